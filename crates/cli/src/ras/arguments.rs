@@ -10,15 +10,15 @@ if NCCL_RAS_ENABLE=1 is set.
 
 Examples:
   nccl ras                                   the job on this host: who is late, stuck, failed or dead?
-  nccl ras --addr node7:28028 --watch 10     the same every 10 s, of a job that node7 is part of
+  nccl ras --addr node7:28028 --watch 10     the same every 10 s, of a job that node7 is or will be part of
   nccl ras monitor                           processes that join or die, as it happens
   nccl ras --prometheus                      metrics for node_exporter's textfile collector
 
 Exit status:
   0    Nothing is wrong
-  1    No report: no process listens, or none answers
+  1    No report: no process listens, none answers, or no communicator is ready
   2    Invalid command line
-  3    Something is wrong, which the first lines name
+  3    Something is wrong, or missing in the report, which the first lines name
   141  The reader of the output closed it";
 
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct RasArguments {
     /// Print metrics in Prometheus's text format
     #[arg(long, conflicts_with_all = ["json", "verbose", "watch"])]
     pub(crate) prometheus: bool,
-    /// Repeat, with so many seconds between reports
+    /// Repeat, with so many seconds between reports, and wait for a job that is not there
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) watch: Option<Duration>,
     /// Address of the job, host:port [default: `NCCL_RAS_ADDR`, or localhost:28028]

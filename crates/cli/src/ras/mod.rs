@@ -4,18 +4,21 @@ pub(crate) mod arguments;
 mod prometheus;
 mod table;
 
+use std::fmt::Display;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
-use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, Verdict, verdicts};
+use libnccl_observe::ras::{
+    EventGroup, RasClient, RasError, Report, ReportedCommunicator, Verdict, verdicts,
+};
 use serde_json::{Value, json};
 
 use arguments::{Action, RasArguments};
 
-use crate::escapes::in_lines;
+use crate::escapes::{in_line, in_lines};
 
 /// The exit status if something is wrong with the job.
 const PROBLEM: u8 = 3;
@@ -48,36 +51,79 @@ pub(crate) fn run(arguments: &RasArguments) -> Result<ExitCode> {
 }
 
 fn status(client: &RasClient, arguments: &RasArguments) -> Result<ExitCode> {
-    let mut before = None;
+    let Some(interval) = arguments.watch else { return Ok(report(client, arguments, None)?.0) };
+    let (mut before, mut absent) = (None, String::new());
     loop {
-        let (reports, elapsed) = match sample(client, before.take()) {
-            Err(RasError::Unsupported { since, .. }) => return Ok(status_as_text(client, since)?),
-            sampled => sampled?,
-        };
-        let verdicts = verdicts(&reports);
-        let Some(last) = reports.last() else { return Ok(ExitCode::FAILURE) };
-        if arguments.prometheus {
-            write!(stdout(), "{}", in_lines(&prometheus::metrics(last, &verdicts)))?;
-        } else if arguments.json {
-            writeln!(
-                stdout(),
-                "{}",
-                in_lines(&format!("{:#}", as_json(last, &verdicts, reports.len(), elapsed)?))
-            )?;
-        } else {
-            print(client, last, &verdicts, reports.len(), elapsed, arguments.verbose)?;
-        }
-        let Some(interval) = arguments.watch else {
-            let is_wrong = verdicts.iter().any(Verdict::is_problem);
-            return Ok(if is_wrong { ExitCode::from(PROBLEM) } else { ExitCode::SUCCESS });
-        };
-        // What does not move until then is frozen for that long.
-        before = Some((last.clone(), Instant::now()));
-        thread::sleep(interval);
-        if !arguments.json {
-            writeln!(stdout())?;
+        match report(client, arguments, before.take()) {
+            Ok((_, last)) => {
+                (before, absent) = (last, String::new());
+                thread::sleep(interval);
+                if !arguments.json {
+                    writeln!(stdout())?;
+                }
+            }
+            Err(error) if is_absence(&error) => {
+                let problem = error.to_string();
+                if problem != absent {
+                    anstream::eprintln!("{} waiting: {}", now(), in_line(&problem));
+                }
+                absent = problem;
+                thread::sleep(interval.min(MAX_INTERVAL));
+            }
+            Err(error) => return Err(error),
         }
     }
+}
+
+/// Returns `true` for the error if a job is not there yet, ends, or does not answer.
+fn is_absence(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref();
+    matches!(error, Some(RasError::Connect { .. } | RasError::Closed { .. } | RasError::Timeout { .. }))
+}
+
+/// Prints one report. Returns the exit status, and the report with which the next one is compared.
+fn report(
+    client: &RasClient,
+    arguments: &RasArguments,
+    before: Option<(Report, Instant)>,
+) -> Result<(ExitCode, Option<(Report, Instant)>)> {
+    let (reports, elapsed) = match sample(client, before) {
+        Err(RasError::Unsupported { since, .. }) => {
+            return Ok((report_as_text(client, since, arguments.watch.is_some())?, None));
+        }
+        sampled => sampled?,
+    };
+    let verdicts = verdicts(&reports);
+    let Some(last) = reports.last() else { return Ok((ExitCode::FAILURE, None)) };
+    if arguments.prometheus {
+        write!(stdout(), "{}", in_lines(&prometheus::metrics(last, &verdicts)))?;
+    } else if arguments.json {
+        writeln!(
+            stdout(),
+            "{}",
+            in_lines(&format!("{:#}", as_json(last, &verdicts, reports.len(), elapsed)?))
+        )?;
+    } else {
+        print(client, last, &verdicts, reports.len(), elapsed, arguments)?;
+    }
+    let code = if verdicts.iter().any(Verdict::is_problem) {
+        ExitCode::from(PROBLEM)
+    } else if is_empty(last) {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    };
+    // What does not move until the next one is frozen for that long.
+    Ok((code, Some((last.clone(), Instant::now()))))
+}
+
+fn now() -> impl Display {
+    humantime::format_rfc3339_seconds(SystemTime::now())
+}
+
+/// Returns `true` if a report has no communicator, or none that is ready: nothing is known of its job.
+fn is_empty(report: &Report) -> bool {
+    report.communicators.iter().all(ReportedCommunicator::is_initialising)
 }
 
 /// Takes reports for [`SAMPLING`], two at least. Returns them after `before`, and the time since the first one.
@@ -102,7 +148,8 @@ fn sample(
 
 /// Returns the time from this report to the next: three times that of the report, as verdicts on stragglers ask for.
 fn interval(report: &Report) -> Duration {
-    let interval = Duration::try_from_secs_f64(3.0 * report.ras.collection_time_sec).unwrap_or_default();
+    let seconds = report.ras.collection_time_sec.unwrap_or_default();
+    let interval = Duration::try_from_secs_f64(3.0 * seconds).unwrap_or_default();
     interval.clamp(INTERVAL, MAX_INTERVAL)
 }
 
@@ -112,23 +159,28 @@ fn print(
     verdicts: &[Verdict],
     reports: usize,
     elapsed: Duration,
-    is_verbose: bool,
+    arguments: &RasArguments,
 ) -> Result<()> {
     let mut out = Vec::new();
-    let limit = if is_verbose { usize::MAX } else { MAX_VERDICTS };
+    if arguments.watch.is_some() {
+        writeln!(out, "{}", now())?;
+    }
+    let limit = if arguments.verbose { usize::MAX } else { MAX_VERDICTS };
     for verdict in verdicts.iter().take(limit) {
         writeln!(out, "{}: {verdict}", if verdict.is_problem() { "problem" } else { "note" })?;
     }
     if let Some(more) = verdicts.len().checked_sub(limit).filter(|more| *more > 0) {
         writeln!(out, "... and {more} more, which --verbose lists")?;
     }
-    if !verdicts.iter().any(Verdict::is_problem) {
+    if is_empty(last) {
+        writeln!(out, "no communicator is ready: nothing is known of the job")?;
+    } else if !verdicts.iter().any(Verdict::is_problem) {
         writeln!(out, "no problem found")?;
     }
     writeln!(out)?;
     table::write(&mut out, last)?;
     writeln!(out, "\nNCCL {}, {reports} reports in {:.1} s", last.nccl_version, elapsed.as_secs_f64())?;
-    if is_verbose {
+    if arguments.verbose {
         write!(out, "\n{}", client.verbose_status()?)?;
     }
     stdout().write_all(in_lines(&String::from_utf8_lossy(&out)).as_bytes())?;
@@ -136,9 +188,12 @@ fn print(
 }
 
 /// Prints the report of an NCCL that has no JSON, which the verdicts are made of.
-fn status_as_text(client: &RasClient, since: libnccl::Version) -> Result<ExitCode, RasError> {
+fn report_as_text(client: &RasClient, since: libnccl::Version, is_watched: bool) -> Result<ExitCode> {
     let report = client.status()?;
-    let _ = write!(stdout(), "{}\nVerdicts need NCCL {since} or newer.\n", in_lines(&report));
+    if is_watched {
+        writeln!(stdout(), "{}", now())?;
+    }
+    write!(stdout(), "{}\nVerdicts need NCCL {since} or newer.\n", in_lines(&report))?;
     Ok(if has_findings(&report) { ExitCode::from(PROBLEM) } else { ExitCode::SUCCESS })
 }
 
@@ -159,6 +214,7 @@ fn as_json(last: &Report, verdicts: &[Verdict], reports: usize, elapsed: Duratio
     });
     let verdicts: Vec<Value> = verdicts.collect::<Result<_>>()?;
     Ok(json!({
+        "time": now().to_string(),
         "verdicts": verdicts,
         "reports": reports,
         "elapsed_seconds": elapsed.as_secs_f64(),
@@ -207,7 +263,7 @@ mod tests {
         for (seconds, milliseconds) in
             [(0.001, 100), (0.1, 300), (5.0, 1000), (-1.0, 100), (f64::NAN, 100), (f64::MAX, 100)]
         {
-            report.ras.collection_time_sec = seconds;
+            report.ras.collection_time_sec = Some(seconds);
             assert_eq!(interval(&report), Duration::from_millis(milliseconds), "{seconds}");
         }
     }

@@ -1,15 +1,14 @@
 //! A report as metrics in Prometheus's text format. docs/hangs.md lists them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
 
 use libnccl_observe::ras::{Report, ReportedCommunicator, Verdict};
 
 pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
-    let mut out = Metrics(String::new());
-    // One that is being initialised is reported with a size of 0 and nothing else.
+    let mut out = Metrics::default();
     let communicators: Vec<&ReportedCommunicator> =
-        report.communicators.iter().filter(|one| one.size > 0).collect();
+        report.communicators.iter().filter(|one| !one.is_initialising()).collect();
     out.family(
         "nccl_ras_communicators",
         "gauge",
@@ -22,7 +21,7 @@ pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     }
     out.family("nccl_ras_missing_ranks", "gauge", "Ranks of a communicator that have not answered");
     for one in &communicators {
-        out.sample("nccl_ras_missing_ranks", &names(one), one.missing_ranks.len());
+        out.sample("nccl_ras_missing_ranks", &names(one), one.unanswered());
     }
     out.family("nccl_ras_collectives_total", "counter", "Collectives that a rank has launched");
     for one in &communicators {
@@ -49,7 +48,9 @@ pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
         for rank in &one.ranks {
             let [hash, secondary] = names(one);
             let labels = [hash, secondary, ("rank", &*rank.rank.to_string())];
-            out.sample("nccl_ras_async_error", &labels, rank.status.async_error);
+            if let Some(status) = &rank.status {
+                out.sample("nccl_ras_async_error", &labels, status.async_error);
+            }
         }
     }
     out.family("nccl_ras_verdicts", "gauge", "Conclusions by kind; idle is not a problem");
@@ -66,10 +67,14 @@ pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     out.family("nccl_ras_problems", "gauge", "Conclusions that something is wrong");
     out.sample("nccl_ras_problems", &[], verdicts.iter().filter(|verdict| verdict.is_problem()).count());
     out.family("nccl_ras_collection_seconds", "gauge", "Time that the job took for the report");
-    out.sample("nccl_ras_collection_seconds", &[], report.ras.collection_time_sec);
+    if let Some(seconds) = report.ras.collection_time_sec {
+        out.sample("nccl_ras_collection_seconds", &[], seconds);
+    }
     out.family("nccl_ras_collection_timeouts", "gauge", "Processes that were given up for the report");
-    out.sample("nccl_ras_collection_timeouts", &[], report.ras.timeouts_count);
-    out.0
+    if let Some(timeouts) = report.ras.timeouts_count {
+        out.sample("nccl_ras_collection_timeouts", &[], timeouts);
+    }
+    out.text
 }
 
 /// Returns the labels of a communicator.
@@ -77,19 +82,27 @@ fn names(communicator: &ReportedCommunicator) -> [(&str, &str); 2] {
     [("communicator", &communicator.hash), ("secondary", &communicator.secondary_hash)]
 }
 
-struct Metrics(String);
+#[derive(Debug, Default)]
+struct Metrics {
+    text: String,
+    /// The samples that there are, without their values.
+    known: BTreeSet<String>,
+}
 
 // Writing to a string cannot fail.
 impl Metrics {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let labels: Vec<String> =
             labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(text))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.0, "{name}{labels} {value}");
+        // Of an entry that a report has twice, the first: Prometheus refuses the file otherwise.
+        if self.known.insert(format!("{name}{labels}")) {
+            let _ = writeln!(self.text, "{name}{labels} {value}");
+        }
     }
 }
 
@@ -118,9 +131,30 @@ mod tests {
             "nccl_ras_collectives_total{communicator=\"0xab\",secondary=\"0x1:0x2\",rank=\"0\",host=\"10.0.0.1\",pid=\"7\",\
              device=\"3\",collective=\"AllReduce\"} 5",
             "nccl_ras_verdicts{verdict=\"dead\"} 1",
-            "nccl_ras_problems 1",
+            // A rank that is dead, one without a state, and time-outs of which nothing is said.
+            "nccl_ras_problems 3",
         ] {
             assert!(metrics.lines().any(|printed| printed == line), "{line}\n{metrics}");
+        }
+    }
+
+    #[test]
+    fn what_a_report_does_not_say_has_no_sample_and_what_it_says_twice_has_one() {
+        let rank = r#"{ "rank": 0, "host": "h", "collective_counts": { "AllReduce": 5 } }"#;
+        let communicator = format!(r#"{{ "hash": "0xab", "size": 3, "ranks": [ {rank}, {rank} ] }}"#);
+        let json =
+            format!(r#"{{ "nccl_version": "2.30.7", "communicators": [ {communicator}, {communicator} ] }}"#);
+        let report = Report::parse(json.as_bytes()).unwrap();
+        let metrics = metrics(&report, &verdicts(std::slice::from_ref(&report)));
+        for (start, count) in [
+            ("nccl_ras_collectives_total{", 1),
+            ("nccl_ras_missing_ranks{communicator=\"0xab\",secondary=\"\"} 2", 1),
+            ("nccl_ras_async_error{", 0),
+            ("nccl_ras_collection_seconds ", 0),
+            ("nccl_ras_collection_timeouts ", 0),
+        ] {
+            let samples = metrics.lines().filter(|line| line.starts_with(start)).count();
+            assert_eq!(samples, count, "{start}\n{metrics}");
         }
     }
 }

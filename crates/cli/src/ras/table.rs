@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Result, Write};
 
-use libnccl_observe::ras::{Report, ReportedCommunicator};
+use libnccl_observe::ras::{RankReport, RankState, Report, ReportedCommunicator};
 
 pub(super) fn write(out: &mut impl Write, report: &Report) -> Result<()> {
     if report.communicators.is_empty() {
@@ -11,19 +11,25 @@ pub(super) fn write(out: &mut impl Write, report: &Report) -> Result<()> {
     }
     writeln!(out, "{:<18} {:>6} {:>7}  {:<9} launched", "communicator", "ranks", "missing", "state")?;
     for communicator in &report.communicators {
-        let states: BTreeSet<String> =
-            communicator.ranks.iter().map(|rank| rank.status.state().to_string()).collect();
+        let mut states: BTreeSet<String> = communicator.ranks.iter().map(state).collect();
+        if communicator.is_initialising() {
+            states.insert(RankState::Init.to_string());
+        }
         writeln!(
             out,
             "{:<18} {:>6} {:>7}  {:<9} {}",
             communicator.hash,
             communicator.size,
-            communicator.missing_ranks.len(),
+            communicator.unanswered(),
             states.into_iter().collect::<Vec<_>>().join(","),
             launched(communicator)
         )?;
     }
     Ok(())
+}
+
+fn state(rank: &RankReport) -> String {
+    rank.status.as_ref().map_or_else(|| "unknown".into(), |status| status.state().to_string())
 }
 
 /// Returns the collectives with the least and the greatest number that a rank has launched.
@@ -32,6 +38,9 @@ fn launched(communicator: &ReportedCommunicator) -> String {
     for (name, count) in communicator.ranks.iter().flat_map(|rank| &rank.collective_counts) {
         let (least, most) = ranges.entry(name).or_insert((*count, *count));
         (*least, *most) = ((*least).min(*count), (*most).max(*count));
+    }
+    if ranges.is_empty() {
+        return "unknown".into();
     }
     let used = ranges.into_iter().filter(|(_, (_, most))| *most > 0);
     let ranges: Vec<String> = used

@@ -15,6 +15,7 @@ mod plot;
 mod processes;
 mod random_files;
 mod ras;
+mod ras_reports;
 mod recorder;
 mod recorder_bounds;
 mod recorder_live;

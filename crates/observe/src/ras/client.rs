@@ -119,12 +119,12 @@ impl RasClient {
         let answer = self.request(&[], |connection, deadline| {
             let answer = connection.query(Request { line, since: FIRST }, deadline)?;
             let text = String::from_utf8_lossy(&answer).into_owned();
-            // The last heading, which is there even if nothing follows.
-            if text.lines().any(|line| line == "Warnings") {
-                return Ok(text);
-            }
+            // The last headings, which are there even if nothing follows.
+            let absent =
+                ["Errors", "Warnings"].into_iter().find(|name| text.lines().all(|line| line != *name));
+            let Some(absent) = absent else { return Ok(text) };
             let problem =
-                format!("the report has no section Warnings; it begins with {}", excerpt(&answer)).into();
+                format!("the report has no section {absent}; it begins with {}", excerpt(&answer)).into();
             Err(RasError::Closed { request: line.into(), address: connection.address().into(), problem })
         });
         answer.map(|(answer, _)| answer)

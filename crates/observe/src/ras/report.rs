@@ -1,7 +1,9 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::connection::{MAX_REPORT, excerpt, protocol};
 use super::error::RasError;
@@ -31,6 +33,9 @@ pub struct Report {
     /// The local time of the process that answered, `YYYY-MM-DD hh:mm:ss`.
     #[serde(default)]
     pub timestamp: String,
+    /// The number of communicators, as the report states it.
+    #[serde(default)]
+    pub communicators_count: Option<u64>,
     /// The communicators. While one is initialised, some releases list one of size 0 in place of it.
     pub communicators: Vec<ReportedCommunicator>,
     /// The effort of the report itself.
@@ -49,6 +54,12 @@ pub struct ReportedCommunicator {
     pub secondary_hash: String,
     /// The number of ranks.
     pub size: u64,
+    /// The number of ranks that have answered, as the report states it.
+    #[serde(default)]
+    pub ranks_count: Option<u64>,
+    /// The number of the others, as the report states it.
+    #[serde(default)]
+    pub missing_ranks_count: Option<u64>,
     /// The ranks that have answered.
     #[serde(default)]
     pub ranks: Vec<RankReport>,
@@ -74,19 +85,19 @@ pub struct RankReport {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// The state of its communicator.
-    #[serde(default)]
-    pub status: RankStatus,
+    /// The state of its communicator; `None` if the report has none, or an incomplete one.
+    #[serde(default, deserialize_with = "known")]
+    pub status: Option<RankStatus>,
     /// The number of each collective that it has launched: `Broadcast`, `Reduce`, `AllGather`, `ReduceScatter`, `AllReduce`.
     /// Not counted are sends, receives, what is made of them (`AlltoAll`, `Gather`, `Scatter`), one-sided operations,
-    /// launches of CUDA graphs, and collectives of copy engines and symmetric memory.
-    #[serde(default)]
+    /// launches of CUDA graphs, and collectives of copy engines and symmetric memory. Of one that is not there, the number is
+    /// unknown; if one is no number, so are all.
+    #[serde(default, deserialize_with = "known")]
     pub collective_counts: BTreeMap<String, u64>,
 }
 
 /// The state of a rank's communicator.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankStatus {
     /// The result of the initialisation, a `ncclResult_t`; 7 while it is in progress.
@@ -123,7 +134,7 @@ pub struct MissingRank {
     /// The rank in this communicator.
     pub rank: u64,
     /// The IP address of its host, or `unknown`.
-    #[serde(default)]
+    #[serde(default = "unknown_host")]
     pub host: String,
     /// The process id; -1 if it is unknown.
     #[serde(default = "unknown")]
@@ -134,14 +145,13 @@ pub struct MissingRank {
     /// The NVML device.
     #[serde(default = "unknown")]
     pub nvml_dev: i64,
-    /// The reason, as far as it is known.
-    #[serde(default)]
-    pub status: MissingStatus,
+    /// The reason; `None` if the report has none, or an incomplete one.
+    #[serde(default, deserialize_with = "known")]
+    pub status: Option<MissingStatus>,
 }
 
 /// The reason why a rank is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MissingStatus {
     /// Set if its process does not answer. One that answers has no such communicator, or has it no more.
@@ -150,19 +160,29 @@ pub struct MissingStatus {
     pub considered_dead: bool,
 }
 
-/// The effort of a report.
+/// The effort of a report; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Collection {
     /// The time in seconds for which the processes were asked.
-    pub collection_time_sec: f64,
+    pub collection_time_sec: Option<f64>,
     /// The processes that were given up, with those behind them.
-    pub timeouts_count: u64,
+    pub timeouts_count: Option<u64>,
 }
 
 fn unknown() -> i64 {
     -1
+}
+
+fn unknown_host() -> String {
+    "unknown".into()
+}
+
+/// Returns a part of a report, or nothing if it is null or has another form: the rest of the report is as good without it.
+fn known<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(deserializer: D) -> Result<T, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(T::deserialize(value).unwrap_or_default())
 }
 
 impl Report {
@@ -183,6 +203,21 @@ impl Report {
             if repaired.len() == json.len() { Err(error) } else { serde_json::from_slice(&repaired) }
         });
         parsed.map_err(|error| protocol("a report", format!("{error}; it begins with {}", excerpt(json))))
+    }
+}
+
+impl ReportedCommunicator {
+    /// Returns `true` for one that is listed while it is initialised, with a size of 0 and nothing else.
+    #[must_use]
+    pub fn is_initialising(&self) -> bool {
+        self.size == 0 && self.ranks.is_empty() && self.missing_ranks.is_empty()
+    }
+
+    /// Returns the number of ranks that have not answered, be they listed as missing or not at all.
+    #[must_use]
+    pub fn unanswered(&self) -> u64 {
+        let ranks = self.ranks.iter().map(|rank| rank.rank).filter(|rank| *rank < self.size);
+        self.size - ranks.collect::<BTreeSet<u64>>().len() as u64
     }
 }
 
@@ -305,13 +340,12 @@ pub(super) mod tests {
         let communicator = &report.communicators[0];
         let rank = &communicator.ranks[0];
         assert_eq!((rank.pid, rank.collective_counts["AllReduce"]), (19309, 120));
-        assert_eq!(rank.status.state(), RankState::Running);
+        assert_eq!(rank.status.as_ref().unwrap().state(), RankState::Running);
         let missing = &communicator.missing_ranks[0];
-        assert_eq!(
-            (missing.rank, missing.status.unresponsive, missing.status.considered_dead),
-            (1, true, false)
-        );
-        assert_eq!(report.ras.collection_time_sec, 0.001);
+        let status = missing.status.unwrap();
+        assert_eq!((missing.rank, status.unresponsive, status.considered_dead), (1, true, false));
+        assert_eq!(communicator.unanswered(), 1);
+        assert_eq!(report.ras, Collection { collection_time_sec: Some(0.001), timeouts_count: Some(0) });
     }
 
     #[test]
@@ -335,7 +369,13 @@ pub(super) mod tests {
 
     #[test]
     fn state_of_a_rank_is_derived_as_nccl_does() {
-        let status = RankStatus::default();
+        let status = RankStatus {
+            init_state: 0,
+            async_error: 0,
+            finalize_called: false,
+            destroy_flag: false,
+            abort_flag: false,
+        };
         assert_eq!(status.state().to_string(), "RUNNING");
         assert_eq!(RankStatus { init_state: 7, ..status.clone() }.state().to_string(), "INIT");
         let finalized = RankStatus { finalize_called: true, ..status };

@@ -1,16 +1,20 @@
 //! Conclusions from the reports of a job, in sentences.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
 
 use super::counters::{Counters, compare};
-use super::report::{RankReport, RankState, Report, ReportedCommunicator};
+use super::report::{MissingRank, MissingStatus, RankReport, RankState, Report, ReportedCommunicator};
 use libnccl::ResultCode;
 use libnccl::sys::ncclResult_t;
 
-/// A conclusion about a communicator or one of its ranks.
+/// The ranks without an entry in a report that a verdict has at most.
+const UNACCOUNTED: usize = 32;
+
+/// A conclusion about a communicator, one of its ranks, or the report.
 ///
 /// [`Display`](fmt::Display) writes one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -19,8 +23,8 @@ pub struct Verdict {
     /// The conclusion.
     #[serde(flatten)]
     pub kind: VerdictKind,
-    /// The communicator.
-    pub communicator: CommunicatorId,
+    /// The communicator; `None` if the verdict is about the report.
+    pub communicator: Option<CommunicatorId>,
     /// The rank that is to blame, if there is one.
     pub rank: Option<RankPlace>,
 }
@@ -60,6 +64,13 @@ pub enum VerdictKind {
     Dead,
     /// The rank's process does not answer: it is stopped, has ended, or cannot be reached.
     Unresponsive,
+    /// The report does not account for some ranks: it says neither that they have answered nor that they are missing.
+    Unaccounted {
+        /// The first of them, 32 at most.
+        ranks: Vec<u64>,
+        /// The number of the others.
+        more_ranks: u64,
+    },
     /// The rank reports an error of its initialisation or of an operation.
     Failed {
         /// The `ncclResult_t`.
@@ -80,7 +91,7 @@ pub enum VerdictKind {
     Frozen {
         /// The ranks that have launched less than others.
         behind: Vec<u64>,
-        /// The ranks that have not answered.
+        /// The ranks that are listed as missing, and have not left.
         missing: Vec<u64>,
     },
     /// The rank has launched less than most others, by more than the time that a report takes explains.
@@ -111,6 +122,16 @@ pub enum VerdictKind {
         /// The state of most ranks.
         others: RankState,
     },
+    /// The report says what cannot be.
+    Contradictory {
+        /// The contradiction.
+        problem: String,
+    },
+    /// The report lacks something, of which nothing is known for that reason.
+    Incomplete {
+        /// What is lacking.
+        problem: String,
+    },
     /// Nothing was launched between the first report and the last, and all ranks have launched the same. No problem by
     /// itself: the program may do something else. RAS cannot tell that from GPUs that hang in what was launched.
     Idle,
@@ -120,7 +141,21 @@ impl VerdictKind {
     /// Returns `true` for what a report shows for certain, and `false` for what may be true for a moment in a sound job:
     /// the counters of a report are not taken at one instant.
     fn is_lasting(&self) -> bool {
-        matches!(self, Self::Dead | Self::Unresponsive | Self::Failed { .. } | Self::Aborted)
+        matches!(
+            self,
+            Self::Dead
+                | Self::Unresponsive
+                | Self::Unaccounted { .. }
+                | Self::Failed { .. }
+                | Self::Aborted
+                | Self::Contradictory { .. }
+                | Self::Incomplete { .. }
+        )
+    }
+
+    /// Returns `true` for what comes and goes from report to report, and is a problem for all that.
+    fn is_swinging(&self) -> bool {
+        matches!(self, Self::Straggler { .. } | Self::Ahead { .. })
     }
 
     /// Returns what is the same in two verdicts about the same thing.
@@ -128,15 +163,18 @@ impl VerdictKind {
         match self {
             Self::Dead => (0, None),
             Self::Unresponsive => (1, None),
-            Self::Failed { .. } => (2, None),
-            Self::Aborted => (3, None),
-            Self::Mismatched { .. } => (4, None),
-            Self::Frozen { .. } => (5, None),
-            Self::Straggler { collective, .. } => (6, Some(collective)),
-            Self::Ahead { collective, .. } => (7, Some(collective)),
-            Self::Left => (8, None),
-            Self::OtherState { .. } => (9, None),
-            Self::Idle => (10, None),
+            Self::Unaccounted { .. } => (2, None),
+            Self::Failed { .. } => (3, None),
+            Self::Aborted => (4, None),
+            Self::Mismatched { .. } => (5, None),
+            Self::Frozen { .. } => (6, None),
+            Self::Straggler { collective, .. } => (7, Some(collective)),
+            Self::Ahead { collective, .. } => (8, Some(collective)),
+            Self::Left => (9, None),
+            Self::OtherState { .. } => (10, None),
+            Self::Contradictory { problem } => (11, Some(problem)),
+            Self::Incomplete { problem } => (12, Some(problem)),
+            Self::Idle => (13, None),
         }
     }
 }
@@ -152,7 +190,9 @@ impl Verdict {
 /// Returns the conclusions from reports of one job, the oldest first; the gravest verdict comes first.
 ///
 /// One report shows which ranks are dead, do not answer, failed, aborted, left, are in another state or called other
-/// collectives. The last three may be so for a moment in a sound job: of several reports, three of four have to show it.
+/// collectives. The last three may be so for a moment in a sound job: of several reports, three of four have to show it, and
+/// the last. What a report does not say is a verdict, too, as is what cannot be: a report that is incomplete shows no sound job.
+/// Numbers are those of the last report.
 ///
 /// Several reports show which ranks are behind or ahead, and whether the communicator is frozen or idle. A report does not
 /// ask all ranks at one instant. Those of a sound job seem apart by what they launch meanwhile, which may be thousands of
@@ -168,20 +208,25 @@ impl Verdict {
 #[must_use]
 pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
     let mut seen: BTreeMap<CommunicatorId, Vec<&ReportedCommunicator>> = BTreeMap::new();
-    for communicator in reports.iter().flat_map(|report| &report.communicators) {
-        // One that is being initialised is reported with a size of 0 and nothing else.
-        if communicator.size > 0 {
-            seen.entry(CommunicatorId::of(communicator)).or_default().push(communicator);
-        }
+    for (id, listed) in reports.iter().flat_map(by_id) {
+        seen.entry(id).or_default().extend(listed.first());
     }
-    let mut verdicts = Vec::new();
+    let mut verdicts = reports.last().map(examine_report).unwrap_or_default();
     for (id, reported) in &seen {
-        let conclude = |(kind, rank)| Verdict { kind, communicator: id.clone(), rank };
-        let neighbor = |at: usize| reported.get(if at == 0 { 1 } else { at - 1 }).copied();
-        let findings: Vec<Vec<Finding>> =
-            reported.iter().enumerate().map(|(at, one)| examine(one, neighbor(at))).collect();
-        verdicts.extend(combine(&findings, &falling_behind(reported)).into_iter().map(conclude));
-        if let [first, .., last] = reported[..] {
+        let conclude = |(kind, rank)| Verdict { kind, communicator: Some(id.clone()), rank };
+        let comparable: Vec<_> = reported.iter().map(|one| without_contradictions(one)).collect();
+        let comparable: Vec<&ReportedCommunicator> = comparable.iter().map(|one| &**one).collect();
+        let neighbor = |at: usize| comparable.get(if at == 0 { 1 } else { at - 1 }).copied();
+        let both = reported.iter().zip(&comparable).enumerate();
+        let findings = both.map(|(at, (reported, comparable))| {
+            let mut findings = examine(reported);
+            findings.extend(compare_counters(&comparable.ranks, neighbor(at)));
+            findings
+        });
+        let findings: Vec<Vec<Finding>> = findings.collect();
+        let combined = combine(&findings, &falling_behind(&comparable));
+        verdicts.extend(with_last_numbers(combined, &comparable).into_iter().map(conclude));
+        if let [first, .., last] = comparable[..] {
             verdicts.extend(progress(first, last).map(|kind| conclude((kind, None))));
         }
     }
@@ -191,68 +236,192 @@ pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
 
 type Finding = (VerdictKind, Option<RankPlace>);
 
-/// Returns the latest form of the findings that count: of the lasting ones, those of the last report; of the others, those
-/// of three of four reports, and those that `trends` has.
-fn combine(findings: &[Vec<Finding>], trends: &[Finding]) -> Vec<Finding> {
-    let Some((latest, _)) = findings.split_last() else { return Vec::new() };
-    let mut counted: BTreeMap<_, (usize, &Finding)> = BTreeMap::new();
-    for finding in findings.iter().flatten().filter(|(kind, _)| !kind.is_lasting()) {
-        let (kind, rank) = finding;
-        let count = counted.get(&(kind.subject(), rank)).map_or(0, |(count, _)| *count);
-        counted.insert((kind.subject(), rank), (count + 1, finding));
+/// Returns the communicators of a report, all of one identity together.
+fn by_id(report: &Report) -> BTreeMap<CommunicatorId, Vec<&ReportedCommunicator>> {
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for communicator in report.communicators.iter().filter(|one| !one.is_initialising()) {
+        all.entry(CommunicatorId::of(communicator)).or_default().push(communicator);
     }
-    counted.retain(|_, (count, _)| 4 * *count >= 3 * findings.len());
-    for finding in trends {
-        let (kind, rank) = finding;
-        counted.entry((kind.subject(), rank)).or_insert((0, finding));
-    }
-    let lasting = latest.iter().filter(|(kind, _)| kind.is_lasting());
-    lasting.chain(counted.into_values().map(|(_, finding)| finding)).cloned().collect()
+    all
 }
 
-/// Returns what one report says about a communicator. `neighbor` is from the report before or, of the first one, after it.
-fn examine(communicator: &ReportedCommunicator, neighbor: Option<&ReportedCommunicator>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for missing in &communicator.missing_ranks {
-        let kind = match missing.status {
-            status if status.considered_dead => VerdictKind::Dead,
-            status if status.unresponsive => VerdictKind::Unresponsive,
-            _ => VerdictKind::Left,
-        };
-        let (host, pid, cuda_dev) = (missing.host.clone(), missing.pid, missing.cuda_dev);
-        findings.push((kind, Some(RankPlace { rank: missing.rank, host, pid, cuda_dev })));
+/// Returns a communicator without the ranks that are listed twice or beyond its size: whose numbers theirs are is not known.
+fn without_contradictions(communicator: &ReportedCommunicator) -> Cow<'_, ReportedCommunicator> {
+    let mut listed: BTreeMap<u64, usize> = BTreeMap::new();
+    let missing = communicator.missing_ranks.iter().map(|rank| rank.rank);
+    for rank in communicator.ranks.iter().map(|rank| rank.rank).chain(missing) {
+        *listed.entry(rank).or_default() += 1;
     }
-    let ranks = &communicator.ranks;
-    let common = most_common(ranks.iter().map(|rank| rank.status.state()));
-    for rank in ranks {
-        let status = &rank.status;
-        // 7 is ncclInProgress.
-        let errors =
-            [status.init_state, status.async_error].into_iter().filter(|code| !matches!(code, 0 | 7));
-        findings.extend(errors.take(1).map(|code| (VerdictKind::Failed { code }, Some(RankPlace::of(rank)))));
-        match (status.state(), common) {
-            (RankState::Abort, _) => findings.push((VerdictKind::Aborted, Some(RankPlace::of(rank)))),
-            (state, Some(others)) if state != others => {
-                findings.push((VerdictKind::OtherState { state, others }, Some(RankPlace::of(rank))));
+    let is_sound = |rank: &RankReport| rank.rank < communicator.size && listed.get(&rank.rank) == Some(&1);
+    if communicator.ranks.iter().all(is_sound) {
+        return Cow::Borrowed(communicator);
+    }
+    let mut sound = communicator.clone();
+    sound.ranks.retain(is_sound);
+    Cow::Owned(sound)
+}
+
+/// Returns what is wrong with a report itself.
+fn examine_report(report: &Report) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    let mut add = |kind, communicator| verdicts.push(Verdict { kind, communicator, rank: None });
+    let listed = report.communicators.len();
+    if let Some(problem) = miscount("communicators", report.communicators_count, listed) {
+        add(VerdictKind::Contradictory { problem }, None);
+    }
+    for (id, listed) in by_id(report).into_iter().filter(|(_, listed)| listed.len() > 1) {
+        add(VerdictKind::Contradictory { problem: times(listed.len()) }, Some(id));
+    }
+    let late = match report.ras.timeouts_count {
+        Some(0) => return verdicts,
+        Some(count) => format!("{count} time-outs of processes that were asked"),
+        None => "the report does not say how many processes have timed out".into(),
+    };
+    add(VerdictKind::Incomplete { problem: late }, None);
+    verdicts
+}
+
+/// Returns the contradiction between the number of entries that a report states, if it does, and that of those it has.
+fn miscount(entries: &str, stated: Option<u64>, listed: usize) -> Option<String> {
+    let stated = stated.filter(|stated| *stated != listed as u64)?;
+    Some(format!("the report states {stated} {entries}, and lists {listed}"))
+}
+
+fn times(listed: usize) -> String {
+    format!("the report lists it {listed} times")
+}
+
+/// Returns the latest form of the findings that count: of the lasting ones, those of the last report; of the others, those
+/// of three of four reports, the last among them unless they swing, and those that `trends` has.
+fn combine(findings: &[Vec<Finding>], trends: &[Finding]) -> Vec<Finding> {
+    let Some((latest, _)) = findings.split_last() else { return Vec::new() };
+    // The number of reports that have it, the last of them, and its form there.
+    let mut counted: BTreeMap<_, (usize, usize, &Finding)> = BTreeMap::new();
+    for (at, of_report) in findings.iter().enumerate() {
+        for finding in of_report.iter().filter(|(kind, _)| !kind.is_lasting()) {
+            let (kind, rank) = finding;
+            let count = counted.get(&(kind.subject(), rank)).map_or(0, |(count, ..)| *count);
+            counted.insert((kind.subject(), rank), (count + 1, at, finding));
+        }
+    }
+    counted.retain(|_, (count, at, (kind, _))| {
+        4 * *count >= 3 * findings.len() && (*at + 1 == findings.len() || kind.is_swinging())
+    });
+    for finding in trends {
+        let (kind, rank) = finding;
+        counted.entry((kind.subject(), rank)).or_insert((0, 0, finding));
+    }
+    let lasting = latest.iter().filter(|(kind, _)| kind.is_lasting());
+    lasting.chain(counted.into_values().map(|(.., finding)| finding)).cloned().collect()
+}
+
+/// Returns the findings with the numbers of the last report, which may be another than the one that they are of.
+fn with_last_numbers(mut findings: Vec<Finding>, reported: &[&ReportedCommunicator]) -> Vec<Finding> {
+    let Some(last) = reported.last() else { return findings };
+    let counters = by_rank(last);
+    let mut levels: BTreeMap<String, Level> = BTreeMap::new();
+    for (kind, rank) in &mut findings {
+        let (VerdictKind::Straggler { collective, .. } | VerdictKind::Ahead { collective, .. }) = kind else {
+            continue;
+        };
+        let own = rank.as_ref().and_then(|rank| launched(counters.get(&rank.rank)?, collective));
+        let Some(own) = own else { continue };
+        let level = levels.entry(collective.clone()).or_insert_with_key(|name| Level::of(&last.ranks, name));
+        match kind {
+            VerdictKind::Straggler { launched, behind, .. } => {
+                (*launched, *behind) = (own, level.most.saturating_sub(own));
+            }
+            VerdictKind::Ahead { launched, ahead, .. } => {
+                (*launched, *ahead) = (own, own.saturating_sub(level.median));
             }
             _ => {}
         }
     }
-    findings.extend(compare_counters(ranks, neighbor));
     findings
 }
 
-/// Returns the ranks whose counters differ from those of most others.
+/// Returns what one report says about a communicator, but for what its numbers say.
+fn examine(communicator: &ReportedCommunicator) -> Vec<Finding> {
+    let mut findings = examine_entries(communicator);
+    let incomplete = |problem: &str| VerdictKind::Incomplete { problem: problem.into() };
+    for missing in &communicator.missing_ranks {
+        let kind = match missing.status {
+            Some(MissingStatus { considered_dead: true, .. }) => VerdictKind::Dead,
+            Some(MissingStatus { unresponsive: true, .. }) => VerdictKind::Unresponsive,
+            Some(_) => VerdictKind::Left,
+            None => incomplete("the report does not say why it is missing"),
+        };
+        findings.push((kind, Some(RankPlace::of_missing(missing))));
+    }
+    let ranks = &communicator.ranks;
+    let common = most_common(ranks.iter().filter_map(|rank| Some(rank.status.as_ref()?.state())));
+    let all = names(ranks);
+    for rank in ranks {
+        let mut add = |kind| findings.push((kind, Some(RankPlace::of(rank))));
+        let own = &rank.collective_counts;
+        if own.is_empty() {
+            add(incomplete("the report has no numbers of its collectives"));
+        } else if let Some(name) = all.iter().find(|name| own.len() < all.len() && !own.contains_key(**name))
+        {
+            add(incomplete(&format!("the report has no number of its {name}, as of others")));
+        }
+        let Some(status) = &rank.status else {
+            add(incomplete("the report does not have its state"));
+            continue;
+        };
+        // 7 is ncclInProgress.
+        let errors =
+            [status.init_state, status.async_error].into_iter().filter(|code| !matches!(code, 0 | 7));
+        errors.take(1).for_each(|code| add(VerdictKind::Failed { code }));
+        match (status.state(), common) {
+            (RankState::Abort, _) => add(VerdictKind::Aborted),
+            (state, Some(others)) if state != others => add(VerdictKind::OtherState { state, others }),
+            _ => {}
+        }
+    }
+    findings
+}
+
+/// Returns the ranks for which a report has no entry, more than one, or one that cannot be.
+fn examine_entries(communicator: &ReportedCommunicator) -> Vec<Finding> {
+    let ReportedCommunicator { size, ranks, missing_ranks, .. } = communicator;
+    let contradictory = |problem| VerdictKind::Contradictory { problem };
+    let answered = miscount("ranks that have answered", communicator.ranks_count, ranks.len());
+    let missing = miscount("missing ranks", communicator.missing_ranks_count, missing_ranks.len());
+    let mut findings: Vec<Finding> =
+        answered.into_iter().chain(missing).map(|problem| (contradictory(problem), None)).collect();
+    let mut places: BTreeMap<u64, (RankPlace, usize)> = BTreeMap::new();
+    for place in ranks.iter().map(RankPlace::of).chain(missing_ranks.iter().map(RankPlace::of_missing)) {
+        places.entry(place.rank).or_insert((place, 0)).1 += 1;
+    }
+    for (rank, (place, listed)) in &places {
+        let is_beyond = (rank >= size).then(|| format!("ranks are below {size}"));
+        let is_repeated = (*listed > 1).then(|| times(*listed));
+        let problems = is_beyond.into_iter().chain(is_repeated);
+        findings.extend(problems.map(|problem| (contradictory(problem), Some(place.clone()))));
+    }
+    let unaccounted = size - places.range(..*size).count() as u64;
+    if unaccounted > 0 {
+        let ranks: Vec<u64> =
+            (0..*size).filter(|rank| !places.contains_key(rank)).take(UNACCOUNTED).collect();
+        let more_ranks = unaccounted - ranks.len() as u64;
+        findings.push((VerdictKind::Unaccounted { ranks, more_ranks }, None));
+    }
+    findings
+}
+
+/// Returns the ranks whose counters differ from those of most others. `neighbor` is from the report before or, of the first
+/// one, after it.
 fn compare_counters(ranks: &[RankReport], neighbor: Option<&ReportedCommunicator>) -> Vec<Finding> {
     let (in_order, mut findings) = in_order(ranks);
     // A single report cannot tell a rank that is behind from one that was asked before the others.
     let Some(neighbor) = neighbor else { return findings };
-    for name in names(&in_order) {
+    for name in names(in_order.iter().copied()) {
         let Level { least, median, most } = Level::of(in_order.iter().copied(), name);
         let between = Level::of(&neighbor.ranks, name).most.abs_diff(most);
         let is_behind = |launched: u64| launched < median && exceeds_skew(median - launched, between);
         for rank in &in_order {
-            let launched = launched(&rank.collective_counts, name);
+            let Some(launched) = launched(&rank.collective_counts, name) else { continue };
             let kind = if is_behind(launched) {
                 straggler(name, launched, most)
             } else if launched > median && exceeds_skew(launched - median, between) && !is_behind(least) {
@@ -270,9 +439,8 @@ fn compare_counters(ranks: &[RankReport], neighbor: Option<&ReportedCommunicator
 /// calls.
 fn in_order(ranks: &[RankReport]) -> (Vec<&RankReport>, Vec<Finding>) {
     let (mut in_order, mut findings) = (Vec::new(), Vec::new());
-    let Some(common) = most_common(ranks.iter().map(|rank| &rank.collective_counts)) else {
-        return (in_order, findings);
-    };
+    let counters = ranks.iter().map(|rank| &rank.collective_counts).filter(|counters| !counters.is_empty());
+    let Some(common) = most_common(counters) else { return (in_order, findings) };
     let than = ranks.iter().find(|rank| rank.collective_counts == *common).map_or(0, |rank| rank.rank);
     for rank in ranks {
         let [more, less] = compare(&rank.collective_counts, common);
@@ -292,21 +460,24 @@ fn falling_behind(reported: &[&ReportedCommunicator]) -> Vec<Finding> {
     let counters: Vec<BTreeMap<u64, &Counters>> = reported.iter().map(|one| by_rank(one)).collect();
     let (ranks, _) = in_order(&last.ranks);
     let mut findings = Vec::new();
-    for name in names(&ranks) {
+    for name in names(ranks.iter().copied()) {
         let levels: Vec<Level> = reported.iter().map(|one| Level::of(&one.ranks, name)).collect();
         let [.., before, latest] = levels[..] else { break };
         let between = before.most.abs_diff(latest.most);
         for rank in &ranks {
-            let launched_last = launched(&rank.collective_counts, name);
+            let Some(launched_last) = launched(&rank.collective_counts, name) else { continue };
             if launched_last >= latest.median {
                 continue;
             }
-            // None for a rank that was missing meanwhile.
-            let own: Option<Vec<&Counters>> = counters.iter().map(|of| of.get(&rank.rank).copied()).collect();
-            let Some(own) = own else { continue };
-            let lag = |(own, level): (&&Counters, &Level)| level.median.saturating_sub(launched(own, name));
-            let lags: Vec<u64> = own.iter().zip(&levels).map(lag).collect();
-            let stands = own.first() == own.last();
+            let lag = |(of, level): (&BTreeMap<u64, &Counters>, &Level)| {
+                Some(level.median.saturating_sub(launched(of.get(&rank.rank)?, name)?))
+            };
+            // None for a rank that was missing meanwhile, or did not say.
+            let lags: Option<Vec<u64>> = counters.iter().zip(&levels).map(lag).collect();
+            let Some(lags) = lags else { continue };
+            let [first, last] =
+                [counters.first(), counters.last()].map(|of| of.and_then(|of| of.get(&rank.rank)));
+            let stands = first == last;
             if (stands && is_left_behind(&lags)) || grows(&lags, between) {
                 findings.push((straggler(name, launched_last, latest.most), Some(RankPlace::of(rank))));
             }
@@ -344,8 +515,9 @@ struct Level {
 
 impl Level {
     fn of<'a>(ranks: impl IntoIterator<Item = &'a RankReport>, collective: &str) -> Self {
+        let ranks = ranks.into_iter();
         let mut sorted: Vec<u64> =
-            ranks.into_iter().map(|rank| launched(&rank.collective_counts, collective)).collect();
+            ranks.filter_map(|rank| launched(&rank.collective_counts, collective)).collect();
         sorted.sort_unstable();
         let at = |index: usize| sorted.get(index).copied().unwrap_or(0);
         // Of two ranks, the median is the greater one: one that is behind holds the other up.
@@ -353,8 +525,8 @@ impl Level {
     }
 }
 
-fn launched(counters: &Counters, collective: &str) -> u64 {
-    counters.get(collective).copied().unwrap_or(0)
+fn launched(counters: &Counters, collective: &str) -> Option<u64> {
+    counters.get(collective).copied()
 }
 
 fn straggler(collective: &str, launched: u64, most: u64) -> VerdictKind {
@@ -363,8 +535,8 @@ fn straggler(collective: &str, launched: u64, most: u64) -> VerdictKind {
 }
 
 /// Returns the collectives that the ranks count.
-fn names<'a>(ranks: &[&'a RankReport]) -> BTreeSet<&'a String> {
-    ranks.iter().flat_map(|rank| rank.collective_counts.keys()).collect()
+fn names<'a>(ranks: impl IntoIterator<Item = &'a RankReport>) -> BTreeSet<&'a String> {
+    ranks.into_iter().flat_map(|rank| rank.collective_counts.keys()).collect()
 }
 
 fn by_rank(communicator: &ReportedCommunicator) -> BTreeMap<u64, &Counters> {
@@ -381,14 +553,19 @@ fn progress(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Option
         return None;
     }
     let sum = |counters: &Counters| counters.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
-    let most = last.ranks.iter().map(|rank| sum(&rank.collective_counts)).max().filter(|most| *most > 0)?;
-    let is_behind = |rank: &&RankReport| sum(&rank.collective_counts) < most;
-    let behind: Vec<u64> = last.ranks.iter().filter(is_behind).map(|rank| rank.rank).collect();
+    // What has not been said cannot be compared.
+    let whole = names(&last.ranks).len();
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        last.ranks.iter().partition(|rank| rank.collective_counts.len() == whole);
+    let most = known.iter().map(|rank| sum(&rank.collective_counts)).max().filter(|most| *most > 0)?;
+    let is_behind = |rank: &&&RankReport| sum(&rank.collective_counts) < most;
+    let behind: Vec<u64> = known.iter().filter(is_behind).map(|rank| rank.rank).collect();
     // Ranks that have left hold nobody up who is level with the others.
-    let silent =
-        last.missing_ranks.iter().filter(|rank| rank.status.unresponsive || rank.status.considered_dead);
+    let has_left = |status: MissingStatus| !status.unresponsive && !status.considered_dead;
+    let silent = last.missing_ranks.iter().filter(|rank| !rank.status.is_some_and(has_left));
     let missing: Vec<u64> = silent.map(|rank| rank.rank).collect();
-    let is_level = behind.is_empty() && missing.is_empty();
+    let listed = (last.ranks.len() + last.missing_ranks.len()) as u64;
+    let is_level = behind.is_empty() && missing.is_empty() && unknown.is_empty() && listed >= last.size;
     Some(if is_level { VerdictKind::Idle } else { VerdictKind::Frozen { behind, missing } })
 }
 
@@ -412,6 +589,11 @@ impl RankPlace {
     fn of(rank: &RankReport) -> Self {
         Self { rank: rank.rank, host: rank.host.clone(), pid: rank.pid, cuda_dev: rank.cuda_dev }
     }
+
+    fn of_missing(missing: &MissingRank) -> Self {
+        let MissingRank { rank, host, pid, cuda_dev, .. } = missing;
+        Self { rank: *rank, host: host.clone(), pid: *pid, cuda_dev: *cuda_dev }
+    }
 }
 
 /// Formats as the process and its device.
@@ -427,72 +609,93 @@ impl fmt::Display for RankPlace {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CommunicatorId { hash, size, .. } = &self.communicator;
+        let Some(CommunicatorId { hash, size, .. }) = &self.communicator else {
+            f.write_str("the job ")?;
+            return self.kind.write(f);
+        };
         let Some(place) = &self.rank else {
             write!(f, "communicator {hash} of {size} ranks ")?;
-            return match &self.kind {
-                VerdictKind::Frozen { behind, missing } => {
-                    f.write_str("is frozen: no rank has launched a collective between the reports")?;
-                    if !behind.is_empty() {
-                        write!(f, ", and {} behind", list(behind))?;
-                    }
-                    if !missing.is_empty() {
-                        write!(f, ", and {} missing", list(missing))?;
-                    }
-                    Ok(())
-                }
-                _ => f.write_str(
-                    "is idle: no rank has launched a collective between the reports, and all have launched the same",
-                ),
-            };
+            return self.kind.write(f);
         };
         write!(f, "rank {} of {size} ", place.rank)?;
-        match &self.kind {
-            VerdictKind::Dead => f.write_str("is dead: its process cannot be reached any more")?,
-            VerdictKind::Unresponsive => {
-                f.write_str("does not answer: its process is stopped, has ended, or cannot be reached")?;
-            }
-            VerdictKind::Left => {
-                f.write_str("has left: its process answers, and has no such communicator")?;
-            }
-            VerdictKind::Failed { code } => {
-                match u32::try_from(*code).map(|code| ResultCode::from_raw(ncclResult_t(code))) {
-                    Ok(code) => write!(f, "has failed: it reports {code}")?,
-                    Err(_) => write!(f, "has failed: it reports the unknown error {code}")?,
-                }
-            }
-            VerdictKind::Aborted => f.write_str("has aborted its communicator")?,
-            VerdictKind::OtherState { state, others } => {
-                write!(f, "is in state {state}, most others in {others}")?;
-            }
-            VerdictKind::Mismatched { than, more, less } => write!(
-                f,
-                "has called other collectives than rank {than}: {} more and {} less",
-                amounts(more),
-                amounts(less)
-            )?,
-            VerdictKind::Straggler { collective, launched, behind } => {
-                let most = launched.saturating_add(*behind);
-                write!(f, "is a straggler: it has launched {launched} {collective}, others up to {most}")?;
-            }
-            VerdictKind::Ahead { collective, launched, ahead } => {
-                write!(
-                    f,
-                    "is ahead: it has launched {launched} {collective}, {ahead} more than most others"
-                )?;
-            }
-            VerdictKind::Frozen { .. } | VerdictKind::Idle => {}
-        }
+        self.kind.write(f)?;
         write!(f, " ({place}; communicator {hash})")
     }
 }
 
-fn list(ranks: &[u64]) -> String {
+impl VerdictKind {
+    /// Writes the sentence without its subject.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dead => f.write_str("is dead: its process cannot be reached any more"),
+            Self::Unresponsive => {
+                f.write_str("does not answer: its process is stopped, has ended, or cannot be reached")
+            }
+            Self::Unaccounted { ranks, more_ranks } => write!(
+                f,
+                "is reported without some of them: {} neither among those that answered nor among the missing",
+                list(ranks, *more_ranks)
+            ),
+            Self::Failed { code } => {
+                match u32::try_from(*code).map(|code| ResultCode::from_raw(ncclResult_t(code))) {
+                    Ok(code) => write!(f, "has failed: it reports {code}"),
+                    Err(_) => write!(f, "has failed: it reports the unknown error {code}"),
+                }
+            }
+            Self::Aborted => f.write_str("has aborted its communicator"),
+            Self::Mismatched { than, more, less } => write!(
+                f,
+                "has called other collectives than rank {than}: {} more and {} less",
+                amounts(more),
+                amounts(less)
+            ),
+            Self::Frozen { behind, missing } => {
+                f.write_str("is frozen: no rank has launched a collective between the reports")?;
+                if !behind.is_empty() {
+                    write!(f, ", and {} behind", list(behind, 0))?;
+                }
+                if !missing.is_empty() {
+                    write!(f, ", and {} missing", list(missing, 0))?;
+                }
+                Ok(())
+            }
+            Self::Straggler { collective, launched, behind: 0 } => write!(
+                f,
+                "is a straggler: it has launched {launched} {collective}, as many as others by now, and less before"
+            ),
+            Self::Straggler { collective, launched, behind } => {
+                let most = launched.saturating_add(*behind);
+                write!(f, "is a straggler: it has launched {launched} {collective}, others up to {most}")
+            }
+            Self::Ahead { collective, launched, ahead: 0 } => write!(
+                f,
+                "is ahead: it has launched {launched} {collective}, not more than most others by now, but before"
+            ),
+            Self::Ahead { collective, launched, ahead } => {
+                write!(
+                    f,
+                    "is ahead: it has launched {launched} {collective}, {ahead} more than most others"
+                )
+            }
+            Self::Left => f.write_str("has left: its process answers, and has no such communicator"),
+            Self::OtherState { state, others } => {
+                write!(f, "is in state {state}, most others in {others}")
+            }
+            Self::Contradictory { problem } => write!(f, "is reported with a contradiction: {problem}"),
+            Self::Incomplete { problem } => write!(f, "is reported incompletely: {problem}"),
+            Self::Idle => f.write_str(
+                "is idle: no rank has launched a collective between the reports, and all have launched the same",
+            ),
+        }
+    }
+}
+
+fn list(ranks: &[u64], more: u64) -> String {
     const NAMED: usize = 8;
     let named = ranks.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    match ranks.len() {
+    match more.saturating_add(ranks.len() as u64) {
         1 => format!("rank {named} is"),
-        count if count > NAMED => format!("{count} ranks (the first: {named}) are"),
+        count if count > NAMED as u64 => format!("{count} ranks (the first: {named}) are"),
         _ => format!("ranks {named} are"),
     }
 }
@@ -505,7 +708,7 @@ fn amounts(amounts: &BTreeMap<String, u64>) -> String {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{Report, verdicts};
+    use super::{Report, VerdictKind, verdicts};
     use crate::ras::report::tests::sample;
 
     fn rank(rank: u64, all_reduce: u64, broadcast: u64) -> Value {
@@ -524,13 +727,38 @@ mod tests {
     }
 
     fn report(ranks: &[Value], missing: &[Value]) -> Report {
+        changed(ranks, missing, |_| ())
+    }
+
+    /// Returns the report of these ranks with a change in it.
+    fn changed(ranks: &[Value], missing: &[Value], change: impl FnOnce(&mut Value)) -> Report {
         let communicator = json!({
             "hash": "0xab", "secondary_hash": "0x1:0x2", "size": ranks.len() + missing.len(),
-            "ranks": ranks, "missing_ranks": missing,
+            "ranks_count": ranks.len(), "missing_ranks_count": missing.len(), "ranks": ranks, "missing_ranks": missing,
         });
         let initialising = json!({ "hash": "0x0", "secondary_hash": "0x0:0x0", "size": 0 });
-        let report = json!({ "nccl_version": "2.30.7", "communicators": [communicator, initialising] });
+        let mut report = json!({
+            "nccl_version": "2.30.7", "communicators_count": 2, "communicators": [communicator, initialising],
+            "ras": { "collection_time_sec": 0.001, "timeouts_count": 0 },
+        });
+        change(&mut report);
         Report::parse(report.to_string().as_bytes()).unwrap()
+    }
+
+    /// Returns the report of two ranks in which these values, by their JSON pointers, are others, and those without one are
+    /// left out. `#` is the communicator, and `@` its rank 1.
+    fn odd(changes: &[(&str, Option<Value>)]) -> Report {
+        changed(&[rank(0, 120, 3), rank(1, 120, 3)], &[], |report| {
+            for (pointer, value) in changes {
+                let pointer = pointer.replace('@', "#/ranks/1").replace('#', "/communicators/0");
+                let (parent, key) = pointer.rsplit_once('/').unwrap();
+                let parent = report.pointer_mut(parent).unwrap();
+                match value {
+                    Some(value) => parent[key] = value.clone(),
+                    None => drop(parent.as_object_mut().unwrap().remove(key)),
+                }
+            }
+        })
     }
 
     /// Returns the report of ranks with these numbers of all-reduces.
@@ -698,6 +926,193 @@ mod tests {
         ];
         assert_eq!(texts.len(), starts.len());
         assert!(texts.iter().zip(starts).all(|(text, start)| text.starts_with(start)), "{texts:#?}");
+    }
+
+    /// Expects one verdict on a report, which begins like this.
+    #[track_caller]
+    fn assert_odd(changes: &[(&str, Option<Value>)], start: &str) {
+        let texts = texts(&[odd(changes)]);
+        assert!(texts.len() == 1 && texts[0].starts_with(start), "{changes:?}: {texts:#?}");
+    }
+
+    #[test]
+    fn what_a_report_does_not_say_of_a_rank_is_no_sound_rank() {
+        assert_eq!(texts(&[odd(&[])]), [""; 0]);
+        let state = "rank 1 of 2 is reported incompletely: the report does not have its state (process 101 on 10.0.0.1, \
+            device 1; communicator 0xab)";
+        let cut = json!({ "init_state": 0, "async_error": 0 });
+        for status in [None, Some(json!(null)), Some(json!("unknown")), Some(json!({})), Some(cut)] {
+            assert_odd(&[("@/status", status)], state);
+        }
+        let numbers =
+            "rank 1 of 2 is reported incompletely: the report has no numbers of its collectives (process 101";
+        for counters in [
+            None,
+            Some(json!(null)),
+            Some(json!({})),
+            Some(json!([])),
+            Some(json!({ "AllReduce": -5, "Broadcast": 3 })),
+            Some(json!({ "AllReduce": 18_446_744_073_709_551_616.0, "Broadcast": 3 })),
+            Some(json!({ "AllReduce": null })),
+        ] {
+            assert_odd(&[("@/collective_counts", counters)], numbers);
+        }
+        let number =
+            "rank 1 of 2 is reported incompletely: the report has no number of its Broadcast, as of others";
+        assert_odd(&[("@/collective_counts/Broadcast", None)], number);
+        let missing = |status: Value| json!([with_status(missing(1, true, false), status)]);
+        let reason =
+            "rank 1 of 2 is reported incompletely: the report does not say why it is missing (process 101";
+        for status in [json!(null), json!({}), json!({ "unresponsive": true }), json!("dead")] {
+            let changes = [
+                ("#/ranks", Some(json!([rank(0, 120, 3)]))),
+                ("#/ranks_count", None),
+                ("#/missing_ranks", Some(missing(status))),
+                ("#/missing_ranks_count", None),
+            ];
+            assert_odd(&changes, reason);
+        }
+    }
+
+    fn with_status(mut missing: Value, status: Value) -> Value {
+        missing["status"] = status;
+        missing
+    }
+
+    #[test]
+    fn rank_whose_numbers_are_unknown_is_no_straggler_and_holds_nobody_up() {
+        let report = |at: u64| {
+            let mut unknown = rank(2, 0, 0);
+            unknown["collective_counts"] = json!({});
+            report(&[rank(0, at, 0), rank(1, at, 0), unknown], &[])
+        };
+        let texts = texts(&[report(10), report(20), report(30)]);
+        let start = "rank 2 of 3 is reported incompletely: ";
+        assert!(texts.len() == 1 && texts[0].starts_with(start), "{texts:#?}");
+    }
+
+    #[test]
+    fn ranks_without_an_entry_are_named() {
+        let unaccounted = |size: u64, ranks: &str| {
+            let start = format!(
+                "communicator 0xab of {size} ranks is reported without some of them: {ranks} neither among those that \
+                 answered nor among the missing"
+            );
+            assert_odd(&[("#/size", Some(json!(size)))], &start);
+        };
+        unaccounted(3, "rank 2 is");
+        unaccounted(10, "ranks 2, 3, 4, 5, 6, 7, 8, 9 are");
+        unaccounted(2_147_483_647, "2147483645 ranks (the first: 2, 3, 4, 5, 6, 7, 8, 9) are");
+        unaccounted(u64::MAX, "18446744073709551613 ranks (the first: 2, 3, 4, 5, 6, 7, 8, 9) are");
+        let none = [("#/ranks", None), ("#/ranks_count", None)];
+        assert_odd(&none, "communicator 0xab of 2 ranks is reported without some of them: ranks 0, 1 are");
+        let kind = &verdicts(&[odd(&[("#/size", Some(json!(100)))])])[0].kind;
+        let ranks = (2..34).collect();
+        assert_eq!(*kind, VerdictKind::Unaccounted { ranks, more_ranks: 66 });
+    }
+
+    #[test]
+    fn what_a_report_says_that_cannot_be_is_named() {
+        let number = |number: u64| Some(json!(number));
+        const IS: &str = "is reported with a contradiction";
+        let cases: [(&str, u64, &[&str]); 8] = [
+            ("@/rank", 1_804_289_383, &["rank 1804289383 of 2 IS: ranks are below 2 (process 101"]),
+            ("@/rank", 2, &["rank 2 of 2 IS: ranks are below 2 (process 101"]),
+            ("@/rank", 0, &["rank 0 of 2 IS: the report lists it 2 times (process 100"]),
+            ("#/size", 1, &["rank 1 of 1 IS: ranks are below 1 ("]),
+            ("#/size", 0, &["rank 0 of 0 IS: ranks are below 0 (", "rank 1 of 0 IS: ranks are below 0 ("]),
+            (
+                "#/ranks_count",
+                7,
+                &[
+                    "communicator 0xab of 2 ranks IS: the report states 7 ranks that have answered, and lists 2",
+                ],
+            ),
+            (
+                "#/missing_ranks_count",
+                5,
+                &["communicator 0xab of 2 ranks IS: the report states 5 missing ranks, and lists 0"],
+            ),
+            ("/communicators_count", 9, &["the job IS: the report states 9 communicators, and lists 2"]),
+        ];
+        for (pointer, value, starts) in cases {
+            let mut texts = texts(&[odd(&[(pointer, number(value))])]);
+            // Whose number is another one is not accounted for.
+            texts.retain(|text| !text.contains(": rank 1 is neither"));
+            let is_so = |(text, start): (&String, &&str)| text.starts_with(&start.replace("IS", IS));
+            assert!(
+                texts.len() == starts.len() && texts.iter().zip(starts).all(is_so),
+                "{pointer} {value}: {texts:#?}"
+            );
+        }
+        let both = [
+            ("#/missing_ranks", Some(json!([missing(1, false, false)]))),
+            ("#/missing_ranks_count", number(1)),
+        ];
+        let texts = texts(&[odd(&both)]);
+        assert!(
+            texts.iter().any(|text| text.contains("contradiction: the report lists it 2 times")),
+            "{texts:#?}"
+        );
+        let mut one = odd(&[("/communicators_count", number(3))]);
+        one.communicators.push(one.communicators[0].clone());
+        let texts = self::texts(&[one]);
+        let start =
+            "communicator 0xab of 2 ranks is reported with a contradiction: the report lists it 2 times";
+        assert_eq!(texts, [start]);
+    }
+
+    #[test]
+    fn numbers_of_a_rank_that_cannot_be_are_compared_with_none() {
+        for rank in [0, 2, 1_804_289_383] {
+            let at = |number: u64| {
+                odd(&[("@/rank", Some(json!(rank))), ("@/collective_counts/AllReduce", Some(json!(number)))])
+            };
+            for reports in [[at(7), at(7), at(7)], [at(7), at(8), at(9)]] {
+                let texts = texts(&reports);
+                let is_of_numbers = |text: &String| text.contains("straggler") || text.contains(" behind");
+                assert!(!texts.iter().any(is_of_numbers), "{rank}: {texts:#?}");
+            }
+        }
+    }
+
+    #[test]
+    fn time_outs_of_the_last_report_are_a_problem() {
+        let late = odd(&[("/ras/timeouts_count", Some(json!(2)))]);
+        let text = "the job is reported incompletely: 2 time-outs of processes that were asked";
+        assert_eq!(texts(std::slice::from_ref(&late)), [text]);
+        assert!(verdicts(std::slice::from_ref(&late))[0].is_problem());
+        assert!(texts(&[late, odd(&[])]).iter().all(|text| !text.contains("time-outs")));
+        for absent in
+            [("/ras", None), ("/ras/timeouts_count", None), ("/ras/timeouts_count", Some(json!(null)))]
+        {
+            assert_odd(
+                &[absent],
+                "the job is reported incompletely: the report does not say how many processes",
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_and_states_are_those_of_the_last_report() {
+        assert_only(
+            &[[10, 10, 9, 10], [11, 11, 10, 11], [12, 12, 11, 12], [13; 4]],
+            "rank 2 of 4 is a straggler: it has launched 13 AllReduce, as many as others by now, and less before",
+        );
+        assert_only(
+            &[[10, 10, 9, 10], [11, 11, 10, 11], [12, 12, 11, 12], [13, 14, 13, 14]],
+            "rank 2 of 4 is a straggler: it has launched 13 AllReduce, others up to 14",
+        );
+        assert_only(
+            &[[5, 5, 5, 6], [6, 6, 6, 7], [7, 7, 7, 8], [9; 4]],
+            "rank 3 of 4 is ahead: it has launched 9 AllReduce, not more than most others by now, but before",
+        );
+        let left = |at: u64| report(&[rank(0, at, 0), rank(1, at, 0)], &[missing(2, false, false)]);
+        let back = level(&[8, 8, 8]);
+        assert_eq!(texts(&[left(5), left(6), left(7), back]), [""; 0]);
+        let mixed = |at: u64| report(&[rank(0, at, 3), rank(1, at - 1, 4), rank(2, at, 3)], &[]);
+        let same = report(&[rank(0, 8, 4), rank(1, 8, 4), rank(2, 8, 4)], &[]);
+        assert_eq!(texts(&[mixed(5), mixed(6), mixed(7), same]), [""; 0]);
     }
 
     #[test]

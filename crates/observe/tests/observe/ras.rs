@@ -154,6 +154,7 @@ fn connection_that_ends_early_is_an_error_with_the_request() {
         (vec![Step::Expect("CLIENT PROTOCOL 2"), Step::Send(b"SERVER PRO")], "CLIENT PROTOCOL 2: "),
         (greeted(&[Step::Expect("STATUS")]), "STATUS: "),
         (greeted(&[Step::Expect("STATUS"), Step::Send(&TEXT.as_bytes()[..60])]), "STATUS: "),
+        (greeted(&[Step::Expect("STATUS"), Step::Send(b"NCCL\n\nWarnings\n========\n\n")]), "STATUS: "),
     ];
     for (steps, request) in closed {
         let error = client(&Service::start(steps)).status().unwrap_err();

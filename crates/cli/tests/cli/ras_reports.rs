@@ -1,0 +1,224 @@
+//! `nccl ras` on reports that are incomplete or cannot be, and on jobs that are not there yet.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::common::{LIMIT, Process, assert_has, json, nccl, run};
+
+/// Answers requests with this report, as text or JSON; to `SET FORMAT`, an NCCL without JSON answers an error.
+fn serve(listener: TcpListener, report: String) {
+    let is_text = !report.starts_with('{');
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            // The client may go before the last answer.
+            let _ = answer(&stream, &report, is_text);
+        }
+    });
+}
+
+fn answer(mut stream: &TcpStream, report: &str, is_text: bool) -> std::io::Result<()> {
+    for line in BufReader::new(stream).lines() {
+        match line?.as_str() {
+            "CLIENT PROTOCOL 2" => stream.write_all(b"SERVER PROTOCOL 2\n")?,
+            "SET FORMAT json" if is_text => stream.write_all(b"ERROR: Unknown command SET FORMAT json\n")?,
+            "STATUS" => return writeln!(stream, "{report}"),
+            _ => stream.write_all(b"OK\n")?,
+        }
+    }
+    Ok(())
+}
+
+/// Returns the report of two sound ranks.
+fn sound() -> Value {
+    let rank = |rank: u64| {
+        json!({
+            "rank": rank, "host": "10.0.0.1", "pid": 100 + rank, "cuda_dev": rank, "nvml_dev": rank,
+            "status": { "init_state": 0, "async_error": 0, "finalize_called": false, "destroy_flag": false, "abort_flag": false },
+            "collective_counts": { "Broadcast": 0, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": 7 },
+        })
+    };
+    json!({
+        "nccl_version": "2.32.3", "cuda_runtime_version": 13000, "cuda_driver_version": 13000,
+        "timestamp": "2026-11-26 10:00:00", "communicators_count": 1,
+        "communicators": [{
+            "hash": "0xab", "secondary_hash": "0x1:0x2", "size": 2, "ranks_count": 2, "missing_ranks_count": 0,
+            "ranks": [rank(0), rank(1)], "missing_ranks": [],
+        }],
+        "ras": { "collection_time_sec": 0.0, "timeouts_count": 0 },
+    })
+}
+
+/// Runs `nccl ras` on a report with a value that is another one, or is left out if there is none. Returns stdout.
+fn ras(pointer: &str, value: Option<Value>, arguments: &str, status: i32) -> String {
+    let mut report = sound();
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    let parent = report.pointer_mut(parent).unwrap();
+    match value {
+        Some(value) => parent[key] = value,
+        None => drop(parent.as_object_mut().unwrap().remove(key)),
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    serve(listener, report.to_string());
+    run(&mut nccl(&format!("ras --addr {address} {arguments}")), status).0
+}
+
+#[test]
+fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
+    const RANK: &str = "/communicators/0/ranks/1";
+    const COMMUNICATOR: &str = "/communicators/0";
+    let cases = [
+        (
+            format!("{RANK}/status"),
+            Some(json!(null)),
+            "rank 1 of 2 is reported incompletely: the report does not have its state",
+            "      0  RUNNING,unknown ",
+        ),
+        (
+            format!("{RANK}/collective_counts"),
+            None,
+            "rank 1 of 2 is reported incompletely: the report has no numbers of its",
+            " AllReduce 7\n",
+        ),
+        (
+            format!("{RANK}/rank"),
+            Some(json!(1_804_289_383)),
+            "rank 1804289383 of 2 is reported with a contradiction",
+            "      1  RUNNING ",
+        ),
+        (
+            format!("{RANK}/rank"),
+            Some(json!(0)),
+            "rank 0 of 2 is reported with a contradiction: the report lists it 2 times",
+            "      1  RUNNING ",
+        ),
+        (
+            format!("{COMMUNICATOR}/size"),
+            Some(json!(4)),
+            "communicator 0xab of 4 ranks is reported without some of them: ranks 2, 3 are",
+            "     4       2  RUNNING ",
+        ),
+        (
+            format!("{COMMUNICATOR}/ranks"),
+            Some(json!([])),
+            "without some of them: ranks 0, 1 are",
+            "     2       2            unknown\n",
+        ),
+        (
+            format!("{COMMUNICATOR}/missing_ranks_count"),
+            Some(json!(5)),
+            "the report states 5 missing ranks, and lists 0",
+            " RUNNING ",
+        ),
+        (
+            "/communicators_count".into(),
+            Some(json!(9)),
+            "problem: the job is reported with a contradiction: the report states 9",
+            " RUNNING ",
+        ),
+        (
+            "/ras/timeouts_count".into(),
+            Some(json!(3)),
+            "problem: the job is reported incompletely: 3 time-outs",
+            " RUNNING ",
+        ),
+        ("/ras".into(), None, "the report does not say how many processes have timed out", " RUNNING "),
+    ];
+    thread::scope(|scope| {
+        for (pointer, value, problem, row) in cases {
+            scope.spawn(move || {
+                let text = ras(&pointer, value.clone(), "", 3);
+                assert_has(&text, &["problem: ", problem, row]);
+                assert!(!text.contains("no problem found"), "{pointer}: {text}");
+                let verdicts = &json(&ras(&pointer, value.clone(), "--json", 3))["verdicts"];
+                assert_has(&verdicts.to_string(), &[problem.trim_start_matches("problem: ")]);
+                assert_has(&ras(&pointer, value, "--prometheus", 3), &["nccl_ras_problems "]);
+            });
+        }
+    });
+    let text = ras("/cuda_driver_version", None, "", 0);
+    assert_has(&text, &["no problem found\n", "0xab                    2       0  RUNNING   AllReduce 7\n"]);
+}
+
+#[test]
+fn report_without_a_communicator_that_is_ready_is_no_sound_job() {
+    let initialising =
+        json!({ "hash": "0x0", "secondary_hash": "0x0:0x0", "size": 0, "ranks": [], "missing_ranks": [] });
+    for (communicators, count, row) in [
+        (json!([]), 0, "have no communicator\n"),
+        (json!([initialising]), 1, "0x0                     0       0  INIT "),
+    ] {
+        let mut report = sound();
+        (report["communicators"], report["communicators_count"]) = (communicators, json!(count));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        serve(listener, report.to_string());
+        let (text, _) = run(&mut nccl(&format!("ras --addr {address}")), 1);
+        assert!(text.starts_with("no communicator is ready: nothing is known of the job\n"), "{text}");
+        assert_has(&text, &[row]);
+    }
+}
+
+/// Returns the lines of a pipe, as they come.
+fn received(pipe: impl std::io::Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    receiver
+}
+
+/// Starts to watch a job that is not there, and returns its lines on stdout once it has come with this report.
+fn watch_until_it_comes(report: String, arguments: &str) -> (Process, Receiver<String>) {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = nccl(&format!("ras --addr {address} --watch 0.1 {arguments}"));
+    let mut watch: Child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (stdout, stderr) = (received(watch.stdout.take().unwrap()), received(watch.stderr.take().unwrap()));
+    let watch = Process(watch);
+    let waiting = stderr.recv_timeout(LIMIT).expect("it does not end, and says what it waits for");
+    let (time, problem) = waiting.split_once(" waiting: ").unwrap();
+    humantime::parse_rfc3339(time).unwrap();
+    assert!(problem.starts_with("no process of a job answers RAS requests at 127.0.0.1:"), "{problem}");
+    serve(TcpListener::bind(address).unwrap(), report);
+    (watch, stdout)
+}
+
+#[test]
+fn watch_waits_for_the_job_and_says_when_each_report_is_of() {
+    let (_watch, lines) = watch_until_it_comes(sound().to_string(), "");
+    let mut times = 0;
+    while times < 2 {
+        let line = lines.recv_timeout(LIMIT).expect("a report");
+        if humantime::parse_rfc3339(&line).is_ok() {
+            times += 1;
+            let next = lines.recv_timeout(LIMIT).expect("a verdict");
+            assert!(next.starts_with("note: communicator 0xab of 2 ranks is idle"), "{next}");
+        }
+    }
+}
+
+#[test]
+fn watch_of_an_nccl_without_json_goes_on_and_says_when_each_report_is_of() {
+    let text = "NCCL version 2.24.3\n\nErrors\n======\n\nWarnings\n========\n\n";
+    let (_watch, lines) = watch_until_it_comes(text.into(), "");
+    for _ in 0..2 {
+        let is_time = |line: &String| humantime::parse_rfc3339(line).is_ok();
+        let time = std::iter::from_fn(|| lines.recv_timeout(LIMIT).ok()).find(is_time);
+        assert!(time.is_some(), "no report");
+        assert_eq!(lines.recv_timeout(LIMIT).unwrap(), "NCCL version 2.24.3");
+    }
+}
+
+#[test]
+fn watch_as_json_has_the_time_and_nothing_but_json() {
+    let (_watch, lines) = watch_until_it_comes(sound().to_string(), "--json");
+    let object: Vec<String> =
+        std::iter::from_fn(|| lines.recv_timeout(LIMIT).ok()).take_while(|line| line != "}").collect();
+    let report = json(&format!("{}}}", object.join("\n")));
+    humantime::parse_rfc3339(report["time"].as_str().unwrap()).unwrap();
+}
