@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::{escapes, named_file};
 use arguments::{DiffArguments, RecorderArguments, RecorderCommand};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
-use recording::Job;
+use recording::{Job, Recordings};
 
 pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
     match &arguments.command {
@@ -32,6 +32,8 @@ pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
 struct Report {
     communicators: Vec<Summary>,
     findings: Vec<Finding>,
+    /// The files that are not compared, each with the reason.
+    left_out: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,16 +46,20 @@ struct Summary {
 }
 
 fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
-    let mut paths = arguments.paths.clone();
-    if !arguments.pid.is_empty() {
-        paths.extend(live::request(&arguments.pid, arguments.timeout)?);
+    let written = match &arguments.pid[..] {
+        [] => vec![],
+        processes => live::request(processes, arguments.timeout)?,
+    };
+    let Recordings { jobs, left_out, lacks_some } = recording::read(&arguments.paths, written)?;
+    for problem in &left_out {
+        anstream::eprintln!("warning: left out: {}", escapes::in_line(problem));
     }
-    let jobs = recording::read(&paths)?;
     let findings = compare(&jobs);
     if let Some(file) = &arguments.html {
-        named_file::write(file, timeline::page(&jobs, &findings).as_bytes())?;
+        named_file::write(file, timeline::page(&jobs, &findings, &left_out).as_bytes())?;
     }
-    let code = if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let is_sound = findings.is_empty() && !lacks_some;
+    let code = if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let communicators = jobs
         .iter()
         .map(|Job { id, name, size, ranks }| {
@@ -61,7 +67,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
             Summary { id, name, size, recorded }
         })
         .collect();
-    let report = Report { communicators, findings };
+    let report = Report { communicators, findings, left_out };
     let mut out = stdout();
     if arguments.json {
         writeln!(out, "{}", escapes::in_lines(&serde_json::to_string_pretty(&report)?))?;

@@ -8,8 +8,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{escapes, file};
 
@@ -57,7 +58,8 @@ struct Communicator {
 pub(super) struct Record {
     /// The number on this rank, from 1.
     pub(super) number: u64,
-    /// The number among the collectives, from 1.
+    /// The number among the collectives, from 1. Without it, the operation would be one that no rank waits in.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub(super) collective: Option<u64>,
     pub(super) operation: String,
     pub(super) data_type: Option<String>,
@@ -124,23 +126,57 @@ pub(super) struct Rank {
     read: u64,
 }
 
-/// Reads the recordings of files, and of the files `*.json` in folders, as one job for each communicator.
-pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<Job>> {
-    let (mut jobs, mut known) = (Vec::new(), BTreeMap::new());
-    for path in files(paths)? {
-        let text = file::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let recording = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is not a recording of libnccl", path.display()))?;
-        add(&mut jobs, &mut known, recording).with_context(|| path.display().to_string())?;
-    }
-    Ok(jobs)
+/// What files have of jobs.
+#[derive(Debug, Default)]
+pub(super) struct Recordings {
+    /// One for each communicator.
+    pub(super) jobs: Vec<Job>,
+    /// The files that are not compared, each with the reason.
+    pub(super) left_out: Vec<String>,
+    /// Set if one of these may be a recording: not one of other JSON.
+    pub(super) lacks_some: bool,
 }
 
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// Reads files, the files `*.json` in folders, and files that ranks have `written`. A file that cannot be compared is an error if
+/// the paths name it; else it is left out, unless nothing remains.
+pub(super) fn read(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Recordings> {
+    let mut files = files(paths)?;
+    files.extend(written.into_iter().map(|path| (path, false)));
+    let (mut all, mut known, mut is_empty) = (Recordings::default(), BTreeMap::new(), true);
+    for (path, is_named) in files {
+        let (error, is_foreign) = match file::read(&path) {
+            Err(error) => (Error::new(error).context(format!("cannot read {}", path.display())), false),
+            Ok(text) => {
+                match parse(&text, &path).and_then(|own| add(&mut all.jobs, &mut known, own, &path)) {
+                    Err(error) => (error, is_foreign(&text)),
+                    Ok(()) => {
+                        is_empty = false;
+                        continue;
+                    }
+                }
+            }
+        };
+        if is_named {
+            return Err(error);
+        }
+        all.left_out.push(format!("{error:#}"));
+        all.lacks_some |= !is_foreign;
+    }
+    ensure!(!is_empty, "{}", all.left_out.join("\n"));
+    Ok(all)
+}
+
+/// Returns `true` for JSON that is complete, and of something else.
+fn is_foreign(text: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(text).is_ok_and(|value| value["format"] != FORMAT)
+}
+
+/// Returns the files, and whether the paths name them.
+fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            files.push(path.clone());
+            files.push((path.clone(), true));
             continue;
         }
         let folder = |path: &Path| format!("cannot read the folder {}", path.display());
@@ -156,32 +192,53 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
             bail!("no recording in the folder {}: expected files *.json", path.display());
         }
         found.sort();
-        files.extend(found);
+        files.extend(found.into_iter().map(|file| (file, false)));
     }
     Ok(files)
 }
 
-/// Adds the ranks of a recording to the jobs, whose indices are `known` by their ids.
-fn add(jobs: &mut Vec<Job>, known: &mut BTreeMap<String, usize>, recording: Recording) -> Result<()> {
+/// The rank of a process on a communicator, which has no others yet.
+type Own = (Job, usize, Rank);
+
+/// Returns the ranks of a recording.
+fn parse(text: &[u8], path: &Path) -> Result<Vec<Own>> {
+    let recording: Recording = serde_json::from_slice(text)
+        .with_context(|| format!("{} is not a recording of libnccl", path.display()))?;
     let Recording { format, version, time_ns, host, process, communicators } = recording;
     if (format.as_str(), version) != (FORMAT, VERSION) {
-        bail!("it is of format {format} {version}, and this program reads {FORMAT} {VERSION}");
+        bail!(
+            "{}: it is of format {format} {version}, and this program reads {FORMAT} {VERSION}",
+            path.display()
+        );
     }
     let process = Rc::new(Process { host, id: process });
-    for Communicator { id, name, rank, size, count, records } in communicators {
+    let own = communicators.into_iter().map(|Communicator { id, name, rank, size, count, records }| {
         let id = id.unwrap_or_else(|| format!("of {size} ranks, without an id"));
         ensure!(size <= MAX_SIZE, "size {size} of communicator {id}: expected {MAX_SIZE} at most");
         ensure!(rank < size, "rank {rank} of {size} on communicator {id}: expected a rank below the size");
-        let index = *known.entry(id.clone()).or_insert_with(|| {
-            jobs.push(Job { id, name, size, ranks: BTreeMap::new() });
+        let job = Job { id, name, size, ranks: BTreeMap::new() };
+        let own = Rank::new(process.clone(), count, records, time_ns);
+        let own = own.with_context(|| format!("rank {rank} on {job}"))?;
+        Ok((job, rank, own))
+    });
+    own.collect::<Result<Vec<Own>>>().with_context(|| path.display().to_string())
+}
+
+/// Adds the ranks of a recording to the jobs, whose indices are `known` by their ids: all of them or, if one cannot be, none.
+fn add(jobs: &mut Vec<Job>, known: &mut BTreeMap<String, usize>, all: Vec<Own>, path: &Path) -> Result<()> {
+    let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+    for (job, rank, _) in &all {
+        let size = known.get(&job.id).map_or(job.size, |index| jobs[*index].size);
+        let other = *sizes.entry(&job.id).or_insert(size);
+        let (path, size) = (path.display(), job.size);
+        ensure!(size == other, "{path}: rank {rank} has {size} ranks on {job}, and another one {other}");
+    }
+    for (job, rank, new) in all {
+        let index = *known.entry(job.id.clone()).or_insert_with(|| {
+            jobs.push(job);
             jobs.len() - 1
         });
         let job = &mut jobs[index];
-        if job.size != size {
-            bail!("rank {rank} has {size} ranks on {job}, and another one {}", job.size);
-        }
-        let new = Rank::new(process.clone(), count, records, time_ns);
-        let new = new.with_context(|| format!("rank {rank} on {job}"))?;
         // Of two recordings of one rank, that with more operations; of equal ones the older, in which calls still wait.
         let order = |rank: &Rank| (rank.records.last().map_or(0, |record| record.number), Reverse(rank.read));
         match job.ranks.get(&rank) {
@@ -232,7 +289,12 @@ impl Rank {
                 open = open.or(Some(index));
             }
         }
-        if let Some(count) = count.filter(|_| !records.is_empty()) {
+        if let Some(count) = count {
+            // Else the rank would seem to have called nothing.
+            ensure!(
+                count == 0 || !records.is_empty(),
+                "count {count}: expected a record of the last operation at least"
+            );
             ensure!(
                 count <= last,
                 "count {count}: expected {last} at most, the number of the last operation"

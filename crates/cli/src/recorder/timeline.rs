@@ -23,8 +23,8 @@ pre { background: #8881; padding: 1em; overflow-x: auto } .key span { margin-rig
 .key i { display: inline-block; width: 1em; height: 0.8em; margin-right: 0.4em }
 ";
 
-/// Returns the page: the findings, then for each communicator a row for each rank.
-pub(super) fn page(jobs: &[Job], findings: &[Finding]) -> String {
+/// Returns the page: the findings and the files that are left out, then for each communicator a row for each rank.
+pub(super) fn page(jobs: &[Job], findings: &[Finding], left_out: &[String]) -> String {
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>NCCL operations by rank</title>\n\
          <style>{STYLE}</style></head><body>\n<h1>NCCL operations by rank</h1>\n"
@@ -38,6 +38,9 @@ pub(super) fn page(jobs: &[Job], findings: &[Finding]) -> String {
     }
     for finding in findings {
         line(&format!("<pre>{}</pre>", escape(&finding.to_string())));
+    }
+    for problem in left_out {
+        line(&format!("<p>Left out: {}</p>", escape(problem)));
     }
     line(
         "<p class=\"key\"><span><i style=\"background:var(--done)\"></i>completed</span>\

@@ -18,6 +18,7 @@ mod ras;
 mod ras_reports;
 mod recorder;
 mod recorder_bounds;
+mod recorder_folder;
 mod recorder_live;
 mod recorder_of_ranks;
 mod run;
