@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -142,28 +142,82 @@ pub(super) struct Recordings {
 pub(super) fn read(paths: &[PathBuf], written: Vec<PathBuf>) -> Result<Recordings> {
     let mut files = files(paths)?;
     files.extend(written.into_iter().map(|path| (path, false)));
-    let (mut all, mut known, mut is_empty) = (Recordings::default(), BTreeMap::new(), true);
+    let (mut all, mut parsed) = (Recordings::default(), vec![]);
     for (path, is_named) in files {
         let (error, is_foreign) = match file::read(&path) {
             Err(error) => (Error::new(error).context(format!("cannot read {}", path.display())), false),
-            Ok(text) => {
-                match parse(&text, &path).and_then(|own| add(&mut all.jobs, &mut known, own, &path)) {
-                    Err(error) => (error, is_foreign(&text)),
-                    Ok(()) => {
-                        is_empty = false;
-                        continue;
-                    }
+            Ok(text) => match parse(&text, &path) {
+                Ok(own) => {
+                    parsed.push((path, is_named, own));
+                    continue;
                 }
-            }
+                Err(error) => (error, is_foreign(&text)),
+            },
         };
-        if is_named {
-            return Err(error);
+        all.leave_out(error, is_named, !is_foreign)?;
+    }
+    let are_earlier = earlier(parsed.iter().map(|(.., own)| &own[..]).collect());
+    let (mut known, mut is_empty) = (BTreeMap::new(), true);
+    for ((path, is_named, own), is_earlier) in parsed.into_iter().zip(are_earlier) {
+        if is_earlier && !is_named {
+            let why = "of an earlier job, as it was written before the others began";
+            all.leave_out(anyhow!("{}: {why}", path.display()), false, false)?;
+        } else if let Err(error) = add(&mut all.jobs, &mut known, own, &path) {
+            all.leave_out(error, is_named, true)?;
+        } else {
+            is_empty = false;
         }
-        all.left_out.push(format!("{error:#}"));
-        all.lacks_some |= !is_foreign;
     }
     ensure!(!is_empty, "{}", all.left_out.join("\n"));
     Ok(all)
+}
+
+impl Recordings {
+    /// Leaves out a file, unless it `is_named`.
+    fn leave_out(&mut self, error: Error, is_named: bool, may_be_of_the_job: bool) -> Result<()> {
+        if is_named {
+            return Err(error);
+        }
+        self.left_out.push(format!("{error:#}"));
+        self.lacks_some |= may_be_of_the_job;
+        Ok(())
+    }
+}
+
+/// Returns of each recording whether it is of an earlier job: it was written, as were all that share a communicator with it or
+/// with one of these, before another recording has its first operation. Of a ring that has lost that one, nothing follows.
+fn earlier(recordings: Vec<&[Own]>) -> Vec<bool> {
+    // The recordings that share communicators have the least number of theirs.
+    let mut groups: Vec<usize> = (0..recordings.len()).collect();
+    loop {
+        let before = groups.clone();
+        let mut of_job: BTreeMap<&str, usize> = BTreeMap::new();
+        for (own, group) in recordings.iter().zip(&mut groups) {
+            for (job, ..) in *own {
+                let least = of_job.entry(&job.id).or_insert(*group);
+                *group = (*group).min(*least);
+                *least = *group;
+            }
+        }
+        if groups == before {
+            break;
+        }
+    }
+    let mut written: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut begun: BTreeMap<usize, Option<u64>> = BTreeMap::new();
+    for (own, group) in recordings.iter().zip(&groups) {
+        for (.., rank) in *own {
+            let last = written.entry(*group).or_default();
+            *last = rank.read.max(*last);
+            let Some(first) = rank.records.first() else { continue };
+            let first = rank.is_whole().then_some(first.queued_ns);
+            begun.entry(*group).and_modify(|begun| *begun = first.min(*begun)).or_insert(first);
+        }
+    }
+    let newest = begun.into_values().flatten().max();
+    let is_earlier =
+        |group: &usize| newest.zip(written.get(group)).is_some_and(|(begun, last)| *last < begun);
+    groups.iter().map(is_earlier).collect()
 }
 
 /// Returns `true` for JSON that is complete, and of something else.

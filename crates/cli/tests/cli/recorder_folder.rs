@@ -152,6 +152,48 @@ fn file_that_cannot_be_opened_is_named_and_no_agreement() {
     assert_eq!(diff(folder.path(), "rank3.json", "a FIFO to which nobody writes", 1), AGREE);
 }
 
+/// Writes the recording of a rank of a communicator that was written at this time, with operations that began before it.
+fn write_at(folder: &TempDir, name: &str, id: &str, rank: usize, time: u64, first: u64) {
+    let mut recording = recording(rank, 2);
+    recording["time_ns"] = json!(time);
+    let communicator = &mut recording["communicators"][0];
+    communicator["id"] = json!(id);
+    for (record, number) in communicator["records"].as_array_mut().unwrap().iter_mut().zip(first..) {
+        (record["number"], record["queued_ns"]) = (json!(number), json!(time - 10 + number));
+        record["collective"] = json!(number);
+    }
+    fs::write(folder.path().join(name), recording.to_string()).unwrap();
+}
+
+#[test]
+fn recording_of_an_earlier_job_is_named_and_the_others_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    (0..3).for_each(|rank| write_at(&folder, &format!("rank{rank}.json"), "c", rank, 1000, 1));
+    write_at(&folder, "rank3.json", "of a larger job", 2, 980, 1);
+    assert_eq!(diff(folder.path(), "rank3.json", "of an earlier job, as it was written before", 0), AGREE);
+    // Whoever names it wants it.
+    let files = (0..4).map(|rank| folder.path().join(format!("rank{rank}.json")));
+    let (text, stderr) = run(nccl("recorder diff").args(files), 1);
+    assert_eq!(stderr, "");
+    assert_has(&text, &["communicator of a larger job: 1 of 3 ranks recorded\n"]);
+}
+
+#[test]
+fn recording_that_may_be_of_the_same_job_is_compared() {
+    // Written while the others had begun; of a communicator of the others; before others that have lost their first operations.
+    for (id, time, first) in [("d", 995, 1), ("c", 980, 1), ("d", 980, 5)] {
+        let folder = tempfile::tempdir().unwrap();
+        (0..2).for_each(|rank| write_at(&folder, &format!("rank{rank}.json"), "c", rank, 1000, first));
+        write_at(&folder, "rank2.json", id, 2, time, 1);
+        let (text, stderr) = run(nccl("recorder diff").arg(folder.path()), i32::from(id == "d"));
+        assert_eq!(stderr, "", "{id} {time} {first}");
+        assert_has(
+            &text,
+            &[if id == "d" { "communicator d: 1 of 3 ranks" } else { "communicator c: 3 of 3 ranks" }],
+        );
+    }
+}
+
 #[test]
 fn folder_without_a_recording_is_an_error_that_names_each_file() {
     let folder = tempfile::tempdir().unwrap();
