@@ -201,11 +201,12 @@ impl<A> Captures<A> {
     /// Ends the capture that began on a stream: returns what was captured, and whether that can be used.
     ///
     /// # Errors
-    /// The capture did not begin on this stream, or not in this thread; it goes on.
+    /// The capture did not begin on this stream, which makes it fail, or not in this thread; it goes on.
     pub(crate) fn end(&mut self, stream: StreamId, thread: u64) -> Result<(Result<GraphId>, Graph<A>)> {
         let id = self.of(stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
-        let capture = self.captures.get(&id).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        let capture = self.captures.get_mut(&id).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
         if capture.origin != stream {
+            capture.is_valid = false;
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
         if capture.mode != Mode::Relaxed && capture.thread != thread {

@@ -32,6 +32,7 @@ unsafe fn copy(to: *mut c_void, from: *const c_void, size: usize, kind: c_uint) 
             HOST_TO_DEVICE => driver.cuMemcpyHtoD_v2(to_device, from, size),
             DEVICE_TO_HOST => driver.cuMemcpyDtoH_v2(to, from_device, size),
             DEVICE_TO_DEVICE => driver.cuMemcpyDtoD_v2(to_device, from_device, size),
+            _ if size == 0 => Ok(()),
             _ => Err(cudaError::cudaErrorInvalidMemcpyDirection.into()),
         }
     }
@@ -58,6 +59,7 @@ unsafe fn enqueue_copy(
             HOST_TO_DEVICE => driver.cuMemcpyHtoDAsync_v2(to_device, from, size, stream),
             DEVICE_TO_HOST => driver.cuMemcpyDtoHAsync_v2(to, from_device, size, stream),
             DEVICE_TO_DEVICE => driver.cuMemcpyDtoDAsync_v2(to_device, from_device, size, stream),
+            _ if size == 0 => Ok(()),
             _ => Err(cudaError::cudaErrorInvalidMemcpyDirection.into()),
         }
     }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use cudarc::driver::sys::CUlimit;
-use cudarc::runtime::sys::{cudaError, cudaMemPool_t};
+use cudarc::runtime::sys::{cudaError, cudaFuncCache, cudaMemPool_t};
 
 use crate::context;
 use crate::driver;
@@ -132,8 +132,9 @@ api! {
         Ok(())
     }
 
-    fn cudaDeviceSetCacheConfig(_config: c_uint) {
-        context::bind().map(drop)
+    fn cudaDeviceSetCacheConfig(config: c_uint) {
+        context::bind()?;
+        if config <= cudaFuncCache::cudaFuncCachePreferEqual as c_uint { Ok(()) } else { Err(Status::INVALID_VALUE) }
     }
 
     fn cudaDeviceGetSharedMemConfig(config: *mut c_uint) {

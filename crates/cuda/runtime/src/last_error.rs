@@ -9,10 +9,11 @@ thread_local! {
     static LAST: Cell<Status> = const { Cell::new(Status::SUCCESS) };
 }
 
-/// Returns the status of a call, and keeps it if it is an error.
+/// Returns the status of a call, and keeps it if it is an error: that something is not ready is none.
 pub(crate) fn record(result: Result<()>) -> Status {
     match result {
         Ok(()) => Status::SUCCESS,
+        Err(Status::NOT_READY) => Status::NOT_READY,
         Err(error) => {
             LAST.set(error);
             error

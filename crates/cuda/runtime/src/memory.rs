@@ -1,6 +1,7 @@
 //! Allocation of device, pinned and managed memory, and what is known of an address.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
 
 use cudarc::driver::sys::{CUdeviceptr, CUipcMemHandle, CUmemLocation, CUpointer_attribute};
 use cudarc::runtime::sys::{
@@ -176,8 +177,10 @@ api! {
 
     fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint) {
         let driver = context::bind()?;
-        if address.is_null() || size == 0 {
-            return Err(Status::INVALID_VALUE);
+        let out = address.as_mut().ok_or(Status::INVALID_VALUE)?;
+        if size == 0 {
+            *out = null_mut();
+            return Ok(());
         }
         driver.cuMemAllocManaged(address.cast(), size, flags)
     }

@@ -17,6 +17,7 @@ pub(crate) type Result<T> = std::result::Result<T, Status>;
 impl Status {
     pub(crate) const SUCCESS: Self = Self(cudaError::cudaSuccess as u32);
     pub(crate) const INVALID_VALUE: Self = Self(cudaError::cudaErrorInvalidValue as u32);
+    pub(crate) const NOT_READY: Self = Self(cudaError::cudaErrorNotReady as u32);
     pub(crate) const NOT_SUPPORTED: Self = Self(cudaError::cudaErrorNotSupported as u32);
 
     /// Returns the error, if this is one.

@@ -11,6 +11,14 @@ pub(crate) const RELEASE: c_int = if cfg!(feature = "cuda-13") { 13050 } else { 
 /// A flag of `cuGetProcAddress`: functions whose null stream is the thread's own.
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
+/// Returns the release whose functions a program gets that names none: this one, or an older driver's.
+fn release() -> Result<c_uint> {
+    let mut driver = 0;
+    // SAFETY: a variable can be written.
+    unsafe { driver::get()?.cuDriverGetVersion(&raw mut driver)? };
+    Ok(driver.min(RELEASE).unsigned_abs())
+}
+
 /// Looks up a function of the driver.
 ///
 /// # Safety
@@ -50,14 +58,14 @@ api! {
     fn cudaGetDriverEntryPoint(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        entry_point(symbol, function, RELEASE.unsigned_abs(), flags, status)
+        entry_point(symbol, function, release()?, flags, status)
     }
 
     fn cudaGetDriverEntryPoint_ptsz(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
     ) {
         let flags = if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags };
-        entry_point(symbol, function, RELEASE.unsigned_abs(), flags, status)
+        entry_point(symbol, function, release()?, flags, status)
     }
 
     fn cudaGetDriverEntryPointByVersion(

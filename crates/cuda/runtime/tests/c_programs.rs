@@ -190,6 +190,9 @@ fn driver_without_devices_is_an_error() {
     run(WITHOUT_DEVICES, Release::Cuda12, "0");
 }
 
+/// The program whose output is compared with that of a GPU.
+const OF_A_GPU: &str = "codes.c";
+
 /// The programs whose output is compared with that of NVIDIA's library.
 const COMPARED: &[&str] = &["error_names.c", "no_driver.c"];
 
@@ -204,8 +207,61 @@ fn every_c_program_has_a_test() {
         .collect();
     assert_eq!(
         found,
-        SOURCES.iter().chain(COMPARED).chain([&WITHOUT_DEVICES]).map(ToString::to_string).collect()
+        SOURCES
+            .iter()
+            .chain(COMPARED)
+            .chain([&WITHOUT_DEVICES, &OF_A_GPU])
+            .map(ToString::to_string)
+            .collect()
     );
+}
+
+/// What the stand-in answers otherwise than a GPU: the cases, as they begin, and the reason.
+const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
+    (
+        &[
+            "procedures, cuInit 12000 flags 2",
+            "procedures, cuInit 12000 flags 3",
+            "procedures, cuStreamSynchronize",
+        ],
+        "the driver has no functions whose null stream is the thread's own",
+    ),
+    (
+        &["entry, cuMemAddressReserve 9000", "procedures, cuInit -1"],
+        "the release in which a function came is known of those with several versions alone",
+    ),
+    (
+        &["threads, attributes", "threads, launch", "driver, launch null", "driver, module"],
+        "kernels are not supported, whatever the arguments",
+    ),
+    (
+        &["attributes, ipc", "attributes, open", "attributes, close", "events, ipc"],
+        "nothing is shared between processes",
+    ),
+    (&["captures, malloc in stream order", "captures, end"], "allocations do not become nodes"),
+    (&["devices, valid devices null"], "the list of valid devices is not supported"),
+    (&["names: 36 of the driver"], "the list of codes has none of CUDA 12.9 and newer"),
+];
+
+#[test]
+#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+fn wrong_calls_are_answered_as_by_a_gpu() {
+    let Some(toolkit) = Release::Cuda12.toolkit(OF_A_GPU) else { return };
+    let expected = fs::read_to_string(sources().join("codes.txt")).expect("what a GPU printed");
+    let program = Program::compile(OF_A_GPU, toolkit, &shared_objects().join(Release::Cuda12.soname()));
+    let found = program.run(shared_objects(), "1");
+    let (expected, found): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    let differing: Vec<_> =
+        found.iter().zip(&expected).filter(|(found, expected)| found != expected).collect();
+    let explained = |line: &str, case: &&&str| line.starts_with(**case);
+    let cases: Vec<_> = DIFFERENT_FROM_A_GPU.iter().flat_map(|(cases, _)| *cases).collect();
+    let surplus: Vec<_> =
+        differing.iter().filter(|(found, _)| !cases.iter().any(|case| explained(found, case))).collect();
+    assert!(surplus.is_empty(), "found and expected: {surplus:#?}");
+    let outdated: Vec<_> =
+        cases.iter().filter(|case| !differing.iter().any(|(found, _)| explained(found, case))).collect();
+    assert!(outdated.is_empty(), "no longer different: {outdated:?}");
 }
 
 /// Returns a folder with the stand-in for the runtime library alone.

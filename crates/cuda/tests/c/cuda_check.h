@@ -28,6 +28,13 @@
         CUDA(cudaGetLastError()); \
     } while (0)
 
+/* Requires a call to return that something is not ready, which is no error that the thread keeps. */
+#define CUDA_NOT_READY(call) \
+    do { \
+        REQUIRE_CUDA(cudaErrorNotReady, call); \
+        CUDA(cudaPeekAtLastError()); \
+    } while (0)
+
 /* Copies numbers to the device through pageable memory. */
 #define TO_DEVICE(device, host, count) \
     CUDA(cudaMemcpy(device, host, (count) * sizeof *(host), cudaMemcpyHostToDevice))

@@ -302,11 +302,11 @@ static void streams(void) {
     CUDA(cudaMemcpyAsync(back, device, BYTES, cudaMemcpyDeviceToHost, second));
     int callbacks = 0;
     CUDA(cudaStreamAddCallback(second, after, &callbacks, 0));
-    CUDA_FAILS(cudaErrorNotReady, cudaStreamQuery(first));
-    CUDA_FAILS(cudaErrorNotReady, cudaStreamQuery(second));
-    CUDA_FAILS(cudaErrorNotReady, cudaEventQuery(event));
+    CUDA_NOT_READY(cudaStreamQuery(first));
+    CUDA_NOT_READY(cudaStreamQuery(second));
+    CUDA_NOT_READY(cudaEventQuery(event));
     float time = -1;
-    CUDA_FAILS(cudaErrorNotReady, cudaEventElapsedTime(&time, event, end));
+    CUDA_NOT_READY(cudaEventElapsedTime(&time, event, end));
     REQUIRE_EQUAL(0, back[0]);
     open_gate(&gate);
     CUDA(cudaStreamSynchronize(second));
@@ -327,7 +327,7 @@ static void streams(void) {
     CUDA(cudaLaunchHostFunc(first, wait_for_gate, &gate));
     CUDA(cudaMemcpyAsync(device, pinned, BYTES, cudaMemcpyHostToDevice, first));
     CUDA(cudaMemcpyAsync(back, device, BYTES, cudaMemcpyDeviceToHost, NULL));
-    CUDA_FAILS(cudaErrorNotReady, cudaStreamQuery(NULL));
+    CUDA_NOT_READY(cudaStreamQuery(NULL));
     CUDA(cudaStreamQuery(second));
     open_gate(&gate);
     CUDA(cudaDeviceSynchronize());

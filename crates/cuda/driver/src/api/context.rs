@@ -255,27 +255,31 @@ unsafe extern "C" fn cuCtxGetCacheConfig(out: *mut c_uint) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSetCacheConfig(_config: c_uint) -> CUresult {
-    answer(Driver::get().and_then(|driver| driver.enter().current()).map(|_| ()))
+extern "C" fn cuCtxSetCacheConfig(config: c_uint) -> CUresult {
+    const LAST: c_uint = 3;
+    let current = Driver::get().and_then(|driver| driver.enter().current());
+    let known = if config <= LAST { Ok(()) } else { Err(CUresult::CUDA_ERROR_INVALID_VALUE) };
+    answer(current.and(known))
 }
 
-fn peer(context: CUcontext) -> Result<(&'static Driver, ContextId, ContextId)> {
+/// The current context, a peer, and whether both are of one device.
+fn peer(context: CUcontext) -> Result<(&'static Driver, ContextId, ContextId, bool)> {
     let driver = Driver::get()?;
     let mut state = driver.enter();
     let (own, peer) = (state.current()?, ContextId::of(context));
     let devices = (state.context(own)?.device, state.context(peer)?.device);
-    if devices.0 == devices.1 {
-        return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
-    }
-    Ok((driver, own, peer))
+    Ok((driver, own, peer, devices.0 == devices.1))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint) -> CUresult {
     let enable = || {
-        let (driver, own, peer) = peer(context)?;
+        let (driver, own, peer, is_itself) = peer(context)?;
         if flags != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if is_itself {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         let is_new = driver.enter().context(own)?.peers.insert(peer);
         is_new.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
@@ -286,7 +290,7 @@ extern "C" fn cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint) -> CUresu
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDisablePeerAccess(context: CUcontext) -> CUresult {
     let disable = || {
-        let (driver, own, peer) = peer(context)?;
+        let (driver, own, peer, _) = peer(context)?;
         let was_enabled = driver.enter().context(own)?.peers.remove(&peer);
         was_enabled.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
     };

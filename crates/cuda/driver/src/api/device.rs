@@ -151,8 +151,14 @@ fn bus_id(device: CUdevice) -> String {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
+    let id = get(device).map(bus_id);
+    // A part of an id would be that of no device.
+    let whole = id.and_then(|id| {
+        let has_room = usize::try_from(length).is_ok_and(|length| length > id.len());
+        if has_room { Ok(id) } else { Err(CUresult::CUDA_ERROR_INVALID_VALUE) }
+    });
     // SAFETY: CUDA's contract: valid for `length` writes.
-    answer(get(device).and_then(|device| unsafe { put_text(out, length, &bus_id(device)) }))
+    answer(whole.and_then(|id| unsafe { put_text(out, length, &id) }))
 }
 
 #[unsafe(no_mangle)]
@@ -171,8 +177,11 @@ unsafe extern "C" fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_ch
             [&id[..], &id[5..], &id[..10], &id[5..10]].contains(&&text[..])
         };
         let device = (0..driver.config.devices as CUdevice).find(is_named);
+        let is_id = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':' || letter == '.');
+        let none =
+            if is_id { CUresult::CUDA_ERROR_INVALID_DEVICE } else { CUresult::CUDA_ERROR_INVALID_VALUE };
         // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?) }
+        unsafe { put(out, device.ok_or(none)?) }
     };
     answer(find())
 }
@@ -269,9 +278,14 @@ extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> CUresult {
+    const SCHEDULING: c_uint = 7;
+    const ALL_FLAGS: c_uint = 0xff;
     let set = || {
         let driver = Driver::get()?;
         let device = driver.device(device)?;
+        if !matches!(flags & SCHEDULING, 0 | 1 | 2 | 4) || flags & !ALL_FLAGS != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         let mut state = driver.enter();
         state.devices[device].primary_flags = flags;
         let primary = state.devices[device].primary;

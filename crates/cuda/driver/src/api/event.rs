@@ -23,6 +23,9 @@ unsafe extern "C" fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> CUresult
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         if flags & INTERPROCESS != 0 {
+            if flags & DISABLE_TIMING == 0 {
+                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            }
             super::unsupported::say("cuEventCreate with CU_EVENT_INTERPROCESS");
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
@@ -104,22 +107,24 @@ extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) -> CUresult {
     let elapsed = || {
-        let state = Driver::get()?.enter();
-        let mut times = Vec::new();
-        for event in [start, end] {
-            let event = state.events.get(&EventId::of(event)).filter(|event| event.has_timing);
-            let event = event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-            let record = match &event.last {
-                LastRecord::Never => return Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
-                LastRecord::Captured(_) => return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
-                LastRecord::Enqueued(record) => record,
-            };
-            if !record.point.is_complete() {
-                return Err(CUresult::CUDA_ERROR_NOT_READY);
-            }
-            times.push(*record.time.get().ok_or(CUresult::CUDA_ERROR_NOT_READY)?);
+        if out.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let [start, end] = times[..] else { return Err(CUresult::CUDA_ERROR_UNKNOWN) };
+        let state = Driver::get()?.enter();
+        let record = |event: CUevent| {
+            let event = state.events.get(&EventId::of(event)).filter(|event| event.has_timing);
+            match &event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.last {
+                LastRecord::Never => Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
+                LastRecord::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+                LastRecord::Enqueued(record) => Ok(record.clone()),
+            }
+        };
+        // That one was never recorded is told before the other is looked at.
+        let [start, end] = [record(start)?, record(end)?].map(|record| {
+            let time = record.time.get().filter(|_| record.point.is_complete());
+            time.copied().ok_or(CUresult::CUDA_ERROR_NOT_READY)
+        });
+        let (start, end) = (start?, end?);
         let seconds = match end.checked_duration_since(start) {
             Some(elapsed) => elapsed.as_secs_f32(),
             None => -start.duration_since(end).as_secs_f32(),

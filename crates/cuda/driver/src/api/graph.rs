@@ -43,13 +43,21 @@ extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint) -> CUresul
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) -> CUresult {
     let end = || {
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, ptr::null_mut())? };
+        if !out.is_null() {
+            // SAFETY: CUDA's contract: valid for a write.
+            unsafe { put(out, ptr::null_mut())? };
+        }
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
         let thread = state.thread()?;
         let (result, graph) = state.captures.end(stream, thread)?;
         match result {
+            // Nobody asked for the graph.
+            Ok(_) if out.is_null() => {
+                drop(state);
+                drop(graph);
+                Ok(())
+            }
             Ok(id) => {
                 state.graphs.insert(id, Arc::new(graph));
                 // SAFETY: as above.

@@ -87,6 +87,10 @@ unsafe extern "C" fn cuMemHostAlloc(out: *mut *mut c_void, length: usize, flags:
     if out.is_null() || flags > ALL_FLAGS {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
+    if length == 0 {
+        // SAFETY: CUDA's contract: valid for a write.
+        return answer(Driver::get().and_then(|_| unsafe { put(out, ptr::null_mut()) }));
+    }
     // SAFETY: a variable can be written.
     let allocated = unsafe { allocate(&raw mut address, Kind::Pinned, flags, length) };
     // SAFETY: CUDA's contract: valid for a write.
@@ -137,7 +141,10 @@ fn free_host(function: &'static str, pointer: *mut c_void, kind: Kind, error: CU
     let mut state = driver.enter();
     let address = pointer.addr() as u64;
     let allocation = state.allocations.at(address).filter(|allocation| allocation.kind == kind);
-    let allocation = allocation.map(Arc::clone).ok_or(error)?;
+    let Some(allocation) = allocation.map(Arc::clone) else {
+        let is_inside = state.allocations.containing(address).is_some_and(|around| around.kind == kind);
+        return Err(if is_inside { CUresult::CUDA_ERROR_INVALID_VALUE } else { error });
+    };
     state.check_may_wait()?;
     state.check_host(driver.config.races, function, &whole(&allocation), allocation.length);
     // The program may use the memory for something else from now on, so that nothing else may still use it.
@@ -153,6 +160,9 @@ fn free_host(function: &'static str, pointer: *mut c_void, kind: Kind, error: CU
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CUresult {
+    if pointer.is_null() {
+        return answer(Driver::get().map(|_| ()));
+    }
     answer(free_host("cuMemFreeHost", pointer, Kind::Pinned, CUresult::CUDA_ERROR_INVALID_VALUE))
 }
 

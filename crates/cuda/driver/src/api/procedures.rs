@@ -5,6 +5,7 @@ use std::ptr;
 
 use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Query, CUresult};
 
+use super::library::VERSION;
 use super::{answer, put, unsupported};
 use crate::error::Result;
 
@@ -70,21 +71,42 @@ const VERSIONS: &[(&str, &[(c_int, &str)])] = &[
     ("cuStreamGetCaptureInfo", &[(11030, "cuStreamGetCaptureInfo_v2"), (12030, "cuStreamGetCaptureInfo_v3")]),
 ];
 
-/// Finds the function that a name means in a release of CUDA.
-fn find(name: &str, version: c_int) -> Option<*mut c_void> {
-    let exact = |name: &str| FUNCTIONS.iter().find(|(own, _)| *own == name);
-    let versions = VERSIONS.iter().find(|(base, _)| *base == name).map(|(_, versions)| *versions);
-    let found = match versions {
-        Some(versions) => {
-            let (_, name) = versions.iter().rev().find(|(since, _)| *since <= version)?;
-            exact(name)
-        }
-        None => exact(name).or_else(|| exact(&format!("{name}_v2"))),
+/// The first release that names can be asked of.
+const FIRST_RELEASE: c_int = 2000;
+
+/// Finds the function that a name means in a release of CUDA. Those that are not supported are found too, as a program
+/// that asks for them does not always call them.
+///
+/// # Errors
+/// The name has no function, or none in this release.
+fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
+    let exact = |name: &str| {
+        let mut all = FUNCTIONS.iter().chain(unsupported::FUNCTIONS);
+        all.find(|(own, _)| *own == name).ok_or(Query::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
     };
-    found.map(|(_, function)| *function as *mut c_void)
+    // A name stands for all versions of a function.
+    let is_version = |(_, number): (&str, &str)| number.parse::<u8>().is_ok();
+    if name.rsplit_once("_v").is_some_and(is_version) {
+        return Err(Query::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    }
+    let versions = VERSIONS.iter().find(|(base, _)| *base == name);
+    let found = match versions {
+        Some((_, versions)) => {
+            let found = versions.iter().rev().find(|(since, _)| *since <= version);
+            exact(found.ok_or(Query::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)?.1)
+        }
+        None => {
+            exact(name).or_else(|_| exact(&format!("{name}_v2"))).or_else(|_| exact(&format!("{name}_v3")))
+        }
+    };
+    let (_, function) = found?;
+    if version < FIRST_RELEASE {
+        return Err(Query::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    }
+    Ok(*function as *mut c_void)
 }
 
-/// Finds a function and stores its address and what became of the search.
+/// Finds a function, stores its address, which is null if there is none, and what became of the search, and returns that.
 ///
 /// # Safety
 ///
@@ -95,30 +117,33 @@ unsafe fn get(
     version: c_int,
     flags: u64,
     status: *mut c_uint,
-) -> Result<()> {
+) -> Result<Query> {
     const PER_THREAD_DEFAULT_STREAM: u64 = 2;
-    if name.is_null() || out.is_null() {
+    const ALL_FLAGS: u64 = 3;
+    let is_known = flags <= ALL_FLAGS && version <= VERSION;
+    if name.is_null() || out.is_null() || !is_known {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     // SAFETY: the caller promises that it is a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE)?;
     if flags & PER_THREAD_DEFAULT_STREAM != 0 {
-        unsupported::say("cuGetProcAddress with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM");
+        unsupported::say(
+            "cuGetProcAddress with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, which NVIDIA's libcudart asks for: \
+             LD_PRELOAD the libcudart.so.12 or libcudart.so.13 beside this libcuda.so.1",
+        );
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
-    let found = find(name, version);
-    let result = if found.is_some() {
-        Query::CU_GET_PROC_ADDRESS_SUCCESS
-    } else {
-        Query::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+    let (found, result) = match find(name, version) {
+        Ok(found) => (found, Query::CU_GET_PROC_ADDRESS_SUCCESS),
+        Err(result) => (ptr::null_mut(), result),
     };
     if !status.is_null() {
         // SAFETY: the caller promises that it is valid.
         unsafe { put(status, result as c_uint)? };
     }
     // SAFETY: the caller promises that it is valid.
-    unsafe { put(out, found.unwrap_or(ptr::null_mut()))? };
-    found.map(|_| ()).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)
+    unsafe { put(out, found)? };
+    Ok(result)
 }
 
 #[unsafe(no_mangle)]
@@ -129,7 +154,11 @@ unsafe extern "C" fn cuGetProcAddress(
     flags: u64,
 ) -> CUresult {
     // SAFETY: CUDA's contract: a C string, and valid for a write.
-    answer(unsafe { get(name, out, version, flags, ptr::null_mut()) })
+    answer(match unsafe { get(name, out, version, flags, ptr::null_mut()) } {
+        // It cannot say what became of the search.
+        Ok(result) if result != Query::CU_GET_PROC_ADDRESS_SUCCESS => Err(CUresult::CUDA_ERROR_NOT_FOUND),
+        result => result.map(|_| ()),
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -141,5 +170,5 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     status: *mut c_uint,
 ) -> CUresult {
     // SAFETY: CUDA's contract: a C string, and valid for a write each.
-    answer(unsafe { get(name, out, version, flags, status) })
+    answer(unsafe { get(name, out, version, flags, status) }.map(|_| ()))
 }

@@ -77,6 +77,7 @@ fn last_point(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)>
     let context = state.context_of(stream)?;
     state.check(context)?;
     state.check_not_captured(stream)?;
+    state.check_may_wait()?;
     let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
     Ok((context, point))
 }
@@ -109,6 +110,12 @@ extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
             return state.capture(stream, Action::Wait(id));
         }
         match last {
+            LastRecord::Never
+                if is_captured
+                    && !state.captures.of(stream).is_some_and(|graph| state.captures.is_valid(graph)) =>
+            {
+                Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+            }
             // An event that was never recorded is nothing to wait for.
             LastRecord::Never => Ok(()),
             LastRecord::Captured(point) => state.captures.join(stream, context, &point),

@@ -25,6 +25,14 @@ macro_rules! unsupported {
                 CUresult::CUDA_ERROR_NOT_SUPPORTED
             }
         )*
+
+        /// The functions by the names that the library exports.
+        pub(super) const FUNCTIONS: &[(&str, unsafe extern "C" fn())] = &[
+            // SAFETY: whoever calls one passes the arguments of its signature, which it leaves where they are.
+            $((stringify!($name), unsafe {
+                std::mem::transmute::<extern "C" fn() -> CUresult, unsafe extern "C" fn()>($name)
+            })),*
+        ];
     };
 }
 

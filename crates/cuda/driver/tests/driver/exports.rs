@@ -1,6 +1,6 @@
 //! The functions that the shared object exports, beside those that cudarc looks up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fs;
@@ -39,18 +39,20 @@ pub(crate) fn every_function_that_cudarc_declares_is_exported_and_found_by_name(
     let get = unsafe { library.get::<Get>(b"cuGetProcAddress") }.expect("the function");
     let names = declared_by_cudarc();
     assert!(names.len() > 400, "{} names", names.len());
-    let mut found = 0;
-    for name in names {
+    let mut exports: BTreeMap<&str, Vec<*const c_void>> = BTreeMap::new();
+    for name in &names {
         // SAFETY: nothing is called.
         let exported = unsafe { library.get::<*const c_void>(name.as_bytes()) };
         let exported = exported.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let mut address = std::ptr::null_mut();
-        let text = CString::new(name.as_str()).expect("no null byte");
-        // SAFETY: a C string, and a variable.
-        if unsafe { get(text.as_ptr(), &raw mut address, 2000, 0) } == 0 {
-            found += 1;
-            assert_eq!(address.cast_const(), *exported, "{name}");
-        }
+        let base = name.rsplit_once("_v").map_or(&name[..], |(base, _)| base);
+        exports.entry(base).or_default().push(*exported);
     }
-    assert!(found > 100, "{found} functions are supported");
+    assert!(exports.len() > 400, "{} functions", exports.len());
+    for (base, versions) in exports {
+        let mut address = std::ptr::null_mut();
+        let text = CString::new(base).expect("no null byte");
+        // SAFETY: a C string, and a variable.
+        assert_eq!(unsafe { get(text.as_ptr(), &raw mut address, 13000, 0) }, 0, "{base}");
+        assert!(versions.contains(&address.cast_const()), "{base}");
+    }
 }

@@ -328,13 +328,19 @@ fn work_that_is_not_joined_is_an_error() {
     let (context, one) = device(0);
     let two = context.new_stream().expect("a stream");
     let buffer = memory();
-    one.begin_capture(MODE).expect("a capture");
-    wait(&two, record(&one)).expect("a fork");
-    fill(buffer, 1, &two).expect("a node");
-    let unmatched = two.end_capture(FLAGS).err();
-    assert_eq!(unmatched, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)));
+    let fork = || {
+        one.begin_capture(MODE).expect("a capture");
+        wait(&two, record(&one)).expect("a fork");
+        fill(buffer, 1, &two).expect("a node");
+    };
+    fork();
     let unjoined = one.end_capture(FLAGS).err();
     assert_eq!(unjoined, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED)));
+    fork();
+    let unmatched = two.end_capture(FLAGS).err();
+    assert_eq!(unmatched, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)));
+    let failed = one.end_capture(FLAGS).err();
+    assert_eq!(failed, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
     for stream in [one, two] {
         fill(buffer, 2, &stream).expect("a fill");
         stream.synchronize().expect("the stream is not captured any more");
