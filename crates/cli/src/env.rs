@@ -48,6 +48,9 @@ struct Variable {
 }
 
 pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
+    if arguments.json {
+        output::keep_libraries_out()?;
+    }
     let found = library::find(arguments.library.as_deref())?;
     let title = if found.is_some() { "" } else { "no NCCL library found: " };
     let nccl = found.unwrap_or_else(libnccl_cpu::nccl);

@@ -27,6 +27,7 @@ mod value_parser;
 mod variables;
 mod version;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -35,7 +36,7 @@ use args::{Arguments, Command};
 
 fn main() -> ExitCode {
     libnccl_observe::Recorder::record_from_env();
-    let result = match Arguments::parse().command {
+    let result = match parse(bench::with_files_joined(std::env::args_os())).command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Env(arguments) => env::run(&arguments),
@@ -52,5 +53,14 @@ fn main() -> ExitCode {
         }
         output::write_to_stderr(&format!("error: {error:#}\n"));
         ExitCode::FAILURE
+    })
+}
+
+/// Parses the command line, or ends the program with what clap says, which has the words as they are: control characters are escaped
+/// for it.
+fn parse(words: Vec<OsString>) -> Arguments {
+    Arguments::try_parse_from(&words).unwrap_or_else(|error| {
+        let escaped = words.iter().map(|word| escapes::in_line(&word.to_string_lossy()).into_owned());
+        Arguments::try_parse_from(escaped).err().unwrap_or(error).exit()
     })
 }

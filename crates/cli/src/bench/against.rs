@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -39,7 +39,7 @@ pub(crate) fn run(program: &Path, arguments: &MeasureArguments, parameters: &Par
             .with_context(|| format!("{} measures something else", program.display()))?;
         rounds.push((ours, theirs));
     }
-    print(&mut stdout(), program, parameters, &rounds)
+    print(&mut crate::output::stdout(), program, parameters, &rounds)
 }
 
 /// Returns this program's arguments without the comparison and its value.

@@ -2,14 +2,15 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ArgAction::Set;
 use clap::builder::{PossibleValue, TypedValueParser};
-use clap::{Arg, Args, Command, Subcommand};
+use clap::{Arg, Args, Command, Subcommand, ValueEnum};
 use libnccl::DataType;
 
 use super::benchmark::Benchmark;
@@ -25,7 +26,7 @@ use crate::value_parser::{MAX_RANKS, size, size_from_0, whole};
 const HELP: &str = "\
 Examples:
   nccl bench all_reduce -b 8 -e 128M -f 2 -g 8     one thread with 8 GPUs, as nccl-tests does it
-  nccl bench sendrecv --cpu --ranks 4 --json=out.json
+  nccl bench sendrecv --cpu --ranks 4 --json out.json
   nccl bench all_reduce -g 8 --against ./all_reduce_perf
 
 Exit status:
@@ -68,7 +69,7 @@ pub(crate) struct MeasureArguments {
     /// Operation to measure
     #[arg(value_enum, value_name = "OPERATION")]
     pub(crate) benchmark: Benchmark,
-    /// Refused: a file of --json or --csv without `=`
+    /// Refused: a word after the operation
     #[arg(hide = true, value_parser = no_word)]
     pub(crate) word: Option<Infallible>,
     /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
@@ -130,14 +131,15 @@ pub(crate) struct MeasureArguments {
 
     #[command(flatten)]
     pub(crate) procedure: Procedure,
-    /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too
+    /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too. The `=` may be a space unless
+    /// FILE is the name of an operation
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
     pub(crate) json: Option<Option<PathBuf>>,
     /// Write JSON to FILE, as --json=FILE does
     #[arg(short = 'J', long = "output_file", value_name = "FILE", conflicts_with = "json")]
     #[arg(help_heading = "Output")]
     pub(crate) output_file: Option<PathBuf>,
-    /// Print comma-separated values instead of the table, or write them to FILE
+    /// Print comma-separated values instead of the table, or write them to FILE, likewise
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
     pub(crate) csv: Option<Option<PathBuf>>,
     /// Draw bandwidth and time against size into FILE, in SVG, as `nccl bench plot` does
@@ -240,9 +242,35 @@ fn no_kernels(_: &str) -> Result<u8, String> {
     Err("nccl bench measures NCCL's own operations; it has no kernels of the device API".into())
 }
 
+/// Returns the words of a command line with `=` between `--json` or `--csv` and a file that follows. Clap takes a file without `=`
+/// too, but then also the operation of `nccl bench --json all_reduce`.
+pub(crate) fn with_files_joined(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = vec![];
+    let mut words = words.peekable();
+    let is_name = |word: &OsStr| {
+        let name = word.to_str().unwrap_or_default();
+        BenchCommand::has_subcommand(name) || <Benchmark as ValueEnum>::from_str(name, false).is_ok()
+    };
+    while let Some(word) = words.next() {
+        let is_option = word == "--json" || word == "--csv";
+        joined.push(word);
+        // What subcommands have by these names takes no file, and other programs may have anything.
+        let is_measurement = joined.get(1).is_some_and(|word| word == "bench")
+            && joined.get(2).is_some_and(|word| !BenchCommand::has_subcommand(&word.to_string_lossy()));
+        let is_file = |next: &OsString| !next.as_bytes().starts_with(b"-") && !is_name(next);
+        if let Some(option) = joined.last_mut().filter(|_| is_option && is_measurement)
+            && let Some(file) = words.next_if(is_file)
+        {
+            option.push("=");
+            option.push(file);
+        }
+    }
+    joined
+}
+
 /// Refuses a word after the operation.
 fn no_word(_: &str) -> Result<Infallible, String> {
-    Err("expected one operation, and an option's file after `=`: --json=FILE, --csv=FILE".into())
+    Err("expected one operation".into())
 }
 
 fn parallel_init(text: &str) -> Result<u8, String> {

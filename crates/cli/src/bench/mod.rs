@@ -23,7 +23,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::error::ErrorKind;
 
-pub(crate) use arguments::BenchArguments;
+pub(crate) use arguments::{BenchArguments, with_files_joined};
 use arguments::{BenchCommand, MeasureArguments};
 use measure::watchdog::Watchdog;
 use output::Output;

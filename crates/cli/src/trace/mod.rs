@@ -4,7 +4,6 @@ pub(crate) mod arguments;
 
 use std::env;
 use std::fs;
-use std::io::{Write, stderr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::{self, Command, ExitCode};
@@ -15,7 +14,7 @@ use libnccl::PATH_VARIABLE;
 use libnccl::environment::variable;
 use libnccl_observe::variables;
 
-use crate::preload;
+use crate::{output, preload};
 use arguments::TraceArguments;
 
 /// Becomes the program: its signals and its exit status are its own.
@@ -49,7 +48,7 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
         format!("nccl trace: recordings go to {folder}; compare them with: nccl recorder diff {folder}\n");
     // Of several ranks, the first one says it. A failure to print is no reason not to run.
     if variable("RANK").is_none_or(|rank| rank == "0") {
-        let _ = stderr().write_all(note.as_bytes());
+        output::write_to_stderr(&note);
     }
     let error = command.exec();
     Err(error).with_context(|| format!("cannot start {}", arguments.program[0].display()))

@@ -12,7 +12,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    LIMIT, NCCL, assert_frame, assert_has, bench, ended, json, list, nccl, read, run, send, terminal,
+    LIMIT, NCCL, assert_frame, assert_has, bench, changed_library, ended, json, list, nccl, read, run, send,
+    terminal,
 };
 
 /// Runs a command, which has to end with this status. Returns the JSON of its stdout.
@@ -80,6 +81,58 @@ fn log_of_the_library_stays_out_of_json_and_csv() {
     // As nccl-tests does.
     let (stdout, _) = run(bench("all_reduce --ranks 2 -e 8 -n 1").env("NCCL_DEBUG", "INFO"), 0);
     assert_has(&stdout, &[" NCCL INFO "]);
+}
+
+#[test]
+fn json_of_each_command_is_json_whatever_the_library_prints() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let library = changed_library(
+        folder.path(),
+        "ncclResult_t ncclGetVersion(int *version) {
+            dprintf(1, \"a line of the library\\n\");
+            return pncclGetVersion(version);
+        }",
+    );
+    for arguments in [
+        "doctor",
+        "env",
+        "bench all_reduce --ranks 2 -e 8 -n 1",
+        "bench all_reduce --ranks 2 -e 8 -n 1 --processes",
+        "bench pairs --ranks 2 -s 8",
+        "bench bisect --ranks 2 -s 8",
+    ] {
+        let mut command = nccl(&format!("{arguments} --json --library"));
+        let output = command.arg(&library).output().expect("the program starts");
+        let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        assert!(serde_json::from_str::<Value>(&stdout).is_ok(), "{arguments}: {stdout}");
+        assert_has(&stderr, &["a line of the library\n"]);
+    }
+}
+
+#[test]
+fn file_of_json_and_csv_may_follow_without_an_equals_sign() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (index, arguments) in [
+        "sendrecv --json a.json --csv a.csv",
+        "--json a.json --csv=a.csv sendrecv",
+        "--csv a.csv sendrecv --json a.json --processes",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let own = folder.path().join(index.to_string());
+        fs::create_dir(&own).expect("a new folder");
+        let (stdout, _) = run(bench(&format!("{arguments} -b 8 -e 8 -n 1")).current_dir(&own), 0);
+        assert_frame(&stdout, "# nccl ", "# Collective test concluded: sendrecv\n#\n");
+        assert_eq!(json(&read(&own.join("a.json")))["operation"], "sendrecv", "{arguments}");
+        assert_eq!(read(&own.join("a.csv")).lines().count(), 2, "{arguments}");
+    }
+    // An operation is none, so that options may come before it.
+    for arguments in ["--json sendrecv", "sendrecv --json"] {
+        let (stdout, _) = run(bench(&format!("{arguments} -b 8 -e 8 -n 1")).current_dir(folder.path()), 0);
+        assert_eq!(json(&stdout)["operation"], "sendrecv", "{arguments}");
+    }
+    assert!(!folder.path().join("sendrecv").exists());
 }
 
 #[test]

@@ -162,6 +162,24 @@ pub(crate) fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'stati
     receiver.recv_timeout(LIMIT).expect("a result in time")
 }
 
+/// Builds a library in a folder: the CPU implementation, but for what a source in C has instead.
+pub(crate) fn changed_library(folder: &Path, source: &str) -> PathBuf {
+    let original = folder.join("libnccl.so.2");
+    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &original)
+        .expect("the shared object can be copied");
+    let file = folder.join("changed.c");
+    fs::write(&file, format!("#include <nccl.h>\n#include <stdio.h>\n{source}"))
+        .expect("a file in the temporary folder");
+    let headers = repository().join("vendor-headers");
+    let library = folder.join("libchanged.so");
+    let mut command = Command::new("cc");
+    command.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).args([&file, &original]);
+    command.arg("-I").arg(&headers).arg("-I").arg(headers.join("stubs/cuda"));
+    command.arg(format!("-Wl,-rpath,{}", folder.display()));
+    run(&mut command, 0);
+    library
+}
+
 /// Makes a FIFO, whose opening waits for the other end.
 pub(crate) fn fifo(path: &Path) {
     run(Command::new("mkfifo").arg(path), 0);

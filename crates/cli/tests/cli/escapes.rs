@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{assert_has, assert_visible, nccl, read};
+use crate::common::{assert_has, assert_visible, nccl, read, run};
 
 const EVIL: &str = "\u{1b}[31m\u{9b}2J";
 const ESCAPED: &str = r"\u001b[31m\u009b2J";
@@ -35,6 +35,32 @@ fn path_of_the_library_is_printed_with_escapes() {
     let picture = read(&svg);
     assert_visible(&picture);
     assert_has(&picture, &[ESCAPED]);
+}
+
+/// Clap would print them as they are.
+#[test]
+fn refused_arguments_are_printed_with_escapes() {
+    for arguments in
+        ["", "bench", "doctor", "env --", "run -n", "ras", "bench all_reduce -b", "recorder diff --pid"]
+    {
+        let mut command = nccl(arguments);
+        if arguments.starts_with("env") {
+            command.arg("x");
+        }
+        let (_, stderr) = run(command.arg(EVIL), 2);
+        assert_visible(&stderr);
+        assert_has(&stderr, &[ESCAPED]);
+    }
+}
+
+#[test]
+fn note_of_trace_is_printed_with_escapes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = nccl("trace --recorder");
+    command.arg(libnccl_test_support::shared_object("nccl_trace")).args(["--", "true"]);
+    let (_, stderr) = run(command.env("SLURM_JOB_ID", EVIL).current_dir(folder.path()), 0);
+    assert_visible(&stderr);
+    assert_has(&stderr, &[ESCAPED]);
 }
 
 #[test]

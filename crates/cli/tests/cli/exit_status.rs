@@ -1,11 +1,10 @@
 //! The exit status of `nccl`, as its help documents it.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs::File;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::common::{LIMIT, NCCL, assert_has, bench, ended, lines, nccl, repository, run};
+use crate::common::{LIMIT, NCCL, assert_has, bench, changed_library, ended, lines, nccl, run};
 
 #[test]
 fn help_documents_the_exit_status() {
@@ -43,32 +42,17 @@ fn success_is_0_failure_is_1_and_invalid_command_line_is_2() {
     }
 }
 
-/// Builds a library that adds wrongly: the CPU implementation, but a sum is a maximum.
-fn wrong_library(folder: &Path) -> PathBuf {
-    let right = folder.join("libnccl.so.2");
-    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &right)
-        .expect("the shared object can be copied");
-    let source = folder.join("wrong.c");
-    let text = "#include <nccl.h>
-        ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                                   ncclComm_t comm, cudaStream_t stream) {
-            return pncclAllReduce(send, recv, count, type, op == ncclSum ? ncclMax : op, comm, stream);
-        }";
-    fs::write(&source, text).expect("a file in the temporary folder");
-    let headers = repository().join("vendor-headers");
-    let library = folder.join("libwrong.so");
-    let mut command = Command::new("cc");
-    command.args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).args([&source, &right]);
-    command.arg("-I").arg(&headers).arg("-I").arg(headers.join("stubs/cuda"));
-    command.arg(format!("-Wl,-rpath,{}", folder.display()));
-    run(&mut command, 0);
-    library
-}
-
 #[test]
 fn wrong_results_are_1() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let library = wrong_library(folder.path());
+    // A sum is a maximum.
+    let library = changed_library(
+        folder.path(),
+        "ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                   ncclComm_t comm, cudaStream_t stream) {
+            return pncclAllReduce(send, recv, count, type, op == ncclSum ? ncclMax : op, comm, stream);
+        }",
+    );
     for how in ["", "--processes"] {
         let arguments = format!("bench all_reduce --ranks 2 -b 64 -e 64 {how} --library");
         run(nccl(&arguments).arg(&library).args(["-o", "prod"]), 0);
