@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Command};
+use clap::{Arg, Args, Command, ValueHint};
 use clap_complete::{Shell, generate};
 
 const HELP: &str = "\
@@ -39,6 +39,16 @@ fn visible(command: &Command) -> Command {
         .disable_help_flag(true)
         .disable_help_subcommand(true)
         .disable_version_flag(true)
-        .args(command.get_arguments().filter(|argument| !argument.is_hide_set()))
+        .args(command.get_arguments().filter(|argument| !argument.is_hide_set()).map(without_files))
         .subcommands(command.get_subcommands().map(visible))
+}
+
+/// Returns an argument for which no files are offered, unless it is one: for a number, bash would offer those.
+fn without_files(argument: &Arg) -> Arg {
+    let is_unknown = argument.get_value_hint() == ValueHint::Unknown;
+    let has_names = !argument.get_possible_values().is_empty();
+    match argument.get_action().takes_values() && is_unknown && !has_names {
+        true => argument.clone().value_hint(ValueHint::Other),
+        false => argument.clone(),
+    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Args, Command};
+use clap::{Args, Command, ValueHint};
 
 const HELP: &str = "\
 Example:
@@ -15,7 +15,7 @@ Example:
 #[command(after_help = HELP)]
 pub(crate) struct ManArguments {
     /// Folder to write them into; created if need be
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     folder: PathBuf,
 }
 

@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use crate::value_parser::{MAX_RANKS, whole};
 
@@ -27,15 +27,16 @@ pub(crate) struct RunArguments {
     pub(crate) ranks: usize,
     /// Put the CPU implementation of NCCL, and the stand-in for CUDA, before other libraries; from DIR, which
     /// `cargo xtask cpu-so DIR` makes [default: libnccl-cpu beside this program, or in ../lib]
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
     pub(crate) cpu: Option<Option<PathBuf>>,
     /// Write the output to `DIR/attempt_A/RANK/stdout.log` and `stderr.log` as well
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) log_dir: Option<PathBuf>,
     /// Start all ranks again if one fails, at most N times
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) restart: u32,
     /// Program to run, and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) program: Vec<OsString>,
 }

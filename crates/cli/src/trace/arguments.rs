@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use crate::value_parser::whole;
 
@@ -25,7 +25,7 @@ Exit status:
 pub(crate) struct TraceArguments {
     /// Write the recordings into this folder, the same for all ranks [default: nccl-trace-ID, by the job's id or else the
     /// process id]
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) output: Option<PathBuf>,
     /// Keep the last N operations of each communicator, of 64 bytes each
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<usize>(1..=1 << 20))]
@@ -38,5 +38,6 @@ pub(crate) struct TraceArguments {
     pub(crate) recorder: Option<PathBuf>,
     /// Program to run, and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) program: Vec<OsString>,
 }

@@ -1,9 +1,10 @@
 //! The help of `nccl`, its completions, manual pages, version, and variables.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use crate::common::{assert_has, nccl, read, run};
+use crate::common::{NCCL, assert_has, nccl, read, run};
 
 /// Returns what is printed to stdout by a success.
 fn text(arguments: &str) -> String {
@@ -36,6 +37,52 @@ fn completions_are_valid_and_name_all_subcommands() {
             run(Command::new(shell).args(["-n", "-c", &script]), 0);
         }
     }
+}
+
+/// Returns what bash is told to complete the last of these words by.
+fn completed(folder: &Path, words: &[&str]) -> Vec<String> {
+    let script = "source <(\"$1\" completions bash); shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1))
+        compopt() { :; }; _nccl nccl \"${@: -1}\" \"${@: -2:1}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "bash", NCCL, "nccl"]).args(words).arg("").current_dir(folder);
+    run(&mut command, 0).0.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn completions_offer_what_is_accepted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("a_file"), "").expect("it is writable");
+    let has_link = cfg!(feature = "link");
+    let check = |words: &str, accepted: &[&str], refused: &[&str]| {
+        let words: Vec<_> = words.split(' ').collect();
+        let offered = completed(folder.path(), &words);
+        let is_offered = |word: &&&str| offered.iter().any(|offered| offered == **word);
+        assert!(accepted.iter().all(|word| is_offered(&word)), "{words:?}: {offered:?}");
+        assert_eq!(refused.iter().find(is_offered), None, "{words:?}: {offered:?}");
+    };
+    for words in [
+        "bench -b",
+        "bench all_reduce --ranks",
+        "bench all_reduce -r",
+        "bench pairs --max-latency",
+        "bench compare a b --threshold",
+        "recorder diff --pid",
+        "run -n",
+        "ras --addr",
+    ] {
+        check(words, &[], &["a_file"]);
+    }
+    for words in ["bench --library", "bench all_reduce --json", "recorder diff --html", "trace --recorder"] {
+        check(words, &["a_file"], &[]);
+    }
+    let refused = if has_link { "a_file" } else { "link" };
+    check("bench all_reduce --backend", &["dlopen", "cpu"], &[refused]);
+    check("bench all_reduce -d", &["int8", "bfloat16", "all"], &["a_file"]);
+    check("bench all_reduce -o", &["sum", "mulsum", "all"], &["a_file"]);
+    check("bench all_reduce -z", &["0", "3"], &["a_file"]);
+    check("bench", &["all_reduce", "hypercube", "pairs"], &["-D", "--device_cta_count", "a_file"]);
+    check("ras", &["status", "monitor", "diagnostics"], &["a_file"]);
+    check("completions", &["bash", "zsh", "fish"], &["a_file"]);
 }
 
 #[test]

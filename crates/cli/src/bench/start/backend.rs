@@ -4,6 +4,7 @@ use clap::ValueEnum;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Backend {
     /// The library that this program is linked with, by its feature `link`
+    #[cfg_attr(not(feature = "link"), value(hide = true))]
     Link,
     /// A library that is loaded at run time
     Dlopen,
