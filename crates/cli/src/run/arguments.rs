@@ -1,5 +1,6 @@
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
@@ -26,7 +27,8 @@ pub(crate) struct RunArguments {
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
     pub(crate) ranks: usize,
     /// Put the CPU implementation of NCCL, and the stand-in for CUDA, before other libraries; from DIR, which
-    /// `cargo xtask cpu-so DIR` makes [default: libnccl-cpu beside this program, or in ../lib]
+    /// `cargo xtask cpu-so DIR` makes [default: libnccl-cpu beside this program, or in ../lib]. The `=` may be a space before a
+    /// DIR with a slash
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
     pub(crate) cpu: Option<Option<PathBuf>>,
     /// Write the output to `DIR/attempt_A/RANK/stdout.log` and `stderr.log` as well
@@ -39,4 +41,20 @@ pub(crate) struct RunArguments {
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) program: Vec<OsString>,
+}
+
+impl RunArguments {
+    /// Returns the folder of `--cpu`, and the program. Clap has the folder of `--cpu DIR` as the program, which no folder is; but a
+    /// word without a slash is the name of a program, wherever that is.
+    pub(super) fn cpu_and_program(&self) -> (Option<Option<&Path>>, &[OsString]) {
+        let cpu = self.cpu.as_ref().map(Option::as_deref);
+        let is_folder = |word: &OsString| word.as_bytes().contains(&b'/') && Path::new(word).is_dir();
+        match &self.program[..] {
+            [folder, rest @ ..] if cpu == Some(None) && is_folder(folder) => {
+                let program = rest.strip_prefix(&["--".into()]).unwrap_or(rest);
+                (Some(Some(Path::new(folder))), program)
+            }
+            program => (cpu, program),
+        }
+    }
 }

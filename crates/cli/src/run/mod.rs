@@ -57,7 +57,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         }
         Some(("rank", parent)) => {
             end_with_parent(parent)?;
-            let (program, parameters) = (&arguments.program[0], &arguments.program[1..]);
+            let (_, program) = arguments.cpu_and_program();
+            let (program, parameters) =
+                program.split_first().context("no program after the folder of --cpu")?;
             let error = Command::new(program).args(parameters).env_remove(ROLE).exec();
             Err(error).with_context(|| format!("cannot start {}", program.display()))
         }

@@ -32,7 +32,7 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn new(arguments: &RunArguments) -> Result<Self> {
         let run_id = format!("{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
-        let cpu = arguments.cpu.as_ref().map(|folder| cpu_folder(folder.as_deref())).transpose()?;
+        let cpu = arguments.cpu_and_program().0.map(cpu_folder).transpose()?;
         Ok(Self { run_id, cpu })
     }
 }

@@ -518,6 +518,26 @@ fn log_that_is_no_file_is_an_error() {
 }
 
 #[test]
+fn folder_of_the_cpu_implementation_may_follow_without_an_equals_sign() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path().join("own");
+    fs::create_dir(&own).unwrap();
+    let library = own.join("libnccl.so.2");
+    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &library).unwrap();
+    let words = |arguments: &str, status: i32| {
+        let mut command = nccl(&format!("run -n 1 {arguments}"));
+        run(command.args(["-c", "echo $LIBNCCL_PATH $@", "sh", "--", "./own"]).current_dir(&folder), status)
+    };
+    for arguments in ["--cpu=own -- sh", "--cpu ./own -- sh", "--cpu ./own sh"] {
+        assert_eq!(words(arguments, 0).0, format!("[0] {} -- ./own\n", library.display()), "{arguments}");
+    }
+    // Without a slash it is a program, which is searched for elsewhere.
+    assert_has(&words("--cpu own -- sh", 1).1, &["no libnccl.so.2 in "]);
+    let (_, stderr) = run(nccl("run -n 1 --cpu ./own").current_dir(&folder), 1);
+    assert_has(&stderr, &["error: no program after the folder of --cpu\n"]);
+}
+
+#[test]
 fn folder_that_cannot_be_preloaded_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a b", "a:b"] {
