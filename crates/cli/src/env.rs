@@ -7,13 +7,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use libnccl::{Backend, Parameters};
+use libnccl::{Backend, Nccl, Parameters};
 use serde::Serialize;
 
 use crate::nccl_file::NcclFile;
 use crate::settings::Settings;
 use crate::system::System;
-use crate::variables::Variables;
+use crate::variables::{Newest, Variables};
 use crate::{escapes, exit_status, library, output};
 
 const EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ pub(crate) struct EnvArguments {
 #[derive(Debug, Serialize, PartialEq, Eq)]
 struct Variable {
     name: String,
-    /// The value; `null` if the library does not tell its default.
+    /// The value; `null` if its default is not known.
     value: Option<String>,
     /// `environment`, the path of a configuration file, or `default`.
     origin: String,
@@ -51,22 +51,39 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
     }
-    let found = library::find(arguments.library.as_deref())?;
-    let title = if found.is_some() { "" } else { "no NCCL library found: " };
-    let nccl = found.unwrap_or_else(libnccl_cpu::nccl);
-    let title = format!("{title}NCCL {}, {}", nccl.version(), nccl.backend());
-    let file = match nccl.backend() {
-        Backend::Loaded { path, .. } | Backend::Linked { path: Some(path) } => NcclFile::read(path),
+    let (nccl, newest) = (library::find(arguments.library.as_deref())?, Newest::read()?);
+    let file = match nccl.as_ref().map(Nccl::backend) {
+        Some(Backend::Loaded { path, .. } | Backend::Linked { path: Some(path) }) => NcclFile::read(path),
         _ => None,
     };
-    let known = Variables::of(&file.unwrap_or_default()).names;
+    let release = newest.release()?;
+    let (title, known) = match &nccl {
+        Some(nccl) => {
+            let title = format!("NCCL {}, {}", nccl.version(), nccl.backend());
+            (title, Variables::of(file.as_ref().unwrap_or(&NcclFile::default())).names)
+        }
+        None => {
+            let title = format!(
+                "no NCCL library found: the variables of NCCL {release}, the newest release that this program knows"
+            );
+            (title, newest.defaults.keys().cloned().collect())
+        }
+    };
     let settings = Settings::read(&System::here());
-    let parameters = nccl.parameters().ok();
-    let default = |name: &str| parameters.as_ref().and_then(|parameters| default(parameters, name));
+    let parameters = nccl.as_ref().and_then(|nccl| nccl.parameters().ok());
+    // Other implementations may have the number of a release, and other defaults: their files have no such text.
+    let is_newest = nccl.is_none() || file.is_some_and(|file| file.version == Some(release));
+    let default = |name: &str| {
+        let told = parameters.as_ref().and_then(|parameters| default(parameters, name));
+        told.or_else(|| newest.defaults.get(name).filter(|_| is_newest)?.clone())
+    };
     let mut variables = variables(&known, &settings, default);
     let filter = arguments.filter.as_deref().unwrap_or_default().to_ascii_uppercase();
     variables.retain(|variable| variable.name.contains(&filter));
     if arguments.json {
+        if nccl.is_none() {
+            output::write_to_stderr(&format!("{title}\n"));
+        }
         writeln!(output::stdout(), "{}", serde_json::to_string_pretty(&variables)?)?;
     } else {
         print(&mut output::stdout(), &title, &variables)?;
@@ -76,7 +93,8 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
 
 /// Returns the value of a variable that is not set, if the library tells it: NCCL does since 2.30.4.
 fn default(parameters: &Parameters, name: &str) -> Option<String> {
-    let text = parameters.get::<String>(name).ok().flatten();
+    // NCCL's text of a level without a name, which it has if there is no log.
+    let text = parameters.get::<String>(name).ok().flatten().filter(|text| text != "<unknown>");
     text.or_else(|| parameters.get::<i64>(name).ok().flatten().map(|value| value.to_string()))
 }
 
@@ -106,11 +124,11 @@ fn variables(
 fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::Result<()> {
     writeln!(out, "# {title}")?;
     if variables.iter().any(|variable| variable.value.is_none()) {
-        writeln!(out, "# ?: not set, and the library does not tell its default")?;
+        writeln!(out, "# ?: not set, and its default is not known")?;
     }
     for Variable { name, value, origin, known } in variables {
         let value = escapes::in_line(value.as_deref().unwrap_or("?"));
-        let unknown = if *known { "" } else { "; unknown to this library" };
+        let unknown = if *known { "" } else { "; unknown to this release" };
         writeln!(out, "{name}={value}  ({origin}{unknown})")?;
     }
     Ok(())

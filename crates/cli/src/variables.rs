@@ -1,8 +1,31 @@
 //! The names of the variables that an NCCL library reads.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use libnccl::Version;
+use serde::Deserialize;
 
 use crate::nccl_file::NcclFile;
+
+/// The variables of the newest release that this program knows.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Newest {
+    release: String,
+    /// The default of each; `None` if it has none that is a text or a number, and means something else if it is not set.
+    pub(crate) defaults: BTreeMap<String, Option<String>>,
+}
+
+impl Newest {
+    pub(crate) fn read() -> Result<Self> {
+        serde_json::from_str(include_str!("nccl_variables.json")).context("nccl_variables.json")
+    }
+
+    pub(crate) fn release(&self) -> Result<Version> {
+        self.release.parse().with_context(|| format!("the release {} in nccl_variables.json", self.release))
+    }
+}
 
 /// The variables of the CPU implementation, and of the stand-in for CUDA.
 const OF_CPU: [&str; 19] = [
@@ -54,7 +77,14 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::OF_CPU;
+    use libnccl::Version;
+
+    use super::{Newest, OF_CPU};
+
+    #[test]
+    fn newest_release_is_that_of_the_header() {
+        assert_eq!(Newest::read().unwrap().release().unwrap(), Version::HEADER);
+    }
 
     fn sources(folder: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::common::{assert_has, json, list, nccl, run};
+use crate::common::{assert_has, json, list, nccl, read, repository, run};
 
 /// Runs with this name of a library. The exit status has to be `status`.
 fn doctor(arguments: &str, library: &str, status: i32) -> String {
@@ -184,4 +184,22 @@ fn doctor_describes_a_real_library() {
         (&set["value"], &set["origin"], &set["known"]),
         (&"lo".into(), &"environment".into(), &true.into())
     );
+}
+
+/// The table of `nccl env`, for a library of its release.
+#[test]
+#[ignore = "needs a real NCCL, named by LIBNCCL_TEST_LIBRARY"]
+fn newest_variables_are_those_of_the_real_library() {
+    let library = std::env::var("LIBNCCL_TEST_LIBRARY").expect("LIBNCCL_TEST_LIBRARY names an NCCL library");
+    let table = json(&read(&repository().join("crates/cli/src/nccl_variables.json")));
+    let (text, _) = run(nccl(&format!("env --library {library}")).env_clear(), 0);
+    if !text.starts_with(&format!("# NCCL {},", text_of(&table["release"]))) {
+        return;
+    }
+    let (found, _) = run(nccl(&format!("env --json --library {library}")).env_clear(), 0);
+    let found: serde_json::Map<_, _> = list(&json(&found))
+        .iter()
+        .map(|variable| (text_of(&variable["name"]), variable["value"].clone()))
+        .collect();
+    assert_eq!(Value::Object(found), table["defaults"]);
 }

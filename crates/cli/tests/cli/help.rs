@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{NCCL, assert_has, nccl, read, run};
+use crate::common::{NCCL, assert_has, json, nccl, read, repository, run};
 
 /// Returns what is printed to stdout by a success.
 fn text(arguments: &str) -> String {
@@ -116,8 +116,53 @@ fn env_explains_a_default_that_is_not_told() {
     // With the system's library, if there is one, or without any.
     let (stdout, _) = run(nccl("env nccl_debug").env_remove("NCCL_DEBUG"), 0);
     assert_has(&stdout, &["NCCL_DEBUG="]);
-    let is_explained = stdout.contains("# ?: not set, and the library does not tell its default\n");
+    let is_explained = stdout.contains("# ?: not set, and its default is not known\n");
     assert_eq!(is_explained, stdout.contains("=?  (default)\n"), "{stdout}");
+}
+
+#[test]
+fn env_without_a_library_lists_the_newest_release() {
+    if json(&String::from_utf8_lossy(
+        &nccl("doctor --json").env_clear().output().expect("the program starts").stdout,
+    ))["library"]
+        .is_object()
+    {
+        // This system has an NCCL of its own.
+        return;
+    }
+    let table = json(&read(&repository().join("crates/cli/src/nccl_variables.json")));
+    let release = table["release"].as_str().expect("a release");
+    let newest = format!(
+        "no NCCL library found: the variables of NCCL {release}, the newest release that this program knows\n"
+    );
+    let empty = tempfile::tempdir().expect("a temporary folder");
+    let env = |arguments: &str| {
+        let mut command = nccl(&format!("env {arguments}"));
+        command
+            .env_clear()
+            .env("NCCL_IB_TIMEOUT", "22")
+            .env("NCCL_IB_TIMEOUTS", "1")
+            .env("HOME", empty.path());
+        run(&mut command, 0)
+    };
+    let (stdout, stderr) = env("");
+    assert!(
+        stdout.starts_with(&format!("# {newest}# ?: not set, and its default is not known\n")),
+        "{stdout}"
+    );
+    for line in [
+        "NCCL_ALGO=?  (default)",
+        "NCCL_IB_RETRY_CNT=7  (default)",
+        "NCCL_IB_TIMEOUT=22  (environment)",
+        "NCCL_IB_TIMEOUTS=1  (environment; unknown to this release)",
+        "NCCL_MAX_CTAS=-2147483648  (default)",
+    ] {
+        assert!(stdout.lines().any(|printed| printed == line), "{line}: {stdout}");
+    }
+    assert_eq!(stderr, "");
+    let (stdout, stderr) = env("--json retry_cnt");
+    assert_eq!(json(&stdout)[0]["value"], "34", "{stdout}");
+    assert_eq!(stderr, newest);
 }
 
 #[test]
