@@ -14,7 +14,7 @@ Exit status:
   0    No rank is slow, wrong or hanging
   1    One is, and is named; or a failure
   2    Invalid command line
-  130  Ctrl-C; 143 for SIGTERM
+  130  Ctrl-C, after the groups that were measured; 143 for SIGTERM
   141  The reader of the output closed it";
 
 #[derive(Debug, Clone, Args)]

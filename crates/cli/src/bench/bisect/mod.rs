@@ -5,6 +5,7 @@
 //! different partners; a pair, if neither of its ranks is bad in another.
 
 pub(crate) mod arguments;
+mod measured;
 mod stages;
 mod trial;
 mod verdict;
@@ -13,6 +14,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,7 @@ use super::output::progress::Progress;
 use super::start::job::{self, Member};
 use crate::output;
 use arguments::BisectArguments;
+use measured::Measured;
 use stages::Stage;
 use trial::Trial;
 use verdict::Verdict;
@@ -40,13 +43,44 @@ pub(crate) fn run(arguments: &BisectArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
     }
-    let own = arguments.clone();
-    // A verdict needs all groups, so that there is nothing that a signal could print.
-    job::run(&arguments.ranks, || (), move |member| search(member, &own))
+    let so_far = SoFar::default();
+    let (own, interrupted, as_json) = (arguments.clone(), so_far.clone(), arguments.json);
+    // An output that cannot be written changes nothing about the signal.
+    let interrupt = move || drop(take(&interrupted).map(|progress| progress.print(as_json)));
+    job::run(&arguments.ranks, interrupt, move |member| search(member, &own, &so_far))
+}
+
+/// What rank 0 knows during the search, until it is printed.
+type SoFar = Arc<Mutex<Option<Known>>>;
+
+enum Known {
+    /// The groups that are measured.
+    Groups(Measured),
+    /// All ranks together have not finished.
+    Hang,
+}
+
+impl Known {
+    /// Prints what there is when a signal ends the search.
+    fn print(self, as_json: bool) -> Result<()> {
+        match self {
+            Self::Groups(measured) => {
+                output::stdout().write_all(measured.interrupted(as_json)?.as_bytes())?;
+            }
+            Self::Hang => {
+                output::write_to_stderr("all ranks together hang; interrupted before one was named\n");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn take(so_far: &SoFar) -> Option<Known> {
+    so_far.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Returns what is wrong with the ranks, on rank 0, which prints, or on the one that can tell.
-fn search(member: &Member, arguments: &BisectArguments) -> Result<Option<String>> {
+fn search(member: &Member, arguments: &BisectArguments, so_far: &SoFar) -> Result<Option<String>> {
     let bytes = arguments.size.unwrap_or(if member.gpus == 0 { 1 << 20 } else { 64 << 20 });
     let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(trial::SHORT);
     let deadline = Duration::from_secs(arguments.deadline);
@@ -58,22 +92,22 @@ fn search(member: &Member, arguments: &BisectArguments) -> Result<Option<String>
         let color = stage.color(rank).map(u32::try_from).transpose()?;
         groups.push(endpoint.communicator.split(color, rank as i32)?);
     }
-    let parent = member.parent.as_deref();
-    let mut search = Search { endpoint, stages, groups, arguments, passes: vec![], parent };
+    let mut search = Search { endpoint, stages, groups, arguments, passes: vec![], member, so_far };
     let begin = Instant::now();
     let trials = search.trials(begin)?;
     if hangs(&trials) {
         // The ranks that hang will not come to exchange what they know.
         return ManuallyDrop::new(search).hanging(&trials, begin).map(Some);
     }
-    let mut verdict = search.verdict(member, &trials)?;
+    let mut verdict = Verdict::new(search.measured());
     while verdict.has_slow() && search.passes.len() < PASSES {
-        let trials = search.trials(begin)?;
-        verdict = search.verdict(member, &trials)?;
+        search.trials(begin)?;
+        verdict = Verdict::new(search.measured());
     }
     search.groups.into_iter().flatten().try_for_each(Communicator::destroy)?;
     search.endpoint.destroy()?;
-    if rank > 0 {
+    // A signal may have taken it, and ends this process.
+    if rank > 0 || take(so_far).is_none() {
         return Ok(None);
     }
     let text = if arguments.json { verdict.to_json()? } else { verdict.to_string() };
@@ -89,10 +123,10 @@ struct Search<'a> {
     /// The communicator of this rank in each stage.
     groups: Vec<Option<Communicator>>,
     arguments: &'a BisectArguments,
-    /// The values of all ranks in each pass.
+    /// The values of all ranks in each pass, of the stages that it has been through.
     passes: Vec<Vec<Vec<f64>>>,
-    /// The process that shows the progress of this one's rank.
-    parent: Option<&'a str>,
+    member: &'a Member,
+    so_far: &'a SoFar,
 }
 
 impl Search<'_> {
@@ -103,9 +137,9 @@ impl Search<'_> {
     /// Does this rank's part in every stage.
     fn trials(&mut self, begin: Instant) -> Result<Vec<Trial>> {
         let mut trials: Vec<Trial> = vec![];
-        let stages = self.stages.len() as u64;
-        let progress =
-            (self.endpoint.rank() == 0).then(|| Progress::new(Some(stages), "stages", self.parent));
+        let (stages, parent) = (self.stages.len() as u64, self.member.parent.as_deref());
+        let progress = (self.endpoint.rank() == 0).then(|| Progress::new(Some(stages), "stages", parent));
+        self.passes.push(vec![vec![]; self.endpoint.size()]);
         for number in 0..self.stages.len() {
             let trial = if hangs(&trials) {
                 // Each group that hangs makes its ranks late for their next one, so these begin at fixed times.
@@ -115,14 +149,19 @@ impl Search<'_> {
             } else {
                 self.in_turn(number)?
             };
-            let own = self.stages[number].group(self.endpoint.rank()).unwrap_or_default();
+            let own = self.stages[number].group(self.endpoint.rank()).unwrap_or_default().to_vec();
             match &trial.failure {
-                Some(failure) if !self.passes.is_empty() || number > 0 && !hangs(&trials) => {
+                Some(failure) if self.passes.len() > 1 || number > 0 && !hangs(&trials) => {
                     bail!("the ranks {own:?} have not finished, after all ranks together have: {failure}")
                 }
                 _ => trials.push(trial),
             }
+            if !hangs(&trials) {
+                self.exchange(&trials[number])?;
+            }
             if let Some(progress) = &progress {
+                let known = if hangs(&trials) { Known::Hang } else { Known::Groups(self.measured()) };
+                *self.so_far.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
                 progress.row(|| format!("after ranks {own:?}"), || ());
             }
         }
@@ -153,19 +192,25 @@ impl Search<'_> {
         }
     }
 
-    /// Exchanges the trials of this pass, and judges them together with those before. All ranks come to the same.
-    fn verdict(&mut self, member: &Member, trials: &[Trial]) -> Result<Verdict> {
-        let values: Vec<f64> = trials.iter().flat_map(Trial::to_values).collect();
-        let all = self.endpoint.gather(&values).context("a rank has not come to exchange the results")?;
-        self.passes.push(all);
-        let library = format!("{} ({})", member.nccl.version(), member.nccl.backend());
-        let launch = member.launch.clone();
+    /// Exchanges what the ranks have measured in a stage. All come to the same verdict.
+    fn exchange(&mut self, trial: &Trial) -> Result<()> {
+        let all = self.endpoint.gather(&trial.to_values());
+        let all = all.context("a rank has not come to exchange the results")?;
+        let pass = self.passes.last_mut().context("no pass has begun")?;
+        pass.iter_mut().zip(all).for_each(|(known, new)| known.extend(new));
+        Ok(())
+    }
+
+    /// Returns the groups that are measured, by all passes.
+    fn measured(&self) -> Measured {
+        let Member { nccl, launch, .. } = self.member;
+        let head = [format!("{} ({})", nccl.version(), nccl.backend()), launch.clone()];
         // The CPU implementation's ranks are all on this host.
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let compares_latency = !self.endpoint.is_on_host() || self.endpoint.size() <= processors;
-        let limit = self.arguments.slower;
-        Ok(Verdict::new(library, launch, &self.stages, &self.passes, limit, compares_latency))
+        Measured::new(head, &self.stages, &self.passes, self.arguments.slower, compares_latency)
     }
+
     /// Names the rank that hangs, or the pair, as far as this rank alone can tell: it is the one if it has finished with none of
     /// its partners.
     fn hanging(&self, trials: &[Trial], begin: Instant) -> Result<String> {
@@ -203,7 +248,7 @@ impl Search<'_> {
         if is_json {
             let (hanging, pairs) =
                 if is_named { (vec![rank], vec![]) } else { (vec![], vec![[rank, *partner]]) };
-            let text = json!({ "schema": verdict::SCHEMA, "hanging": hanging, "hanging_pairs": pairs });
+            let text = json!({ "schema": measured::SCHEMA, "hanging": hanging, "hanging_pairs": pairs });
             output::stdout().write_all(format!("{text:#}\n").as_bytes())?;
         }
         Ok(sentence)

@@ -4,22 +4,13 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::Serialize;
 
-use super::stages::Stage;
-use super::trial::VALUES;
-
-/// The number of the schema of the JSON.
-pub(crate) const SCHEMA: u32 = 1;
+use super::measured::{Group, Measured};
 
 /// The outcome of a search in which no rank hangs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Verdict {
-    schema: u32,
-    program: String,
-    library: String,
-    launch: String,
-    stages: Vec<Vec<Group>>,
-    /// Not set where the ranks share processors: latencies depend on where the scheduler puts them.
-    compares_latency: bool,
+    #[serde(flatten)]
+    measured: Measured,
     slow: Vec<usize>,
     wrong: Vec<usize>,
     /// Pairs that are slow with each other alone.
@@ -28,64 +19,11 @@ pub(crate) struct Verdict {
     hanging: Vec<usize>,
 }
 
-/// A group of a stage.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Group {
-    ranks: Vec<usize>,
-    /// The time of an all-reduce of 8 bytes.
-    latency_us: f64,
-    /// The time of an all-reduce of the size that was asked for.
-    time_us: f64,
-    /// The elements that are wrong, on the rank with the most.
-    wrong: u64,
-    /// The times of the group divided by those of the fastest group of its size; the greater of the two, if both are compared.
-    slower: f64,
-    is_slow: bool,
-}
-
 impl Verdict {
-    /// Judges the values of all passes, ranks and stages. A group is slow if it takes `limit` times as long as the fastest of
-    /// as many ranks, for all-reduces of the size that was asked for, or for short ones if these are compared.
-    pub(crate) fn new(
-        library: String,
-        launch: String,
-        stages: &[Stage],
-        passes: &[Vec<Vec<f64>>],
-        limit: f64,
-        compares_latency: bool,
-    ) -> Self {
-        let mut groups: Vec<Vec<Group>> = stages
-            .iter()
-            .enumerate()
-            .map(|(at, stage)| stage.groups.iter().map(|ranks| Group::new(ranks, at, passes)).collect())
-            .collect();
-        let all = groups.concat();
-        for group in groups.iter_mut().flatten() {
-            let peers = all.iter().filter(|other| other.ranks.len() == group.ranks.len());
-            let fastest = |value: fn(&Group) -> f64| peers.clone().map(value).fold(f64::INFINITY, f64::min);
-            group.slower = group.time_us / fastest(|group| group.time_us);
-            if compares_latency {
-                group.slower = group.slower.max(group.latency_us / fastest(|group| group.latency_us));
-            }
-            group.is_slow = group.slower > limit;
-        }
-        let (slow, slow_pairs) = name(&groups, |group| group.is_slow);
-        let (wrong, wrong_pairs) = name(&groups, |group| group.wrong > 0);
-        let program = format!("nccl {}", env!("CARGO_PKG_VERSION"));
-        let hanging = vec![];
-        Self {
-            schema: SCHEMA,
-            program,
-            library,
-            launch,
-            stages: groups,
-            compares_latency,
-            slow,
-            wrong,
-            slow_pairs,
-            wrong_pairs,
-            hanging,
-        }
+    pub(crate) fn new(measured: Measured) -> Self {
+        let (slow, slow_pairs) = name(&measured.stages, |group| group.is_slow);
+        let (wrong, wrong_pairs) = name(&measured.stages, |group| group.wrong > 0);
+        Self { measured, slow, wrong, slow_pairs, wrong_pairs, hanging: vec![] }
     }
 
     /// Returns a sentence for each rank and pair that is named, and for what no pair explains.
@@ -113,7 +51,7 @@ impl Verdict {
             format!("ranks {one} and {two} are wrong: their sums have elements that are wrong")
         }));
         let is_unexplained = |is_bad: fn(&Group) -> bool| {
-            self.stages.iter().flatten().any(is_bad) && !self.pairs().any(is_bad)
+            self.measured.stages.iter().flatten().any(is_bad) && !self.pairs().any(is_bad)
         };
         if is_unexplained(|group| group.wrong > 0) {
             sentences.push(
@@ -128,7 +66,7 @@ impl Verdict {
 
     /// Returns whether a rank or a pair is slow.
     pub(crate) fn has_slow(&self) -> bool {
-        self.stages.iter().flatten().any(|group| group.is_slow)
+        self.measured.stages.iter().flatten().any(|group| group.is_slow)
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Result<String> {
@@ -136,22 +74,7 @@ impl Verdict {
     }
 
     fn pairs(&self) -> impl Iterator<Item = &Group> {
-        self.stages.iter().flatten().filter(|group| group.ranks.len() == 2)
-    }
-}
-
-impl Group {
-    fn new(ranks: &[usize], stage: usize, passes: &[Vec<Vec<f64>>]) -> Self {
-        let of_passes = |value: usize| {
-            passes.iter().map(move |ranks_values| {
-                let values = ranks.iter().map(|rank| ranks_values[*rank][stage * VALUES + value]);
-                values.fold(0.0, f64::max)
-            })
-        };
-        let fastest = |value| of_passes(value).fold(f64::INFINITY, f64::min);
-        let wrong = of_passes(2).fold(0.0, f64::max) as u64;
-        let (latency_us, time_us) = (fastest(0), fastest(1));
-        Self { ranks: ranks.to_vec(), latency_us, time_us, wrong, slower: 1.0, is_slow: false }
+        self.measured.stages.iter().flatten().filter(|group| group.ranks.len() == 2)
     }
 }
 
@@ -179,36 +102,7 @@ fn name(stages: &[Vec<Group>], is_bad: impl Fn(&Group) -> bool) -> (Vec<usize>, 
 
 impl Display for Verdict {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { program, library, launch, stages, compares_latency, .. } = self;
-        let ranks = stages.first().map_or(0, |stage| stage.iter().map(|group| group.ranks.len()).sum());
-        writeln!(f, "# {program} with NCCL {library}, {ranks} ranks ({launch})")?;
-        if !compares_latency {
-            writeln!(f, "# latencies are not compared, as the ranks share processors")?;
-        }
-        writeln!(
-            f,
-            "# {:<20}  {:>12}  {:>10}  {:>9}  {:>6}",
-            "ranks", "latency (us)", "time (us)", "slower", "wrong"
-        )?;
-        for (number, stage) in stages.iter().enumerate() {
-            if number > 0 {
-                writeln!(f, "#")?;
-            }
-            for Group { ranks, latency_us, time_us, wrong, slower, is_slow } in stage {
-                let mark = match (is_slow, *wrong > 0) {
-                    (true, true) => "  slow, wrong",
-                    (true, false) => "  slow",
-                    (false, true) => "  wrong",
-                    (false, false) => "",
-                };
-                writeln!(
-                    f,
-                    "  {:<20}  {latency_us:>12.2}  {time_us:>10.2}  {:>9}  {wrong:>6}{mark}",
-                    show(ranks),
-                    format!("{slower:.1} x")
-                )?;
-            }
-        }
+        self.measured.fmt(f)?;
         match self.sentences() {
             none if none.is_empty() => writeln!(f, "# no rank is slow or wrong"),
             sentences => sentences.iter().try_for_each(|sentence| writeln!(f, "# {sentence}")),
@@ -216,19 +110,11 @@ impl Display for Verdict {
     }
 }
 
-/// Shows ranks as a range if they are one.
-fn show(ranks: &[usize]) -> String {
-    match (ranks.first(), ranks.last()) {
-        (Some(first), Some(last)) if ranks.len() > 2 && last - first + 1 == ranks.len() => {
-            format!("{first}-{last}")
-        }
-        _ => ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Stage, Verdict};
+    use super::Verdict;
+    use crate::bench::bisect::measured::Measured;
+    use crate::bench::bisect::stages::Stage;
 
     /// Returns the verdict on eight ranks, where a group takes the time and has the wrong elements that `outcome` says.
     fn verdict(ranks: usize, outcome: impl Fn(&[usize]) -> (f64, f64)) -> Verdict {
@@ -252,7 +138,8 @@ mod tests {
             stages.iter().flat_map(of_stage).collect()
         };
         let values: Vec<Vec<f64>> = (0..ranks).map(values).collect();
-        Verdict::new("2.32.3".into(), "threads".into(), &stages, &[values], 2.0, compares_latency)
+        let head = ["2.32.3".into(), "threads".into()];
+        Verdict::new(Measured::new(head, &stages, &[values], 2.0, compares_latency))
     }
 
     #[test]
