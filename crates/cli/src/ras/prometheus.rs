@@ -5,6 +5,8 @@ use std::fmt::{Display, Write};
 
 use libnccl_observe::ras::{Report, ReportedCommunicator, Verdict};
 
+use crate::escapes::in_lines;
+
 pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     let mut out = Metrics::default();
     let communicators: Vec<&ReportedCommunicator> =
@@ -106,8 +108,9 @@ impl Metrics {
     }
 }
 
+/// Escapes a label. Prometheus refuses a file with an escape that is not its own, as that of a control character is.
 fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    in_lines(text).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -119,7 +122,7 @@ mod tests {
     #[test]
     fn metrics_have_a_type_and_escaped_labels() {
         let json = br#"{ "nccl_version": "2.30.7 \"x\"", "communicators": [ { "hash": "0xab", "secondary_hash": "0x1:0x2",
-            "size": 2, "ranks": [ { "rank": 0, "host": "10.0.0.1", "pid": 7, "cuda_dev": 3,
+            "size": 2, "ranks": [ { "rank": 0, "host": "10.0.0.1\u001b", "pid": 7, "cuda_dev": 3,
             "collective_counts": { "AllReduce": 5 } } ],
             "missing_ranks": [ { "rank": 1, "status": { "unresponsive": true, "considered_dead": true } } ] } ] }"#;
         let report = Report::parse(json).unwrap();
@@ -128,7 +131,7 @@ mod tests {
             "nccl_ras_communicators{version=\"2.30.7 \\\"x\\\"\"} 1",
             "nccl_ras_missing_ranks{communicator=\"0xab\",secondary=\"0x1:0x2\"} 1",
             "# TYPE nccl_ras_collectives_total counter",
-            "nccl_ras_collectives_total{communicator=\"0xab\",secondary=\"0x1:0x2\",rank=\"0\",host=\"10.0.0.1\",pid=\"7\",\
+            "nccl_ras_collectives_total{communicator=\"0xab\",secondary=\"0x1:0x2\",rank=\"0\",host=\"10.0.0.1\\\\u001b\",pid=\"7\",\
              device=\"3\",collective=\"AllReduce\"} 5",
             "nccl_ras_verdicts{verdict=\"dead\"} 1",
             // A rank that is dead, one without a state, and time-outs of which nothing is said.
