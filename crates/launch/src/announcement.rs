@@ -1,5 +1,6 @@
 use std::fmt;
 
+use super::host::is_host;
 use super::job::Nonce;
 
 /// The bytes that an announcement may have; more are not read.
@@ -40,11 +41,6 @@ impl Announcement {
         let hosts = hosts.filter(|hosts| hosts.len() <= MAX_HOSTS).ok_or_else(|| invalid("host"))?;
         Ok(Self { nonce, port, hosts })
     }
-}
-
-fn is_host(host: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte);
-    (1..=253).contains(&host.len()) && host.bytes().all(allowed)
 }
 
 fn parse_nonce(digits: &str) -> Option<Nonce> {

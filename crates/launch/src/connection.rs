@@ -45,20 +45,19 @@ pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io:
     Ok(stream)
 }
 
-/// Listens on the address alone that the ranks were given, if it is one of this host. Otherwise on all interfaces, also for a
-/// name: it may lead elsewhere from other hosts.
+/// Listens on the address alone that the ranks were given, which has to be one of this host. For a name on all interfaces: it
+/// may lead elsewhere from other hosts.
 pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     let given = match host {
         Some("localhost") => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
         Some(host) => host.parse().ok().filter(|address: &IpAddr| !address.is_unspecified()),
         None => None,
     };
-    let at_given = match given.map(|address| TcpListener::bind((address, port))) {
-        Some(Err(error)) if error.kind() == io::ErrorKind::AddrNotAvailable => None,
-        listener => listener.transpose()?,
-    };
-    let listener = match at_given {
-        Some(listener) => listener,
+    let listener = match given {
+        Some(address) => TcpListener::bind((address, port)).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrNotAvailable => not_of_this_host(address),
+            _ => error,
+        })?,
         None => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?
@@ -70,6 +69,22 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     super::backlog::raise(&listener)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+fn not_of_this_host(address: IpAddr) -> io::Error {
+    let own = own_hosts().join(", ");
+    let expected = "expected one of its addresses; 0.0.0.0 for rank 0 alone if a port is forwarded to it";
+    let text = format!("{address} is no address of this host, which is {own}; {expected}");
+    io::Error::new(io::ErrorKind::AddrNotAvailable, text)
+}
+
+/// Returns where a name leads to, if that is another host, as far as this one can say.
+pub(super) fn leads_elsewhere(host: &str, deadline: &Deadline) -> Option<String> {
+    let addresses = resolve(host, 0, deadline).ok()?;
+    // Binding to any port tells whether the host has the address.
+    let is_own = |address: &SocketAddr| UdpSocket::bind(address).is_ok();
+    let (first, is_elsewhere) = (addresses.first()?.ip(), !addresses.iter().any(is_own));
+    is_elsewhere.then(|| format!("{host} leads to {first}, which is no address of this host"))
 }
 
 /// Returns the addresses with which this host reaches others, and its name.
@@ -88,7 +103,10 @@ pub(super) fn own_hosts() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{IpAddr, TcpStream, listen, own_hosts};
+    use std::io::ErrorKind;
+    use std::time::Duration;
+
+    use super::{Deadline, IpAddr, TcpStream, leads_elsewhere, listen, own_hosts};
 
     #[test]
     fn address_of_this_host_is_the_only_one_that_is_listened_on() {
@@ -100,8 +118,26 @@ mod tests {
     }
 
     #[test]
-    fn address_of_another_host_or_a_name_is_listened_for_on_all_interfaces() {
-        for host in ["192.0.2.1", "0.0.0.0", "node1.example"] {
+    fn address_of_another_host_is_not_listened_on() {
+        let error = listen(Some("192.0.2.1"), 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+        assert!(error.to_string().starts_with("192.0.2.1 is no address of this host, which is "), "{error}");
+    }
+
+    #[test]
+    fn name_that_leads_to_another_host_is_noticed() {
+        let leads = |host| leads_elsewhere(host, &Deadline::after(Duration::from_secs(10)));
+        assert_eq!(
+            leads("192.0.2.1").unwrap(),
+            "192.0.2.1 leads to 192.0.2.1, which is no address of this host"
+        );
+        assert_eq!(leads("127.0.0.1"), None);
+        assert_eq!(leads("localhost"), None);
+    }
+
+    #[test]
+    fn name_is_listened_for_on_all_interfaces() {
+        for host in ["0.0.0.0", "node1.example"] {
             let port = listen(Some(host), 0).unwrap();
             TcpStream::connect(("127.0.0.1", port.local_addr().unwrap().port())).unwrap();
         }

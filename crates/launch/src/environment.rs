@@ -241,16 +241,16 @@ fn rendezvous(
         let name = format!("{}{:032x}", directory::OWN, job::hash(job));
         (Some(Rendezvous::Directory(std::env::temp_dir().join(name))), true)
     };
-    let host = v.get("MASTER_ADDR").map(str::to_owned);
+    let host = v.host(launcher, "MASTER_ADDR")?;
     let port = v.port(launcher, "MASTER_PORT")?;
-    let master_addr = || v.require(launcher, "MASTER_ADDR").map(str::to_owned);
+    let master_addr = || v.require_host(launcher, "MASTER_ADDR");
     let master_port = || v.require(launcher, "MASTER_PORT").map(|_| port.unwrap_or_default());
     let (host, port) = match launcher {
         Launcher::NcclRun => return Ok(own_directory()),
         Launcher::Torchrun => {
             let (host, port) = (master_addr()?, master_port()?);
             match v.get("TORCHELASTIC_USE_AGENT_STORE") {
-                Some("True") => return Ok((Some(Rendezvous::TcpStore { host: bare(host), port }), false)),
+                Some("True") => return Ok((Some(Rendezvous::TcpStore { host, port }), false)),
                 Some("False") | None => (host, port),
                 Some(other) => {
                     let text = format!("TORCHELASTIC_USE_AGENT_STORE is {other:?}; expected True or False");
@@ -287,23 +287,17 @@ fn rendezvous(
             (host, port.unwrap_or(20_000 + (job::hash(job) % 10_000) as u16))
         }
         Launcher::LeaderWorkerSet => {
-            let leader = || v.require(launcher, "LWS_LEADER_ADDRESS").map(str::to_owned);
+            let leader = || v.require_host(launcher, "LWS_LEADER_ADDRESS");
             (host.map_or_else(leader, Ok)?, port.unwrap_or(POD_PORT))
         }
         Launcher::Kubeflow => {
             let pet_port = v.port(launcher, "PET_MASTER_PORT")?;
-            let host = host.or(v.get("PET_MASTER_ADDR").map(str::to_owned));
+            let host = host.or(v.host(launcher, "PET_MASTER_ADDR")?);
             let port = port.or(pet_port).map_or_else(master_port, Ok)?;
             (host.map_or_else(master_addr, Ok)?, port)
         }
         Launcher::JobSet => (master_addr()?, port.unwrap_or(POD_PORT)),
         Launcher::Variables => (master_addr()?, master_port()?),
     };
-    Ok((Some(Rendezvous::Tcp { host: bare(host), port }), false))
-}
-
-/// Returns the host without the brackets of an IPv6 address.
-fn bare(host: String) -> String {
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).map(str::to_owned);
-    address.unwrap_or(host)
+    Ok((Some(Rendezvous::Tcp { host, port }), false))
 }

@@ -55,7 +55,8 @@
 //! of ranks. Whoever does not know the job id, and the nonce where rank 0 publishes one, changes nothing but their own
 //! connection; with them, they can join in place of a rank that has not. As in NCCL's own bootstrap, nothing is encrypted.
 //! Rank 0 listens on all interfaces, or on `127.0.0.1` alone if all ranks are on its host, or on the IP address that
-//! `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` gives, if that is one of its host.
+//! `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` gives. One that is not of its host is an error at once; `0.0.0.0`, for rank 0 alone,
+//! means all interfaces.
 //!
 //! All messages have a fixed size, and integers are little-endian. A rank sends one hello and reads replies of 160 bytes:
 //! first that it is accepted, at the end the id or the missing ranks.
@@ -91,6 +92,7 @@ mod deadline;
 mod directory;
 mod environment;
 mod error;
+mod host;
 mod job;
 mod launcher;
 mod process;

@@ -1,3 +1,4 @@
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use crate::Result;
 
 /// The time between two attempts to listen on a port that is in use.
 const LISTEN: Duration = Duration::from_millis(50);
+
+/// The time to look up the own host. The others can connect meanwhile.
+const RESOLVE: Duration = Duration::from_secs(1);
 
 /// This process as a launcher has started it: one rank of a job.
 ///
@@ -187,12 +191,15 @@ impl Launch {
                     match connection::listen(Some(host), *port) {
                         Ok(listener) => break listener,
                         // That of an earlier attempt may still end.
-                        Err(error) if deadline.has_passed() => {
-                            return Err(fail(format!("rank 0 cannot listen there: {error}")));
+                        Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.has_passed() => {
+                            deadline.sleep(LISTEN);
                         }
-                        Err(_) => deadline.sleep(LISTEN),
+                        Err(error) => return Err(fail(format!("rank 0 cannot listen there: {error}"))),
                     }
                 };
+                if let Some(problem) = connection::leads_elsewhere(host, &deadline.part(RESOLVE)) {
+                    log::warn!("{problem}: the other ranks may not reach rank 0 by it");
+                }
                 send_id(&listener, job, [0; 16], id, deadline)
             }
             Rendezvous::TcpStore { host, port } => {

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::host::is_host;
+
 /// The place where the ranks find rank 0. Its text is the value of `LIBNCCL_RENDEZVOUS` for it.
 ///
 /// ```
@@ -43,10 +45,10 @@ impl Rendezvous {
         let (scheme, address) = text.split_once("://")?;
         let (host, port) = address.rsplit_once(':')?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        if host.is_empty() || (bare.is_none() && host.contains(':')) {
+        if bare.is_none() && host.contains(':') {
             return None;
         }
-        let host = bare.unwrap_or(host).to_owned();
+        let host = Some(bare.unwrap_or(host).to_owned()).filter(|host| is_host(host))?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
         match scheme {
             "tcp" => Some(Self::Tcp { host, port }),
@@ -98,6 +100,10 @@ mod tests {
             "file://here",
             "http://a:1",
             "tcp://a:-1",
+            "tcp://a b:1",
+            "tcp://tcp://a:1",
+            "tcpstore://10.0.0.256:1",
+            "tcp://[a:1]:1",
         ] {
             assert_eq!(Rendezvous::parse(text), None, "{text}");
         }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::error::LaunchError;
+use super::host::is_host;
 use super::launcher::Launcher;
 
 /// Environment variables. An empty one counts as not set.
@@ -49,6 +50,23 @@ impl Variables {
             port.ok_or_else(|| problem(launcher, format!("{name} is {number}; expected a port, 1 to 65535")))
         });
         port.transpose()
+    }
+
+    /// Returns the name or the address of a host, without the brackets of an IPv6 address, if the variable is set.
+    pub(super) fn host(&self, launcher: Launcher, name: &str) -> Result<Option<String>, LaunchError> {
+        let parse = |value: &str| {
+            let bare = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')).unwrap_or(value);
+            let host = Some(bare.to_owned()).filter(|host| is_host(host));
+            let expected = "expected the name or the IP address of a host, and nothing else";
+            host.ok_or_else(|| problem(launcher, format!("{name} is {value:?}; {expected}")))
+        };
+        self.get(name).map(parse).transpose()
+    }
+
+    /// Returns a host that the launcher always sets.
+    pub(super) fn require_host(&self, launcher: Launcher, name: &str) -> Result<String, LaunchError> {
+        self.require(launcher, name)?;
+        self.host(launcher, name).map(Option::unwrap_or_default)
     }
 }
 

@@ -214,12 +214,47 @@ fn invalid_values_are_named() {
         let error = error_of(change(table, &[(name, Some(value))]));
         assert!(error.contains(text), "{error}\nexpected {text}");
     }
-    for value in ["node1:1", "tcp://node1", "file://here", "http://a:1"] {
+    for value in ["node1:1", "tcp://node1", "file://here", "http://a:1", "tcp://node1 :1", "tcp://tcp://a:1"]
+    {
         let error = error_of(change(BY_HAND, &[("LIBNCCL_RENDEZVOUS", Some(value))]));
         assert!(
             error.contains(&format!("LIBNCCL_RENDEZVOUS is \"{value}\"; expected tcp://HOST:PORT")),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn host_of_rank_0_that_cannot_be_one_is_an_error_at_once() {
+    const VALUES: [&str; 8] = [
+        "127.0.0.1 ",
+        "\"127.0.0.1\"",
+        "127.0.0.1:29500",
+        "[::1]:29500",
+        "tcp://127.0.0.1",
+        "node1,node2",
+        "10.0.0.256",
+        "$(hostname)",
+    ];
+    let cases = [
+        (BY_HAND, "MASTER_ADDR"),
+        (TORCHRUN, "MASTER_ADDR"),
+        (SLURM, "MASTER_ADDR"),
+        (OPEN_MPI, "MASTER_ADDR"),
+        (JOB_SET, "MASTER_ADDR"),
+        (LWS, "LWS_LEADER_ADDRESS"),
+        (TRAINER, "PET_MASTER_ADDR"),
+    ];
+    for (table, name) in cases {
+        for value in VALUES {
+            let error = error_of(change(table, &[(name, Some(value))]));
+            let expected = format!("{name} is {value:?}; expected the name or the IP address of a host");
+            assert!(error.contains(&expected), "{error}\nexpected {expected}");
+        }
+    }
+    for (value, host) in [("[fe80::1%eth0]", "[fe80::1%eth0]"), ("my_node.", "my_node."), ("::1", "[::1]")] {
+        let launch = Launch::from_variables(change(BY_HAND, &[("MASTER_ADDR", Some(value))])).unwrap();
+        assert_eq!(launch.rendezvous().unwrap().to_string(), format!("tcp://{host}:29500"));
     }
 }
 

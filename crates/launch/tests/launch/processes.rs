@@ -253,6 +253,21 @@ fn second_job_on_the_same_port_waits_for_it() {
     }
 }
 
+/// The deadline is that of a job which is to succeed.
+#[test]
+fn address_of_another_host_is_an_error_of_rank_0_at_once() {
+    let port = free_port();
+    for address in ["192.0.2.1", "198.51.100.7"] {
+        let mut variables = by_hand(0, 2, port);
+        variables.retain(|(name, _)| *name != "MASTER_ADDR");
+        variables.push(("MASTER_ADDR", address.into()));
+        let started = Instant::now();
+        start(LONG, &variables)
+            .expect_error(&format!("rank 0 cannot listen there: {address} is no address of this host"));
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    }
+}
+
 #[test]
 fn port_in_use_is_an_error_by_the_deadline() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
