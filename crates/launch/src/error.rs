@@ -49,7 +49,8 @@ pub enum LaunchError {
         size: usize,
         /// The time for which this rank waited.
         elapsed: Duration,
-        /// The connections that were refused, or why rank 0 could not be reached; may be empty.
+        /// Of rank 0, where it listened, who came, and the connections that were refused; of the others, why they could not
+        /// reach rank 0, if they could not.
         detail: Box<str>,
     },
 

@@ -197,10 +197,16 @@ impl Launch {
                         Err(error) => return Err(fail(format!("rank 0 cannot listen there: {error}"))),
                     }
                 };
-                if let Some(problem) = connection::leads_elsewhere(host, &deadline.part(RESOLVE)) {
+                let elsewhere = connection::leads_elsewhere(host, &deadline.part(RESOLVE));
+                if let Some(problem) = &elsewhere {
                     log::warn!("{problem}: the other ranks may not reach rank 0 by it");
                 }
-                send_id(&listener, job, [0; 16], id, deadline)
+                let mut sent = send_id(&listener, job, [0; 16], id, deadline);
+                if let (Err(LaunchError::MissingRanks { detail, .. }), Some(problem)) = (&mut sent, elsewhere)
+                {
+                    *detail = format!("{detail}; {problem}").into();
+                }
+                sent
             }
             Rendezvous::TcpStore { host, port } => {
                 let store = loop {

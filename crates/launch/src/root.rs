@@ -18,6 +18,9 @@ const HELLO: Duration = Duration::from_secs(5);
 /// Connections that have not said hello yet. Beyond, the oldest is closed.
 const MAX_UNIDENTIFIED: usize = 512;
 
+/// The ranks that have come of which the error at the deadline says from where.
+const DESCRIBED: usize = 8;
+
 /// Connections accepted in a row before the others are looked at.
 const MAX_ACCEPTED: usize = 128;
 
@@ -280,7 +283,25 @@ impl Root<'_> {
         for joined in self.joined.values_mut().filter(|joined| !joined.has_id) {
             let _ = joined.stream.write(&reply.to_bytes(&joined.nonce));
         }
-        missing_ranks(&ranks, count, self.job, &self.deadline, self.refusals.to_string())
+        missing_ranks(&ranks, count, self.job, &self.deadline, self.detail())
+    }
+
+    /// Says where this rank has listened, who has come, and who was refused.
+    fn detail(&self) -> String {
+        let listened = self.listener.local_addr().map(|address| format!("rank 0 listened at {address}"));
+        let came = |(rank, joined): (&u32, &Joined)| match joined.stream.peer_addr() {
+            Ok(address) => format!("rank {rank} came from {}", address.ip().to_canonical()),
+            Err(_) => format!("rank {rank} came"),
+        };
+        let mut parts: Vec<String> = listened.into_iter().collect();
+        parts.extend(self.joined.iter().take(DESCRIBED).map(came));
+        match self.joined.len() {
+            0 => parts.push("no other rank came".into()),
+            count if count > DESCRIBED => parts.push(format!("{} more came", count - DESCRIBED)),
+            _ => {}
+        }
+        parts.extend(Some(self.refusals.to_string()).filter(|refusals| !refusals.is_empty()));
+        parts.join("; ")
     }
 }
 

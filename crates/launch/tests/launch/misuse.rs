@@ -78,10 +78,32 @@ fn garbage_is_reported_with_the_missing_rank() {
         send_garbage(port, 70);
         let error = root.join().unwrap().unwrap_err().to_string();
         assert!(error.starts_with("rank 1 of 2 did not join within "), "{error}");
-        assert!(error.contains(" s: refused: "), "{error}");
+        assert!(error.contains("; no other rank came; refused: "), "{error}");
         assert!(error.contains("a message that is no hello ("), "{error}");
         assert!(error.contains("closed without a hello ("), "{error}");
     });
+}
+
+#[test]
+fn rank_0_says_at_the_deadline_where_it_listened_and_who_came() {
+    let port = free_port();
+    let launch = move |rank, seconds| launch(rank, 12, port, Duration::from_secs(seconds));
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 3)));
+        let others = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11].map(|rank| scope.spawn(move || id(&launch(rank, 50))));
+        let error = root.join().unwrap().unwrap_err().to_string();
+        assert!(error.starts_with("rank 10 of 12 did not join within "), "{error}");
+        let listened =
+            format!(" s: rank 0 listened at 127.0.0.1:{port}; rank 1 came from 127.0.0.1; rank 2 came ");
+        assert!(error.contains(&listened), "{error}");
+        assert!(error.ends_with("; rank 8 came from 127.0.0.1; 2 more came"), "{error}");
+        for rank in others {
+            let error = rank.join().unwrap().unwrap_err().to_string();
+            assert!(error.ends_with(": according to rank 0"), "{error}");
+        }
+    });
+    let alone = id(&launch(0, 0)).unwrap_err().to_string();
+    assert!(alone.ends_with(&format!("rank 0 listened at 127.0.0.1:{port}; no other rank came")), "{alone}");
 }
 
 /// Clients that send a byte now and then, and one that only listens, are given up after 5 s.
