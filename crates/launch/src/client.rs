@@ -1,7 +1,7 @@
 //! The ranks other than 0: find rank 0, join, and wait for the id.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::directory;
 use super::error::LaunchError;
 use super::job::{Job, Nonce, nonce};
 use super::rendezvous::Rendezvous;
-use super::root::missing_ranks;
+use super::root::{missing_ranks, rank_failed};
 use super::tcp_store::TcpStore;
-use super::wire::{Hello, Refusal, Reply, read_by};
+use super::wire::{Hello, Refusal, Reply, Report, read_by};
 use libnccl::UniqueId;
 
 /// The time in which rank 0 answers a hello. It looks at a thousand connections every 20 ms.
@@ -24,6 +24,8 @@ const ACCEPTED: Duration = Duration::from_secs(5);
 /// asked by more ranks at once than its system lets wait: it drops their requests, which are repeated after a second.
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
+
+const FOREIGN: &str = "an answer that is not of this protocol";
 
 /// The place where rank 0 listens.
 #[derive(Debug)]
@@ -47,79 +49,186 @@ enum Failure {
     Final(#[from] LaunchError),
 }
 
-/// Returns the id that rank 0 sends.
-pub(super) fn receive_id(
-    rendezvous: &Rendezvous,
-    is_private: bool,
-    job: &Job,
-    key: &str,
-    deadline: Deadline,
-) -> Result<UniqueId, LaunchError> {
-    let nonce = nonce();
-    // Ranks that start together do not retry together.
-    let jitter = Duration::from_micros(u64::from(nonce[0]) * 40);
-    let (mut connect, mut retry) = (CONNECT[0], RETRY[0]);
-    let mut problem = None;
-    // An attempt that the deadline cuts short says less than one before it.
-    let mut note = |reason: String| {
-        if problem.is_none() || !deadline.has_passed() {
-            problem = Some(reason);
-        }
-    };
-    loop {
-        match locate(rendezvous, is_private, job, key, &deadline) {
-            Ok(located) => {
-                for host in &located.hosts {
-                    match attempt_host(host, &located, rendezvous, job, nonce, connect, &deadline) {
-                        Ok(id) => return Ok(id),
-                        Err(Failure::Final(error)) => return Err(error),
-                        Err(Failure::Retry(reason)) => note(reason),
+/// The way of a rank to the id.
+pub(super) struct Client<'a> {
+    pub(super) rendezvous: &'a Rendezvous,
+    /// The rendezvous is a directory of rank 0's user alone.
+    pub(super) is_private: bool,
+    pub(super) job: Job,
+    /// The key of rank 0's address in a store.
+    pub(super) key: String,
+    pub(super) deadline: Deadline,
+    /// The reason for which this rank has failed already.
+    pub(super) failure: Option<String>,
+}
+
+/// A rank that has the id.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: UniqueId,
+    stream: TcpStream,
+    nonce: Nonce,
+}
+
+impl Client<'_> {
+    /// Returns once rank 0 has sent the id, which it does not send to a rank that has failed.
+    pub(super) fn join(&self) -> Result<Member, LaunchError> {
+        let Self { job, deadline, .. } = self;
+        let nonce = nonce();
+        // Ranks that start together do not retry together.
+        let jitter = Duration::from_micros(u64::from(nonce[0]) * 40);
+        let (mut connect, mut retry) = (CONNECT[0], RETRY[0]);
+        let mut problem = None;
+        // An attempt that the deadline cuts short says less than one before it.
+        let mut note = |reason: String| {
+            if problem.is_none() || !deadline.has_passed() {
+                problem = Some(reason);
+            }
+        };
+        loop {
+            match self.locate() {
+                Ok(located) => {
+                    for host in &located.hosts {
+                        match self.attempt_host(host, &located, nonce, connect) {
+                            Ok(member) => return Ok(member),
+                            Err(Failure::Final(error)) => return Err(error),
+                            Err(Failure::Retry(reason)) => note(reason),
+                        }
                     }
                 }
+                Err(reason) => note(reason),
             }
-            Err(reason) => note(reason),
+            deadline.sleep(retry + jitter);
+            if deadline.has_passed() {
+                return Err(missing_ranks(&[0], 1, job, deadline, problem.unwrap_or_default()));
+            }
+            (connect, retry) = ((connect * 2).min(CONNECT[1]), (retry * 2).min(RETRY[1]));
         }
-        deadline.sleep(retry + jitter);
-        if deadline.has_passed() {
-            return Err(missing_ranks(&[0], 1, job, &deadline, problem.unwrap_or_default()));
-        }
-        (connect, retry) = ((connect * 2).min(CONNECT[1]), (retry * 2).min(RETRY[1]));
     }
-}
 
-fn locate(
-    rendezvous: &Rendezvous,
-    is_private: bool,
-    job: &Job,
-    key: &str,
-    deadline: &Deadline,
-) -> Result<Located, String> {
-    match rendezvous {
-        Rendezvous::Tcp { host, port } => {
-            Ok(Located { hosts: vec![host.clone()], port: *port, root_nonce: [0; 16], source: String::new() })
-        }
-        Rendezvous::TcpStore { host, port } => {
-            let store = connect_to_store(host, *port, deadline)?;
-            let source = format!("{rendezvous}: key {key}");
-            let value = store.get(key, deadline).map_err(|error| format!("{source}: {error}"))?;
-            let Announcement { nonce: root_nonce, port, mut hosts } =
-                Announcement::parse(&value).map_err(|error| format!("{source}: {error}"))?;
-            // Rank 0 is on the host of the store, which each rank reaches by this name.
-            hosts.insert(0, host.clone());
-            Ok(Located { hosts, port, root_nonce, source: format!(", by key {key} of {rendezvous}") })
-        }
-        Rendezvous::Directory(path) => {
-            let (Announcement { nonce: root_nonce, port, hosts }, file) = read_file(path, is_private, job)?;
-            Ok(Located { hosts, port, root_nonce, source: format!(", by {file}") })
+    fn locate(&self) -> Result<Located, String> {
+        let Self { rendezvous, key, deadline, .. } = self;
+        match rendezvous {
+            Rendezvous::Tcp { host, port } => Ok(Located {
+                hosts: vec![host.clone()],
+                port: *port,
+                root_nonce: [0; 16],
+                source: String::new(),
+            }),
+            Rendezvous::TcpStore { host, port } => {
+                let store = connect_to_store(host, *port, deadline)?;
+                let source = format!("{rendezvous}: key {key}");
+                let value = store.get(key, deadline).map_err(|error| format!("{source}: {error}"))?;
+                let Announcement { nonce: root_nonce, port, mut hosts } =
+                    Announcement::parse(&value).map_err(|error| format!("{source}: {error}"))?;
+                // Rank 0 is on the host of the store, which each rank reaches by this name.
+                hosts.insert(0, host.clone());
+                Ok(Located { hosts, port, root_nonce, source: format!(", by key {key} of {rendezvous}") })
+            }
+            Rendezvous::Directory(path) => {
+                let (Announcement { nonce: root_nonce, port, hosts }, file) = self.read_file(path)?;
+                Ok(Located { hosts, port, root_nonce, source: format!(", by {file}") })
+            }
         }
     }
-}
 
-fn read_file(path: &Path, is_private: bool, job: &Job) -> Result<(Announcement, String), String> {
-    if is_private {
-        directory::check_private(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    fn read_file(&self, path: &Path) -> Result<(Announcement, String), String> {
+        if self.is_private {
+            directory::check_private(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        directory::read(path, &self.job)
     }
-    directory::read(path, job)
+
+    /// Tries all addresses of a host.
+    fn attempt_host(
+        &self,
+        host: &str,
+        located: &Located,
+        nonce: Nonce,
+        connect: Duration,
+    ) -> Result<Member, Failure> {
+        let mut problem = String::new();
+        for address in connection::resolve(host, located.port, &self.deadline).map_err(Failure::Retry)? {
+            match self.attempt(address, located.root_nonce, nonce, connect) {
+                Err(Failure::Retry(reason)) => {
+                    problem = format!("rank 0 at {address}{}: {reason}", located.source);
+                }
+                result => return result,
+            }
+        }
+        Err(Failure::Retry(problem))
+    }
+
+    fn attempt(
+        &self,
+        address: SocketAddr,
+        root_nonce: Nonce,
+        nonce: Nonce,
+        connect: Duration,
+    ) -> Result<Member, Failure> {
+        let Self { job, deadline, failure, .. } = self;
+        let retry = |error: io::Error| Failure::Retry(error.to_string());
+        let mut stream = connection::connect(address, connect, deadline).map_err(retry)?;
+        // The list of missing ranks has to arrive before this rank gives up.
+        let remaining = deadline.remaining();
+        let wait = remaining - (remaining / 8).min(Duration::from_millis(500));
+        let hello = Hello { job: job.hash, root_nonce, nonce, rank: job.rank, size: job.size, wait };
+        stream.write_all(&hello.to_bytes()).map_err(retry)?;
+        let mut is_accepted = false;
+        loop {
+            let limit = if is_accepted { *deadline } else { deadline.part(ACCEPTED) };
+            let mut bytes = [0; Reply::BYTES];
+            read_by(&stream, &mut bytes, &limit).map_err(retry)?;
+            match Reply::parse(&bytes, &nonce) {
+                Some(Reply::Accepted) if !is_accepted => {
+                    is_accepted = true;
+                    if let Some(reason) = failure {
+                        stream.write_all(&Report::Failed(reason.clone()).to_bytes()).map_err(retry)?;
+                    }
+                }
+                // It has crossed the report.
+                Some(Reply::Id(_)) if is_accepted && failure.is_some() => {}
+                Some(Reply::Id(id)) if is_accepted => return Ok(Member { id, stream, nonce }),
+                Some(Reply::Failed(rank, reason)) if is_accepted => {
+                    return Err(rank_failed(rank, reason).into());
+                }
+                Some(Reply::Missing(ranks, missing)) if is_accepted => {
+                    return Err(self.missing_ranks(&ranks, missing).into());
+                }
+                Some(Reply::Refused(refusal)) if !is_accepted => {
+                    return Err(refusal_failure(refusal, self.rendezvous, job));
+                }
+                _ => return Err(Failure::Retry(FOREIGN.into())),
+            }
+        }
+    }
+
+    /// Reports what a member has made of the id, and returns once all ranks have begun.
+    pub(super) fn report(&self, member: Member, report: &Report) -> Result<(), LaunchError> {
+        let Member { mut stream, nonce, .. } = member;
+        let mut bytes = [0; Reply::BYTES];
+        let answered = stream.write_all(&report.to_bytes());
+        let answered = answered.and_then(|()| read_by(&stream, &mut bytes, &self.deadline));
+        answered.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => {
+                let elapsed = self.deadline.elapsed().as_secs_f64();
+                let problem = format!("not all ranks had begun after {elapsed:.1} s").into();
+                LaunchError::Rendezvous { rendezvous: Box::new(self.rendezvous.clone()), problem }
+            }
+            // Rank 0 answers all members before it closes their connections.
+            _ => rank_failed(0, error.to_string()),
+        })?;
+        match Reply::parse(&bytes, &nonce) {
+            Some(Reply::Begun) => Ok(()),
+            Some(Reply::Failed(rank, reason)) => Err(rank_failed(rank, reason)),
+            Some(Reply::Missing(ranks, missing)) => Err(self.missing_ranks(&ranks, missing)),
+            _ => Err(rank_failed(0, FOREIGN)),
+        }
+    }
+
+    fn missing_ranks(&self, ranks: &[u32], missing: u32) -> LaunchError {
+        missing_ranks(ranks, missing, &self.job, &self.deadline, "according to rank 0")
+    }
 }
 
 /// Connects to a store, at the first of its addresses that works.
@@ -132,63 +241,6 @@ pub(super) fn connect_to_store(host: &str, port: u16, deadline: &Deadline) -> Re
         }
     }
     Err(problem)
-}
-
-/// Tries all addresses of a host.
-fn attempt_host(
-    host: &str,
-    located: &Located,
-    rendezvous: &Rendezvous,
-    job: &Job,
-    nonce: Nonce,
-    connect: Duration,
-    deadline: &Deadline,
-) -> Result<UniqueId, Failure> {
-    let mut problem = String::new();
-    for address in connection::resolve(host, located.port, deadline).map_err(Failure::Retry)? {
-        match attempt(address, located.root_nonce, rendezvous, job, nonce, connect, deadline) {
-            Err(Failure::Retry(reason)) => {
-                problem = format!("rank 0 at {address}{}: {reason}", located.source);
-            }
-            result => return result,
-        }
-    }
-    Err(Failure::Retry(problem))
-}
-
-fn attempt(
-    address: SocketAddr,
-    root_nonce: Nonce,
-    rendezvous: &Rendezvous,
-    job: &Job,
-    nonce: Nonce,
-    connect: Duration,
-    deadline: &Deadline,
-) -> Result<UniqueId, Failure> {
-    let retry = |error: io::Error| Failure::Retry(error.to_string());
-    let mut stream = connection::connect(address, connect, deadline).map_err(retry)?;
-    // The list of missing ranks has to arrive before this rank gives up.
-    let remaining = deadline.remaining();
-    let wait = remaining - (remaining / 8).min(Duration::from_millis(500));
-    let hello = Hello { job: job.hash, root_nonce, nonce, rank: job.rank, size: job.size, wait };
-    stream.write_all(&hello.to_bytes()).map_err(retry)?;
-    let mut is_accepted = false;
-    loop {
-        let limit = if is_accepted { *deadline } else { deadline.part(ACCEPTED) };
-        let mut bytes = [0; Reply::BYTES];
-        read_by(&stream, &mut bytes, &limit).map_err(retry)?;
-        match Reply::parse(&bytes, &nonce) {
-            Some(Reply::Accepted) if !is_accepted => is_accepted = true,
-            Some(Reply::Id(id)) if is_accepted => return Ok(id),
-            Some(Reply::Missing(ranks, missing)) if is_accepted => {
-                return Err(missing_ranks(&ranks, missing, job, deadline, "according to rank 0").into());
-            }
-            Some(Reply::Refused(refusal)) if !is_accepted => {
-                return Err(refusal_failure(refusal, rendezvous, job));
-            }
-            _ => return Err(Failure::Retry("an answer that is not of this protocol".into())),
-        }
-    }
 }
 
 fn refusal_failure(refusal: Refusal, rendezvous: &Rendezvous, job: &Job) -> Failure {

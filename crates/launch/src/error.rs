@@ -54,6 +54,15 @@ pub enum LaunchError {
         detail: Box<str>,
     },
 
+    /// Another rank has failed before all had the id, or could not begin to create its communicator with it.
+    #[error("rank {rank} failed: {reason}")]
+    RankFailed {
+        /// The rank.
+        rank: usize,
+        /// Its error, of which the first 1024 bytes.
+        reason: Box<str>,
+    },
+
     /// The exchange cannot succeed, whatever the other ranks do.
     #[error("{rendezvous}: {problem}")]
     Rendezvous {

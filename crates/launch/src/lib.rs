@@ -10,8 +10,10 @@
 //!
 //! let launch = Launch::from_env()?;
 //! println!("rank {} of {}, by {}", launch.rank(), launch.size(), launch.launcher());
+//! // The other ranks need not wait for one that has no library.
+//! let nccl = Nccl::load().inspect_err(|error| launch.fail(error))?;
 //! // On GPUs, first make device `launch.local_rank()` the current one of this thread.
-//! let comm = launch.communicator(&Nccl::load()?)?;
+//! let comm = launch.communicator(&nccl)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -50,20 +52,24 @@
 //! rank has to be the first. When all have joined, rank 0 sends the id to all of them. At its own deadline, and to a rank
 //! that will wait no longer, it sends the missing ranks instead, which are in the errors.
 //!
+//! With the id, each rank begins to create its communicator, and reports to rank 0 that it has, or why it could not. A rank that
+//! has failed before, by [`Launch::fail`] or as NCCL gives rank 0 no id, joins and reports too. Rank 0 sends the outcome to all,
+//! and for up to 30 s to those that join only then: that all have begun, or the first failure, with which all end.
+//!
 //! Everything else on that port is refused, and reported by the crate log and in the error at the deadline:
 //! what is no hello, or not whole within 5 s, ranks of another job, a second process with the same rank, another number
 //! of ranks. Whoever does not know the job id, and the nonce where rank 0 publishes one, changes nothing but their own
-//! connection; with them, they can join in place of a rank that has not. As in NCCL's own bootstrap, nothing is encrypted.
+//! connection; with them, they can join in place of a rank that has not, and report its failure. As in NCCL's own bootstrap, nothing is encrypted.
 //! Rank 0 listens on all interfaces, or on `127.0.0.1` alone if all ranks are on its host, or on the IP address that
 //! `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` gives. One that is not of its host is an error at once; `0.0.0.0`, for rank 0 alone,
 //! means all interfaces.
 //!
-//! All messages have a fixed size, and integers are little-endian. A rank sends one hello and reads replies of 160 bytes:
-//! first that it is accepted, at the end the id or the missing ranks.
+//! All messages have a fixed size, and integers are little-endian. A rank sends one hello and one report, and reads replies of
+//! 1056 bytes: that it is accepted, the id, and the outcome; or the missing ranks in place of one of the last two.
 //!
 //! | hello, bytes | |
 //! |---|---|
-//! | 0..8 | `libnccl` and the version of the protocol, 1 |
+//! | 0..8 | `libnccl` and the version of the protocol, 2 |
 //! | 8..24 | hash of the job id (FNV-1a, 128 bits) |
 //! | 24..40 | the nonce that rank 0 has published with its address; else 0 |
 //! | 40..56 | nonce of this rank, a new one for each exchange |
@@ -71,13 +77,19 @@
 //! | 60..64 | number of ranks |
 //! | 64..68 | milliseconds that the rank will wait |
 //!
+//! | report, bytes | |
+//! |---|---|
+//! | 0..8 | as above |
+//! | 8..12 | 1 begun, 2 failed |
+//! | 12..1036 | for 2, the reason in UTF-8, cut if it is longer; then 0 |
+//!
 //! | reply, bytes | |
 //! |---|---|
 //! | 0..8 | as above |
 //! | 8..24 | nonce of the rank, from its hello |
-//! | 24..28 | 1 accepted, 2 the id, 3 missing ranks, 4 refused |
-//! | 28..32 | for 3, their number; for 4, the reason: 1 another job, 2 another exchange, 3 another number of ranks, 4 rank out of range, 5 rank already joined |
-//! | 32..160 | for 2, the id; for 3, the first 32 of the ranks, 4 bytes each; for 4, the number of ranks in 4 bytes; else 0 |
+//! | 24..28 | 1 accepted, 2 the id, 3 missing ranks, 4 refused, 5 a rank has failed, 6 all have begun |
+//! | 28..32 | for 3, their number; for 4, the reason: 1 another job, 2 another exchange, 3 another number of ranks, 4 rank out of range, 5 rank already joined; for 5, the rank |
+//! | 32..1056 | for 2, the id; for 3, the first 32 of the ranks, 4 bytes each; for 4, the number of ranks in 4 bytes; for 5, the reason; then 0 |
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.

@@ -1,17 +1,25 @@
+use std::fmt::Display;
+use std::future::{self, Future};
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use super::announcement::Announcement;
+use super::client::{self, Client};
 use super::deadline::Deadline;
 use super::environment::{self, Environment, Ranks};
 use super::error::LaunchError;
 use super::job::{self, Job, Nonce};
 use super::launcher::Launcher;
 use super::rendezvous::Rendezvous;
-use super::root::send_id;
+use super::root::{Root, TELL};
 use super::variables::Variables;
-use super::{client, connection, directory};
+use super::wire::Report;
+use super::{connection, directory};
 use libnccl::{Communicator, Config, Nccl, UniqueId, Version};
 
 use crate::Result;
@@ -121,7 +129,8 @@ impl Launch {
     /// [`local_rank`](Self::local_rank). The communicator has the timeout of this launch as its
     /// [`Config::timeout`]; [`communicator_with`](Self::communicator_with) sets another one.
     ///
-    /// All ranks call it, each as often as the others.
+    /// All ranks call it, each as often as the others. One that cannot begin, for instance as its options are invalid, tells the
+    /// others why, if the library is NCCL 2.14.3 or newer.
     ///
     /// # Errors
     /// The errors of [`unique_id`](Self::unique_id) and of [`Nccl::init_rank_with`].
@@ -136,12 +145,14 @@ impl Launch {
     /// # Errors
     /// The errors of [`communicator`](Self::communicator).
     pub fn communicator_with(&self, nccl: &Nccl, config: &Config) -> Result<Communicator> {
-        let id = self.unique_id(nccl)?;
-        let mut config = config.clone();
-        if config.timeout_duration().is_none() && nccl.version() >= Version::new(2, 14, 3) {
-            config = config.timeout(self.timeout);
+        let (size, rank) = (self.size(), self.rank());
+        if nccl.version() < Version::new(2, 14, 3) {
+            return Ok(nccl.init_rank_with(size, rank, &self.unique_id(nccl)?, config)?);
         }
-        Ok(nccl.init_rank_with(self.size(), self.rank(), &id, &config)?)
+        let timeout = config.timeout_duration().unwrap_or(self.timeout);
+        let config = config.clone().timeout(timeout);
+        let creation = self.exchange(nccl, |id| begin(nccl.init_rank_async(size, rank, id, &config)))?;
+        Ok(wait(creation)?)
     }
 
     /// Returns the same new id to all ranks, once all have called this; rank 0 creates it.
@@ -150,22 +161,82 @@ impl Launch {
     ///
     /// # Errors
     /// [`LaunchError::MissingRanks`] if not all ranks have called this within the [timeout](Self::timeout) of this one;
-    /// [`LaunchError::Rendezvous`] if the exchange cannot succeed; those of [`Nccl::unique_id`].
+    /// [`LaunchError::RankFailed`] if another rank has failed; [`LaunchError::Rendezvous`] if the exchange cannot succeed;
+    /// those of [`Nccl::unique_id`].
     pub fn unique_id(&self, nccl: &Nccl) -> Result<UniqueId> {
-        let deadline = Deadline::after(self.timeout);
-        let Environment { ranks: Ranks { rank, size, .. }, rendezvous, is_private, .. } = &self.environment;
-        let Some(rendezvous) = rendezvous.as_ref().filter(|_| *size > 1) else {
-            return Ok(nccl.unique_id()?);
+        self.exchange(nccl, |id| Ok(*id))
+    }
+
+    /// Takes part in the exchange as a rank that has failed, instead of [`communicator`](Self::communicator) or
+    /// [`unique_id`](Self::unique_id): the others, which would wait for this rank until their timeouts, end with the reason.
+    ///
+    /// Returns when all others have it, or after 30 s or the [timeout](Self::timeout), if that is shorter.
+    ///
+    /// ```no_run
+    /// # use libnccl::Nccl;
+    /// # let launch = libnccl_launch::Launch::from_env()?;
+    /// let nccl = Nccl::load().inspect_err(|error| launch.fail(error))?;
+    /// # Ok::<_, libnccl_launch::LaunchError>(())
+    /// ```
+    pub fn fail(&self, reason: impl Display) {
+        let (rank, reason) = (self.rank(), reason.to_string());
+        let deadline = Deadline::after(self.timeout.min(TELL));
+        let Some((rendezvous, job)) = self.others() else { return };
+        log::error!("rank {rank} tells the other ranks that it has failed: {reason}");
+        let told = if rank > 0 {
+            self.client(rendezvous, job, deadline, Some(reason)).join().map(drop)
+        } else {
+            self.listen(rendezvous, &job, deadline, |root| {
+                root.tell_failure(reason);
+                Ok(())
+            })
         };
-        let hash = job::hash(&self.environment.job).to_be_bytes();
-        let job = Job { rank: *rank, size: *size, hash };
-        if *rank > 0 {
-            return client::receive_id(rendezvous, *is_private, &job, &self.key(), deadline);
+        match told {
+            // What the others are told: this reason, or that of a rank that failed before.
+            Ok(()) | Err(LaunchError::RankFailed { .. }) => {}
+            Err(error) => log::warn!("the other ranks were not told that rank {rank} has failed: {error}"),
+        }
+    }
+
+    /// Returns what `begin` makes of the id that all ranks get, once all have begun.
+    fn exchange<T>(&self, nccl: &Nccl, begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>) -> Result<T> {
+        let deadline = Deadline::after(self.timeout);
+        let Some((rendezvous, job)) = self.others() else {
+            return Ok(begin(&nccl.unique_id()?)?);
+        };
+        if job.rank > 0 {
+            let client = self.client(rendezvous, job, deadline, None);
+            let member = client.join()?;
+            return match begin(&member.id) {
+                Ok(begun) => client.report(member, &Report::Begun).map(|()| begun),
+                Err(error) => {
+                    let _ = client.report(member, &Report::Failed(error.to_string()));
+                    Err(error.into())
+                }
+            };
         }
         // NCCL also raises the limit of open files in it, which many ranks need.
-        let id = nccl.unique_id()?;
-        self.send_id(rendezvous, &job, &id, deadline)?;
-        Ok(id)
+        let id = nccl.unique_id().inspect_err(|error| self.fail(error))?;
+        self.listen(rendezvous, &job, deadline, |root| root.exchange(&id, begin))
+    }
+
+    /// Returns the place where this rank meets others, if there are any.
+    fn others(&self) -> Option<(&Rendezvous, Job)> {
+        let Environment { ranks: Ranks { rank, size, .. }, rendezvous, job, .. } = &self.environment;
+        let hash = job::hash(job).to_be_bytes();
+        let rendezvous = rendezvous.as_ref().filter(|_| *size > 1)?;
+        Some((rendezvous, Job { rank: *rank, size: *size, hash }))
+    }
+
+    fn client<'a>(
+        &self,
+        rendezvous: &'a Rendezvous,
+        job: Job,
+        deadline: Deadline,
+        failure: Option<String>,
+    ) -> Client<'a> {
+        let (is_private, key) = (self.environment.is_private, self.key());
+        Client { rendezvous, is_private, job, key, deadline, failure }
     }
 
     /// Returns the key of rank 0's address in a store.
@@ -173,14 +244,14 @@ impl Launch {
         format!("/libnccl/{}/address", self.environment.job)
     }
 
-    /// Sends the id from rank 0.
-    fn send_id(
+    /// Does the work of rank 0 where the others find it.
+    fn listen<T>(
         &self,
         rendezvous: &Rendezvous,
         job: &Job,
-        id: &UniqueId,
         deadline: Deadline,
-    ) -> Result<(), LaunchError> {
+        work: impl FnOnce(&mut Root<'_>) -> Result<T>,
+    ) -> Result<T> {
         let fail = |problem: String| LaunchError::Rendezvous {
             rendezvous: Box::new(rendezvous.clone()),
             problem: problem.into(),
@@ -201,12 +272,12 @@ impl Launch {
                 if let Some(problem) = &elsewhere {
                     log::warn!("{problem}: the other ranks may not reach rank 0 by it");
                 }
-                let mut sent = send_id(&listener, job, [0; 16], id, deadline);
-                if let (Err(LaunchError::MissingRanks { detail, .. }), Some(problem)) = (&mut sent, elsewhere)
+                let mut done = work(&mut Root::new(&listener, job, [0; 16], deadline));
+                if let (Err(LaunchError::MissingRanks { detail, .. }), Some(problem)) = (&mut done, elsewhere)
                 {
                     *detail = format!("{detail}; {problem}").into();
                 }
-                sent
+                done
             }
             Rendezvous::TcpStore { host, port } => {
                 let store = loop {
@@ -224,10 +295,10 @@ impl Launch {
                 store
                     .set(&self.key(), text.as_bytes(), &deadline)
                     .map_err(|error| fail(error.to_string()))?;
-                let sent = send_id(&listener, job, announcement.nonce, id, deadline);
+                let done = work(&mut Root::new(&listener, job, announcement.nonce, deadline));
                 // The store outlives this job.
                 let _ = store.delete(&self.key(), &Deadline::after(Duration::from_secs(1)));
-                sent
+                done
             }
             Rendezvous::Directory(path) => {
                 let prepare = || {
@@ -241,12 +312,12 @@ impl Launch {
                 };
                 let (listener, nonce, published) =
                     prepare().map_err(|error: std::io::Error| fail(error.to_string()))?;
-                let sent = send_id(&listener, job, nonce, id, deadline);
+                let done = work(&mut Root::new(&listener, job, nonce, deadline));
                 drop(published);
                 if self.environment.is_private {
                     let _ = std::fs::remove_dir(path);
                 }
-                sent
+                done
             }
         }
     }
@@ -260,6 +331,39 @@ impl Launch {
         let listener = connection::listen(is_local.then_some("127.0.0.1"), 0)?;
         let port = listener.local_addr()?.port();
         Ok((listener, Announcement { nonce, port, hosts }))
+    }
+}
+
+/// A communicator that is being created.
+type Creation = Pin<Box<dyn Future<Output = libnccl::Result<Communicator>>>>;
+
+/// Returns the creation, unless its call has failed.
+fn begin(
+    creation: impl Future<Output = libnccl::Result<Communicator>> + 'static,
+) -> libnccl::Result<Creation> {
+    let mut creation: Creation = Box::pin(creation);
+    match creation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(created) => Ok(Box::pin(future::ready(Ok(created?)))),
+        Poll::Pending => Ok(creation),
+    }
+}
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn wait(mut creation: Creation) -> libnccl::Result<Communicator> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match creation.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(created) => return created,
+            Poll::Pending => thread::park(),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::deadline::Deadline;
 use super::error::LaunchError;
 use super::job::{Job, Nonce};
-use super::wire::{Hello, NAMED, Refusal, Reply, is_retry};
+use super::wire::{Hello, NAMED, Refusal, Reply, Report, is_retry};
 use libnccl::UniqueId;
 
 /// The time for a hello.
@@ -24,69 +24,26 @@ const DESCRIBED: usize = 8;
 /// Connections accepted in a row before the others are looked at.
 const MAX_ACCEPTED: usize = 128;
 
-/// Sends the id to all other ranks, once all have joined.
-pub(super) fn send_id(
-    listener: &TcpListener,
-    job: &Job,
-    nonce: Nonce,
-    id: &UniqueId,
-    deadline: Deadline,
-) -> Result<(), LaunchError> {
-    let mut root = Root {
-        listener,
-        job,
-        nonce,
-        deadline,
-        unidentified: Vec::new(),
-        joined: BTreeMap::new(),
-        done: BTreeMap::new(),
-        gone: BTreeSet::new(),
-        refusals: Refusals::default(),
-        is_sending: false,
-    };
-    let others = job.size as usize - 1;
-    let mut pause = SHORTEST_PAUSE;
-    loop {
-        let mut progress = root.accept();
-        progress |= root.read_hellos();
-        progress |= root.look_at_joined();
-        if root.joined.len() + root.done.len() == others && !root.is_sending {
-            root.is_sending = true;
-            progress = true;
-        }
-        if root.is_sending {
-            progress |= root.send(&Reply::Id(*id));
-            if root.done.len() == others {
-                return Ok(());
-            }
-        } else {
-            root.answer_impatient();
-        }
-        if root.deadline.has_passed() {
-            return Err(root.fail());
-        }
-        // Each look at a connection is a system call.
-        let longest = Duration::from_millis(2).max(Duration::from_micros(20) * job.size);
-        pause = if progress { SHORTEST_PAUSE } else { (pause * 2).min(longest) };
-        root.deadline.sleep(pause);
-    }
-}
+/// The time in which the others are told that a rank has failed, those too that have not come yet.
+pub(super) const TELL: Duration = Duration::from_secs(30);
 
 const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
 
-struct Root<'a> {
+/// Rank 0 of an exchange.
+pub(super) struct Root<'a> {
     listener: &'a TcpListener,
     job: &'a Job,
     nonce: Nonce,
     deadline: Deadline,
     unidentified: Vec<Unidentified>,
     joined: BTreeMap<u32, Joined>,
-    /// The ranks that have read the id.
+    /// The ranks that need not be told anything more.
     done: BTreeMap<u32, Nonce>,
     /// The ranks that joined, and were answered when they would wait no longer.
     gone: BTreeSet<u32>,
+    /// The first rank that has failed, and the reason.
+    failed: Option<(u32, String)>,
     refusals: Refusals,
-    is_sending: bool,
 }
 
 /// A connection that has not said hello yet.
@@ -103,10 +60,111 @@ struct Joined {
     nonce: Nonce,
     /// The time until which it waits.
     until: Instant,
-    has_id: bool,
+    stage: Stage,
+    /// The part of a report that has come.
+    report: Vec<u8>,
 }
 
-impl Root<'_> {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Waits,
+    HasId,
+    HasReported,
+    KnowsOutcome,
+}
+
+impl<'a> Root<'a> {
+    pub(super) fn new(listener: &'a TcpListener, job: &'a Job, nonce: Nonce, deadline: Deadline) -> Self {
+        Self {
+            listener,
+            job,
+            nonce,
+            deadline,
+            unidentified: Vec::new(),
+            joined: BTreeMap::new(),
+            done: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            failed: None,
+            refusals: Refusals::default(),
+        }
+    }
+
+    /// Sends the id to all other ranks, once all have joined, and returns what `begin` makes of it here, once all have begun.
+    pub(super) fn exchange<T>(
+        &mut self,
+        id: &UniqueId,
+        begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>,
+    ) -> Result<T, LaunchError> {
+        self.wait(None, |_| true)?;
+        let reply = Reply::Id(*id);
+        self.send(&reply, Stage::HasId);
+        let begun = begin(id).inspect_err(|error| self.tell_failure(error.to_string()))?;
+        self.wait(Some(&reply), |joined| joined.stage == Stage::HasReported)?;
+        self.tell(&Reply::Begun);
+        Ok(begun)
+    }
+
+    /// Tells all other ranks why this one has failed.
+    pub(super) fn tell_failure(&mut self, reason: String) {
+        self.tell(&Reply::Failed(0, reason));
+    }
+
+    /// Waits until all other ranks have come so far; those that wait for the `id` get it meanwhile.
+    fn wait(&mut self, id: Option<&Reply>, is_so_far: impl Fn(&Joined) -> bool) -> Result<(), LaunchError> {
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let mut progress = self.look();
+            progress |= id.is_some_and(|id| self.send(id, Stage::HasId));
+            if let Some((rank, reason)) = self.failed.take() {
+                self.tell(&Reply::Failed(rank, reason.clone()));
+                return Err(rank_failed(rank, reason));
+            }
+            if self.joined.len() == self.others() && self.joined.values().all(&is_so_far) {
+                return Ok(());
+            }
+            self.answer_impatient();
+            if self.deadline.has_passed() {
+                let slow = self.joined.iter().find(|(_, joined)| joined.stage == Stage::HasId);
+                let Some((rank, _)) = slow else { return Err(self.fail()) };
+                self.failed = Some((*rank, "it has the id, and has not begun".into()));
+            }
+            pause = self.next_pause(pause, progress);
+            self.deadline.sleep(pause);
+        }
+    }
+
+    /// Tells all other ranks the outcome, for some time also those that come only now.
+    fn tell(&mut self, outcome: &Reply) {
+        let end = self.deadline.part(TELL);
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let mut progress = self.look();
+            progress |= self.send(outcome, Stage::KnowsOutcome);
+            if self.done.len() == self.others() || end.has_passed() {
+                return;
+            }
+            pause = self.next_pause(pause, progress);
+            end.sleep(pause);
+        }
+    }
+
+    fn others(&self) -> usize {
+        self.job.size as usize - 1
+    }
+
+    /// Looks at all connections, and returns `true` if there was anything new.
+    fn look(&mut self) -> bool {
+        let mut progress = self.accept();
+        progress |= self.read_hellos();
+        progress | self.look_at_joined()
+    }
+
+    fn next_pause(&self, pause: Duration, progress: bool) -> Duration {
+        // Each look at a connection is a system call.
+        let longest = Duration::from_millis(2).max(Duration::from_micros(20) * self.job.size);
+        if progress { SHORTEST_PAUSE } else { (pause * 2).min(longest) }
+    }
+
     /// Accepts new connections, and returns `true` if there was one.
     fn accept(&mut self) -> bool {
         for accepted in 0..MAX_ACCEPTED {
@@ -196,39 +254,69 @@ impl Root<'_> {
         } else if is_written(&mut stream, &Reply::Accepted.to_bytes(&nonce)) {
             self.done.remove(&rank);
             self.gone.remove(&rank);
-            self.joined
-                .insert(rank, Joined { stream, nonce, until: Instant::now() + hello.wait, has_id: false });
+            let (until, stage, report) = (Instant::now() + hello.wait, Stage::Waits, Vec::new());
+            self.joined.insert(rank, Joined { stream, nonce, until, stage, report });
         }
     }
 
-    /// Forgets ranks that are gone, and notes those that have closed after they were sent the id.
+    /// Reads the reports of the ranks, and forgets those that are gone.
     fn look_at_joined(&mut self) -> bool {
-        let before = self.joined.len();
-        let (done, refusals) = (&mut self.done, &mut self.refusals);
-        self.joined.retain(|rank, joined| match joined.stream.read(&mut [0]) {
-            Err(error) if is_retry(&error) => true,
-            // An end of the stream means that the rank has read all; if it has not, it is a reset.
-            Ok(0) if joined.has_id => {
-                done.insert(*rank, joined.nonce);
-                false
+        let (mut progress, mut bytes) = (false, [0; Report::BYTES]);
+        let (done, failed, refusals) = (&mut self.done, &mut self.failed, &mut self.refusals);
+        self.joined.retain(|rank, joined| {
+            let read = joined.stream.read(&mut bytes);
+            if read.as_ref().is_err_and(is_retry) {
+                return true;
             }
-            Ok(0) | Err(_) => {
-                refusals.add(format!("rank {rank} joined and left"), joined.stream.peer_addr().ok());
-                false
-            }
-            Ok(_) => {
-                refusals.add(format!("rank {rank} sent more than a hello"), joined.stream.peer_addr().ok());
-                false
-            }
+            progress = true;
+            let problem = match read {
+                Ok(0) | Err(_) if joined.stage == Stage::KnowsOutcome => {
+                    done.insert(*rank, joined.nonce);
+                    return false;
+                }
+                // An end of the stream means that the rank has read the id. If it has not, it is a reset, and it comes again.
+                Ok(0) | Err(_)
+                    if joined.stage == Stage::HasReported || joined.stage == Stage::HasId && read.is_ok() =>
+                {
+                    done.insert(*rank, joined.nonce);
+                    failed.get_or_insert((*rank, "it has ended before all ranks had begun".into()));
+                    return false;
+                }
+                Ok(0) | Err(_) => "joined and left",
+                // A report that has crossed the outcome.
+                Ok(_) if joined.stage == Stage::KnowsOutcome => return true,
+                Ok(count) => {
+                    joined.report.extend(&bytes[..count]);
+                    if joined.report.len() < Report::BYTES {
+                        return true;
+                    }
+                    match <&[u8; Report::BYTES]>::try_from(&*joined.report).ok().and_then(Report::parse) {
+                        Some(Report::Begun) if joined.stage == Stage::HasId => {
+                            joined.report.clear();
+                            joined.stage = Stage::HasReported;
+                            return true;
+                        }
+                        Some(Report::Failed(reason)) if joined.stage <= Stage::HasId => {
+                            joined.report.clear();
+                            joined.stage = Stage::HasReported;
+                            failed.get_or_insert((*rank, reason));
+                            return true;
+                        }
+                        _ => "sent what is no report",
+                    }
+                }
+            };
+            refusals.add(format!("rank {rank} {problem}"), joined.stream.peer_addr().ok());
+            false
         });
-        self.joined.len() != before
+        progress
     }
 
     /// Tells the ranks that will wait no longer which ones are missing. It is the end of their connections alone: whoever
     /// reaches the port may say so.
     fn answer_impatient(&mut self) {
         let now = Instant::now();
-        let is_impatient = |joined: &Joined| !joined.has_id && joined.until <= now;
+        let is_impatient = |joined: &Joined| joined.stage == Stage::Waits && joined.until <= now;
         if !self.joined.values().any(is_impatient) {
             return;
         }
@@ -248,10 +336,7 @@ impl Root<'_> {
 
     /// Returns the first of the missing ranks, and their number.
     fn missing(&self) -> (Vec<u32>, u32) {
-        let is_missing = |rank: &u32| match self.joined.get(rank) {
-            Some(joined) => joined.has_id,
-            None => !self.done.contains_key(rank),
-        };
+        let is_missing = |rank: &u32| !self.joined.contains_key(rank);
         let missing = || (1..self.job.size).filter(is_missing);
         // Where others never came, those who have waited for them are not to blame.
         let has_others = missing().any(|rank| !self.gone.contains(&rank));
@@ -265,22 +350,24 @@ impl Root<'_> {
         (ranks, count)
     }
 
-    /// Sends the id to the joined ranks that have not been sent it.
-    fn send(&mut self, id: &Reply) -> bool {
+    /// Sends a message to the joined ranks that have not come to its stage, which brings them there.
+    fn send(&mut self, message: &Reply, stage: Stage) -> bool {
         let mut progress = false;
-        for joined in self.joined.values_mut().filter(|joined| !joined.has_id) {
+        for joined in self.joined.values_mut().filter(|joined| joined.stage < stage) {
             // If it is not written, the connection is broken, which the next look at it finds.
-            joined.has_id = is_written(&mut joined.stream, &id.to_bytes(&joined.nonce));
+            if is_written(&mut joined.stream, &message.to_bytes(&joined.nonce)) {
+                joined.stage = stage;
+            }
             progress = true;
         }
         progress
     }
 
     /// Tells the joined ranks which ones are missing, and returns the error.
-    fn fail(mut self) -> LaunchError {
+    fn fail(&mut self) -> LaunchError {
         let (ranks, count) = self.missing();
         let reply = Reply::Missing(ranks.clone(), count);
-        for joined in self.joined.values_mut().filter(|joined| !joined.has_id) {
+        for joined in self.joined.values_mut() {
             let _ = joined.stream.write(&reply.to_bytes(&joined.nonce));
         }
         missing_ranks(&ranks, count, self.job, &self.deadline, self.detail())
@@ -303,6 +390,11 @@ impl Root<'_> {
         parts.extend(Some(self.refusals.to_string()).filter(|refusals| !refusals.is_empty()));
         parts.join("; ")
     }
+}
+
+/// Creates a [`LaunchError::RankFailed`].
+pub(super) fn rank_failed(rank: u32, reason: impl Into<Box<str>>) -> LaunchError {
+    LaunchError::RankFailed { rank: rank as usize, reason: reason.into() }
 }
 
 /// Creates a [`LaunchError::MissingRanks`].

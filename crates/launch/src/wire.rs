@@ -1,4 +1,4 @@
-//! The two messages of the exchange; the module's documentation has their layout.
+//! The three messages of the exchange; the module's documentation has their layout.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -9,10 +9,13 @@ use super::job::Nonce;
 use libnccl::UniqueId;
 
 /// The name and the version of the protocol.
-const MAGIC: [u8; 8] = *b"libnccl\x01";
+const MAGIC: [u8; 8] = *b"libnccl\x02";
 
 /// The number of missing ranks that a reply names.
-pub(super) const NAMED: usize = UniqueId::BYTES / 4;
+pub(super) const NAMED: usize = 32;
+
+/// The bytes of a reason; what is longer is cut.
+const REASON: usize = 1024;
 
 /// The message with which a rank joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +57,41 @@ impl Hello {
     }
 }
 
+/// What a rank has made of the id, or of what it needs before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Report {
+    Begun,
+    /// The reason.
+    Failed(String),
+}
+
+impl Report {
+    pub(super) const BYTES: usize = 12 + REASON;
+
+    pub(super) fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        let kind: u32 = match self {
+            Self::Begun => 1,
+            Self::Failed(reason) => {
+                write_reason(&mut bytes[12..], reason);
+                2
+            }
+        };
+        bytes[8..12].copy_from_slice(&kind.to_le_bytes());
+        bytes
+    }
+
+    /// Returns `None` if this is another protocol, or another version.
+    pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        match (array::<8>(bytes, 0), u32::from_le_bytes(array(bytes, 8))) {
+            (MAGIC, 1) => Some(Self::Begun),
+            (MAGIC, 2) => Some(Self::Failed(read_reason(&bytes[12..]))),
+            _ => None,
+        }
+    }
+}
+
 /// The reason why rank 0 refuses a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -73,10 +111,14 @@ pub(super) enum Reply {
     /// The first of the missing ranks, and their number.
     Missing(Vec<u32>, u32),
     Refused(Refusal),
+    /// A rank, and why it has failed.
+    Failed(u32, String),
+    /// All ranks have reported that they have begun.
+    Begun,
 }
 
 impl Reply {
-    pub(super) const BYTES: usize = 32 + UniqueId::BYTES;
+    pub(super) const BYTES: usize = 32 + REASON;
 
     pub(super) fn to_bytes(&self, nonce: &Nonce) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -85,7 +127,7 @@ impl Reply {
         let (kind, number): (u32, u32) = match self {
             Self::Accepted => (1, 0),
             Self::Id(id) => {
-                bytes[32..].copy_from_slice(id.as_bytes());
+                bytes[32..32 + UniqueId::BYTES].copy_from_slice(id.as_bytes());
                 (2, 0)
             }
             Self::Missing(ranks, missing) => {
@@ -107,6 +149,11 @@ impl Reply {
                 };
                 (4, reason)
             }
+            Self::Failed(rank, reason) => {
+                write_reason(&mut bytes[32..], reason);
+                (5, *rank)
+            }
+            Self::Begun => (6, 0),
         };
         bytes[24..28].copy_from_slice(&kind.to_le_bytes());
         bytes[28..32].copy_from_slice(&number.to_le_bytes());
@@ -135,9 +182,34 @@ impl Reply {
                 5 => Refusal::AlreadyJoined,
                 _ => return None,
             }),
+            5 => Self::Failed(number, read_reason(&bytes[32..])),
+            6 => Self::Begun,
             _ => return None,
         })
     }
+}
+
+fn write_reason(place: &mut [u8], reason: &str) {
+    const CUT: &[u8] = b"...";
+    let count = reason.len().min(place.len());
+    place[..count].copy_from_slice(&reason.as_bytes()[..count]);
+    if count < reason.len() {
+        place[count - CUT.len()..].copy_from_slice(CUT);
+    }
+}
+
+/// Returns a reason without what could change a terminal: it is the text of another process.
+fn read_reason(bytes: &[u8]) -> String {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    let mut reason = String::new();
+    for character in String::from_utf8_lossy(text).chars() {
+        if character.is_control() && character != '\n' {
+            reason.extend(character.escape_default());
+        } else {
+            reason.push(character);
+        }
+    }
+    reason
 }
 
 /// Returns the `N` bytes at `start`, all of which exist.
@@ -171,7 +243,7 @@ pub(super) fn is_retry(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Hello, Refusal, Reply};
+    use super::{Hello, REASON, Refusal, Reply, Report};
     use libnccl::UniqueId;
     use libnccl_test_support::random_inputs::{Random, inputs};
     use std::time::Duration;
@@ -210,11 +282,36 @@ mod tests {
             Reply::Refused(Refusal::OtherSize(9)),
             Reply::Refused(Refusal::RankOutOfRange),
             Reply::Refused(Refusal::AlreadyJoined),
+            Reply::Failed(2, "no library:\n  not found".into()),
+            Reply::Failed(0, "é".repeat(REASON / 2)),
+            Reply::Begun,
         ] {
             let bytes = reply.to_bytes(&[3; 16]);
             assert_eq!(Reply::parse(&bytes, &[4; 16]), None);
             assert_eq!(Reply::parse(&bytes, &[3; 16]), Some(reply));
         }
+    }
+
+    #[test]
+    fn reports_round_trip() {
+        for report in [Report::Begun, Report::Failed("no library".into()), Report::Failed(String::new())] {
+            assert_eq!(Report::parse(&report.to_bytes()), Some(report));
+        }
+        let mut newer = Report::Begun.to_bytes();
+        newer[7] += 1;
+        assert_eq!(Report::parse(&newer), None);
+    }
+
+    #[test]
+    fn reason_is_cut_and_cannot_control_a_terminal() {
+        let received = |reason: &str| match Report::parse(&Report::Failed(reason.into()).to_bytes()) {
+            Some(Report::Failed(reason)) => reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(received(&"x".repeat(REASON + 1)), "x".repeat(REASON - 3) + "...");
+        // In the middle of a character.
+        assert_eq!(received(&"é".repeat(REASON)), "é".repeat(REASON / 2 - 2) + "\u{fffd}...");
+        assert_eq!(received("\x1b[2Jred\r\n\u{9b}1m"), "\\u{1b}[2Jred\\r\n\\u{9b}1m");
     }
 
     #[test]
@@ -226,14 +323,19 @@ mod tests {
             if let Some(parsed) = Hello::parse(&bytes) {
                 assert_eq!(parsed.to_bytes(), bytes);
             }
+            let mut bytes = Report::Failed("no library".into()).to_bytes();
+            random.change(&mut bytes);
+            if let Some(Report::Failed(reason)) = Report::parse(&bytes) {
+                assert!(!reason.contains(|c: char| c.is_control() && c != '\n'), "{reason:?}");
+            }
             let mut bytes = Reply::Missing(vec![1, 3], 2).to_bytes(&[3; 16]);
             random.change(&mut bytes[24..]);
             match Reply::parse(&bytes, &[3; 16]) {
                 Some(Reply::Missing(ranks, count)) => {
                     assert!(ranks.len() <= 32 && ranks.len() as u64 <= count.into());
                 }
-                Some(Reply::Id(id)) => assert_eq!(id.as_bytes()[..], bytes[32..]),
-                Some(Reply::Accepted | Reply::Refused(_)) | None => {}
+                Some(Reply::Id(id)) => assert_eq!(id.as_bytes()[..], bytes[32..160]),
+                Some(Reply::Accepted | Reply::Refused(_) | Reply::Failed(..) | Reply::Begun) | None => {}
             }
         }
     }

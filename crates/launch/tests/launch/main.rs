@@ -7,6 +7,7 @@
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 
 mod environments;
+mod failures;
 mod launchers;
 mod many_ranks;
 mod misuse;

@@ -19,13 +19,17 @@ fn id(launch: &Launch) -> libnccl_launch::Result<UniqueId> {
     launch.unique_id(&libnccl_cpu::nccl())
 }
 
-fn connect(port: u16) -> TcpStream {
+pub(crate) fn connect(port: u16) -> TcpStream {
     wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
     TcpStream::connect(("127.0.0.1", port)).unwrap()
 }
 
 /// The start of a hello of this protocol.
-const MAGIC: &[u8] = b"libnccl\x01";
+const MAGIC: &[u8] = b"libnccl\x02";
+
+/// The bytes of a reply, and those of a report.
+pub(crate) const REPLY: usize = 1056;
+const REPORT: usize = 1036;
 
 /// Sends garbage of several kinds, one connection at a time or many that stay open.
 fn send_garbage(port: u16, count: usize) {
@@ -136,7 +140,7 @@ fn slow_clients_have_no_effect() {
 }
 
 /// Returns the hello of a stranger, who takes this for the job's id and would wait for no time at all.
-fn hello(job: &str, rank: u32, size: u32) -> Vec<u8> {
+pub(crate) fn hello(job: &str, rank: u32, size: u32) -> Vec<u8> {
     let hash = job.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
     });
@@ -151,7 +155,7 @@ fn replies(port: u16, hello: &[u8]) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut replies = Vec::new();
     stream.read_to_end(&mut replies).unwrap();
-    replies.chunks(160).map(|reply| reply[24]).collect()
+    replies.chunks(REPLY).map(|reply| reply[24]).collect()
 }
 
 const ACCEPTED: u8 = 1;
@@ -174,10 +178,88 @@ fn stranger_who_does_not_know_the_job_is_refused_and_changes_nothing() {
                 assert_eq!(replies(port, &hello(job, rank, 3)), [REFUSED], "{job:?}, rank {rank}");
             }
         }
+        connect_again(port).write_all(&[hello("job/another", 1, 3), report(2, b"a lie")].concat()).unwrap();
         let others = [1, 2].map(|rank| scope.spawn(move || id(&variables(rank))));
         let id = root.join().unwrap().unwrap();
         assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 2]);
     });
+}
+
+/// Returns the report of a rank: 1 for one that has begun, 2 for one that has failed.
+fn report(kind: u8, reason: &[u8]) -> Vec<u8> {
+    let mut report = [MAGIC, &[kind, 0, 0, 0], reason].concat();
+    report.resize(REPORT, 0);
+    report
+}
+
+#[test]
+fn reports_that_are_none_are_refused_and_change_nothing() {
+    let port = free_port();
+    let launch = move |rank| launch(rank, 3, port, Duration::from_secs(50));
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0)));
+        drop(connect(port));
+        let mut other_version = report(2, b"of a later release");
+        other_version[7] += 1;
+        let reports = [
+            report(3, b""),
+            // It has no id with which it could have begun.
+            report(1, b""),
+            other_version,
+            vec![0; REPORT],
+            vec![0xff; 5 * REPORT],
+            report(2, b"not whole")[..REPORT - 1].to_vec(),
+        ];
+        for report in reports {
+            let mut hello = hello(&format!("port/{port}"), 1, 3);
+            hello[64..].fill(0xff);
+            let mut stream = connect_again(port);
+            stream.write_all(&hello).unwrap();
+            stream.read_exact(&mut [0; REPLY]).unwrap();
+            let _ = stream.write_all(&report);
+            let _ = stream.shutdown(Shutdown::Write);
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            let mut rest = Vec::new();
+            match stream.read_to_end(&mut rest).map_err(|error| error.kind()) {
+                Ok(_) | Err(ErrorKind::ConnectionReset) => assert!(rest.is_empty(), "{rest:?}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(!root.is_finished());
+        let others = [1, 2].map(|rank| scope.spawn(move || id(&launch(rank))));
+        let id = root.join().unwrap().unwrap();
+        assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 2]);
+    });
+}
+
+#[test]
+fn random_reports_are_a_failure_or_change_nothing() {
+    let port = free_port();
+    let mut hello = hello(&format!("port/{port}"), 1, 2);
+    hello[64..].fill(0xff);
+    let mut random = Random(31);
+    for input in inputs(200) {
+        thread::scope(|scope| {
+            let root = scope.spawn(move || id(&launch(0, 2, port, Duration::from_secs(50))));
+            let started = Instant::now();
+            drop(connect(port));
+            let mut bytes = report(2, b"no library: libnccl.so.2: not found");
+            random.change_all(&mut bytes);
+            for report in [bytes, report(2, b"the end")] {
+                // The first one may have been the end.
+                let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let _ = stream.write_all(&[&hello[..], &report].concat());
+                let _ = stream.shutdown(Shutdown::Write);
+                let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
+                let _ = stream.read_to_end(&mut Vec::new());
+            }
+            let error = root.join().unwrap().unwrap_err().to_string();
+            assert!(error.starts_with("rank 1 failed: "), "input {input}: {error}");
+            assert!(!error.contains(|c: char| c.is_control() && c != '\n'), "input {input}: {error:?}");
+            // Who has reported a failure is not waited for.
+            assert!(started.elapsed() < Duration::from_secs(20), "input {input}: {:?}", started.elapsed());
+        });
+    }
 }
 
 #[test]
@@ -267,7 +349,7 @@ fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
             let mut hello = [0; 68];
             stream.read_exact(&mut hello).unwrap();
             if open.is_empty() {
-                let reply = [MAGIC, &hello[40..56], &[4, 0, 0, 0, 1, 0, 0, 0], &[0; 128]].concat();
+                let reply = [MAGIC, &hello[40..56], &[4, 0, 0, 0, 1, 0, 0, 0], &[0; 1024]].concat();
                 stream.write_all(&reply).unwrap();
             }
             open.push(stream);
@@ -280,7 +362,7 @@ fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
 /// Something else listens at the address of rank 0: it answers with garbage, or not at all.
 #[test]
 fn garbage_from_the_root_is_an_error_by_the_deadline() {
-    let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 160], &[0; 500]];
+    let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; REPLY], &[0; 5000]];
     for answer in answers {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -319,7 +401,11 @@ fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
                     Ok(_) | Err(ErrorKind::ConnectionReset) => {}
                     Err(error) => panic!("input {input}: {error}"),
                 }
-                assert!(reply.len() % 160 == 0 && reply.len() <= 320, "input {input}: {} bytes", reply.len());
+                assert!(
+                    reply.len() % REPLY == 0 && reply.len() <= 2 * REPLY,
+                    "input {input}: {} bytes",
+                    reply.len()
+                );
             }
         }
         assert!(!root.is_finished());
@@ -342,7 +428,7 @@ fn end<T>(port: u16, root: thread::ScopedJoinHandle<'_, T>) {
         .collect();
     for mut stream in streams {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.read_exact(&mut [0; 320]).unwrap();
+        stream.read_exact(&mut [0; 2 * REPLY]).unwrap();
     }
     root.join().unwrap();
 }
@@ -361,10 +447,10 @@ fn random_replies_are_an_id_or_an_error_by_the_deadline() {
             }
             let reply = |kind: u32, number: u32| {
                 let numbers = [kind, number].map(u32::to_le_bytes).concat();
-                [MAGIC, &hello[40..56], &numbers, &[3; 128]].concat()
+                [MAGIC, &hello[40..56], &numbers, &[3; 1024]].concat()
             };
-            let second = [reply(2, 0), reply(3, 1), reply(3, 500), reply(4, 1), reply(1, 0)];
-            let mut bytes = [reply(1, 0), second[random.below(5)].clone()].concat();
+            let second = [reply(2, 0), reply(3, 1), reply(3, 500), reply(4, 1), reply(1, 0), reply(5, 7)];
+            let mut bytes = [reply(1, 0), second[random.below(6)].clone(), reply(6, 0)].concat();
             random.change_all(&mut bytes);
             let _ = stream.write_all(&bytes);
         }

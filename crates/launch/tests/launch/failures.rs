@@ -1,0 +1,205 @@
+//! Ranks that fail before all have the id, or cannot begin with it: the others end at once, with the reason.
+
+use std::io::{Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libnccl::{Config, UniqueId};
+use libnccl_launch::{Launch, LaunchError};
+
+use crate::misuse::{REPLY, connect, hello};
+use crate::rank_process::{LONG, Variables, by_hand, free_port, start};
+use crate::store_server::{Release, StoreServer};
+
+/// The time in which the ranks have to end. Their timeouts are longer.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn launch(variables: Variables) -> Launch {
+    Launch::from_variables(variables).unwrap().timeout(Duration::from_secs(50))
+}
+
+fn id(launch: &Launch) -> libnccl_launch::Result<UniqueId> {
+    launch.unique_id(&libnccl_cpu::nccl())
+}
+
+/// Does the work of each of four ranks, and returns the error of each.
+#[track_caller]
+fn errors(work: impl Fn(usize) -> libnccl_launch::Result<()> + Sync) -> [String; 4] {
+    let (work, started) = (&work, Instant::now());
+    let errors = thread::scope(|scope| {
+        let ranks = [0, 1, 2, 3].map(|rank| scope.spawn(move || work(rank)));
+        ranks.map(|rank| rank.join().unwrap().unwrap_err().to_string())
+    });
+    assert!(started.elapsed() < LIMIT, "{:?}: {errors:?}", started.elapsed());
+    errors
+}
+
+#[test]
+fn reason_of_a_rank_that_has_failed_before_is_the_error_of_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = StoreServer::start(Release::WithPing);
+    let port = free_port();
+    let rendezvous = [
+        format!("tcp://127.0.0.1:{port}"),
+        format!("file://{}", folder.path().display()),
+        format!("tcpstore://127.0.0.1:{}", store.port),
+    ];
+    for rendezvous in rendezvous {
+        for failing in [0, 2] {
+            let errors = errors(|rank| {
+                let mut variables = by_hand(rank, 4, port);
+                variables.extend([("LIBNCCL_RENDEZVOUS", rendezvous.clone()), ("LIBNCCL_JOB", "7".into())]);
+                let launch = launch(variables);
+                if rank == failing {
+                    launch.fail("no library:\n  libnccl.so.2: not found");
+                    return Err(LaunchError::NoLauncher);
+                }
+                id(&launch).map(drop)
+            });
+            for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != failing) {
+                let expected = format!("rank {failing} failed: no library:\n  libnccl.so.2: not found");
+                assert_eq!(*error, expected, "rank {rank}, {rendezvous}");
+            }
+        }
+    }
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    assert_eq!(store.keys(), [""; 0]);
+}
+
+#[test]
+fn invalid_config_of_a_rank_is_the_error_of_the_others() {
+    let port = free_port();
+    for failing in [0, 2] {
+        let errors = errors(|rank| {
+            let config = if rank == failing { Config::new().cga_cluster_size(77) } else { Config::new() };
+            launch(by_hand(rank, 4, port)).communicator_with(&libnccl_cpu::nccl(), &config).map(drop)
+        });
+        let own = &errors[failing];
+        assert!(own.ends_with("cga_cluster_size is 77; expected 0 to 8"), "{own}");
+        for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != failing) {
+            assert_eq!(*error, format!("rank {failing} failed: {own}"), "rank {rank}");
+        }
+    }
+}
+
+/// The CPU implementation itself refuses it, so that the id is needed to find it.
+#[test]
+fn config_that_the_library_refuses_is_the_error_of_the_others() {
+    let port = free_port();
+    for failing in [0, 3] {
+        let errors = errors(|rank| {
+            let config = if rank == failing { Config::new().num_rma_ctx(1_000_000) } else { Config::new() };
+            launch(by_hand(rank, 4, port)).communicator_with(&libnccl_cpu::nccl(), &config).map(drop)
+        });
+        let own = &errors[failing];
+        assert!(own.contains("numRmaCtx"), "{own}");
+        for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != failing) {
+            assert_eq!(*error, format!("rank {failing} failed: {own}"), "rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn rank_0_that_gets_no_id_is_the_error_of_the_others() {
+    let port = free_port();
+    let variables = |rank| {
+        let mut variables = by_hand(rank, 3, port);
+        variables.push(("NCCL_COMM_ID", "no address".into()));
+        variables
+    };
+    let started = Instant::now();
+    let ranks = [0, 1, 2].map(|rank| start(LONG, &variables(rank)));
+    let [root, others @ ..] = ranks;
+    root.expect_error("error: ncclGetUniqueId failed: ");
+    for rank in others {
+        rank.expect_error("error: rank 0 failed: ncclGetUniqueId failed: ");
+    }
+    assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
+}
+
+#[test]
+fn rank_that_comes_after_the_failure_is_told_too() {
+    let port = free_port();
+    for failing in [0, 1] {
+        let errors = errors(|rank| {
+            let launch = launch(by_hand(rank, 4, port));
+            thread::sleep(Duration::from_millis(400 * rank as u64));
+            if rank == failing {
+                launch.fail("no library");
+                return Err(LaunchError::NoLauncher);
+            }
+            id(&launch).map(drop)
+        });
+        for (_, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != failing) {
+            assert_eq!(*error, format!("rank {failing} failed: no library"));
+        }
+    }
+}
+
+#[test]
+fn ranks_that_all_fail_all_end() {
+    let port = free_port();
+    let errors = errors(|rank| {
+        launch(by_hand(rank, 4, port)).fail("no library");
+        Err(LaunchError::NoLauncher)
+    });
+    assert!(errors.iter().all(|error| error.starts_with("no launcher")), "{errors:?}");
+}
+
+#[test]
+fn failure_that_nobody_asks_for_ends_by_the_timeout() {
+    for rank in [0, 1] {
+        let launch = launch(by_hand(rank, 2, free_port())).timeout(Duration::from_millis(300));
+        let started = Instant::now();
+        launch.fail("no library");
+        assert!(started.elapsed() < Duration::from_secs(10), "rank {rank}: {:?}", started.elapsed());
+    }
+    // Nobody else is to be told.
+    launch(vec![("RANK", "0".into()), ("WORLD_SIZE", "1".into())]).fail("no library");
+}
+
+#[test]
+fn job_after_one_that_failed_at_the_same_address_works() {
+    let port = free_port();
+    errors(|rank| {
+        launch(by_hand(rank, 4, port)).fail("no library");
+        Err(LaunchError::NoLauncher)
+    });
+    thread::scope(|scope| {
+        let ranks =
+            [0, 1, 2, 3].map(|rank| scope.spawn(move || id(&launch(by_hand(rank, 4, port))).unwrap()));
+        let ids = ranks.map(|rank| rank.join().unwrap());
+        assert_eq!(ids, [ids[0]; 4]);
+    });
+}
+
+/// The one ends, which closes its connection; the other goes on, and says nothing until the deadline of rank 0.
+#[test]
+fn rank_with_the_id_that_does_not_begin_is_named() {
+    for (ends, seconds, problem) in [
+        (true, 50, "it has ended before all ranks had begun"),
+        (false, 3, "it has the id, and has not begun"),
+    ] {
+        let port = free_port();
+        let launch =
+            move |rank, seconds| launch(by_hand(rank, 3, port)).timeout(Duration::from_secs(seconds));
+        let started = Instant::now();
+        thread::scope(|scope| {
+            let root = scope.spawn(move || id(&launch(0, seconds)));
+            let rank = scope.spawn(move || id(&launch(1, 50)));
+            let mut hello = hello(&format!("port/{port}"), 2, 3);
+            hello[64..].fill(0xff);
+            let mut stream = connect(port);
+            stream.write_all(&hello).unwrap();
+            // That it is accepted, and the id.
+            stream.read_exact(&mut [0; 2 * REPLY]).unwrap();
+            let goes_on = (!ends).then_some(stream);
+            for rank in [root, rank] {
+                let error = rank.join().unwrap().unwrap_err().to_string();
+                assert_eq!(error, format!("rank 2 failed: {problem}"));
+            }
+            drop(goes_on);
+        });
+        assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
+    }
+}
