@@ -51,8 +51,11 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
     }
     let start = Start::new(arguments.ranks, arguments.processes)?;
     let Implementation { nccl, gpus, fallback } =
-        implementation(arguments.backend, arguments.cpu, arguments.library.as_deref())?;
+        implementation(arguments.backend, arguments.cpu, arguments.library.as_deref())
+            .inspect_err(|error| start.fail(error))?;
     let parameters = Parameters::new(arguments, gpus, &start).unwrap_or_else(|problem| {
+        // That of another rank, whose host has other GPUs, may be none.
+        start.fail(&problem);
         let mut command = MeasureArguments::augment_args(clap::Command::new("nccl bench"));
         command.error(ErrorKind::ValueValidation, problem).exit()
     });

@@ -40,7 +40,8 @@ pub(crate) fn run(
     };
     let start = Start::new(arguments.ranks, arguments.processes)?;
     let Implementation { nccl, gpus, fallback } =
-        implementation(None, arguments.cpu, arguments.library.as_deref())?;
+        implementation(None, arguments.cpu, arguments.library.as_deref())
+            .inspect_err(|error| start.fail(error))?;
     let (processes, threads) = start.processes_and_threads(arguments.ranks, gpus);
     let (size, launch, parent) = (processes * threads, start.to_string(), start.parent().map(str::to_owned));
     ensure!(size > 1, "there is one GPU, and --ranks is not given: expected two ranks at least");

@@ -107,6 +107,14 @@ impl Start {
         }
     }
 
+    /// Tells the ranks that a launcher has started why this one does not come to the [id](Self::id).
+    pub(crate) fn fail(&self, reason: impl Display) {
+        if let Self::Launcher(launch) = self {
+            // With the causes of an error.
+            launch.fail(format!("{reason:#}"));
+        }
+    }
+
     /// Ends this process when a signal comes, after `complete`. The ranks that this program has started, but for the first,
     /// are ended by their parent.
     pub(crate) fn end_with_output(&self, complete: impl Fn() + Send + 'static) -> Result<()> {
