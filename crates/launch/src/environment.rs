@@ -28,6 +28,8 @@ pub(super) struct Environment {
     pub(super) ranks: Ranks,
     /// The launcher's id of the job.
     pub(super) job: String,
+    /// Nothing that only its ranks know tells them from others.
+    pub(super) is_open: bool,
     /// `None` for a single rank.
     pub(super) rendezvous: Option<Rendezvous>,
     /// The rendezvous is a directory that rank 0 creates, for this user alone.
@@ -60,10 +62,12 @@ pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchErro
         None => rendezvous(v, launcher, &ranks, &job)?,
     };
     // All that the ranks share for certain: they may be given different names of the host of rank 0.
+    let mut is_open = false;
     if let (true, Some(Rendezvous::Tcp { port, .. })) = (job.is_empty(), &rendezvous) {
+        is_open = true;
         job = format!("port/{port}");
     }
-    Ok(Environment { launcher, ranks, job, rendezvous, is_private })
+    Ok(Environment { launcher, ranks, job, is_open, rendezvous, is_private })
 }
 
 fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {

@@ -19,6 +19,8 @@ pub(super) struct Job {
     pub(super) size: u32,
     /// The hash of its id.
     pub(super) hash: [u8; 16],
+    /// Whoever reaches rank 0 can stand for a rank.
+    pub(super) is_open: bool,
 }
 
 /// Returns the 128-bit FNV-1a hash of a job id: the same on all hosts and in all releases.

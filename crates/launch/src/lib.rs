@@ -54,12 +54,15 @@
 //!
 //! With the id, each rank begins to create its communicator, and reports to rank 0 that it has, or why it could not. A rank that
 //! has failed before, by [`Launch::fail`] or as NCCL gives rank 0 no id, joins and reports too. Rank 0 sends the outcome to all,
-//! and for up to 30 s to those that join only then: that all have begun, or the first failure, with which all end.
+//! and for up to 30 s to those that join only then: that all have begun, or the first failure, with which all end. Where only
+//! the port tells the ranks of a job from others, a report before the id counts once no other rank is missing, and not at all if
+//! another process joins as this rank before.
 //!
 //! Everything else on that port is refused, and reported by the crate log and in the error at the deadline:
 //! what is no hello, or not whole within 5 s, ranks of another job, a second process with the same rank, another number
 //! of ranks. Whoever does not know the job id, and the nonce where rank 0 publishes one, changes nothing but their own
-//! connection; with them, they can join in place of a rank that has not, and report its failure. As in NCCL's own bootstrap, nothing is encrypted.
+//! connection; with them, they can join in place of ranks that have not, and so report their failure. As in NCCL's own bootstrap,
+//! nothing is encrypted.
 //! Rank 0 listens on all interfaces, or on `127.0.0.1` alone if all ranks are on its host, or on the IP address that
 //! `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` gives. One that is not of its host is an error at once; `0.0.0.0`, for rank 0 alone,
 //! means all interfaces.

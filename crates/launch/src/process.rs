@@ -222,10 +222,10 @@ impl Launch {
 
     /// Returns the place where this rank meets others, if there are any.
     fn others(&self) -> Option<(&Rendezvous, Job)> {
-        let Environment { ranks: Ranks { rank, size, .. }, rendezvous, job, .. } = &self.environment;
+        let Environment { ranks: Ranks { rank, size, .. }, rendezvous, job, is_open, .. } = &self.environment;
         let hash = job::hash(job).to_be_bytes();
         let rendezvous = rendezvous.as_ref().filter(|_| *size > 1)?;
-        Some((rendezvous, Job { rank: *rank, size: *size, hash }))
+        Some((rendezvous, Job { rank: *rank, size: *size, hash, is_open: *is_open }))
     }
 
     fn client<'a>(
@@ -258,11 +258,18 @@ impl Launch {
         };
         match rendezvous {
             Rendezvous::Tcp { host, port } => {
+                let mut is_reported = false;
                 let listener = loop {
                     match connection::listen(Some(host), *port) {
                         Ok(listener) => break listener,
                         // That of an earlier attempt may still end.
                         Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.has_passed() => {
+                            if !std::mem::replace(&mut is_reported, true) {
+                                log::warn!(
+                                    "rank 0 waits for {rendezvous}, which is in use; if another job is there, ranks of this \
+                                     one may join it, unless each job has a LIBNCCL_JOB or a port of its own"
+                                );
+                            }
                             deadline.sleep(LISTEN);
                         }
                         Err(error) => return Err(fail(format!("rank 0 cannot listen there: {error}"))),

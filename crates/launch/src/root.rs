@@ -41,7 +41,7 @@ pub(super) struct Root<'a> {
     done: BTreeMap<u32, Nonce>,
     /// The ranks that joined, and were answered when they would wait no longer.
     gone: BTreeSet<u32>,
-    /// The first rank that has failed, and the reason.
+    /// The first rank that has failed, and the reason. It is the end of all.
     failed: Option<(u32, String)>,
     refusals: Refusals,
 }
@@ -63,6 +63,15 @@ struct Joined {
     stage: Stage,
     /// The part of a report that has come.
     report: Vec<u8>,
+    /// The reason for which it has failed, by its report.
+    failure: Option<String>,
+}
+
+impl Joined {
+    /// Returns that it has failed and why, or else `other`.
+    fn failed_or(&self, other: &str) -> String {
+        self.failure.as_ref().map_or(other.into(), |reason| format!("failed: {reason}"))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +124,7 @@ impl<'a> Root<'a> {
         loop {
             let mut progress = self.look();
             progress |= id.is_some_and(|id| self.send(id, Stage::HasId));
+            self.believe_failures();
             if let Some((rank, reason)) = self.failed.take() {
                 self.tell(&Reply::Failed(rank, reason.clone()));
                 return Err(rank_failed(rank, reason));
@@ -130,6 +140,20 @@ impl<'a> Root<'a> {
             }
             pause = self.next_pause(pause, progress);
             self.deadline.sleep(pause);
+        }
+    }
+
+    /// Takes the report of a rank that has failed as the end. In an open job anybody can report it in the place of a rank that
+    /// still comes, so it counts only once no other rank is missing.
+    fn believe_failures(&mut self) {
+        if self.job.is_open && self.joined.len() < self.others() {
+            return;
+        }
+        for (rank, joined) in &mut self.joined {
+            if let Some(reason) = &joined.failure {
+                joined.stage = Stage::HasReported;
+                self.failed.get_or_insert_with(|| (*rank, reason.clone()));
+            }
         }
     }
 
@@ -233,7 +257,9 @@ impl<'a> Root<'a> {
     fn join(&mut self, connection: Unidentified, hello: Hello) {
         let Unidentified { mut stream, address, .. } = connection;
         let Hello { rank, nonce, .. } = hello;
-        let held = self.joined.get(&rank).map(|joined| joined.nonce).or(self.done.get(&rank).copied());
+        // Whoever has only reported a failure that does not count yet holds no place.
+        let joined = self.joined.get(&rank).filter(|joined| joined.failure.is_none());
+        let held = joined.map(|joined| joined.nonce).or(self.done.get(&rank).copied());
         let refused = if hello.job != self.job.hash {
             Some((Refusal::OtherJob, "a rank of another job".into()))
         } else if hello.root_nonce != self.nonce {
@@ -255,7 +281,7 @@ impl<'a> Root<'a> {
             self.done.remove(&rank);
             self.gone.remove(&rank);
             let (until, stage, report) = (Instant::now() + hello.wait, Stage::Waits, Vec::new());
-            self.joined.insert(rank, Joined { stream, nonce, until, stage, report });
+            self.joined.insert(rank, Joined { stream, nonce, until, stage, report, failure: None });
         }
     }
 
@@ -298,15 +324,15 @@ impl<'a> Root<'a> {
                         }
                         Some(Report::Failed(reason)) if joined.stage <= Stage::HasId => {
                             joined.report.clear();
-                            joined.stage = Stage::HasReported;
-                            failed.get_or_insert((*rank, reason));
+                            joined.failure = Some(reason);
                             return true;
                         }
                         _ => "sent what is no report",
                     }
                 }
             };
-            refusals.add(format!("rank {rank} {problem}"), joined.stream.peer_addr().ok());
+            refusals
+                .add(format!("rank {rank} {}", joined.failed_or(problem)), joined.stream.peer_addr().ok());
             false
         });
         progress
@@ -326,7 +352,8 @@ impl<'a> Root<'a> {
         self.joined.retain(|rank, joined| {
             if is_impatient(joined) {
                 let _ = joined.stream.write(&reply.to_bytes(&joined.nonce));
-                refusals.add(format!("rank {rank} waited no longer"), joined.stream.peer_addr().ok());
+                let problem = joined.failed_or("waited no longer");
+                refusals.add(format!("rank {rank} {problem}"), joined.stream.peer_addr().ok());
                 gone.insert(*rank);
                 return false;
             }
@@ -377,8 +404,11 @@ impl<'a> Root<'a> {
     fn detail(&self) -> String {
         let listened = self.listener.local_addr().map(|address| format!("rank 0 listened at {address}"));
         let came = |(rank, joined): (&u32, &Joined)| match joined.stream.peer_addr() {
-            Ok(address) => format!("rank {rank} came from {}", address.ip().to_canonical()),
-            Err(_) => format!("rank {rank} came"),
+            Ok(address) => {
+                let from = format!("came from {}", address.ip().to_canonical());
+                format!("rank {rank} {}", joined.failed_or(&from))
+            }
+            Err(_) => format!("rank {rank} {}", joined.failed_or("came")),
         };
         let mut parts: Vec<String> = listened.into_iter().collect();
         parts.extend(self.joined.iter().take(DESCRIBED).map(came));

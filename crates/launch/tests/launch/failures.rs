@@ -136,6 +136,38 @@ fn rank_that_comes_after_the_failure_is_told_too() {
     }
 }
 
+/// Without an id, anybody could have reported it in the place of a rank that still comes.
+#[test]
+fn failure_in_a_job_that_lacks_a_rank_ends_it_at_once_if_the_job_has_an_id() {
+    for job in ["a job", ""] {
+        let port = free_port();
+        // The timeout of the rank that fails: it leaves before the deadline of rank 0, or after it.
+        for seconds in [1, 50] {
+            let started = Instant::now();
+            let launch = |rank, seconds| {
+                let mut variables = by_hand(rank, 4, port);
+                variables.push(("LIBNCCL_JOB", job.into()));
+                launch(variables).timeout(Duration::from_secs(seconds))
+            };
+            thread::scope(|scope| {
+                scope.spawn(|| launch(2, seconds).fail("no library"));
+                let root = scope.spawn(|| id(&launch(0, 5)).unwrap_err().to_string());
+                let rank = id(&launch(1, 50)).unwrap_err().to_string();
+                let elapsed = started.elapsed();
+                let root = root.join().unwrap();
+                if job.is_empty() {
+                    assert!(root.starts_with("rank 3 of 4 did not join within "), "{root}");
+                    assert!(root.contains("rank 2 failed: no library"), "{root}");
+                    assert!(rank.starts_with("rank 3 of 4 did not join within "), "{rank}");
+                } else {
+                    assert_eq!([root, rank], ["rank 2 failed: no library"; 2]);
+                    assert!(elapsed < Duration::from_secs(4), "{elapsed:?}");
+                }
+            });
+        }
+    }
+}
+
 #[test]
 fn ranks_that_all_fail_all_end() {
     let port = free_port();

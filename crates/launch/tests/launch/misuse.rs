@@ -276,9 +276,19 @@ fn stranger_in_a_job_without_a_secret_ends_the_wait_of_nobody_else() {
             // They take the place of rank 2, for a moment.
             assert_eq!(replies(port, &hello(&format!("port/{port}"), 2, 4)), [ACCEPTED, MISSING]);
         }
+        // Nor does a report of its failure hold it.
+        let lies = [2, 2].map(|rank| {
+            let mut hello = hello(&format!("port/{port}"), rank, 4);
+            hello[64..].fill(0xff);
+            let mut stream = connect_again(port);
+            stream.write_all(&[hello, report(2, b"a lie")].concat()).unwrap();
+            stream.read_exact(&mut [0; REPLY]).unwrap();
+            stream
+        });
         let others = [first, scope.spawn(move || id(&launch(2))), scope.spawn(move || id(&launch(3)))];
         let id = root.join().unwrap().unwrap();
         assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 3]);
+        drop(lies);
     });
 }
 
