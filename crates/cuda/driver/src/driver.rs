@@ -448,6 +448,11 @@ impl State {
         Ok(context)
     }
 
+    /// Returns the error of the current context, if there is one that has an error.
+    pub(crate) fn check_current(&self) -> Result<()> {
+        Current::require().map_or(Ok(()), |context| self.check(context))
+    }
+
     /// Makes an error stay with a context.
     pub(crate) fn fail(&mut self, context: ContextId, error: CUresult) {
         if let Some(context) = self.contexts.get_mut(&context) {

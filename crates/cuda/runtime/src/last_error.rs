@@ -21,23 +21,19 @@ pub(crate) fn record(result: Result<()>) -> Status {
     }
 }
 
-/// Forgets the thread's last error, even a sticky one.
+/// Forgets the thread's last error.
 pub(crate) fn clear() {
     LAST.set(Status::SUCCESS);
 }
 
-/// Returns the thread's last error and forgets it, unless it is one that stays.
+/// Returns the thread's last error and forgets it, also if it ended the use of the device: the next call tells again.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetLastError() -> Status {
     // Without a driver every call fails, this one too.
     if let Err(error) = driver::get() {
         return error;
     }
-    let last = LAST.get();
-    if !last.is_sticky() {
-        clear();
-    }
-    last
+    LAST.replace(Status::SUCCESS)
 }
 
 #[unsafe(no_mangle)]

@@ -186,8 +186,7 @@ api! {
     }
 
     fn cudaFree(address: *mut c_void) {
-        let driver = context::bind()?;
-        if address.is_null() { Ok(()) } else { driver.cuMemFree_v2(address as CUdeviceptr) }
+        context::bind()?.cuMemFree_v2(address as CUdeviceptr)
     }
 
     per_thread(stream)
@@ -227,8 +226,7 @@ api! {
     }
 
     fn cudaFreeHost(address: *mut c_void) {
-        let driver = context::bind()?;
-        if address.is_null() { Ok(()) } else { driver.cuMemFreeHost(address) }
+        context::bind()?.cuMemFreeHost(address)
     }
 
     fn cudaHostRegister(address: *mut c_void, size: usize, flags: c_uint) {

@@ -24,12 +24,6 @@ impl Status {
     pub(crate) fn result(self) -> Result<()> {
         if self == Self::SUCCESS { Ok(()) } else { Err(self) }
     }
-
-    /// Returns whether the error ends the use of the device, so that no later call succeeds.
-    pub(crate) fn is_sticky(self) -> bool {
-        // Tensor memory leaks (721) are of newer releases than the types.
-        matches!(self.0, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 911)
-    }
 }
 
 impl From<cudaError> for Status {

@@ -239,6 +239,14 @@ const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
         "nothing is shared between processes",
     ),
     (&["captures, malloc in stream order", "captures, end"], "allocations do not become nodes"),
+    (
+        &[
+            "after a fault, after a reset",
+            "after a fault, malloc after a reset",
+            "after a fault, synchronize after a reset",
+        ],
+        "a device can be used again once it is reset",
+    ),
     (&["devices, valid devices null"], "the list of valid devices is not supported"),
     (&["names: 36 of the driver"], "the list of codes has none of CUDA 12.9 and newer"),
 ];

@@ -543,6 +543,121 @@ static void driver_calls(void) {
     printf("%s: string %s\n", name, string ? string : "null");
 }
 
+/* ---- after a fault */
+
+/* A kernel that stops. */
+static const char trap[] = ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry stop() { trap; }\n";
+
+/* Makes the context useless, and returns the error that it answers from now on: by a kernel; where there are none, by a race
+ * that LIBNCCL_CPU_RACES=error makes an error. */
+static cudaError_t fault(void) {
+    CUmodule module;
+    CUfunction function;
+    if (DRIVER(cuModuleLoadData, &module, trap) == cudaSuccess) {
+        (void)DRIVER(cuModuleGetFunction, &function, module, "stop");
+        (void)DRIVER(cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    } else {
+        cudaStream_t first, second;
+        void *memory;
+        (void)cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking);
+        (void)cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking);
+        (void)cudaMalloc(&memory, 64);
+        (void)cudaMemsetAsync(memory, 1, 64, first);
+        (void)cudaMemsetAsync(memory, 2, 64, second);
+    }
+    return cudaDeviceSynchronize();
+}
+
+static cudaError_t faulty;
+
+/* Prints the error of the fault, which differs, as 999999. */
+static void after(const char *what, cudaError_t answer) {
+    cudaError_t last = cudaGetLastError();
+    int same = 999999;
+    printf("%s, %s: %d, %d\n", name, what, answer == faulty ? same : (int)answer, last == faulty ? same : (int)last);
+    fflush(stdout);
+}
+
+static void after_a_fault(void) {
+    void *memory, *pinned, *other;
+    cudaStream_t stream, another;
+    cudaEvent_t event, late;
+    int value;
+    size_t free_bytes, bytes;
+    struct cudaPointerAttributes attributes;
+    struct cudaDeviceProp properties;
+    CUcontext context;
+    CUdevice device;
+    CUdeviceptr address;
+    (void)cudaMalloc(&memory, 64);
+    (void)cudaMallocHost(&pinned, 64);
+    (void)cudaStreamCreate(&stream);
+    (void)cudaEventCreate(&event);
+    (void)cudaEventRecord(event, stream);
+    (void)cudaStreamSynchronize(stream);
+    faulty = fault();
+    printf("%s: %s\n", name, faulty == cudaSuccess ? "none" : "there is one");
+    after("last error", cudaPeekAtLastError());
+    after("last error again", cudaPeekAtLastError());
+    after("synchronize", cudaDeviceSynchronize());
+    after("synchronize a stream", cudaStreamSynchronize(stream));
+    after("query a stream", cudaStreamQuery(stream));
+    after("query an event of before", cudaEventQuery(event));
+    after("synchronize an event of before", cudaEventSynchronize(event));
+    after("record", cudaEventRecord(event, stream));
+    after("event", cudaEventCreate(&late));
+    after("stream", cudaStreamCreate(&another));
+    after("malloc", cudaMalloc(&other, 64));
+    after("malloc host", cudaMallocHost(&other, 64));
+    after("memset", cudaMemset(memory, 0, 64));
+    after("memset asynchronously", cudaMemsetAsync(memory, 0, 64, NULL));
+    after("copy", cudaMemcpy(pinned, memory, 64, cudaMemcpyDeviceToHost));
+    after("copy of the host", cudaMemcpy(pinned, &bytes, 8, cudaMemcpyHostToHost));
+    after("host function", cudaLaunchHostFunc(NULL, sleep_on, NULL));
+    after("attributes", cudaPointerGetAttributes(&attributes, memory));
+    after("memory info", cudaMemGetInfo(&free_bytes, &bytes));
+    after("count", cudaGetDeviceCount(&value));
+    after("device", cudaGetDevice(&value));
+    after("set device", cudaSetDevice(0));
+    after("properties", cudaGetDeviceProperties(&properties, 0));
+    after("attribute", cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 0));
+    after("wrong device", cudaSetDevice(99));
+    after("null pointer", cudaMalloc(NULL, 64));
+    after("driver version", cudaDriverGetVersion(&value));
+    after("capture status", cudaStreamIsCapturing(NULL, &(enum cudaStreamCaptureStatus){cudaStreamCaptureStatusNone}));
+    after("begin a capture", cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    after("destroy an event", cudaEventDestroy(event));
+    after("destroy a stream", cudaStreamDestroy(stream));
+    after("free host", cudaFreeHost(pinned));
+    after("free", cudaFree(memory));
+    after("free null", cudaFree(NULL));
+    after("driver: current", DRIVER(cuCtxGetCurrent, &context));
+    after("driver: set current", DRIVER(cuCtxSetCurrent, context));
+    after("driver: synchronize", DRIVER(cuCtxSynchronize));
+    after("driver: device", DRIVER(cuCtxGetDevice, &device));
+    after("driver: alloc", DRIVER(cuMemAlloc, &address, 64));
+    after("driver: query the default stream", DRIVER(cuStreamQuery, NULL));
+    after("driver: range", DRIVER(cuMemGetAddressRange, &address, &bytes, (CUdeviceptr)memory));
+    after("driver: free", DRIVER(cuMemFree, (CUdeviceptr)memory));
+    after("reset", cudaDeviceReset());
+    after("after a reset", cudaFree(NULL));
+    after("malloc after a reset", cudaMalloc(&memory, 64));
+    after("synchronize after a reset", cudaDeviceSynchronize());
+}
+
+/* ---- an old way to find functions */
+
+static void first_version(void) {
+    CUresult (*get)(const char *, void **, int, cuuint64_t) = driver("cuGetProcAddress");
+    void *found = (void *)1;
+    say("no such function", (cudaError_t)get("cuNoSuchFunction", &found, 12000, 0));
+    printf("%s: %s\n", name, found == NULL ? "null" : found == (void *)1 ? "kept" : "found");
+    found = (void *)1;
+    say("too old", (cudaError_t)get("cuInit", &found, 1000, 0));
+    printf("%s: %s\n", name, found == NULL ? "null" : found == (void *)1 ? "kept" : "found");
+    say("found", (cudaError_t)get("cuInit", &found, 12000, 0));
+}
+
 /* ---- names */
 
 static void names(void) {
@@ -595,7 +710,8 @@ int main(void) {
         {"allocations", allocations}, {"registrations", registrations}, {"attributes", attributes},
         {"copies", copies}, {"beyond", beyond}, {"streams", streams}, {"events", events},
         {"host functions", host_functions}, {"captures", captures}, {"names", names},
-        {"threads", threads}, {"driver", driver_calls}, {"pools", pools},
+        {"threads", threads}, {"driver", driver_calls},
+        {"after a fault", after_a_fault}, {"first version", first_version}, {"pools", pools},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         pid_t child = fork();

@@ -43,7 +43,8 @@ extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
     let destroy = || {
         let mut state = Driver::get()?.enter();
         // What waits for its record goes on waiting.
-        state.events.remove(&EventId::of(event)).map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+        let destroyed = state.events.remove(&EventId::of(event));
+        state.check(destroyed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context)
     };
     answer(destroy())
 }

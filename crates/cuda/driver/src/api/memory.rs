@@ -113,12 +113,14 @@ extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
         let driver = Driver::get()?;
         let mut state = driver.enter();
         if address == 0 {
-            return Ok(());
+            return state.check_current();
         }
         let allocation = state.allocations.at(address).map(Arc::clone);
         let is_freed_so = |kind| matches!(kind, Kind::Device | Kind::Managed);
         let allocation = allocation.filter(|allocation| is_freed_so(allocation.kind));
-        let allocation = allocation.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let Some(allocation) = allocation else {
+            return state.check_current().and(Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+        };
         state.check_may_wait()?;
         // Memory of a pool is freed without waiting: the program has to know that its use is over.
         if allocation.pool.is_none() {
@@ -155,13 +157,13 @@ fn free_host(function: &'static str, pointer: *mut c_void, kind: Kind, error: CU
     }
     let freed = state.allocations.remove(address).ok_or(error)?;
     state.forget_allocation(&freed);
-    Ok(())
+    state.check_current()
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CUresult {
     if pointer.is_null() {
-        return answer(Driver::get().map(|_| ()));
+        return answer(Driver::get().and_then(|driver| driver.enter().check_current()));
     }
     answer(free_host("cuMemFreeHost", pointer, Kind::Pinned, CUresult::CUDA_ERROR_INVALID_VALUE))
 }
@@ -265,6 +267,7 @@ unsafe extern "C" fn cuMemGetAddressRange_v2(
 ) -> CUresult {
     let find = || {
         let state = Driver::get()?.enter();
+        state.check_current()?;
         let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
         if !base.is_null() {
             // SAFETY: CUDA's contract: null or valid for a write.

@@ -106,22 +106,15 @@ fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
     Ok(*function as *mut c_void)
 }
 
-/// Finds a function, stores its address, which is null if there is none, and what became of the search, and returns that.
+/// Finds a function; returns its address, which is null if there is none, and what became of the search.
 ///
 /// # Safety
 ///
-/// `name` is null, which is an error, or a C string; `out` is valid for a write, and `status` null or valid too.
-unsafe fn get(
-    name: *const c_char,
-    out: *mut *mut c_void,
-    version: c_int,
-    flags: u64,
-    status: *mut c_uint,
-) -> Result<Query> {
+/// `name` is null, which is an error, or a C string.
+unsafe fn look_up(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut c_void, Query)> {
     const PER_THREAD_DEFAULT_STREAM: u64 = 2;
     const ALL_FLAGS: u64 = 3;
-    let is_known = flags <= ALL_FLAGS && version <= VERSION;
-    if name.is_null() || out.is_null() || !is_known {
+    if name.is_null() || flags > ALL_FLAGS || version > VERSION {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     // SAFETY: the caller promises that it is a C string.
@@ -133,17 +126,10 @@ unsafe fn get(
         );
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
-    let (found, result) = match find(name, version) {
+    Ok(match find(name, version) {
         Ok(found) => (found, Query::CU_GET_PROC_ADDRESS_SUCCESS),
         Err(result) => (ptr::null_mut(), result),
-    };
-    if !status.is_null() {
-        // SAFETY: the caller promises that it is valid.
-        unsafe { put(status, result as c_uint)? };
-    }
-    // SAFETY: the caller promises that it is valid.
-    unsafe { put(out, found)? };
-    Ok(result)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -153,12 +139,15 @@ unsafe extern "C" fn cuGetProcAddress(
     version: c_int,
     flags: u64,
 ) -> CUresult {
-    // SAFETY: CUDA's contract: a C string, and valid for a write.
-    answer(match unsafe { get(name, out, version, flags, ptr::null_mut()) } {
-        // It cannot say what became of the search.
-        Ok(result) if result != Query::CU_GET_PROC_ADDRESS_SUCCESS => Err(CUresult::CUDA_ERROR_NOT_FOUND),
-        result => result.map(|_| ()),
-    })
+    // SAFETY: CUDA's contract: a C string.
+    answer(unsafe { look_up(name, version, flags) }.and_then(|(found, _)| {
+        if found.is_null() {
+            // It cannot say what became of the search, and leaves the pointer alone.
+            return Err(CUresult::CUDA_ERROR_NOT_FOUND);
+        }
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, found) }
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -169,6 +158,9 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     flags: u64,
     status: *mut c_uint,
 ) -> CUresult {
-    // SAFETY: CUDA's contract: a C string, and valid for a write each.
-    answer(unsafe { get(name, out, version, flags, status) }.map(|_| ()))
+    // SAFETY: CUDA's contract: a C string, and valid for a write each, but that the status may be null.
+    answer(unsafe { look_up(name, version, flags) }.and_then(|(found, result)| unsafe {
+        put(out, found)?;
+        if status.is_null() { Ok(()) } else { put(status, result as c_uint) }
+    }))
 }

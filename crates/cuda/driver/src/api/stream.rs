@@ -60,13 +60,15 @@ extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
         if !state.is_own_stream(stream) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
+        let context = state.context_of(stream)?;
         let captured = state.captures.discard(|origin| origin == stream);
         state.close_stream(stream);
+        let result = state.check(context);
         driver.wake(&mut state);
         drop(state);
         // The release of what was captured may call CUDA.
         drop(captured);
-        Ok(())
+        result
     };
     answer(destroy())
 }
