@@ -9,17 +9,24 @@ use std::process::Command;
 /// Set, and not 0, for a program that links no NCCL, whatever features its dependencies enable. Default: features decide.
 pub(crate) const NO_LINK: &str = "LIBNCCL_NO_LINK";
 /// The environment variables that the result depends on. An empty one is as good as none.
-pub(crate) const INPUTS: [&str; 9] = [
+pub(crate) const INPUTS: [&str; 12] = [
     "DOCS_RS",
     NO_LINK,
     "NCCL_LIB_DIR",
     "NCCL_HOME",
+    "NCCL_ROOT",
+    "NCCL_ROOT_DIR",
     "NCCL_STATIC",
     "CUDA_HOME",
+    "CUDA_PATH",
     "PKG_CONFIG",
     "PKG_CONFIG_PATH",
     "PKG_CONFIG_LIBDIR",
 ];
+
+/// The variables that name the prefix of an NCCL that was installed by itself, and of CUDA; the first that is set counts.
+const HOMES: [&str; 3] = ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR"];
+const CUDA_HOMES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 
 /// The directories in which systems keep their libraries.
 const SYSTEM: [&str; 3] = ["/usr/lib64", "/usr/lib", "/usr/local/lib"];
@@ -48,7 +55,7 @@ pub(crate) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Result<(), S
                     libraries of CUDA itself; build with `-C target-feature=-crt-static`, or set LIBNCCL_NO_LINK=1"
             .into());
     }
-    for name in ["NCCL_LIB_DIR", "NCCL_HOME", "CUDA_HOME"] {
+    for name in ["NCCL_LIB_DIR"].into_iter().chain(HOMES).chain(CUDA_HOMES) {
         if let Some(value) = variable(name).filter(|value| Path::new(value).is_relative()) {
             return Err(format!("{name} is {value:?}; expected an absolute path"));
         }
@@ -118,7 +125,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Finds the library in `NCCL_LIB_DIR`, else in `NCCL_HOME`, else in the `defaults`. The static library is used only
+/// Finds the library in `NCCL_LIB_DIR`, else in the first home of NCCL, else in the `defaults`. The static library is used only
 /// if `NCCL_STATIC` is set.
 pub(crate) fn find(
     variable: impl Fn(&str) -> Option<OsString>,
@@ -130,7 +137,8 @@ pub(crate) fn find(
     let library = |directory: &PathBuf| {
         let has = |file| exists(&directory.join(file));
         if is_static {
-            let cuda = variable("CUDA_HOME").map(|home| Path::new(&home).join("lib64"));
+            let cuda = CUDA_HOMES.iter().find_map(|name| variable(name));
+            let cuda = cuda.map(|home| Path::new(&home).join("lib64"));
             has("libnccl_static.a").then(|| Library::Static(directory.clone(), cuda))
         } else if has("libnccl.so") {
             Some(Library::Development(directory.clone()))
@@ -143,10 +151,10 @@ pub(crate) fn find(
 
 /// Returns the directories of the search, and whether the user named them.
 fn searched(variable: impl Fn(&str) -> Option<OsString>, defaults: &[PathBuf]) -> (Vec<PathBuf>, bool) {
-    let path = |name| variable(name).map(PathBuf::from);
+    let path = |name: &str| variable(name).map(PathBuf::from);
     if let Some(directory) = path("NCCL_LIB_DIR") {
         (vec![directory], true)
-    } else if let Some(home) = path("NCCL_HOME") {
+    } else if let Some(home) = HOMES.iter().find_map(|name| path(name)) {
         (vec![home.join("lib"), home.join("lib64")], true)
     } else {
         (defaults.to_vec(), false)
@@ -210,6 +218,6 @@ pub(crate) fn default_directories() -> Vec<PathBuf> {
     let from_pkg_config = pkg_config(&["--variable=libdir", "nccl"]).map(PathBuf::from);
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let multiarch = format!("/usr/lib/{architecture}-linux-gnu").into();
-    let cuda = variable("CUDA_HOME").map(|home| Path::new(&home).join("lib64"));
+    let cuda = CUDA_HOMES.iter().find_map(|name| variable(name)).map(|home| Path::new(&home).join("lib64"));
     from_pkg_config.into_iter().chain([multiarch]).chain(SYSTEM.map(PathBuf::from)).chain(cuda).collect()
 }

@@ -37,7 +37,7 @@ fn static_c_library_and_relative_directory_are_refused() {
     assert_eq!(check(variables(&[("CARGO_CFG_TARGET_FEATURE", "fxsr,sse"), ("CUDA_HOME", "/c")])), Ok(()));
     let problem = check(variables(&[("CARGO_CFG_TARGET_FEATURE", "crt-static,fxsr")])).unwrap_err();
     assert!(problem.contains("`-C target-feature=-crt-static`"), "{problem}");
-    for name in ["NCCL_LIB_DIR", "NCCL_HOME", "CUDA_HOME"] {
+    for name in ["NCCL_LIB_DIR", "NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR", "CUDA_HOME", "CUDA_PATH"] {
         let problem = check(variables(&[(name, "lib")])).unwrap_err();
         assert_eq!(problem, format!("{name} is \"lib\"; expected an absolute path"));
     }
@@ -77,6 +77,10 @@ fn nccl_lib_dir_excludes_other_directories() {
     let environment = [("NCCL_LIB_DIR", "/named"), ("NCCL_HOME", "/home")];
     assert_eq!(found(&environment, &["/usr/lib"], &files), Ok(Library::Runtime("/named".into())));
     assert_eq!(found(&environment[1..], &["/usr/lib"], &files), Ok(Library::Development("/home/lib".into())));
+    for name in ["NCCL_ROOT", "NCCL_ROOT_DIR"] {
+        let environment = [(name, "/home"), ("CUDA_PATH", "/usr")];
+        assert_eq!(found(&environment, &["/usr/lib"], &files), Ok(Library::Development("/home/lib".into())));
+    }
     assert_eq!(found(&[], &["/lib", "/usr/lib"], &files), Ok(Library::Development("/usr/lib".into())));
     let missing = Missing { searched: vec!["/empty".into()], named: true };
     assert_eq!(found(&[("NCCL_LIB_DIR", "/empty")], &["/usr/lib"], &files), Err(missing));

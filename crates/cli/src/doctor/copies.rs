@@ -80,7 +80,10 @@ fn packages(system: &System) -> BTreeSet<PathBuf> {
     }
     prefixes.extend(conda(system));
     let prefixes: BTreeSet<_> = prefixes.into_iter().filter(|prefix| prefix.is_absolute()).collect();
-    let mut folders = BTreeSet::new();
+    // `pip install --target`.
+    let given = system.variable("PYTHONPATH").unwrap_or_default().split(':');
+    let given = given.map(Path::new).filter(|folder| folder.is_absolute() && system.exists(folder));
+    let mut folders: BTreeSet<_> = given.map(|folder| canonical(system, folder)).collect();
     for prefix in prefixes {
         let lib = prefix.join("lib");
         let versions = system.names(&lib).into_iter().filter(|name| name.starts_with("python3"));
@@ -126,11 +129,14 @@ fn folders(system: &System) -> Vec<PathBuf> {
     }
     let list = system.variable("LD_LIBRARY_PATH").unwrap_or_default();
     folders.extend(list.split(':').filter(|folder| folder.starts_with('/')).map(PathBuf::from));
-    for (variable, names) in [("NCCL_HOME", ["lib", "lib64"]), ("CUDA_HOME", ["lib", "lib64"])] {
-        folders.extend(
-            system.variable(variable).into_iter().flat_map(|home| names.map(|lib| Path::new(home).join(lib))),
-        );
+    for variable in ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR", "CUDA_HOME", "CUDA_PATH"] {
+        let home = system.variable(variable).map(Path::new);
+        folders.extend(home.into_iter().flat_map(|home| ["lib", "lib64"].map(|lib| home.join(lib))));
     }
+    let releases =
+        system.children("/opt/nvidia/hpc_sdk").into_iter().flat_map(|folder| system.children(folder));
+    let releases = releases.chain(system.variable("NVHPC_ROOT").map(PathBuf::from));
+    folders.extend(releases.map(|release| release.join("comm_libs/nccl/lib")));
     let toolkits = system.children("/usr/local").into_iter();
     folders.extend(
         toolkits

@@ -301,6 +301,28 @@ fn other_release_in_the_search_path_is_a_warning_and_another_copy_of_the_same_is
 }
 
 #[test]
+fn copies_are_found_wherever_the_search_looks() {
+    let mut machine = Machine::healthy();
+    let places = [
+        ("PYTHONPATH", "/target", "/target/nvidia/nccl/lib/libnccl.so.2"),
+        ("NCCL_ROOT", "/root/nccl", "/root/nccl/lib/libnccl.so.2"),
+        ("NCCL_ROOT_DIR", "/root/dir", "/root/dir/lib64/libnccl.so"),
+        ("CUDA_PATH", "/cuda", "/cuda/lib64/libnccl.so.2"),
+        ("NVHPC_ROOT", "/hpc", "/hpc/comm_libs/nccl/lib/libnccl.so.2"),
+        ("NCCL_DEBUG", "WARN", "/opt/nvidia/hpc_sdk/Linux_x86_64/25.1/comm_libs/nccl/lib/libnccl.so.2"),
+    ];
+    for (variable, value, file) in places {
+        machine.library(file, "2.18.3", "12.2");
+        machine.environment.push((variable, value));
+    }
+    let report = machine.report();
+    let copies = report.sections.iter().find(|section| section.name == "copies").unwrap();
+    for (_, _, file) in places {
+        assert!(copies.findings.iter().any(|finding| finding.text.contains(file)), "{file}: {copies:?}");
+    }
+}
+
+#[test]
 fn file_that_is_not_its_packages_is_a_warning() {
     let machine = Machine::healthy();
     machine.library(IN_SITE, "2.27.7", "12.9");
