@@ -131,8 +131,7 @@ fn own_row(line: &str) -> Option<Row> {
     let fields: Vec<_> = line.split(',').collect();
     fields.first()?.parse::<u64>().ok()?;
     let name = [0, 1, 2].map(|field| fields.get(field).copied().unwrap_or_default().to_owned()).to_vec();
-    let time = |field: usize| fields.get(field)?.parse().ok();
-    Some(Row { name, times: [time(5), time(9)] })
+    Some(Row { name, times: [5, 9].map(|field| time(fields.get(field)?)) })
 }
 
 /// Returns the row of a line of nccl-tests.
@@ -141,9 +140,13 @@ fn other_row(line: &str) -> Option<Row> {
     fields.first()?.parse::<u64>().ok()?;
     // A hypercube has no reduction, which leaves a field out.
     let values = fields.len().checked_sub(8).filter(|values| *values >= 4)?;
-    let time = |field: usize| fields.get(field)?.parse().ok();
     let name = fields[..3].iter().map(|field| (*field).to_owned()).collect();
-    Some(Row { name, times: [time(values), time(values + 4)] })
+    Some(Row { name, times: [values, values + 4].map(|field| time(fields.get(field)?)) })
+}
+
+/// Returns a time that a ratio can be made of.
+fn time(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|time: &f64| time.is_finite() && *time > 0.0)
 }
 
 /// Fails if the rows are not those of the same measurements.
@@ -228,6 +231,13 @@ mod tests {
         let hypercube = "        4000          1000     float              -1     1.50    4.00    6.00       0     2.50    4.00    6.00    N/A";
         assert_eq!(other_row(hypercube), row([Some(1.5), Some(2.5)]));
         assert_eq!(own_row("4000,1000,float,sum,,1.5,4,6,0,,,,"), row([Some(1.5), None]));
+        for odd in ["0", "0.00", "-1.5", "nan", "inf", "N/A", "1e400"] {
+            assert_eq!(
+                own_row(&format!("4000,1000,float,sum,,{odd},4,6,0,2.5,4,6,0")),
+                row([None, Some(2.5)])
+            );
+            assert_eq!(other_row(&text.replace("1.50", odd)), row([None, Some(2.5)]), "{odd}");
+        }
         for line in ["", "# Out of bounds values : 0 OK", "# size", "4000"] {
             assert_eq!(other_row(line), None, "{line}");
         }

@@ -259,6 +259,95 @@ fn other_parameters_and_missing_rows_are_named() {
 }
 
 #[test]
+fn wrong_elements_of_either_side_are_named_and_an_error() {
+    let results = Results::new();
+    for (place, form) in [("out_of_place", ""), ("in_place", ", in place")] {
+        results.write(|result| result["rows"][1][place]["wrong"] = json!(3));
+        let row = format!("64 bytes of float, sum{form}, in b.json: 3 elements");
+        for arguments in ["a.json b.json", "b.json a.json --threshold 0.01"] {
+            let (stdout, stderr) = compare(results.path(), arguments, 1);
+            assert_has(&stdout, &[&format!("# wrong: {row}\n"), "   1.000   "]);
+            assert_eq!(stderr, "error: wrong elements in 1 of the rows: their times are of something else\n");
+        }
+        let (stdout, _) = compare(results.path(), "a.json b.json --json", 1);
+        assert_eq!(json(&stdout)["wrong"], json!([row]));
+        // Those of a row that the other side lacks, too.
+        let mut other = results.result.clone();
+        drop(other["rows"].as_array_mut().expect("rows").remove(1));
+        fs::write(results.path().join("c.json"), other.to_string()).expect("the file is written");
+        compare(results.path(), "c.json b.json", 1);
+    }
+    // Not checked is not wrong.
+    results.write(|result| result["rows"][1]["in_place"]["wrong"] = Value::Null);
+    let (stdout, _) = compare(results.path(), "a.json b.json --json", 0);
+    assert_eq!(json(&stdout)["wrong"], json!([]));
+}
+
+#[test]
+fn row_whose_times_have_no_ratio_is_named() {
+    let results = Results::new();
+    for time in [json!(0), json!(0.0), json!(-1.5), json!(-0.0), json!(1e-320)] {
+        // A ratio beyond all numbers is none.
+        let own = if time == json!(1e-320) { 1e300 } else { 1.0 };
+        let change = |result: &mut Value, time: &Value| {
+            result["rows"][1]["in_place"]["iterations"] = json!([]);
+            result["rows"][1]["in_place"]["time_us"] = time.clone();
+        };
+        let path = results.write(|result| change(result, &json!(own)));
+        fs::rename(&path, results.path().join("c.json")).expect("the file is renamed");
+        results.write(|result| change(result, &time));
+        for arguments in ["c.json b.json", "b.json c.json"] {
+            let (_, stderr) = compare(results.path(), &format!("{arguments} --threshold 0.001"), 1);
+            assert_eq!(stderr, "error: 1 of the rows have no ratio, which could be below 0.001\n");
+            let (stdout, _) = compare(results.path(), arguments, 0);
+            assert_has(
+                &stdout,
+                &["# not compared: 64 bytes of float, sum, in place: no two times above 0\n"],
+            );
+            assert_eq!(printed(&stdout).len(), 5, "{stdout}");
+        }
+    }
+    results.write(|result| {
+        for place in ["out_of_place", "in_place"] {
+            for row in result["rows"].as_array_mut().expect("rows") {
+                row[place]["iterations"] = json!([]);
+                row[place]["time_us"] = json!(0);
+            }
+        }
+    });
+    let (_, stderr) = compare(results.path(), "a.json b.json", 1);
+    let expected =
+        "error: a.json and b.json cannot be compared; 8 bytes of float, sum: no two times above 0\n";
+    assert_eq!(stderr, expected);
+}
+
+#[test]
+fn rows_of_each_cycle_are_compared_with_those_of_the_same() {
+    let folder = TempDir::new().expect("a folder");
+    let mut result = measure(folder.path(), "all_reduce --ranks 2 -b 8 -e 8 -n 5 -N 2");
+    slow_down(&mut result["rows"][1]["in_place"], 4.0);
+    fs::write(folder.path().join("b.json"), result.to_string()).expect("the file is written");
+    let (stdout, _) = compare(folder.path(), "a.json b.json", 0);
+    let ratios: Vec<&str> = printed(&stdout).iter().map(|row| row[4]).collect();
+    assert_eq!(ratios, ["1.000", "1.000", "1.000", "0.250"], "{stdout}");
+    result["rows"].as_array_mut().expect("rows").remove(1);
+    fs::write(folder.path().join("b.json"), result.to_string()).expect("the file is written");
+    let (stdout, _) = compare(folder.path(), "a.json b.json", 0);
+    assert_has(&stdout, &["# not compared: 8 bytes of float, sum, in place, cycle 2, in a.json alone\n"]);
+}
+
+#[test]
+fn statistic_is_the_mean_if_the_iterations_of_a_rank_are_missing() {
+    let results = Results::new();
+    results.write(|result| {
+        drop(result["rows"][2]["in_place"]["iterations"].as_array_mut().expect("iterations").pop());
+    });
+    for arguments in ["a.json b.json", "b.json a.json"] {
+        assert_has(&compare(results.path(), arguments, 0).0, &["# A, B: mean of the loop\n"]);
+    }
+}
+
+#[test]
 fn control_characters_of_a_result_are_escaped() {
     let results = Results::new();
     let evil = |name: &str| json!(format!("{name}\u{1b}[2J\u{9b}\n\u{7f}"));

@@ -124,6 +124,70 @@ fn values_of_any_size_are_drawn() {
 }
 
 #[test]
+fn result_that_is_wrong_or_not_whole_is_labelled() {
+    let folder = TempDir::new().expect("a folder");
+    let folder = folder.path();
+    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 64 -f 8 -n 2 --json=a.json", 0);
+    let mut result = json(&read(&folder.join("a.json")));
+    result["rows"][1]["in_place"]["wrong"] = json!(1);
+    fs::write(folder.join("wrong.json"), result.to_string()).expect("the file is written");
+    result["rows"][1]["in_place"]["wrong"] = json!(null);
+    result["interrupted"] = json!(true);
+    fs::write(folder.join("ended.json"), result.to_string()).expect("the file is written");
+    assert_eq!(bench(folder, "plot a.json wrong.json ended.json -o all.svg", 0), "");
+    let label = |name: &str, mark: &str| {
+        format!("\n{name}: all_reduce float sum, 2 ranks, cpu, out of place{mark}\n</text>")
+    };
+    let labels = [label("a", ""), label("wrong", ", with wrong elements"), label("ended", ", interrupted")];
+    assert_has(&read(&folder.join("all.svg")), &labels.each_ref().map(String::as_str));
+}
+
+#[test]
+fn row_that_cannot_be_drawn_is_named() {
+    let folder = TempDir::new().expect("a folder");
+    let folder = folder.path();
+    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --json=a.json", 0);
+    let measured = json(&read(&folder.join("a.json")));
+    for (change, row) in [
+        (json!({ "bytes": 0 }), "the first: a: 0 bytes of float, "),
+        (json!({ "out_of_place": { "time_us": 0 } }), "the first: a: 64 bytes of float, 0 us, inf GB/s\n"),
+        (
+            json!({ "out_of_place": { "time_us": -2 } }),
+            "the first: a: 64 bytes of float, -2 us, -0.032 GB/s\n",
+        ),
+        (json!({ "out_of_place": { "algbw": 0, "busbw": 1 } }), " us, inf GB/s\n"),
+        (
+            json!({ "out_of_place": null, "in_place": null }),
+            "the first: a: 64 bytes of float, not measured\n",
+        ),
+    ] {
+        let mut result = measured.clone();
+        let planted = &mut result["rows"][1];
+        for (name, value) in change.as_object().expect("an object") {
+            match value.as_object() {
+                Some(fields) => {
+                    planted[name]["iterations"] = json!([]);
+                    fields.iter().for_each(|(field, value)| planted[name][field] = value.clone());
+                }
+                None => planted[name] = value.clone(),
+            }
+        }
+        fs::write(folder.join("a.json"), result.to_string()).expect("the file is written");
+        let stderr = bench(folder, "plot a.json -o own.svg", 0);
+        assert!(stderr.starts_with("warning: no place on logarithmic axes for 1 of the rows, "), "{stderr}");
+        assert_has(&stderr, &[row]);
+        // Nor is there a picture of nothing.
+        result["rows"] = json!([result["rows"][1]]);
+        fs::write(folder.join("a.json"), result.to_string()).expect("the file is written");
+        let stderr = bench(folder, "plot a.json -o own.svg", 1);
+        assert_has(
+            &stderr,
+            &["error: there is nothing to draw; no place on logarithmic axes for 1 of the rows, ", row],
+        );
+    }
+}
+
+#[test]
 fn control_characters_of_a_result_are_escaped() {
     let folder = TempDir::new().expect("a folder");
     let folder = folder.path();

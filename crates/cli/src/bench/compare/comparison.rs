@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 
 use super::side::Side;
@@ -31,8 +31,13 @@ pub(crate) struct Comparison {
     statistic: Statistic,
     threshold: Option<f64>,
     pub(crate) rows: Vec<Ratio>,
-    /// The rows that one side lacks.
+    /// The rows that one side lacks, or has no time of.
     unmatched: Vec<String>,
+    /// The number of those that both sides have.
+    #[serde(skip)]
+    pub(crate) without_ratio: usize,
+    /// The rows with wrong elements: their times are of something else.
+    pub(crate) wrong: Vec<String>,
     geometric_mean: f64,
 }
 
@@ -69,10 +74,13 @@ struct Key {
     op: Option<String>,
     root: Option<usize>,
     in_place: bool,
+    /// The number of such rows before it: each cycle has one.
+    #[serde(skip)]
+    before: usize,
 }
 
 impl Comparison {
-    /// Compares two sides. Fails if they measured another operation or other numbers of ranks, or have no row in common.
+    /// Compares two sides. Fails if they measured another operation or other numbers of ranks, or have no times of one row.
     pub(crate) fn new(one: Side, two: Side, threshold: Option<f64>) -> Result<Self> {
         let (a, b) = (&one.first, &two.first);
         let [name, other] = [&one.name, &two.name];
@@ -89,10 +97,16 @@ impl Comparison {
             b.ranks.len()
         );
         let statistic = Statistic::of(one.rounds().chain(two.rounds()));
-        let mut rows: Vec<Ratio> = vec![];
+        let (mut rows, mut without_time) = (vec![], vec![]);
         let (keys, others) = (keys(a), keys(b));
         for key in keys.iter().filter(|key| others.contains(key)) {
-            rows.extend(Ratio::new(key, statistic, [&one, &two], threshold));
+            match Ratio::new(key, statistic, [&one, &two], threshold) {
+                Some(ratio) => rows.push(ratio),
+                None => without_time.push(format!("{key}: no two times above 0")),
+            }
+        }
+        if let Some(row) = without_time.first().filter(|_| rows.is_empty()) {
+            bail!("{name} and {other} cannot be compared; {row}");
         }
         ensure!(!rows.is_empty(), "{name} and {other} have no row in common");
         let lacks = |keys: &[Key], others: &[Key], name: &str| -> Vec<String> {
@@ -103,6 +117,9 @@ impl Comparison {
         };
         let mut unmatched = lacks(&keys, &others, name);
         unmatched.extend(lacks(&others, &keys, other));
+        let without_ratio = without_time.len();
+        unmatched.extend(without_time);
+        let wrong = wrong(&one, &keys).chain(wrong(&two, &others)).collect();
         let logarithms: f64 = rows.iter().map(|row| row.ratio.ln()).sum();
         Ok(Self {
             schema: SCHEMA,
@@ -115,6 +132,8 @@ impl Comparison {
             geometric_mean: (logarithms / rows.len() as f64).exp(),
             rows,
             unmatched,
+            without_ratio,
+            wrong,
             sides: [describe(&one), describe(&two)],
         })
     }
@@ -141,15 +160,23 @@ fn describe(side: &Side) -> Description {
 }
 
 fn keys(report: &Report) -> Vec<Key> {
-    let key = |row: &Row, in_place| Key {
-        bytes: row.bytes,
-        data_type: row.data_type.clone(),
-        op: row.op.clone(),
-        root: row.root,
-        in_place,
-    };
-    let both = |row| [false, true].map(|in_place| measured(row, in_place).map(|_| key(row, in_place)));
-    report.rows.iter().flat_map(both).flatten().collect()
+    let mut keys: Vec<Key> = vec![];
+    for row in &report.rows {
+        for in_place in [false, true].into_iter().filter(|in_place| measured(row, *in_place).is_some()) {
+            let before = keys.iter().filter(|key| key.is_of(row) && key.in_place == in_place).count();
+            let (data_type, op) = (row.data_type.clone(), row.op.clone());
+            keys.push(Key { bytes: row.bytes, data_type, op, root: row.root, in_place, before });
+        }
+    }
+    keys
+}
+
+/// Returns the rows of a side that have wrong elements.
+fn wrong<'a>(side: &'a Side, keys: &'a [Key]) -> impl Iterator<Item = String> + use<'a> {
+    keys.iter().filter_map(|key| {
+        let wrong: u64 = found(key, side).iter().filter_map(|found| found.measured.wrong).sum();
+        (wrong > 0).then(|| format!("{key}, in {}: {wrong} elements", side.name))
+    })
 }
 
 fn measured(row: &Row, in_place: bool) -> Option<&Measured> {
@@ -229,10 +256,9 @@ impl Found<'_> {
 /// Returns the measurement of a row in each round of a side.
 fn found<'a>(key: &Key, side: &'a Side) -> Vec<Found<'a>> {
     let in_round = |report: &'a Report| {
-        let mut rows = report.rows.iter().filter(|row| {
-            (row.bytes, &row.data_type, &row.op, row.root) == (key.bytes, &key.data_type, &key.op, key.root)
-        });
-        rows.find_map(|row| Some(Found { report, row, measured: measured(row, key.in_place)? }))
+        let rows = report.rows.iter().filter(|row| key.is_of(row));
+        rows.filter_map(|row| Some(Found { report, row, measured: measured(row, key.in_place)? }))
+            .nth(key.before)
     };
     side.rounds().filter_map(in_round).collect()
 }
@@ -253,6 +279,9 @@ impl Display for Comparison {
         }
         for row in &self.unmatched {
             writeln!(f, "# not compared: {}", escapes::in_line(row))?;
+        }
+        for row in &self.wrong {
+            writeln!(f, "# wrong: {}", escapes::in_line(row))?;
         }
         let (round, spread) = if one.rounds > 1 {
             (", in the round with the median ratio", "lowest and highest of the rounds")
@@ -278,7 +307,7 @@ impl Display for Comparison {
             "spread"
         )?;
         for row in &self.rows {
-            let Key { bytes, data_type, op, root, in_place } = &row.key;
+            let Key { bytes, data_type, op, root, in_place, .. } = &row.key;
             let (data_type, op) =
                 (escapes::in_line(data_type), escapes::in_line(op.as_deref().unwrap_or("none")));
             let root = root.map_or_else(|| "-1".into(), |root| root.to_string());
@@ -307,9 +336,17 @@ fn four_digits(bandwidth: f64) -> String {
     format!("{bandwidth:.*}", decimals as usize)
 }
 
+impl Key {
+    /// Returns `true` for the rows of all cycles.
+    fn is_of(&self, row: &Row) -> bool {
+        let Self { bytes, data_type, op, root, .. } = self;
+        (*bytes, data_type, op, *root) == (row.bytes, &row.data_type, &row.op, row.root)
+    }
+}
+
 impl Display for Key {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { bytes, data_type, op, root, in_place } = self;
+        let Self { bytes, data_type, op, root, in_place, before } = self;
         write!(f, "{bytes} bytes of {data_type}")?;
         if let Some(op) = op {
             write!(f, ", {op}")?;
@@ -317,7 +354,10 @@ impl Display for Key {
         if let Some(root) = root {
             write!(f, ", root {root}")?;
         }
-        if *in_place { write!(f, ", in place") } else { Ok(()) }
+        if *in_place {
+            write!(f, ", in place")?;
+        }
+        if *before > 0 { write!(f, ", cycle {}", before + 1) } else { Ok(()) }
     }
 }
 

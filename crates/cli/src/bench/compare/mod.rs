@@ -37,9 +37,17 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     let comparison = Comparison::new(one, two, arguments.threshold)?;
     let text = if arguments.json { comparison.to_json()? } else { comparison.to_string() };
     stdout().write_all(escapes::in_lines(&text).as_bytes())?;
-    let below = comparison.below();
-    match (arguments.threshold, below) {
-        (Some(threshold), 1..) => bail!("{below} of {} ratios are below {threshold}", comparison.rows.len()),
+    if !comparison.wrong.is_empty() {
+        bail!("wrong elements in {} of the rows: their times are of something else", comparison.wrong.len());
+    }
+    let (below, without_ratio) = (comparison.below(), comparison.without_ratio);
+    match arguments.threshold {
+        Some(threshold) if below > 0 => {
+            bail!("{below} of {} ratios are below {threshold}", comparison.rows.len())
+        }
+        Some(threshold) if without_ratio > 0 => {
+            bail!("{without_ratio} of the rows have no ratio, which could be below {threshold}")
+        }
         _ => Ok(ExitCode::SUCCESS),
     }
 }

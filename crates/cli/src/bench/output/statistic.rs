@@ -19,8 +19,14 @@ pub(crate) enum Statistic {
 impl Statistic {
     /// Returns the statistic that all rows of the results have.
     pub(crate) fn of<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Self {
-        let mut measured = reports.into_iter().flat_map(|report| &report.rows).flat_map(Row::measured);
-        if measured.all(|measured| median_iteration(measured).is_some()) { Self::Median } else { Self::Mean }
+        // Without some of the ranks, the longest time is not known.
+        let has_median = |report: &Report| {
+            let mut measured = report.rows.iter().flat_map(Row::measured);
+            measured.all(|measured| {
+                measured.iterations.len() == report.ranks.len() && median_iteration(measured).is_some()
+            })
+        };
+        if reports.into_iter().all(has_median) { Self::Median } else { Self::Mean }
     }
 
     /// Returns the time in microseconds.

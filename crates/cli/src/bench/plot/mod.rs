@@ -35,6 +35,14 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
     let statistic = Statistic::of(reports.iter().map(|(_, report)| report));
     let all = reports.iter().flat_map(|(name, report)| Series::all(name, report, statistic));
     let series: Vec<Series> = all.collect();
+    let omitted = reports.iter().flat_map(|(name, report)| series::omitted(name, report, statistic));
+    let omitted: Vec<String> = omitted.collect();
+    if let Some(first) = omitted.first() {
+        let rows =
+            format!("no place on logarithmic axes for {} of the rows, the first: {first}", omitted.len());
+        ensure!(!series.is_empty(), "there is nothing to draw; {rows}");
+        anstream::eprintln!("warning: {rows}");
+    }
     ensure!(!series.is_empty(), "there is nothing to draw: the results have no rows");
     named_file::write(file, chart::draw(&series, statistic)?.as_bytes())
 }

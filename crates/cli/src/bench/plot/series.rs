@@ -21,10 +21,13 @@ pub(crate) struct Point {
 impl Series {
     /// Returns the lines of a result.
     pub(crate) fn all(name: &str, report: &Report, statistic: Statistic) -> Vec<Self> {
+        let is_wrong = report.rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
+        let wrong = if is_wrong { ", with wrong elements" } else { "" };
+        let interrupted = if report.interrupted { ", interrupted" } else { "" };
         let mut all: Vec<Self> = vec![];
         for row in &report.rows {
             let Some(point) = Point::of(report, row, statistic) else { continue };
-            let label = label(name, report, row);
+            let label = label(name, report, row) + wrong + interrupted;
             match all.iter_mut().find(|series| series.label == label) {
                 Some(series) => series.points.push(point),
                 None => all.push(Self { label, points: vec![point] }),
@@ -34,14 +37,32 @@ impl Series {
     }
 }
 
+/// Returns the rows that have no place on logarithmic axes.
+pub(crate) fn omitted(name: &str, report: &Report, statistic: Statistic) -> impl Iterator<Item = String> {
+    let rows = report.rows.iter().filter(move |row| Point::of(report, row, statistic).is_none());
+    rows.map(move |row| {
+        let Row { bytes, data_type, .. } = row;
+        let figures = Point::new(report, row, statistic).map_or_else(
+            || "not measured".into(),
+            |Point { time_us, bandwidth, .. }| format!("{time_us} us, {bandwidth} GB/s"),
+        );
+        escapes::in_line(&format!("{name}: {bytes} bytes of {data_type}, {figures}")).into_owned()
+    })
+}
+
 impl Point {
-    fn of(report: &Report, row: &Row, statistic: Statistic) -> Option<Self> {
+    fn new(report: &Report, row: &Row, statistic: Statistic) -> Option<Self> {
         let measured = row.measured().next()?;
         let time_us = statistic.time_us(measured);
         let bandwidth = report.bandwidth(row, measured, time_us);
+        Some(Self { bytes: row.bytes as f64, time_us, bandwidth })
+    }
+
+    /// Returns the point of a row, if it can be drawn.
+    fn of(report: &Report, row: &Row, statistic: Statistic) -> Option<Self> {
         let is_drawn = |value: f64| value.is_finite() && value > 0.0;
-        let point = Self { bytes: row.bytes as f64, time_us, bandwidth };
-        (row.bytes > 0 && is_drawn(point.time_us) && is_drawn(bandwidth)).then_some(point)
+        Self::new(report, row, statistic)
+            .filter(|point| [point.bytes, point.time_us, point.bandwidth].into_iter().all(is_drawn))
     }
 }
 
