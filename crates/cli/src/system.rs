@@ -89,12 +89,13 @@ impl System {
     }
 
     /// Returns the limit of a resource of this process, as `/proc/self/limits` names it: the soft and the hard one;
-    /// `None` stands for unlimited.
+    /// `None` stands for unlimited. What is neither a number nor that is no limit that is known.
     pub(crate) fn limit(&self, resource: &str) -> Option<(Option<u64>, Option<u64>)> {
         let limits = self.read("/proc/self/limits")?;
         let rest = limits.lines().find_map(|line| line.strip_prefix(resource))?;
-        let mut values = rest.split_whitespace().map(|value| value.parse().ok());
-        Some((values.next()?, values.next()?))
+        let value = |text: &str| if text == "unlimited" { Some(None) } else { text.parse().ok().map(Some) };
+        let mut values = rest.split_whitespace().map(value);
+        Some((values.next()??, values.next()??))
     }
 
     /// Returns the reason to take this for a container; `None` if there is no sign of one.
@@ -141,5 +142,26 @@ mod tests {
             "{soft:?} {hard:?}"
         );
         assert_eq!(system.limit("Max nothing"), None);
+    }
+
+    #[test]
+    fn limit_that_is_neither_a_number_nor_unlimited_is_unknown() {
+        let root = tempfile::tempdir().unwrap();
+        let system = System::at(root.path(), &[]);
+        assert_eq!(system.limit("Max x"), None);
+        fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        for (text, limit) in [
+            ("Max x  unlimited  unlimited  bytes", Some((None, None))),
+            ("Max x  1  unlimited  bytes", Some((Some(1), None))),
+            ("Max x  0  2", Some((Some(0), Some(2)))),
+            ("Max x  many  unlimited  bytes", None),
+            ("Max x  1  18446744073709551616", None),
+            ("Max x  -1  2", None),
+            ("Max x  1", None),
+            ("Max x", None),
+        ] {
+            fs::write(root.path().join("proc/self/limits"), text).unwrap();
+            assert_eq!(system.limit("Max x"), limit, "{text}");
+        }
     }
 }

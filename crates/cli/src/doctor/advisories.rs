@@ -13,6 +13,9 @@ use crate::nccl_file::Cuda;
 use crate::settings::Settings;
 use crate::system::System;
 
+/// The limit as `/proc/self/limits` names it.
+const STACK: &str = "Max stack size";
+
 static ALL: LazyLock<Vec<Advisory>> =
     LazyLock::new(|| serde_json::from_str(include_str!("advisories.json")).unwrap_or_default());
 
@@ -83,15 +86,14 @@ impl<T> Default for Range<T> {
 }
 
 impl<T: PartialOrd> Range<T> {
-    /// Returns whether it has the value; a range without bounds has every value, and an unknown one too.
-    fn has(&self, value: Option<T>) -> bool {
+    /// Returns whether it has the value; a range without bounds has every value, and an unknown one too. Of others, `None`.
+    fn has(&self, value: Option<T>) -> Option<bool> {
         if self.from.is_none() && self.before.is_none() {
-            return true;
+            return Some(true);
         }
-        value.is_some_and(|value| {
-            self.from.as_ref().is_none_or(|from| value >= *from)
-                && self.before.as_ref().is_none_or(|before| value < *before)
-        })
+        let value = value?;
+        let is_after = self.from.as_ref().is_none_or(|from| value >= *from);
+        Some(is_after && self.before.as_ref().is_none_or(|before| value < *before))
     }
 }
 
@@ -126,25 +128,47 @@ pub(super) struct Situation<'a> {
     pub(super) driver: &'a Driver,
 }
 
+impl Situation<'_> {
+    fn series(&self) -> Option<u32> {
+        self.driver.module.as_ref().and_then(|module| module.split('.').next()?.parse().ok())
+    }
+
+    fn cuda(&self) -> Option<CudaText> {
+        self.driver.cuda.as_ref().and_then(|cuda| cuda.parse().ok()).map(CudaText)
+    }
+
+    /// Returns what conditions ask for, and is not known.
+    fn unknown(&self) -> Vec<&'static str> {
+        let facts = [
+            ("the driver's release", self.series().is_none()),
+            ("the driver's CUDA", self.cuda().is_none()),
+            ("the names of the GPUs", self.driver.models.is_empty()),
+            ("the size of /dev/shm", shared_memory_size(self.system).is_err()),
+            ("the limit of the stack", self.system.limit(STACK).is_none()),
+        ];
+        facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
+    }
+}
+
 impl Advisory {
-    fn holds(&self, situation: &Situation) -> bool {
+    /// Returns whether it holds if what is not known is as the conditions ask, or is not.
+    fn holds(&self, situation: &Situation, if_unknown: bool) -> bool {
         let Situation { release, system, settings, driver } = situation;
-        let series = driver.module.as_ref().and_then(|module| module.split('.').next()?.parse().ok());
-        let cuda = driver.cuda.as_ref().and_then(|cuda| cuda.parse().ok()).map(CudaText);
+        let or = |known: Option<bool>| known.unwrap_or(if_unknown);
+        let is_model = |gpu: &String| driver.models.iter().any(|model| model.contains(gpu));
+        let is_below = |size| Some(shared_memory_size(system).ok()?.is_some_and(|found| found < size));
         let has = |(name, value): (&String, &String)| settings.value(name) == Some(value.as_str());
-        self.releases.has(Some(ReleaseText(*release)))
+        or(self.releases.has(Some(ReleaseText(*release))))
             && self.architecture.as_ref().is_none_or(|architecture| *architecture == system.architecture)
-            && self.gpu.as_ref().is_none_or(|gpu| driver.models.iter().any(|model| model.contains(gpu)))
-            && self.driver.has(series)
-            && self.driver_cuda.has(cuda)
+            && self.gpu.as_ref().is_none_or(|gpu| or((!driver.models.is_empty()).then(|| is_model(gpu))))
+            && or(self.driver.has(situation.series()))
+            && or(self.driver_cuda.has(situation.cuda()))
             && self.setting.iter().all(has)
             && self.setting_present.as_ref().is_none_or(|name| settings.value(name).is_some())
             && !self.unless_setting.iter().any(has)
             && self.path.as_ref().is_none_or(|path| system.exists(path))
-            && self
-                .shared_memory_below
-                .is_none_or(|size| shared_memory_size(system).is_some_and(|found| found < size))
-            && (!self.stack_unlimited || matches!(system.limit("Max stack size"), Some((None, _))))
+            && self.shared_memory_below.is_none_or(|size| or(is_below(size)))
+            && (!self.stack_unlimited || or(system.limit(STACK).map(|(soft, _)| soft.is_none())))
             && (!self.container || system.container().is_some())
             && (!self.numa_node_without_processors || has_numa_node_without_processors(system))
             && (!self.network_without_numa || has_network_without_numa(system))
@@ -179,8 +203,21 @@ fn has_network_without_numa(system: &System) -> bool {
 }
 
 pub(super) fn findings(situation: &Situation) -> Vec<Finding> {
-    let held = ALL.iter().filter(|advisory| advisory.holds(situation));
-    let mut findings: Vec<_> = held.map(|advisory| advisory.finding(situation.release)).collect();
+    let (held, others): (Vec<_>, Vec<_>) = ALL.iter().partition(|advisory| advisory.holds(situation, false));
+    let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(situation.release)).collect();
+    let undecided = others.iter().filter(|advisory| advisory.holds(situation, true));
+    let undecided: Vec<&str> = undecided.map(|advisory| advisory.id.as_str()).collect();
+    if !undecided.is_empty() {
+        findings.push(Finding::warning(
+            format!(
+                "known faults that may concern NCCL {} here, for lack of {}: {}",
+                situation.release,
+                situation.unknown().join(", "),
+                undecided.join(", ")
+            ),
+            "run `nccl doctor` where the job is to run, and as the job does",
+        ));
+    }
     if findings.is_empty() {
         findings.push(Finding::ok(format!(
             "none of {} known faults concerns NCCL {} here",
@@ -214,8 +251,18 @@ mod tests {
         fs::write(place, text).unwrap();
     }
 
-    /// Returns whether the entry holds on a machine made for its conditions, or, if `but`, all but those of the machine.
-    fn holds(advisory: &Advisory, release: Version, but: bool) -> bool {
+    /// A machine that an entry is tried on.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Machine {
+        /// Made for the conditions of the entry.
+        Own,
+        /// The same, of which is not known what may be unknown: it is as this says.
+        Unknown(bool),
+        Other,
+    }
+
+    /// Returns whether the entry holds on a machine.
+    fn holds(advisory: &Advisory, release: Version, machine: Machine) -> bool {
         let root = tempfile::tempdir().unwrap();
         let mut environment = Vec::new();
         let mut driver = Driver {
@@ -229,23 +276,12 @@ mod tests {
             models: vec![],
         };
         let mut system_architecture = "none";
-        if !but {
+        if machine != Machine::Other {
             environment.extend(advisory.setting.iter().map(|(name, value)| (name.as_str(), value.as_str())));
             environment.extend(advisory.setting_present.iter().map(|name| (name.as_str(), "1")));
-            driver.models.extend(advisory.gpu.clone());
-            let series = advisory.driver.from.or(advisory.driver.before.map(|before| before - 1));
-            driver.module = series.map(|series| format!("{series}.10"));
-            let cuda = advisory.driver_cuda.from.as_ref().map(|from| from.0.to_string());
-            driver.cuda = cuda.or(advisory.driver_cuda.before.as_ref().map(|_| "11.0".into()));
             system_architecture = advisory.architecture.as_deref().unwrap_or("x86_64");
             if let Some(path) = &advisory.path {
                 write(root.path(), path, "");
-            }
-            if advisory.shared_memory_below.is_some() {
-                write(root.path(), "proc/self/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n");
-            }
-            if advisory.stack_unlimited {
-                write(root.path(), "proc/self/limits", "Max stack size  unlimited  unlimited  bytes\n");
             }
             if advisory.container {
                 write(root.path(), ".dockerenv", "");
@@ -257,19 +293,33 @@ mod tests {
                 write(root.path(), "sys/class/infiniband/mlx5_0/device/numa_node", "-1\n");
             }
         }
+        if machine == Machine::Own {
+            driver.models.extend(advisory.gpu.clone());
+            let series = advisory.driver.from.or(advisory.driver.before.map(|before| before - 1));
+            driver.module = series.map(|series| format!("{series}.10"));
+            let cuda = advisory.driver_cuda.from.as_ref().map(|from| from.0.to_string());
+            driver.cuda = cuda.or(advisory.driver_cuda.before.as_ref().map(|_| "11.0".into()));
+            if advisory.shared_memory_below.is_some() {
+                write(root.path(), "proc/self/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n");
+            }
+            if advisory.stack_unlimited {
+                write(root.path(), "proc/self/limits", "Max stack size  unlimited  unlimited  bytes\n");
+            }
+        }
         let mut system = System::at(root.path(), &environment);
         system.architecture = system_architecture.into();
         let settings = Settings::read(&system);
-        advisory.holds(&Situation { release, system: &system, settings: &settings, driver: &driver })
+        let situation = Situation { release, system: &system, settings: &settings, driver: &driver };
+        advisory.holds(&situation, machine == Machine::Unknown(true))
     }
 
     #[test]
     fn each_entry_holds_for_its_example_and_not_for_a_good_release() {
         for advisory in all() {
             let id = &advisory.id;
-            assert!(holds(&advisory, advisory.bad.0, false), "{id}");
+            assert!(holds(&advisory, advisory.bad.0, Machine::Own), "{id}");
             if let Some(good) = &advisory.good {
-                assert!(!holds(&advisory, good.0, false), "{id}: {}", good.0);
+                assert!(!holds(&advisory, good.0, Machine::Own), "{id}: {}", good.0);
             }
             let has_conditions = advisory.architecture.is_some()
                 || advisory.gpu.is_some()
@@ -284,9 +334,32 @@ mod tests {
                 || advisory.container
                 || advisory.numa_node_without_processors
                 || advisory.network_without_numa;
-            assert_eq!(holds(&advisory, advisory.bad.0, true), !has_conditions, "{id} on another machine");
+            let on_another = holds(&advisory, advisory.bad.0, Machine::Other);
+            assert_eq!(on_another, !has_conditions, "{id} on another machine");
             assert!(has_conditions || advisory.good.is_some(), "{id} holds everywhere");
         }
+    }
+
+    #[test]
+    fn entry_whose_conditions_are_not_known_is_undecided() {
+        let mut undecided = 0;
+        for advisory in all() {
+            let id = &advisory.id;
+            let may_be_unknown = advisory.gpu.is_some()
+                || advisory.driver.from.or(advisory.driver.before).is_some()
+                || advisory.driver_cuda.from.is_some()
+                || advisory.driver_cuda.before.is_some()
+                || advisory.shared_memory_below.is_some()
+                || advisory.stack_unlimited;
+            let release = advisory.bad.0;
+            assert!(holds(&advisory, release, Machine::Unknown(true)), "{id}");
+            assert_eq!(holds(&advisory, release, Machine::Unknown(false)), !may_be_unknown, "{id}");
+            if let Some(good) = &advisory.good {
+                assert!(!holds(&advisory, good.0, Machine::Unknown(true)), "{id}: {}", good.0);
+            }
+            undecided += usize::from(may_be_unknown);
+        }
+        assert!(undecided >= 10, "{undecided}");
     }
 
     #[test]
@@ -305,7 +378,7 @@ mod tests {
     #[test]
     fn newest_release_without_special_conditions_has_none() {
         for advisory in all() {
-            assert!(!holds(&advisory, Version::new(2, 32, 3), true), "{}", advisory.id);
+            assert!(!holds(&advisory, Version::new(2, 32, 3), Machine::Other), "{}", advisory.id);
         }
     }
 }

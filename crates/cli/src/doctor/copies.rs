@@ -38,12 +38,15 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
         packages(system).iter().flat_map(|folder| of_packages(system, folder)).collect();
     let copies: Vec<_> =
         on_machine(system).into_iter().filter(|copy| Some(&copy.path) != chosen.as_ref()).collect();
-    let loaded = library.and_then(|library| library.file.version);
+    // One in the program has no file of its own, beside which others were a mistake.
+    let loaded = library.filter(|library| library.path.is_some());
+    let loaded = loaded.and_then(|library| library.file.version.or(library.version.parse().ok()));
     for copy in &copies {
-        let other = copy.file.version.is_some() && loaded.is_some() && copy.file.version != loaded;
-        findings.push(if other {
+        let differs = loaded.is_some() && copy.file.version != loaded;
+        findings.push(if differs {
+            let other = if copy.file.version.is_some() { "another release" } else { "another copy" };
             Finding::warning(
-                format!("another release: {}", copy.text()),
+                format!("{other}: {}", copy.text()),
                 "remove it, or make all programs of a job use one file: ranks of different releases do not connect",
             )
         } else {

@@ -44,6 +44,8 @@ pub(super) fn findings(system: &System, settings: &Settings, driver: &Driver) ->
     }
     if findings.is_empty() {
         let gpus = on_bus.len();
+        // Each machine has one; a kernel may not show it.
+        let numa_nodes = if numa_nodes == 0 { "unknown".into() } else { numa_nodes.to_string() };
         findings.push(Finding::ok(format!("GPUs on the PCI bus: {gpus}; NUMA nodes: {numa_nodes}")));
     }
     findings

@@ -32,14 +32,21 @@ pub(super) fn findings(system: &System, settings: &Settings, rdma: bool) -> Vec<
     found.into_iter().flatten().collect()
 }
 
-/// Returns the size of /dev/shm; `None` if it has no limit of its own, which `/proc/self/mounts` shows.
-pub(super) fn shared_memory_size(system: &System) -> Option<u64> {
-    let mounts = system.read("/proc/self/mounts")?;
+/// Returns the size of /dev/shm, which `/proc/self/mounts` shows; `None` if it has no limit of its own. Fails with the reason why it
+/// is not known.
+pub(super) fn shared_memory_size(system: &System) -> Result<Option<u64>, String> {
+    let mounts = system.read("/proc/self/mounts").ok_or("/proc/self/mounts cannot be read")?;
     let options = mounts.lines().rev().find_map(|line| {
         let mut fields = line.split(' ').skip(1);
         (fields.next()? == "/dev/shm").then(|| fields.nth(1))?
-    })?;
-    let size = options.split(',').find_map(|option| option.strip_prefix("size="))?;
+    });
+    let size = options
+        .and_then(|options| options.split(',').find_map(|option| option.strip_prefix("size=")))
+        .map(|size| bytes(size).ok_or_else(|| format!("/proc/self/mounts has size={size}; expected bytes")));
+    size.transpose()
+}
+
+fn bytes(size: &str) -> Option<u64> {
     let (number, unit) = match size.as_bytes().last()? {
         b'k' => (&size[..size.len() - 1], 1 << 10),
         b'm' => (&size[..size.len() - 1], MIB),
@@ -58,7 +65,13 @@ fn shared_memory(system: &System, settings: &Settings) -> Option<Finding> {
             advice,
         ));
     }
-    let size = shared_memory_size(system);
+    let size = match shared_memory_size(system) {
+        Ok(size) => size,
+        Err(problem) => {
+            let text = format!("/dev/shm: its size is not known, as {problem}");
+            return Some(Finding::warning(text, "look at it: `df -h /dev/shm`"));
+        }
+    };
     let used: u64 = system
         .children("/dev/shm")
         .iter()
@@ -88,9 +101,11 @@ fn in_mib(bytes: u64) -> String {
 }
 
 fn locked_memory(system: &System, rdma: bool) -> Option<Finding> {
-    let Some((Some(soft), _)) = system.limit("Max locked memory") else {
-        return Some(Finding::ok("locked memory: unlimited"));
+    let Some((soft, _)) = system.limit("Max locked memory") else {
+        let text = "locked memory: /proc/self/limits does not say how much, and RDMA devices need it";
+        return rdma.then(|| Finding::warning(text, "look at the limit: `ulimit -l`"));
     };
+    let Some(soft) = soft else { return Some(Finding::ok("locked memory: unlimited")) };
     let shown = format!("locked memory: {} KiB at most", soft >> 10);
     if !rdma {
         return Some(Finding::ok(format!("{shown}; there is no RDMA device that would need more")));
@@ -141,30 +156,38 @@ fn control_group(system: &System, controller: &str) -> Option<PathBuf> {
     Some(if system.exists(&folder) { folder } else { mount })
 }
 
-/// Reads the limit of the group or of the nearest one above that has one, and the use there.
+/// Returns what is found in the folder of the group or of the nearest one above.
+fn nearest<T>(system: &System, controller: &str, find: impl Fn(&Path) -> Option<T>) -> Option<T> {
+    let folder = control_group(system, controller)?;
+    folder.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).find_map(find)
+}
+
+/// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known.
 fn limit_of_group(
     system: &System,
     controller: &str,
     limits: [&str; 2],
     uses: [&str; 2],
-) -> Option<(u64, u64)> {
-    let folder = control_group(system, controller)?;
+) -> Option<(u64, Option<u64>)> {
     let number = |folder: &Path, names: [&str; 2]| {
         names.iter().find_map(|name| system.line(folder.join(name))?.parse::<u64>().ok())
     };
-    folder.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).find_map(|folder| {
+    nearest(system, controller, |folder| {
         // Version 1 has a number beyond all memory for "unlimited".
         let limit = number(folder, limits).filter(|limit| *limit < 1 << 60)?;
-        Some((limit, number(folder, uses).unwrap_or(0)))
+        Some((limit, number(folder, uses)))
     })
 }
 
 fn threads(system: &System) -> Option<Finding> {
     let (limit, used) =
         limit_of_group(system, "pids", ["pids.max", "pids.max"], ["pids.current", "pids.current"])?;
-    let text = format!("threads of the control group: {used} of {limit}");
-    Some(if limit.saturating_sub(used) < FEW_THREADS {
+    let shown = used.map_or_else(|| "an unknown number".into(), |used| used.to_string());
+    let text = format!("threads of the control group: {shown} of {limit}");
+    Some(if limit.saturating_sub(used.unwrap_or(0)) < FEW_THREADS {
         Finding::warning(text, "raise the limit: TasksMax of the service, or `--pids-limit` of the container")
+    } else if used.is_none() {
+        Finding::warning(text, "look at pids.current of the group")
     } else {
         Finding::ok(text)
     })
@@ -174,7 +197,8 @@ fn memory(system: &System) -> Option<Finding> {
     let (limits, uses) =
         (["memory.max", "memory.limit_in_bytes"], ["memory.current", "memory.usage_in_bytes"]);
     let (limit, used) = limit_of_group(system, "memory", limits, uses)?;
-    let text = format!("memory of the control group: {} of {}", in_mib(used), in_mib(limit));
+    let used = used.map_or_else(|| "an unknown part".into(), in_mib);
+    let text = format!("memory of the control group: {used} of {}", in_mib(limit));
     Some(if limit < LITTLE_MEMORY {
         Finding::warning(text, "give the job more memory: each rank needs some hundred MiB on the host")
     } else {
@@ -183,10 +207,11 @@ fn memory(system: &System) -> Option<Finding> {
 }
 
 fn processors(system: &System) -> Option<Finding> {
-    let folder = control_group(system, "cpu")?;
-    let line = system.line(folder.join("cpu.max"))?;
-    let (quota, period) = line.split_once(' ')?;
-    let (quota, period) = (quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?);
+    let (quota, period) = nearest(system, "cpu", |folder| {
+        let line = system.line(folder.join("cpu.max"))?;
+        let (quota, period) = line.split_once(' ')?;
+        Some((quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?))
+    })?;
     let text = format!("processors of the control group: {:.1}", quota / period);
     Some(if quota < period {
         Finding::warning(

@@ -1,6 +1,6 @@
 //! The port of NCCL's RAS, at which a running job answers questions.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
 use std::thread;
@@ -21,14 +21,17 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     }
     let address = settings.value("NCCL_RAS_ADDR").unwrap_or(DEFAULT);
     let advice = "give each job a port of its own by NCCL_RAS_ADDR=localhost:PORT";
-    let Some(addresses) = resolve(address) else {
+    let Some(addresses) = resolve(address).filter(|addresses| !addresses.is_empty()) else {
         return vec![Finding::warning(
             format!("no address of {address}; expected a host of this network and a port, such as {DEFAULT}"),
             advice,
         )];
     };
-    let state = addresses.iter().map(ask).max().unwrap_or(State::Free);
-    vec![match state {
+    vec![match addresses.iter().map(ask).max().unwrap_or(State::Unknown) {
+        State::Unknown => Finding::warning(
+            format!("{address} cannot be reached, so it is not known whether it is free"),
+            advice,
+        ),
         State::Free => Finding::ok(format!("{address} is free")),
         State::Ras => {
             Finding::ok(format!("a job of NCCL answers at {address}: `nccl ras --addr {address}` asks it"))
@@ -55,13 +58,19 @@ fn resolve(address: &str) -> Option<Vec<SocketAddr>> {
 /// The state of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
+    /// Neither a connection nor a refusal.
+    Unknown,
     Free,
     Silent,
     Ras,
 }
 
 fn ask(address: &SocketAddr) -> State {
-    let Ok(mut stream) = TcpStream::connect_timeout(address, LIMIT) else { return State::Free };
+    let mut stream = match TcpStream::connect_timeout(address, LIMIT) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return State::Free,
+        Err(_) => return State::Unknown,
+    };
     let mut answer = [0; 16];
     let asked = stream
         .set_read_timeout(Some(LIMIT))
@@ -106,6 +115,16 @@ mod tests {
         assert!(other.level == Level::Warning && other.text.contains("does not answer as"), "{other:?}");
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         assert_eq!(at("NCCL_RAS_ADDR", &free), Finding::ok(format!("{free} is free")));
+    }
+
+    #[test]
+    fn address_that_cannot_be_reached_is_not_called_free() {
+        for address in ["255.255.255.255:9", "[ff0e::1%1]:9", "[2001:db8::1]:9"] {
+            let unknown = at("NCCL_RAS_ADDR", address);
+            assert_eq!(unknown.level, Level::Warning, "{unknown:?}");
+        }
+        let text = "255.255.255.255:9 cannot be reached, so it is not known whether it is free";
+        assert_eq!(at("NCCL_RAS_ADDR", "255.255.255.255:9").text, text);
     }
 
     #[test]

@@ -323,6 +323,33 @@ fn copies_are_found_wherever_the_search_looks() {
 }
 
 #[test]
+fn copy_of_an_unknown_release_is_a_warning() {
+    let copy = "/usr/lib/x86_64-linux-gnu/libnccl.so.2";
+    let unknown = |machine: &mut Machine| write_library(&machine.place(copy), b"no release");
+    one(unknown, "copies", Level::Warning, &format!("another copy: {copy} (of an unknown release)"));
+    // Nor is another one known to be the same as a library whose file does not tell its release.
+    let release = |version: &str, path: Option<&str>| {
+        let machine = Machine::healthy();
+        machine.library(copy, "2.31.1", "12.9");
+        let library = Library {
+            path: path.map(Into::into),
+            source: "LIBNCCL_PATH".into(),
+            version: version.into(),
+            cuda: None,
+            memory: "host".into(),
+            unique_id: Check { ok: true, problem: None },
+            missing_functions: Vec::new(),
+            other_loaded_libraries: Vec::new(),
+            file: NcclFile::default(),
+        };
+        bad(&machine.examine(Search::found(library)), "copies").len()
+    };
+    let path = Some("/opt/libnccl.so.2");
+    // Those are the copy and that of the Python package.
+    assert_eq!((release("2.30.7", path), release("2.31.1", path), release("2.30.7", None)), (2, 1, 0));
+}
+
+#[test]
 fn file_that_is_not_its_packages_is_a_warning() {
     let machine = Machine::healthy();
     machine.library(IN_SITE, "2.27.7", "12.9");
@@ -359,7 +386,12 @@ fn machine_without_a_driver_is_a_problem() {
         ..machine.driver
     };
     let report = machine.report();
-    assert_finds(&report, &[("driver", Level::Problem, "libcuda.so.1: not found")]);
+    let undecided = "known faults that may concern NCCL 2.32.3 here, for lack of the driver's release, the driver's CUDA: \
+                     p2p-hang-driver-560, cuda-graph-memory";
+    assert_finds(
+        &report,
+        &[("driver", Level::Problem, "libcuda.so.1: not found"), ("advisories", Level::Warning, undecided)],
+    );
     assert!(bad(&report, "driver")[0].advice.as_ref().unwrap().contains("--gpus all"));
 }
 
@@ -382,6 +414,12 @@ fn one(change: impl FnOnce(&mut Machine), section: &str, level: Level, text: &st
 fn each_limit_that_is_too_low_is_found() {
     let write =
         |path: &'static str, text: &'static str| move |machine: &mut Machine| machine.write(path, text);
+    let limit = |line: &'static str| {
+        move |machine: &mut Machine| {
+            let others = fs::read_to_string(machine.place("/proc/self/limits")).unwrap();
+            machine.write("/proc/self/limits", &format!("{line}\n{others}"));
+        }
+    };
     let warning = |change: &dyn Fn(&mut Machine), text| one(change, "limits", Level::Warning, text);
     warning(&write("/proc/self/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n"), "/dev/shm: 64 MiB");
     warning(
@@ -393,28 +431,71 @@ fn each_limit_that_is_too_low_is_found() {
         "/dev/shm: 900 MiB of 1024 MiB are in use; files of NCCL: 1",
     );
     warning(&|machine| machine.remove("/dev/shm"), "there is no /dev/shm");
-    warning(
-        &write("/proc/self/limits", "Max open files            1024  2048  files\n"),
-        "open files: 1024, and 2048 at most",
-    );
+    warning(&limit("Max open files  1024  2048  files"), "open files: 1024, and 2048 at most");
     one(
-        write("/proc/self/limits", "Max locked memory         65536  65536  bytes\n"),
+        limit("Max locked memory         65536  65536  bytes"),
         "limits",
         Level::Problem,
         "locked memory: 64 KiB at most",
     );
-    warning(
-        &write("/proc/self/limits", "Max locked memory         1073741824  1073741824  bytes\n"),
-        "locked memory",
-    );
+    warning(&limit("Max locked memory  1073741824  1073741824  bytes"), "locked memory: 1048576 KiB");
     let group = "/sys/fs/cgroup/user.slice";
     for (file, text, expected) in [
-        ("memory.max", "536870912", "memory of the control group: 0 MiB of 512 MiB"),
-        ("pids.max", "100", "threads of the control group: 0 of 100"),
+        ("memory.max", "536870912", "memory of the control group: an unknown part of 512 MiB"),
+        ("pids.max", "100", "threads of the control group: an unknown number of 100"),
         ("cpu.max", "50000 100000", "processors of the control group: 0.5"),
     ] {
         warning(&|machine| machine.write(&format!("{group}/{file}"), text), expected);
+        // The group itself may have none.
+        let above = |machine: &mut Machine| {
+            machine.write("/proc/self/cgroup", "0::/user.slice/job\n");
+            machine.write(&format!("{group}/{file}"), text);
+            machine
+                .write(&format!("{group}/job/{file}"), if file == "cpu.max" { "max 100000" } else { "max" });
+        };
+        warning(&above, expected);
     }
+}
+
+#[test]
+fn limit_that_is_not_known_is_not_taken_for_none() {
+    let warning = |change: &dyn Fn(&mut Machine), text: &str| one(change, "limits", Level::Warning, text);
+    let mounts = |machine: &mut Machine| fs::remove_file(machine.place("/proc/self/mounts")).unwrap();
+    warning(&mounts, "/dev/shm: its size is not known, as /proc/self/mounts cannot be read");
+    for size in ["many", "", "-1k", "k", "99999999999999999999", "99999999999999g"] {
+        let mounts = |machine: &mut Machine| {
+            machine.write("/proc/self/mounts", &format!("shm /dev/shm tmpfs rw,size={size} 0 0\n"));
+        };
+        warning(
+            &mounts,
+            &format!("/dev/shm: its size is not known, as /proc/self/mounts has size={size}; expected"),
+        );
+    }
+    for locked in ["", "Max locked memory  many  many  bytes", "Max locked memory"] {
+        let locked = |machine: &mut Machine| {
+            machine
+                .write("/proc/self/limits", &format!("{locked}\nMax stack size  8388608  8388608  bytes\n"));
+        };
+        warning(&locked, "locked memory: /proc/self/limits does not say how much");
+    }
+    let threads = |file: &'static str, text: &'static str| {
+        move |machine: &mut Machine| {
+            let group = "/sys/fs/cgroup/user.slice";
+            machine.write(&format!("{group}/pids.max"), "1000\n");
+            machine.write(&format!("{group}/{file}"), text);
+        }
+    };
+    warning(&threads("pids.other", ""), "threads of the control group: an unknown number of 1000");
+    warning(&threads("pids.current", "many"), "threads of the control group: an unknown number of 1000");
+    warning(&threads("pids.current", "900"), "threads of the control group: 900 of 1000");
+    let mut machine = Machine::healthy();
+    threads("pids.current", "0")(&mut machine);
+    assert_finds(&machine.report(), &[]);
+    let machine = Machine::healthy();
+    machine.remove("/sys/devices/system/node");
+    let report = machine.report();
+    let devices = &report.sections.iter().find(|section| section.name == "devices").unwrap().findings;
+    assert_eq!(devices[..], [Finding::ok("GPUs on the PCI bus: 8; NUMA nodes: unknown")]);
 }
 
 #[test]
