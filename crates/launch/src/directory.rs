@@ -47,12 +47,14 @@ pub(super) fn read(directory: &Path, job: &Job) -> Result<(Announcement, String)
     let path = file(directory, job);
     let (bytes, age) = read_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let announcement = Announcement::parse(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok((announcement, format!("{}, written {} s ago", path.display(), age.as_secs())))
+    // The clock of a file server may be ahead, by which an old file would seem new.
+    let written = age.map_or_else(|| "in the future".into(), |age| format!("{} s ago", age.as_secs()));
+    Ok((announcement, format!("{}, written {written}", path.display())))
 }
 
-/// Returns the first bytes of a file, one more than an announcement may have, and its age. Others may have put anything
-/// there.
-fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
+/// Returns the first bytes of a file, one more than an announcement may have, and its age; `None` if its time is yet to come. Others
+/// may have put anything there.
+fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(target_os = "linux")]
@@ -70,7 +72,7 @@ fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
     }
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok((bytes, metadata.modified()?.elapsed().unwrap_or_default()))
+    Ok((bytes, metadata.modified()?.elapsed().ok()))
 }
 
 /// The start of the names of directories that rank 0 creates.
@@ -146,6 +148,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::sync::mpsc;
     use std::thread;
+    use std::time::SystemTime;
 
     use libnccl_test_support::random_inputs::{Random, inputs};
 
@@ -211,6 +214,22 @@ mod tests {
             }
             is_done.store(true, Relaxed);
         });
+    }
+
+    #[test]
+    fn announcement_of_the_future_does_not_seem_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(folder.path(), &JOB);
+        let announcement = Announcement { nonce: [1; 16], port: 7, hosts: vec!["node1".into()] };
+        fs::write(&path, announcement.to_string()).unwrap();
+        let hour = Duration::from_secs(3600);
+        for (time, written) in
+            [(SystemTime::now() - hour, "3600 s ago"), (SystemTime::now() + hour, "in the future")]
+        {
+            File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            let (_, text) = read(folder.path(), &JOB).unwrap();
+            assert_eq!(text, format!("{}, written {written}", path.display()));
+        }
     }
 
     #[test]
