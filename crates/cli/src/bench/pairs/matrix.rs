@@ -50,10 +50,10 @@ pub(crate) struct Link {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Rank {
     rank: usize,
-    /// The median of its latencies.
-    latency_us: f64,
+    /// The median of its latencies; `None` if none of its links has been measured.
+    latency_us: Option<f64>,
     /// The median of its bandwidths, both ways.
-    bandwidth: f64,
+    bandwidth: Option<f64>,
     /// The elements that it sent and that arrived changed.
     wrong: u64,
     /// Set if its median latency or bandwidth is worse than that of all links by the factor 4.
@@ -86,6 +86,8 @@ impl Pairs {
         let all = || links.iter().flatten().flatten();
         let latency = median(all().map(|link| link.latency_us));
         let bandwidth = median(all().map(|link| link.bandwidth));
+        let is_slower =
+            |one: Option<f64>, other| one.zip(other).is_some_and(|(one, other)| one > SLOW * other);
         let rank = |rank: usize| {
             let (row, column) =
                 (links[rank].iter().flatten(), links.iter().filter_map(|row| row[rank].as_ref()));
@@ -98,8 +100,7 @@ impl Pairs {
                 bandwidth: own_bandwidth,
                 wrong: row.clone().map(|link| link.wrong).sum(),
                 is_slow: links.len() > 2
-                    && both().next().is_some()
-                    && (own_latency > SLOW * latency || own_bandwidth < bandwidth / SLOW),
+                    && (is_slower(own_latency, latency) || is_slower(bandwidth, own_bandwidth)),
             }
         };
         self.ranks = (0..links.len()).map(rank).collect();
@@ -180,16 +181,17 @@ impl Display for Pairs {
         for (from, to, link) in self.each().filter(|(_, _, link)| link.wrong > 0) {
             writeln!(f, "# rank {from} to {to}: {} wrong", elements(link.wrong))?;
         }
-        let (bandwidth, latency) = (
+        let figures = |bandwidth: Option<f64>, latency_us: Option<f64>| {
+            let [bandwidth, latency_us] = [bandwidth, latency_us].map(|median| median.unwrap_or(f64::NAN));
+            format!("{bandwidth:.3} GB/s and {latency_us:.2} us")
+        };
+        let all = figures(
             median(self.each().map(|link| link.2.bandwidth)),
             median(self.each().map(|link| link.2.latency_us)),
         );
-        for Rank { rank, latency_us, bandwidth: own, .. } in self.ranks.iter().filter(|rank| rank.is_slow) {
-            writeln!(
-                f,
-                "# rank {rank} is slow: the median of its links is {own:.3} GB/s and {latency_us:.2} us, that of all \
-                 {bandwidth:.3} GB/s and {latency:.2} us"
-            )?;
+        for Rank { rank, latency_us, bandwidth, .. } in self.ranks.iter().filter(|rank| rank.is_slow) {
+            let own = figures(*bandwidth, *latency_us);
+            writeln!(f, "# rank {rank} is slow: the median of its links is {own}, that of all {all}")?;
         }
         Ok(())
     }
@@ -199,9 +201,43 @@ fn elements(number: u64) -> String {
     if number == 1 { "1 element".into() } else { format!("{number} elements") }
 }
 
-/// Returns the median, the upper one of two; 0 without values.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+/// Returns the median, the upper one of two.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{Link, Pairs};
+
+    #[test]
+    fn rank_without_a_measured_link_has_no_median_and_is_not_slow() {
+        let link = |latency_us| Link {
+            latency_us,
+            median_latency_us: latency_us,
+            bandwidth: 1.0,
+            median_bandwidth: 1.0,
+            wrong: 0,
+            first_wrong: None,
+        };
+        let mut pairs = Pairs::new("2.32.3".into(), "cpu".into(), "threads".into(), 8, 1, 4);
+        for (from, to, latency_us) in [(0, 1, 1.0), (1, 0, 3.0)] {
+            pairs.links[from][to] = Some(link(latency_us));
+        }
+        pairs.judge();
+        let ranks: Value = serde_json::to_value(&pairs).unwrap()["ranks"].take();
+        for (rank, latency_us, bandwidth) in
+            [(0, json!(3.0), json!(1.0)), (1, json!(3.0), json!(1.0)), (2, json!(null), json!(null))]
+        {
+            let judged = json!({
+                "rank": rank, "latency_us": latency_us, "bandwidth": bandwidth, "wrong": 0, "is_slow": false,
+            });
+            assert_eq!(ranks[rank], judged);
+        }
+        assert!(!pairs.to_string().contains("is slow"), "{pairs}");
+    }
 }
