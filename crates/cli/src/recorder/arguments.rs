@@ -13,7 +13,8 @@ A job that runs is asked with the signal that its variable LIBNCCL_RECORDER_SIGN
 
 Exit status:
   0    All ranks called the same operations
-  1    They did not, or a recording cannot be read; one in a folder is named, and the others are compared
+  1    They did not, or the recordings have no communicator; or one cannot be read: one in a folder is named, and the others
+       are compared
   2    Invalid command line
   141  The reader of the output closed it";
 

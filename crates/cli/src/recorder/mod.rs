@@ -58,7 +58,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     if let Some(file) = &arguments.html {
         named_file::write(file, timeline::page(&jobs, &findings, &left_out).as_bytes())?;
     }
-    let is_sound = findings.is_empty() && !lacks_some;
+    let is_sound = findings.is_empty() && !lacks_some && !jobs.is_empty();
     let code = if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let communicators = jobs
         .iter()
@@ -86,7 +86,11 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
             Some(findings) => findings.iter().try_for_each(|finding| write!(out, "  {finding}"))?,
             None => {
                 let last = job.ranks.values().map(recording::Rank::last_collective).max().unwrap_or(0);
-                writeln!(out, "  all ranks agree, up to collective {last}")?;
+                let first = job.ranks.values().map(recording::Rank::first_collective).max();
+                match first.filter(|first| *first > 1) {
+                    Some(first) => writeln!(out, "  all ranks agree, from collective {first} to {last}")?,
+                    None => writeln!(out, "  all ranks agree, up to collective {last}")?,
+                }
             }
         }
     }

@@ -237,7 +237,7 @@ fn recordings_without_a_communicator_are_said_to_have_none() {
         "nccl": "2.32.3", "communicators": [],
     });
     fs::write(folder.path().join("rank0.json"), recording.to_string()).unwrap();
-    let (text, _) = run(nccl("recorder diff").arg(folder.path()), 0);
+    let (text, _) = run(nccl("recorder diff").arg(folder.path()), 1);
     assert_eq!(text, "the recordings have no communicator\n");
 }
 
@@ -245,8 +245,10 @@ fn recordings_without_a_communicator_are_said_to_have_none() {
 fn operations_that_rings_have_lost_are_not_missed() {
     let long = Some((1..=9).map(|number| done(number, "all_reduce")).collect());
     let short = Some((7..=9).map(|number| done(number, "all_reduce")).collect());
-    let (findings, _) = diff(&[("c0", vec![long, short])]);
+    let (findings, text) = diff(&[("c0", vec![long, short])]);
     assert!(findings.is_empty(), "{findings:?}");
+    // Nor called equal.
+    assert_has(&text, &["  all ranks agree, from collective 7 to 9\n"]);
 }
 
 #[test]
