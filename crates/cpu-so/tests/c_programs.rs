@@ -3,7 +3,7 @@
 //! The programs are compiled against the header of this repository and linked with the shared object under
 //! NCCL's name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -164,8 +164,100 @@ fn every_c_program_has_a_test() {
         .map(|name| name.into_string().expect("a file's name"))
         .filter(|name| name.ends_with(".c") || name.ends_with(".cpp"))
         .collect();
-    assert_eq!(found, SOURCES.iter().map(ToString::to_string).collect());
+    assert_eq!(found, SOURCES.iter().chain(&["accepts.c"]).map(ToString::to_string).collect());
 }
+
+/// A call of `accepts.c`: the code that the CPU implementation returns, and the one of NCCL 2.32.3.
+struct Accepted {
+    cpu: String,
+    nccl: String,
+    /// Where the latter comes from.
+    source: String,
+}
+
+/// Returns the calls by their names. `{a|b}` in a name of the table stands for one call with each.
+fn accepted() -> BTreeMap<String, Accepted> {
+    let mut calls = BTreeMap::new();
+    for row in include_str!("c/accepts.tsv").lines().filter(|line| !line.starts_with('#')) {
+        let fields: Vec<&str> = row.split('\t').collect();
+        let [names, cpu, nccl, source, reason] = fields[..] else { panic!("not five fields: {row}") };
+        assert_eq!(cpu == nccl, reason.is_empty(), "a difference has a reason: {row}");
+        let mut names = vec![names.to_owned()];
+        while names[0].contains('{') {
+            let expand = |name: &String| {
+                let (start, rest) = name.split_once('{').expect("a brace");
+                let (all, end) = rest.split_once('}').expect("a closing brace");
+                all.split('|').map(|one| format!("{start}{one}{end}")).collect::<Vec<_>>()
+            };
+            names = names.iter().flat_map(expand).collect();
+        }
+        for name in names {
+            let [cpu, nccl, source] = [cpu, nccl, source].map(str::to_owned);
+            let before = calls.insert(name, Accepted { cpu, nccl, source });
+            assert!(before.is_none(), "a call is twice in the table: {row}");
+        }
+    }
+    calls
+}
+
+/// Makes the calls of `accepts.c` with a library. Returns the code and the error's text of each.
+fn make_calls(library: &Path) -> BTreeMap<String, [String; 2]> {
+    let program = Program::compile("accepts.c");
+    let mut command = Command::new(program.folder.path().join("program"));
+    command.arg(library).env_remove("NCCL_DEBUG").env("LD_LIBRARY_PATH", program.folder.path());
+    let printed = run_tool(&mut command);
+    let call = |line: &str| {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [name, code, text] = fields[..] else { panic!("not three fields: {line}") };
+        (name.to_owned(), [code.to_owned(), text.to_owned()])
+    };
+    printed.lines().map(call).collect()
+}
+
+#[test]
+fn every_call_is_accepted_or_refused_as_the_table_says() {
+    let (table, made) = (accepted(), make_calls(&shared_object("nccl_cpu")));
+    let mut wrong = vec![];
+    for (name, [code, text]) in &made {
+        match table.get(name) {
+            None => wrong.push(format!("{name}: {code}, and not in the table")),
+            Some(Accepted { cpu, .. }) if cpu != code => {
+                wrong.push(format!("{name}: {code}, expected {cpu}; {text}"));
+            }
+            Some(_) => {}
+        }
+    }
+    wrong.extend(
+        table.keys().filter(|name| !made.contains_key(*name)).map(|name| format!("{name}: not made")),
+    );
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), table.len(), wrong.join("\n"));
+}
+
+/// Compares the table with a real NCCL, as far as that answers: without a GPU, whatever needs one is code 1.
+#[test]
+#[ignore = "needs a real NCCL 2.32.3, named by LIBNCCL_TEST_LIBRARY"]
+fn nccl_accepts_and_refuses_as_the_table_says() {
+    let library =
+        std::env::var_os("LIBNCCL_TEST_LIBRARY").expect("LIBNCCL_TEST_LIBRARY names an NCCL library");
+    let (table, made) = (accepted(), make_calls(Path::new(&library)));
+    let (mut compared, mut wrong) = (0, vec![]);
+    for (name, [code, text]) in &made {
+        let Some(Accepted { nccl, source, .. }) = table.get(name) else { continue };
+        if code == "1" && source != NO_GPU {
+            continue;
+        }
+        compared += 1;
+        if nccl != code {
+            wrong.push(format!("{name}: {code}, expected {nccl}; {text}"));
+        }
+    }
+    eprintln!("compared: {compared} of {}; the others need a GPU", table.len());
+    let least = table.values().filter(|call| call.source == NO_GPU).count();
+    assert!(compared >= least && wrong.is_empty(), "{} of {compared}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The source of the calls that a real NCCL answers without a GPU.
+const NO_GPU: &str = "run";
 
 /// Returns the names of the functions that `nccl.h` declares.
 fn functions_of_header() -> BTreeSet<String> {

@@ -15,14 +15,16 @@ use crate::shm::layout::MAX_RANKS;
 ///
 /// # Safety
 ///
-/// `config` is NULL or points to as many bytes as its first field, `size`, says, and at least to that and `magic`.
+/// `config` is NULL or points to as many bytes as its first field, `size`, says, and at least to that.
 pub(super) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<Config>> {
     if config.is_null() {
         return Ok(None);
     }
+    const LEAST: usize = offset_of!(ncclConfig_t, version);
     // SAFETY: the caller's contract. The struct may be an older and shorter one, so no reference is made to it.
-    let (size, magic) = unsafe { ((*config).size, (*config).magic) };
-    if magic != NCCL_API_MAGIC || size < offset_of!(ncclConfig_t, cgaClusterSize) {
+    let size = unsafe { (*config).size };
+    // SAFETY: as above, and `size` covers it.
+    if size < LEAST || unsafe { (*config).magic } != NCCL_API_MAGIC {
         return Err(Error::argument("the config was not initialized with NCCL_CONFIG_INITIALIZER"));
     }
     // Fields that the caller's struct lacks stay unset. Fields that this one lacks are ignored.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::CStr;
+use std::ptr;
 
 use libnccl::sys::{NCCL_API_MAGIC, ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclResult_t};
 
@@ -13,22 +14,38 @@ use crate::diag::error::{Error, Result};
 const MIN_KEY: usize = 32;
 
 pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
-    // SAFETY: NULL or a config, the C declaration's contract.
-    guard(|| unsafe { config.as_ref() }.map_or(Ok(()), set))
+    // SAFETY: the C declaration's contract.
+    guard(|| unsafe { set(config) })
 }
 
-fn set(config: &ncclEncryptionConfig_t) -> Result {
+/// Sets the encryption, if a config says so.
+///
+/// # Safety
+///
+/// `config` is NULL or points to as many bytes as its first field, `size`, says, and at least to that and `magic`.
+unsafe fn set(config: *const ncclEncryptionConfig_t) -> Result {
     const NONE: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE.0 as i64;
     const PSK: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK.0 as i64;
 
-    if config.magic != NCCL_API_MAGIC {
+    if config.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's contract. The struct may be shorter, so it is not made a reference.
+    let (size, magic) = unsafe { ((*config).size, (*config).magic) };
+    if magic != NCCL_API_MAGIC {
         return Err(Error::argument(format!(
-            "the magic of the encryption's configuration is {:#x} and has to be {NCCL_API_MAGIC:#x}: start from \
-             NCCL_ENCRYPTION_CONFIG_INITIALIZER",
-            config.magic
+            "the magic of the encryption's configuration is {magic:#x} and has to be {NCCL_API_MAGIC:#x}: start from \
+             NCCL_ENCRYPTION_CONFIG_INITIALIZER"
         )));
     }
-    match config.mode.into() {
+    // What the caller's struct lacks is unset, as in NCCL.
+    let mut complete = ncclEncryptionConfig_t::initializer();
+    // SAFETY: both have so many bytes, which are those of numbers and pointers, or padding.
+    unsafe {
+        let bytes = size.min(size_of::<ncclEncryptionConfig_t>());
+        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
+    }
+    match complete.mode.into() {
         NONE => {
             debug::info(Subsystem::Bootstrap, || {
                 "Encryption: none, as ranks connect through Unix sockets".into()
@@ -36,9 +53,9 @@ fn set(config: &ncclEncryptionConfig_t) -> Result {
             Ok(())
         }
         PSK => {
-            check_not_null(config.psk, "the pre-shared key")?;
+            check_not_null(complete.psk, "the pre-shared key")?;
             // SAFETY: a terminated string, the C declaration's contract.
-            let length = unsafe { CStr::from_ptr(config.psk) }.count_bytes();
+            let length = unsafe { CStr::from_ptr(complete.psk) }.count_bytes();
             if length < MIN_KEY {
                 return Err(Error::argument(format!(
                     "the pre-shared key has {length} bytes and has to have {MIN_KEY} or more"

@@ -26,18 +26,19 @@ pub(super) unsafe extern "C" fn ncclGroupEnd() -> ncclResult_t {
 pub(super) unsafe extern "C" fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t {
     guard(|| {
         // Even if the rest fails, the group has ended.
-        let estimate = group::simulate()?;
+        let Some(estimate) = group::simulate()? else { return Ok(()) };
         if simInfo.is_null() {
             return Ok(());
         }
         // SAFETY: not NULL, so a struct of some release, the C declaration's contract.
-        let (size, magic) = unsafe { ((*simInfo).size, (*simInfo).magic) };
-        if magic != SIM_INFO_MAGIC || size <= offset_of!(ncclSimInfo_t, estimatedTime) {
-            return Err(Error::argument(format!(
-                "the simulation's magic is {magic:#x} and its size {size}: start from NCCL_SIM_INFO_INITIALIZER"
-            )));
+        let size = unsafe { (*simInfo).size };
+        // SAFETY: as above, and `size` covers it.
+        if size < offset_of!(ncclSimInfo_t, version) || unsafe { (*simInfo).magic } != SIM_INFO_MAGIC {
+            return Err(Error::argument(
+                "the simulation's info was not initialized with NCCL_SIM_INFO_INITIALIZER",
+            ));
         }
-        if let Some(estimate) = estimate {
+        if estimate > 0.0 && size >= offset_of!(ncclSimInfo_t, estimatedTime) + size_of::<f32>() {
             // SAFETY: as above, and `size` covers it.
             unsafe { (*simInfo).estimatedTime = estimate };
         }

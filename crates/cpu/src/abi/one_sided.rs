@@ -18,6 +18,7 @@ use crate::cuda::driver::Stream;
 use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::ReadBuf;
+use crate::shm::layout::SIGNALS;
 
 pub(super) unsafe extern "C" fn ncclPutSignal(
     localbuff: *const c_void,
@@ -45,13 +46,12 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
                 part.length()
             ))
         })?;
-        if bytes > 0 {
-            check_not_null(localbuff, "the local buffer")?;
-            if !communicator.windows().contain(localbuff.addr(), bytes) {
-                return Err(Error::argument(format!(
-                    "the local buffer, {bytes} bytes at {localbuff:p}, is not inside a window of this rank"
-                )));
-            }
+        check_not_null(localbuff, "the local buffer")?;
+        if !communicator.windows().contain(localbuff.addr(), bytes) {
+            return Err(Error::argument(format!(
+                "the local buffer, {bytes} bytes at {localbuff:p}, is not inside a window of this rank with \
+                 NCCL_WIN_COLL_SYMMETRIC"
+            )));
         }
         let local = match communicator.driver() {
             Some(driver) if bytes > 0 => driver.resolve("the local buffer", localbuff.addr(), bytes)?,
@@ -96,17 +96,17 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
     guard_operation("ncclWaitSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
-        let number = usize::try_from(nDesc)
-            .map_err(|_| Error::argument(format!("invalid number of signals to wait for: {nDesc}")))?;
-        let mut all = vec![];
-        if number > 0 {
-            check_not_null(signalDescs, "the signal descriptors")?;
-            // SAFETY: the C declaration's contract: as many entries.
-            let descriptions = unsafe { slice::from_raw_parts(signalDescs, number) };
-            all.reserve_exact(number);
-            for description in descriptions {
-                all.push(awaited(&communicator, context.state.ranks(), description)?);
-            }
+        let number = usize::try_from(nDesc).ok().filter(|number| *number > 0).ok_or_else(|| {
+            Error::argument(format!(
+                "invalid number of signals to wait for: {nDesc}, it has to be at least 1"
+            ))
+        })?;
+        check_not_null(signalDescs, "the signal descriptors")?;
+        // SAFETY: the C declaration's contract: as many entries.
+        let descriptions = unsafe { slice::from_raw_parts(signalDescs, number) };
+        let mut all = Vec::with_capacity(number);
+        for description in descriptions {
+            all.push(awaited(&communicator, context.state.ranks(), description)?);
         }
         check_signals(&communicator)?;
         group::run(&communicator, context, Queue::Wait, 0, WaitSignals(all), Stream::new(stream))
@@ -120,7 +120,9 @@ fn awaited(
 ) -> Result<AwaitedSignal> {
     let ncclWaitSignalDesc_t { opCnt, peer, sigIdx, ctx } = *description;
     let count = u64::try_from(opCnt)
-        .map_err(|_| Error::argument(format!("invalid opCnt {opCnt}: it cannot be negative")))?;
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| Error::argument(format!("invalid opCnt {opCnt}: it has to be at least 1")))?;
     let (peer, index) = (check_rank(peer, ranks, "peer")?, signal_index(communicator, sigIdx, ctx)?);
     Ok(AwaitedSignal { peer, index, count })
 }
@@ -154,7 +156,14 @@ fn signal_index(communicator: &Communicator, sigIdx: c_int, ctx: c_int) -> Resul
     };
     let context = inside("ctx", ctx, "numRmaCtx", config.contexts)?;
     let signal = inside("sigIdx", sigIdx, "numRmaSig", config.signals)?;
-    Ok(context * config.signals as usize + signal)
+    let index = context * config.signals as usize + signal;
+    if index < SIGNALS {
+        return Ok(index);
+    }
+    Err(Error::argument(format!(
+        "sigIdx {sigIdx} of ctx {ctx} is signal {index} of a rank, with numRmaSig {} in the config, and there are {SIGNALS} here",
+        config.signals
+    )))
 }
 
 /// Checks that signals can be used: NCCL prepares them with the first window.

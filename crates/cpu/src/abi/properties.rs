@@ -68,7 +68,7 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
 /// Checks what the caller has put into the struct.
 fn check(magic: u32, version: u32) -> Result {
     if magic != NCCL_API_MAGIC {
-        return Err(Error::argument(format!(
+        return Err(Error::usage(format!(
             "invalid magic {magic:#x} of the properties: start from NCCL_COMM_PROPERTIES_INITIALIZER"
         )));
     }
@@ -129,7 +129,7 @@ mod tests {
         with_communicator(|comm| {
             let full = ncclCommProperties_t::initializer(NCCL_VERSION_CODE);
             for (magic, version, expected) in [
-                (0, NCCL_VERSION_CODE, ncclResult_t::ncclInvalidArgument),
+                (0, NCCL_VERSION_CODE, ncclResult_t::ncclInvalidUsage),
                 (NCCL_API_MAGIC, NCCL_VERSION_CODE + 1, ncclResult_t::ncclInvalidUsage),
                 (NCCL_API_MAGIC, 0, ncclResult_t::ncclInvalidUsage),
             ] {

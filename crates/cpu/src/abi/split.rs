@@ -2,6 +2,7 @@
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::c_int;
+use std::ptr;
 
 use libnccl::sys::{NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclConfig_t, ncclResult_t};
 
@@ -27,6 +28,8 @@ pub(super) unsafe extern "C" fn ncclCommSplit(
             )));
         }
         parent.check_parent()?;
+        // Without a child there is nothing to configure: NCCL does not read it then.
+        let config = if color == NCCL_SPLIT_NOCOLOR { ptr::null_mut() } else { config };
         // SAFETY: the C declaration's contract.
         unsafe { create_child(parent, newcomm, config, InitKind::Split { color, key }) }
     })

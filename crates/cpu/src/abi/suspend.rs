@@ -10,12 +10,16 @@ use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
 use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::suspend::{Resume, Suspend};
-use crate::diag::error::Error;
+use crate::diag::error::{Error, Progress};
 use crate::shm::call_context::CallContext;
 
 pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) -> ncclResult_t {
     guard_in_group("ncclCommSuspend", || {
         let communicator = handle::get(comm)?;
+        if flags == 0 {
+            // Nothing to suspend, which NCCL accepts.
+            return communicator.check_ready().map(|_| Progress::Done);
+        }
         let context = communicator.check_exclusive()?;
         if flags.cast_unsigned() != NCCL_SUSPEND_MEM {
             return Err(Error::argument(format!(

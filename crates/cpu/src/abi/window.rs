@@ -31,7 +31,8 @@ pub(super) unsafe extern "C" fn ncclCommRegister(
         let communicator = handle::get(comm)?;
         communicator.check_operable()?;
         check_not_null(handle, "the handle")?;
-        check_buffer(buff, size)?;
+        check_not_null(buff, "the buffer")?;
+        check_end(buff, size)?;
         if let Some(driver) = communicator.driver() {
             driver.resolve("the buffer to register", buff.addr(), size)?;
         }
@@ -45,7 +46,12 @@ pub(super) unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mu
     guard(|| {
         let communicator = handle::get(comm)?;
         communicator.check_idle()?;
-        communicator.registrations().remove(handle.addr())
+        // A registration that NCCL skips, as NCCL_LOCAL_REGISTER=0 says, returns NULL.
+        if handle.is_null() {
+            return Ok(());
+        }
+        let removed = communicator.registrations().remove(handle.addr());
+        removed.map_err(|Error { text, .. }| Error::usage(text))
     })
 }
 
@@ -121,7 +127,14 @@ pub(super) unsafe extern "C" fn ncclWinGetUserPtr(
 
 fn check_buffer(buffer: *const c_void, size: usize) -> Result {
     check_not_null(buffer, "the buffer")?;
-    if size == 0 || buffer.addr().checked_add(size).is_none() {
+    if size == 0 {
+        return Err(Error::argument("invalid buffer size 0: it has to be at least 1"));
+    }
+    check_end(buffer, size)
+}
+
+fn check_end(buffer: *const c_void, size: usize) -> Result {
+    if buffer.addr().checked_add(size).is_none() {
         return Err(Error::argument(format!("invalid buffer size {size} at {buffer:p}")));
     }
     Ok(())
@@ -139,6 +152,12 @@ fn flags(flags: c_int) -> Result<u32> {
             "invalid winFlags {bits:#x}: NCCL_WIN_COLL_SYMMETRIC cannot be combined with NCCL_WIN_GIN_ONLY or \
              NCCL_WIN_CFT_COUNTED"
         )));
+    }
+    if bits & NCCL_WIN_CFT_COUNTED != 0 {
+        return Err(Error::argument(
+            "NCCL_WIN_CFT_COUNTED needs counted writes, which there are not: see cftCountedSupport of \
+             ncclCommProperties_t",
+        ));
     }
     Ok(bits)
 }

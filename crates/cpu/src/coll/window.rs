@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
+
 use crate::coll::call_header::ControlCall;
 use crate::coll::control_allgather::control_allgather;
 use crate::diag::debug::{self, Subsystem};
@@ -36,6 +38,7 @@ pub(crate) struct Window {
     parts: Vec<(MappedRange, WindowId)>,
     /// The address of this rank's own part, as the caller passed it.
     start: usize,
+    flags: u32,
     /// Lists this rank's own part as memory that others may write.
     _memory: Arc<WindowMemory>,
 }
@@ -80,7 +83,7 @@ impl Window {
         let id = state.open_window(rank);
         let parts = Self::exchange(context, part, id).await;
         if let Ok(Some(parts)) = parts {
-            return Ok(Some(Self { rank, parts, start, _memory: memory }));
+            return Ok(Some(Self { rank, parts, start, flags: part.flags, _memory: memory }));
         }
         // Another rank may have created its window, and put into it.
         if let Some(id) = id {
@@ -155,6 +158,10 @@ impl Window {
             return Ok(());
         }
         Err(Error::usage(format!("rank {rank} has deregistered its part of the window")))
+    }
+
+    pub(crate) fn is_symmetric(&self) -> bool {
+        self.flags & NCCL_WIN_COLL_SYMMETRIC != 0
     }
 
     /// Returns the address that this rank passed.

@@ -6,7 +6,6 @@ use std::ops::RangeInclusive;
 use libnccl::sys::{NCCL_CONFIG_UNDEF_INT, ncclConfig_t};
 
 use crate::diag::error::{Error, Result};
-use crate::shm::layout::SIGNALS;
 
 /// The fields of `ncclConfig_t` that have an effect, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,10 +36,11 @@ impl Config {
     pub(crate) fn new(config: &ncclConfig_t, name: Option<String>) -> Result<Self> {
         const SWITCH: RangeInclusive<c_int> = 0..=1;
         const POSITIVE: RangeInclusive<c_int> = 1..=c_int::MAX;
-        // The release from which on a field counts, and its valid values.
+        const COUNT: RangeInclusive<c_int> = 0..=c_int::MAX;
+        // The version from which on a field counts, and its valid values, as NCCL has them.
         let fields = [
             ("blocking", 21400, config.blocking, SWITCH),
-            ("cgaClusterSize", 0, config.cgaClusterSize, 0..=8),
+            ("cgaClusterSize", 21700, config.cgaClusterSize, COUNT),
             ("minCTAs", 21700, config.minCTAs, POSITIVE),
             ("maxCTAs", 21700, config.maxCTAs, POSITIVE),
             ("splitShare", 0, config.splitShare, SWITCH),
@@ -48,17 +48,17 @@ impl Config {
             ("CTAPolicy", 22700, config.CTAPolicy, 0..=3),
             ("shrinkShare", 22700, config.shrinkShare, SWITCH),
             ("nvlsCTAs", 22700, config.nvlsCTAs, POSITIVE),
-            ("nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, POSITIVE),
+            ("nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, 1..=64),
             ("nvlinkCentricSched", 22800, config.nvlinkCentricSched, SWITCH),
             ("graphUsageMode", 22900, config.graphUsageMode, 0..=2),
-            ("numRmaCtx", 22900, config.numRmaCtx, POSITIVE),
+            ("numRmaCtx", 22900, config.numRmaCtx, COUNT),
             ("maxP2pPeers", 23000, config.maxP2pPeers, POSITIVE),
             ("graphStreamOrdering", 23005, config.graphStreamOrdering, SWITCH),
             ("launchOrderImplicit", 23100, config.launchOrderImplicit, SWITCH),
-            ("numRmaSig", 23100, config.numRmaSig, POSITIVE),
+            ("numRmaSig", 23100, config.numRmaSig, COUNT),
             ("rmaEagerInit", 23100, config.rmaEagerInit, SWITCH),
             ("hostCftMode", 23100, config.hostCftMode, 1..=3),
-            ("nvlsHostMode", 23100, config.nvlsHostMode, 0..=c_int::MAX),
+            ("nvlsHostMode", 23100, config.nvlsHostMode, COUNT),
         ];
         let set = |name: &str| {
             let known = fields.iter().find(|(known, ..)| *known == name);
@@ -81,12 +81,6 @@ impl Config {
         }
         let contexts = set("numRmaCtx").unwrap_or(1);
         let signals = set("numRmaSig").unwrap_or(1);
-        if contexts.checked_mul(signals).is_none_or(|all| all > SIGNALS as c_int) {
-            return Err(Error::argument(format!(
-                "invalid config: numRmaCtx {contexts} times numRmaSig {signals} is more than the {SIGNALS} \
-                 signals that a rank has here"
-            )));
-        }
         Ok(Self {
             blocking: set("blocking") != Some(0),
             contexts,
@@ -150,8 +144,8 @@ mod tests {
     #[test]
     fn value_out_of_range_is_refused_by_name() {
         assert_eq!(
-            checked(|config| config.cgaClusterSize = 9),
-            Err("invalid config value 9 of cgaClusterSize: it has to be in 0..=8".into())
+            checked(|config| config.nChannelsPerNetPeer = 65),
+            Err("invalid config value 65 of nChannelsPerNetPeer: it has to be in 1..=64".into())
         );
         assert_eq!(
             checked(|config| config.splitShare = -1),
@@ -163,7 +157,5 @@ mod tests {
         );
         assert!(checked(|config| config.nvlsHostMode = 4).unwrap_err().contains("ncclNvlsHostMode_t"));
         assert!(checked(|config| config.nvlsHostMode = c_int::MAX).is_ok());
-        assert!(checked(|config| config.numRmaSig = 17).unwrap_err().contains("the 16 signals"));
-        assert!(checked(|config| (config.numRmaCtx, config.numRmaSig) = (i32::MAX, 2)).is_err());
     }
 }

@@ -74,8 +74,8 @@ pub(crate) fn end() -> Result<Progress> {
     }
 }
 
-/// Leaves a group without running it. The outermost group returns the estimated time in microseconds, or `None` if it is
-/// empty.
+/// Leaves a group without running it. The outermost group returns the estimated time in microseconds, 0 if it is empty;
+/// the others return `None`.
 pub(crate) fn simulate() -> Result<Option<f32>> {
     let Some(group) = leave("ncclGroupSimulateEnd")? else { return Ok(None) };
     if let Some(error) = group.error {
@@ -84,8 +84,7 @@ pub(crate) fn simulate() -> Result<Option<f32>> {
     if !group.inits.is_empty() {
         return Err(Error::usage("a group that creates communicators cannot be simulated"));
     }
-    let estimate = group.operations.iter().map(QueuedOperation::estimate).reduce(|sum, time| sum + time);
-    Ok(estimate)
+    Ok(Some(group.operations.iter().map(QueuedOperation::estimate).sum()))
 }
 
 /// Leaves a group, and returns it if it was the outermost.

@@ -68,9 +68,9 @@ impl Windows {
         self.any_registered.load(Relaxed)
     }
 
-    /// Returns `true` if `length` bytes at `start` are in this rank's part of a window.
+    /// Returns `true` if `length` bytes at `start` are in this rank's part of a symmetric window.
     pub(crate) fn contain(&self, start: usize, length: usize) -> bool {
-        self.registry.any(|window| window.contains(start, length))
+        self.registry.any(|window| window.is_symmetric() && window.contains(start, length))
     }
 }
 

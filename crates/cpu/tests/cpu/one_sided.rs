@@ -17,7 +17,7 @@ use libnccl::sys::{
 };
 
 fn register(comm: ncclComm_t, memory: &Memory, win: *mut ncclWindow_t) -> ncclResult_t {
-    nccl!(ncclCommWindowRegister(comm, memory.start.cast(), memory.bytes(), win, 0))
+    nccl!(ncclCommWindowRegister(comm, memory.start.cast(), memory.bytes(), win, 1))
 }
 
 /// Puts the elements of `from` into `peer`'s part of a window, from element `to` on.
@@ -128,6 +128,20 @@ fn signal_index_or_context_out_of_range_is_invalid_argument() {
 }
 
 #[test]
+fn signals_beyond_those_that_a_rank_has_are_refused_when_used() {
+    let _alone = alone();
+    let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
+    (config.numRmaCtx, config.numRmaSig, config.rmaEagerInit) = (i32::MAX, 5, 1);
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, common::unique_id(), 0, &mut config)), OK);
+    assert_eq!(signal(0, 0, 3, comm), OK);
+    for (index, context) in [(1, 3), (0, 4), (4, i32::MAX - 1)] {
+        assert_eq!(signal(0, index, context, comm), ARGUMENT);
+        assert_last_error("with numRmaSig 5 in the config, and there are 16 here");
+    }
+    Comm(comm).destroy();
+}
+
+#[test]
 fn put_and_signal_with_invalid_arguments_fail() {
     let _alone = alone();
     let (comms, memories, windows) = with_windows(Mode::Group, 2, 1024);
@@ -169,15 +183,16 @@ fn put_and_signal_with_invalid_arguments_fail() {
     assert_last_error("overlaps with the destination");
     assert_eq!(put(mine, 8, 2, 0, win, 0, 0, 0, 0, comm), OK, "to itself, at the same address");
     assert_eq!(put(mine, 8, 2, 0, win, 32, 0, 0, 0, comm), OK, "to itself, adjacent");
-    // A put of no elements needs no buffer, but raises the signal.
-    assert_eq!(put(ptr::null(), 0, 2, 1, win, 8192, 0, 0, 0, comm), OK);
+    // A put of no elements raises the signal.
+    assert_eq!(put(ptr::null(), 0, 2, 1, win, 8192, 0, 0, 0, comm), ARGUMENT);
+    assert_eq!(put(mine, 0, 2, 1, win, 8192, 0, 0, 0, comm), OK);
     assert_eq!(wait(&mut [description(2, 0)], comms[1].0), OK);
 
     assert_eq!(nccl!(ncclSignal(1, 0, 0, 7, comm, STREAM)), ARGUMENT);
     assert_eq!(nccl!(ncclSignal(2, 0, 0, 0, comm, STREAM)), ARGUMENT);
     assert_eq!(nccl!(ncclWaitSignal(-1, ptr::null_mut(), comm, STREAM)), ARGUMENT);
     assert_eq!(nccl!(ncclWaitSignal(1, ptr::null_mut(), comm, STREAM)), ARGUMENT);
-    assert_eq!(nccl!(ncclWaitSignal(0, ptr::null_mut(), comm, STREAM)), OK, "no signals to wait for");
+    assert_eq!(nccl!(ncclWaitSignal(0, ptr::null_mut(), comm, STREAM)), ARGUMENT, "no signals to wait for");
     assert_eq!(wait(&mut [description(-1, 0)], comm), ARGUMENT);
     assert_eq!(wait(&mut [description(1, 2)], comm), ARGUMENT);
     comms.into_iter().for_each(Comm::destroy);

@@ -68,9 +68,8 @@ fn config_with_invalid_field_is_invalid_argument() {
         change(&mut config);
         initialise(&mut config)
     };
-    assert_eq!(with(|config| config.cgaClusterSize = 9), ARGUMENT);
-    assert_last_error("invalid config value 9 of cgaClusterSize: it has to be in 0..=8");
-    assert_eq!(with(|config| config.numRmaCtx = 17), ARGUMENT);
+    assert_eq!(with(|config| config.nChannelsPerNetPeer = 65), ARGUMENT);
+    assert_last_error("invalid config value 65 of nChannelsPerNetPeer: it has to be in 1..=64");
     assert_eq!(with(|config| (config.numRmaCtx, config.numRmaSig) = (4, 4)), OK);
     assert_eq!(with(|config| config.size = 0), ARGUMENT);
     // As from the header of NCCL 2.14: fields after `blocking` are ignored.
