@@ -32,6 +32,8 @@ fn create(new: impl FnOnce() -> NewCommunicator, call: impl FnOnce() -> ncclResu
 /// The configuration is null or valid, as for NCCL.
 unsafe fn name(config: *const ncclConfig_t) -> Option<String> {
     const END: usize = offset_of!(ncclConfig_t, commName) + size_of::<*const c_char>();
+    /// The first version with a name: an older program may leave anything in its place.
+    const SINCE: u32 = 22700;
     // SAFETY: the caller guarantees it. All releases of the struct begin with these fields.
     let (size, magic) = unsafe {
         (config.as_ref().map(|_| (&raw const (*config).size).read())?, (&raw const (*config).magic).read())
@@ -39,10 +41,12 @@ unsafe fn name(config: *const ncclConfig_t) -> Option<String> {
     if size < END || magic != NCCL_API_MAGIC {
         return None;
     }
-    // SAFETY: the struct has this field, as its size says.
-    let name = unsafe { (&raw const (*config).commName).read() };
+    // SAFETY: the struct has these fields, as its size says.
+    let (version, name) =
+        unsafe { ((&raw const (*config).version).read(), (&raw const (*config).commName).read()) };
     // SAFETY: null, or a C string, which NCCL reads too.
-    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+    (version >= SINCE && !name.is_null())
+        .then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
 fn id_of(id: &ncclUniqueId) -> CommunicatorId {

@@ -181,6 +181,24 @@ fn library_in_nccls_place_records_without_being_preloaded() {
     check_calls(&fixture, &command.output().unwrap());
 }
 
+/// The calls of `accepts.c` have arguments at and beyond their limits, such as garbage where an old config has no name.
+#[test]
+fn calls_at_their_limits_return_the_codes_of_the_library_behind() {
+    let fixture = Fixture::new();
+    let program = fixture.compile("../../../cpu-so/tests/c/accepts.c", "accepts", &["-ldl"]);
+    let codes = |library: &str| {
+        let mut command = Command::new(&program);
+        command.arg(fixture.path(library)).env("LIBNCCL_TRACE_LIBRARY", fixture.path("cpu/libnccl.so.2"));
+        command.env_remove("NCCL_DEBUG").env_remove("LIBNCCL_RECORDER_FILE");
+        let (printed, _) = run(&mut command, 0);
+        let code = |line: &str| line.rsplit_once('\t').expect("a code and a text").0.to_owned();
+        printed.lines().map(code).collect::<Vec<_>>()
+    };
+    let (behind, recorded) = (codes("cpu/libnccl.so.2"), codes("trace/libnccl-trace.so"));
+    let differences: Vec<_> = recorded.iter().filter(|line| !behind.contains(line)).collect();
+    assert!(differences.is_empty() && recorded.len() == behind.len(), "{differences:#?}");
+}
+
 #[test]
 fn path_of_another_nccl_is_used_and_a_wrong_one_is_an_error() {
     let fixture = Fixture::new();
