@@ -43,7 +43,7 @@ fn spread(rank: &Rank<'_>, cells: usize) -> Result<Vec<f32>> {
     // What the left and the right neighbour write here, then what this rank writes there: NCCL puts from windows alone.
     let mut memory = rank.nccl.alloc::<f32>(4)?;
     // SAFETY: all ranks register four elements.
-    let window = unsafe { comm.register_window(&mut memory, WindowFlags::DEFAULT) }?;
+    let window = unsafe { comm.register_window(&mut memory, WindowFlags::COLL_SYMMETRIC) }?;
     let mut edges = rank.buffer(&[0.0; 2])?;
     let mut around = rank.buffer(&[1.0, 0.0])?;
     let mut part = vec![0.0; cells];

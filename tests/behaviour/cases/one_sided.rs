@@ -270,7 +270,7 @@ fn put_outside_window_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let comm = &comms[0];
     let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-    let window = register(comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
+    let window = register(comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
     let put = |from, at: usize| {
         let part = buffer.get(from).expect("there is such a part");
         comm.put_signal(part, 0, window.at(at), Signal::default(), STREAM)
@@ -368,7 +368,7 @@ fn window_memory_after_failed_registration_is_kept(nccl: &Nccl) {
 fn put_into_deregistered_window_is_an_error(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
-        let window = register(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
+        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
         if comm.rank() == 0 {
             comm.barrier(&mut [0_u8], STREAM).unwrap();
             // SAFETY: rank 1's only put is refused.
@@ -389,7 +389,7 @@ fn put_beyond_a_shorter_window_is_an_error(nccl: &Nccl) {
     const MORE: usize = 3 * COUNT;
     on_threads(nccl, 2, |comm| {
         let mut buffer = nccl.alloc::<i32>([COUNT, MORE][comm.rank()]).unwrap();
-        let window = register(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
+        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
         if comm.rank() == 1 {
             let put = |at| {
                 let one = buffer.get(..1).expect("it is longer");
@@ -409,7 +409,7 @@ fn reduction_of_window_memory_sees_values_that_were_put(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
         buffer.as_mut_slice().unwrap().fill(comm.rank() as i32 + 1);
-        let window = register(&comm, &mut buffer, WindowFlags::DEFAULT).unwrap();
+        let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
         let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().expect("a child");
         comm.barrier(&mut [0_u8], STREAM).unwrap();
         for _ in 0..100 {
