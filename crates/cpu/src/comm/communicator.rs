@@ -36,7 +36,7 @@ use crate::comm::children::Children;
 use crate::comm::config::Config;
 use crate::comm::custom_reductions::CustomReductions;
 use crate::comm::jobs::Jobs;
-use crate::comm::registry::Registry;
+use crate::comm::registry::{Kind, Registry};
 use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
 use crate::cuda::driver::Driver;
@@ -128,7 +128,7 @@ impl Communicator {
             error: OnceLock::new(),
             custom_reductions: CustomReductions::default(),
             windows: Arc::default(),
-            registrations: Registry::new("registration"),
+            registrations: Registry::new(Kind::Registration),
             suspended: Arc::default(),
             handle: AtomicUsize::new(0),
             ras: Mutex::default(),

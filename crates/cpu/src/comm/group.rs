@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use crate::cancellation::NoCancellation;
+use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::WaitReport;
@@ -107,6 +108,22 @@ pub(crate) fn fail(function: &str, error: &Error) {
             group.error.get_or_insert(Error { text, ..error.clone() });
         }
     });
+}
+
+/// Explains why there is no handle of a `what` yet, if this thread's open group makes one: nothing is made before its end.
+pub(crate) fn explain_absence(what: &str) -> String {
+    let is_window = |operation: &QueuedOperation| {
+        matches!(operation.header, CallHeader::Control { call: ControlCall::RegisterWindow, .. })
+    };
+    let (depth, is_made) = with_group(|group| match what {
+        "communicator" => (group.depth, !group.inits.is_empty()),
+        _ => (group.depth, group.operations.iter().any(is_window)),
+    });
+    let end = if depth > 1 { "outermost ncclGroupEnd" } else { "ncclGroupEnd" };
+    if !is_made {
+        return String::new();
+    }
+    format!("; this thread's group is open, and a {what} that it makes has a handle only after the {end}")
 }
 
 /// Runs `operation`, which reads and writes so many bytes, when the group ends, or now; on a communicator of CUDA devices,
@@ -259,7 +276,6 @@ impl Group {
 mod tests {
     use super::*;
     use crate::bootstrap::unique_id::UniqueId;
-    use crate::coll::call_header::CallHeader;
     use crate::comm::communicator::RankInfo;
     use crate::comm::config::Config;
     use crate::comm::init::InitKind;

@@ -13,7 +13,8 @@ use libnccl::sys::{ncclComm, ncclComm_t};
 
 use crate::comm::at_exit;
 use crate::comm::communicator::Communicator;
-use crate::comm::fork;
+use crate::comm::registry::Kind;
+use crate::comm::{fork, group};
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 
@@ -58,6 +59,11 @@ pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
 fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     table.communicators.get(&number).cloned().ok_or_else(|| unknown(handle))
+}
+
+/// Returns `true` if `address` is the handle of a communicator.
+pub(crate) fn is_known(address: usize) -> bool {
+    get(ptr::without_provenance_mut(address)).is_ok()
 }
 
 /// Warns of the communicators that this process has not destroyed; of none while another thread holds the table.
@@ -121,7 +127,9 @@ fn foreign(handle: ncclComm_t, number: usize) -> Error {
 
 fn unknown(handle: ncclComm_t) -> Error {
     Error::argument(if handle.is_null() {
-        "the communicator is NULL".into()
+        format!("the communicator is NULL{}", group::explain_absence("communicator"))
+    } else if let Some(kind) = Kind::of(handle.addr()) {
+        format!("{handle:p} is not a communicator: it is a {}", kind.name())
     } else {
         format!("{handle:p} is not a communicator, or was destroyed")
     })

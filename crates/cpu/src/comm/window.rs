@@ -10,7 +10,7 @@ use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::operation::Operation;
 use crate::coll::window::{Window, WindowPart};
 use crate::comm::out_param::OutParam;
-use crate::comm::registry::Registry;
+use crate::comm::registry::{Kind, Registry};
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 use crate::shm::window_memory::WindowMemory;
@@ -37,7 +37,7 @@ pub(crate) struct RegisterWindow {
 
 impl Default for Windows {
     fn default() -> Self {
-        Self { registry: Registry::new("window"), any_registered: AtomicBool::new(false) }
+        Self { registry: Registry::new(Kind::Window), any_registered: AtomicBool::new(false) }
     }
 }
 

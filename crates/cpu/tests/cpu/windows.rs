@@ -157,6 +157,45 @@ fn window_calls_with_invalid_arguments_fail() {
 }
 
 #[test]
+fn handle_that_stands_for_something_else_is_named() {
+    let _alone = alone();
+    let (_watchdog, comms, memory) = (Watchdog::new(), init(Mode::Group, 2), Memory::new(1024));
+    let other = comms[1].0.cast();
+    let alone = init(Mode::Group, 1)[0];
+    let (comm, mut registration, mut window) = (alone.0, ptr::null_mut(), ptr::null_mut());
+    assert_eq!(nccl!(ncclCommRegister(comm, memory.start.cast(), 4096, &mut registration)), OK);
+    assert_eq!(register(comm, &memory, &mut window, 0), OK);
+    let deregister_buffer = |handle| nccl!(ncclCommDeregister(comm, handle));
+    let deregister_window = |handle: *mut c_void| deregister(comm, handle.cast());
+    let query_window = |handle: *mut c_void| user_pointer(comm, handle.cast()).unwrap_err();
+    let count = |handle: *mut c_void| nccl!(ncclCommCount(handle.cast(), &mut 0));
+    let destroy = |handle: *mut c_void| nccl!(ncclCommDestroy(handle.cast()));
+    let calls: [(&str, &dyn Fn(*mut c_void) -> ncclResult_t); 5] = [
+        ("is not a registration of this communicator", &deregister_buffer),
+        ("is not a window of this communicator", &deregister_window),
+        ("is not a window of this communicator", &query_window),
+        ("is not a communicator", &count),
+        ("is not a communicator", &destroy),
+    ];
+    for (handle, kind) in [(registration, "registration"), (window.cast(), "window"), (other, "communicator")]
+    {
+        for (refusal, call) in calls.iter().filter(|(refusal, _)| !refusal.contains(&format!("a {kind}"))) {
+            assert_ne!(call(handle), OK);
+            assert_last_error(&format!("{handle:p} {refusal}: it is a {kind}"));
+        }
+    }
+    // Neither one that is gone, nor a number that was never given.
+    assert_eq!((deregister_buffer(registration), deregister_window(window.cast())), (OK, OK));
+    for (handle, kind) in [(registration, "window"), (window.cast(), "registration")] {
+        assert_ne!(if kind == "window" { query_window(handle) } else { deregister_buffer(handle) }, OK);
+        assert_last_error(if kind == "window" { "it is a registration" } else { "it is a window" });
+    }
+    assert_ne!(deregister_buffer(ptr::without_provenance_mut(0xffff_fff2)), OK);
+    assert!(last_error().ends_with("is not a registration of this communicator"), "{}", last_error());
+    [comms, vec![alone]].concat().into_iter().for_each(Comm::destroy);
+}
+
+#[test]
 fn window_of_other_comm_is_invalid_argument() {
     let _alone = alone();
     let _watchdog = Watchdog::new();

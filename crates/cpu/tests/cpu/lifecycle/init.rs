@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 use super::calls::{join, split};
+use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, finish, kill, resume, spawn, stop};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, Mode, OK, PROGRESS, REMOTE, SOON, USAGE, alone, assert_last_error, async_error, init,
-    init_nonblocking, init_rank, last_error, on_threads, unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, I32, Mode, OK, PROGRESS, REMOTE, SOON, STREAM, USAGE, all_reduce, alone,
+    assert_last_error, async_error, init, init_nonblocking, init_rank, last_error, on_threads, unique_id,
+    wait_async, wait_for_peers,
 };
 
 /// Logs an initialisation, a split, a destruction and an abort.
@@ -50,6 +52,57 @@ fn init_rank_scalable_with_invalid_ids_fails() {
     Comm(comm).destroy();
     assert_eq!(nccl!(ncclCommInitRankScalable(&mut comm, 2, 0, 2, ids.as_mut_ptr(), none)), ARGUMENT);
     assert_last_error("unique id");
+}
+
+#[test]
+fn null_handle_of_what_the_open_group_makes_is_explained() {
+    const ABSENT: &str = "has a handle only after the ncclGroupEnd";
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (start, end) = (|| assert_eq!(nccl!(ncclGroupStart()), OK), || nccl!(ncclGroupEnd()));
+    let (parent, memory) = (init(Mode::Group, 1)[0].0, Memory::new(1024));
+    let (mut comm, mut window, none) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    let out = &raw mut comm;
+    let makers: [&dyn Fn() -> ncclResult_t; 3] = [
+        &|| nccl!(ncclCommInitRank(out, 1, unique_id(), 0)),
+        &|| nccl!(ncclCommInitRankConfig(out, 1, unique_id(), 0, ptr::null_mut())),
+        &|| nccl!(ncclCommSplit(parent, 0, 0, out, ptr::null_mut())),
+    ];
+    for make in &makers {
+        start();
+        assert_eq!(make(), OK, "{}", last_error());
+        assert_eq!(nccl!(ncclCommCount(none, &mut 0)), ARGUMENT);
+        assert_last_error("the communicator is NULL; this thread's group is open");
+        assert_last_error(ABSENT);
+        assert_eq!(all_reduce(&mut [1], none), ARGUMENT);
+        assert_last_error(ABSENT);
+        // The call has failed the group, and its end says the same.
+        assert_eq!(end(), ARGUMENT);
+        assert_last_error(
+            "ncclAllReduce in this group failed: the communicator is NULL; this thread's group",
+        );
+    }
+    start();
+    start();
+    assert_eq!(makers[0](), OK);
+    assert_eq!(end(), OK, "the inner group ends");
+    assert_eq!(nccl!(ncclCommCount(none, &mut 0)), ARGUMENT);
+    assert_last_error(ABSENT);
+    assert_eq!(end(), OK);
+    Comm(comm).destroy();
+    start();
+    assert_eq!(nccl!(ncclCommWindowRegister(parent, memory.start.cast(), 4096, &mut window, 0)), OK);
+    let put = nccl!(ncclPutSignal(memory.start.cast(), 1, I32, 0, window, 0, 0, 0, 0, parent, STREAM));
+    assert_eq!(put, ARGUMENT);
+    assert_last_error("NULL is not a window of this communicator; this thread's group is open");
+    assert_eq!(end(), ARGUMENT);
+    // Nothing of it is said outside of such a group.
+    for in_group in [false, true] {
+        (if in_group { start } else { || () })();
+        assert_eq!(nccl!(ncclCommCount(none, &mut 0)), ARGUMENT);
+        assert_eq!(last_error(), "the communicator is NULL");
+        assert_eq!(if in_group { end() } else { OK }, OK);
+    }
+    Comm(parent).destroy();
 }
 
 #[test]
