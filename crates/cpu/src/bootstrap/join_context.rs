@@ -5,6 +5,8 @@ use crate::shm::shared_state::SharedState;
 
 /// The conditions of one join.
 pub(crate) struct JoinContext<'a> {
+    /// The name of the new communicator, in reports.
+    pub(crate) name: &'a str,
     /// Returns an error if the caller has cancelled the join.
     pub(crate) check_cancelled: &'a dyn Fn() -> Result,
     /// Takes the text that says for whom this rank waits; empty if for nobody.

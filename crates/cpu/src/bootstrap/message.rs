@@ -1,7 +1,11 @@
 //! The messages between the root and the processes of its peers, but for [`Hello`](super::hello::Hello), and the errors
 //! that they report.
 
+use std::time::Instant;
+
+use crate::bootstrap::socket::{LIVENESS_INTERVAL, POLL_INTERVAL};
 use crate::diag::error::Error;
+use crate::shm::process::Process;
 
 /// The longest message in bytes: a result code and a text.
 pub(super) const MAX_MESSAGE: usize = 1024;
@@ -25,8 +29,24 @@ pub(super) fn aborted_rank(message: &[u8]) -> Option<usize> {
     Some(u32::from_ne_bytes(rank) as usize)
 }
 
-pub(super) fn died(rank: usize) -> Error {
-    Error::remote(format!("rank {rank} died before all ranks had joined"))
+/// Returns the error about `who`, whose connection has ended without a message: it died, or only its call has ended.
+/// `process` is its process, if that is known.
+pub(super) fn gone(who: &str, process: Option<Process>) -> Error {
+    let began = Instant::now();
+    // The kernel closes the sockets of a process a little before it has ended.
+    let ended = |process: Process| loop {
+        if process.ended() || began.elapsed() >= LIVENESS_INTERVAL {
+            return process.ended();
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    };
+    Error::remote(match process.map(ended) {
+        Some(true) => format!("{who} died before all ranks had joined"),
+        Some(false) => {
+            format!("{who} left before all ranks had joined: its process still runs, its call has ended")
+        }
+        None => format!("{who} died or left before all ranks had joined"),
+    })
 }
 
 pub(super) fn cancelled(rank: usize) -> Error {
@@ -35,4 +55,30 @@ pub(super) fn cancelled(rank: usize) -> Error {
 
 pub(super) fn duplicate(rank: usize) -> Error {
     Error::usage(format!("two callers passed rank {rank}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn rank_that_has_left_is_not_called_dead() {
+        let text = |process| gone("rank 3", process).text;
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::from_pid(child.id().into()).unwrap();
+        assert!(text(Some(process)).starts_with("rank 3 left before all ranks had joined: "));
+        assert!(text(Process::current().ok()).starts_with("rank 3 left before all ranks had joined: "));
+        // It ends while the answer is sought, as after the end of its connection.
+        let killed = std::thread::spawn(move || {
+            std::thread::sleep(LIVENESS_INTERVAL / 4);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        assert_eq!(text(Some(process)), "rank 3 died before all ranks had joined");
+        killed.join().unwrap();
+        assert_eq!(text(Some(process)), "rank 3 died before all ranks had joined");
+        assert_eq!(text(None), "rank 3 died or left before all ranks had joined");
+    }
 }

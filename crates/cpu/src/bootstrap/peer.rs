@@ -16,7 +16,7 @@ use rustix::net::{
 
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted_rank, cancelled};
+use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted_rank, cancelled, gone};
 use crate::bootstrap::shared_join::{CreatedState, FirstRank};
 use crate::bootstrap::socket::{POLL_INTERVAL, is_same_user, pid_of, receive, wait};
 use crate::diag::error::{Error, Result};
@@ -39,8 +39,11 @@ pub(super) enum JoinError {
 
 impl JoinError {
     /// Returns the error of a root that ended the connection without a message.
-    fn root_died() -> Self {
-        Self::RootGone(Error::remote("the rendezvous root died before all ranks had joined"))
+    fn root_gone(process: Option<Process>) -> Self {
+        Self::RootGone(gone(
+            &format!("the root of the id, the rank that came first{},", describe(process)),
+            process,
+        ))
     }
 }
 
@@ -62,7 +65,7 @@ pub(super) fn join(
     let (began, is_reported) = (Instant::now(), Cell::new(false));
     let check_cancelled = || {
         (context.check_cancelled)()?;
-        check_root(process, hello, began.elapsed(), &is_reported)
+        check_root(process, hello, context.name, began.elapsed(), &is_reported)
     };
     (context.waits_for)(format!(
         "rank {} of {} waits for the root of its id, the rank that came first{}, which waits for the others",
@@ -70,8 +73,7 @@ pub(super) fn join(
         hello.ranks,
         describe(process)
     ));
-    let context =
-        &JoinContext { check_cancelled: &check_cancelled, waits_for: context.waits_for, parent: None };
+    let context = &JoinContext { check_cancelled: &check_cancelled, parent: None, ..*context };
     let file = receive_from_root(root, process, context)?
         .ok_or_else(|| Error::internal("the rendezvous root sent no shared memory"))?;
     let ranks = first.complete();
@@ -87,7 +89,13 @@ pub(super) fn join(
 }
 
 /// Reports the wait for the root once it has taken long, and gives it up at the limit.
-fn check_root(process: Option<Process>, hello: Hello, waited: Duration, is_reported: &Cell<bool>) -> Result {
+fn check_root(
+    process: Option<Process>,
+    hello: Hello,
+    name: &str,
+    waited: Duration,
+    is_reported: &Cell<bool>,
+) -> Result {
     // The root, which knows what ranks are missing, gives up first.
     let is_late = TIMEOUT.is_some_and(|limit| waited >= limit + ROOT_FIRST);
     if !is_late && (is_reported.get() || WARN_AFTER.is_none_or(|limit| waited < limit)) {
@@ -98,7 +106,7 @@ fn check_root(process: Option<Process>, hello: Hello, waited: Duration, is_repor
     let condition = process.and_then(|process| process.condition());
     let does = condition.unwrap_or("waits for the ranks that are missing and reports them");
     let text = format!(
-        "after {:.1} s, rank {rank} of {ranks} still waits for the root of its id, the rank that came first{}, \
+        "after {:.1} s, in {name}, rank {rank} of {ranks} still waits for the root of its id, the rank that came first{}, \
          which {does}",
         waited.as_secs_f64(),
         describe(process)
@@ -129,13 +137,13 @@ fn receive_from_root(
             return Err(Error::system("the ranks' shared memory cannot be received", Errno::MFILE).into());
         }
         Ok(message) => message.bytes,
-        Err(Errno::CONNRESET) => return Err(JoinError::root_died()),
+        Err(Errno::CONNRESET) => return Err(JoinError::root_gone(process)),
         Err(error) => return Err(Error::system("receiving from the rendezvous root failed", error).into()),
     };
     if let Some(rank) = aborted_rank(&bytes[..length]) {
         return Err(JoinError::RootGone(cancelled(rank)));
     }
-    let (code, text) = bytes[..length].split_first_chunk().ok_or_else(JoinError::root_died)?;
+    let (code, text) = bytes[..length].split_first_chunk().ok_or_else(|| JoinError::root_gone(process))?;
     let code = ncclResult_t(u32::from_ne_bytes(*code));
     if code != ncclResult_t::ncclSuccess {
         if code.0 >= ncclResult_t::ncclNumResults.0 || code == ncclResult_t::ncclInProgress {
@@ -171,7 +179,7 @@ pub(super) fn is_accepted(root: &OwnedFd, hello: Hello) -> bool {
 fn process_of(root: &OwnedFd) -> Result<Option<Process>, JoinError> {
     match Process::from_pid(pid_of(root)?) {
         Ok(process) => Ok(Some(process)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(JoinError::root_died()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(JoinError::root_gone(None)),
         Err(_) => Ok(None),
     }
 }
@@ -185,7 +193,7 @@ mod tests {
 
     #[test]
     fn last_message_of_a_root_that_left_a_hello_unread_is_received() {
-        let context = JoinContext { check_cancelled: &|| Ok(()), waits_for: &drop, parent: None };
+        let context = JoinContext { name: "", check_cancelled: &|| Ok(()), waits_for: &drop, parent: None };
         let (root, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
         send(&root, b"unread", SendFlags::NOSIGNAL).unwrap();
         send(&other, &ncclResult_t::ncclSuccess.0.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
@@ -196,7 +204,7 @@ mod tests {
 
     #[test]
     fn last_message_of_a_root_that_hangs_up_is_received() {
-        let context = JoinContext { check_cancelled: &|| Ok(()), waits_for: &drop, parent: None };
+        let context = JoinContext { name: "", check_cancelled: &|| Ok(()), waits_for: &drop, parent: None };
         for round in 0..5000 {
             let (root, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
             let received = std::thread::scope(|scope| {

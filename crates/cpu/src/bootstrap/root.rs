@@ -15,7 +15,7 @@ use rustix::net::{
 
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted, aborted_rank, cancelled, died, duplicate};
+use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted, aborted_rank, cancelled, duplicate, gone};
 use crate::bootstrap::shared_join::CreatedState;
 use crate::bootstrap::socket::{
     FLAGS, LIVENESS_INTERVAL, POLL_INTERVAL, is_same_user, pid_of, poll_interval, receive, wait,
@@ -59,6 +59,13 @@ struct Connection {
     socket: OwnedFd,
     process: Process,
     ranks: Vec<usize>,
+}
+
+impl Connection {
+    /// Returns the error of ranks that have ended their connection without a message.
+    fn gone(&self) -> Error {
+        gone(&format!("rank {}", self.ranks[0]), Some(self.process))
+    }
 }
 
 impl<'a> Root<'a> {
@@ -113,14 +120,15 @@ impl<'a> Root<'a> {
                 if is_late || !is_reported && WARN_AFTER.is_some_and(|limit| began.elapsed() >= limit) {
                     is_reported = true;
                     let waited = began.elapsed().as_secs_f64();
-                    let text = format!("after {waited:.1} s, {}", self.describe_absent());
+                    let text =
+                        format!("after {waited:.1} s, in {}, {}", self.context.name, self.describe_absent());
                     wait_limits::report(&text);
                     if is_late {
                         return Err(Error::remote(format!("{text} (LIBNCCL_CPU_TIMEOUT)")));
                     }
                 }
                 if let Some(index) = self.connections.iter().position(|other| other.process.ended()) {
-                    return Err(self.remove(index));
+                    return Err(self.remove(index).gone());
                 }
                 let is_absent = |rank: &usize| *rank != self.hello.rank && self.joined[*rank].is_none();
                 (0..self.hello.ranks)
@@ -182,8 +190,9 @@ impl<'a> Root<'a> {
             // The answer shows whether it is still there.
             let _ = sendmsg(socket, &[IoSlice::new(&SUCCESS)], &mut control, SendFlags::NOSIGNAL);
         }
-        for Connection { socket, process, ranks } in &self.connections {
+        for connection in &self.connections {
             let mut answer = [0; Hello::SIZE];
+            let Connection { socket, process, .. } = connection;
             let received = receive(socket, Some(*process), self.context, || {
                 recv(socket, &mut answer, RecvFlags::empty())
             })?;
@@ -192,7 +201,7 @@ impl<'a> Root<'a> {
                 return Err(match (aborted_rank(answer), Hello::from_bytes(answer)) {
                     (Some(rank), _) => cancelled(rank),
                     (_, Some(hello)) => self.mistake(hello),
-                    _ => died(ranks[0]),
+                    _ => connection.gone(),
                 });
             }
         }
@@ -271,19 +280,19 @@ impl<'a> Root<'a> {
         match Hello::from_bytes(message) {
             Some(hello) if hello.secret == self.hello.secret => Ok(Some((index, hello))),
             _ => {
-                let died = self.remove(index);
-                Err(aborted_rank(message).map_or(died, cancelled))
+                let connection = self.remove(index);
+                Err(aborted_rank(message).map_or_else(|| connection.gone(), cancelled))
             }
         }
     }
 
-    /// Removes a process that has ended, and returns the error.
-    fn remove(&mut self, index: usize) -> Error {
-        let Connection { ranks, .. } = self.connections.swap_remove(index);
-        self.former += ranks.len();
+    /// Removes the connection of ranks that have ended it.
+    fn remove(&mut self, index: usize) -> Connection {
+        let connection = self.connections.swap_remove(index);
+        self.former += connection.ranks.len();
         // The other indices are not needed any more.
         self.joined.fill(None);
-        died(ranks[0])
+        connection
     }
 
     /// Receives a connection's hello, which has to be of this user and with the secret.

@@ -47,7 +47,8 @@ fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usi
     let named: Vec<String> =
         kinds.iter().take(MAX_NAMED).map(|(send, number)| format!("{number} x {send}")).collect();
     wait_limits::report(&format!(
-        "rank {rank} of {} leaves, and {messages} never received by rank {receiver}: {}{more}",
+        "in {}, rank {rank} of {} leaves, and {messages} never received by rank {receiver}: {}{more}",
+        state.name(),
         state.ranks(),
         named.join(", ")
     ));

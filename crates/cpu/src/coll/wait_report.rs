@@ -8,9 +8,11 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
 
+use libnccl::sys::ncclResult_t;
+
 use crate::coll::call_header::{CallHeader, PeerCall};
 use crate::coll::operation::Operation;
-use crate::diag::error::Result;
+use crate::diag::error::{Error, Result};
 use crate::diag::strict::STRICT;
 use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
 use crate::shm::call_context::CallContext;
@@ -21,7 +23,8 @@ use crate::shm::shared_state::SharedState;
 
 thread_local! {
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };
-    static ANSWERS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// The waits that are reported, and the names of their communicators.
+    static ANSWERS: RefCell<Vec<(String, String)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Ranks that a report names at most.
@@ -36,13 +39,24 @@ pub(crate) async fn run(operation: &impl Operation, context: CallContext<'_>) ->
     let result = poll_fn(|waker| {
         let polled = running.as_mut().poll(waker);
         if polled.is_pending() && IS_ASKED.get() && !std::mem::replace(&mut has_answered, true) {
-            ANSWERS.with_borrow_mut(|answers| answers.push(describe(number, header, context)));
+            let answer = (context.state.name().into(), describe(number, header, context));
+            ANSWERS.with_borrow_mut(|answers| answers.push(answer));
         }
         polled
     })
     .await;
     context.state.end_call(context.rank);
-    result
+    result.map_err(|error| name_call(error, number, header, context))
+}
+
+/// Adds the call that another rank has ended to its error: it may be one of many of a group, or of a stream.
+#[cold]
+pub(crate) fn name_call(error: Error, number: u64, header: CallHeader, context: CallContext<'_>) -> Error {
+    if error.code != ncclResult_t::ncclRemoteError {
+        return error;
+    }
+    let CallContext { state, rank, .. } = context;
+    Error::remote(format!("{}; rank {rank} of {} was in call {number}, {header}", error.text, state.ranks()))
 }
 
 /// The report of one thread's wait.
@@ -64,8 +78,8 @@ impl WaitReport {
             return;
         }
         IS_ASKED.set(false);
-        for answer in ANSWERS.take() {
-            report(waited, &answer);
+        for (name, answer) in ANSWERS.take() {
+            report(waited, &name, &answer);
         }
         self.is_done = true;
         if is_late {
@@ -83,7 +97,7 @@ impl WaitReport {
     ) {
         let Some(is_late) = self.due(waited) else { return };
         if !std::mem::replace(&mut self.is_done, true) {
-            report(waited, &describe(number, header, context));
+            report(waited, context.state.name(), &describe(number, header, context));
         }
         if is_late {
             context.state.set_abort(context.rank, AbortReason::TimedOut);
@@ -101,8 +115,8 @@ impl WaitReport {
     }
 }
 
-fn report(waited: Duration, text: &str) {
-    wait_limits::report(&format!("after {:.1} s, {text}", waited.as_secs_f64()));
+fn report(waited: Duration, name: &str, text: &str) {
+    wait_limits::report(&format!("after {:.1} s, in {name}, {text}", waited.as_secs_f64()));
 }
 
 /// Returns the ranks that a call in progress waits for, as any thread sees it; `None` if none is in progress, or if all

@@ -140,6 +140,7 @@ impl Communicator {
         if let Some(fault) = fault {
             let _ = self.fault.set(fault);
         }
+        rank_info.state.set_name(self.name(&rank_info.id));
         rank_info.state.register();
         rank_info.state.set_device(rank_info.rank, self.device);
         *self.ras() = Service::of_process();
@@ -214,11 +215,20 @@ impl Communicator {
 
     /// Describes the communicator for the log.
     pub(crate) fn describe(&self) -> String {
-        let name = self.config.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+        let name = self.config_name();
         let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id }| {
             format!(" rank {rank} nranks {} cudaDev {} commId {}", state.ranks(), self.device, id.short())
         });
         format!("comm {:p}{name}{rank}", self.handle())
+    }
+
+    /// Returns the name in reports of the communicator that has the id, which is the `commId` of the log.
+    pub(crate) fn name(&self, id: &UniqueId) -> String {
+        format!("communicator {}{}", id.short(), self.config_name())
+    }
+
+    fn config_name(&self) -> String {
+        self.config.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"))
     }
 
     /// Returns the caller's handle, NULL before there is one.

@@ -15,7 +15,7 @@ use crate::cancellation::NoCancellation;
 use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
-use crate::coll::wait_report::WaitReport;
+use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::Communicator;
 use crate::comm::fork;
 use crate::comm::init::{self, Init};
@@ -156,7 +156,10 @@ pub(crate) fn run(
         });
         state.end_call(context.rank);
         std::mem::forget(guard);
-        return result.inspect_err(|error| communicator.record_error(error)).map(|()| Progress::Done);
+        return result
+            .map_err(|error| wait_report::name_call(error, number, header, context))
+            .inspect_err(|error| communicator.record_error(error))
+            .map(|()| Progress::Done);
     }
     let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
     let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;

@@ -30,6 +30,8 @@ pub(crate) fn join(
     rank: usize,
 ) -> Result<RankInfo> {
     let state = join_state(communicator, parent, &id, ranks, rank)?;
+    // Before it is complete, its ranks exchange their devices.
+    state.set_name(communicator.name(&id));
     // With NCCL_COMM_ID, communicators have one id. Those derived from it have to differ.
     id.secret = state.nonce();
     Ok(RankInfo { state, rank, id })
@@ -43,8 +45,10 @@ pub(crate) fn join_state(
     ranks: usize,
     rank: usize,
 ) -> Result<Arc<SharedState>> {
+    let name = &communicator.name(id);
     let Some(parent) = parent else {
         let context = JoinContext {
+            name,
             check_cancelled: &|| check_cancelled(communicator),
             waits_for: &|text| communicator.set_join_wait(text),
             parent: None,
@@ -56,6 +60,7 @@ pub(crate) fn join_state(
     let stopped = old.stopped();
     let RankInfo { state, rank: old_rank, .. } = old.rank_info()?;
     let context = JoinContext {
+        name,
         check_cancelled: &|| {
             check_cancelled(communicator)?;
             check_cancelled(old)?;

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use crate::diag::error::Result;
@@ -42,6 +42,7 @@ pub(crate) struct SharedState {
     is_one_process: bool,
     /// The last count of liveness checks, and when this process first saw it.
     pub(super) last_check: Mutex<(u64, Instant)>,
+    name: OnceLock<String>,
 }
 
 impl SharedState {
@@ -70,7 +71,7 @@ impl SharedState {
     fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
         let is_one_process = all_equal(&processes);
         let last_check = Mutex::new((0, Instant::now()));
-        let state = Self { segment, layout, processes, is_one_process, last_check };
+        let state = Self { segment, layout, processes, is_one_process, last_check, name: OnceLock::new() };
         if !is_one_process {
             state.publish_program();
         }
@@ -98,6 +99,16 @@ impl SharedState {
     pub(crate) fn nonce(&self) -> [u8; 16] {
         let [low, high] = self.segment.words(NONCE);
         (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
+    }
+
+    /// Sets the name of its communicator in reports, unless it has one.
+    pub(crate) fn set_name(&self, name: String) {
+        let _ = self.name.set(name);
+    }
+
+    /// Returns the name of its communicator in reports.
+    pub(crate) fn name(&self) -> &str {
+        self.name.get().map_or("a communicator", String::as_str)
     }
 
     /// Records that a communicator of this process has the state, for [`others`](Self::others).

@@ -256,8 +256,8 @@ const UNRECEIVED: &str = "3 messages of rank 0 were never received by rank 1: 2 
 #[test]
 fn unreceived_messages_are_reported_by_each_rank_that_knows() {
     for how in ["destroy", "finalize"] {
-        let of_receiver = format!("libnccl-cpu: rank 1 of 2 leaves, and {UNRECEIVED}");
-        let of_sender = format!("libnccl-cpu: rank 0 of 2 leaves, and {UNRECEIVED}");
+        let of_receiver = format!(", rank 1 of 2 leaves, and {UNRECEIVED}");
+        let of_sender = format!(", rank 0 of 2 leaves, and {UNRECEIVED}");
         let printed = run(&format!("unreceived receiver {how}"), &[]);
         assert_prints(&printed, &of_receiver);
         assert_prints(&printed, &of_sender);

@@ -4,12 +4,17 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::Child;
+use std::ptr;
 use std::thread;
 use std::time::Duration;
 
+use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, finish, kill, stop};
-use crate::common::{OK, REMOTE, all_reduce, init_rank, last_error, unique_id, wait_for_peers};
-use libnccl::sys::{ncclResult_t, ncclUniqueId};
+use crate::common::{
+    I32, Mode, OK, REMOTE, STREAM, all_reduce, alone, hex, init, init_rank, last_error, unique_id,
+    wait_for_peers,
+};
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 rank_tasks! {
     "sum" => sum_with_timeout,
@@ -18,6 +23,8 @@ rank_tasks! {
     "sum_and_sleep" => sum_and_sleep,
     "init" => init_alone,
     "come" => init_as_peer,
+    "sum_in_child" => sum_in_named_child,
+    "no_sum" => join_child_only,
 }
 
 /// Prints the error of a call, which has to be that of a wait that was given up.
@@ -57,6 +64,29 @@ fn init_alone(process: &RankProcess) {
 fn init_as_peer(process: &RankProcess) {
     let joined = init_rank(process.id, process.ranks, process.rank());
     print_remote_error(joined.map(drop).expect_err("the root does not answer"));
+}
+
+/// Returns this process's rank in a communicator that is made from the first, and has a name.
+fn named_child(process: &RankProcess) -> ncclComm_t {
+    let (parent, mut child) = (process.join().0, ptr::null_mut());
+    let mut config = ncclConfig_t { commName: c"the child".as_ptr(), ..ncclConfig_t::initializer() };
+    let key = process.rank() as i32;
+    assert_eq!(nccl!(ncclCommSplit(parent, 0, key, &mut child, &mut config)), OK);
+    child
+}
+
+fn sum_in_named_child(process: &RankProcess) {
+    print_remote_error(all_reduce(&mut [1.0; 70_000], named_child(process)));
+}
+
+fn join_child_only(process: &RankProcess) {
+    named_child(process);
+    thread::sleep(Duration::from_secs(4));
+}
+
+/// Returns the name in reports of the communicator that has the id.
+fn name(id: &ncclUniqueId) -> String {
+    format!("in communicator 0x{}", hex(&id.internal[8..16]).trim_start_matches('0'))
 }
 
 /// Starts a task on each rank, with short limits.
@@ -122,8 +152,9 @@ fn peer_names_the_root_that_does_not_answer() {
     let printed = finish(start_rank("come", &id, 2, 1));
     kill(&mut root);
     let report = format!(
-        "rank 1 of 2 still waits for the root of its id, the rank that came first (process {}), which is stopped by \
+        "{}, rank 1 of 2 still waits for the root of its id, the rank that came first (process {}), which is stopped by \
          a signal or a debugger",
+        name(&id),
         root.id()
     );
     assert_eq!(printed.matches(&report).count(), 3, "the report, and once more with the error: {printed}");
@@ -145,5 +176,80 @@ fn peer_reports_that_the_root_waits_for_other_ranks() {
             "2 of 3 ranks have come; missing: rank 2 (LIBNCCL_CPU_TIMEOUT)",
         ],
     );
-    assert!(finish(root).contains("2 of 3 ranks have come; missing: rank 2"));
+    assert!(finish(root).contains(&format!("{}, 2 of 3 ranks have come; missing: rank 2", name(&id))));
+}
+
+#[test]
+fn report_names_the_communicator() {
+    let id = unique_id();
+    let ranks = ["sum", "absent"].iter().enumerate().map(|(rank, task)| start_rank(task, &id, 2, rank));
+    let children = start(&["sum_in_child", "no_sum"], 2);
+    let printed: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(finish).collect();
+    assert_parts(
+        &printed[0],
+        &["libnccl-cpu: after ", &format!(" s, {}, rank 0 of 2 still waits", name(&id))],
+    );
+    let printed: Vec<_> = children.into_iter().map(finish).collect();
+    assert_parts(
+        &printed[0],
+        &[" s, in communicator 0x", " (the child), rank 0 of 2 still waits in call 1, ncclAllReduce"],
+    );
+}
+
+/// Rank 1 leaves by a function while rank 0 is in a call, of which the error only named rank 1.
+#[test]
+fn error_of_a_peer_that_leaves_names_the_call_that_waits() {
+    const LONG: usize = 1_000_000;
+    type Call = fn(ncclComm_t) -> ncclResult_t;
+    type Leave = fn(ncclComm_t) -> ncclResult_t;
+    let receive: Call = |comm| nccl!(ncclRecv([0; 9].as_mut_ptr().cast(), 9, I32, 1, comm, STREAM));
+    let send: Call = |comm| nccl!(ncclSend(vec![0; LONG].as_ptr().cast(), LONG, I32, 1, comm, STREAM));
+    let in_group: Call = |comm| {
+        let mut places = [[0; 9]; 3];
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        assert_eq!(nccl!(ncclSend(places[0].as_ptr().cast(), 9, I32, 1, comm, STREAM)), OK);
+        assert_eq!(nccl!(ncclSend(places[1].as_ptr().cast(), 9, I32, 1, comm, STREAM)), OK);
+        assert_eq!(nccl!(ncclRecv(places[2].as_mut_ptr().cast(), 9, I32, 1, comm, STREAM)), OK);
+        nccl!(ncclGroupEnd())
+    };
+    let window: Call = |comm| {
+        let (memory, mut window) = (Memory::new(1024), ptr::null_mut());
+        nccl!(ncclCommWindowRegister(comm, memory.start.cast(), 4096, &mut window, 0))
+    };
+    let broadcast: Call = |comm| {
+        let place = [0; 9].as_mut_ptr().cast();
+        nccl!(ncclBroadcast(place, place, 9, I32, 1, comm, STREAM))
+    };
+    let destroy: Leave = |comm| nccl!(ncclCommDestroy(comm));
+    let finalize: Leave = |comm| nccl!(ncclCommFinalize(comm));
+    let abort: Leave = |comm| nccl!(ncclCommAbort(comm));
+    let left = "rank 1 has left: its communicator was finalized or destroyed";
+    let _alone = alone();
+    for (call, leave, reason, waits) in [
+        (receive, destroy, left, "call 1, ncclRecv(count 9, ncclInt32, peer 1)"),
+        (receive, finalize, left, "call 1, ncclRecv(count 9, ncclInt32, peer 1)"),
+        (send, destroy, left, "call 1, ncclSend(count 1000000, ncclInt32, peer 1)"),
+        (in_group, destroy, left, "call 3, ncclRecv(count 9, ncclInt32, peer 1)"),
+        (window, destroy, left, "call 1, ncclCommWindowRegister"),
+        (broadcast, finalize, left, "call 1, ncclBroadcast(count 9, ncclInt32, root 1)"),
+        (broadcast, abort, "rank 1 aborted the communicator", "call 1, ncclBroadcast(count 9"),
+    ] {
+        let comms = init(Mode::Group, 2);
+        let text = thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let comm = comms[0];
+                assert_eq!(call(comm.0), REMOTE);
+                last_error()
+            });
+            thread::sleep(Duration::from_millis(50));
+            let comm = comms[1];
+            assert_eq!(leave(comm.0), OK);
+            waiting.join().unwrap()
+        });
+        assert!(text.starts_with(&format!("{reason}; rank 0 of 2 was in {waits}")), "{text}");
+        comms[0].destroy();
+        if nccl!(ncclCommCount(comms[1].0, &mut 0)) == OK {
+            comms[1].destroy();
+        }
+    }
 }
