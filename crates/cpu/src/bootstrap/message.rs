@@ -29,8 +29,8 @@ pub(super) fn aborted_rank(message: &[u8]) -> Option<usize> {
     Some(u32::from_ne_bytes(rank) as usize)
 }
 
-/// Returns the error about `who`, whose connection has ended without a message: it died, or only its call has ended.
-/// `process` is its process, if that is known.
+/// Returns the error about `who`, whose connection has ended without a message: its process has ended, or only its call.
+/// `process` is that process, if it is known.
 pub(super) fn gone(who: &str, process: Option<Process>) -> Error {
     let began = Instant::now();
     // The kernel closes the sockets of a process a little before it has ended.
@@ -41,11 +41,11 @@ pub(super) fn gone(who: &str, process: Option<Process>) -> Error {
         std::thread::sleep(POLL_INTERVAL);
     };
     Error::remote(match process.map(ended) {
-        Some(true) => format!("{who} died before all ranks had joined"),
+        Some(true) => format!("{who} is gone: its process ended before all ranks had joined"),
         Some(false) => {
-            format!("{who} left before all ranks had joined: its process still runs, its call has ended")
+            format!("{who} left before all ranks had joined: its process still runs, but its call has ended")
         }
-        None => format!("{who} died or left before all ranks had joined"),
+        None => format!("{who} is gone: it left, or its process ended, before all ranks had joined"),
     })
 }
 
@@ -76,9 +76,9 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         });
-        assert_eq!(text(Some(process)), "rank 3 died before all ranks had joined");
+        assert_eq!(text(Some(process)), "rank 3 is gone: its process ended before all ranks had joined");
         killed.join().unwrap();
-        assert_eq!(text(Some(process)), "rank 3 died before all ranks had joined");
-        assert_eq!(text(None), "rank 3 died or left before all ranks had joined");
+        assert_eq!(text(Some(process)), "rank 3 is gone: its process ended before all ranks had joined");
+        assert_eq!(text(None), "rank 3 is gone: it left, or its process ended, before all ranks had joined");
     }
 }
