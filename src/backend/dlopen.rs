@@ -122,7 +122,7 @@ pub(crate) unsafe fn load_functions(
         // The linker reports the path that it is given, which must be right after a change of directory too.
         let file = std::path::absolute(path).map_err(|error| error.to_string())?;
         // SAFETY: the caller guarantees that loading the file does no harm.
-        unsafe { load(&file) }.map_err(|error| loader_message(&error))?
+        unsafe { load(&file) }.map_err(|error| load_problem(&file, &error))?
     };
     // SAFETY: as for this function.
     unsafe { functions_of(library, check) }
@@ -193,7 +193,7 @@ unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
     let caller = file_of_code(load_by_name as *const c_void);
     let file = bare_name::find(name, caller.as_deref())?.ok_or(absent)?;
     // SAFETY: the caller guarantees that loading the file does no harm.
-    unsafe { load(&file) }.map_err(|error| loader_message(&error))
+    unsafe { load(&file) }.map_err(|error| load_problem(&file, &error))
 }
 
 /// Loads the file that the dynamic linker finds.
@@ -241,6 +241,18 @@ fn check_calls(get_version: *const c_void) -> Result<(), String> {
 #[cfg(not(target_os = "linux"))]
 fn check_calls(_: *const c_void) -> Result<(), String> {
     Ok(())
+}
+
+/// Returns the reason why a file that is there was not loaded. If the dynamic linker of glibc does not find a dependency, its
+/// message looks like that of an absent library.
+fn load_problem(file: &Path, error: &libloading::Error) -> String {
+    let message = loader_message(error);
+    match message.split_once(": cannot open shared object file: ") {
+        Some((dependency, reason)) if Path::new(dependency) != file => {
+            format!("it needs {dependency}, which cannot be opened: {reason}")
+        }
+        _ => message,
+    }
 }
 
 /// Returns the message of the dynamic linker, which libloading keeps in the error's source.

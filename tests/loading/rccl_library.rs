@@ -40,7 +40,8 @@ fn source() -> String {
     format!("{SOURCE}{rest}")
 }
 
-fn compile(directory: &Path, name: &str, text: &str, needed: &[&OsStr]) -> PathBuf {
+/// Compiles a shared object that needs others.
+pub(crate) fn compile(directory: &Path, name: &str, text: &str, needed: &[&OsStr]) -> PathBuf {
     let library = directory.join(name);
     let source = library.with_extension("c");
     std::fs::create_dir_all(directory).unwrap();

@@ -138,6 +138,44 @@ fn load_with_libnccl_path_tries_no_other_file() {
     }
 }
 
+/// The dynamic linker's message alone reads as if the library itself were absent.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]
+fn library_whose_dependency_is_absent_is_not_called_absent() {
+    let directory = tempfile::tempdir().unwrap();
+    let lib = directory.path().join("lib");
+    let library = rccl_library::build(&lib, "libnccl.so.2");
+    let (hip, deep) = (lib.join("libamdhip64.so"), lib.join("libdeep.so"));
+    for absent in ["libamdhip64.so", "libdeep.so"] {
+        if absent == "libdeep.so" {
+            rccl_library::compile(&lib, absent, "int deep(void) { return 0; }", &[]);
+            let needs = ["-Wl,--no-as-needed".as_ref(), deep.as_os_str(), "-Wl,-rpath,$ORIGIN".as_ref()];
+            rccl_library::compile(
+                &lib,
+                "libamdhip64.so",
+                "int hipGetDeviceCount(void) { return 0; }",
+                &needs,
+            );
+            fs::remove_file(&deep).unwrap();
+        } else {
+            fs::remove_file(&hip).unwrap();
+        }
+        let reason = format!("it needs {absent}, which cannot be opened: No such file or directory");
+        for (variable, value, place) in [
+            ("LIBNCCL_PATH", &library, &*format!("{} (LIBNCCL_PATH)", library.display())),
+            ("NCCL_HOME", &directory.path().into(), &format!("{} (NCCL_HOME)", library.display())),
+            ("LD_LIBRARY_PATH", &lib, "libnccl.so.2 (dynamic linker)"),
+        ] {
+            let printed = load_with(&[(variable, value)]);
+            assert!(printed.contains(&format!("\n  {place}: {reason}\n")), "{variable}: {printed}");
+        }
+        // SAFETY: it cannot be loaded.
+        let error = unsafe { Nccl::open(&library) }.unwrap_err().to_string();
+        assert!(error.ends_with(&format!("libnccl.so.2 (given path): {reason}")), "{error}");
+    }
+}
+
 // Regression: cudarc never looks for libnccl.so.2.
 #[test]
 #[cfg_attr(nccl_linked, ignore = "a linked library is never searched for")]

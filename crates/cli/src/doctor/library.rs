@@ -119,14 +119,16 @@ impl Search {
     }
 
     fn way_to_a_library(&self) -> String {
-        match self.named {
-            Some(Named::Option) => {
+        let absent = self.tried.iter().find_map(Tried::absent_dependency);
+        match (self.named, absent) {
+            (Some(_), Some(absent)) => way_to_a_dependency(absent),
+            (Some(Named::Option), None) => {
                 "give --library the file of an NCCL library, or leave it out to search for one".into()
             }
-            Some(Named::Variable) => {
+            (Some(Named::Variable), None) => {
                 format!("set {PATH_VARIABLE} to the file of an NCCL library, or unset it to search for one")
             }
-            None => format!(
+            (None, _) => format!(
                 "install NCCL: pip install nvidia-nccl-cu12 (CUDA 12) or pip install nvidia-nccl-cu13 (CUDA 13); or, if it is \
                  in another place, set {PATH_VARIABLE} to its file; or, without a GPU, {CPU_IMPLEMENTATION}"
             ),
@@ -218,10 +220,22 @@ impl Tried {
     /// Returns what is wrong with a library that exists and cannot be loaded, and what to do.
     fn broken(&self) -> Option<(String, String)> {
         let path = self.path.as_ref()?;
+        if let Some(absent) = self.absent_dependency() {
+            return Some((self.text(), way_to_a_dependency(absent)));
+        }
         let exists = match path {
             path if path.is_absolute() => path.exists(),
             _ => !self.problem.contains("No such file or directory"),
         };
         exists.then(|| (self.text(), format!("repair or remove {} ({})", path.display(), self.source)))
     }
+
+    /// Returns the library without which this one, which is there, cannot be loaded.
+    fn absent_dependency(&self) -> Option<&str> {
+        Some(self.problem.strip_prefix("it needs ")?.split_once(", which cannot be opened")?.0)
+    }
+}
+
+fn way_to_a_dependency(name: &str) -> String {
+    format!("install {name}, or add its folder to LD_LIBRARY_PATH")
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -126,6 +127,37 @@ fn doctor_with_a_broken_library_advises_to_repair_it() {
     assert_eq!(linker[0], "repair or remove libnccl.so.2 (dynamic linker)");
     for advice in [home, linker] {
         assert!(advice[1].starts_with("install NCCL: "), "{advice:?}");
+    }
+}
+
+/// It advised to set `LIBNCCL_PATH`, which was set, and took a library that the dynamic linker had found for absent.
+#[test]
+fn doctor_advises_to_install_what_a_library_needs() {
+    if has_library() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary folder");
+    let lib = directory.path().join("lib");
+    fs::create_dir(&lib).expect("it is writable");
+    let compile = |name: &str, needed: Option<&Path>| {
+        let (file, source) = (lib.join(name), lib.join("source.c"));
+        fs::write(&source, "int function(void) { return 0; }").expect("it is writable");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", &format!("-Wl,-soname,{name}"), "-Wl,--no-as-needed", "-o"]);
+        assert!(cc.args([&file, &source]).args(needed).status().expect("a C compiler, cc").success());
+        file
+    };
+    let runtime = compile("libcudart.so.12", None);
+    let file = compile("libnccl.so.2", Some(&runtime));
+    fs::remove_file(runtime).expect("it is there");
+    for advice in [
+        advice(&[("LIBNCCL_PATH", &file)], ""),
+        advice(&[], &format!("--library {}", file.display())),
+        advice(&[("NCCL_HOME", directory.path())], ""),
+        advice(&[("LD_LIBRARY_PATH", &lib)], ""),
+    ] {
+        assert_eq!(advice[0], "install libcudart.so.12, or add its folder to LD_LIBRARY_PATH", "{advice:?}");
+        assert!(!advice.iter().any(|advice| advice.starts_with("set LIBNCCL_PATH")), "{advice:?}");
     }
 }
 
