@@ -68,8 +68,9 @@ impl Nccl {
         id: &UniqueId,
         config: &Config,
     ) -> Result<Communicator> {
-        make_current("init_rank_on", context)?;
-        self.init_rank_with(size, rank, id, config)
+        const CALL: &str = "init_rank_on";
+        make_current(CALL, context)?;
+        self.create_rank(CALL, size, rank, std::slice::from_ref(id), config)
     }
 
     /// Allocates elements as [`alloc`](Self::alloc) does, on the device of `context`, which becomes the calling thread's
@@ -83,8 +84,9 @@ impl Nccl {
         context: &(impl Context + ?Sized),
         length: usize,
     ) -> Result<NcclBuffer<T>> {
-        make_current("alloc_on", context)?;
-        self.alloc(length)
+        const CALL: &str = "alloc_on";
+        make_current(CALL, context)?;
+        NcclBuffer::new(CALL, &self.library, length)
     }
 }
 

@@ -109,17 +109,17 @@ impl Nccl {
     /// instance if memory is exhausted.
     #[doc(alias = "ncclMemAlloc")]
     pub fn alloc<T: Element>(&self, length: usize) -> Result<NcclBuffer<T>> {
-        NcclBuffer::new(&self.library, length)
+        NcclBuffer::new("alloc", &self.library, length)
     }
 }
 
 impl<T: Element> NcclBuffer<T> {
-    pub(crate) fn new(library: &Arc<Library>, length: usize) -> Result<Self> {
-        const CALL: &str = "alloc";
+    /// Allocates elements on behalf of the method `call`.
+    pub(crate) fn new(call: &'static str, library: &Arc<Library>, length: usize) -> Result<Self> {
         let layout = Layout::array::<T>(length).map_err(|_| {
             let size = size_of::<T>();
             Error::argument(
-                CALL,
+                call,
                 InvalidArgumentKind::Length,
                 format!("{length} elements of {size} bytes exceed isize::MAX bytes"),
             )
@@ -132,7 +132,7 @@ impl<T: Element> NcclBuffer<T> {
             unsafe { call!(library, ncclMemAlloc(&raw mut pointer, layout.size())) }?;
             // Never violated so far, but the unsafe code below relies on it.
             NonNull::new(pointer).filter(|pointer| pointer.cast::<T>().is_aligned()).ok_or_else(|| {
-                Error::usage(CALL, format!("ncclMemAlloc returned {pointer:?}, which is null or not aligned"))
+                Error::usage(call, format!("ncclMemAlloc returned {pointer:?}, which is null or not aligned"))
             })?
         };
         if library.memory_space() == MemorySpace::Host {

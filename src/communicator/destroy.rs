@@ -75,14 +75,18 @@ impl Communicator {
     /// this thread; the communicator is then aborted, as after [`Error::Timeout`].
     #[doc(alias = "ncclCommDestroy")]
     pub fn destroy(self) -> Result<()> {
-        check_no_open_group("destroy")?;
+        self.destroy_for("destroy")
+    }
+
+    fn destroy_for(self, call: &'static str) -> Result<()> {
+        check_no_open_group(call)?;
         if self.shared.state.is_failed() {
             return self.abort();
         }
         // There is no way to wait for the destruction of a nonblocking communicator, but there is for finalization.
         let needs_finalize = self.timeout.is_some() && !self.is_stopped.load(Relaxed);
-        let finalized = if needs_finalize { self.finalize_for("destroy")? } else { Finalized(self) };
-        finalized.destroy()
+        let finalized = if needs_finalize { self.finalize_for(call)? } else { Finalized(self) };
+        finalized.destroy_for(call)
     }
 
     /// Destroys several communicators of one process; all of them are ended, even if one fails.
@@ -98,7 +102,8 @@ impl Communicator {
     /// # Errors
     /// The first error of [`destroy`](Self::destroy).
     pub fn destroy_all(communicators: impl IntoIterator<Item = Self>) -> Result<()> {
-        let ended: Vec<_> = communicators.into_iter().map(Self::destroy).collect();
+        let ended: Vec<_> =
+            communicators.into_iter().map(|communicator| communicator.destroy_for("destroy_all")).collect();
         ended.into_iter().collect()
     }
 
@@ -164,15 +169,18 @@ impl Finalized {
     /// # Errors
     /// As for [`Communicator::destroy`].
     pub fn destroy(self) -> Result<()> {
-        const CALL: &str = "destroy";
-        check_no_open_group(CALL)?;
+        self.destroy_for("destroy")
+    }
+
+    fn destroy_for(self, call: &'static str) -> Result<()> {
+        check_no_open_group(call)?;
         let Self(communicator) = self;
         // With an asynchronous error, or while it is in progress, NCCL would return before it frees anything, and
         // nothing could end the communicator any more. Dropping one that has failed aborts it.
-        let ready = communicator.query(CALL, || communicator.wait(CALL));
+        let ready = communicator.query(call, || communicator.wait(call));
         ready.inspect_err(|_| communicator.shared.state.fail())?;
         if !communicator.shared.state.end() {
-            return Err(Error::Aborted { call: CALL });
+            return Err(Error::Aborted { call });
         }
         // What remains to be done waits for no other rank, and is not what the timeout is about.
         let limit = communicator.timeout.map(|timeout| timeout.max(ABORT_LIMIT));

@@ -105,7 +105,7 @@ impl Nccl {
     }
 
     /// Creates a communicator on behalf of the method `call`.
-    fn create_rank(
+    pub(crate) fn create_rank(
         &self,
         call: &'static str,
         size: usize,

@@ -12,7 +12,8 @@ pub(super) fn check_by_row(operation: &'static Operation, call: &Call<'_>) -> Re
     let (name, size) = (operation.name, communicator.size());
     let is_by_send = operation.is_counted_by_send() && !operation.is_in_place;
     let data_type = if is_by_send { call.send.data_type() } else { call.recv.data_type() };
-    check_buffers(communicator, name, data_type, [call.send.memory_space(), call.recv.memory_space()])?;
+    let spaces = [call.send.memory_space(), call.recv.memory_space()];
+    check_buffers(communicator, name, data_type, spaces, buffer_names(operation))?;
     arguments.operator.require(communicator.library())?;
     let (mut is_root, mut ranks) = (false, [0; 2]);
     if let [Some(rank), _] = arguments.ranks {
@@ -74,6 +75,12 @@ pub(super) fn check_by_row(operation: &'static Operation, call: &Call<'_>) -> Re
     Ok(buffers)
 }
 
+/// Returns the names of an operation's buffers, that which is sent and that which is received.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub(super) fn buffer_names(operation: &'static Operation) -> [&'static str; 2] {
+    if operation.is_in_place { ["the buffer"; 2] } else { ["the send buffer", "the receive buffer"] }
+}
+
 /// Returns an error for an element type that the library does not know, and for host memory on a GPU or device memory
 /// on the CPU implementation.
 #[inline]
@@ -82,11 +89,12 @@ pub(crate) fn check_buffers<const N: usize>(
     call: &'static str,
     data_type: DataType,
     buffers: [Option<MemorySpace>; N],
+    names: [&'static str; N],
 ) -> Result<()> {
     data_type.require(communicator.library())?;
     let expected = communicator.memory_space();
     match buffers.into_iter().flatten().find(|space| *space != expected) {
-        Some(space) => Err(wrong_memory(call, space, expected)),
+        Some(space) => Err(wrong_memory(call, name_of(space, buffers, names), space, expected)),
         None => Ok(()),
     }
 }
@@ -97,31 +105,42 @@ pub(crate) fn check_devices<const N: usize>(
     communicator: &Communicator,
     call: &'static str,
     devices: [Option<i32>; N],
+    names: [&'static str; N],
 ) -> Result<()> {
     match devices.into_iter().flatten().find(|device| *device != communicator.device()) {
         None => Ok(()),
-        Some(device) => other_device(communicator, call, device),
+        Some(device) => other_device(communicator, call, name_of(device, devices, names), device),
     }
 }
 
+/// Returns the name of the first that has the property. Looked for once a check has failed, so that checks do not carry it.
 #[cold]
-fn other_device(communicator: &Communicator, call: &'static str, device: i32) -> Result<()> {
+fn name_of<T: PartialEq, const N: usize>(
+    property: T,
+    all: [Option<T>; N],
+    names: [&'static str; N],
+) -> &'static str {
+    let has_it = |(one, _): &(Option<T>, _)| one.as_ref() == Some(&property);
+    all.into_iter().zip(names).find(has_it).map_or("a buffer", |(_, name)| name)
+}
+
+#[cold]
+fn other_device(communicator: &Communicator, call: &'static str, what: &str, device: i32) -> Result<()> {
     // The numbers have no meaning there.
     if communicator.memory_space() == MemorySpace::Host {
         return Ok(());
     }
     let expected = communicator.device();
-    let problem =
-        format!("a buffer or stream is of device {device}; the communicator is of device {expected}");
+    let problem = format!("{what} is of device {device}; the communicator is of device {expected}");
     Err(Error::argument(call, InvalidArgumentKind::Device, problem))
 }
 
 #[cold]
-fn wrong_memory(call: &'static str, space: MemorySpace, expected: MemorySpace) -> Error {
+fn wrong_memory(call: &'static str, buffer: &str, space: MemorySpace, expected: MemorySpace) -> Error {
     Error::argument(
         call,
         InvalidArgumentKind::MemorySpace,
-        format!("a buffer is in {space} memory; the communicator works on {expected} memory"),
+        format!("{buffer} is in {space} memory; the communicator works on {expected} memory"),
     )
 }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Calls C.
 
 use super::call::{Call, Checked};
-use super::check::{check_buffers, check_own_exchange, to_c_rank};
+use super::check::{buffer_names, check_buffers, check_own_exchange, to_c_rank};
 use crate::backend::{Library, call};
 use crate::buffer::RawSlice;
 use crate::{Result, ResultCode};
@@ -11,7 +11,8 @@ use crate::{Result, ResultCode};
 pub(super) fn check_exchange(call: &Call<'_>) -> Result<Checked> {
     let Call { operation, communicator, send, recv, .. } = *call;
     let name = operation.name;
-    check_buffers(communicator, name, send.data_type(), [send.memory_space(), recv.memory_space()])?;
+    let spaces = [send.memory_space(), recv.memory_space()];
+    check_buffers(communicator, name, send.data_type(), spaces, buffer_names(operation))?;
     let [destination, source] = call.arguments.ranks.map(Option::unwrap_or_default);
     let ranks = [
         to_c_rank(name, "destination", destination, communicator.size())?,

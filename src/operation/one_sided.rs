@@ -17,7 +17,7 @@ use crate::{Error, InvalidArgumentKind, Result, ResultCode, sys};
 pub(super) fn check_put(call: &Call<'_>) -> Result<Checked> {
     let Call { operation, communicator, send: local, arguments, .. } = *call;
     let name = operation.name;
-    check_buffers(communicator, name, local.data_type(), [local.memory_space()])?;
+    check_buffers(communicator, name, local.data_type(), [local.memory_space()], ["the send buffer"])?;
     let checked = check_signal(call)?;
     let count = local.len();
     let Some(Target { shared, window, length, offset }) = arguments.target else {

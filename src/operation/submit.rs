@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
-use super::check::{check_by_row, check_data_types, check_devices, check_stream};
+use super::check::{buffer_names, check_by_row, check_data_types, check_devices, check_stream};
 use super::grouping::{Grouping, Start};
 use super::operations::Operations;
 use super::table::CallKind;
@@ -201,7 +201,9 @@ impl<'c> Call<'c> {
         let Self { communicator, send, recv, stream, .. } = self;
         let name = operation.name;
         self.check_start(operation, start)?;
-        check_devices(communicator, name, [stream.device(), send.device(), recv.device()])?;
+        let [sent, received] = buffer_names(operation);
+        let devices = [stream.device(), send.device(), recv.device()];
+        check_devices(communicator, name, devices, ["the stream", sent, received])?;
         check_stream(communicator, name, *stream)?;
         if self.is_any {
             self.check_types()?;

@@ -7,7 +7,7 @@
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
 use super::check::{
-    check_buffers, check_length, check_own_count, check_own_exchange, sum_of_counts, to_c_rank,
+    buffer_names, check_buffers, check_length, check_own_count, check_own_exchange, sum_of_counts, to_c_rank,
 };
 use super::collective::call_configured;
 use super::grouping::Start;
@@ -22,7 +22,8 @@ use crate::{Extent, Result, ResultCode};
 pub(super) fn check(call: &Call<'_>) -> Result<Checked> {
     let Call { operation, communicator, send, recv, arguments, .. } = *call;
     let (name, size, rank) = (operation.name, communicator.size(), communicator.rank());
-    check_buffers(communicator, name, recv.data_type(), [send.memory_space(), recv.memory_space()])?;
+    let spaces = [send.memory_space(), recv.memory_space()];
+    check_buffers(communicator, name, recv.data_type(), spaces, buffer_names(operation))?;
     arguments.operator.require(communicator.library())?;
     let mut checked = Checked { send, recv, count: 0, ranks: [0; 2] };
     let mut is_root = true;

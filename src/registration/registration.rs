@@ -145,8 +145,8 @@ impl Communicator {
             let problem = "the buffer is empty; expected at least one element";
             return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         }
-        check_devices(self, call, [buffer.device()])?;
-        check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())])
+        check_devices(self, call, [buffer.device()], ["the buffer"])?;
+        check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())], ["the buffer"])
     }
 }
 

@@ -787,7 +787,7 @@ fn host_buffer_after_work_needs_no_assume_idle() {
     // A device buffer with a host communicator.
     fake.set_host_memory(false);
     let elsewhere = fake.nccl().alloc::<f32>(8).unwrap();
-    let problem = "register: a buffer is in device memory; the communicator works on host memory";
+    let problem = "register: the buffer is in device memory; the communicator works on host memory";
     assert_eq!(text(comm.register(&elsewhere)), problem);
 }
 

@@ -157,7 +157,7 @@ fn view_of_another_device_is_invalid_argument() {
         let foreign = CudaCore::zeros(&CudaContext::new(peer).unwrap().default_stream(), 8);
         for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
             let result = rank.comm.send(foreign.slice(1..8).unwrap(), peer, stream);
-            assert_other_device(result, peer, rank.comm.rank());
+            assert_other_device(result, "send buffer", peer, rank.comm.rank());
         }
     });
 }

@@ -146,7 +146,7 @@ fn view_of_another_device_is_invalid_argument() {
         let mut buffer = foreign.alloc_zeros::<f32>(8).unwrap();
         for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
             let result = rank.comm.all_reduce_in_place(buffer.slice_mut(1..), ReduceOp::Sum, stream);
-            assert_other_device(result, peer, rank.comm.rank());
+            assert_other_device(result, "buffer", peer, rank.comm.rank());
         }
     });
 }

@@ -1,8 +1,10 @@
 //! Invalid arguments: they are found before NCCL is called, and the error names the values.
 
+use std::time::Duration;
+
 use libnccl::{
-    AnyBuffer, AnySlice, AnySliceMut, Config, DataType, DeviceSlice, DeviceSliceMut, Error,
-    InvalidArgumentKind, Nccl, ReduceOp, Result, sys,
+    AnyBuffer, AnySlice, AnySliceMut, Communicator, Config, Context, DataType, DeviceSlice, DeviceSliceMut,
+    Error, InvalidArgumentKind, Nccl, ReduceOp, Result, sys,
 };
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
@@ -19,6 +21,48 @@ cases! {
     views_of_two_types_are_an_error,
     bytes_that_are_no_elements_are_an_error,
     kind_of_an_invalid_argument_can_be_matched,
+    method_that_calls_another_names_itself,
+}
+
+/// The default context of a device.
+struct Device;
+
+impl Context for Device {
+    fn device(&self) -> usize {
+        0
+    }
+    fn make_current(&self) -> std::result::Result<(), Box<dyn std::error::Error>> {
+        Ok(())
+    }
+}
+
+fn method_that_calls_another_names_itself(nccl: &Nccl) {
+    let (id, config) = (nccl.unique_id().unwrap(), Config::new().timeout(Duration::from_millis(50)));
+    let mut comms = of_one_thread(nccl, 2);
+    let in_group = |call: &mut dyn FnMut() -> Result<()>| {
+        let mut result = Ok(());
+        nccl.group(|_| {
+            result = call();
+            Ok(())
+        })
+        .unwrap();
+        result
+    };
+    let init = |size, rank, config: &Config| nccl.init_rank_on(&Device, size, rank, &id, config).map(drop);
+    for (text, result) in [
+        ("init_rank_on: rank 2 is not below the size 2", init(2, 2, &config)),
+        ("init_rank_on on rank 0 of 2: not done after ", init(2, 0, &config)),
+        ("init_rank_on: a group is open", in_group(&mut || init(1, 0, &config))),
+        (
+            "alloc_on: 9223372036854775807 elements of 8",
+            nccl.alloc_on::<i64>(&Device, usize::MAX / 2).map(drop),
+        ),
+        ("destroy_all: a group is open", in_group(&mut || Communicator::destroy_all(comms.pop()))),
+        ("destroy: a group is open", in_group(&mut || comms.pop().unwrap().destroy())),
+    ] {
+        let error = result.unwrap_err().to_string();
+        assert!(error.starts_with(text), "{text:?}: {error}");
+    }
 }
 
 fn message(result: Result<()>) -> String {
@@ -106,8 +150,10 @@ fn device_library() -> Nccl {
 fn host_buffer_on_device_communicator_is_an_error(_: &Nccl) {
     let comms = device_library().init_all(&[0]).unwrap();
     let (send, mut recv) = ([1_i64; 4], [0_i64; 4]);
-    let expected =
-        |call| format!("{call}: a buffer is in host memory; the communicator works on device memory");
+    let expected = |call| {
+        let buffer = if call == "recv" { "receive" } else { "send" };
+        format!("{call}: the {buffer} buffer is in host memory; the communicator works on device memory")
+    };
     let comm = &comms[0];
     assert_eq!(message(comm.all_reduce(&send, &mut recv, ReduceOp::Sum, STREAM)), expected("all_reduce"));
     assert_eq!(message(comm.broadcast(&send, &mut recv, 0, STREAM)), expected("broadcast"));
@@ -119,6 +165,11 @@ fn host_buffer_on_device_communicator_is_an_error(_: &Nccl) {
     );
     assert_eq!(message(comm.send(&send, 0, STREAM)), expected("send"));
     assert_eq!(message(comm.recv(&mut recv, 0, STREAM)), expected("recv"));
+    assert_eq!(
+        message(comm.all_reduce_in_place(&mut recv, ReduceOp::Sum, STREAM)),
+        "all_reduce_in_place: the buffer is in host memory; the communicator works on device memory"
+    );
+    assert_eq!(message(comm.sendrecv(&send, &mut recv, 0, 0, STREAM)), expected("sendrecv"));
 
     // SAFETY: this "device" is the host, and the calls are complete when they return.
     let (send, recv) = unsafe {
@@ -134,7 +185,13 @@ fn device_buffer_on_host_communicator_is_an_error(nccl: &Nccl) {
     let send = unsafe { DeviceSlice::<i8>::from_raw_parts(std::ptr::dangling(), 4) };
     assert_eq!(
         message(comms[0].all_reduce(send, &mut recv, ReduceOp::Sum, STREAM)),
-        "all_reduce: a buffer is in device memory; the communicator works on host memory"
+        "all_reduce: the send buffer is in device memory; the communicator works on host memory"
+    );
+    // SAFETY: as above.
+    let recv = unsafe { DeviceSliceMut::<i8>::from_raw_parts(std::ptr::dangling_mut(), 4) };
+    assert_eq!(
+        message(comms[0].all_gather(&[1_i8; 4], recv, STREAM)),
+        "all_gather: the receive buffer is in device memory; the communicator works on host memory"
     );
 }
 

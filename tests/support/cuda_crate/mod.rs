@@ -253,14 +253,12 @@ fn buffers_of_a_group_may_be_dropped_after_it<C: CudaCrate>() {
     });
 }
 
-/// Checks that an operation is refused, with the devices in the text.
-pub(crate) fn assert_other_device(result: libnccl::Result<()>, found: usize, expected: usize) {
+/// Checks that an operation is refused, with the devices and what is of another one in the text.
+pub(crate) fn assert_other_device(result: libnccl::Result<()>, what: &str, found: usize, expected: usize) {
     match result {
         Err(error @ Error::InvalidArgument { .. }) => {
             let text = error.to_string();
-            let end = format!(
-                ": a buffer or stream is of device {found}; the communicator is of device {expected}"
-            );
+            let end = format!(": the {what} is of device {found}; the communicator is of device {expected}");
             assert!(text.ends_with(&end), "{text}");
         }
         other => panic!("{other:?}"),
@@ -275,8 +273,13 @@ fn buffer_of_another_device_is_invalid_argument<C: CudaCrate>() {
         // Of the default streams, of all devices, the handle is the same.
         for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
             let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream);
-            assert_other_device(result, peer, rank.comm.rank());
+            assert_other_device(result, "buffer", peer, rank.comm.rank());
         }
+        let mut of_host = [0.0; 8];
+        let result = rank.comm.all_reduce(&buffer, &mut of_host, ReduceOp::Sum, &rank.stream);
+        assert_other_device(result, "send buffer", peer, rank.comm.rank());
+        let result = rank.comm.all_reduce(&of_host, &mut buffer, ReduceOp::Sum, &rank.stream);
+        assert_other_device(result, "receive buffer", peer, rank.comm.rank());
     });
 }
 
@@ -287,7 +290,7 @@ fn stream_of_another_device_is_invalid_argument<C: CudaCrate>() {
         let mut buffer = C::zeros(&rank.stream, 8);
         for stream in [C::default_stream(&foreign), C::new_stream(&foreign)] {
             let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream);
-            assert_other_device(result, peer, rank.comm.rank());
+            assert_other_device(result, "stream", peer, rank.comm.rank());
         }
     });
 }
@@ -323,7 +326,7 @@ fn memory_of_nccl_on_another_device_is_invalid_argument<C: CudaCrate>() {
         // It has the memory as long as it exists.
         let foreign = C::context(peer);
         let mut buffer = rank.nccl.alloc_on::<f32>(&foreign, 8).unwrap();
-        let sum = |result| assert_other_device(result, peer, own);
+        let sum = |result| assert_other_device(result, "buffer", peer, own);
         sum(rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream));
         let part = buffer.get_mut(1..).unwrap();
         sum(rank.comm.all_reduce_in_place(part, ReduceOp::Sum, &rank.stream));
