@@ -1,4 +1,4 @@
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsString, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,6 +9,7 @@ use super::kind::Backend;
 #[cfg(nccl_linked)]
 use super::linked;
 use crate::dynamic_linker::mapped;
+use crate::environment::variable;
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
 use crate::{Error, LoadError, MemorySpace, Result, ResultCode, UniqueId, Version, sys};
@@ -185,7 +186,7 @@ impl Library {
         });
         // SAFETY: null or a string, as above.
         let message = unsafe { copy(text) };
-        let detail = self.last_error();
+        let detail = with_variables(self.last_error(), variable);
         Error::Nccl { call, code, message, detail }
     }
 
@@ -347,13 +348,61 @@ unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     String::from_utf8_lossy(&bytes).trim().into()
 }
 
+/// Adds the values of the variables that a text of NCCL is about and does not name, or without their values. NCCL reads its
+/// configuration files into the environment too.
+fn with_variables(text: Box<str>, value: impl Fn(&str) -> Option<OsString>) -> Box<str> {
+    let variables: &[&str] = match &*text {
+        text if text.to_ascii_lowercase().contains("interface found") => {
+            &["NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"]
+        }
+        text if text.starts_with("Invalid NCCL_COMM_ID") => &["NCCL_COMM_ID"],
+        _ => return text,
+    };
+    let describe = |name: &&str| match value(name) {
+        Some(value) => format!("{name} is {value:?}"),
+        None => format!("{name} is not set"),
+    };
+    format!("{text} ({})", variables.iter().map(describe).collect::<Vec<_>>().join(", ")).into()
+}
+
 #[cfg(test)]
 mod tests {
     use std::ptr;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
-    use super::copy_shared;
+    use super::{copy_shared, with_variables};
+
+    /// The texts are those of NCCL 2.13.4 to 2.32.3.
+    #[test]
+    fn text_about_variables_of_nccl_has_their_values() {
+        let set = |name: &str| match name {
+            "NCCL_SOCKET_IFNAME" => Some("\"eth0\" ".into()),
+            "NCCL_COMM_ID" => Some("nohost:99".into()),
+            _ => None,
+        };
+        let interfaces = r#" (NCCL_SOCKET_IFNAME is "\"eth0\" ", NCCL_SOCKET_FAMILY is not set)"#;
+        for (text, added) in [
+            ("Bootstrap : no socket interface found", interfaces),
+            ("NET/Socket : No usable listening interface found", interfaces),
+            ("NET/Socket : no interface found", interfaces),
+            ("NET/IB : No IP interface found.", interfaces),
+            (
+                "Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>",
+                r#" (NCCL_COMM_ID is "nohost:99")"#,
+            ),
+            // That of the CPU implementation has the value.
+            (r#"invalid NCCL_COMM_ID "nohost:99": expected <ipv4>:<port>"#, ""),
+            ("Cuda failure 'no device'", ""),
+            ("", ""),
+        ] {
+            assert_eq!(&*with_variables(text.into(), set), format!("{text}{added}"));
+        }
+        assert_eq!(
+            &*with_variables("Bootstrap : no socket interface found".into(), |_| None),
+            "Bootstrap : no socket interface found (NCCL_SOCKET_IFNAME is not set, NCCL_SOCKET_FAMILY is not set)"
+        );
+    }
 
     #[test]
     fn shared_text_without_end_is_1024_bytes() {

@@ -50,7 +50,7 @@ pub enum Error {
         message: Box<str>,
         /// The text of `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole
         /// process, so that it may be that of a failure in another thread at the same time; the CPU implementation
-        /// keeps one per thread.
+        /// keeps one per thread. If it is about `NCCL_SOCKET_IFNAME` or `NCCL_COMM_ID`, their values are added.
         #[doc(alias = "ncclGetLastError")]
         detail: Box<str>,
     },
