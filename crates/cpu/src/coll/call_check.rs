@@ -30,7 +30,7 @@ pub(super) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Ran
         CallHeader::decode([head & !EMPTY_CALLS, count])
     };
     let mistake = describe_empty_calls(state, step, first, other)
-        .unwrap_or_else(|| "the ranks called different functions".into());
+        .unwrap_or_else(|| call(first).describe_difference(call(other)));
     Error::usage(format!(
         "{mistake}: rank {other} called {}, rank {first} called {}",
         call(other),

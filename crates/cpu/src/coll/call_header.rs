@@ -191,6 +191,36 @@ impl CallHeader {
     }
 }
 
+impl CallHeader {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Collective { function, .. } => function.shape().operation.function,
+            Self::PointToPoint { call, .. } => call.name(),
+            Self::Control { call, .. } => call.name(),
+            Self::Unknown { .. } => "a function",
+        }
+    }
+
+    /// Describes in what this call of a rank differs from that of another.
+    pub(super) fn describe_difference(self, other: Self) -> String {
+        if self.name() != other.name() {
+            return "the ranks called different functions".into();
+        }
+        let numbers = |header| match header {
+            Self::Collective { data_type, reduction, root, count, .. } => {
+                [count, data_type.into(), reduction.into(), root.into()]
+            }
+            _ => [0; 4],
+        };
+        let (own, others) = (numbers(self), numbers(other));
+        let all = ["counts", "data types", "reductions", "roots"].into_iter().zip(own).zip(others);
+        let differing: Vec<&str> =
+            all.filter_map(|((what, own), other)| (own != other).then_some(what)).collect();
+        let what = if differing.is_empty() { "arguments".into() } else { differing.join(" and ") };
+        format!("the ranks called {} with different {what}", self.name())
+    }
+}
+
 /// Formats the call as a user would write it.
 impl fmt::Display for CallHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -223,6 +253,41 @@ impl fmt::Display for CallHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn difference_is_one_of_functions_only_if_these_differ() {
+        let call = |function, data_type, reduction, root, count| CallHeader::Collective {
+            function,
+            data_type,
+            reduction,
+            root,
+            count,
+        };
+        let (sum, scatter) = (Function::ALL_REDUCE, Function::named("scatter"));
+        let one = call(sum, 7, 0, 0, 10);
+        let control = |call| CallHeader::Control { call, length: 8 };
+        for (other, what) in [
+            (call(sum, 7, 0, 0, 11), "ncclAllReduce with different counts"),
+            (call(sum, 8, 0, 0, 10), "ncclAllReduce with different data types"),
+            (call(sum, 7, 2, 0, 10), "ncclAllReduce with different reductions"),
+            (call(sum, 8, 0, 0, 5), "ncclAllReduce with different counts and data types"),
+            (call(scatter, 7, 0, 0, 10), "different functions"),
+            (control(ControlCall::Split), "different functions"),
+        ] {
+            assert_eq!(one.describe_difference(other), format!("the ranks called {what}"));
+            assert_eq!(other.describe_difference(one), format!("the ranks called {what}"));
+        }
+        let of_root = |root| call(scatter, 7, CallHeader::NO_REDUCTION, root, 1);
+        assert_eq!(
+            of_root(0).describe_difference(of_root(3)),
+            "the ranks called ncclScatter with different roots"
+        );
+        let longer = CallHeader::Control { call: ControlCall::Split, length: 9 };
+        assert_eq!(
+            control(ControlCall::Split).describe_difference(longer),
+            "the ranks called ncclCommSplit with different arguments"
+        );
+    }
 
     #[test]
     fn header_of_every_kind_is_decoded_and_displayed() {
