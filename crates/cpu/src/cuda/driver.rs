@@ -22,6 +22,7 @@ const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 const CU_EVENT_RECORD_EXTERNAL: c_uint = 1;
 const CU_EVENT_WAIT_EXTERNAL: c_uint = 1;
 const CU_STREAM_CAPTURE_STATUS_NONE: c_uint = 0;
+const CU_STREAM_CAPTURE_STATUS_INVALIDATED: c_uint = 2;
 const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 
 /// The kinds of memory that `libnccl_cuda_resolve` tells apart.
@@ -373,6 +374,14 @@ impl Driver {
             )
         };
         self.check("cuStreamGetCaptureInfo", code)?;
+        if status == CU_STREAM_CAPTURE_STATUS_INVALIDATED {
+            return Err(Error {
+                code: ncclResult_t::ncclUnhandledCudaError,
+                text: "the stream's capture has failed before, by a call that captures forbid or by another error; it has to \
+                       be ended first, with cudaStreamEndCapture"
+                    .into(),
+            });
+        }
         Ok(if status == CU_STREAM_CAPTURE_STATUS_NONE { Capture::None } else { Capture::Graph(id) })
     }
 
