@@ -221,7 +221,8 @@ fn operation_in_a_capture_that_has_failed_says_so() {
         let [mut one, mut two] = [(); 2].map(|()| rank.nccl.alloc_on::<f32>(&rank.context, 8).unwrap());
         let (comm, nccl, peer) = (&rank.comm, &rank.nccl, 1 - rank.comm.rank());
         type Buffers<'a> = [&'a mut libnccl::NcclBuffer<f32>; 2];
-        let calls: [&dyn Fn(Buffers) -> libnccl::Result<()>; 5] = [
+        type Call<'a> = &'a dyn Fn(Buffers) -> libnccl::Result<()>;
+        let calls: [Call; 5] = [
             &|[one, _]| comm.all_reduce_in_place(one, ReduceOp::Sum, &rank.stream),
             &|[one, two]| comm.all_gather(one.get(..4).unwrap(), two, &rank.stream),
             &|[one, _]| comm.send(&*one, peer, &rank.stream),
