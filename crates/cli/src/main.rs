@@ -11,6 +11,7 @@ mod escapes;
 mod exit_status;
 mod file;
 mod gpu;
+mod interface;
 mod library;
 mod man;
 mod named_file;

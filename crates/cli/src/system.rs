@@ -1,18 +1,26 @@
 //! The machine that is examined: its files and the environment of a job.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use nix::unistd::{User, getuid};
+use rustix::fs::{Access, access};
 
 use crate::file;
+use crate::interface::Interface;
 
-/// The files below a root, and an environment. Tests fabricate both.
+/// The files below a root, an environment and network interfaces. Tests fabricate them.
 #[derive(Debug)]
 pub(crate) struct System {
     root: PathBuf,
     environment: BTreeMap<String, String>,
     /// The architecture, by Rust's name.
     pub(crate) architecture: String,
+    /// The network interfaces, or the reason why they cannot be read.
+    pub(crate) interfaces: Result<Vec<Interface>, String>,
+    /// The folder of this user by the list of users, whatever `HOME` says.
+    pub(crate) home: Option<PathBuf>,
 }
 
 impl System {
@@ -22,14 +30,27 @@ impl System {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let environment =
             libnccl::environment::variables().map(|(name, value)| (lossy(name), lossy(value))).collect();
-        Self { root: "/".into(), environment, architecture: std::env::consts::ARCH.into() }
+        let user = User::from_uid(getuid()).ok().flatten();
+        Self {
+            root: "/".into(),
+            environment,
+            architecture: std::env::consts::ARCH.into(),
+            interfaces: Interface::all(),
+            home: user.map(|user| user.dir),
+        }
     }
 
     /// Returns a machine of x86-64 whose files lie below `root`.
     #[cfg(test)]
     pub(crate) fn at(root: &Path, environment: &[(&str, &str)]) -> Self {
         let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Self { root: root.into(), environment, architecture: "x86_64".into() }
+        Self {
+            root: root.into(),
+            environment,
+            architecture: "x86_64".into(),
+            interfaces: Ok(Vec::new()),
+            home: None,
+        }
     }
 
     /// Returns the place of an absolute path of the examined machine.
@@ -62,6 +83,11 @@ impl System {
 
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.place(path).exists()
+    }
+
+    /// Returns the reason why this process cannot read and write a file or folder; `None` if it can.
+    pub(crate) fn denial(&self, path: impl AsRef<Path>) -> Option<io::Error> {
+        access(self.place(path), Access::READ_OK | Access::WRITE_OK).err().map(io::Error::from)
     }
 
     /// Returns the names in a folder, sorted; none if it cannot be read.

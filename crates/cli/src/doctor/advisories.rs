@@ -308,7 +308,7 @@ mod tests {
         }
         let mut system = System::at(root.path(), &environment);
         system.architecture = system_architecture.into();
-        let settings = Settings::read(&system);
+        let settings = Settings::read(&system, release);
         let situation = Situation { release, system: &system, settings: &settings, driver: &driver };
         advisory.holds(&situation, machine == Machine::Unknown(true))
     }

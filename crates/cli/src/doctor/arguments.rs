@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use libnccl::Version;
 
 const HELP: &str = "\
 Examples:
   nccl doctor                        what to do before a job starts here
   nccl doctor --json | jq .starts    for scripts; docs/doctor.md has the fields
   nccl doctor --library /opt/nccl/lib/libnccl.so.2
+  nccl doctor --needs 2.27.3         in a script that needs functions of this release
 
 Exit status:
   0    A job would start
@@ -25,4 +27,7 @@ pub(crate) struct DoctorArguments {
     /// Examine this NCCL library instead of searching for one
     #[arg(long, value_name = "PATH")]
     pub(crate) library: Option<PathBuf>,
+    /// Take a library older than this release for a problem
+    #[arg(long, value_name = "RELEASE")]
+    pub(crate) needs: Option<Version>,
 }

@@ -1,12 +1,30 @@
 //! The GPUs that a process sees, and where they are in the machine.
 
+use libnccl::Version;
+
 use super::driver::{Driver, nvidia_devices};
 use super::finding::Finding;
+use super::library::Library;
 use crate::settings::Settings;
 use crate::system::System;
 
-pub(super) fn findings(system: &System, settings: &Settings, driver: &Driver) -> Vec<Finding> {
+/// The release from which on NCCL uses NVLink between machines.
+const NVLINK_BETWEEN_MACHINES: Version = Version::new(2, 21, 5);
+const IMEX: &str = "/dev/nvidia-caps-imex-channels";
+
+pub(super) fn findings(
+    system: &System,
+    settings: &Settings,
+    driver: &Driver,
+    release: Version,
+    library: Option<&Library>,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
+    if library.is_some_and(Library::needs_driver) {
+        findings.extend(device_files(system, driver));
+        findings.extend(partition_files(system));
+        findings.extend(channels(system, settings, driver, release));
+    }
     let on_bus = nvidia_devices(system);
     let gpus = driver.models.len().max(on_bus.len());
     findings.extend(visible(system, gpus));
@@ -49,6 +67,67 @@ pub(super) fn findings(system: &System, settings: &Settings, driver: &Driver) ->
         findings.push(Finding::ok(format!("GPUs on the PCI bus: {gpus}; NUMA nodes: {numa_nodes}")));
     }
     findings
+}
+
+/// Judges the files through which processes reach the driver, and of which a container may lack some. If CUDA sees GPUs, it
+/// has what it needs.
+fn device_files(system: &System, driver: &Driver) -> Vec<Finding> {
+    if driver.module.is_none() || driver.stand_in.is_some() || driver.problem.is_none() {
+        return Vec::new();
+    }
+    let is_gpu = |name: &String| {
+        let number = name.strip_prefix("nvidia").filter(|number| !number.is_empty());
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let gpus = system.names("/dev").into_iter().filter(is_gpu);
+    let mut names = vec!["nvidiactl".to_owned(), "nvidia-uvm".to_owned()];
+    names.extend(gpus);
+    if names.len() == 2 {
+        names.push("nvidia0".to_owned());
+    }
+    let advice = "give it to the container: `--gpus all`, or the device plugin of Kubernetes; on the host: `nvidia-modprobe -u -c0`";
+    let finding = |name: &String| {
+        let error = system.denial(format!("/dev/{name}"))?;
+        let text = format!("/dev/{name}: {error}; the kernel has NVIDIA's module");
+        Some(Finding::problem(text, advice))
+    };
+    names.iter().filter_map(finding).collect()
+}
+
+/// Judges the files for the parts of a GPU (MIG) that the job is told to use.
+fn partition_files(system: &System) -> Option<Finding> {
+    let name = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
+        .into_iter()
+        .find(|name| system.variable(name).is_some_and(|value| value.contains("MIG-")))?;
+    let is_there = system.names("/dev/nvidia-caps").iter().any(|name| name.starts_with("nvidia-cap"));
+    (!is_there).then(|| {
+        Finding::problem(
+            format!("{name} names a part of a GPU (MIG), and there are no files in /dev/nvidia-caps, through which it is used"),
+            "give them to the container: NVIDIA_VISIBLE_DEVICES with NVIDIA's container runtime does",
+        )
+    })
+}
+
+/// Judges the channels that GPUs of several machines share memory through, if there is NVLink between the machines.
+fn channels(system: &System, settings: &Settings, driver: &Driver, release: Version) -> Option<Finding> {
+    let has_nvlink =
+        ["GB200", "GB300"].iter().any(|model| driver.models.iter().any(|name| name.contains(model)));
+    let is_used = settings.number("NCCL_MNNVL_ENABLE").map_or(has_nvlink, |value| value != 0);
+    if !is_used || release < NVLINK_BETWEEN_MACHINES {
+        return None;
+    }
+    let names = system.names(IMEX);
+    let mut channels = names.iter().filter(|name| name.starts_with("channel"));
+    let advice = "give the container a channel of IMEX (a ComputeDomain in Kubernetes), or set NCCL_MNNVL_ENABLE=0 and do without \
+                  NVLink between machines";
+    let Some(first) = channels.next() else {
+        let text = format!(
+            "there is no channel in {IMEX}, through which GPUs of several machines share memory by NVLink"
+        );
+        return Some(Finding::warning(text, advice));
+    };
+    let error = system.denial(format!("{IMEX}/{first}"))?;
+    Some(Finding::warning(format!("{IMEX}/{first}: this user cannot use it: {error}"), advice))
 }
 
 fn is_node(name: &str) -> bool {

@@ -1,10 +1,21 @@
 //! The configuration files of NCCL, and what they change.
 
-use super::finding::Finding;
-use crate::settings::{ConfigurationFile, Line, Settings};
+use libnccl::Version;
 
-pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
+use super::finding::Finding;
+use crate::settings::{CONF_FILE, ConfigurationFile, Line, Settings, taken_literally};
+
+pub(super) fn findings(settings: &Settings, release: Version) -> Vec<Finding> {
     let mut findings: Vec<_> = settings.files.iter().flat_map(of_file).collect();
+    if release < CONF_FILE && settings.value("NCCL_CONF_FILE").is_some() {
+        findings.push(Finding::warning(
+            format!(
+                "{}: NCCL {release} does not read it, but {CONF_FILE} does",
+                settings.text("NCCL_CONF_FILE")
+            ),
+            "move the settings to ~/.nccl.conf or /etc/nccl.conf, or into the environment",
+        ));
+    }
     if findings.is_empty() {
         let paths: Vec<_> = settings.files.iter().map(|file| file.path.display().to_string()).collect();
         findings.push(Finding::ok(format!("none: no {}", paths.join(", no "))));
@@ -15,7 +26,15 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
 fn of_file(file: &ConfigurationFile) -> Vec<Finding> {
     let path = file.path.display();
     let Some(lines) = &file.lines else {
-        return Vec::from_iter(file.is_named.then(|| missing(&path.to_string())));
+        let unreadable = || {
+            let text = format!("{path}: this user cannot read it, so NCCL takes nothing from it");
+            Finding::warning(text, "make it readable, or remove it")
+        };
+        return match file {
+            ConfigurationFile { exists: true, .. } => vec![unreadable()],
+            ConfigurationFile { is_named: true, .. } => vec![missing(&path.to_string())],
+            _ => Vec::new(),
+        };
     };
     let mut findings = Vec::new();
     let mut effective = Vec::new();
@@ -31,12 +50,12 @@ fn of_file(file: &ConfigurationFile) -> Vec<Finding> {
                 "write NAME=VALUE, without spaces around =",
             )),
         }
-        if let Line::Set { name, value, .. } = line
-            && (name.trim() != name || value.trim() != value)
-        {
+        let Line::Set { name, value, .. } = line else { continue };
+        let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");
+        for part in of_name.into_iter().chain(taken_literally(value)) {
             findings.push(Finding::warning(
-                format!("{path}: spaces are part of {name:?} and of its value {value:?}"),
-                "write NAME=VALUE, without spaces",
+                format!("{path}: {name}={value:?}: {part}"),
+                "write NAME=VALUE, without spaces, quotes and `export`, and lines that end as on Linux",
             ));
         }
     }

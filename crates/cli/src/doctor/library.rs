@@ -1,14 +1,18 @@
 //! The library that a program gets, and why.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use libnccl::{Attempt, Backend, LoadError, MemorySpace, Nccl, PATH_VARIABLE, Version};
+use libnccl::{Attempt, Backend, LoadError, MemorySpace, Nccl, PATH_VARIABLE, UniqueId, Version};
 use serde::Serialize;
 
 use super::finding::Finding;
 use crate::library::{is_named_by_variable, load};
 use crate::nccl_file::NcclFile;
+use crate::variables::Variables;
 
+/// The release from which on a unique id begins with 8 bytes of a number; the address is behind.
+const NUMBER_BEFORE_ADDRESS: Version = Version::new(2, 16, 2);
 const CPU_IMPLEMENTATION: &str = "use the CPU implementation: `nccl bench --cpu`, the crate libnccl-cpu";
 
 /// The result of loading it.
@@ -62,10 +66,12 @@ pub(crate) struct Missing {
     pub(crate) since: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Check {
     pub(crate) ok: bool,
     pub(crate) problem: Option<String>,
+    /// The address at which the ranks meet; `null` if it cannot be told.
+    pub(crate) address: Option<IpAddr>,
 }
 
 impl Search {
@@ -103,12 +109,12 @@ impl Search {
         Self { library: None, error, tried: Vec::new(), named: None }
     }
 
-    pub(crate) fn findings(&self) -> Vec<Finding> {
+    pub(crate) fn findings(&self, needs: Option<Version>) -> Vec<Finding> {
         let broken = self.tried.iter().filter(|_| self.named.is_none()).filter_map(Tried::broken);
         match &self.library {
             Some(library) => {
                 let broken = broken.map(|(text, advice)| Finding::warning(text, advice));
-                library.findings().into_iter().chain(broken).collect()
+                library.findings(needs).into_iter().chain(broken).collect()
             }
             None => {
                 let error = self.error.clone().unwrap_or_default();
@@ -150,6 +156,10 @@ impl Library {
             .collect();
         let unique_id = nccl.unique_id();
         let file = path.as_deref().and_then(NcclFile::read).unwrap_or_default();
+        // That of the CPU implementation has another content.
+        let is_of_nccl = nccl.memory_space() == MemorySpace::Device && !Variables::of(&file).is_cpu;
+        let address = unique_id.as_ref().ok().filter(|_| is_of_nccl);
+        let address = address.and_then(|id| address_in(id, nccl.version()));
         Self {
             path,
             source: source.into(),
@@ -159,6 +169,7 @@ impl Library {
             unique_id: Check {
                 ok: unique_id.is_ok(),
                 problem: unique_id.err().map(|error| error.to_string()),
+                address,
             },
             missing_functions: missing,
             other_loaded_libraries: nccl.other_loaded_libraries(),
@@ -172,7 +183,12 @@ impl Library {
         self.memory == MemorySpace::Device.to_string() && !is_rccl
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    /// Returns whether its ranks may be on several machines. Those of the CPU implementation are on one.
+    pub(crate) fn needs_network(&self) -> bool {
+        self.memory == MemorySpace::Device.to_string()
+    }
+
+    fn findings(&self, needs: Option<Version>) -> Vec<Finding> {
         let Self { path, source, version, cuda, memory, unique_id, missing_functions, .. } = self;
         let place = match path {
             Some(path) => format!("{} ({source})", path.display()),
@@ -183,22 +199,64 @@ impl Library {
             format!("NCCL {version}{cuda}, for {memory} memory; this program knows NCCL {}", Version::HEADER);
         let mut findings = vec![Finding::ok(place), Finding::ok(about)];
         findings.push(match &unique_id.problem {
-            None => Finding::ok("a unique id can be made"),
+            None => Finding::ok(match unique_id.address {
+                Some(address) => format!("a unique id can be made; its address is {address}"),
+                None => "a unique id can be made".into(),
+            }),
             Some(problem) => Finding::problem(
                 format!("no unique id can be made: {problem}"),
-                "set NCCL_DEBUG=INFO to see why, and compare NCCL_SOCKET_IFNAME with the interfaces below",
+                "see the network below, and set NCCL_DEBUG=INFO to see why",
             ),
         });
-        let since = missing_functions.iter().filter_map(|missing| missing.since.parse::<Version>().ok());
-        if let Some(since) = since.min() {
-            let names: Vec<_> = missing_functions.iter().map(|missing| missing.name.as_str()).collect();
-            findings.push(Finding::ok(format!(
-                "{} functions are missing, which came with NCCL {since} or later: {}",
-                names.len(),
-                names.join(", ")
-            )));
+        let release: Option<Version> = version.parse().ok();
+        if let (Some(release), Some(needs)) = (release, needs) {
+            findings.push(if release < needs {
+                Finding::problem(
+                    format!("NCCL {release} is older than {needs}, which --needs asks for"),
+                    format!("install NCCL {needs} or newer, or set {PATH_VARIABLE} to its file"),
+                )
+            } else {
+                Finding::ok(format!("NCCL {release} is not older than {needs}, which --needs asks for"))
+            });
+        }
+        let is_of = |missing: &&Missing, release: Option<Version>| {
+            release
+                .is_some_and(|release| missing.since.parse::<Version>().is_ok_and(|since| since <= release))
+        };
+        let (own, newer): (Vec<_>, Vec<_>) =
+            missing_functions.iter().partition(|missing| is_of(missing, release));
+        if !own.is_empty() {
+            let text = format!("the library says that it is NCCL {version}, and lacks {}", of_releases(&own));
+            let advice = format!("install NCCL {version} or newer as NVIDIA builds it");
+            let is_needed = own.iter().any(|missing| is_of(missing, needs));
+            let finding = if is_needed { Finding::problem } else { Finding::warning };
+            findings.push(finding(text, advice));
+        }
+        if !newer.is_empty() {
+            findings.push(Finding::ok(format!("missing, because newer: {}", of_releases(&newer))));
         }
         findings
+    }
+}
+
+/// Returns the number and the names of functions, with the oldest release of one.
+fn of_releases(missing: &[&Missing]) -> String {
+    let since = missing.iter().filter_map(|missing| missing.since.parse::<Version>().ok()).min();
+    let since = since.map(|since| format!(" of NCCL {since} or later")).unwrap_or_default();
+    let names: Vec<_> = missing.iter().map(|missing| missing.name.as_str()).collect();
+    let noun = if names.len() == 1 { "function" } else { "functions" };
+    format!("{} {noun}{since}: {}", names.len(), names.join(", "))
+}
+
+/// Returns the address in a unique id of NCCL, which is that of an interface of this process, or of `NCCL_COMM_ID`.
+fn address_in(id: &UniqueId, release: Version) -> Option<IpAddr> {
+    let at = if release < NUMBER_BEFORE_ADDRESS { 0 } else { 8 };
+    let address = &id.as_bytes()[at..];
+    let family = u16::from_ne_bytes(*address.first_chunk()?);
+    match libc::c_int::from(family) {
+        libc::AF_INET => Some(IpAddr::from(*address[4..].first_chunk::<4>()?)),
+        libc::AF_INET6 => Some(IpAddr::from(*address[8..].first_chunk::<16>()?)),
+        _ => None,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::fs::statvfs;
+
 use super::finding::Finding;
 use crate::settings::Settings;
 use crate::system::System;
@@ -9,6 +11,8 @@ use crate::system::System;
 const MIB: u64 = 1 << 20;
 /// The size of /dev/shm below which it is taken for too small; Docker's default is 64 MiB.
 const SMALL_SHARED_MEMORY: u64 = 512 * MIB;
+/// The files in /dev/shm that the ranks of one machine may need.
+const FEW_SHARED_FILES: u64 = 256;
 /// The open files that the ranks of one machine may need.
 const FEW_FILES: u64 = 4096;
 /// The processes and threads that a rank may need.
@@ -65,6 +69,20 @@ fn shared_memory(system: &System, settings: &Settings) -> Option<Finding> {
             advice,
         ));
     }
+    if let Some(error) = system.denial("/dev/shm") {
+        return Some(Finding::warning(
+            format!("/dev/shm: this user cannot write there: {error}"),
+            "make it writable for all: `mount -o remount,rw,mode=1777 /dev/shm`",
+        ));
+    }
+    let files = statvfs(system.place("/dev/shm")).ok();
+    // Where files have no limit, there are 0 of 0.
+    if let Some(left) = files.filter(|files| files.f_files > 0 && files.f_favail < FEW_SHARED_FILES) {
+        return Some(Finding::warning(
+            format!("/dev/shm: {} files of {} can be made yet", left.f_favail, left.f_files),
+            "remove files there, or raise the limit: `mount -o remount,nr_inodes=100k /dev/shm`",
+        ));
+    }
     let size = match shared_memory_size(system) {
         Ok(size) => size,
         Err(problem) => {
@@ -79,8 +97,7 @@ fn shared_memory(system: &System, settings: &Settings) -> Option<Finding> {
         .map(|file| file.len())
         .sum();
     let shown = size.map_or_else(|| "no limit of its own".to_owned(), in_mib);
-    if settings.value("NCCL_SHM_DISABLE") != Some("1") && size.is_some_and(|size| size < SMALL_SHARED_MEMORY)
-    {
+    if !settings.is_on("NCCL_SHM_DISABLE") && size.is_some_and(|size| size < SMALL_SHARED_MEMORY) {
         return Some(Finding::warning(
             format!("/dev/shm: {shown}, too little for several ranks of one machine"),
             advice,

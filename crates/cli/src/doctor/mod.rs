@@ -9,11 +9,13 @@ mod devices;
 mod driver;
 mod files;
 mod finding;
+mod interfaces;
 mod library;
 mod limits;
 mod network;
 mod ras;
 mod report;
+mod selection;
 #[cfg(test)]
 mod tests;
 mod variables;
@@ -22,6 +24,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use libnccl::Version;
 
 use crate::output;
 use crate::settings::Settings;
@@ -40,7 +43,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     }
     let system = System::here();
     let driver = Driver::new(&system);
-    let report = examine(&system, Search::new(arguments.library.as_deref()), driver);
+    let report = examine(&system, Search::new(arguments.library.as_deref()), driver, arguments.needs);
     if arguments.json {
         writeln!(output::stdout(), "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -49,20 +52,21 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     Ok(if report.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn examine(system: &System, search: Search, driver: Driver) -> Report {
-    let settings = Settings::read(system);
+fn examine(system: &System, search: Search, driver: Driver, needs: Option<Version>) -> Report {
     let library = search.library.as_ref();
+    let found: Option<Version> = library.and_then(|library| library.version.parse().ok());
+    // Without a library, the rules are those of the newest.
+    let release = found.unwrap_or(Version::HEADER);
+    let settings = Settings::read(system, release);
     let needs_driver = library.is_some_and(Library::needs_driver);
     let rdma = network::has_rdma(system, &settings);
     let known = library.map(|library| Variables::of(&library.file)).unwrap_or_default();
-    let release = library.and_then(|library| library.version.parse().ok());
-    let situation =
-        release.map(|release| Situation { release, system, settings: &settings, driver: &driver });
+    let situation = found.map(|release| Situation { release, system, settings: &settings, driver: &driver });
     let sections = [
-        ("library", search.findings()),
+        ("library", search.findings(needs)),
         ("copies", copies::findings(system, library)),
         ("driver", driver.findings(system, library)),
-        ("devices", devices::findings(system, &settings, &driver)),
+        ("devices", devices::findings(system, &settings, &driver, release, library)),
         (
             "advisories",
             situation
@@ -71,8 +75,8 @@ fn examine(system: &System, search: Search, driver: Driver) -> Report {
                 .unwrap_or_default(),
         ),
         ("limits", limits::findings(system, &settings, rdma)),
-        ("network", network::findings(system, &settings, needs_driver)),
-        ("files", files::findings(&settings)),
+        ("network", network::findings(system, &settings, release, library)),
+        ("files", files::findings(&settings, release)),
         ("variables", variables::findings(&settings, &known.names, known.is_cpu)),
         ("ras", ras::findings(&settings)),
     ];

@@ -1,54 +1,17 @@
 //! The network interfaces and RDMA devices, and those that NCCL is told to use.
 
+use libnccl::Version;
+
 use super::finding::Finding;
+use super::interfaces;
+use super::library::Library;
+use super::selection::Selection;
 use crate::settings::Settings;
 use crate::system::System;
 
-/// A list of interfaces or devices as NCCL reads it: prefixes by comma, after `^` to exclude them and `=` for whole names,
-/// each with a port after `:` if need be.
-#[derive(Debug)]
-pub(super) struct Selection<'a> {
-    excludes: bool,
-    exact: bool,
-    entries: Vec<(&'a str, Option<u32>)>,
-}
-
-impl<'a> Selection<'a> {
-    pub(super) fn parse(text: &'a str) -> Self {
-        let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
-        let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
-        let entries = text.split(',').filter(|entry| !entry.is_empty());
-        let entries = entries.map(|entry| match entry.split_once(':') {
-            Some((name, port)) => (name, port.parse().ok()),
-            None => (entry, None),
-        });
-        Self { excludes, exact, entries: entries.collect() }
-    }
-
-    /// Returns whether it has a device; `port` is `None` for interfaces, which have none.
-    pub(super) fn has(&self, name: &str, port: Option<u32>) -> bool {
-        let is_named = |(entry, entry_port): &(&str, Option<u32>)| {
-            let is_name = if self.exact { name == *entry } else { name.starts_with(entry) };
-            is_name && (entry_port.is_none() || port.is_none() || *entry_port == port)
-        };
-        // Nothing named is everything.
-        self.entries.is_empty() || self.entries.iter().any(is_named) != self.excludes
-    }
-}
-
-/// A network interface of the kernel.
-#[derive(Debug)]
-struct Interface {
-    name: String,
-    is_up: bool,
-}
-
-impl Interface {
-    /// Returns whether NCCL takes it last, unless it is named.
-    fn is_last(&self) -> bool {
-        self.name == "lo" || self.name.starts_with("docker")
-    }
-}
+const HCA: &str = "NCCL_IB_HCA";
+/// The release from which on NCCL has room for 32 devices, and as many entries of their list; it was 16.
+const MORE_DEVICES: Version = Version::new(2, 18, 5);
 
 /// Returns the ports of RDMA devices that have a link.
 fn active_ports(system: &System) -> Vec<(String, u32)> {
@@ -70,82 +33,36 @@ fn active_ports(system: &System) -> Vec<(String, u32)> {
 
 /// Returns whether NCCL may use RDMA here.
 pub(super) fn has_rdma(system: &System, settings: &Settings) -> bool {
-    settings.value("NCCL_IB_DISABLE") != Some("1") && !active_ports(system).is_empty()
+    !settings.is_on("NCCL_IB_DISABLE") && !active_ports(system).is_empty()
 }
 
-pub(super) fn findings(system: &System, settings: &Settings, needs_gpu: bool) -> Vec<Finding> {
-    let mut findings = vec![interfaces(system, settings)];
-    findings.extend(rdma(system, settings));
-    if needs_gpu && has_rdma(system, settings) {
+pub(super) fn findings(
+    system: &System,
+    settings: &Settings,
+    release: Version,
+    library: Option<&Library>,
+) -> Vec<Finding> {
+    let id = library.map(|library| &library.unique_id);
+    let mut findings = if library.is_some_and(|library| !library.needs_network()) {
+        vec![Finding::ok("this library needs no network interface: its ranks are on one machine")]
+    } else {
+        interfaces::findings(system, settings, release, id)
+    };
+    findings.extend(rdma(system, settings, release));
+    if library.is_some_and(Library::needs_driver) && has_rdma(system, settings) {
         findings.push(direct(system));
     }
     findings
 }
 
-fn interfaces(system: &System, settings: &Settings) -> Finding {
-    // IFF_UP is the lowest bit.
-    let flags = |name: &str| {
-        let text = system.line(format!("/sys/class/net/{name}/flags"))?;
-        u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
-    };
-    let names = system
-        .names("/sys/class/net")
-        .into_iter()
-        .filter(|name| system.exists(format!("/sys/class/net/{name}/flags")));
-    let all: Vec<_> = names
-        .map(|name| Interface { is_up: flags(&name).is_some_and(|flags| flags & 1 == 1), name })
-        .collect();
-    let list = |interfaces: &[&Interface]| {
-        let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-    };
-    let up: Vec<_> = all.iter().filter(|interface| interface.is_up).collect();
-    let wanted = "NCCL_SOCKET_IFNAME";
-    if let Some(value) = settings.value(wanted) {
-        let selection = Selection::parse(value);
-        let selected: Vec<_> =
-            up.iter().copied().filter(|interface| selection.has(&interface.name, None)).collect();
-        let text = settings.text(wanted);
-        if !selected.is_empty() {
-            return Finding::ok(format!("{text} selects {}", list(&selected)));
-        }
-        let down = all.iter().find(|interface| !interface.is_up && selection.has(&interface.name, None));
-        let reason = match down {
-            Some(interface) => format!("{} is down", interface.name),
-            None => format!("there is no such interface; up: {}", list(&up)),
-        };
-        return Finding::problem(
-            format!("{text} selects nothing: {reason}"),
-            format!("name one that is up in {wanted}, or unset it and let NCCL choose"),
-        );
-    }
-    let first = |test: &dyn Fn(&&&Interface) -> bool| -> Vec<&Interface> {
-        up.iter().filter(test).copied().collect()
-    };
-    let chosen = [
-        first(&|interface| interface.name.starts_with("ib")),
-        first(&|interface| !interface.is_last()),
-        first(&|interface| interface.name.starts_with("docker")),
-        first(&|_| true),
-    ];
-    match chosen.into_iter().find(|chosen| !chosen.is_empty()) {
-        None if all.is_empty() => Finding::warning(
-            "no network interface is to be seen",
-            "mount sysfs at /sys, or give the container a network",
-        ),
-        None => Finding::problem(
-            "no network interface is up, not even lo, and NCCL needs one even within a machine",
-            "bring one up: `ip link set lo up`",
-        ),
-        Some(chosen) if chosen.iter().all(|interface| interface.name == "lo") => {
-            Finding::ok("NCCL takes lo, the only interface that is up: for ranks of this machine")
-        }
-        Some(chosen) => Finding::ok(format!("NCCL chooses among {}", list(&chosen))),
-    }
-}
-
-fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
+fn rdma(system: &System, settings: &Settings, release: Version) -> Vec<Finding> {
     let devices = system.names("/sys/class/infiniband");
+    if devices.is_empty() && !system.exists("/sys/class") {
+        return vec![Finding::warning(
+            "/sys/class is not there: NCCL cannot see RDMA devices",
+            "mount sysfs at /sys",
+        )];
+    }
     if devices.is_empty() {
         return vec![Finding::ok("RDMA devices: none; between machines, NCCL uses sockets")];
     }
@@ -158,7 +75,7 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     }
     let shown: Vec<_> = ports.iter().map(|(device, port)| format!("{device}:{port}")).collect();
     let shown = shown.join(", ");
-    if settings.value("NCCL_IB_DISABLE") == Some("1") {
+    if settings.is_on("NCCL_IB_DISABLE") {
         return vec![Finding::warning(
             format!("{}: the RDMA devices {shown} are not used", settings.text("NCCL_IB_DISABLE")),
             "unset NCCL_IB_DISABLE once the fault that it was set for is found",
@@ -171,21 +88,43 @@ fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
             "give them to the container: `--device=/dev/infiniband`, or the device plugin of Kubernetes",
         ));
     }
-    let Some(value) = settings.value("NCCL_IB_HCA") else {
+    let Some(value) = settings.value(HCA) else {
         findings.push(Finding::ok(format!("RDMA devices with a link: {shown}")));
         return findings;
     };
-    let selection = Selection::parse(value);
+    let selection = Selection::parse(value, if release < MORE_DEVICES { 16 } else { 32 }, release);
     let selected: Vec<_> = ports.iter().filter(|(name, port)| selection.has(name, Some(*port))).collect();
-    let text = settings.text("NCCL_IB_HCA");
-    findings.push(if selected.is_empty() {
-        Finding::warning(
-            format!("{text} selects no RDMA device, so NCCL uses sockets; with a link: {shown}"),
+    let text = settings.text(HCA);
+    let idle = selection.entries.iter().filter(|_| !selection.excludes).filter_map(|entry| {
+        let is_named = |(name, port): &(String, u32)| selection.names(*entry, name, Some(*port));
+        if ports.iter().any(is_named) {
+            return None;
+        }
+        let without_link = devices.iter().any(|name| selection.names(*entry, name, None));
+        let problem = if without_link { "no such port with a link" } else { "no such device" };
+        Some(format!("{}: {problem}", entry.shown()))
+    });
+    let mut idle: Vec<_> = idle.collect();
+    if selection.left_out > 0 {
+        idle.push(format!("NCCL does not read the last {} entries", selection.left_out));
+    }
+    if selected.is_empty() {
+        let reason = if idle.is_empty() { String::new() } else { format!(" ({})", idle.join("; ")) };
+        findings.push(Finding::warning(
+            format!("{text} selects no RDMA device{reason}, so NCCL uses sockets; with a link: {shown}"),
             "name one of them in NCCL_IB_HCA, or unset it",
-        )
+        ));
+        return findings;
+    }
+    let names: Vec<_> = selected.iter().map(|(name, port)| format!("{name}:{port}")).collect();
+    let chosen = format!("{text} selects {}", names.join(", "));
+    findings.push(if idle.is_empty() {
+        Finding::ok(chosen)
     } else {
-        let names: Vec<_> = selected.iter().map(|(name, port)| format!("{name}:{port}")).collect();
-        Finding::ok(format!("{text} selects {}", names.join(", ")))
+        Finding::warning(
+            format!("{chosen}, but not all that it names: {}", idle.join("; ")),
+            format!("correct {HCA}; with a link: {shown}"),
+        )
     });
     findings
 }
@@ -209,25 +148,5 @@ fn direct(system: &System) -> Finding {
             ),
             "load the module: `modprobe nvidia_peermem`",
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Selection;
-
-    #[test]
-    fn selection_follows_the_syntax_of_nccl() {
-        let has = |text, name| Selection::parse(text).has(name, None);
-        for (text, selected, left_out) in [
-            ("eth", "eth1", "ens3"),
-            ("=eth0,ens3", "ens3", "eth01"),
-            ("^docker,lo", "eth0", "docker0"),
-            ("^=docker0", "docker01", "docker0"),
-        ] {
-            assert!(has(text, selected) && !has(text, left_out), "{text}");
-        }
-        let port = |text, port| Selection::parse(text).has("mlx5_0", Some(port));
-        assert!(port("mlx5_0:1", 1) && !port("mlx5_0:1", 2) && port("mlx5", 2) && !port("^mlx5_0:1", 1));
     }
 }

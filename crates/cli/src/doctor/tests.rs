@@ -1,13 +1,17 @@
 //! The doctor on fabricated machines: each problem, reports from the field, and healthy machines.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
+
+use libnccl::Version;
 
 use super::driver::Driver;
 use super::examine;
 use super::finding::{Finding, Level};
-use super::library::{Check, Library, Search};
+use super::library::{Check, Library, Missing, Search};
 use super::report::Report;
+use crate::interface::Interface;
 use crate::nccl_file::NcclFile;
 use crate::nccl_file::tests::write_library;
 use crate::system::System;
@@ -15,7 +19,7 @@ use crate::system::System;
 const SITE: &str = "/usr/local/lib/python3.12/site-packages";
 const IN_SITE: &str = "/usr/local/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
 const VARIABLES: &str = "NCCL_DEBUG\0NCCL_SOCKET_IFNAME\0NCCL_IB_HCA\0NCCL_IB_DISABLE\0NCCL_P2P_DISABLE\0\
-    NCCL_RAS_ADDR\0NCCL_RAS_ENABLE\0NCCL_ALGO\0NCCL_PROTO\0NCCL_TOPO_FILE\0NCCL_CONF_FILE\0";
+    NCCL_RAS_ADDR\0NCCL_COMM_ID\0NCCL_SOCKET_FAMILY\0NCCL_MNNVL_ENABLE\0NCCL_IB_TIMEOUT\0NCCL_RAS_ENABLE\0NCCL_ALGO\0NCCL_PROTO\0NCCL_TOPO_FILE\0NCCL_CONF_FILE\0";
 
 /// A machine whose files lie in a temporary folder.
 struct Machine {
@@ -23,6 +27,10 @@ struct Machine {
     environment: Vec<(&'static str, &'static str)>,
     architecture: &'static str,
     driver: Driver,
+    interfaces: Result<Vec<Interface>, String>,
+    id: Check,
+    missing: Vec<Missing>,
+    needs: Option<Version>,
 }
 
 impl Machine {
@@ -39,8 +47,22 @@ impl Machine {
             models: vec!["NVIDIA H100 80GB HBM3".into(); 8],
         };
         let environment = vec![("HOME", "/home/me"), ("NCCL_RAS_ENABLE", "0")];
-        let machine =
-            Self { root: tempfile::tempdir().unwrap(), environment, architecture: "x86_64", driver };
+        let interfaces = [
+            Interface::new("lo", "running", Some("127.0.0.1/8")),
+            Interface::new("eth0", "running", Some("10.0.0.1/24")),
+            Interface::new("docker0", "running", Some("172.17.0.1/16")),
+            Interface::new("ens9", "down", None),
+        ];
+        let machine = Self {
+            root: tempfile::tempdir().unwrap(),
+            environment,
+            architecture: "x86_64",
+            driver,
+            interfaces: Ok(interfaces.into()),
+            id: Check { ok: true, problem: None, address: None },
+            missing: Vec::new(),
+            needs: None,
+        };
         machine.write("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0\n");
         machine.write(
             "/proc/self/limits",
@@ -52,9 +74,6 @@ impl Machine {
         machine.write("/proc/self/cgroup", "0::/user.slice\n");
         machine.write("/proc/sys/kernel/osrelease", "6.8.0-45-generic\n");
         machine.write("/dev/shm/.keep", "");
-        for (name, flags) in [("lo", "0x9"), ("eth0", "0x1003"), ("docker0", "0x1003"), ("ens9", "0x1002")] {
-            machine.write(&format!("/sys/class/net/{name}/flags"), flags);
-        }
         for index in 0..8 {
             let gpu = format!("/sys/bus/pci/devices/0000:{index}1:00.0");
             for (file, text) in [("vendor", "0x10de"), ("class", "0x030200"), ("numa_node", "0")] {
@@ -107,7 +126,7 @@ impl Machine {
     }
 
     /// Examines the machine, on which a program gets the library at `path`.
-    fn with(self, path: &str) -> Report {
+    fn with(mut self, path: &str) -> Report {
         let place = fs::canonicalize(self.place(path)).unwrap();
         let file = NcclFile::read(&place).unwrap();
         let library = Library {
@@ -116,8 +135,8 @@ impl Machine {
             version: file.version.unwrap().to_string(),
             cuda: file.cuda.map(|cuda| cuda.to_string()),
             memory: "device".into(),
-            unique_id: Check { ok: true, problem: None },
-            missing_functions: Vec::new(),
+            unique_id: std::mem::take(&mut self.id),
+            missing_functions: std::mem::take(&mut self.missing),
             other_loaded_libraries: Vec::new(),
             file,
         };
@@ -128,7 +147,8 @@ impl Machine {
         let root = fs::canonicalize(self.root.path()).unwrap();
         let mut system = System::at(&root, &self.environment);
         system.architecture = self.architecture.into();
-        examine(&system, search, self.driver)
+        system.interfaces = self.interfaces;
+        examine(&system, search, self.driver, self.needs)
     }
 
     fn report(self) -> Report {
@@ -195,11 +215,14 @@ fn healthy_machine_of_the_cpu_implementation_has_no_finding() {
         version: "2.32.3".into(),
         cuda: None,
         memory: "host".into(),
-        unique_id: Check { ok: true, problem: None },
+        unique_id: Check { ok: true, problem: None, address: None },
         missing_functions: Vec::new(),
         other_loaded_libraries: Vec::new(),
         file,
     };
+    // It needs no interface.
+    machine.interfaces = Ok(Vec::new());
+    machine.environment.push(("NCCL_SOCKET_IFNAME", "eth9"));
     assert_finds(&machine.examine(Search::found(library)), &[]);
 }
 
@@ -337,7 +360,7 @@ fn copy_of_an_unknown_release_is_a_warning() {
             version: version.into(),
             cuda: None,
             memory: "host".into(),
-            unique_id: Check { ok: true, problem: None },
+            unique_id: Check { ok: true, ..Check::default() },
             missing_functions: Vec::new(),
             other_loaded_libraries: Vec::new(),
             file: NcclFile::default(),
@@ -397,10 +420,11 @@ fn machine_without_a_driver_is_a_problem() {
 
 #[test]
 fn machine_without_a_library_is_a_problem() {
-    assert_finds(
-        &Machine::healthy().examine(Search::nothing()),
-        &[("library", Level::Problem, "no NCCL library")],
-    );
+    let report = Machine::healthy().examine(Search::nothing());
+    assert_finds(&report, &[("library", Level::Problem, "no NCCL library")]);
+    let network = &report.sections.iter().find(|section| section.name == "network").unwrap().findings;
+    let expected = "NCCL takes eth0; ranks meet at 10.0.0.1 (eth0), by the rules of NCCL 2.32.3";
+    assert_eq!(network[0], Finding::ok(expected));
 }
 
 /// A change of a healthy machine, and the only finding that it gives.
@@ -520,40 +544,152 @@ fn interfaces_are_compared_with_those_that_nccl_is_told_to_use() {
         move |machine: &mut Machine| machine.environment.push(("NCCL_SOCKET_IFNAME", value))
     };
     let problem = |value, text| one(set(value), "network", Level::Problem, text);
-    problem(
-        "ib0",
-        "NCCL_SOCKET_IFNAME=ib0 (environment) selects nothing: there is no such interface; up: docker0, eth0, lo",
-    );
-    problem("=ens9", "ens9 is down");
-    problem("^eth,docker,lo", "selects nothing");
-    for value in ["eth", "=eth0", "^docker0", "lo"] {
+    problem("ib0", "NCCL_SOCKET_IFNAME=ib0 (environment) selects nothing: there is no interface ib0");
+    problem("=ens9", "selects nothing: ens9 is down");
+    problem("^eth,docker,lo", "selects nothing: ens9 is down");
+    problem("^eth,docker,lo,ens", "it leaves out all there are: lo, eth0, docker0, ens9");
+    problem("10.0.0.1", "there is no interface 10.0.0.1");
+    for value in ["eth", "=eth0", "^docker,lo", "docker0"] {
         let mut machine = Machine::healthy();
         set(value)(&mut machine);
         assert_finds(&machine.report(), &[]);
     }
+    let warning = |value, text| one(set(value), "network", Level::Warning, text);
+    warning("^docker0", "ranks meet at 127.0.0.1 (lo), which other machines cannot reach; ens9 is down");
+    warning("lo", "ranks meet at 127.0.0.1 (lo), which other machines cannot reach");
+    warning(
+        "^lo",
+        "selects eth0, docker0; ranks meet at 10.0.0.1 (eth0); of these, docker0 does not reach other",
+    );
+    warning("e", "NCCL ignores a value of one character");
+    warning("eth0,docker,eth1,ens", "there is no interface eth1, ens9 is down");
+    warning(
+        "eth0,eth0:1,et,eth,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,docker0",
+        "leaves out 2",
+    );
     one(
-        |machine| machine.remove("/sys/class/net"),
+        |machine| machine.interfaces = Err("Permission denied".into()),
         "network",
         Level::Warning,
-        "no network interface is to be seen",
+        "the network interfaces cannot be read: Permission denied",
+    );
+    one(
+        |machine| machine.interfaces = Ok(Vec::new()),
+        "network",
+        Level::Problem,
+        "NCCL finds no network interface, and needs one even within a machine: there is none",
     );
     let down = |machine: &mut Machine| {
-        for name in ["lo", "eth0", "docker0"] {
-            machine.write(&format!("/sys/class/net/{name}/flags"), "0x8");
+        machine.interfaces = Ok(vec![
+            Interface::new("lo", "down", None),
+            Interface::new("eth0", "unplugged", Some("10.0.0.1/24")),
+            Interface::new("eth1", "running", None),
+        ]);
+    };
+    one(down, "network", Level::Problem, "lo is down, eth0 has no carrier, eth1 has no address");
+    let family = |value: &'static str| {
+        move |machine: &mut Machine| machine.environment.push(("NCCL_SOCKET_FAMILY", value))
+    };
+    one(family("ipv6"), "network", Level::Warning, "NCCL ignores \"ipv6\"; expected AF_INET or AF_INET6");
+    one(family("AF_INET6"), "network", Level::Problem, "eth0 has no IPv6 address");
+    let alone = |machine: &mut Machine| machine.interfaces.as_mut().unwrap().truncate(1);
+    let mut machine = Machine::healthy();
+    alone(&mut machine);
+    assert_finds(&machine.report(), &[]);
+}
+
+#[test]
+fn comm_id_that_no_rank_can_use_is_found() {
+    let set =
+        |value: &'static str| move |machine: &mut Machine| machine.environment.push(("NCCL_COMM_ID", value));
+    for value in ["10.0.0.9:5000", "172.17.0.1:65535"] {
+        let mut machine = Machine::healthy();
+        set(value)(&mut machine);
+        assert_finds(&machine.report(), &[]);
+    }
+    for (value, text) in [
+        ("", "expected ADDRESS:PORT"),
+        ("x", "expected ADDRESS:PORT"),
+        (":5000", "expected ADDRESS:PORT"),
+        ("[fd00::1:5000", "there is no ]"),
+        ("[fd00::x]:5000", "\"fd00::x\" is no IPv6 address"),
+        ("10.9.0.1:5000", "no interface is in the network of this address: lo, eth0, docker0, ens9"),
+        ("[fd00::1]:5000", "no interface is in the network of this address"),
+        ("10.0.0.9:0", "NCCL reads the port 0"),
+        ("10.0.0.9:http", "NCCL reads the port 0"),
+        ("10.0.0.9:70000", "NCCL reads the port 70000"),
+    ] {
+        one(set(value), "network", Level::Problem, text);
+    }
+    one(set("10.0.0.9"), "network", Level::Warning, "has no port; NCCL takes 65535");
+    one(set("127.0.0.1:5000"), "network", Level::Warning, "127.0.0.1 (lo) by NCCL_COMM_ID=127.0.0.1:5000");
+}
+
+#[test]
+fn sections_agree_about_the_unique_id() {
+    let failed = |machine: &mut Machine| {
+        machine.id = Check { ok: false, problem: Some("no socket interface found".into()), address: None };
+    };
+    let examined = |change: &dyn Fn(&mut Machine)| {
+        let mut machine = Machine::healthy();
+        change(&mut machine);
+        machine.report()
+    };
+    let no_id = ("library", Level::Problem, "no unique id can be made: no socket interface found");
+    let text = "by NCCL's rules, NCCL takes eth0; ranks meet at 10.0.0.1 (eth0); but this library makes no unique id";
+    assert_finds(&examined(&failed), &[no_id, ("network", Level::Warning, text)]);
+    let nothing = |machine: &mut Machine| {
+        failed(machine);
+        machine.environment.push(("NCCL_SOCKET_IFNAME", "eth9"));
+    };
+    assert_finds(&examined(&nothing), &[no_id, ("network", Level::Problem, "there is no interface eth9")]);
+
+    let made = |address: &str, name: Option<&'static str>| {
+        let address: IpAddr = address.parse().unwrap();
+        move |machine: &mut Machine| {
+            machine.id.address = Some(address);
+            machine.environment.extend(name.map(|name| ("NCCL_SOCKET_IFNAME", name)));
         }
     };
-    one(down, "network", Level::Problem, "no network interface is up");
+    let report = examined(&made("10.0.0.1", None));
+    assert_finds(&report, &[]);
+    let library = &report.sections[0].findings;
+    assert!(
+        library.contains(&Finding::ok("a unique id can be made; its address is 10.0.0.1")),
+        "{library:?}"
+    );
+    let other = "ranks meet at 172.17.0.1 (docker0), as the library's unique id says; expected 10.0.0.1 by NCCL's rules";
+    assert_finds(&examined(&made("172.17.0.1", None)), &[("network", Level::Warning, other)]);
+    let unexpected = "ranks meet at 10.5.0.1, as the library's unique id says; expected none by NCCL's rules";
+    let found = bad(&examined(&made("10.5.0.1", Some("eth9"))), "network");
+    assert_eq!((found[0].level, found[0].text.as_str()), (Level::Warning, unexpected));
 }
 
 #[test]
 fn rdma_devices_that_nccl_cannot_use_are_found() {
     let warning = |change: &dyn Fn(&mut Machine), text| one(change, "network", Level::Warning, text);
+    warning(&|machine| machine.remove("/sys/class"), "/sys/class is not there");
     warning(&|machine| machine.remove("/dev/infiniband"), "have no files in /dev/infiniband");
     warning(
         &|machine| machine.environment.push(("NCCL_IB_HCA", "=mlx5_9")),
         "NCCL_IB_HCA==mlx5_9 (environment) selects no RDMA device",
     );
-    warning(&|machine| machine.environment.push(("NCCL_IB_DISABLE", "1")), "are not used");
+    for value in
+        ["=mlx5_0,mlx5_9", "mlx5_0, mlx5_1", "mlx5_1:1,mlx5_2:2", "mlx5_0,mlx5_1 ,mlx5_2", "mlx5_0,mlx5_1:x"]
+    {
+        let set = |machine: &mut Machine| machine.environment.push(("NCCL_IB_HCA", value));
+        warning(&set, "but not all that it names: ");
+    }
+    let set = |machine: &mut Machine| machine.environment.push(("NCCL_IB_HCA", "mlx5_1:2,mlx4"));
+    warning(&set, "selects no RDMA device (mlx5_1:2: no such port with a link; mlx4: no such device)");
+    for value in ["mlx5_0,mlx5_7:1", "^mlx5_9", "^=mlx5_0", "mlx5"] {
+        let mut machine = Machine::healthy();
+        machine.environment.push(("NCCL_IB_HCA", value));
+        assert_finds(&machine.report(), &[]);
+    }
+    for value in ["1", "2", "0x1"] {
+        warning(&|machine| machine.environment.push(("NCCL_IB_DISABLE", value)), "are not used");
+    }
     let linkless = |machine: &mut Machine| {
         for index in 0..8 {
             machine.write(&format!("/sys/class/infiniband/mlx5_{index}/ports/1/state"), "1: DOWN\n");
@@ -573,6 +709,7 @@ fn gpus_that_are_hidden_or_placed_nowhere_are_found() {
     one(visible("0,1,1"), "devices", Level::Problem, "has 1 twice");
     one(visible("8"), "devices", Level::Problem, "there is no GPU 8");
     one(visible("0,8,1"), "devices", Level::Warning, "there is no GPU 8");
+    one(visible("MIG-1-2-3"), "devices", Level::Problem, "there are no files in /dev/nvidia-caps");
     for value in ["0,1,2,3,4,5,6,7", "GPU-8932f937,GPU-11111111", "3"] {
         let mut machine = Machine::healthy();
         visible(value)(&mut machine);
@@ -593,6 +730,82 @@ fn gpus_that_are_hidden_or_placed_nowhere_are_found() {
 }
 
 #[test]
+fn device_files_that_a_container_lacks_are_found() {
+    let examined = |files: &[&str], change: &dyn Fn(&mut Machine)| {
+        let mut machine = Machine::healthy();
+        machine.driver.problem = Some("cuInit: no device".into());
+        files.iter().for_each(|file| machine.write(&format!("/dev/{file}"), ""));
+        change(&mut machine);
+        bad(&machine.report(), "devices").iter().map(|finding| finding.text.clone()).collect::<Vec<_>>()
+    };
+    let all = ["nvidiactl", "nvidia-uvm", "nvidia0"];
+    for (left_out, file) in all.iter().enumerate() {
+        let files: Vec<_> = all.iter().copied().filter(|other| other != file).collect();
+        let found = examined(&files, &|_| {});
+        assert!(
+            found.len() == 1 && found[0].starts_with(&format!("/dev/{file}: No such file")),
+            "{left_out} {found:?}"
+        );
+    }
+    assert_eq!(examined(&[], &|_| {}).len(), 3);
+    assert_eq!(examined(&["nvidiactl", "nvidia-uvm", "nvidia5"], &|_| {}), [""; 0]);
+    // Without the kernel's module, what is missing is the driver.
+    assert_eq!(examined(&[], &|machine| machine.driver.module = None), [""; 0]);
+    let working = |machine: &mut Machine| machine.driver.problem = None;
+    assert_eq!(examined(&[], &working), [""; 0]);
+
+    let part = |machine: &mut Machine| {
+        working(machine);
+        machine.environment.push(("NVIDIA_VISIBLE_DEVICES", "MIG-1-2-3"));
+    };
+    assert_eq!(examined(&[], &part).len(), 1);
+    assert_eq!(examined(&["nvidia-caps/nvidia-cap21"], &part), [""; 0]);
+
+    let of_rack = |machine: &mut Machine| {
+        working(machine);
+        machine.driver.models[0] = "NVIDIA GB200".into();
+    };
+    let off = |machine: &mut Machine| {
+        of_rack(machine);
+        machine.environment.push(("NCCL_MNNVL_ENABLE", "0"));
+    };
+    let on = |machine: &mut Machine| {
+        working(machine);
+        machine.environment.push(("NCCL_MNNVL_ENABLE", "1"));
+    };
+    let channel = "nvidia-caps-imex-channels/channel0";
+    for (change, found) in [(&of_rack as &dyn Fn(&mut Machine), 1), (&off, 0), (&on, 1)] {
+        assert_eq!(examined(&[], change).len(), found);
+        assert_eq!(examined(&[channel], change), [""; 0]);
+    }
+}
+
+#[test]
+fn library_that_is_older_or_less_than_it_should_be_is_found() {
+    let examined = |needs: Option<&str>, missing: &[(&str, &str)]| {
+        let mut machine = Machine::healthy();
+        machine.needs = needs.map(|needs| needs.parse().unwrap());
+        let missing =
+            missing.iter().map(|(name, since)| Missing { name: (*name).into(), since: (*since).into() });
+        machine.missing = missing.collect();
+        machine.report()
+    };
+    assert_finds(&examined(Some("2.32.3"), &[]), &[]);
+    let older = "NCCL 2.32.3 is older than 2.32.4, which --needs asks for";
+    assert_finds(&examined(Some("2.32.4"), &[]), &[("library", Level::Problem, older)]);
+    assert_finds(&examined(None, &[("ncclOfTomorrow", "2.33.1")]), &[]);
+    let (split, shrink, new) =
+        (("ncclCommSplit", "2.18.1"), ("ncclCommShrink", "2.27.3"), ("ncclOfTomorrow", "2.33.1"));
+    let lacks =
+        "it is NCCL 2.32.3, and lacks 2 functions of NCCL 2.18.1 or later: ncclCommSplit, ncclCommShrink";
+    for (needs, level) in
+        [(None, Level::Warning), (Some("2.13.4"), Level::Warning), (Some("2.18.1"), Level::Problem)]
+    {
+        assert_finds(&examined(needs, &[split, shrink, new]), &[("library", level, lacks)]);
+    }
+}
+
+#[test]
 fn configuration_files_are_read_as_nccl_does() {
     let mut machine = Machine::healthy();
     machine.write("/etc/nccl.conf", "NCCL_ALGO=Ring\nNCCL_DEBUG = INFO\nnonsense\n");
@@ -600,14 +813,62 @@ fn configuration_files_are_read_as_nccl_does() {
     machine.environment.push(("NCCL_DEBUG", "WARN"));
     let report = machine.report();
     let found = bad(&report, "files");
-    assert!(found[0].text.contains("spaces are part of \"NCCL_DEBUG \""), "{found:?}");
-    assert!(found[1].text.contains("NCCL ignores the line \"nonsense\""), "{found:?}");
+    assert!(found[0].text.contains("NCCL_DEBUG =\" INFO\": the spaces are part of the name"), "{found:?}");
+    assert!(found[1].text.contains("NCCL_DEBUG =\" INFO\": the spaces are part of the value"), "{found:?}");
+    assert!(found[2].text.contains("NCCL ignores the line \"nonsense\""), "{found:?}");
     let files = &report.sections.iter().find(|section| section.name == "files").unwrap().findings;
     assert!(files.contains(&Finding::ok("/home/me/.nccl.conf sets NCCL_ALGO=Tree")), "{files:?}");
     let overridden = "/etc/nccl.conf: NCCL_ALGO has no effect; its value is from /home/me/.nccl.conf";
     assert!(files.contains(&Finding::ok(overridden)), "{files:?}");
     let named = |machine: &mut Machine| machine.environment.push(("NCCL_CONF_FILE", "~/mine.conf"));
     one(named, "files", Level::Warning, "NCCL_CONF_FILE=~/mine.conf: there is no such file");
+
+    for (line, part) in [
+        ("NCCL_DEBUG=\"INFO\"", "the quotes are part of the value"),
+        ("NCCL_ALGO='Ring'", "the quotes are part of the value"),
+        ("NCCL_ALGO=Ring ", "the spaces are part of the value"),
+        ("export NCCL_ALGO=Ring", "the spaces are part of the name"),
+    ] {
+        one(|machine| machine.write("/etc/nccl.conf", line), "files", Level::Warning, part);
+    }
+    for line in ["NCCL_IB_TIMEOUT=20 \n", "NCCL_ALGO=Ring\r\n", "# NCCL_ALGO='Ring'\n"] {
+        let machine = Machine::healthy();
+        machine.write("/etc/nccl.conf", line);
+        assert_finds(&machine.report(), &[]);
+    }
+    // A folder stands for what cannot be read, as root reads every file.
+    one(
+        |machine| machine.write("/etc/nccl.conf/file", ""),
+        "files",
+        Level::Warning,
+        "this user cannot read it",
+    );
+    let of_release = |release: &str, text: &str| {
+        let mut machine = Machine::healthy();
+        machine.library(IN_SITE, release, "12.2");
+        machine.environment.push(("NCCL_CONF_FILE", "/etc/mine.conf"));
+        machine.write("/etc/mine.conf", text);
+        machine.write("/etc/nccl.conf", text);
+        bad(&machine.report(), "files")
+    };
+    let old = of_release("2.22.3", "NCCL_ALGO=Ring\r\n");
+    assert!(old[0].text.contains("NCCL_ALGO=\"Ring\\r\": the carriage return is part"), "{old:?}");
+    assert!(old[1].text.contains("NCCL 2.22.3 does not read it, but 2.23.4 does"), "{old:?}");
+    assert_eq!(of_release("2.30.3", "NCCL_ALGO=Ring\r\n"), []);
+}
+
+#[test]
+fn quotes_and_spaces_in_the_environment_are_found() {
+    for (name, value) in [
+        ("NCCL_DEBUG", "\"INFO\""),
+        ("NCCL_ALGO", "'Ring'"),
+        ("NCCL_PROTO", "Simple "),
+        ("NCCL_ALGO", "Tree\r"),
+        ("NCCL_P2P_DISABLE", "\"1\""),
+    ] {
+        let set = |machine: &mut Machine| machine.environment.push((name, value));
+        one(set, "variables", Level::Warning, &format!("{name}={value:?} (environment): the "));
+    }
 }
 
 #[test]
@@ -647,7 +908,7 @@ fn report_as_text_ends_with_a_summary_and_as_json_has_the_documented_fields() {
     assert!(text.starts_with("library\n  ok       /usr/local/lib/python3.12"), "{text}");
     assert!(
         text.contains("\n  problem  NCCL_SOCKET_IFNAME=ib0")
-            && text.contains("\n           -> name one that is up"),
+            && text.contains("\n           -> name interfaces that are up"),
         "{text}"
     );
     assert!(text.ends_with("1 problem, 0 warnings: a job would not start here, or not end well\n"), "{text}");

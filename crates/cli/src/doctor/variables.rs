@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::finding::Finding;
-use crate::settings::{Setting, Settings};
+use crate::settings::{Origin, Setting, Settings, taken_literally};
 
 /// Variables of NCCL's builds, tests, images and of other programs, which the library does not read.
 const OF_OTHERS: [&str; 13] = [
@@ -48,8 +48,8 @@ pub(super) fn findings(settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
     let mut findings: Vec<_> =
         settings.iter().filter_map(|(name, setting)| unknown(name, setting, known, is_cpu)).collect();
     for (name, consequence) in SLOW {
-        let slow = if name.ends_with("_ENABLE") { "0" } else { "1" };
-        if !is_cpu && settings.value(name) == Some(slow) {
+        let is_slow = settings.number(name).is_some_and(|value| (value == 0) == name.ends_with("_ENABLE"));
+        if !is_cpu && is_slow {
             let text = format!("{}: {consequence}", settings.text(name));
             findings.push(Finding::warning(
                 text,
@@ -57,6 +57,13 @@ pub(super) fn findings(settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
             ));
         }
     }
+    // The section on files has theirs.
+    let environment = settings.iter().filter(|(_, setting)| setting.origin == Origin::Environment);
+    findings.extend(environment.filter_map(|(name, setting)| {
+        let part = taken_literally(&setting.value)?;
+        let text = format!("{name}={:?} (environment): {part}", setting.value);
+        Some(Finding::warning(text, format!("set {name} without them")))
+    }));
     if findings.is_empty() {
         let set = settings.iter().count();
         findings.push(match known.len() {
@@ -69,7 +76,13 @@ pub(super) fn findings(settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
 
 fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool) -> Option<Finding> {
     let is_others = OF_OTHERS.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    if known.is_empty() || known.contains(name) || is_others || OF_THIS_PROJECT.contains(&name) {
+    // Of a name with spaces, which a file alone can have, the section on files tells.
+    if known.is_empty()
+        || known.contains(name)
+        || name.contains(char::is_whitespace)
+        || is_others
+        || OF_THIS_PROJECT.contains(&name)
+    {
         return None;
     }
     let text = format!(
