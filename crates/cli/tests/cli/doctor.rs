@@ -1,12 +1,14 @@
 //! `nccl doctor`.
 
+mod interfaces;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::common::{assert_has, json, list, nccl, read, repository, run};
+use crate::common::{NCCL, assert_has, json, list, nccl, read, repository, run};
 
 /// Runs with this name of a library. The exit status has to be `status`.
 fn doctor(arguments: &str, library: &str, status: i32) -> String {
@@ -196,10 +198,17 @@ fn doctor_describes_a_real_library() {
     let found = &report["library"];
     assert_eq!(found["path"], library.as_str());
     assert_eq!(found["version"].as_str().map(|version| version.split('.').count()), Some(3), "{report}");
+    let address = found["unique_id"]["address"].as_str();
+    assert!(address.is_some_and(|address| address.parse::<std::net::IpAddr>().is_ok()), "{report}");
     for missing in list(&found["missing_functions"]) {
         assert!(missing["name"].as_str().is_some_and(|name| name.starts_with("nccl")), "{report}");
         assert!(missing["since"].is_string(), "{report}");
     }
+    let library_section = &report["sections"][0];
+    assert_eq!(library_section["name"], "library");
+    // Nothing of its own release is missing.
+    let is_ok = |finding: &Value| finding["level"] == "ok";
+    assert!(list(&library_section["findings"]).iter().all(is_ok), "{library_section:#}");
 
     let text = doctor("", &library, status(&report));
     assert!(text.starts_with(&format!("library\n  ok       {library} (LIBNCCL_PATH)\n")), "{text}");
@@ -234,4 +243,62 @@ fn newest_variables_are_those_of_the_real_library() {
         .map(|variable| (text_of(&variable["name"]), variable["value"].clone()))
         .collect();
     assert_eq!(Value::Object(found), table["defaults"]);
+}
+
+#[test]
+fn doctor_that_needs_a_newer_release_fails() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let library = folder.path().join("libnccl.so.2");
+    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &library).expect("it is writable");
+    let library = [("LIBNCCL_PATH", library.as_path())];
+    let release = text_of(&json(&doctor_in(&library, "--json"))["library"]["version"]);
+    let text = doctor_in(&library, &format!("--needs {release}"));
+    assert_has(
+        &text,
+        &[&format!("\n  ok       NCCL {release} is not older than {release}, which --needs asks for\n")],
+    );
+    let text = run(nccl("doctor --needs 2.99.1").envs(library), 1).0;
+    assert_has(
+        &text,
+        &[&format!("\n  problem  NCCL {release} is older than 2.99.1, which --needs asks for\n")],
+    );
+    let (_, error) = run(&mut nccl("doctor --needs 2.27"), 2);
+    assert_has(&error, &["\"2.27\" is not an NCCL version; expected major.minor.patch"]);
+}
+
+/// Runs as nobody, with these options of a file system in /dev/shm.
+#[test]
+#[ignore = "needs root, mount namespaces and `setpriv`"]
+fn doctor_says_why_shared_memory_cannot_be_used() {
+    let probe = Command::new("unshare").args(["--mount", "setpriv", "--reuid=65534", "true"]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        println!(
+            "skipped: doctor_says_why_shared_memory_cannot_be_used, which needs root, mount namespaces and setpriv"
+        );
+        return;
+    }
+    for (options, expected) in [
+        ("size=2g,mode=1777", "ok       /dev/shm: 2048 MiB"),
+        ("size=2g,mode=777", "ok       /dev/shm: 2048 MiB"),
+        ("size=2g,mode=1777,noexec", "ok       /dev/shm: 2048 MiB"),
+        ("size=2g,mode=755", "warning  /dev/shm: this user cannot write there: Permission denied"),
+        ("size=2g,mode=1770", "warning  /dev/shm: this user cannot write there: Permission denied"),
+        ("size=2g,mode=1777,ro", "warning  /dev/shm: this user cannot write there: Read-only file system"),
+        ("size=2g,mode=1777,nr_inodes=1", "warning  /dev/shm: 0 files of 1 can be made yet"),
+        ("size=2g,mode=1777,nr_inodes=50", "warning  /dev/shm: 49 files of 50 can be made yet"),
+        ("size=64m,mode=1777", "warning  /dev/shm: 64 MiB, too little"),
+    ] {
+        let script = format!(
+            "mount -t tmpfs -o {options} tmpfs /dev/shm && exec setpriv --reuid=65534 --regid=65534 --clear-groups /proc/self/fd/3 \
+             doctor 3<{NCCL}"
+        );
+        let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).env_clear().output();
+        let output = output.expect("unshare starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            text.contains(&format!("  {expected}")),
+            "{options}: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
 }
