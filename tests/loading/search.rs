@@ -170,9 +170,6 @@ fn library_whose_dependency_is_absent_is_not_called_absent() {
             let printed = load_with(&[(variable, value)]);
             assert!(printed.contains(&format!("\n  {place}: {reason}\n")), "{variable}: {printed}");
         }
-        // SAFETY: it cannot be loaded.
-        let error = unsafe { Nccl::open(&library) }.unwrap_err().to_string();
-        assert!(error.ends_with(&format!("libnccl.so.2 (given path): {reason}")), "{error}");
     }
 }
 
