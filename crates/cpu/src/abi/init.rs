@@ -11,6 +11,7 @@ use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 use super::config::{check_rank_count, read_config};
 use super::ffi_guard::{check_not_null, check_rank, guard, guard_in_group, write_out};
+use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::config::Config;
@@ -95,12 +96,14 @@ pub(super) unsafe fn init_rank(
     out.write(ptr::null_mut());
     let ranks = check_rank_count(nranks)?;
     let rank_index = check_rank(rank, ranks, "rank")?;
-    // SAFETY: the caller's contract.
-    let config = unsafe { read_config(config) }?.unwrap_or_default();
     let ids = ids.iter().map(UniqueId::new).collect::<Result<Vec<_>>>()?;
     let id = *ids.first().ok_or_else(|| Error::argument("there is no unique id"))?;
     let driver = driver();
-    let device = driver.map_or(Ok(rank), Driver::current_device)?;
+    // SAFETY: the caller's contract.
+    let prepared = unsafe { read_config(config) }.and_then(|config| {
+        Ok((config.unwrap_or_default(), driver.map_or(Ok(rank), Driver::current_device)?))
+    });
+    let (config, device) = prepared.inspect_err(|error| rendezvous::fail(&id, ranks, rank_index, error))?;
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });

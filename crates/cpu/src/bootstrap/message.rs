@@ -14,6 +14,7 @@ pub(super) const MAX_MESSAGE: usize = 1024;
 pub(super) const READY: &[u8] = b"ready";
 
 const ABORTED: [u8; 8] = *b"aborted\0";
+const FAILED: [u8; 8] = *b"failed\0\0";
 
 /// Returns the message that a rank was cancelled.
 pub(super) fn aborted(rank: usize) -> [u8; 12] {
@@ -27,6 +28,22 @@ pub(super) fn aborted(rank: usize) -> [u8; 12] {
 pub(super) fn aborted_rank(message: &[u8]) -> Option<usize> {
     let rank = message.strip_prefix(&ABORTED)?.try_into().ok()?;
     Some(u32::from_ne_bytes(rank) as usize)
+}
+
+/// Returns the message that the call of a rank has failed.
+pub(super) fn failed(rank: usize, error: &Error) -> Vec<u8> {
+    let text = &error.text.as_bytes()[..error.text.len().min(MAX_MESSAGE - 12)];
+    [&FAILED, &(rank as u32).to_ne_bytes()[..], text].concat()
+}
+
+/// Returns the error of the other ranks, if `message` says that the call of one has failed.
+pub(super) fn failure(message: &[u8]) -> Option<Error> {
+    let (rank, text) = message.strip_prefix(&FAILED)?.split_first_chunk()?;
+    let text = String::from_utf8_lossy(text).replace(char::is_control, " ");
+    Some(Error::remote(format!(
+        "rank {} failed before all ranks had joined: {text}",
+        u32::from_ne_bytes(*rank)
+    )))
 }
 
 /// Returns the error about `who`, whose connection has ended without a message: its process has ended, or only its call.

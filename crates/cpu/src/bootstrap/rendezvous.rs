@@ -10,6 +10,7 @@
 //! |---|---|
 //! | a peer is cancelled, or its process ends | it says so, or its connection ends; the root tells all who are connected, and stays for [`LINGER`] for those who are not |
 //! | the root's call fails | it tells all who are connected, and stays for [`LINGER`] |
+//! | the call of another rank fails, or has failed before it comes | it comes, and says so; if it is the first, it stays for [`LINGER`] |
 //! | the root is cancelled, or its process ends | it says so, or all connections end: each peer fails, and one of them binds the address and stays for [`LINGER`], to tell those who come; the other peers tell it that they have failed |
 //! | the root's process ends after it told some peers that all have the state | those keep it, and [`liveness`](crate::shm::liveness) reports the root; the others fail, and leave the state with that |
 //! | a rank comes after [`LINGER`] | nothing is left of the rendezvous: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
@@ -28,7 +29,7 @@ use rustix::net::{SendFlags, SocketAddrUnix, bind, connect, listen, send};
 use crate::bootstrap::election::Election;
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::message::aborted;
+use crate::bootstrap::message::{aborted, failed, failure};
 use crate::bootstrap::peer::{self, JoinError};
 use crate::bootstrap::root::{LINGER, Root};
 use crate::bootstrap::shared_join::{self, FirstRank, JoinRole};
@@ -64,6 +65,28 @@ pub(crate) fn join(
     }
 }
 
+/// Tells the ranks that were given `id` why the call of `rank`, for which they wait, has failed.
+pub(crate) fn fail(id: &UniqueId, ranks: usize, rank: usize, error: &Error) {
+    let Ok(me) = Process::current() else { return };
+    let message = failed(rank, error);
+    let Some(error) = failure(&message).filter(|_| ranks > 1) else { return };
+    let (hello, began) = (Hello { secret: id.secret, ranks, rank, identity: me.identity }, Instant::now());
+    let check_cancelled = || if began.elapsed() < LINGER { Ok(()) } else { Err(error.clone()) };
+    let context = JoinContext { name: "", check_cancelled: &check_cancelled, waits_for: &drop, parent: None };
+    match find_root(id, &context) {
+        Ok(Role::Root(listener)) => Root::new(listener, hello, &context).refuse_all(&error),
+        Ok(Role::Peer(_, connection)) => {
+            let _ = send(&connection, &hello.to_bytes(), SendFlags::NOSIGNAL);
+            let _ = send(&connection, &message, SendFlags::NOSIGNAL);
+        }
+        Err(error) => {
+            debug::warn(|| {
+                format!("the other ranks were not told that rank {rank} has failed: {}", error.text)
+            });
+        }
+    }
+}
+
 /// Joins as the first rank of this process, or becomes the root.
 fn join_as_first(
     id: &UniqueId,
@@ -84,7 +107,8 @@ fn join_as_first(
         Ok(state) => return first.end(Ok(state), hello.rank, context),
         Err(error) => error,
     };
-    if (context.check_cancelled)().is_err() {
+    let is_cancelled = (context.check_cancelled)().is_err();
+    if is_cancelled {
         let _ = send(&connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
     }
     match error {
@@ -93,7 +117,13 @@ fn join_as_first(
             become_error_root(root, hello, &error, context);
             result
         }
-        JoinError::Failed(error) => first.end(Err(error), hello.rank, context),
+        JoinError::Failed(error) => {
+            if !is_cancelled {
+                // The root knows it already if the error is from there.
+                let _ = send(&connection, &failed(hello.rank, &error), SendFlags::NOSIGNAL);
+            }
+            first.end(Err(error), hello.rank, context)
+        }
     }
 }
 

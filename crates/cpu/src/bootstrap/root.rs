@@ -15,7 +15,9 @@ use rustix::net::{
 
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted, aborted_rank, cancelled, duplicate, gone};
+use crate::bootstrap::message::{
+    MAX_MESSAGE, READY, aborted, aborted_rank, cancelled, duplicate, failure, gone,
+};
 use crate::bootstrap::shared_join::CreatedState;
 use crate::bootstrap::socket::{
     FLAGS, LIVENESS_INTERVAL, POLL_INTERVAL, is_same_user, pid_of, poll_interval, receive, wait,
@@ -191,12 +193,15 @@ impl<'a> Root<'a> {
             let _ = sendmsg(socket, &[IoSlice::new(&SUCCESS)], &mut control, SendFlags::NOSIGNAL);
         }
         for connection in &self.connections {
-            let mut answer = [0; Hello::SIZE];
+            let mut answer = [0; MAX_MESSAGE];
             let Connection { socket, process, .. } = connection;
             let received = receive(socket, Some(*process), self.context, || {
                 recv(socket, &mut answer, RecvFlags::empty())
             })?;
-            let answer = received.map_or(&[][..], |(_, length)| &answer[..length.min(Hello::SIZE)]);
+            let answer = received.map_or(&[][..], |(_, length)| &answer[..length.min(MAX_MESSAGE)]);
+            if let Some(error) = failure(answer) {
+                return Err(error);
+            }
             if answer != READY {
                 return Err(match (aborted_rank(answer), Hello::from_bytes(answer)) {
                     (Some(rank), _) => cancelled(rank),
@@ -272,11 +277,15 @@ impl<'a> Root<'a> {
         Ok(None)
     }
 
-    /// Receives from a process: the hello of another rank. Otherwise a rank was cancelled, or this is its end.
+    /// Receives from a process: the hello of another rank. Otherwise a rank was cancelled or has failed, or this is its end.
     fn receive(&mut self, index: usize) -> Result<Option<(usize, Hello)>> {
-        let mut bytes = [0; Hello::SIZE + 1];
+        let mut bytes = [0; MAX_MESSAGE];
         let received = recv(&self.connections[index].socket, &mut bytes, RecvFlags::DONTWAIT);
         let message = &bytes[..received.map_or(0, |(_, length)| length.min(bytes.len()))];
+        if let Some(error) = failure(message) {
+            self.remove(index);
+            return Err(error);
+        }
         match Hello::from_bytes(message) {
             Some(hello) if hello.secret == self.hello.secret => Ok(Some((index, hello))),
             _ => {

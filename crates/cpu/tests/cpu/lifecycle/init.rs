@@ -30,7 +30,7 @@ pub(crate) fn log_lifecycle(process: &RankProcess) {
 /// Expects that the ranks cannot join, and prints why.
 pub(crate) fn fail_init(process: &RankProcess) {
     let joined = init_rank(process.id, process.ranks, process.rank());
-    assert_eq!(joined.map(drop), Err(USAGE));
+    assert!(matches!(joined.map(drop), Err(USAGE | REMOTE)));
     eprintln!("{}", last_error());
 }
 
@@ -152,6 +152,57 @@ fn config_with_invalid_field_is_invalid_argument() {
     second.destroy();
     Comm(child).destroy();
     comms[0].destroy();
+}
+
+/// Nobody else has a rank that waits for it. Whether it comes first, between the others or last, they end with its reason.
+#[test]
+fn rank_with_an_invalid_config_is_the_error_of_the_others() {
+    const REASON: &str = "rank 1 failed before all ranks had joined: \
+                          invalid config value 9 of cgaClusterSize: it has to be in 0..=8";
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let fail = |id| {
+        let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
+        config.cgaClusterSize = 9;
+        assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 4, id, 1, &mut config)), ARGUMENT);
+        assert_last_error("invalid config value 9 of cgaClusterSize");
+    };
+    let (first, between, last) = (unique_id(), unique_id(), unique_id());
+    let others = |id, ranks: &[i32]| -> Vec<Comm> {
+        ranks.iter().map(|rank| init_nonblocking(id, 4, *rank)).collect()
+    };
+    let expect = |comms: Vec<Comm>| {
+        for comm in comms {
+            assert_eq!(wait_async(comm.0), REMOTE, "{}", last_error());
+            assert_last_error(REASON);
+            comm.destroy();
+        }
+    };
+
+    thread::scope(|scope| {
+        scope.spawn(|| fail(first));
+        wait_for_peers(&first, 0);
+        expect(others(first, &[0, 2, 3]));
+    });
+
+    let root = spawn("fail_init", &between, 4, 3);
+    wait_for_peers(&between, 0);
+    let mut comms = others(between, &[0]);
+    wait_for_peers(&between, 1);
+    fail(between);
+    comms.extend(others(between, &[2]));
+    expect(comms);
+    let printed = finish(root);
+    assert!(printed.contains(REASON), "{printed}");
+
+    let comms = others(last, &[0]);
+    wait_for_peers(&last, 0);
+    let peers = [2, 3].map(|rank| spawn("fail_init", &last, 4, rank));
+    wait_for_peers(&last, 2);
+    fail(last);
+    expect(comms);
+    for printed in peers.map(finish) {
+        assert!(printed.contains(REASON), "{printed}");
+    }
 }
 
 /// NCCL does the same: the caller has nothing to destroy.

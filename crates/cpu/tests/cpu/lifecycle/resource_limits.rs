@@ -147,6 +147,9 @@ fn init_out_of_descriptors_returns_system_error() {
     wait_for_peers(&id, 0);
     finish(spawn("init_out_of_descriptors", &id, 2, 1));
     assert_eq!(wait_async(root.0), REMOTE);
+    assert_last_error(
+        "rank 1 failed before all ranks had joined: the ranks' shared memory cannot be received: ",
+    );
     root.destroy();
 }
 
