@@ -94,7 +94,9 @@ fn config_that_the_library_refuses_is_the_error_of_the_others() {
         let own = &errors[failing];
         assert!(own.contains("numRmaCtx"), "{own}");
         for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != failing) {
-            assert_eq!(*error, format!("rank {failing} failed: {own}"), "rank {rank}");
+            // By the launcher or by the library, whichever is faster.
+            let names_it = error.contains(&format!("rank {failing} failed")) && error.contains("numRmaCtx");
+            assert!(names_it, "rank {rank}: {error}");
         }
     }
 }
