@@ -28,8 +28,9 @@ pub(super) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_
             let communicator = handle::get(comm)?;
             let _entered = communicator.enter()?;
             handle::remove(comm)?;
-            communicator.destroy();
+            let left = communicator.destroy();
             debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe()));
+            return left;
         }
         Ok(())
     })

@@ -76,9 +76,16 @@ impl Operation for Collective {
             let rank_args = call.factor().map(|_| RankArgs::new(call, local, false).to_words());
             let mut copy = vec![];
             let data = local.send.bytes(0, local.send.length(), &mut copy);
-            let call_args = call_check::call_args(state, rank, call.header());
+            let header = call.header();
+            let call_args = call_check::call_args(state, rank, header);
             state.publish(rank, step, call_args, data, rank_args);
-            let sources = call.sources(rank);
+            let mut sources = call.sources(rank);
+            if call.function.shape().operation.has_root() {
+                state.note_unawaited_call(rank, header.encode());
+                if *STRICT {
+                    sources = 0..call.ranks;
+                }
+            }
             state.wait_for(rank, step, sources.clone()).await?;
             // What this rank waits for comes first, but a longer input only while it is read.
             let is_short = input <= PREFETCH_MAX;

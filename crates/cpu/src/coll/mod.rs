@@ -4,7 +4,7 @@
 //! it. Out: the result in the receive buffers. Nothing here knows communicators, handles or groups: an operation is a
 //! future that `sync::executor` polls.
 
-mod call_check;
+pub(crate) mod call_check;
 pub(crate) mod call_header;
 pub(crate) mod collective;
 pub(crate) mod control_allgather;

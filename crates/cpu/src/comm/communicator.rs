@@ -31,7 +31,7 @@ use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
 
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call_header::CallHeader;
-use crate::coll::{unreceived, wait_report};
+use crate::coll::{call_check, unreceived, wait_report};
 use crate::comm::children::Children;
 use crate::comm::config::Config;
 use crate::comm::custom_reductions::CustomReductions;
@@ -42,6 +42,7 @@ use crate::comm::window::Windows;
 use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::fault::{self, Fault};
+use crate::diag::wait_limits;
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -77,6 +78,8 @@ pub(crate) struct Communicator {
     join_wait: Mutex<String>,
     /// The error after which the communicator is unusable.
     error: OnceLock<Error>,
+    /// Set once an operation has told the caller that the ranks made different calls.
+    knows_mistake: AtomicBool,
     custom_reductions: CustomReductions,
     windows: Arc<Windows>,
     registrations: Registry<()>,
@@ -126,6 +129,7 @@ impl Communicator {
             children: Children::default(),
             join_wait: Mutex::default(),
             error: OnceLock::new(),
+            knows_mistake: AtomicBool::new(false),
             custom_reductions: CustomReductions::default(),
             windows: Arc::default(),
             registrations: Registry::new(Kind::Registration),
@@ -443,6 +447,9 @@ impl Communicator {
 
     /// Records an operation's error if it leaves the ranks out of sync. The first one counts.
     pub(crate) fn record_error(&self, error: &Error) {
+        if error.code == ncclResult_t::ncclInvalidUsage {
+            self.knows_mistake.store(true, Relaxed);
+        }
         if matches!(error.code, ncclResult_t::ncclRemoteError | ncclResult_t::ncclInternalError) {
             self.fail(error);
         }
@@ -465,8 +472,7 @@ impl Communicator {
         if self.driver.is_none() || self.config.blocking {
             self.synchronize();
             self.finalized.store(true, Relaxed);
-            self.leave(context.state, context.rank);
-            return Ok(Progress::Done);
+            return self.leave(context.state, context.rank).map(|()| Progress::Done);
         }
         self.jobs.start_thread()?;
         let job = self.jobs.begin(true);
@@ -474,7 +480,9 @@ impl Communicator {
         self.jobs.push(move || {
             communicator.synchronize();
             communicator.finalized.store(true, Relaxed);
-            job.end(communicator.context().map(|context| communicator.leave(context.state, context.rank)));
+            job.end(
+                communicator.context().and_then(|context| communicator.leave(context.state, context.rank)),
+            );
         })?;
         Ok(Progress::Running)
     }
@@ -503,7 +511,10 @@ impl Communicator {
 
     /// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
     /// it: they may never come, and nothing could end the wait any more.
-    pub(crate) fn destroy(&self) {
+    ///
+    /// # Errors
+    /// The ranks did not make the same calls. It is destroyed nevertheless.
+    pub(crate) fn destroy(&self) -> Result {
         if self.jobs.is_busy() {
             self.cancel();
         }
@@ -511,24 +522,32 @@ impl Communicator {
         self.synchronize();
         self.stream_jobs.release();
         self.remove_windows();
-        if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
-            self.leave(state, *rank);
-        }
+        let left = self.rank_info.get().map_or(Ok(()), |info| self.leave(&info.state, info.rank));
         drop(self.ras().take());
+        left
     }
 
     fn ras(&self) -> MutexGuard<'_, Option<Arc<Service>>> {
         self.ras.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Departs, and reports messages that nobody received, unless an error explains them.
-    fn leave(&self, state: &SharedState, rank: usize) {
-        if !state.has_departed(rank) {
-            state.depart(rank);
-            if self.error.get().is_none() && state.check_abort().is_ok() {
-                unreceived::report(state, rank);
-            }
+    /// Departs. Unless an error explains them, reports messages that nobody received, and calls that the ranks did not all make,
+    /// which are an error too.
+    fn leave(&self, state: &SharedState, rank: usize) -> Result {
+        if state.has_departed(rank) {
+            return Ok(());
         }
+        state.leave(rank);
+        if self.error.get().is_some() || state.check_abort().is_err() {
+            return Ok(());
+        }
+        unreceived::report(state, rank);
+        if self.knows_mistake.load(Relaxed) {
+            return Ok(());
+        }
+        call_check::leaving(state, rank).inspect_err(|error| {
+            wait_limits::report(&format!("{}; {}", error.text, self.describe()));
+        })
     }
 
     /// Waits until the jobs have ended, and ends their thread.

@@ -146,6 +146,7 @@ pub(crate) fn run(
         let _entered = communicator.enter()?;
         // Nothing to combine, so nothing to put on the heap.
         let CallContext { state, .. } = context;
+        state.check_timed_out().inspect_err(|error| communicator.record_error(error))?;
         let guard = AbortOnPanic(std::slice::from_ref(communicator));
         let mut report = WaitReport::default();
         let number = state.begin_call(context.rank, header.encode());
@@ -369,7 +370,7 @@ mod tests {
     #[test]
     fn destroyed_communicator_departs_at_once() {
         let communicators = communicators(2, &Config::default());
-        communicators[1].destroy();
+        communicators[1].destroy().unwrap();
         let state = communicators[0].check_idle().unwrap().state;
         assert!(state.check_peer(1).unwrap_err().text.contains("rank 1 has left"));
     }

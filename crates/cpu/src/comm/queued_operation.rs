@@ -122,6 +122,7 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         let mut operation: BoxedOperation<'_> = Box::pin(async move {
             let operation = async {
                 let context = communicator.context()?;
+                context.state.check_timed_out()?;
                 let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
                 if is_wrong { operation.start_wrong(context) } else { operation.start(context) }.await
             };

@@ -22,6 +22,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The value of a rank's word while others sleep until it goes on.
 const SLEEPERS: u64 = 1 << 32 | 1;
 
+/// The values of a rank's word once it does nothing more: because it has made all its calls, or for whatever reason.
+const DEPARTED_ANYHOW: u64 = 1;
+const LEFT: u64 = 2;
+
 /// The reason for which a rank can no longer be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
@@ -156,6 +160,14 @@ impl SharedState {
         Err(Error::remote(format!("rank {rank} {what}")))
     }
 
+    /// Returns an error if a rank has given up its wait, which ends the communicator for all: one that comes late may find all
+    /// that it needs.
+    #[inline]
+    pub(crate) fn check_timed_out(&self) -> Result {
+        let flag = self.segment.word(ABORT_FLAG).load(Relaxed);
+        if flag & 0xff == AbortReason::TimedOut as u64 { self.check_abort() } else { Ok(()) }
+    }
+
     /// Returns `true` if the abort flag is set because a rank revoked its communicator, or shrank it.
     pub(crate) fn is_stopped(&self) -> bool {
         let reason = self.segment.word(ABORT_FLAG).load(Acquire) & 0xff;
@@ -181,8 +193,21 @@ impl SharedState {
 
     /// Records that `rank` does nothing more.
     pub(crate) fn depart(&self, rank: usize) {
-        self.control(rank)[DEPARTED].store(1, Release);
+        if !self.has_departed(rank) {
+            self.control(rank)[DEPARTED].store(DEPARTED_ANYHOW, Release);
+            self.wake_waiting(rank);
+        }
+    }
+
+    /// Records that `rank` does nothing more because it has made all its calls.
+    pub(crate) fn leave(&self, rank: usize) {
+        self.control(rank)[DEPARTED].store(LEFT, Release);
         self.wake_waiting(rank);
+    }
+
+    /// Returns `true` if `rank` has made all its calls.
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.control(rank)[DEPARTED].load(Acquire) == LEFT
     }
 
     /// Returns `true` if `rank` does nothing more.

@@ -19,7 +19,7 @@ use crate::shm::layout::{
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
 use crate::sync::backoff;
-use crate::sync::primitive::AtomicU64;
+use crate::sync::primitive::{AtomicU64, fence};
 
 /// Bytes of eager data whose cache lines are fetched for the next step.
 const PREFETCH_EXCLUSIVE_MAX: usize = 2 << 10;
@@ -30,6 +30,12 @@ const CALL_RUNS: u64 = 1 << 24;
 /// The number of a rank's calls without elements, modulo 256, in the same byte of its last one and of what it publishes.
 pub(crate) const EMPTY_CALLS: u64 = 0xff << 24;
 const ONE_EMPTY_CALL: u64 = 1 << 24;
+
+/// The digest of the calls in which a rank did not wait for all others, in bits that are unused in every header too.
+pub(crate) const UNAWAITED: u64 = 0xffff << 48;
+
+/// What a rank publishes with each call of those before it.
+pub(crate) const EARLIER_CALLS: u64 = EMPTY_CALLS | UNAWAITED;
 
 /// The states of this process's communicators.
 static REGISTERED: Mutex<Vec<Weak<SharedState>>> = Mutex::new(Vec::new());
@@ -243,6 +249,15 @@ impl SharedState {
         std::array::from_fn(|index| record[CALL_ARGS + index].load(Relaxed))
     }
 
+    /// Returns the same if `rank` has announced `step` and has not used its slot again.
+    pub(crate) fn known_call_args(&self, rank: usize, step: u64) -> Option<[u64; 2]> {
+        let is_known =
+            || self.published(rank, step).load(Acquire) == step && self.begun_steps(rank) < step + SLOTS - 1;
+        let call_args = is_known().then(|| self.call_args(rank, step));
+        fence(Acquire);
+        call_args.filter(|_| is_known())
+    }
+
     /// Returns `true` if `ranks`, which `rank` has waited for, published the same call with `step` as it did itself, `own`. If
     /// these are all ranks, every rank comes to the same result.
     pub(crate) fn all_made(&self, own: [u64; 2], rank: usize, step: u64, mut ranks: Range<usize>) -> bool {
@@ -372,13 +387,33 @@ impl SharedState {
     /// Records that `rank` has skipped a call without elements, which nothing is published of.
     pub(crate) fn note_empty_call(&self, rank: usize, head: u64) {
         let last = &self.control(rank)[LAST_EMPTY_CALL];
-        let number = (last.load(Relaxed) & EMPTY_CALLS).wrapping_add(ONE_EMPTY_CALL) & EMPTY_CALLS;
-        last.store(head | number, Relaxed);
+        let before = last.load(Relaxed);
+        let number = (before & EMPTY_CALLS).wrapping_add(ONE_EMPTY_CALL) & EMPTY_CALLS;
+        last.store(head | number | before & UNAWAITED, Relaxed);
     }
 
-    /// Returns the last call without elements of `rank`, and in the byte [`EMPTY_CALLS`] how many there were. If it
-    /// skips another one meanwhile, that is the last.
-    pub(crate) fn last_empty_call(&self, rank: usize) -> u64 {
+    /// Records that `rank` has made a call in which it does not compare its header with those of all others. Later ones tell
+    /// whether these made the same call: two that differ in the root only, the upper half of the head, never have one digest.
+    #[inline]
+    pub(crate) fn note_unawaited_call(&self, rank: usize, [head, count]: [u64; 2]) {
+        const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+        let last = &self.control(rank)[LAST_EMPTY_CALL];
+        let before = last.load(Relaxed);
+        let others = (head << 32 ^ count).wrapping_mul(MULTIPLIER) >> 48;
+        let digest = (before >> 48).wrapping_mul(5).wrapping_add((head >> 32) + others);
+        last.store(before & !UNAWAITED | digest << 48, Relaxed);
+    }
+
+    /// Forgets the calls in which `rank` did not wait for all: their difference has been found, by all ranks.
+    pub(crate) fn forget_unawaited_calls(&self, rank: usize) {
+        let last = &self.control(rank)[LAST_EMPTY_CALL];
+        last.store(last.load(Relaxed) & !UNAWAITED, Relaxed);
+    }
+
+    /// Returns what a rank publishes with its next call of those before: in the bits [`EARLIER_CALLS`], the number of its calls
+    /// without elements, of which the last one is in the others, and the digest of those in which it did not wait for all. If
+    /// it makes another one meanwhile, that is the last.
+    pub(crate) fn earlier_calls(&self, rank: usize) -> u64 {
         self.control(rank)[LAST_EMPTY_CALL].load(Relaxed)
     }
 
@@ -402,7 +437,7 @@ impl SharedState {
     }
 
     /// Returns the number of steps that `rank` has begun.
-    fn begun_steps(&self, rank: usize) -> u64 {
+    pub(crate) fn begun_steps(&self, rank: usize) -> u64 {
         self.control(rank)[STEP].load(Relaxed)
     }
 

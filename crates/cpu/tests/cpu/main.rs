@@ -8,6 +8,7 @@ mod common;
 
 mod collective_config;
 mod debug;
+mod disagreements;
 mod environment;
 mod errors;
 mod exactness;

@@ -28,6 +28,7 @@ rank_tasks! {
     "mixed" => send_and_sum_in_different_orders,
     "empty" => sum_nothing_on_one_rank,
     "empty_pair" => exchange_nothing,
+    "broadcast" => broadcast_alone,
     "group" => exchange_and_sum_in_group,
     "receive_nothing" => receive_nothing_without_send,
     "strict_send" => send_and_tell_the_receiver,
@@ -180,6 +181,25 @@ fn empty_collective_on_one_rank_waits_in_strict_mode() {
     assert_prints(
         &run_strict("empty"),
         "rank 0 of 2 still waits in call 1, ncclAllReduce(count 0, ncclFloat32, ncclSum), for rank 1 (process ",
+    );
+}
+
+fn broadcast_alone(process: &RankProcess) {
+    on_both(process, |rank, comm| {
+        if rank != 0 {
+            return wait_for_abort(comm);
+        }
+        let mut number = 0_f32;
+        let place = (&raw mut number).cast();
+        assert_given_up(nccl!(ncclBroadcast(place, place, 1, F32, 0, comm.0, ptr::null_mut())));
+    });
+}
+
+#[test]
+fn root_of_short_broadcast_waits_in_strict_mode() {
+    assert_prints(
+        &run_strict("broadcast"),
+        "rank 0 of 2 still waits in call 1, ncclBroadcast(count 1, ncclFloat32, root 0), for rank 1 (process ",
     );
 }
 

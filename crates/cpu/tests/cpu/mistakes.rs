@@ -45,9 +45,11 @@ mistakes! {
     different_count,
     different_type,
     different_root,
+    different_root_of_short_call,
     different_reduction,
     missing_rank,
     extra_call,
+    extra_short_broadcast,
     different_communicator,
     two_communicators_in_different_order,
     one_thread_for_two_ranks_without_group,
@@ -149,6 +151,13 @@ fn different_root(process: &RankProcess) {
     broadcast(LONG, process.rank() as i32, process.join());
 }
 
+/// Each rank is the root by itself, and waits for nobody.
+fn different_root_of_short_call(process: &RankProcess) {
+    let comm = process.join();
+    broadcast(1, process.rank() as i32, comm);
+    sum(4, comm);
+}
+
 fn different_reduction(process: &RankProcess) {
     let reductions = [SUM, ncclRedOp_t::ncclMax];
     all_reduce(4, F32, reductions[process.rank()], process.join());
@@ -166,7 +175,17 @@ fn extra_call(process: &RankProcess) {
     if process.rank() == 0 {
         sum(4, comm);
     }
-    comm.destroy();
+    report(nccl!(ncclCommDestroy(comm.0)));
+}
+
+/// The root waits for nobody.
+fn extra_short_broadcast(process: &RankProcess) {
+    let comm = process.join();
+    sum(4, comm);
+    if process.rank() == 0 {
+        broadcast(1, 0, comm);
+    }
+    report(nccl!(ncclCommDestroy(comm.0)));
 }
 
 fn different_communicator(process: &RankProcess) {

@@ -11,13 +11,16 @@ use std::time::Duration;
 use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, finish, kill, stop};
 use crate::common::{
-    I32, Mode, OK, REMOTE, STREAM, all_reduce, alone, hex, init, init_rank, last_error, unique_id,
+    I32, Mode, OK, REMOTE, STREAM, SUM, all_reduce, alone, hex, init, init_rank, last_error, unique_id,
     wait_for_peers,
 };
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 rank_tasks! {
     "sum" => sum_with_timeout,
+    "sum_short" => sum_short_with_timeout,
+    "receive" => receive_with_timeout,
+    "late" => call_late,
     "absent" => stay_away,
     "sum_twice" => sum_twice,
     "sum_and_sleep" => sum_and_sleep,
@@ -35,6 +38,31 @@ fn print_remote_error(code: ncclResult_t) {
 
 fn sum_with_timeout(process: &RankProcess) {
     print_remote_error(all_reduce(&mut [1.0; 70_000], process.join().0));
+}
+
+fn sum_short_with_timeout(process: &RankProcess) {
+    print_remote_error(all_reduce(&mut [1.0; 1], process.join().0));
+}
+
+fn receive_with_timeout(process: &RankProcess) {
+    let (comm, mut number) = (process.join(), 0_i32);
+    print_remote_error(nccl!(ncclRecv((&raw mut number).cast(), 1, I32, 1, comm.0, STREAM)));
+}
+
+/// Makes the call that the other rank has given up, which finds all that it needs.
+fn call_late(process: &RankProcess) {
+    let (comm, mut number) = (process.join(), 0_i32);
+    let place = (&raw mut number).cast();
+    thread::sleep(Duration::from_secs(if std::env::var_os("LIBNCCL_TEST_SLOW").is_some() { 8 } else { 3 }));
+    print_remote_error(match process.arguments[0].as_str() {
+        "sum" => all_reduce(&mut [1.0; 1], comm.0),
+        "send" => nccl!(ncclSend(place, 1, I32, 0, comm.0, STREAM)),
+        _ => {
+            assert_eq!(nccl!(ncclGroupStart()), OK);
+            assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm.0, STREAM)), OK);
+            nccl!(ncclGroupEnd())
+        }
+    });
 }
 
 fn stay_away(process: &RankProcess) {
@@ -123,6 +151,15 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
             "rank 0 waited longer than LIBNCCL_CPU_TIMEOUT",
         ],
     );
+}
+
+#[test]
+fn short_call_after_the_others_have_given_it_up_is_an_error() {
+    for (waits, comes) in [("sum_short", "late sum"), ("receive", "late send"), ("sum_short", "late group")] {
+        for printed in start(&[waits, comes], 2).into_iter().map(finish) {
+            assert!(printed.contains("error: rank 0 waited longer than LIBNCCL_CPU_TIMEOUT"), "{printed}");
+        }
+    }
 }
 
 #[test]
