@@ -149,7 +149,7 @@ fn describe_late(
     late: &[usize],
     CallContext { state, rank, .. }: CallContext<'_>,
 ) -> String {
-    let named = late.iter().take(MAX_NAMED).map(|late| describe_peer(state, *late)).collect::<Vec<_>>();
+    let named = late.iter().take(MAX_NAMED).map(|late| describe_peer(state, rank, *late)).collect::<Vec<_>>();
     let more = late.len().saturating_sub(MAX_NAMED);
     let more = if more == 0 { String::new() } else { format!("; and for {more} more") };
     format!(
@@ -173,7 +173,7 @@ fn explain(header: CallHeader, state: &SharedState) -> String {
     )
 }
 
-fn describe_peer(state: &SharedState, peer: usize) -> String {
+fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     let (number, (words, runs)) = (state.calls(peer), state.last_call(peer));
     let last = CallHeader::decode(words);
     let call = match number {
@@ -187,7 +187,15 @@ fn describe_peer(state: &SharedState, peer: usize) -> String {
         format!(", and whose process is in {call}, on another communicator")
     });
     let condition = process.condition().map_or_else(String::new, |condition| format!(" and {condition}"));
-    format!("rank {peer} (process {}), {call}{elsewhere}{condition}", process.pid)
+    let group = if state.is_in_group(peer) {
+        ", and has calls in a group that has not ended: ncclGroupEnd is missing, or late"
+    } else if !runs && state.have_one_maker(rank, peer) {
+        ", and which the same thread has made: a thread that calls for several ranks has to in one group, from ncclGroupStart \
+         to ncclGroupEnd"
+    } else {
+        ""
+    };
+    format!("rank {peer} (process {}), {call}{elsewhere}{condition}{group}", process.pid)
 }
 
 /// Returns the call that a process is in on another communicator than that of `state`, of which this process is too.

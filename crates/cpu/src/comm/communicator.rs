@@ -147,6 +147,7 @@ impl Communicator {
         rank_info.state.set_name(self.name(&rank_info.id));
         rank_info.state.register();
         rank_info.state.set_device(rank_info.rank, self.device);
+        rank_info.state.set_maker(rank_info.rank);
         *self.ras() = Service::of_process();
         let joined = self.rank_info.set(rank_info);
         debug_assert!(joined.is_ok(), "a communicator joins once");

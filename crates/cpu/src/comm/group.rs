@@ -90,14 +90,20 @@ pub(crate) fn simulate() -> Result<Option<f32>> {
 
 /// Leaves a group, and returns it if it was the outermost.
 fn leave(function: &str) -> Result<Option<Group>> {
-    with_group(|group| match group.depth {
+    let left = with_group(|group| match group.depth {
         0 => Err(Error::usage(format!("{function}: not in a group call"))),
         1 => Ok(Some(std::mem::take(group))),
         _ => {
             group.depth -= 1;
             Ok(None)
         }
-    })
+    })?;
+    for operation in left.iter().flat_map(|group| &group.operations) {
+        if let Ok(CallContext { state, rank, .. }) = operation.communicator.context() {
+            state.set_in_group(rank, false);
+        }
+    }
+    Ok(left)
 }
 
 /// Records that a call failed: if it was in a group, nothing of that group runs.
@@ -164,6 +170,7 @@ pub(crate) fn run(
     }
     let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
     let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
+    context.state.set_in_group(context.rank, !now);
     add(|group| group.operations.push(operation))
 }
 

@@ -1,9 +1,10 @@
 //! Initialisation: making communicators, which waits for other ranks.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libnccl::sys::ncclComm_t;
 
@@ -77,7 +78,9 @@ impl Init {
         let communicator = &self.communicator;
         self.joined = match (&self.kind, &self.parent) {
             (InitKind::Rank { id, ranks, rank }, _) => {
+                check_unused(id)?;
                 let joined = join(communicator, None, *id, *ranks, *rank)?;
+                note_used(id);
                 devices::check(communicator, &joined)?;
                 Some(joined)
             }
@@ -111,6 +114,37 @@ impl Init {
         }
         debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
     }
+}
+
+/// The public parts of the ids by which this process has made communicators lately.
+static USED: Mutex<VecDeque<[u8; 16]>> = Mutex::new(VecDeque::new());
+
+/// Ids that are remembered at most.
+const USED_MAX: usize = 4096;
+
+/// Returns an error if a communicator of this process has been made by the id: in NCCL, nobody answers at it any more. The
+/// ranks of one communicator all begin before the first of them ends.
+fn check_unused(id: &UniqueId) -> Result {
+    let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !used.contains(&id.public) {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "the unique id {} has made a communicator in this process already; each takes an id of its own from ncclGetUniqueId",
+        id.short()
+    )))
+}
+
+/// Remembers an id, unless it is that of an address in `NCCL_COMM_ID`, which communicators share.
+fn note_used(id: &UniqueId) {
+    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    if id.is_of_address || used.contains(&id.public) {
+        return;
+    }
+    if used.len() == USED_MAX {
+        used.pop_front();
+    }
+    used.push_back(id.public);
 }
 
 /// Runs the initialisations of a group.

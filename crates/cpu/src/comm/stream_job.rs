@@ -1,8 +1,10 @@
 //! A job on streams: the operations of one communicator in a group, on the streams that it is given there.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::sync::Arc;
 
+use crate::coll::call_header::CallHeader;
 use crate::coll::on_stream::OnStream;
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::{self, QueuedOperation, check_own_messages, distinct};
@@ -14,6 +16,7 @@ use crate::shm::liveness::AbortReason;
 
 /// Enqueues the operations of each communicator as its next job. Each has a stream.
 pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
+    let group = GROUPS.replace(GROUPS.get() + 1);
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
     communicators.iter().try_for_each(|communicator| check_own_messages(communicator, &operations))?;
     for communicator in communicators {
@@ -24,17 +27,40 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
             driver.on_device(communicator.device(), || {
                 let streams = streams(&own);
                 let capture = capture(driver, &streams)?;
-                enqueue_job(driver, &communicator, own, &streams, capture).inspect_err(|error| {
-                    if capture == Capture::None {
-                        // Other ranks will wait for it.
-                        communicator.fail(error);
-                        communicator.set_abort(AbortReason::Failed);
-                    }
-                })
+                let enqueued =
+                    if capture == Capture::None { check_group(&communicator, &own, group) } else { Ok(()) };
+                enqueued
+                    .and_then(|()| enqueue_job(driver, &communicator, own, &streams, capture))
+                    .inspect_err(|error| {
+                        if capture == Capture::None {
+                            // Other ranks will wait for it.
+                            communicator.fail(error);
+                            communicator.set_abort(AbortReason::Failed);
+                        }
+                    })
             })?;
         }
     }
     Ok(())
+}
+
+thread_local! {
+    /// The number of this thread's groups that had operations on streams.
+    static GROUPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Checks that this thread has not enqueued the same collectives of another rank in another group: NCCL may connect the ranks
+/// in the first, and wait there for the others.
+fn check_group(communicator: &Communicator, operations: &[QueuedOperation], group: u64) -> Result {
+    let CallContext { state, rank, .. } = communicator.context()?;
+    let is_collective =
+        |operation: &&QueuedOperation| matches!(operation.header, CallHeader::Collective { .. });
+    let calls = operations.iter().filter(is_collective).count() as u64;
+    let Some(other) = state.note_enqueued(rank, group, calls).filter(|_| calls > 0) else { return Ok(()) };
+    Err(Error::usage(format!(
+        "this thread called for rank {other} and rank {rank} without a group around both calls: a thread that calls for several \
+         ranks has to in one group, from ncclGroupStart to ncclGroupEnd"
+    )))
 }
 
 /// Returns the streams of operations.

@@ -14,6 +14,7 @@
 //! | rank: launched | the rank | RAS | Relaxed | count up |
 //! | rank: device | the rank, once | RAS | Relaxed | never |
 //! | rank: program | the rank's process, before any rank has joined | processes that look whether it lives | Relaxed; the socket orders | never |
+//! | rank: in group | the rank | reports of waits | Relaxed | each group |
 //! | rank: recipients | the rank, before its first message to another | that rank, when it leaves | Relaxed | never |
 //! | record: published | the rank | all ranks of the call | Release after everything of the step, Acquire | [`SLOTS`] steps later, once all others have begun the step after it |
 //! | record: completed | the rank | all ranks of the call | Release after the rest of the eager data, Acquire | with the record |
@@ -102,8 +103,9 @@ pub(super) const LAUNCHED: usize = (LAST_EMPTY_CALL + 1).next_multiple_of(LINE);
 pub(crate) const COUNTED: usize = 8;
 pub(super) const DEVICE: usize = LAUNCHED + COUNTED;
 pub(super) const PROGRAM: usize = DEVICE + 1;
+pub(super) const IN_GROUP: usize = PROGRAM + 1;
 /// Words of a rank's control block that are single ones; its records follow.
-pub(super) const RANK_WORDS: usize = (PROGRAM + 1).next_multiple_of(LINE);
+pub(super) const RANK_WORDS: usize = (IN_GROUP + 1).next_multiple_of(LINE);
 const RECORDS: usize = RANK_WORDS;
 const RECIPIENTS: usize = RECORDS + SLOTS as usize * RECORD;
 const CONTROL: usize = (RECIPIENTS + MAX_RANKS.div_ceil(u64::BITS as usize)).next_multiple_of(LINE);
@@ -299,7 +301,7 @@ mod tests {
                 ]
                 .map(|word| layout.control(rank, word)),
             );
-            words.extend((LAUNCHED..=PROGRAM).map(|word| layout.control(rank, word)));
+            words.extend((LAUNCHED..=IN_GROUP).map(|word| layout.control(rank, word)));
             for step in 0..SLOTS {
                 let record = layout.record(rank, step);
                 words.extend(record..record + LINE);

@@ -7,14 +7,16 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
-    CALL_ARGS, CALLS, COUNTED, DEVICE, IDENTITY, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LAUNCHED,
-    LINE, Layout, NONCE, PROCESS, PROGRAM, PUBLISHED, RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE, STEP,
+    CALL_ARGS, CALLS, COUNTED, DEVICE, IDENTITY, IN_GROUP, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL,
+    LAUNCHED, LINE, Layout, NONCE, PROCESS, PROGRAM, PUBLISHED, RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE,
+    STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -49,6 +51,19 @@ pub(crate) struct SharedState {
     /// The last count of liveness checks, and when this process first saw it.
     pub(super) last_check: Mutex<(u64, Instant)>,
     name: OnceLock<String>,
+    /// The thread that has made the communicator of each rank of this process.
+    makers: Mutex<Vec<Option<ThreadId>>>,
+    /// The last collectives of each rank of this process that were enqueued on streams.
+    enqueued: Mutex<Vec<Option<Enqueued>>>,
+}
+
+/// The collectives of a rank that were enqueued on streams.
+#[derive(Debug, Clone, Copy)]
+struct Enqueued {
+    /// The thread and its group that enqueued the last.
+    thread: ThreadId,
+    group: u64,
+    calls: u64,
 }
 
 impl SharedState {
@@ -77,7 +92,17 @@ impl SharedState {
     fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
         let is_one_process = all_equal(&processes);
         let last_check = Mutex::new((0, Instant::now()));
-        let state = Self { segment, layout, processes, is_one_process, last_check, name: OnceLock::new() };
+        let makers = Mutex::new(vec![None; processes.len()]);
+        let state = Self {
+            segment,
+            layout,
+            processes,
+            is_one_process,
+            last_check,
+            makers,
+            name: OnceLock::new(),
+            enqueued: Mutex::default(),
+        };
         if !is_one_process {
             state.publish_program();
         }
@@ -415,6 +440,47 @@ impl SharedState {
     /// it makes another one meanwhile, that is the last.
     pub(crate) fn earlier_calls(&self, rank: usize) -> u64 {
         self.control(rank)[LAST_EMPTY_CALL].load(Relaxed)
+    }
+
+    /// Records whether calls of `rank` wait for the end of a group.
+    pub(crate) fn set_in_group(&self, rank: usize, is_in_group: bool) {
+        self.control(rank)[IN_GROUP].store(is_in_group.into(), Relaxed);
+    }
+
+    /// Returns `true` if calls of `rank` wait for the end of a group.
+    pub(crate) fn is_in_group(&self, rank: usize) -> bool {
+        self.control(rank)[IN_GROUP].load(Relaxed) != 0
+    }
+
+    /// Notes that this thread enqueues `calls` collectives of `rank` on streams, in its group of this number. Returns another
+    /// rank of which it has enqueued the first of these in another group, if there is one.
+    pub(crate) fn note_enqueued(&self, rank: usize, group: u64, calls: u64) -> Option<usize> {
+        let thread = thread::current().id();
+        let mut enqueued = self.enqueued.lock().unwrap_or_else(PoisonError::into_inner);
+        enqueued.resize(self.ranks(), None);
+        let before = enqueued[rank].map_or(0, |own| own.calls);
+        enqueued[rank] = Some(Enqueued { thread, group, calls: before + calls });
+        enqueued.iter().enumerate().position(|(other, enqueued)| {
+            other != rank
+                && enqueued.is_some_and(|other| {
+                    other.thread == thread && other.group != group && other.calls > before
+                })
+        })
+    }
+
+    /// Records that this thread has made the communicator of `rank`.
+    pub(crate) fn set_maker(&self, rank: usize) {
+        self.makers()[rank] = Some(thread::current().id());
+    }
+
+    /// Returns `true` if one thread of this process has made the communicators of two ranks.
+    pub(crate) fn have_one_maker(&self, one: usize, two: usize) -> bool {
+        let makers = self.makers();
+        makers[one].is_some() && makers[one] == makers[two]
+    }
+
+    fn makers(&self) -> MutexGuard<'_, Vec<Option<ThreadId>>> {
+        self.makers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the call of `rank` has ended.

@@ -15,9 +15,10 @@ use std::time::Instant;
 
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 use libnccl_test_support::shared_object;
+use tempfile::TempDir;
 
 use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{F32, I32, OK, STREAM, SUM, async_error, last_error, on_threads, unique_id};
+use crate::common::{F32, I32, OK, STREAM, SUM, USAGE, async_error, last_error, on_threads, unique_id};
 
 /// Published with the call by two ranks and by four; by four alone; only where the ranks are processes; never.
 const SIZES: [usize; 4] = [4, 8 << 10, 16 << 10, 1 << 20];
@@ -191,7 +192,51 @@ impl Cuda {
     }
 }
 
-rank_tasks! { "cells" => run_cells }
+rank_tasks! { "cells" => run_cells, "one_thread" => call_for_both_ranks }
+
+/// Calls for both ranks in one thread, in a group and then without.
+fn call_for_both_ranks(_: &RankProcess) {
+    let cuda = Cuda::load();
+    cuda.enter(0);
+    let mut comms: [ncclComm_t; 2] = [ptr::null_mut(); 2];
+    assert_eq!(nccl!(ncclCommInitAll(comms.as_mut_ptr(), 2, ptr::null())), OK);
+    let buffers = [0, 1].map(|device| {
+        cuda.enter(device);
+        cuda.allocate(4)
+    });
+    let sum = |rank: usize| {
+        cuda.enter(rank);
+        nccl!(ncclAllReduce(buffers[rank], buffers[rank], 1, F32, SUM, comms[rank], STREAM))
+    };
+    for _ in 0..3 {
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        assert_eq!([sum(0), sum(1)], [OK; 2]);
+        assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
+    }
+    assert_eq!([sum(0), sum(1)], [OK, USAGE]);
+    assert!(
+        last_error().contains("for rank 0 and rank 1 without a group around both calls"),
+        "{}",
+        last_error()
+    );
+    cuda.call(c"cuStreamSynchronize", [0, 0]);
+    assert_eq!(comms.map(async_error).contains(&OK), false);
+}
+
+#[test]
+fn one_thread_for_two_ranks_without_group_on_streams_is_an_error() {
+    let folder = stand_in();
+    let mut command = processes::command("one_thread", &unique_id(), 2, &[0, 1]);
+    command.env("LIBNCCL_CPU_DEVICES", "2").env("LD_LIBRARY_PATH", folder.path());
+    finish(command.spawn().unwrap());
+}
+
+/// Returns a folder with the stand-in for CUDA's driver.
+fn stand_in() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(shared_object("cuda_cpu"), folder.path().join("libcuda.so.1")).unwrap();
+    folder
+}
 
 /// Runs the cells on the ranks of this process, and prints for each rank in which cells it was told of a mistake.
 fn run_cells(process: &RankProcess) {
@@ -234,8 +279,7 @@ fn run_cells(process: &RankProcess) {
 
 /// Runs the cells with `ranks` ranks, in a process for each or as threads of one, and returns those that no rank was told of.
 fn silent(ranks: usize, sizes: &[usize], are_processes: bool, memory: &str) -> Vec<String> {
-    let folder = tempfile::tempdir().unwrap();
-    fs::copy(shared_object("cuda_cpu"), folder.path().join("libcuda.so.1")).unwrap();
+    let folder = stand_in();
     let id = unique_id();
     let sizes_text: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     let task = format!("cells {memory} {}", sizes_text.join(" "));

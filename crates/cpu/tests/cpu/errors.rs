@@ -74,7 +74,7 @@ fn init_with_invalid_arguments_fails() {
     config = ncclConfig_t::initializer();
     assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, id, 0, &mut config)), OK);
     Comm(comm).destroy();
-    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, id, 0, ptr::null_mut())), OK);
+    assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, unique_id(), 0, ptr::null_mut())), OK);
     Comm(comm).destroy();
 
     let mut comms = [ptr::null_mut(); 2];

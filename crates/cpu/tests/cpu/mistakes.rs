@@ -53,11 +53,13 @@ mistakes! {
     different_communicator,
     two_communicators_in_different_order,
     one_thread_for_two_ranks_without_group,
+    group_without_end,
     send_to_itself_without_group,
     message_nobody_receives,
     group_against_none with "LIBNCCL_CPU_STRICT" = "1",
     two_threads,
     forked_child,
+    one_id_for_two_communicators,
     buffers_that_overlap,
     wrong_offset_in_place,
     count_zero_on_one_rank,
@@ -210,6 +212,17 @@ fn one_thread_for_two_ranks_without_group(process: &RankProcess) {
     comms.into_iter().for_each(|comm| sum(4, Comm(comm)));
 }
 
+fn group_without_end(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 1 {
+        report(nccl!(ncclGroupStart()));
+        sum(4, comm);
+        // Longer than the other rank waits.
+        return thread::sleep(Duration::from_secs(4));
+    }
+    sum(4, comm);
+}
+
 fn send(count: usize, peer: usize, comm: Comm) {
     let buffer = vec![0_f32; count];
     let place = buffer.as_ptr().cast();
@@ -282,6 +295,12 @@ fn forked_child(process: &RankProcess) {
         unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
     }
     sum(4, comm);
+}
+
+fn one_id_for_two_communicators(process: &RankProcess) {
+    let comm = process.join();
+    sum(4, comm);
+    report(init_rank(process.id, process.ranks, process.rank()).expect_err("the id is used"));
 }
 
 fn buffers_that_overlap(process: &RankProcess) {

@@ -32,8 +32,8 @@ fn abort_ends_calls_that_wait_in_background() {
     comms[0].destroy();
 
     // A split, a split of a revoked communicator, and an operation, none of which the other rank calls.
-    let id = unique_id();
     for turn in 0..3 {
+        let id = unique_id();
         let comms = [init_nonblocking(id, 2, 0), init_nonblocking(id, 2, 1)];
         comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
         let (comm, mut child, none) = (comms[0].0, ptr::dangling_mut(), ptr::null_mut());
@@ -87,6 +87,7 @@ fn destroy_cancels_creation_and_waits_for_operations() {
     // Communicators that the other ranks do not create, from a healthy parent and from a revoked one.
     let none = ptr::null_mut();
     for turn in 0..4 {
+        let id = unique_id();
         let comms = [init_nonblocking(id, 3, 0), init_nonblocking(id, 3, 1), init_nonblocking(id, 3, 2)];
         comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
         let (comm, mut child, mut token) = (comms[0].0, ptr::null_mut(), ncclUniqueId::default());
