@@ -88,14 +88,16 @@ fn config_that_the_library_refuses_is_the_error_of_the_others() {
     let port = free_port();
     for failing in [0, 3] {
         let errors = errors(|rank| {
-            let config = if rank == failing { Config::new().num_rma_ctx(1_000_000) } else { Config::new() };
+            let config =
+                if rank == failing { Config::new().n_channels_per_net_peer(65) } else { Config::new() };
             launch(by_hand(rank, 4, port)).communicator_with(&libnccl_cpu::nccl(), &config).map(drop)
         });
         let own = &errors[failing];
-        assert!(own.contains("numRmaCtx"), "{own}");
+        assert!(own.contains("nChannelsPerNetPeer"), "{own}");
         for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != failing) {
             // By the launcher or by the library, whichever is faster.
-            let names_it = error.contains(&format!("rank {failing} failed")) && error.contains("numRmaCtx");
+            let names_it =
+                error.contains(&format!("rank {failing} failed")) && error.contains("nChannelsPerNetPeer");
             assert!(names_it, "rank {rank}: {error}");
         }
     }

@@ -158,13 +158,13 @@ fn config_with_invalid_field_is_invalid_argument() {
 #[test]
 fn rank_with_an_invalid_config_is_the_error_of_the_others() {
     const REASON: &str = "rank 1 failed before all ranks had joined: \
-                          invalid config value 9 of cgaClusterSize: it has to be in 0..=8";
+                          invalid config value 2 of splitShare: it has to be 0 or 1";
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let fail = |id| {
         let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
-        config.cgaClusterSize = 9;
+        config.splitShare = 2;
         assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 4, id, 1, &mut config)), ARGUMENT);
-        assert_last_error("invalid config value 9 of cgaClusterSize");
+        assert_last_error("invalid config value 2 of splitShare");
     };
     let (first, between, last) = (unique_id(), unique_id(), unique_id());
     let others = |id, ranks: &[i32]| -> Vec<Comm> {
