@@ -280,7 +280,9 @@ fn error_of_a_peer_that_leaves_names_the_call_that_waits() {
             });
             thread::sleep(Duration::from_millis(50));
             let comm = comms[1];
-            assert_eq!(leave(comm.0), OK);
+            // A rank that leaves has to have made the others' collective calls, if they had begun by then.
+            let left = leave(comm.0);
+            assert!([OK, ncclResult_t::ncclInvalidUsage].contains(&left), "{left:?}");
             waiting.join().unwrap()
         });
         assert!(text.starts_with(&format!("{reason}; rank 0 of 2 was in {waits}")), "{text}");
