@@ -55,8 +55,8 @@
 //! With the id, each rank begins to create its communicator, and reports to rank 0 that it has, or why it could not. A rank that
 //! has failed before, by [`Launch::fail`] or as NCCL gives rank 0 no id, joins and reports too. Rank 0 sends the outcome to all,
 //! and for up to 30 s to those that join only then: that all have begun, or the first failure, with which all end. Where only
-//! the port tells the ranks of a job from others, a report before the id counts once no other rank is missing, and not at all if
-//! another process joins as this rank before.
+//! the port tells the ranks of a job from others, a report before the id counts once no other rank has been missing for 5 s, and
+//! not at all if another process joins as this rank before.
 //!
 //! Everything else on that port is refused, and reported by the crate log and in the error at the deadline:
 //! what is no hello, or not whole within 5 s, ranks of another job, a second process with the same rank, another number

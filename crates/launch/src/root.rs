@@ -27,6 +27,9 @@ const MAX_ACCEPTED: usize = 128;
 /// The time in which the others are told that a rank has failed, those too that have not come yet.
 pub(super) const TELL: Duration = Duration::from_secs(30);
 
+/// The time in an open job, once no other rank is missing, in which a rank may come that is reported to have failed.
+const DOUBT: Duration = Duration::from_secs(5);
+
 const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
 
 /// Rank 0 of an exchange.
@@ -41,6 +44,8 @@ pub(super) struct Root<'a> {
     done: BTreeMap<u32, Nonce>,
     /// The ranks that joined, and were answered when they would wait no longer.
     gone: BTreeSet<u32>,
+    /// The time since which no rank is missing.
+    complete: Option<Instant>,
     /// The first rank that has failed, and the reason. It is the end of all.
     failed: Option<(u32, String)>,
     refusals: Refusals,
@@ -93,6 +98,7 @@ impl<'a> Root<'a> {
             joined: BTreeMap::new(),
             done: BTreeMap::new(),
             gone: BTreeSet::new(),
+            complete: None,
             failed: None,
             refusals: Refusals::default(),
         }
@@ -124,7 +130,8 @@ impl<'a> Root<'a> {
         loop {
             let mut progress = self.look();
             progress |= id.is_some_and(|id| self.send(id, Stage::HasId));
-            self.believe_failures();
+            let is_late = self.deadline.has_passed();
+            self.believe_failures(is_late);
             if let Some((rank, reason)) = self.failed.take() {
                 self.tell(&Reply::Failed(rank, reason.clone()));
                 return Err(rank_failed(rank, reason));
@@ -133,7 +140,7 @@ impl<'a> Root<'a> {
                 return Ok(());
             }
             self.answer_impatient();
-            if self.deadline.has_passed() {
+            if is_late {
                 let slow = self.joined.iter().find(|(_, joined)| joined.stage == Stage::HasId);
                 let Some((rank, _)) = slow else { return Err(self.fail()) };
                 self.failed = Some((*rank, "it has the id, and has not begun".into()));
@@ -144,13 +151,17 @@ impl<'a> Root<'a> {
     }
 
     /// Takes the report of a rank that has failed as the end. In an open job anybody can report it in the place of a rank that
-    /// still comes, so it counts only once no other rank is missing.
-    fn believe_failures(&mut self) {
-        if self.job.is_open && self.joined.len() < self.others() {
-            return;
-        }
+    /// still comes, so before the id it counts only once no other rank has been missing for some time, or one waits no longer.
+    fn believe_failures(&mut self, is_late: bool) {
+        let now = Instant::now();
+        self.complete = (self.joined.len() == self.others()).then(|| self.complete.unwrap_or(now));
+        let waits = !is_late && self.joined.values().all(|joined| joined.until > now);
+        let is_in_doubt =
+            self.job.is_open && self.complete.is_none_or(|since| waits && now.duration_since(since) < DOUBT);
         for (rank, joined) in &mut self.joined {
-            if let Some(reason) = &joined.failure {
+            if let Some(reason) = &joined.failure
+                && !(is_in_doubt && joined.stage == Stage::Waits)
+            {
                 joined.stage = Stage::HasReported;
                 self.failed.get_or_insert_with(|| (*rank, reason.clone()));
             }
