@@ -136,7 +136,8 @@ impl<'a> Root<'a> {
                 self.tell(&Reply::Failed(rank, reason.clone()));
                 return Err(rank_failed(rank, reason));
             }
-            if self.joined.len() == self.others() && self.joined.values().all(&is_so_far) {
+            let is_sound = |joined: &Joined| joined.failure.is_none() && is_so_far(joined);
+            if self.joined.len() == self.others() && self.joined.values().all(is_sound) {
                 return Ok(());
             }
             self.answer_impatient();

@@ -235,12 +235,18 @@ fn reports_that_are_none_are_refused_and_change_nothing() {
 #[test]
 fn random_reports_are_a_failure_or_change_nothing() {
     let port = free_port();
-    let mut hello = hello(&format!("port/{port}"), 1, 2);
+    let variables = || {
+        let mut variables = by_hand(0, 2, port);
+        variables.push(("LIBNCCL_JOB", "7".into()));
+        variables
+    };
+    let mut hello = hello("job/7", 1, 2);
     hello[64..].fill(0xff);
     let mut random = Random(31);
     for input in inputs(200) {
         thread::scope(|scope| {
-            let root = scope.spawn(move || id(&launch(0, 2, port, Duration::from_secs(50))));
+            let launch = Launch::from_variables(variables()).unwrap().timeout(Duration::from_secs(50));
+            let root = scope.spawn(move || id(&launch));
             let started = Instant::now();
             drop(connect(port));
             let mut bytes = report(2, b"no library: libnccl.so.2: not found");
