@@ -20,6 +20,8 @@ pub(crate) enum CallHeader {
         /// 0 if the function has no root.
         root: u32,
         count: u64,
+        /// Set if a collective on the communicator came before it in its group. NCCL launches those of a group together.
+        is_grouped: bool,
     },
     /// A call for one peer, which is not published but only described.
     PointToPoint {
@@ -75,6 +77,9 @@ impl PeerCall {
     }
 }
 
+/// The flag of a collective that [is grouped](CallHeader::Collective::is_grouped), which no data type has.
+const GROUPED: u8 = 0x80;
+
 /// The number of the first call for a peer, above those of collectives.
 const FIRST_PEER_CALL: u8 = 0x40;
 
@@ -115,7 +120,8 @@ impl CallHeader {
     #[inline]
     pub(crate) fn encode(self) -> [u64; 2] {
         match self {
-            Self::Collective { function, data_type, reduction, root, count } => {
+            Self::Collective { function, data_type, reduction, root, count, is_grouped } => {
+                let data_type = data_type | u8::from(is_grouped) << GROUPED.trailing_zeros();
                 let head = u64::from_le_bytes([function.number(), data_type, reduction, 0, 0, 0, 0, 0]);
                 [head | u64::from(root) << 32, count]
             }
@@ -138,7 +144,15 @@ impl CallHeader {
     pub(super) fn decode([head, count]: [u64; 2]) -> Self {
         let [number, data_type, reduction, ..] = head.to_le_bytes();
         if let Some(function) = Function::from_number(number) {
-            return Self::Collective { function, data_type, reduction, root: (head >> 32) as u32, count };
+            let (data_type, is_grouped) = (data_type & !GROUPED, data_type & GROUPED != 0);
+            return Self::Collective {
+                function,
+                data_type,
+                reduction,
+                root: (head >> 32) as u32,
+                count,
+                is_grouped,
+            };
         }
         let index = number.checked_sub(FIRST_PEER_CALL).map(usize::from);
         if let Some(call) = index.and_then(|index| PeerCall::ALL.get(index)) {
@@ -173,7 +187,7 @@ impl CallHeader {
         const NONE: u8 = CallHeader::NO_REDUCTION;
         let number = |number: u8| if number == NONE { 0 } else { number };
         let (name, count, data_type, reduction, root) = match self {
-            Self::Collective { function, data_type, reduction, root, count } => {
+            Self::Collective { function, data_type, reduction, root, count, .. } => {
                 (function.symbol(), count, data_type, number(reduction), root)
             }
             Self::PointToPoint { call, data_type, peer, count } => {
@@ -212,12 +226,21 @@ impl CallHeader {
             }
             _ => [0; 4],
         };
+        let is_grouped = |header| matches!(header, Self::Collective { is_grouped: true, .. });
         let (own, others) = (numbers(self), numbers(other));
         let all = ["counts", "data types", "reductions", "roots"].into_iter().zip(own).zip(others);
         let differing: Vec<&str> =
             all.filter_map(|((what, own), other)| (own != other).then_some(what)).collect();
-        let what = if differing.is_empty() { "arguments".into() } else { differing.join(" and ") };
-        format!("the ranks called {} with different {what}", self.name())
+        let name = self.name();
+        if !differing.is_empty() {
+            return format!("the ranks called {name} with different {}", differing.join(" and "));
+        }
+        match (is_grouped(self), is_grouped(other)) {
+            (one, two) if one == two => format!("the ranks called {name} with different arguments"),
+            _ => format!(
+                "some of the ranks called {name} in one group with the collective before it, and the others did not"
+            ),
+        }
     }
 }
 
@@ -225,7 +248,7 @@ impl CallHeader {
 impl fmt::Display for CallHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Collective { function, data_type, reduction, root, count } => {
+            Self::Collective { function, data_type, reduction, root, count, .. } => {
                 let operation = function.shape().operation;
                 write!(f, "{}(count {count}, {}", operation.function, data_type::name(data_type.into()))?;
                 if operation.reduces {
@@ -262,6 +285,7 @@ mod tests {
             reduction,
             root,
             count,
+            is_grouped: false,
         };
         let (sum, scatter) = (Function::ALL_REDUCE, Function::named("scatter"));
         let one = call(sum, 7, 0, 0, 10);
@@ -276,6 +300,15 @@ mod tests {
         ] {
             assert_eq!(one.describe_difference(other), format!("the ranks called {what}"));
             assert_eq!(other.describe_difference(one), format!("the ranks called {what}"));
+        }
+        let CallHeader::Collective { function, data_type, reduction, root, count, .. } = one else {
+            panic!()
+        };
+        let grouped =
+            CallHeader::Collective { function, data_type, reduction, root, count, is_grouped: true };
+        for (one, other) in [(one, grouped), (grouped, one)] {
+            let text = "some of the ranks called ncclAllReduce in one group with the collective before it, ";
+            assert!(one.describe_difference(other).starts_with(text));
         }
         let of_root = |root| call(scatter, 7, CallHeader::NO_REDUCTION, root, 1);
         assert_eq!(
@@ -297,6 +330,7 @@ mod tests {
             reduction,
             root,
             count: 1 << 40,
+            is_grouped: root > 0,
         };
         for (header, text) in [
             (

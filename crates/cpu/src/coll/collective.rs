@@ -41,6 +41,10 @@ impl Operation for Collective {
         [self.send.start().addr(), self.recv.start().addr()]
     }
 
+    fn set_grouped(&mut self) {
+        self.call.is_grouped = true;
+    }
+
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
         on_stream.resolve_read("the send buffer", &mut self.send)?;
         on_stream.resolve_write("the receive buffer", &mut self.recv)?;

@@ -17,6 +17,9 @@ pub(crate) trait Operation: Send + Sync + 'static {
         [0, 0]
     }
 
+    /// Notes that a collective on the communicator came before it in its group.
+    fn set_grouped(&mut self) {}
+
     /// Resolves the buffers, before it is enqueued on a stream of CUDA: what the caller passed are addresses that this
     /// process may be unable to access. Nothing else may access them before.
     fn resolve(&mut self, _: &mut OnStream) -> Result {

@@ -34,6 +34,8 @@ pub(crate) struct Call {
     pub(super) bytes: usize,
     /// Bytes of a chunk, where the elements are divided among the ranks.
     chunk: usize,
+    /// As in the [header](CallHeader::Collective).
+    pub(super) is_grouped: bool,
 }
 
 /// A task of one rank: part `input` of the send buffers of the ranks `first`, `first + 1`, ... (`sources` of them; the
@@ -64,7 +66,7 @@ impl Call {
         } else {
             (count.div_ceil(ranks) * data_type.size()).next_multiple_of(CHUNK)
         };
-        Self { function, count, data_type, reduction, root, ranks, bytes, chunk }
+        Self { function, count, data_type, reduction, root, ranks, bytes, chunk, is_grouped: false }
     }
 
     /// Returns the call as another function with the same arguments.
@@ -267,6 +269,7 @@ impl Call {
             reduction: self.reduction.map_or(CallHeader::NO_REDUCTION, Reduction::number),
             root: self.root as u32,
             count: self.count as u64,
+            is_grouped: self.is_grouped,
         }
     }
 }

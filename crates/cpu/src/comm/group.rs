@@ -139,7 +139,7 @@ pub(crate) fn run(
     context: CallContext<'_>,
     queue: Queue,
     bytes: usize,
-    operation: impl Operation,
+    mut operation: impl Operation,
     stream: Stream,
 ) -> Result<Progress> {
     let header = operation.header();
@@ -169,6 +169,9 @@ pub(crate) fn run(
             .map(|()| Progress::Done);
     }
     let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
+    if is_collective(header) && with_group(|group| group.has_collective_on(communicator)) {
+        operation.set_grouped();
+    }
     let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
     context.state.set_in_group(context.rank, !now);
     add(|group| group.operations.push(operation))
@@ -201,7 +204,19 @@ fn add(push: impl FnOnce(&mut Group)) -> Result<Progress> {
     alone.map_or(Ok(Progress::Done), Group::end)
 }
 
+/// Returns whether a call is a collective that NCCL launches: those without elements are over at once.
+fn is_collective(header: CallHeader) -> bool {
+    matches!(header, CallHeader::Collective { count: 1.., .. })
+}
+
 impl Group {
+    fn has_collective_on(&self, communicator: &Arc<Communicator>) -> bool {
+        let is_before = |operation: &QueuedOperation| {
+            Arc::ptr_eq(&operation.communicator, communicator) && is_collective(operation.header)
+        };
+        self.operations.iter().rev().any(is_before)
+    }
+
     fn end(mut self) -> Result<Progress> {
         let _held_off = NoCancellation::new();
         if let Some(error) = self.error {

@@ -54,6 +54,7 @@ mistakes! {
     two_communicators_in_different_order,
     one_thread_for_two_ranks_without_group,
     group_without_end,
+    different_groups,
     send_to_itself_without_group,
     message_nobody_receives,
     group_against_none with "LIBNCCL_CPU_STRICT" = "1",
@@ -221,6 +222,21 @@ fn group_without_end(process: &RankProcess) {
         return thread::sleep(Duration::from_secs(4));
     }
     sum(4, comm);
+}
+
+/// Rank 0's two sums are one group; rank 1 makes them one by one.
+fn different_groups(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 1 {
+        return (0..2).for_each(|_| sum(4, comm));
+    }
+    let mut buffers = [[0_f32; 4]; 2];
+    report(nccl!(ncclGroupStart()));
+    for buffer in &mut buffers {
+        let place = buffer.as_mut_ptr().cast();
+        report(nccl!(ncclAllReduce(place, place, 4, F32, SUM, comm.0, ptr::null_mut())));
+    }
+    report(nccl!(ncclGroupEnd()));
 }
 
 fn send(count: usize, peer: usize, comm: Comm) {

@@ -220,9 +220,10 @@ fn second_thread_in_a_running_group_is_invalid_usage() {
         }
         assert_eq!(all_reduce(&mut [1], { comm }.0), USAGE);
         assert_last_error("another thread is in ");
-        for place in [[1], [10]] {
-            assert_eq!(all_reduce(&mut { place }, { comms[1] }.0), OK);
-        }
+        let mut places = [[1], [10]];
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        places.iter_mut().for_each(|place| assert_eq!(all_reduce(place, { comms[1] }.0), OK));
+        assert_eq!(nccl!(ncclGroupEnd()), OK);
         assert_eq!(first.join().unwrap(), (OK, [[2], [20]]));
     });
     comms.into_iter().for_each(Comm::destroy);
