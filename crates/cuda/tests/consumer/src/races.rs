@@ -231,6 +231,9 @@ fn graph(count: usize) {
     });
 }
 
+/// `NCCL_WIN_COLL_SYMMETRIC`, which puts need.
+const COLL_SYMMETRIC: i32 = 1;
+
 /// A window over memory of each rank.
 struct Window<'a> {
     program: &'a Program,
@@ -302,7 +305,7 @@ fn windows(count: usize, part: impl Fn(&Window<'_>, usize) + Sync) {
         // SAFETY: valid out-parameters, and memory that is freed after its last use.
         unsafe {
             check(sys::ncclMemAlloc(&raw mut memory, BYTES));
-            check(sys::ncclCommWindowRegister(rank.comm, memory, BYTES, &raw mut window, 0));
+            check(sys::ncclCommWindowRegister(rank.comm, memory, BYTES, &raw mut window, COLL_SYMMETRIC));
             part(&Window { program, memory: memory as CUdeviceptr, window }, rank.number);
             parts_done.wait();
             rank.context.synchronize().unwrap();
