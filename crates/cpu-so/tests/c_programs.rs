@@ -171,7 +171,7 @@ fn every_c_program_has_a_test() {
 struct Accepted {
     cpu: String,
     nccl: String,
-    /// Where the latter comes from.
+    /// The source of the latter.
     source: String,
 }
 

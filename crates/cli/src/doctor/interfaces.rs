@@ -21,7 +21,7 @@ const ROOM: usize = 16;
 /// The port of a `NCCL_COMM_ID` without one.
 const NO_PORT: i64 = 65535;
 
-/// What the choice depends on.
+/// The inputs of the choice.
 #[derive(Debug)]
 struct Rules<'a> {
     interfaces: &'a [Interface],
@@ -29,7 +29,7 @@ struct Rules<'a> {
     /// The value of `NCCL_SOCKET_IFNAME`, if it is long enough for NCCL to regard it.
     names: Option<&'a str>,
     family: Family,
-    /// What `NCCL_COMM_ID` says, or what is wrong with it.
+    /// The address in `NCCL_COMM_ID`, or the mistake in it.
     comm_id: Option<Result<CommId, String>>,
 }
 

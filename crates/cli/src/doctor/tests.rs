@@ -328,8 +328,8 @@ fn copies_are_found_wherever_the_search_looks() {
     let mut machine = Machine::healthy();
     let places = [
         ("PYTHONPATH", "/target", "/target/nvidia/nccl/lib/libnccl.so.2"),
-        ("NCCL_ROOT", "/root/nccl", "/root/nccl/lib/libnccl.so.2"),
-        ("NCCL_ROOT_DIR", "/root/dir", "/root/dir/lib64/libnccl.so"),
+        ("NCCL_ROOT", "/opt/nccl", "/opt/nccl/lib/libnccl.so.2"),
+        ("NCCL_ROOT_DIR", "/srv/nccl", "/srv/nccl/lib64/libnccl.so"),
         ("CUDA_PATH", "/cuda", "/cuda/lib64/libnccl.so.2"),
         ("NVHPC_ROOT", "/hpc", "/hpc/comm_libs/nccl/lib/libnccl.so.2"),
         ("NCCL_DEBUG", "WARN", "/opt/nvidia/hpc_sdk/Linux_x86_64/25.1/comm_libs/nccl/lib/libnccl.so.2"),

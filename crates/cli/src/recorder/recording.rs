@@ -126,7 +126,7 @@ pub(super) struct Rank {
     read: u64,
 }
 
-/// What files have of jobs.
+/// The jobs that files are of.
 #[derive(Debug, Default)]
 pub(super) struct Recordings {
     /// One for each communicator.

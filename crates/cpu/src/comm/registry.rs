@@ -16,7 +16,7 @@ pub(crate) struct Registry<T> {
     entries: Mutex<BTreeMap<usize, T>>,
 }
 
-/// What a number stands for, and its low bits. Those of a [communicator's handle](handle) are 0.
+/// The thing that a number stands for, and its low bits. Those of a [communicator's handle](handle) are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Registration = 1,

@@ -36,7 +36,7 @@ const ONE_EMPTY_CALL: u64 = 1 << 24;
 /// The digest of the calls in which a rank did not wait for all others, in bits that are unused in every header too.
 pub(crate) const UNAWAITED: u64 = 0xffff << 48;
 
-/// What a rank publishes with each call of those before it.
+/// The bits in which a rank publishes, with each call, those before it.
 pub(crate) const EARLIER_CALLS: u64 = EMPTY_CALLS | UNAWAITED;
 
 /// The states of this process's communicators.

@@ -56,7 +56,7 @@ impl Function {
     }
 }
 
-/// What the rank that errs does.
+/// The mistake of the rank that errs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mistake {
     OtherRoot,

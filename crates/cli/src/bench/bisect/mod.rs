@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &BisectArguments) -> Result<ExitCode> {
     job::run(&arguments.ranks, interrupt, move |member| search(member, &own, &so_far))
 }
 
-/// What rank 0 knows during the search, until it is printed.
+/// The knowledge of rank 0 during the search, until it is printed.
 type SoFar = Arc<Mutex<Option<Known>>>;
 
 enum Known {
