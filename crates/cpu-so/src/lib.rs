@@ -3,7 +3,7 @@
 //! As in NCCL, each function has two names: `ncclXxx`, which a profiler may interpose, and `pncclXxx`.
 #![allow(unsafe_code, non_snake_case, clippy::wildcard_imports)]
 
-use libnccl::sys::device::ncclCommProperties_t;
+use libnccl::sys::device::*;
 use libnccl::sys::*;
 use libnccl_cpu::{DEVICE_TABLE, TABLE};
 
@@ -35,9 +35,11 @@ macro_rules! export {
         export_from! { TABLE: $($functions)* }
     };
 }
-
 libnccl::for_each_function!(export);
-export_from! {
-    DEVICE_TABLE:
-    fn ncclCommQueryProperties(comm: ncclComm_t, props: *mut ncclCommProperties_t) -> ncclResult_t;
+
+macro_rules! export_device {
+    ($($functions:tt)*) => {
+        export_from! { DEVICE_TABLE: $($functions)* }
+    };
 }
+libnccl::for_each_device_function!(export_device);

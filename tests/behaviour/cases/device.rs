@@ -1,7 +1,11 @@
 //! The host functions of the device API, in the raw layer.
 #![cfg(feature = "device-api")]
 
-use libnccl::sys::device::{DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t};
+use libnccl::sys::device::{
+    DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t,
+    ncclDevResourceRequirements_t, ncclGinBarrierHandle_t, ncclLLA2AHandle_t, ncclLsaBarrierHandle_t,
+    ncclTeam_t,
+};
 use libnccl::{Backend, MemorySpace, Nccl, ResultCode, sys};
 
 use super::common::{Case, cases, on_threads};
@@ -9,13 +13,14 @@ use super::common::{Case, cases, on_threads};
 cases! {
     device_functions_present_match_their_release,
     null_communicator_in_device_api_is_invalid_argument,
+    requirements_are_those_of_nccl,
 }
 
 /// The cases that need communicators of host memory.
 pub(crate) const ON_HOST_MEMORY: &[Case] =
     &[("properties_match_the_communicator", properties_match_the_communicator)];
 
-/// The CPU implementation has no device functions, but its shared object the one that is not for kernels.
+/// The CPU implementation has no device functions, but its shared object has.
 fn device_functions_present_match_their_release(nccl: &Nccl) {
     let names = nccl.as_raw_device().present().map(|(name, _)| name);
     assert!(names.eq(DeviceFunctions::NAMES.iter().copied()));
@@ -23,7 +28,7 @@ fn device_functions_present_match_their_release(nccl: &Nccl) {
         let since = sys::since(name).unwrap();
         let expected = match nccl.memory_space() {
             MemorySpace::Device => since <= nccl.version().code(),
-            _ => name == "ncclCommQueryProperties" && !matches!(nccl.backend(), Backend::InProcess { .. }),
+            _ => !matches!(nccl.backend(), Backend::InProcess { .. }),
         };
         assert_eq!(present, expected, "{name}, since {since}, in {}", nccl.version());
     }
@@ -61,8 +66,65 @@ fn null_communicator_in_device_api_is_invalid_argument(nccl: &Nccl) {
         let code = unsafe { create(null, &raw const requirements, &raw mut made) };
         assert_eq!(code, ResultCode::INVALID_ARGUMENT.as_raw());
     }
+}
+
+/// Without a GPU, a real NCCL gives the same numbers.
+fn requirements_are_those_of_nccl(nccl: &Nccl) {
+    let functions = nccl.as_raw_device();
+    let none = ncclDevResourceRequirements_t::default();
+    let team = |ranks| ncclTeam_t { nRanks: ranks, rank: 0, stride: 1 };
+    let success = ResultCode::SUCCESS.as_raw();
     if let Some(slots) = functions.ncclLLA2ACalcSlots {
-        // SAFETY: takes and answers numbers.
-        assert!(unsafe { slots(16, 4) } > 0);
+        for (elements, bytes, expected) in
+            [(16, 4, 16), (7, 8, 7), (7, 9, 14), (17, 24, 51), (0, 8, 0), (9, 0, 0), (9, -8, 0), (-1, 17, -3)]
+        {
+            // SAFETY: takes and returns numbers.
+            assert_eq!(unsafe { slots(elements, bytes) }, expected, "{elements} of {bytes} bytes");
+        }
+    }
+    if let Some(create) = functions.ncclLsaBarrierCreateRequirement {
+        for (ranks, barriers, bytes) in [(1, 1, 16), (3, 13, 312), (8, 39, 1716), (3, 0, 0)] {
+            let (mut handle, mut made) = (ncclLsaBarrierHandle_t::default(), none);
+            // SAFETY: writes to the two structs.
+            let code = unsafe { create(team(ranks), barriers, &raw mut handle, &raw mut made) };
+            let outBufferHandle = &raw mut handle.bufHandle;
+            let expected =
+                ncclDevResourceRequirements_t { bufferSize: bytes, bufferAlign: 4, outBufferHandle, ..none };
+            assert_eq!(
+                (code, made, handle.nBarriers),
+                (success, expected, barriers),
+                "{barriers} of {ranks} ranks"
+            );
+        }
+    }
+    if let Some(create) = functions.ncclLLA2ACreateRequirement {
+        for (blocks, slots, bytes) in [(1, 13, 432), (3, 26, 2544), (2, 0, 32), (0, 5, 0)] {
+            let (mut handle, mut made) = (ncclLLA2AHandle_t::default(), none);
+            // SAFETY: writes to the two structs.
+            let code = unsafe { create(blocks, slots, &raw mut handle, &raw mut made) };
+            let outBufferHandle = &raw mut handle.bufHandle;
+            let expected =
+                ncclDevResourceRequirements_t { bufferSize: bytes, bufferAlign: 16, outBufferHandle, ..none };
+            assert_eq!(
+                (code, made, handle.nSlots),
+                (success, expected, slots as u32),
+                "{slots} of {blocks} blocks"
+            );
+        }
+    }
+    // Earlier releases need a buffer.
+    if nccl.version().code() >= sys::device::LAYOUT_SINCE
+        && let Some(create) = functions.ncclGinBarrierCreateRequirement
+    {
+        for (ranks, barriers, signals) in [(1, 1, 1), (4, 13, 52), (7, 39, 273), (7, 0, 0)] {
+            let (mut handle, mut made) = (ncclGinBarrierHandle_t::default(), none);
+            let null = std::ptr::null_mut();
+            // SAFETY: writes to the two structs, and ignores the communicator.
+            let code = unsafe { create(null, team(ranks), barriers, &raw mut handle, &raw mut made) };
+            let outGinSignalStart = &raw mut handle.signal0;
+            let expected =
+                ncclDevResourceRequirements_t { ginSignalCount: signals, outGinSignalStart, ..none };
+            assert_eq!((code, made), (success, expected), "{barriers} of {ranks} ranks");
+        }
     }
 }

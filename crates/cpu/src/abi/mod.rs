@@ -14,6 +14,8 @@ mod child;
 mod collective_config;
 mod collectives;
 mod config;
+#[cfg(feature = "device-api")]
+mod device_communicator;
 mod encryption;
 mod ffi_guard;
 mod group;
@@ -32,8 +34,12 @@ mod shrink;
 mod split;
 mod suspend;
 mod table;
+#[cfg(feature = "device-api")]
+mod team;
 mod teardown;
 mod window;
+#[cfg(feature = "device-api")]
+mod window_address;
 
 #[cfg(feature = "device-api")]
 pub use table::DEVICE_TABLE;

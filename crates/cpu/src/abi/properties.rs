@@ -1,4 +1,4 @@
-//! The properties of a communicator, the one function of the device API.
+//! The properties of a communicator.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::c_int;
@@ -7,6 +7,7 @@ use libnccl::sys::device::{LAYOUT_SINCE, ncclCommProperties_t, ncclGinConnection
 use libnccl::sys::{NCCL_API_MAGIC, NCCL_VERSION_CODE, ncclComm_t, ncclResult_t};
 
 use super::ffi_guard::{check_not_null, guard};
+use super::team;
 use crate::comm::communicator::RankInfo;
 use crate::comm::handle;
 use crate::diag::error::{Error, Result};
@@ -16,15 +17,14 @@ const FIRST: u32 = 22_902;
 const COMM_HASH_SINCE: u32 = 23_102;
 const CFT_SINCE: u32 = 23_203;
 
-/// Fills in the properties. There is nothing for kernels: each rank reaches its own memory alone, so that it is an LSA team
-/// of its own, and there is no network that a GPU could use.
+/// Fills in the properties. There is nothing for kernels, and no network that a GPU could use.
 pub(super) unsafe extern "C" fn ncclCommQueryProperties(
     comm: ncclComm_t,
     props: *mut ncclCommProperties_t,
 ) -> ncclResult_t {
     guard(|| {
         let communicator = handle::get(comm)?;
-        communicator.check_ready()?;
+        let context = communicator.check_ready()?;
         let RankInfo { state, rank, id } = communicator.rank_info()?;
         check_not_null(props, "the properties")?;
         // SAFETY: the C declaration's contract: the first fields are those of any release.
@@ -45,7 +45,7 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
                 return Ok(());
             }
             (*props).ginType = ncclGinType_t::NCCL_GIN_TYPE_NONE;
-            (*props).nLsaTeams = ranks;
+            (*props).nLsaTeams = ranks / team::lsa(&communicator, context).nRanks;
             (*props).hostRmaSupport = true;
             (*props).railedGinType = ncclGinType_t::NCCL_GIN_TYPE_NONE;
             if version >= COMM_HASH_SINCE {

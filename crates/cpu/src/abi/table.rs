@@ -29,9 +29,22 @@ macro_rules! define_table {
 }
 libnccl::for_each_function!(define_table);
 
-/// The host function of NCCL's device API that there is: the others are for kernels.
 #[cfg(feature = "device-api")]
-pub const DEVICE_TABLE: libnccl::sys::device::DeviceFunctions = libnccl::sys::device::DeviceFunctions {
-    ncclCommQueryProperties: Some(super::properties::ncclCommQueryProperties),
-    ..libnccl::sys::device::DeviceFunctions::EMPTY
-};
+mod device {
+    use libnccl::sys::device::DeviceFunctions;
+
+    use super::super::device_communicator::*;
+    use super::super::properties::*;
+    use super::super::team::*;
+    use super::super::window_address::*;
+
+    macro_rules! define_table {
+        ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+            /// The host functions of NCCL's device API.
+            pub const DEVICE_TABLE: DeviceFunctions = DeviceFunctions { $($name: Some($name)),* };
+        };
+    }
+    libnccl::for_each_device_function!(define_table);
+}
+#[cfg(feature = "device-api")]
+pub use device::DEVICE_TABLE;

@@ -86,8 +86,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
         let buffer = RemoteBuffer::new(buffer, !context.state.is_one_process());
         let register = RegisterWindow {
             windows: Arc::clone(communicator.windows()),
-            start: buff.addr(),
-            part: WindowPart { buffer, length: size, flags },
+            part: WindowPart { buffer, start: buff.addr(), length: size, flags },
             memory,
             // SAFETY: the C declaration's contract: it can be written until the work has ended.
             out: unsafe { OutParam::new(win) },

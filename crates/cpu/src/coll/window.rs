@@ -22,6 +22,8 @@ use crate::shm::window_memory::WindowMemory;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WindowPart {
     pub(crate) buffer: RemoteBuffer,
+    /// The address that the caller passed; of device memory, `buffer` has another one.
+    pub(crate) start: usize,
     pub(crate) length: usize,
     pub(crate) flags: u32,
 }
@@ -29,25 +31,31 @@ pub(crate) struct WindowPart {
 /// A part as its rank publishes it, with its id there; `None` if the rank has too many windows.
 type Published = (WindowPart, Option<WindowId>);
 
-/// Words of a published part: its place, its length, its flags, and its id.
-const WORDS: usize = RemoteBuffer::WORDS + 4;
+/// Words of a published part: its place, its start, its length, its flags, and its id.
+const WORDS: usize = RemoteBuffer::WORDS + 5;
 
 #[derive(Debug)]
 pub(crate) struct Window {
     rank: usize,
-    parts: Vec<(MappedRange, WindowId)>,
-    /// The address of this rank's own part, as the caller passed it.
-    start: usize,
+    parts: Vec<MappedPart>,
     flags: u32,
     /// Lists this rank's own part as memory that others may write.
     _memory: Arc<WindowMemory>,
+}
+
+/// A rank's part, as this rank reaches it.
+#[derive(Debug)]
+struct MappedPart {
+    memory: MappedRange,
+    start: usize,
+    id: WindowId,
 }
 
 impl WindowPart {
     fn to_bytes(self, id: Option<WindowId>) -> [u8; WORDS * size_of::<u64>()] {
         let [a, b, c, d] = self.buffer.to_words();
         let (index, serial) = id.map_or((0, 0), |WindowId { index, serial }| (index as u64, serial));
-        let words = [a, b, c, d, self.length as u64, self.flags.into(), index, serial];
+        let words = [a, b, c, d, self.start as u64, self.length as u64, self.flags.into(), index, serial];
         let mut bytes = [0; WORDS * size_of::<u64>()];
         for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *bytes = word.to_ne_bytes();
@@ -58,10 +66,11 @@ impl WindowPart {
     /// Returns the part that another rank published, or `None` if it is malformed.
     fn from_bytes(bytes: &[u8]) -> Option<Published> {
         let (words, []) = bytes.as_chunks() else { return None };
-        let [a, b, c, d, length, flags, index, serial] =
+        let [a, b, c, d, start, length, flags, index, serial] =
             <[[u8; 8]; WORDS]>::try_from(words).ok()?.map(u64::from_ne_bytes);
         let part = Self {
             buffer: RemoteBuffer::from_words([a, b, c, d]),
+            start: usize::try_from(start).ok()?,
             length: usize::try_from(length).ok()?,
             flags: u32::try_from(flags).ok()?,
         };
@@ -75,7 +84,6 @@ impl Window {
     /// all ranks can use all parts. Without a window, no other rank accesses the memory any more.
     pub(crate) async fn register(
         context: CallContext<'_>,
-        start: usize,
         part: WindowPart,
         memory: Arc<WindowMemory>,
     ) -> Result<Option<Self>> {
@@ -83,7 +91,7 @@ impl Window {
         let id = state.open_window(rank);
         let parts = Self::exchange(context, part, id).await;
         if let Ok(Some(parts)) = parts {
-            return Ok(Some(Self { rank, parts, start, flags: part.flags, _memory: memory }));
+            return Ok(Some(Self { rank, parts, flags: part.flags, _memory: memory }));
         }
         // Another rank may have created its window, and put into it.
         if let Some(id) = id {
@@ -97,7 +105,7 @@ impl Window {
         context: CallContext<'_>,
         part: WindowPart,
         id: Option<WindowId>,
-    ) -> Result<Option<Vec<(MappedRange, WindowId)>>> {
+    ) -> Result<Option<Vec<MappedPart>>> {
         let CallContext { state, rank, .. } = context;
         let all = control_allgather(state, rank, ControlCall::RegisterWindow, &part.to_bytes(id)).await?;
         let parts = all
@@ -134,27 +142,26 @@ impl Window {
             });
             return Ok(None);
         }
-        let map = |(owner, part): (usize, &WindowPart)| {
-            context.map(owner, part.buffer, part.length).ok_or_else(|| {
+        let map = |(owner, (part, id)): (usize, (&WindowPart, WindowId))| {
+            let memory = context.map(owner, part.buffer, part.length).ok_or_else(|| {
                 Error::remote(format!(
                     "rank {owner} published a window of {} bytes that its memory does not have",
                     part.length
                 ))
-            })
+            })?;
+            Ok(MappedPart { memory, start: part.start, id })
         };
-        let parts = parts.iter().enumerate().map(map).collect::<Result<Vec<MappedRange>>>()?;
-        Ok(Some(parts.into_iter().zip(ids).collect()))
+        parts.iter().zip(ids).enumerate().map(map).collect::<Result<Vec<MappedPart>>>().map(Some)
     }
 
     /// Ends this rank's part: puts of other ranks into it fail from now on, and the memory is the caller's again.
     pub(crate) async fn close(&self, state: &SharedState) {
-        let (_, id) = self.parts[self.rank];
-        state.close_window(self.rank, id).await;
+        state.close_window(self.rank, self.parts[self.rank].id).await;
     }
 
     /// Returns an error if a rank has deregistered its part. The caller has begun an access.
     pub(crate) fn check_open(&self, state: &SharedState, rank: usize) -> Result {
-        if state.is_window_open(rank, self.parts[rank].1) {
+        if state.is_window_open(rank, self.parts[rank].id) {
             return Ok(());
         }
         Err(Error::usage(format!("rank {rank} has deregistered its part of the window")))
@@ -166,18 +173,27 @@ impl Window {
 
     /// Returns the address that this rank passed.
     pub(crate) fn start(&self) -> usize {
-        self.start
+        self.parts[self.rank].start
     }
 
     /// Returns the part of a rank.
     pub(crate) fn part(&self, rank: usize) -> &MappedRange {
-        &self.parts[rank].0
+        &self.parts[rank].memory
+    }
+
+    /// Returns the address at which this process reaches `offset` bytes into the part of a rank, or `None` if that is outside. In
+    /// one process it is the owner's; in another, of host memory, that of the mapping.
+    #[cfg(feature = "device-api")]
+    pub(crate) fn address(&self, rank: usize, offset: usize) -> Option<usize> {
+        let MappedPart { memory, start, .. } = &self.parts[rank];
+        let inside = offset < memory.length();
+        inside.then(|| memory.mapped_at(offset).unwrap_or(start + offset))
     }
 
     /// Returns `true` if `length` bytes at `start` are in this rank's own part.
     pub(crate) fn contains(&self, start: usize, length: usize) -> bool {
         let own = self.part(self.rank).length();
-        start.checked_sub(self.start).is_some_and(|at| at <= own && length <= own - at)
+        start.checked_sub(self.start()).is_some_and(|at| at <= own && length <= own - at)
     }
 }
 
@@ -189,12 +205,12 @@ mod tests {
     fn window_part_is_decoded_and_a_malformed_one_is_refused() {
         let shared = RemoteBuffer::from_words([1 << 40, 7, 3, 4096]);
         for buffer in [shared, RemoteBuffer::from_words([5, 0, 0, 0])] {
-            let part = WindowPart { buffer, length: 8192, flags: 3 };
+            let part = WindowPart { buffer, start: 1 << 41, length: 8192, flags: 3 };
             for id in [None, Some(WindowId { index: 5, serial: 9 })] {
                 assert_eq!(WindowPart::from_bytes(&part.to_bytes(id)), Some((part, id)));
             }
         }
-        assert_eq!(WindowPart::from_bytes(&[0; 63]), None);
-        assert_eq!(WindowPart::from_bytes(&[0xff; 64]), None, "flags of 64 bits");
+        assert_eq!(WindowPart::from_bytes(&[0; 71]), None);
+        assert_eq!(WindowPart::from_bytes(&[0xff; 72]), None, "flags of 64 bits");
     }
 }

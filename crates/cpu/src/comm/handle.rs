@@ -9,8 +9,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
+#[cfg(feature = "device-api")]
+use libnccl::sys::ncclWindow_t;
 use libnccl::sys::{ncclComm, ncclComm_t};
 
+#[cfg(feature = "device-api")]
+use crate::coll::window::Window;
 use crate::comm::at_exit;
 use crate::comm::communicator::Communicator;
 use crate::comm::registry::Kind;
@@ -64,6 +68,31 @@ fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
 /// Returns `true` if `address` is the handle of a communicator.
 pub(crate) fn is_known(address: usize) -> bool {
     get(ptr::without_provenance_mut(address)).is_ok()
+}
+
+/// Returns a window of a communicator that this process made, and the communicator.
+#[cfg(feature = "device-api")]
+pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Arc<Window>)> {
+    if window.is_null() {
+        return Err(Error::argument(format!("the window is NULL{}", group::explain_absence("window"))));
+    }
+    let communicators: Vec<_> = {
+        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+        let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+        own.map(|(_, communicator)| Arc::clone(communicator)).collect()
+    };
+    let find = |communicator: Arc<Communicator>| {
+        let window = communicator.windows().get(window.addr()).ok()?;
+        Some((communicator, window))
+    };
+    communicators.into_iter().find_map(find).ok_or_else(|| {
+        let cause = match Kind::of(window.addr()) {
+            Some(Kind::Window) => ": it was deregistered".into(),
+            Some(kind) => format!(": it is a {}", kind.name()),
+            None => String::new(),
+        };
+        Error::argument(format!("{window:p} is not a window of this process{cause}"))
+    })
 }
 
 /// Warns of the communicators that this process has not destroyed; of none while another thread holds the table.

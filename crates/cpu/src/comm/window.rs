@@ -28,7 +28,6 @@ pub(crate) struct Windows {
 #[derive(Debug)]
 pub(crate) struct RegisterWindow {
     pub(crate) windows: Arc<Windows>,
-    pub(crate) start: usize,
     pub(crate) part: WindowPart,
     /// Lists the memory as a window's from the call on.
     pub(crate) memory: Arc<WindowMemory>,
@@ -88,7 +87,7 @@ impl Operation for RegisterWindow {
     }
 
     async fn run(&self, context: CallContext<'_>) -> Result {
-        let window = Window::register(context, self.start, self.part, Arc::clone(&self.memory)).await?;
+        let window = Window::register(context, self.part, Arc::clone(&self.memory)).await?;
         let handle = |window| ptr::without_provenance_mut(self.windows.add(window));
         self.out.write(window.map_or(ptr::null_mut(), handle));
         Ok(())

@@ -171,6 +171,16 @@ impl MappedRange {
         self.length
     }
 
+    /// Returns the address of the byte at `at` in the mapping of another process's memory; `None` if it is not inside, and of memory of
+    /// this process.
+    #[cfg(feature = "device-api")]
+    pub(crate) fn mapped_at(&self, at: usize) -> Option<usize> {
+        match self.memory {
+            RangeMemory::Address(_) => None,
+            RangeMemory::Mapping(..) => self.start(at, 1).map(|start| start.expose_provenance()),
+        }
+    }
+
     /// Returns the `length` bytes from `at` on to read, or `None` if they are not inside.
     pub(crate) fn read_buf(&self, at: usize, length: usize) -> Option<ReadBuf> {
         // SAFETY: `start` checks the bounds; the owner guaranteed the memory when it published it, and keeps it until

@@ -1,9 +1,29 @@
 /* A process for each device: the parent sends the id, and uses no CUDA before it forks. */
 
 #include "cuda_check.h"
+#include "nccl_device_host.h"
 #include "processes.h"
 
 enum { DEVICES = 3, COUNT = 100003 };
+
+/* The address of another process's device memory is NULL, and that of this rank's own its own. */
+static void check_addresses(ncclComm_t comm, int rank) {
+    ncclWindow_t window = NULL;
+    void *memory = NULL, *address = NULL;
+    CHECK(ncclMemAlloc(&memory, COUNT));
+    CHECK(ncclCommWindowRegister(comm, memory, COUNT, &window, NCCL_WIN_COLL_SYMMETRIC));
+    REQUIRE(window != NULL);
+    for (int peer = 0; peer < DEVICES; peer++) {
+        address = &window;
+        CHECK(ncclGetPeerDevicePointer(window, 0, peer, &address));
+        REQUIRE(address == (peer == rank ? memory : NULL));
+    }
+    const ncclTeam_t lsa = ncclTeamLsa(comm), rail = ncclTeamRail(comm);
+    REQUIRE(lsa.nRanks == 1 && lsa.rank == 0 && lsa.stride == 1);
+    REQUIRE(rail.nRanks == DEVICES && rail.rank == rank && rail.stride == 1);
+    CHECK(ncclCommWindowDeregister(comm, window));
+    CHECK(ncclMemFree(memory));
+}
 
 static int rank_main(int rank, int from) {
     CUDA(cudaSetDevice(rank));
@@ -29,6 +49,7 @@ static int rank_main(int rank, int from) {
     TO_HOST(host, send, COUNT);
     for (int i = 0; i < COUNT; i++)
         REQUIRE_EQUAL(DEVICES * (rank * 7 + i), host[i]);
+    check_addresses(comm, rank);
     CHECK(ncclCommFinalize(comm));
     CHECK(ncclCommDestroy(comm));
     CUDA(cudaFree(send));

@@ -2,6 +2,8 @@
 
 #include "device_rank.h"
 
+#include "nccl_device_host.h"
+
 enum { DEVICES = 4, COUNT = 32768 };
 
 static void *rank_main(void *argument) {
@@ -23,6 +25,19 @@ static void *rank_main(void *argument) {
     TO_HOST(host, receive, COUNT);
     for (int i = 0; i < COUNT; i++)
         REQUIRE_EQUAL(DEVICES * (DEVICES - 1) / 2 * 3 + DEVICES * i, host[i]);
+    /* Device memory of another rank of this process, at the address that NCCL gives. */
+    for (int peer = 0; peer < DEVICES; peer++) {
+        void *theirs = NULL;
+        CHECK(ncclGetPeerDevicePointer(send_window, sizeof(int32_t), peer, &theirs));
+        REQUIRE((theirs == send + 1) == (peer == me->rank));
+        TO_HOST(host, (int32_t *)theirs, COUNT - 1);
+        for (int i = 1; i < COUNT; i++)
+            REQUIRE_EQUAL(peer * 3 + i, host[i - 1]);
+    }
+    REQUIRE_EQUAL(DEVICES, ncclTeamLsa(comm).nRanks);
+    /* The others have read this rank's part when its sum is theirs. */
+    CHECK(ncclAllReduce(receive, receive, 1, ncclInt32, ncclSum, comm, stream));
+    CUDA(cudaStreamSynchronize(stream));
     CHECK(ncclCommWindowDeregister(comm, send_window));
     CHECK(ncclCommWindowDeregister(comm, receive_window));
     CHECK(ncclMemFree(send));
