@@ -37,6 +37,7 @@ device = Device(int(os.environ["LOCAL_RANK"]))
 device.set_current()
 stream = device.create_stream()
 comm = nccl.Communicator.init(nranks=size, rank=rank, unique_id=exchange_id())
+assert (comm.team_world.n_ranks, comm.team_world.rank) == (size, rank), comm.team_world
 buffer = device.allocate(16, stream=stream)
 buffer.fill(np.float32(rank + 1), stream=stream)
 comm.allreduce(floats(buffer), floats(buffer), nccl.SUM, stream=stream)

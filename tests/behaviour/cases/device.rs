@@ -87,9 +87,13 @@ fn requirements_are_those_of_nccl(nccl: &Nccl) {
             let (mut handle, mut made) = (ncclLsaBarrierHandle_t::default(), none);
             // SAFETY: writes to the two structs.
             let code = unsafe { create(team(ranks), barriers, &raw mut handle, &raw mut made) };
-            let outBufferHandle = &raw mut handle.bufHandle;
-            let expected =
-                ncclDevResourceRequirements_t { bufferSize: bytes, bufferAlign: 4, outBufferHandle, ..none };
+            let offset = &raw mut handle.bufHandle;
+            let expected = ncclDevResourceRequirements_t {
+                bufferSize: bytes,
+                bufferAlign: 4,
+                outBufferHandle: offset,
+                ..none
+            };
             assert_eq!(
                 (code, made, handle.nBarriers),
                 (success, expected, barriers),
@@ -102,9 +106,13 @@ fn requirements_are_those_of_nccl(nccl: &Nccl) {
             let (mut handle, mut made) = (ncclLLA2AHandle_t::default(), none);
             // SAFETY: writes to the two structs.
             let code = unsafe { create(blocks, slots, &raw mut handle, &raw mut made) };
-            let outBufferHandle = &raw mut handle.bufHandle;
-            let expected =
-                ncclDevResourceRequirements_t { bufferSize: bytes, bufferAlign: 16, outBufferHandle, ..none };
+            let offset = &raw mut handle.bufHandle;
+            let expected = ncclDevResourceRequirements_t {
+                bufferSize: bytes,
+                bufferAlign: 16,
+                outBufferHandle: offset,
+                ..none
+            };
             assert_eq!(
                 (code, made, handle.nSlots),
                 (success, expected, slots as u32),
@@ -121,9 +129,9 @@ fn requirements_are_those_of_nccl(nccl: &Nccl) {
             let null = std::ptr::null_mut();
             // SAFETY: writes to the two structs, and ignores the communicator.
             let code = unsafe { create(null, team(ranks), barriers, &raw mut handle, &raw mut made) };
-            let outGinSignalStart = &raw mut handle.signal0;
+            let first = &raw mut handle.signal0;
             let expected =
-                ncclDevResourceRequirements_t { ginSignalCount: signals, outGinSignalStart, ..none };
+                ncclDevResourceRequirements_t { ginSignalCount: signals, outGinSignalStart: first, ..none };
             assert_eq!((code, made), (success, expected), "{barriers} of {ranks} ranks");
         }
     }

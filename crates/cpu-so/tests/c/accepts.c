@@ -19,13 +19,16 @@
 #include <unistd.h>
 
 #include "nccl.h"
+#include "nccl_device_host.h"
 
-/* The first fields of `ncclCommProperties_t` are in every release; the rest is room for what a library writes. */
+/* Properties, and room for what a newer library writes. */
 typedef struct {
-    size_t size;
-    unsigned int magic, version;
+    ncclCommProperties_t known;
     char rest[1024];
 } Properties;
+
+#define PROPERTIES(magic_, version_) \
+    {.known = {.size = sizeof(Properties), .magic = (magic_), .version = (version_)}}
 
 /* What the process that runs the calls tells the one that watches it. */
 typedef struct {
@@ -52,8 +55,6 @@ static void *symbol(const char *name) {
     void *found = dlsym(opened, name);
     return found ? found : (void *)(uintptr_t)absent;
 }
-
-int ncclCommQueryProperties(ncclComm_t comm, Properties *properties);
 
 #define F(name) ((__typeof__(&name))(uintptr_t)symbol(#name))
 
@@ -448,6 +449,33 @@ static void creation_alone(void) {
 
 /* ---- Queries, ends, NULL and foreign communicators ----------------------------------------------------- */
 
+static void device_api(void) {
+    void *pointer = NULL;
+    const ncclMultimemHandle_t multimem = {zeros};
+    const ncclTeam_t team = {1, 0, 1};
+    ncclCftLeId endpoint = 0;
+    size_t offset = 0;
+    ncclWindow_t windows[2] = {NULL, (ncclWindow_t)zeros};
+    for (int kind = 0; kind < 2; kind++) {
+        ncclWindow_t window = windows[kind];
+        const char *what = kind ? "zeros" : "NULL";
+#define IN(function, call) CASE((#function " window=%s", what), F(function) call)
+        IN(ncclGetPeerDevicePointer, (window, 0, 0, &pointer));
+        IN(ncclGetLsaDevicePointer, (window, 0, 0, &pointer));
+        IN(ncclGetLsaMultimemDevicePointer, (window, 0, &pointer));
+        IN(ncclGetMultimemDevicePointer, (window, 0, multimem, &pointer));
+        IN(ncclGetMultimemDeviceLeInfo, (window, 0, &endpoint, &offset));
+        IN(ncclGetCftDeviceLeInfo, (window, 0, 0, team, &endpoint, &offset));
+        IN(ncclGetPeerDeviceLeInfo, (window, 0, 0, &endpoint, &offset));
+#undef IN
+    }
+    CASE(("ncclTeamWorld comm=NULL"), F(ncclTeamWorld)(NULL).nRanks);
+    CASE(("ncclTeamLsa comm=NULL"), F(ncclTeamLsa)(NULL).nRanks);
+    CASE(("ncclTeamRail comm=NULL"), F(ncclTeamRail)(NULL).nRanks);
+    CASE(("ncclTeamCft comm=NULL"), F(ncclTeamCft)(NULL, NCCL_CFT_TEAM_FLAT).nRanks);
+    CASE(("ncclTeamCftMultimem comm=NULL"), F(ncclTeamCftMultimem)(NULL).nRanks);
+}
+
 static void null_comm(void) {
     ncclComm_t comms[2] = {NULL, NO_COMM}, child = NULL;
     for (int kind = 0; kind < 2; kind++) {
@@ -460,7 +488,11 @@ static void null_comm(void) {
         ncclWindow_t window = NULL;
         ncclUniqueId other;
         float buffer[4] = {0};
-        Properties properties = {sizeof(properties), NCCL_API_MAGIC, NCCL_VERSION_CODE, ""};
+        Properties properties = PROPERTIES(NCCL_API_MAGIC, NCCL_VERSION_CODE);
+        ncclDevCommRequirements_t requirements = {
+            .size = sizeof(requirements), .magic = NCCL_API_MAGIC, .version = NCCL_VERSION_CODE};
+        ncclDevComm_t device_comm;
+        memset(&device_comm, 0, sizeof(device_comm));
         ncclWaitSignalDesc_t signal = {1, 0, 0, 0};
         ncclRedOp_t op = ncclSum;
 #define ON(function, call) \
@@ -473,7 +505,9 @@ static void null_comm(void) {
         ON(ncclCommUserRank, (comm, &value));
         ON(ncclCommGetAsyncError, (comm, &state));
         ON(ncclCommMemStats, (comm, ncclStatGpuMemTotal, &number));
-        ON(ncclCommQueryProperties, (comm, &properties));
+        ON(ncclCommQueryProperties, (comm, &properties.known));
+        ON(ncclDevCommCreate, (comm, &requirements, &device_comm));
+        ON(ncclDevCommDestroy, (comm, &device_comm));
         ON(ncclCommRegister, (comm, buffer, sizeof(buffer), &pointer));
         ON(ncclCommDeregister, (comm, NULL));
         ON(ncclCommWindowRegister, (comm, buffer, sizeof(buffer), &window, 0));
@@ -529,15 +563,15 @@ static void queries(void) {
     CASE(("ncclCommQueryProperties props=NULL"), F(ncclCommQueryProperties)(comm, NULL));
     static const unsigned versions[] = {0, 22809, 22900, 22901, 22902, 22903, 22907, 23003, 23007, 23102, 23200, 23203, 23204, 999999};
     for (size_t version = 0; version < sizeof(versions) / sizeof(*versions); version++) {
-        Properties properties = {sizeof(properties), NCCL_API_MAGIC, versions[version], ""};
-        CASE(("ncclCommQueryProperties version=%u", properties.version), F(ncclCommQueryProperties)(comm, &properties));
+        Properties properties = PROPERTIES(NCCL_API_MAGIC, versions[version]);
+        CASE(("ncclCommQueryProperties version=%u", versions[version]), F(ncclCommQueryProperties)(comm, &properties.known));
     }
-    Properties properties = {sizeof(properties), 0, NCCL_VERSION_CODE, ""};
-    CASE(("ncclCommQueryProperties magic=0"), F(ncclCommQueryProperties)(comm, &properties));
-    properties.magic = NCCL_API_MAGIC;
+    Properties properties = PROPERTIES(0, NCCL_VERSION_CODE);
+    CASE(("ncclCommQueryProperties magic=0"), F(ncclCommQueryProperties)(comm, &properties.known));
+    properties.known.magic = NCCL_API_MAGIC;
     for (size_t size = 0; size <= 64; size += 16) {
-        properties.size = size;
-        CASE(("ncclCommQueryProperties size=%zu", size), F(ncclCommQueryProperties)(comm, &properties));
+        properties.known.size = size;
+        CASE(("ncclCommQueryProperties size=%zu", size), F(ncclCommQueryProperties)(comm, &properties.known));
     }
     drop(comm);
 }
@@ -1370,6 +1404,7 @@ static const struct {
     void (*run)(void);
     int alone;
 } GROUPS[] = {
+    {"device_api", device_api, 0},
     {"null_comm", null_comm, 0},
     {"groups", groups, 0},
     {"parameters", parameters, 0},
