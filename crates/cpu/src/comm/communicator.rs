@@ -78,6 +78,8 @@ pub(crate) struct Communicator {
     join_wait: Mutex<String>,
     /// The error after which the communicator is unusable.
     error: OnceLock<Error>,
+    /// True while CUDA's calls fail because an operation on a stream has.
+    fails_cuda: Mutex<bool>,
     /// Set once an operation has told the caller that the ranks made different calls.
     knows_mistake: AtomicBool,
     custom_reductions: CustomReductions,
@@ -129,6 +131,7 @@ impl Communicator {
             children: Children::default(),
             join_wait: Mutex::default(),
             error: OnceLock::new(),
+            fails_cuda: Mutex::new(false),
             knows_mistake: AtomicBool::new(false),
             custom_reductions: CustomReductions::default(),
             windows: Arc::default(),
@@ -396,6 +399,7 @@ impl Communicator {
                 StopReason::Revoked => AbortReason::Revoked,
                 StopReason::Shrunk => AbortReason::Shrunk,
             });
+            self.recover_cuda();
         } else if reason == StopReason::Revoked {
             let before = self.stopped().unwrap_or(reason).describe();
             return Err(Error::argument(format!("the communicator is already unusable: {before}")));
@@ -461,6 +465,45 @@ impl Communicator {
         let _ = self.error.set(error.clone());
     }
 
+    /// Makes the communicator unusable, as an operation has failed on the stream whose thread this is, and nobody takes its error
+    /// there. Calls of CUDA in the stream's context fail from then on, until the program has taken note: by an abort, a revocation
+    /// or a shrink that aborts, after which operations end without an error, as on a GPU.
+    pub(crate) fn fail_on_stream(&self, error: &Error) {
+        let mut fails_cuda = self.fails_cuda();
+        if *fails_cuda || self.is_aborted() || self.stopped().is_some() {
+            return;
+        }
+        self.fail(error);
+        wait_limits::report(&format!(
+            "an operation on a stream failed: {}; {}; CUDA answers with error 719 until this communicator is aborted, unless \
+             LIBNCCL_CPU_FAILURES=report",
+            error.text,
+            self.describe()
+        ));
+        if let Some(driver) = self.driver {
+            driver.fail(self.handle().addr() as u64);
+            *fails_cuda = true;
+        }
+    }
+
+    /// Ends what [`fail_on_stream`](Self::fail_on_stream) has begun. The communicator is aborted or stopped by now.
+    fn recover_cuda(&self) {
+        if std::mem::take(&mut *self.fails_cuda())
+            && let Some(driver) = self.driver
+        {
+            driver.recover(self.handle().addr() as u64);
+        }
+    }
+
+    fn fails_cuda(&self) -> MutexGuard<'_, bool> {
+        self.fails_cuda.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the error after which the communicator is unusable.
+    pub(crate) fn failure(&self) -> Option<&Error> {
+        self.error.get()
+    }
+
     /// Ends this rank's operations, once all that were started have completed.
     pub(crate) fn finalize(self: &Arc<Self>) -> Result<Progress> {
         let context = self.check_idle()?;
@@ -490,6 +533,7 @@ impl Communicator {
 
     /// Aborts the waits of other ranks for this one, and this rank's own.
     pub(crate) fn abort(&self) {
+        let had_failed = self.failure().is_some();
         self.aborted.store(true, Relaxed);
         self.cancel();
         // Nobody waits for a rank whose operations have all run: it leaves, and the others can end theirs.
@@ -500,6 +544,18 @@ impl Communicator {
         }
         self.end_jobs();
         self.stream_jobs.wait_not_running();
+        let discarded = self.stream_jobs.discarded();
+        if let Some(first) = discarded.first().filter(|_| !had_failed) {
+            let more = match discarded.len() {
+                1 => String::new(),
+                jobs => format!(", and {} more", jobs - 1),
+            };
+            wait_limits::report(&format!(
+                "ncclCommAbort discards what was enqueued on streams and has not run: {first}{more}; {}",
+                self.describe()
+            ));
+        }
+        self.recover_cuda();
         self.stream_jobs.release();
         self.remove_windows();
         // Not with the last reference: a thread keeps the communicator that it used last, and ranks that make a child of one

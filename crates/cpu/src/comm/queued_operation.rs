@@ -23,7 +23,7 @@ pub(super) struct QueuedOperation {
     pub(super) is_exclusive: bool,
     queue: Queue,
     /// The number of bytes that it reads and writes.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// The stream that it runs on, if it does not run on the host.
     pub(super) on_stream: Option<OnStream>,
     pub(super) header: CallHeader,

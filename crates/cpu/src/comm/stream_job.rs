@@ -97,14 +97,18 @@ fn enqueue_job(
     let on_streams = operations.iter().filter_map(|operation| operation.on_stream.as_ref());
     let accesses: Vec<_> = on_streams.flat_map(|on_stream| on_stream.accesses.iter().copied()).collect();
     let label = label(communicator, &operations, capture)?;
-    let job = StreamJob::new(communicator, operations, capture);
-    communicator.stream_jobs().enqueue(driver, streams, capture, |stream| {
+    let bytes: usize = operations.iter().map(|operation| operation.bytes).sum();
+    let name: Arc<str> = format!("{label}, {bytes} bytes read and written").into();
+    let label = CString::new(label).unwrap_or_default();
+    let job =
+        StreamJob { communicator: Arc::clone(communicator), operations, capture, name: Arc::clone(&name) };
+    communicator.stream_jobs().enqueue(driver, streams, capture, name, |stream| {
         driver.enqueue(stream, &accesses, &label, move || job.run())
     })
 }
 
 /// Returns the name of a job in the reports of CUDA: its calls, with their rank and number.
-fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: Capture) -> Result<CString> {
+fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: Capture) -> Result<String> {
     const NAMED: usize = 4;
     let CallContext { state, rank, .. } = communicator.context()?;
     let mut calls: Vec<String> =
@@ -122,8 +126,7 @@ fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: C
         // Each launch of the graph is another call.
         "in a graph".to_owned()
     };
-    let text = format!("{}, rank {rank} of {}, {numbers}", calls.join(" + "), state.ranks());
-    Ok(CString::new(text).unwrap_or_default())
+    Ok(format!("{}, rank {rank} of {}, {numbers}", calls.join(" + "), state.ranks()))
 }
 
 /// Operations of one communicator, which run on a stream: once, or at each launch of a graph.
@@ -131,19 +134,21 @@ struct StreamJob {
     communicator: Arc<Communicator>,
     operations: Vec<QueuedOperation>,
     capture: Capture,
+    /// Its name in reports.
+    name: Arc<str>,
 }
 
 impl StreamJob {
-    fn new(communicator: &Arc<Communicator>, operations: Vec<QueuedOperation>, capture: Capture) -> Self {
-        Self { communicator: Arc::clone(communicator), operations, capture }
-    }
-
-    /// Runs the job, on the thread of its stream. Nobody takes its error there, so it ends the communicator, as an error
-    /// of NCCL's kernels does.
+    /// Runs the job, on the thread of its stream.
     fn run(&self) {
-        let Self { communicator, operations, capture } = self;
-        let _running = communicator.stream_jobs().begin(*capture);
+        let Self { communicator, operations, capture, name } = self;
+        let running = communicator.stream_jobs().begin(*capture);
         if communicator.check_usable().is_err() {
+            if communicator.is_aborted() {
+                running.discard(name);
+            } else if let Some(error) = communicator.failure() {
+                communicator.fail_on_stream(error);
+            }
             return;
         }
         if communicator.stream_jobs().is_released() {
@@ -156,16 +161,12 @@ impl StreamJob {
         let mut guard = FailOnPanic(Some(communicator));
         let result = queued_operation::run(operations);
         guard.0 = None;
-        if let Err(error) = result
-            && !communicator.is_aborted()
-            && communicator.stopped().is_none()
-        {
-            communicator.fail(&error);
-            wait_limits::report(&format!(
-                "an operation on a stream failed, of which ncclCommGetAsyncError tells: {}; {}",
-                error.text,
-                communicator.describe()
-            ));
+        if let Err(error) = result {
+            if communicator.is_aborted() {
+                running.discard(name);
+            } else {
+                communicator.fail_on_stream(&error);
+            }
         }
     }
 }
@@ -176,7 +177,7 @@ struct FailOnPanic<'a>(Option<&'a Arc<Communicator>>);
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         if let Some(communicator) = self.0 {
-            communicator.fail(&Error::panic());
+            communicator.fail_on_stream(&Error::panic());
         }
     }
 }

@@ -4,6 +4,7 @@
 //! A job that is captured in a graph runs at each launch, in the order of launches and calls: the graph waits for the
 //! event after the last job, and records it.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::cuda::driver::{Capture, Driver, Event, Stream};
@@ -20,26 +21,33 @@ pub(crate) struct StreamJobs {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// The number of jobs that have not ended, without those of graphs that have not begun.
-    enqueued: usize,
+    /// The names of the jobs that have not ended, in their order, without those of graphs.
+    enqueued: VecDeque<Arc<str>>,
+    /// The number of jobs of graphs that have begun and not ended.
+    launched: usize,
     /// The number of them that have begun, one at most.
     running: usize,
     /// The number of the last call in a job.
     last_call: u64,
+    /// The names of the jobs that an abort kept from running, or running to their end.
+    discarded: Vec<Arc<str>>,
     /// True if nothing may run any more.
     is_released: bool,
 }
 
 /// A job that has begun, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Running<'a>(&'a StreamJobs);
+pub(crate) struct Running<'a> {
+    jobs: &'a StreamJobs,
+    capture: Capture,
+}
 
 impl StreamJobs {
     /// Returns the number of the first of `calls` calls, which are the next after the `begun` that the communicator has
     /// begun so far.
     pub(crate) fn number(&self, begun: u64, calls: usize) -> u64 {
         let mut counts = self.counts();
-        if counts.enqueued == 0 {
+        if counts.is_idle() {
             counts.last_call = begun;
         }
         let first = counts.last_call + 1;
@@ -47,13 +55,14 @@ impl StreamJobs {
         first
     }
 
-    /// Enqueues a job on the first of `streams` by `enqueue`: after the job before it and all that the streams have been
+    /// Enqueues a job of a name on the first of `streams` by `enqueue`: after the job before it and all that the streams have been
     /// given, and before all that they will be given. The current context is the communicator's.
     pub(crate) fn enqueue(
         &self,
         driver: &'static Driver,
         streams: &[Stream],
         capture: Capture,
+        name: Arc<str>,
         enqueue: impl FnOnce(Stream) -> Result,
     ) -> Result {
         let Some((stream, others)) = streams.split_first() else { return Ok(()) };
@@ -78,8 +87,11 @@ impl StreamJobs {
             driver.wait(*stream, &before)?;
         }
         if capture == Capture::None {
-            self.counts().enqueued += 1;
-            enqueue(*stream).inspect_err(|_| self.end(0))?;
+            self.counts().enqueued.push_back(name);
+            enqueue(*stream).inspect_err(|_| {
+                self.counts().enqueued.pop_back();
+                self.changed.notify_all();
+            })?;
         } else {
             enqueue(*stream)?;
         }
@@ -97,17 +109,15 @@ impl StreamJobs {
         let mut counts = self.counts();
         counts.running += 1;
         if capture != Capture::None {
-            counts.enqueued += 1;
+            counts.launched += 1;
         }
-        Running(self)
+        Running { jobs: self, capture }
     }
 
-    fn end(&self, running: usize) {
-        let mut counts = self.counts();
-        counts.running -= running;
-        counts.enqueued -= 1;
-        drop(counts);
-        self.changed.notify_all();
+    /// Returns the names of the jobs that an abort, which has been set, keeps from running, or running to their end. None runs.
+    pub(crate) fn discarded(&self) -> Vec<Arc<str>> {
+        let counts = self.counts();
+        counts.discarded.iter().chain(&counts.enqueued).cloned().collect()
     }
 
     /// The event after the last job. Whoever waits for jobs asks it too: only it tells whether a graph was launched, and
@@ -118,7 +128,7 @@ impl StreamJobs {
 
     /// Returns `true` if no job is enqueued or runs.
     pub(crate) fn is_idle(&self) -> bool {
-        self.counts().enqueued == 0 && self.last().is_none_or(|last| last.is_over())
+        self.counts().is_idle() && self.last().is_none_or(|last| last.is_over())
     }
 
     /// Waits until all jobs have ended.
@@ -126,7 +136,7 @@ impl StreamJobs {
         if let Some(last) = self.last() {
             last.synchronize();
         }
-        drop(self.changed.wait_while(self.counts(), |counts| counts.enqueued > 0));
+        drop(self.changed.wait_while(self.counts(), |counts| !counts.is_idle()));
     }
 
     /// Waits until no job runs. Others may be enqueued.
@@ -150,9 +160,30 @@ impl StreamJobs {
     }
 }
 
+impl Counts {
+    fn is_idle(&self) -> bool {
+        self.enqueued.is_empty() && self.launched == 0
+    }
+}
+
+impl Running<'_> {
+    /// Notes that an abort kept the job, of this name, from running to its end.
+    pub(crate) fn discard(&self, name: &Arc<str>) {
+        self.jobs.counts().discarded.push(Arc::clone(name));
+    }
+}
+
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.end(1);
+        let mut counts = self.jobs.counts();
+        counts.running -= 1;
+        if self.capture == Capture::None {
+            counts.enqueued.pop_front();
+        } else {
+            counts.launched -= 1;
+        }
+        drop(counts);
+        self.jobs.changed.notify_all();
     }
 }
 
@@ -166,16 +197,16 @@ mod tests {
     fn calls_are_numbered_on_from_those_that_have_begun_or_are_enqueued() {
         let jobs = StreamJobs::default();
         assert_eq!(jobs.number(4, 2), 5);
-        jobs.counts().enqueued = 1;
+        jobs.counts().enqueued.push_back("one".into());
         assert_eq!(jobs.number(4, 1), 7, "calls 5 and 6 may not have begun");
-        jobs.counts().enqueued = 0;
+        jobs.counts().enqueued.clear();
         assert_eq!(jobs.number(9, 1), 10, "two calls on the host since");
     }
 
     #[test]
     fn wait_ends_when_no_job_runs_or_none_is_enqueued() {
         let jobs = Arc::new(StreamJobs::default());
-        jobs.counts().enqueued = 2;
+        jobs.counts().enqueued.extend(["one".into(), "two".into()]);
         let running = jobs.begin(Capture::None);
         let (one, two) = (Arc::clone(&jobs), Arc::clone(&jobs));
         let not_running = thread::spawn(move || one.wait_not_running());
@@ -184,6 +215,7 @@ mod tests {
         drop(running);
         not_running.join().unwrap();
         assert!(!idle.is_finished(), "one is enqueued");
+        assert_eq!(jobs.discarded(), ["two".into()]);
         drop(jobs.begin(Capture::None));
         idle.join().unwrap();
         assert!(jobs.is_idle());

@@ -14,10 +14,12 @@ use crate::diag::error::{Error, Result};
 use crate::diag::wait_limits;
 
 /// The version of the functions beyond CUDA's that this file calls.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const CUDA_SUCCESS: c_int = 0;
 const CUDA_ERROR_NOT_READY: c_int = 600;
+/// The error that a GPU's context keeps once a kernel has failed, as NCCL's are.
+const CUDA_ERROR_LAUNCH_FAILED: c_uint = 719;
 const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 const CU_EVENT_RECORD_EXTERNAL: c_uint = 1;
 const CU_EVENT_WAIT_EXTERNAL: c_uint = 1;
@@ -204,6 +206,8 @@ define_functions! {
         unsafe extern "C" fn(*mut c_void),
         *mut c_void
     );
+    libnccl_cuda_fail(u64, c_uint);
+    libnccl_cuda_recover(u64);
     libnccl_cuda_alloc_shared(c_int, usize, *mut CuDevicePtr);
 }
 
@@ -348,6 +352,19 @@ impl Driver {
             drop(unsafe { Box::from_raw(data) });
         }
         self.check("the stream's launch of an operation", code)
+    }
+
+    /// Makes calls in the context of the operation that this thread executes return an error, until [`recover`](Self::recover)
+    /// is called with the same number.
+    pub(crate) fn fail(&self, number: u64) {
+        // SAFETY: takes numbers. On a thread that executes none, there is nothing to fail.
+        let _ = unsafe { (self.functions.libnccl_cuda_fail)(number, CUDA_ERROR_LAUNCH_FAILED) };
+    }
+
+    /// Takes back what [`fail`](Self::fail) did with a number.
+    pub(crate) fn recover(&self, number: u64) {
+        // SAFETY: takes a number.
+        let _ = unsafe { (self.functions.libnccl_cuda_recover)(number) };
     }
 
     /// Creates an event of the current context.

@@ -30,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) seed: Option<u64>,
     /// True if device memory that the host touches is reported.
     pub(crate) reports_faults: bool,
+    /// True if an operation of NCCL that fails makes the calls of its context fail.
+    pub(crate) failures_stay: bool,
 }
 
 /// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
@@ -38,6 +40,9 @@ const DEVICES: &str = "LIBNCCL_CPU_DEVICES";
 const RACES: &str = "LIBNCCL_CPU_RACES";
 /// The seed from which the order of operations on different streams is drawn. Default: they run at the same time.
 const SEED: &str = "LIBNCCL_CPU_SEED";
+/// The consequence of an operation of NCCL that fails on a stream: an `error` of all calls in its context until its communicator
+/// is aborted, or a `report` alone. Default: `error`.
+const FAILURES: &str = "LIBNCCL_CPU_FAILURES";
 /// `report` for a text about device memory that the host touches. Default: `off`, and the signal alone.
 const FAULTS: &str = "LIBNCCL_CPU_FAULTS";
 
@@ -61,11 +66,17 @@ impl Config {
             "report" => Some(true),
             _ => None,
         })?;
+        let failures = variable(FAILURES, "report or error", |text| match text {
+            "report" => Some(false),
+            "error" => Some(true),
+            _ => None,
+        })?;
         Ok(Self {
             devices: devices.unwrap_or(8),
             races: races.unwrap_or(Races::Report),
             seed,
             reports_faults: faults.unwrap_or(false),
+            failures_stay: failures.unwrap_or(true),
         })
     }
 }

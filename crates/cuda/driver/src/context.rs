@@ -24,6 +24,8 @@ pub(crate) struct Context {
     pub(crate) peers: BTreeSet<ContextId>,
     /// An error that every call returns from now on.
     pub(crate) error: Option<CUresult>,
+    /// Errors that every call returns until they are taken back, by the number of whoever does.
+    pub(crate) failures: BTreeMap<u64, CUresult>,
 }
 
 /// The state of a thread.

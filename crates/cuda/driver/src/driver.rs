@@ -299,10 +299,17 @@ impl Driver {
         loop {
             if let Some(Begun { id, clock, executor, work }) = state.scheduler.start(stream) {
                 state.begin(self.config.races, id, &clock);
+                let context = state.context_of(stream);
                 drop(state);
                 match executor {
                     Executor::Host => Current::execute_function(|| work.execute()),
-                    Executor::Library | Executor::Peers => work.execute(),
+                    Executor::Library => work.execute(),
+                    Executor::Peers => {
+                        // For `libnccl_cuda_fail`.
+                        let _ = context.and_then(Current::push);
+                        work.execute();
+                        let _ = Current::pop();
+                    }
                 }
                 state = self.lock();
                 state.scheduler.complete(id);
@@ -438,7 +445,7 @@ impl State {
     /// Returns the error of a context, if it has one.
     pub(crate) fn check(&self, context: ContextId) -> Result<()> {
         let context = self.contexts.get(&context).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-        context.error.map_or(Ok(()), Err)
+        context.error.or_else(|| context.failures.values().next().copied()).map_or(Ok(()), Err)
     }
 
     /// The current context, which must be active and without an error.
@@ -470,6 +477,7 @@ impl State {
             thread_streams: BTreeMap::new(),
             peers: Default::default(),
             error: None,
+            failures: BTreeMap::new(),
         };
         self.contexts.insert(id, context);
     }

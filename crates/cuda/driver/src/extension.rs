@@ -14,6 +14,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
 use crate::allocation::{Kind, Part};
 use crate::api::{allocate_shared, answer, put};
+use crate::context::Current;
 use crate::driver::{Driver, Request};
 use crate::error::from_code;
 use crate::operation::{Callback, Function, Work};
@@ -67,7 +68,7 @@ pub struct libnccl_cuda_access {
 /// Returns the version of these functions.
 #[unsafe(no_mangle)]
 pub extern "C" fn libnccl_cuda_version() -> u32 {
-    2
+    3
 }
 
 /// Finds the memory behind a range of addresses, which must lie in one allocation.
@@ -171,18 +172,34 @@ pub unsafe extern "C" fn libnccl_cuda_enqueue(
     answer(enqueue())
 }
 
-/// Makes an error sticky: all later calls in the context of the stream return it.
+/// Makes all calls in the context of the operation that this thread executes, or else in the current one, return an error, until
+/// `libnccl_cuda_recover` is called with the same number. Does nothing if the program wants failures to be reported alone.
 ///
 /// A code that CUDA does not have is `CUDA_ERROR_UNKNOWN`.
 #[unsafe(no_mangle)]
-pub extern "C" fn libnccl_cuda_fail(stream: CUstream, error: c_uint) {
-    if let Ok(driver) = Driver::get() {
-        let mut state = driver.enter();
-        let context = state.stream(stream.addr()).ok().and_then(|stream| state.streams.get(&stream));
-        if let Some(context) = context.map(|stream| stream.context) {
-            state.fail(context, from_code(error));
+pub extern "C" fn libnccl_cuda_fail(number: u64, error: c_uint) -> CUresult {
+    let fail = || {
+        let driver = Driver::get()?;
+        if driver.config.failures_stay {
+            let mut state = driver.enter();
+            state.context(Current::require()?)?.failures.entry(number).or_insert(from_code(error));
         }
-    }
+        Ok(())
+    };
+    answer(fail())
+}
+
+/// Takes back the errors that were set with a number, in all contexts.
+#[unsafe(no_mangle)]
+pub extern "C" fn libnccl_cuda_recover(number: u64) -> CUresult {
+    let recover = || {
+        let mut state = Driver::get()?.enter();
+        state.contexts.values_mut().for_each(|context| {
+            context.failures.remove(&number);
+        });
+        Ok(())
+    };
+    answer(recover())
 }
 
 /// Makes device memory of the current context out of a memory file; `cuMemFree` frees it.

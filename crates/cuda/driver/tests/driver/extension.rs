@@ -9,14 +9,16 @@ use cudarc::driver::result::{self, stream, stream::StreamKind};
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream, culib};
 use cudarc::driver::{CudaContext, DriverError};
 
+use crate::process::Test;
+
 crate::tests! {
-    version_is_two
+    version_is_three
     alias_of_device_memory_has_its_bytes
     range_beyond_an_allocation_is_not_resolved
     memory_of_a_file_is_device_memory
     operation_runs_once_even_if_its_stream_is_destroyed
     data_is_released_once_after_the_operation_and_not_if_it_is_refused
-    failure_stays_with_the_context_of_the_stream
+    failure_stays_with_the_context_of_the_operation_until_it_is_taken_back
 }
 
 /// Memory that an operation uses.
@@ -49,7 +51,8 @@ type Enqueue = unsafe extern "C" fn(
 ) -> CUresult;
 type Resolve = unsafe extern "C" fn(CUdeviceptr, usize, *mut Memory) -> CUresult;
 type Shared = unsafe extern "C" fn(c_int, usize, *mut CUdeviceptr) -> CUresult;
-type Fail = unsafe extern "C" fn(CUstream, CUresult);
+type Fail = unsafe extern "C" fn(u64, CUresult) -> CUresult;
+type Recover = unsafe extern "C" fn(u64) -> CUresult;
 type Version = unsafe extern "C" fn() -> u32;
 
 fn function<F: Copy>(name: &CStr) -> F {
@@ -105,9 +108,9 @@ fn device(ordinal: usize) {
 
 const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
 
-fn version_is_two() {
+fn version_is_three() {
     // SAFETY: it takes nothing.
-    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 2);
+    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 3);
 }
 
 fn alias_of_device_memory_has_its_bytes() {
@@ -218,17 +221,58 @@ fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
     assert_eq!(STEPS.load(Ordering::SeqCst), expected);
 }
 
-fn failure_stays_with_the_context_of_the_stream() {
+/// Enqueues an operation that fails with the numbers 3 and 4, on a stream of device 0, while another device is current.
+fn enqueue_failure() -> CUstream {
+    unsafe extern "C" fn fail(_data: *mut c_void) {
+        let fail = function::<Fail>(c"libnccl_cuda_fail");
+        for number in [3, 4] {
+            // SAFETY: it takes numbers.
+            let failed = unsafe { fail(number, CUresult::CUDA_ERROR_LAUNCH_FAILED) };
+            assert_eq!(failed, CUresult::CUDA_SUCCESS);
+        }
+    }
     device(0);
     let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
-    let fail = function::<Fail>(c"libnccl_cuda_fail");
-    let failed = DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED);
-    // SAFETY: the stream is alive.
-    unsafe {
-        fail(stream, CUresult::CUDA_ERROR_LAUNCH_FAILED);
-        assert_eq!(stream::synchronize(stream), Err(failed));
-    }
-    assert_eq!(result::ctx::synchronize(), Err(failed));
-    device(1);
-    result::ctx::synchronize().expect("another context");
+    // SAFETY: the memory lives until the process ends.
+    let address = unsafe { result::malloc_sync(100) }.expect("memory");
+    device(7);
+    let access = Access { address, length: 100, writes: 1 };
+    enqueue(stream, access, c"fail", fail, ptr::null_mut()).expect("an operation");
+    stream
 }
+
+fn failure_stays_with_the_context_of_the_operation_until_it_is_taken_back() {
+    let failed = Err(DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED));
+    let recover = function::<Recover>(c"libnccl_cuda_recover");
+    let stream = enqueue_failure();
+    // SAFETY: the stream is alive, and destroyed once.
+    unsafe {
+        assert_eq!(stream::synchronize(stream), failed);
+        result::ctx::synchronize().expect("another context");
+        device(0);
+        assert_eq!(result::ctx::synchronize(), failed);
+        assert_eq!(result::malloc_sync(1).map(|_| ()), failed);
+        recover(4).result().expect("a recovery");
+        assert_eq!(stream::synchronize(stream), failed, "3 has failed too");
+        recover(3).result().expect("a recovery");
+        stream::synchronize(stream).expect("both are taken back");
+        stream::destroy(stream).expect("an end");
+    }
+}
+
+fn failure_that_is_reported_alone_changes_nothing() {
+    let stream = enqueue_failure();
+    // SAFETY: the stream is alive.
+    unsafe { stream::synchronize(stream) }.expect("no error");
+    device(0);
+    result::ctx::synchronize().expect("no error");
+}
+
+/// Tests without consequences of failures.
+pub(crate) const REPORTED: &[Test] = &[Test {
+    environment: &[("LIBNCCL_CPU_FAILURES", "report")],
+    ..Test::quiet(
+        "failure_that_is_reported_alone_changes_nothing",
+        failure_that_is_reported_alone_changes_nothing,
+    )
+}];

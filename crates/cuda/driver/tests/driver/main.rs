@@ -17,6 +17,7 @@ use libtest_mimic::{Arguments, Trial};
 /// The tests that run in a process of their own, by name.
 const TESTS: &[&[process::Test]] = &[
     extension::TESTS,
+    extension::REPORTED,
     faults::TESTS,
     graphs::TESTS,
     graphs::PLANTED,

@@ -3,6 +3,7 @@
 mod asynchronous;
 mod collectives;
 mod error;
+mod failures;
 mod graphs;
 #[path = "../../random/program.rs"]
 mod program;
@@ -23,6 +24,7 @@ fn main() -> Result {
         ["graphs", devices] => graphs::run(count(devices)?)?,
         ["split", devices] => split::run(count(devices)?),
         ["asynchronous", name] => asynchronous::run(name),
+        ["failures", name] => failures::run(name),
         ["races", name, count] => races::run(name, count.parse()?),
         ["random", first, count] => random::run(first.parse()?, count.parse()?)?,
         _ => return Err(format!("there is no program {arguments:?}").into()),

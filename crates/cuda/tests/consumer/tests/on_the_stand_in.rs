@@ -16,9 +16,13 @@ static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
 
 /// Runs a program with a seed, or without one; it has to print `ok` and to succeed in time. Returns what it reported.
 fn run(arguments: &[&str], seed: Option<u32>) -> String {
+    run_with(arguments, seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())))
+}
+
+fn run_with(arguments: &[&str], variable: Option<(&str, String)>) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_libnccl-cuda-consumer"));
     command.args(arguments).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
-    command.envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())));
+    command.envs(variable);
     let (output, errors) = time_limit::run(&mut command);
     assert_eq!(output, "ok\n", "{errors}");
     errors
@@ -163,7 +167,6 @@ asynchronous! {
     opposite_directions_on_two_streams,
     two_communicators_in_different_orders,
     nonblocking_is_done_when_enqueued,
-    abort_of_an_operation_without_a_peer,
     destroy_with_work_enqueued,
     two_streams_of_one_communicator,
     group_on_two_streams,
@@ -172,4 +175,54 @@ asynchronous! {
     scalar_in_device_memory,
     graphs_on_two_streams_between_other_calls,
     group_that_is_captured_in_part,
+}
+
+/// Runs a program in which operations fail, or are discarded, with a variable; checks that a line has each of the texts, and that
+/// there is no other line.
+fn check_reports(program: [&str; 2], variable: Option<(&str, &str)>, texts: &[&str]) {
+    let said = run_with(&program, variable.map(|(name, value)| (name, value.to_owned())));
+    let mut lines: Vec<&str> = said.lines().collect();
+    for text in texts {
+        let line = lines.iter().position(|line| line.contains(text));
+        lines.remove(line.unwrap_or_else(|| panic!("{text:?} is missing in {said}")));
+    }
+    assert!(lines.is_empty(), "{said}");
+}
+
+const MISMATCH: &str =
+    "an operation on a stream failed: the ranks called ncclAllReduce with different counts: ";
+const TIMEOUT: &str = "an operation on a stream failed: rank ";
+const WAITS: &str = " still waits in call 1, ";
+const DISCARDS: &str = "ncclCommAbort discards what was enqueued on streams and has not run: ncclAllReduce(count 1000, \
+                        ncclFloat32, ncclSum), rank ";
+
+/// Defines a test for each program in which CUDA has to tell of a failure.
+macro_rules! failures {
+    ($($test:ident: $name:literal, $variable:expr, $texts:expr;)*) => {$(
+        #[test]
+        fn $test() {
+            check_reports(["failures", $name], $variable, &$texts);
+        }
+    )*};
+}
+
+failures! {
+    mismatch_is_an_error_of_cuda_until_the_abort: "mismatch", None, [MISMATCH; 2];
+    missing_rank_is_an_error_of_cuda_at_the_others:
+        "missing_rank", Some(("LIBNCCL_CPU_TIMEOUT", "0.5")), [TIMEOUT, TIMEOUT, WAITS, WAITS];
+    abort_of_a_peer_is_an_error_of_cuda_until_the_own_abort:
+        "abort_of_a_peer", None, ["an operation on a stream failed: rank 1 aborted the communicator", DISCARDS];
+    error_of_cuda_outlasts_the_destroyed_communicator:
+        "peer_that_leaves", None, ["an operation on a stream failed: rank 1 has left"];
+    error_of_cuda_lasts_until_each_failed_communicator_is_aborted: "two_communicators", None, [MISMATCH; 4];
+    failure_is_no_error_of_cuda_if_it_is_reported_alone:
+        "reported_alone", Some(("LIBNCCL_CPU_FAILURES", "report")), [MISMATCH; 2];
+    abort_says_what_it_discards: "abort_without_a_question", None, [DISCARDS; 2];
+}
+
+#[test]
+fn abort_of_an_operation_without_a_peer() {
+    let discarded = "ncclAllReduce(count 1048576, ncclFloat32, ncclSum), rank 0 of 2, call 1, 8388608 bytes read and written, \
+                     and 1 more; comm 0x";
+    check_reports(["asynchronous", "abort_of_an_operation_without_a_peer"], None, &[discarded]);
 }

@@ -1,0 +1,212 @@
+//! Programs in which an operation of NCCL fails on its stream, of which CUDA tells, by name.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::sync::Barrier;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaContext, CudaSlice, DriverError, result};
+use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
+
+use crate::rank::{Rank, assert_all, check, run_ranks, unique_id};
+
+const COUNT: usize = 1000;
+const FAILED: Result<(), DriverError> = Err(DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED));
+
+pub(crate) fn run(name: &str) {
+    match name {
+        "mismatch" => mismatch(),
+        "missing_rank" => missing_rank(),
+        "abort_of_a_peer" => abort_of_a_peer(),
+        "peer_that_leaves" => peer_that_leaves(),
+        "two_communicators" => two_communicators(),
+        "abort_without_a_question" => abort_without_a_question(),
+        "reported_alone" => reported_alone(),
+        other => panic!("there is no program {other}"),
+    }
+}
+
+fn abort(comm: ncclComm_t) {
+    // SAFETY: a communicator that is not used any more.
+    check(unsafe { sys::ncclCommAbort(comm) });
+}
+
+/// Waits for a context, whatever cudarc met before.
+fn synchronize(context: &CudaContext) -> Result<(), DriverError> {
+    let _ = context.check_err();
+    context.synchronize()
+}
+
+fn async_error(comm: ncclComm_t) -> ncclResult_t {
+    let mut state = ncclResult_t::ncclSuccess;
+    // SAFETY: a communicator and a valid out-parameter.
+    check(unsafe { sys::ncclCommGetAsyncError(comm, &raw mut state) });
+    state
+}
+
+/// Enqueues a sum of more elements on rank 1 than on the others.
+fn reduce_differently(rank: &Rank) -> [CudaSlice<f32>; 2] {
+    let (from, mut to) = (rank.filled(COUNT + rank.number), rank.zeros(COUNT + rank.number));
+    rank.stream.synchronize().unwrap();
+    check(rank.all_reduce(&from, &mut to, &rank.stream));
+    [from, to]
+}
+
+/// Checks that the ranks of a new communicator have the right sum on a stream of the rank.
+fn sum_with_a_new_communicator(number: usize, ranks: usize, id: sys::ncclUniqueId) {
+    let rank = Rank::join(number, ranks, id);
+    let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
+    check(rank.all_reduce(&from, &mut to, &rank.stream));
+    assert_all(&rank.stream, &to, (ranks * (ranks + 1) / 2) as f32);
+    rank.destroy();
+}
+
+/// All that waits, asks or copies fails after a mismatch, until the communicator is aborted; then a new one works.
+fn mismatch() {
+    let second = unique_id();
+    run_ranks(2, |rank| {
+        let before = rank.context.new_event(None).unwrap();
+        // SAFETY: lives until the process ends.
+        let memory = unsafe { result::malloc_sync(4 * COUNT) }.unwrap();
+        before.record(&rank.stream).unwrap();
+        let [_from, to] = reduce_differently(&rank);
+        let stream = rank.stream.cu_stream();
+        let mut host = [0.0_f32; COUNT];
+        for _ in 0..2 {
+            // SAFETY: the stream and the event live; the copy is into a variable.
+            unsafe {
+                assert_eq!(result::stream::synchronize(stream), FAILED);
+                assert_eq!(cudarc::driver::sys::cuStreamQuery(stream).result(), FAILED);
+                assert_eq!(result::event::query(before.cu_event()), FAILED);
+                assert_eq!(cudarc::driver::sys::cuEventSynchronize(before.cu_event()).result(), FAILED);
+                assert_eq!(result::ctx::synchronize(), FAILED);
+                assert_eq!(result::memcpy_dtoh_sync(&mut host, memory), FAILED);
+                assert_eq!(result::memcpy_dtoh_async(&mut host, memory, stream), FAILED);
+            }
+            assert_eq!(rank.stream.clone_dtoh(&to).map(|_| ()), FAILED);
+        }
+        assert_eq!(async_error(rank.comm), ncclResult_t::ncclInvalidUsage);
+        abort(rank.comm);
+        assert_eq!(synchronize(&rank.context), Ok(()));
+        sum_with_a_new_communicator(rank.number, 2, second);
+    });
+}
+
+/// With a limit for waits, a rank that makes no call is an error for the others, and none for itself.
+fn missing_rank() {
+    let is_told = Barrier::new(3);
+    run_ranks(3, |rank| {
+        if rank.number == 2 {
+            is_told.wait();
+            assert_eq!(synchronize(&rank.context), Ok(()));
+        } else {
+            let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
+            check(rank.all_reduce(&from, &mut to, &rank.stream));
+            assert_eq!(rank.stream.synchronize(), FAILED);
+            is_told.wait();
+        }
+        abort(rank.comm);
+        assert_eq!(synchronize(&rank.context), Ok(()));
+    });
+}
+
+/// An abort is no failure for the rank that calls it, but for one whose operation waits for that rank.
+fn abort_of_a_peer() {
+    run_ranks(2, |rank| {
+        let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
+        rank.stream.synchronize().unwrap();
+        let release = (rank.number == 1).then(|| hold(&rank));
+        check(rank.all_reduce(&from, &mut to, &rank.stream));
+        if rank.number == 0 {
+            assert_eq!(rank.stream.synchronize(), FAILED);
+        }
+        abort(rank.comm);
+        drop(release);
+        assert_eq!(synchronize(&rank.context), Ok(()));
+    });
+}
+
+/// The failure stays with the context when its communicator is destroyed; the context of the rank that left has none.
+fn peer_that_leaves() {
+    let has_left = Barrier::new(2);
+    run_ranks(2, |rank| {
+        let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
+        let (number, context) = (rank.number, rank.context.clone());
+        rank.stream.synchronize().unwrap();
+        if number == 0 {
+            has_left.wait();
+            check(rank.all_reduce(&from, &mut to, &rank.stream));
+            assert_eq!(rank.stream.synchronize(), FAILED);
+        }
+        rank.destroy();
+        if number == 1 {
+            has_left.wait();
+        }
+        assert_eq!(synchronize(&context), if number == 0 { FAILED } else { Ok(()) });
+    });
+}
+
+/// Of two communicators that failed, both have to be aborted.
+fn two_communicators() {
+    let second = unique_id();
+    let both_failed = Barrier::new(2);
+    run_ranks(2, |rank| {
+        let other = Rank::join(rank.number, 2, second);
+        let mut buffers = [rank.filled(COUNT + rank.number), rank.zeros(COUNT + rank.number)];
+        let [from, to] = &mut buffers;
+        rank.stream.synchronize().unwrap();
+        // Before one of them fails, after which nothing can be enqueued.
+        let release = hold(&rank);
+        check(rank.all_reduce(from, to, &rank.stream));
+        check(other.all_reduce(from, to, &rank.stream));
+        drop(release);
+        while [rank.comm, other.comm].map(async_error).contains(&ncclResult_t::ncclSuccess) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        both_failed.wait();
+        abort(rank.comm);
+        assert_eq!(synchronize(&rank.context), FAILED);
+        abort(other.comm);
+        assert_eq!(synchronize(&rank.context), Ok(()));
+    });
+}
+
+/// Keeps the stream of a rank from going on until the result is dropped.
+fn hold(rank: &Rank) -> Sender<()> {
+    unsafe extern "C" fn wait(released: *mut c_void) {
+        // SAFETY: made from a box below, and called once.
+        let released = unsafe { Box::from_raw(released.cast::<Receiver<()>>()) };
+        let _ = released.recv();
+    }
+    let (release, released) = mpsc::channel();
+    let released = Box::into_raw(Box::new(released)).cast();
+    // SAFETY: a stream that lives; the function calls nothing of CUDA.
+    unsafe { result::stream::launch_host_function(rank.stream.cu_stream(), wait, released) }.unwrap();
+    release
+}
+
+/// An abort right after the calls discards them, and says so; the buffers keep what they had.
+fn abort_without_a_question() {
+    run_ranks(2, |rank| {
+        let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
+        rank.stream.synchronize().unwrap();
+        let release = hold(&rank);
+        check(rank.all_reduce(&from, &mut to, &rank.stream));
+        abort(rank.comm);
+        drop(release);
+        assert_all(&rank.stream, &to, 0.0);
+    });
+}
+
+/// Where failures are reported alone, CUDA tells nothing.
+fn reported_alone() {
+    run_ranks(2, |rank| {
+        let [_from, to] = reduce_differently(&rank);
+        rank.stream.synchronize().unwrap();
+        assert_eq!(async_error(rank.comm), ncclResult_t::ncclInvalidUsage);
+        assert_all(&rank.stream, &to, 0.0);
+        abort(rank.comm);
+    });
+}
