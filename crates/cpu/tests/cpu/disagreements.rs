@@ -165,17 +165,25 @@ impl Cuda {
     }
 
     /// Calls a function of at most two arguments, each of which fits into a register.
-    fn call(&self, name: &CStr, [one, two]: [usize; 2]) {
+    fn call(&self, name: &CStr, arguments: [usize; 2]) {
+        assert_eq!(self.code(name, arguments), 0, "{name:?}");
+    }
+
+    /// Returns whether an operation on the default stream has failed, once all are over.
+    fn has_failed(&self) -> bool {
+        self.code(c"cuStreamSynchronize", [0, 0]) != 0
+    }
+
+    fn code(&self, name: &CStr, [one, two]: [usize; 2]) -> c_int {
         // SAFETY: a valid handle and a C string.
         let function = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!function.is_null(), "{name:?}");
         // SAFETY: the callers pass CUDA's arguments, which are of these kinds; one too many is ignored.
-        let code = unsafe {
+        unsafe {
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn(usize, usize) -> c_int>(function)(
                 one, two,
             )
-        };
-        assert_eq!(code, 0, "{name:?}");
+        }
     }
 
     /// Makes a device that of this thread.
@@ -219,7 +227,8 @@ fn call_for_both_ranks(_: &RankProcess) {
         "{}",
         last_error()
     );
-    cuda.call(c"cuStreamSynchronize", [0, 0]);
+    cuda.enter(0);
+    assert!(cuda.has_failed(), "rank 0's last sum");
     assert!(!comms.map(async_error).contains(&OK));
 }
 
@@ -263,9 +272,11 @@ fn run_cells(process: &RankProcess) {
             let mut is_told = false;
             if let Some(call) = cell.call(rank, process.ranks) {
                 is_told = call.make(comm, buffers) != OK;
-                if let Some(cuda) = &cuda {
-                    cuda.call(c"cuStreamSynchronize", [0, 0]);
-                    is_told |= async_error(comm) != OK;
+                if let Some(cuda) = &cuda
+                    && cuda.has_failed()
+                {
+                    assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+                    return true;
                 }
             }
             is_told | (nccl!(ncclCommDestroy(comm)) != OK)
