@@ -164,6 +164,7 @@ macro_rules! programs {
 }
 
 programs! {
+    failures: "failures.c", Cuda12;
     graphs: "graphs.c", Cuda12;
     graphs_of_cuda_13: "graphs.c", Cuda13;
     nccl_first: "nccl_first.c", Cuda12;
