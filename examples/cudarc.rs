@@ -18,6 +18,9 @@ use std::time::Duration;
 use cudarc::driver::CudaContext;
 use libnccl::{Config, Nccl, ReduceOp, UniqueId};
 
+/// The time after which a rank that does not come is an error.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The elements of each rank.
 const LENGTH: usize = 1000;
 
@@ -50,7 +53,7 @@ fn main() -> Result<()> {
 fn norm(nccl: &Nccl, ranks: usize, rank: usize, id: &UniqueId) -> Result<f32> {
     let context = CudaContext::new(rank)?;
     let stream = context.new_stream()?;
-    let config = Config::new().timeout(Duration::from_secs(60));
+    let config = Config::new().timeout(TIMEOUT);
     let comm = nccl.init_rank_on(&context, ranks, rank, id, &config)?;
     let part: Vec<f32> = (1..=LENGTH).map(|i| (rank * LENGTH + i) as f32).collect();
     // A kernel of the program would do this on the device.
@@ -63,6 +66,8 @@ fn norm(nccl: &Nccl, ranks: usize, rank: usize, id: &UniqueId) -> Result<f32> {
     let part = stream.clone_htod(&part)?;
     let mut whole = stream.alloc_zeros::<f32>(ranks * LENGTH)?;
     comm.all_gather(&part, &mut whole, &stream)?;
+    // A copy to the host would wait for ever for a rank that does not call.
+    comm.synchronize(&stream, TIMEOUT)?;
     let own = whole.slice(rank * LENGTH..(rank + 1) * LENGTH);
     if stream.clone_dtoh(&own)? != stream.clone_dtoh(&part)? {
         return Err(format!("rank {rank} has not got its own part back").into());
