@@ -2,7 +2,7 @@
 #![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// Returns what an example prints, once it has ended well.
 fn run(example: &str, ranks: &str) -> String {
@@ -11,6 +11,19 @@ fn run(example: &str, ranks: &str) -> String {
 
 /// Returns what an example prints that finds its libraries in a folder first.
 fn run_with(libraries: Option<&Path>, example: &str, arguments: &[&str]) -> String {
+    let output = execute(libraries, example, arguments, &[]);
+    let (printed, complaint) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{example} {arguments:?}: {}\n{printed}{complaint}", output.status);
+    printed
+}
+
+fn execute(
+    libraries: Option<&Path>,
+    example: &str,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Output {
     // target/debug/deps/examples-... and target/debug/examples/NAME.
     let mut program: PathBuf = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples");
     program.push(example);
@@ -20,11 +33,7 @@ fn run_with(libraries: Option<&Path>, example: &str, arguments: &[&str]) -> Stri
     if let Some(libraries) = libraries {
         command.env("LD_LIBRARY_PATH", libraries).env_remove("LIBNCCL_PATH");
     }
-    let output = command.args(arguments).current_dir(&folder).output().unwrap();
-    let (printed, complaint) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{example} {arguments:?}: {}\n{printed}{complaint}", output.status);
-    printed
+    command.args(arguments).envs(variables.iter().copied()).current_dir(&folder).output().unwrap()
 }
 
 #[test]
@@ -39,6 +48,22 @@ fn slices_of_cudarc_are_summed_and_gathered() {
     libnccl_test_support::install(libraries.path());
     let expected = "each of 4 ranks has the norm 146087, and 146087 was expected\n";
     assert_eq!(run_with(Some(libraries.path()), "cudarc", &["4"]), expected);
+}
+
+#[cfg(feature = "cudarc")]
+#[test]
+fn late_rank_is_an_error_of_synchronize_before_a_copy_waits_for_it() {
+    let libraries = tempfile::tempdir().unwrap();
+    libnccl_test_support::install(libraries.path());
+    let variables = [
+        ("LIBNCCL_CPU_PLANT", "slow:1:60000000"),
+        ("LIBNCCL_CPU_TIMEOUT", "0.5"),
+        // The copy would not fail.
+        ("LIBNCCL_CPU_FAILURES", "report"),
+    ];
+    let output = execute(Some(libraries.path()), "cudarc", &["2"], &variables);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && complaint.contains("synchronize"), "{}\n{complaint}", output.status);
 }
 
 #[test]
