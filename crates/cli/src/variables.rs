@@ -28,8 +28,9 @@ impl Newest {
 }
 
 /// The variables of the CPU implementation, and of the stand-in for CUDA.
-const OF_CPU: [&str; 19] = [
+const OF_CPU: [&str; 20] = [
     "LIBNCCL_CPU_DEVICES",
+    "LIBNCCL_CPU_FAILURES",
     "LIBNCCL_CPU_FAULTS",
     "LIBNCCL_CPU_PLANT",
     "LIBNCCL_CPU_RACES",
