@@ -23,6 +23,18 @@ pub(crate) enum Kind {
     Managed,
 }
 
+impl Kind {
+    /// Words for messages.
+    pub(crate) fn memory(self) -> &'static str {
+        match self {
+            Self::Device => "device memory",
+            Self::Pinned => "pinned host memory",
+            Self::Registered => "registered host memory",
+            Self::Managed => "managed memory",
+        }
+    }
+}
+
 /// An allocation.
 #[derive(Debug)]
 pub(crate) struct Allocation {
@@ -67,9 +79,7 @@ impl Allocation {
         let Self { id, length, device, .. } = self;
         match self.kind {
             Kind::Device => format!("allocation {id}, {length} bytes of device {device}"),
-            Kind::Pinned => format!("allocation {id}, {length} bytes of pinned host memory"),
-            Kind::Registered => format!("allocation {id}, {length} bytes of registered host memory"),
-            Kind::Managed => format!("allocation {id}, {length} bytes of managed memory"),
+            kind => format!("allocation {id}, {length} bytes of {}", kind.memory()),
         }
     }
 }

@@ -395,7 +395,7 @@ impl Driver {
         self.lock()
     }
 
-    /// Says at the end of the process how many operations were in races that were not reported, as they are like others.
+    /// Says at the end of the process how many operations were in races like those that were reported.
     pub(crate) fn end(&self) {
         // A thread that reports has the lock, for ever if nobody reads what it writes.
         const TRIES: u32 = 100;
@@ -406,13 +406,12 @@ impl Driver {
             }
             state
         });
-        let message =
-            match state.as_ref().and_then(|state| state.races.as_ref()).map_or(0, |races| races.repeated) {
-                0 => return,
-                1 => "1 more operation was in a race".to_owned(),
-                repeated => format!("{repeated} more operations were in races"),
-            };
-        message::write(&format!("libnccl: {message} of functions that are reported above\n"));
+        for (place, number) in
+            state.iter().filter_map(|state| state.races.as_ref()).flat_map(Detector::repeated)
+        {
+            let were = if number == 1 { "operation was in a race" } else { "operations were in races" };
+            message::write(&format!("libnccl: {number} more {were} {place}, as reported above\n"));
+        }
     }
 
     /// Wakes the workers after a change of streams.

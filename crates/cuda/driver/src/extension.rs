@@ -119,8 +119,9 @@ pub unsafe extern "C" fn libnccl_cuda_resolve(
 /// is complete, or its graph and all that was made of it are gone. If the operation is not accepted, neither is called.
 ///
 /// The operation may wait for such operations of other streams and processes, and counts as coming, at its end, after all
-/// that came before those that had begun. Memory that CUDA does not know is left out of races. Those of operations whose labels
-/// differ only behind `, call` are reported once.
+/// that came before those that had begun. Memory that CUDA does not know is left out of races. A label is the functions that
+/// were called, `function(arguments) + function(arguments)`, and after a comma what else is to be said; races of the same functions
+/// are reported once.
 ///
 /// # Safety
 ///

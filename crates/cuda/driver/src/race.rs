@@ -17,9 +17,6 @@ use crate::history::{History, Kept, Past};
 use crate::operation::Rows;
 use crate::scheduler::{OperationId, Position};
 
-/// The text before the numbers of calls in a label.
-const CALL: &str = ", call";
-
 /// Memory that an operation uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
@@ -109,14 +106,46 @@ pub(crate) struct Side {
     /// The stream, or nothing if the host itself did it.
     stream: Option<StreamId>,
     label: Cow<'static, str>,
+    /// The functions of the label.
+    functions: Cow<'static, str>,
     call: u64,
     /// The bytes that it uses.
     pub(crate) bytes: Bytes,
     writes: bool,
 }
 
-/// A function, without the numbers of its calls, and whether it writes.
-type Place = (String, bool);
+/// What races have in common that are reported once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// The functions of the sides, in either order of the calls.
+    functions: [Cow<'static, str>; 2],
+    memory: &'static str,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { functions: [one, two], memory } = self;
+        write!(f, "of {one} and {two} in {memory}")
+    }
+}
+
+/// Returns the functions of a label: each once, without arguments and the numbers of ranks and calls.
+fn functions(label: &str) -> String {
+    let mut depth = 0_usize;
+    let mut outside = String::new();
+    for character in label.chars() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => break,
+            other if depth == 0 => outside.push(other),
+            _ => {}
+        }
+    }
+    // Of a long group, the label has the number of the others.
+    let named = outside.split(" + ").filter(|name| !name.ends_with(" more"));
+    named.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" + ")
+}
 
 impl Side {
     fn conflicts_with(&self, other: &Self) -> bool {
@@ -128,24 +157,15 @@ impl Side {
         (self.writes || !other.writes) && self.bytes.covers(&other.bytes)
     }
 
-    /// The function, without the numbers of its calls.
-    fn function(&self) -> &str {
-        self.label.split_once(CALL).map_or(&self.label, |(function, _)| function)
-    }
-
-    /// Returns whether both are accesses of the same function and kind.
+    /// Returns whether both are accesses of the same functions and kind.
     fn is_like(&self, other: &Self) -> bool {
-        self.function() == other.function() && self.writes == other.writes
-    }
-
-    fn place(&self) -> Place {
-        (self.function().to_owned(), self.writes)
+        self.functions == other.functions && self.writes == other.writes
     }
 }
 
 impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stream, label, call, bytes, writes } = self;
+        let Self { stream, label, call, bytes, writes, .. } = self;
         let verb = if *writes { "writes" } else { "reads" };
         write!(f, "call {call}, {label}")?;
         match stream {
@@ -166,7 +186,7 @@ impl fmt::Display for Side {
 pub(crate) struct Race {
     allocation: Arc<Allocation>,
     sides: [Side; 2],
-    /// True if it is the first one of its places.
+    /// True if it is the first one of its place.
     pub(crate) is_new: bool,
 }
 
@@ -177,11 +197,10 @@ impl Race {
         Self { allocation: Arc::clone(allocation), sides, is_new: false }
     }
 
-    /// The places of its sides, in either order of the calls.
-    fn places(&self) -> [Place; 2] {
-        let mut places = self.sides.each_ref().map(Side::place);
-        places.sort();
-        places
+    fn place(&self) -> Place {
+        let mut functions = self.sides.each_ref().map(|side| side.functions.clone());
+        functions.sort();
+        Place { functions, memory: self.allocation.kind.memory() }
     }
 
     /// The streams of the operations.
@@ -203,16 +222,18 @@ impl fmt::Display for Race {
 struct Queued {
     position: Position,
     label: Cow<'static, str>,
+    functions: Cow<'static, str>,
     call: u64,
     accesses: Vec<Access>,
 }
 
 impl Queued {
     fn past(&self, access: &Access) -> Past {
-        let Self { position, label, call, .. } = self;
+        let Self { position, label, functions, call, .. } = self;
         let side = Side {
             stream: Some(position.stream),
             label: label.clone(),
+            functions: functions.clone(),
             call: *call,
             bytes: access.bytes,
             writes: access.writes,
@@ -229,10 +250,8 @@ pub(crate) struct Detector {
     history: HashMap<u64, History>,
     kept: Kept,
     queued: BTreeMap<OperationId, Queued>,
-    /// The places whose races were reported.
-    reported: BTreeSet<[Place; 2]>,
-    /// The number of further operations in races of these places alone.
-    pub(crate) repeated: u64,
+    /// The number of operations that were found in races, by the place of these, of which the first is reported.
+    found: BTreeMap<Place, u64>,
 }
 
 impl Detector {
@@ -255,7 +274,11 @@ impl Detector {
         for access in &accesses {
             self.history.entry(access.allocation.id).or_default().queued.insert(position.id);
         }
-        self.queued.insert(position.id, Queued { position, label, call, accesses });
+        let functions = match &label {
+            Cow::Borrowed(function) => Cow::Borrowed(*function),
+            Cow::Owned(label) => Cow::Owned(functions(label)),
+        };
+        self.queued.insert(position.id, Queued { position, label, functions, call, accesses });
     }
 
     /// Notes that an operation begins, after those in `clock`; returns its races with those that have begun.
@@ -300,7 +323,8 @@ impl Detector {
     ) -> Vec<Race> {
         let Access { allocation, bytes, writes, .. } = access;
         let label = Cow::Borrowed(function);
-        let side = Side { stream: None, label, call, bytes: *bytes, writes: *writes };
+        let functions = label.clone();
+        let side = Side { stream: None, label, functions, call, bytes: *bytes, writes: *writes };
         let Some(history) = self.history.get(&allocation.id) else { return Vec::new() };
         let begun = history.touching(bytes.range());
         let unknown = begun.filter(|past| !host.includes(past.step)).map(|past| past.side.clone());
@@ -335,12 +359,23 @@ impl Detector {
         }
     }
 
-    /// Notes the races of an operation: which of them are new, and whether others are like those of before.
+    /// Notes the races of an operation, of which those are new whose place is.
     fn note(&mut self, mut races: Vec<Race>) -> Vec<Race> {
+        let mut places = BTreeSet::new();
         for race in &mut races {
-            race.is_new = self.reported.insert(race.places());
+            let place = race.place();
+            if !places.contains(&place) {
+                let found = self.found.entry(place.clone()).or_default();
+                *found += 1;
+                race.is_new = *found == 1;
+                places.insert(place);
+            }
         }
-        self.repeated += u64::from(!races.is_empty() && !races.iter().any(|race| race.is_new));
         races
+    }
+
+    /// Returns the places of more than one operation, and how many there were after the one that was reported.
+    pub(crate) fn repeated(&self) -> impl Iterator<Item = (&Place, u64)> {
+        self.found.iter().filter(|&(_, &found)| found > 1).map(|(place, found)| (place, found - 1))
     }
 }

@@ -24,7 +24,8 @@ pub(crate) struct Test {
     pub(crate) run: fn(),
     /// Variables of its process.
     pub(crate) environment: &'static [(&'static str, &'static str)],
-    /// Texts that stderr must have. Without any, it may have nothing about a race or a fault.
+    /// Texts that stderr must have. Without any, it may have nothing about a race or a fault; with one that counts
+    /// others, it has one race.
     pub(crate) reports: &'static [&'static str],
     /// True if its process has to die of a segmentation fault.
     pub(crate) faults: bool,
@@ -101,6 +102,10 @@ fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
     }
     if test.reports.is_empty() && ["race", "the host touched"].iter().any(|report| errors.contains(report)) {
         return Err(format!("seed {seed}: a false report\n{errors}"));
+    }
+    let races = errors.matches("race in allocation").count();
+    if test.reports.iter().any(|report| report.contains(" more ")) && races != 1 {
+        return Err(format!("seed {seed}: {races} races in\n{errors}"));
     }
     match test.reports.iter().find(|report| !errors.contains(**report)) {
         Some(missing) => Err(format!("seed {seed}: no {missing:?} in\n{errors}")),

@@ -1,6 +1,6 @@
 //! Races: programs with one, which must be reported with both operations, and programs without.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::{Condvar, Mutex};
 
@@ -34,7 +34,12 @@ planted! {
     allocation_used_on_another_stream_is_reported ["cuMemAllocAsync on stream", "cuMemsetD8Async"];
     rows_that_overlap_are_reported ["cuMemsetD2D8Async", "rows of 8"];
     races_of_many_streams_are_reported_once_and_counted [
-        "cuMemsetD8Async on stream", "libnccl: 98 more operations were in races of functions that are reported above\n"
+        "cuMemsetD8Async on stream",
+        "libnccl: 98 more operations were in races of cuMemsetD8Async and cuMemsetD8Async in device memory, as reported above\n",
+    ];
+    races_of_a_loop_are_reported_once_and_counted [
+        "cuMemsetD8_v2 on stream", "ncclSend(count 0, ncclFloat32, peer 1) + ncclRecv(count 0, ncclFloat32, peer 1), rank 0 of 2, calls 0 to 1",
+        "libnccl: 399 more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above\n",
     ];
     operation_of_a_peer_without_an_event_is_reported ["cuMemsetD8Async on stream", "send of rank 0 on stream"];
 }
@@ -179,6 +184,24 @@ fn races_of_many_streams_are_reported_once_and_counted() {
         fill(buffer, fresh);
         // SAFETY: it is destroyed once; its work goes on.
         unsafe { stream::destroy(fresh) }.expect("an end");
+    }
+}
+
+/// What labels NCCL's operations have, in groups of one and more of them.
+fn races_of_a_loop_are_reported_once_and_counted() {
+    unsafe extern "C" fn nothing(_: *mut c_void) {}
+    let Bench { streams: [one, _], buffers: [buffer, _] } = bench();
+    // SAFETY: see above.
+    unsafe { result::memset_d8_sync(buffer, 1, LENGTH) }.expect("a memset");
+    for number in 0..400 {
+        let rank = number % 2;
+        let call = |name| format!("{name}(count {number}, ncclFloat32, peer {})", 1 - rank);
+        let more = if number < 100 { String::new() } else { format!(" + {number} more") };
+        let numbers = format!("calls {number} to {}", number + 1);
+        let label = format!("{} + {}{more}, rank {rank} of 2, {numbers}", call("ncclSend"), call("ncclRecv"));
+        let access = Access { address: buffer, length: LENGTH, writes: 1 };
+        let label = CString::new(label).expect("no null character");
+        extension::enqueue(one, access, &label, nothing, ptr::null_mut()).expect("an operation");
     }
 }
 
