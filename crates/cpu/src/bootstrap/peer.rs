@@ -20,7 +20,9 @@ use crate::bootstrap::message::{MAX_MESSAGE, READY, aborted_rank, cancelled, gon
 use crate::bootstrap::shared_join::{CreatedState, FirstRank};
 use crate::bootstrap::socket::{POLL_INTERVAL, is_same_user, pid_of, receive, wait};
 use crate::diag::error::{Error, Result};
-use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
+use crate::diag::finding::Finding;
+use crate::diag::report;
+use crate::diag::wait_limits::{TIMEOUT, WARN_AFTER};
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
@@ -111,7 +113,7 @@ fn check_root(
         waited.as_secs_f64(),
         describe(process)
     );
-    wait_limits::report(&text);
+    report::report(Finding::LateRank, rank, &text);
     if is_late { Err(Error::remote(format!("{text} (LIBNCCL_CPU_TIMEOUT)"))) } else { Ok(()) }
 }
 

@@ -25,7 +25,9 @@ use crate::bootstrap::socket::{
 use crate::bootstrap::unique_id::random;
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
-use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
+use crate::diag::finding::Finding;
+use crate::diag::report;
+use crate::diag::wait_limits::{TIMEOUT, WARN_AFTER};
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
@@ -124,7 +126,7 @@ impl<'a> Root<'a> {
                     let waited = began.elapsed().as_secs_f64();
                     let text =
                         format!("after {waited:.1} s, in {}, {}", self.context.name, self.describe_absent());
-                    wait_limits::report(&text);
+                    report::report(Finding::LateRank, self.hello.rank, &text);
                     if is_late {
                         return Err(Error::remote(format!("{text} (LIBNCCL_CPU_TIMEOUT)")));
                     }

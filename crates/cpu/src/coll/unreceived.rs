@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::coll::call_header::CallHeader;
 use crate::coll::point_to_point;
-use crate::diag::wait_limits;
+use crate::diag::finding::Finding;
+use crate::diag::report;
 use crate::shm::mailbox::Mailbox;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::fence;
@@ -46,10 +47,11 @@ fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usi
     let more = if kinds.len() > MAX_NAMED { ", ..." } else { "" };
     let named: Vec<String> =
         kinds.iter().take(MAX_NAMED).map(|(send, number)| format!("{number} x {send}")).collect();
-    wait_limits::report(&format!(
+    let text = format!(
         "in {}, rank {rank} of {} leaves, and {messages} never received by rank {receiver}: {}{more}",
         state.name(),
         state.ranks(),
         named.join(", ")
-    ));
+    );
+    report::report(Finding::UnreceivedMessage, rank, &text);
 }

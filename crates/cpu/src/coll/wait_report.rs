@@ -13,8 +13,10 @@ use libnccl::sys::ncclResult_t;
 use crate::coll::call_header::{CallHeader, PeerCall};
 use crate::coll::operation::Operation;
 use crate::diag::error::{Error, Result};
+use crate::diag::finding::Finding;
+use crate::diag::report;
 use crate::diag::strict::STRICT;
-use crate::diag::wait_limits::{self, TIMEOUT, WARN_AFTER};
+use crate::diag::wait_limits::{TIMEOUT, WARN_AFTER};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::liveness::{self, AbortReason};
@@ -23,8 +25,8 @@ use crate::shm::shared_state::SharedState;
 
 thread_local! {
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };
-    /// The waits that are reported, and the names of their communicators.
-    static ANSWERS: RefCell<Vec<(String, String)>> = const { RefCell::new(Vec::new()) };
+    /// The waits that are reported, and the names of their communicators and ranks there.
+    static ANSWERS: RefCell<Vec<(String, usize, String)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Ranks that a report names at most.
@@ -39,7 +41,7 @@ pub(crate) async fn run(operation: &impl Operation, context: CallContext<'_>) ->
     let result = poll_fn(|waker| {
         let polled = running.as_mut().poll(waker);
         if polled.is_pending() && IS_ASKED.get() && !std::mem::replace(&mut has_answered, true) {
-            let answer = (context.state.name().into(), describe(number, header, context));
+            let answer = (context.state.name().into(), context.rank, describe(number, header, context));
             ANSWERS.with_borrow_mut(|answers| answers.push(answer));
         }
         polled
@@ -78,8 +80,8 @@ impl WaitReport {
             return;
         }
         IS_ASKED.set(false);
-        for (name, answer) in ANSWERS.take() {
-            report(waited, &name, &answer);
+        for (name, rank, answer) in ANSWERS.take() {
+            report(waited, &name, rank, &answer);
         }
         self.is_done = true;
         if is_late {
@@ -97,7 +99,7 @@ impl WaitReport {
     ) {
         let Some(is_late) = self.due(waited) else { return };
         if !std::mem::replace(&mut self.is_done, true) {
-            report(waited, context.state.name(), &describe(number, header, context));
+            report(waited, context.state.name(), context.rank, &describe(number, header, context));
         }
         if is_late {
             context.state.set_abort(context.rank, AbortReason::TimedOut);
@@ -115,8 +117,9 @@ impl WaitReport {
     }
 }
 
-fn report(waited: Duration, name: &str, text: &str) {
-    wait_limits::report(&format!("after {:.1} s, in {name}, {text}", waited.as_secs_f64()));
+fn report(waited: Duration, name: &str, rank: usize, text: &str) {
+    let text = format!("after {:.1} s, in {name}, {text}", waited.as_secs_f64());
+    report::report(Finding::LateRank, rank, &text);
 }
 
 /// Returns the ranks that a call in progress waits for, as any thread sees it; `None` if none is in progress, or if all

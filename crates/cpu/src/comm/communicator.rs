@@ -42,7 +42,8 @@ use crate::comm::window::Windows;
 use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::fault::{self, Fault};
-use crate::diag::wait_limits;
+use crate::diag::finding::Finding;
+use crate::diag::report;
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -474,16 +475,19 @@ impl Communicator {
             return;
         }
         self.fail(error);
-        wait_limits::report(&format!(
-            "an operation on a stream failed: {}; {}; CUDA answers with error 719 until this communicator is aborted, unless \
-             LIBNCCL_CPU_FAILURES=report",
-            error.text,
-            self.describe()
-        ));
+        let consequence = "CUDA answers with error 719 until this communicator is aborted, unless LIBNCCL_CPU_FAILURES=report";
+        let text = format!("an operation on a stream failed: {}; {consequence}", error.text);
+        self.report(Finding::FailedOperation, &text);
         if let Some(driver) = self.driver {
             driver.fail(self.handle().addr() as u64);
             *fails_cuda = true;
         }
+    }
+
+    /// Reports a finding of this rank.
+    pub(crate) fn report(&self, finding: Finding, text: &str) {
+        let Ok(CallContext { rank, .. }) = self.context() else { return };
+        report::report(finding, rank, &format!("{text}; {}", self.describe()));
     }
 
     /// Ends what [`fail_on_stream`](Self::fail_on_stream) has begun. The communicator is aborted or stopped by now.
@@ -550,10 +554,8 @@ impl Communicator {
                 1 => String::new(),
                 jobs => format!(", and {} more", jobs - 1),
             };
-            wait_limits::report(&format!(
-                "ncclCommAbort discards what was enqueued on streams and has not run: {first}{more}; {}",
-                self.describe()
-            ));
+            let text = "ncclCommAbort discards what was enqueued on streams and has not run";
+            self.report(Finding::DiscardedOperation, &format!("{text}: {first}{more}"));
         }
         self.recover_cuda();
         self.stream_jobs.release();
@@ -603,7 +605,7 @@ impl Communicator {
             return Ok(());
         }
         call_check::leaving(state, rank).inspect_err(|error| {
-            wait_limits::report(&format!("{}; {}", error.text, self.describe()));
+            report::report(Finding::MissingCall, rank, &format!("{}; {}", error.text, self.describe()));
         })
     }
 

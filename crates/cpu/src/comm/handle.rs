@@ -19,8 +19,8 @@ use crate::comm::at_exit;
 use crate::comm::communicator::Communicator;
 use crate::comm::registry::Kind;
 use crate::comm::{fork, group};
-use crate::diag::debug;
 use crate::diag::error::{Error, Result};
+use crate::diag::{debug, report};
 
 /// Bits of a number below those of the process's [`generation`](fork::generation).
 const SERIAL: u32 = usize::BITS / 2;
@@ -34,7 +34,8 @@ struct Table {
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
     fork::watch();
-    at_exit::call_at_exit(warn_of_undestroyed);
+    report::begin();
+    at_exit::call_at_exit(end);
     RwLock::default()
 });
 
@@ -95,9 +96,11 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
     })
 }
 
-/// Warns of the communicators that this process has not destroyed; of none while another thread holds the table.
-extern "C" fn warn_of_undestroyed() {
+/// Ends the reports; warns of the communicators that this process has not destroyed, and of none while another thread holds the
+/// table.
+extern "C" fn end() {
     let warn = || {
+        report::end();
         let Ok(table) = TABLE.try_read() else { return };
         let own = table.communicators.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
         for (_, communicator) in own {

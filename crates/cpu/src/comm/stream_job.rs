@@ -10,7 +10,7 @@ use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::{self, QueuedOperation, check_own_messages, distinct};
 use crate::cuda::driver::{Capture, Driver, Stream};
 use crate::diag::error::{Error, Result};
-use crate::diag::wait_limits;
+use crate::diag::finding::Finding;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 
@@ -152,10 +152,10 @@ impl StreamJob {
             return;
         }
         if communicator.stream_jobs().is_released() {
-            wait_limits::report(&format!(
-                "a graph was launched after the communicator of its operations was destroyed; they do not run; {}",
-                communicator.describe()
-            ));
+            communicator.report(
+                Finding::GraphAfterCommunicator,
+                "a graph was launched after the communicator of its operations was destroyed; they do not run",
+            );
             return;
         }
         let mut guard = FailOnPanic(Some(communicator));

@@ -3,6 +3,8 @@
 pub(crate) mod debug;
 pub(crate) mod error;
 pub(crate) mod fault;
+pub(crate) mod finding;
 pub(crate) mod last_error;
+pub(crate) mod report;
 pub(crate) mod strict;
 pub(crate) mod wait_limits;

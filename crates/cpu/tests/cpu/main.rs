@@ -12,6 +12,7 @@ mod disagreements;
 mod environment;
 mod errors;
 mod exactness;
+mod findings;
 mod fuzz;
 mod lifecycle;
 mod many_ranks;

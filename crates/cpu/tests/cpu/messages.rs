@@ -269,7 +269,7 @@ fn leave_messages_unreceived(process: &RankProcess) {
 }
 
 const UNRECEIVED: &str = "3 messages of rank 0 were never received by rank 1: 2 x ncclSend(count 1000, ncclFloat32, \
-                          peer 1), 1 x ncclSend(count 7, ncclFloat32, peer 1)\n";
+                          peer 1), 1 x ncclSend(count 7, ncclFloat32, peer 1) [unreceived-message]\n";
 
 /// The program `unmatched`: it ended without a word. The receiver sees what is left for it; the sender only what can no
 /// longer be received.

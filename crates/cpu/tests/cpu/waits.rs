@@ -146,7 +146,7 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
         &printed[0],
         &[
             "rank 0 of 2 still waits in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum), for rank 1 (process ",
-            "), which has called nothing on this communicator\n",
+            "), which has called nothing on this communicator [late-rank]\n",
             "error: ",
             "rank 0 waited longer than LIBNCCL_CPU_TIMEOUT",
         ],
@@ -208,7 +208,7 @@ fn peer_reports_that_the_root_waits_for_other_ranks() {
         &printed,
         &[
             "rank 1 of 3 still waits for the root of its id, the rank that came first (process ",
-            "), which waits for the ranks that are missing and reports them\n",
+            "), which waits for the ranks that are missing and reports them [late-rank]\n",
             "error: ",
             "2 of 3 ranks have come; missing: rank 2 (LIBNCCL_CPU_TIMEOUT)",
         ],

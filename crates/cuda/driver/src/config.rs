@@ -6,6 +6,7 @@ use std::str::FromStr;
 use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
+use crate::finding::{IGNORE, Ignored};
 use crate::message;
 
 /// The consequence of a race.
@@ -32,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) reports_faults: bool,
     /// True if an operation of NCCL that fails makes the calls of its context fail.
     pub(crate) failures_stay: bool,
+    /// The findings that are none.
+    pub(crate) ignored: Ignored,
 }
 
 /// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
@@ -71,12 +74,14 @@ impl Config {
             "error" => Some(true),
             _ => None,
         })?;
+        let ignored = variable(IGNORE, &Ignored::expected(), Ignored::parse)?;
         Ok(Self {
             devices: devices.unwrap_or(8),
             races: races.unwrap_or(Races::Report),
             seed,
             reports_faults: faults.unwrap_or(false),
             failures_stay: failures.unwrap_or(true),
+            ignored: ignored.unwrap_or_default(),
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
 use crate::fault;
+use crate::finding::Finding;
 use crate::graph::Graph;
 use crate::handle::{ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
 use crate::mapping::Mapping;
@@ -138,7 +139,7 @@ impl Driver {
             if config.devices == 0 {
                 return Err(CUresult::CUDA_ERROR_NO_DEVICE);
             }
-            if config.reports_faults {
+            if config.reports_faults && !config.ignored.has(Finding::DeviceMemoryTouched) {
                 fault::report()?;
             }
             if DRIVER.set(Self::new(config)).is_ok() && config.seed.is_some() {
@@ -298,7 +299,7 @@ impl Driver {
         let mut state = self.lock();
         loop {
             if let Some(Begun { id, clock, executor, work }) = state.scheduler.start(stream) {
-                state.begin(self.config.races, id, &clock);
+                state.begin(self.config, id, &clock);
                 let context = state.context_of(stream);
                 drop(state);
                 match executor {
@@ -406,11 +407,15 @@ impl Driver {
             }
             state
         });
-        for (place, number) in
-            state.iter().filter_map(|state| state.races.as_ref()).flat_map(Detector::repeated)
+        for (place, number) in state
+            .iter()
+            .filter_map(|state| state.races.as_ref())
+            .flat_map(Detector::repeated)
+            .filter(|(place, _)| !self.config.ignored.has(place.finding))
         {
             let were = if number == 1 { "operation was in a race" } else { "operations were in races" };
-            message::write(&format!("libnccl: {number} more {were} {place}, as reported above\n"));
+            let name = place.finding.name();
+            message::write(&format!("libnccl: {number} more {were} {place}, as reported above [{name}]\n"));
         }
     }
 
@@ -630,30 +635,30 @@ impl State {
     }
 
     /// Looks for races of the host itself with operations that it does not know to be complete.
-    pub(crate) fn check_host(&mut self, races: Races, function: &'static str, part: &Part, length: usize) {
+    pub(crate) fn check_host(&mut self, config: Config, function: &'static str, part: &Part, length: usize) {
         let access = Access::new(part, length, true);
         let call = self.calls;
         if let Some(detector) = &mut self.races {
             let found = detector.check_host(self.scheduler.host(), function, call, &access);
-            self.report(races, found);
+            self.report(config, found);
         }
     }
 
     /// Looks for races of an operation that begins, after those in a clock.
-    fn begin(&mut self, races: Races, operation: OperationId, clock: &Clock) {
+    fn begin(&mut self, config: Config, operation: OperationId, clock: &Clock) {
         if let Some(detector) = &mut self.races {
             let found = detector.begin(operation, clock, self.scheduler.host());
-            self.report(races, found);
+            self.report(config, found);
         }
     }
 
     /// Reports races: of those of the same functions, the first one.
-    fn report(&mut self, races: Races, found: Vec<Race>) {
-        for race in found {
+    fn report(&mut self, config: Config, found: Vec<Race>) {
+        for race in found.into_iter().filter(|race| !config.ignored.has(race.finding())) {
             if race.is_new {
                 message::write(&race.to_string());
             }
-            if races == Races::Error {
+            if config.races == Races::Error {
                 for stream in race.streams() {
                     if let Ok(context) = self.context_of(stream) {
                         self.fail(context, CUresult::CUDA_ERROR_ASSERT);

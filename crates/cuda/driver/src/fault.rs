@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
+use crate::finding::Finding;
 
 /// Device memory that the handler finds.
 #[derive(Debug)]
@@ -177,7 +178,8 @@ fn say(address: usize) {
         text,
         "libnccl: the host touched byte {offset} of allocation {allocation}, {length} bytes of device {device}{state}; \
          copy it with cuMemcpyDtoH or cuMemcpyHtoD, or allocate memory that the host can use with cuMemAllocManaged or \
-         cuMemAllocHost"
+         cuMemAllocHost [{}]",
+        Finding::DeviceMemoryTouched.name()
     );
     // SAFETY: as many bytes are there.
     unsafe { libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length) };

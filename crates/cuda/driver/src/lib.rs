@@ -18,6 +18,9 @@ mod error;
 mod event;
 pub mod extension;
 mod fault;
+// The names of findings are those of libnccl-cpu, too, which is published without this crate.
+#[path = "../../../cpu/src/diag/finding.rs"]
+mod finding;
 mod graph;
 mod handle;
 mod history;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::allocation::{Allocation, Part};
 use crate::clock::{Clock, Component};
+use crate::finding::Finding;
 use crate::handle::StreamId;
 use crate::history::{History, Kept, Past};
 use crate::operation::Rows;
@@ -117,6 +118,8 @@ pub(crate) struct Side {
 /// What races have in common that are reported once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
+    /// Its kind.
+    pub(crate) finding: Finding,
     /// The functions of the sides, in either order of the calls.
     functions: [Cow<'static, str>; 2],
     memory: &'static str,
@@ -124,7 +127,7 @@ pub(crate) struct Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { functions: [one, two], memory } = self;
+        let Self { functions: [one, two], memory, .. } = self;
         write!(f, "of {one} and {two} in {memory}")
     }
 }
@@ -200,7 +203,14 @@ impl Race {
     fn place(&self) -> Place {
         let mut functions = self.sides.each_ref().map(|side| side.functions.clone());
         functions.sort();
-        Place { functions, memory: self.allocation.kind.memory() }
+        Place { finding: self.finding(), functions, memory: self.allocation.kind.memory() }
+    }
+
+    /// Its kind.
+    pub(crate) fn finding(&self) -> Finding {
+        // Of the host's own calls, those that free memory are looked at.
+        let frees = |side: &Side| side.stream.is_none() || side.label == "cuMemFreeAsync";
+        if self.sides.iter().any(frees) { Finding::FreeUnderWork } else { Finding::Race }
     }
 
     /// The streams of the operations.
@@ -211,7 +221,8 @@ impl Race {
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "libnccl: race in {}; nothing orders", self.allocation.description())?;
+        let (memory, name) = (self.allocation.description(), self.finding().name());
+        writeln!(f, "libnccl: race in {memory}; nothing orders [{name}]")?;
         writeln!(f, "    {}", self.sides[0])?;
         writeln!(f, "    {}", self.sides[1])
     }

@@ -127,7 +127,7 @@ extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
             let point = state.scheduler.point_of_context(allocation.context);
             state = driver.synchronize(state, &point);
         }
-        state.check_host(driver.config.races, "cuMemFree_v2", &whole(&allocation), allocation.length);
+        state.check_host(driver.config, "cuMemFree_v2", &whole(&allocation), allocation.length);
         let freed = state.allocations.remove(address);
         // Another thread may have freed it meanwhile.
         let freed = freed.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
@@ -148,7 +148,7 @@ fn free_host(function: &'static str, pointer: *mut c_void, kind: Kind, error: CU
         return Err(if is_inside { CUresult::CUDA_ERROR_INVALID_VALUE } else { error });
     };
     state.check_may_wait()?;
-    state.check_host(driver.config.races, function, &whole(&allocation), allocation.length);
+    state.check_host(driver.config, function, &whole(&allocation), allocation.length);
     // The program may use the memory for something else from now on, so that nothing else may still use it.
     let contexts = state.contexts.keys().copied().collect::<Vec<_>>();
     for context in contexts {

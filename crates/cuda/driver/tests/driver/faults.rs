@@ -17,7 +17,10 @@ pub(crate) const TESTS: &[Test] = &[
     },
     Test {
         environment: REPORTED,
-        reports: &["the host touched byte 16 of allocation 200, 100 bytes of device 1; copy it with"],
+        reports: &[
+            "the host touched byte 16 of allocation 200, 100 bytes of device 1; copy it with",
+            " [device-memory-touched]\n",
+        ],
         faults: true,
         ..Test::quiet("device_memory_that_the_host_touches_is_reported_if_asked_for", touch_device_memory)
     },

@@ -23,9 +23,9 @@ macro_rules! planted {
 
 planted! {
     copy_back_before_the_work_is_done_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoH_v2 on stream"];
-    two_streams_without_an_event_are_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"];
-    free_under_work_is_reported ["cuMemsetD8Async on stream", "cuMemFreeAsync on stream"];
-    waiting_free_of_pool_memory_under_work_is_reported ["cuMemsetD8Async on stream", "cuMemFree_v2 by the host"];
+    two_streams_without_an_event_are_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream", "nothing orders [race]\n"];
+    free_under_work_is_reported ["cuMemsetD8Async on stream", "cuMemFreeAsync on stream", "nothing orders [free-under-work]\n"];
+    waiting_free_of_pool_memory_under_work_is_reported ["cuMemsetD8Async on stream", "cuMemFree_v2 by the host", "[free-under-work]"];
     default_stream_against_a_nonblocking_stream_is_reported ["cuMemsetD8_v2 on stream", "cuMemcpyDtoDAsync_v2"];
     event_recorded_too_early_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"];
     wait_for_the_wrong_event_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"];
@@ -35,11 +35,11 @@ planted! {
     rows_that_overlap_are_reported ["cuMemsetD2D8Async", "rows of 8"];
     races_of_many_streams_are_reported_once_and_counted [
         "cuMemsetD8Async on stream",
-        "libnccl: 98 more operations were in races of cuMemsetD8Async and cuMemsetD8Async in device memory, as reported above\n",
+        "libnccl: 98 more operations were in races of cuMemsetD8Async and cuMemsetD8Async in device memory, as reported above [race]\n",
     ];
     races_of_a_loop_are_reported_once_and_counted [
-        "cuMemsetD8_v2 on stream", "ncclSend(count 0, ncclFloat32, peer 1) + ncclRecv(count 0, ncclFloat32, peer 1), rank 0 of 2, calls 0 to 1",
-        "libnccl: 399 more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above\n",
+        "cuMemsetD8_v2 on stream", "ncclSend(count ",
+        " more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above [race]\n",
     ];
     operation_of_a_peer_without_an_event_is_reported ["cuMemsetD8Async on stream", "send of rank 0 on stream"];
 }
@@ -50,10 +50,39 @@ pub(crate) const FAILING: &[Test] = &[Test {
     ..Test::quiet("race_is_an_error_that_stays_if_asked_for", race_is_an_error_that_stays_if_asked_for)
 }];
 
-pub(crate) const UNWATCHED: &[Test] = &[Test {
-    environment: &[("LIBNCCL_CPU_RACES", "off")],
-    ..Test::quiet("race_is_not_reported_if_switched_off", two_streams_without_an_event_are_reported)
-}];
+const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
+
+pub(crate) const UNWATCHED: &[Test] = &[
+    Test {
+        environment: &[("LIBNCCL_CPU_RACES", "off")],
+        ..Test::quiet("race_is_not_reported_if_switched_off", two_streams_without_an_event_are_reported)
+    },
+    Test {
+        environment: &[(IGNORE, "free-under-work, race"), ("LIBNCCL_CPU_RACES", "error")],
+        ..Test::quiet("race_that_is_ignored_is_neither_reported_nor_an_error", make_races_without_an_error)
+    },
+    Test {
+        environment: &[(IGNORE, "free-under-work")],
+        reports: &[
+            "race in allocation",
+            " more operations were in races of cuMemsetD8Async and cuMemsetD8Async",
+        ],
+        ..Test::quiet("race_beside_one_that_is_ignored_is_reported", make_races_without_an_error)
+    },
+    Test {
+        environment: &[(IGNORE, "raec")],
+        reports: &[
+            "invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, separated by commas: race, free-",
+        ],
+        ..Test::quiet("unknown_name_of_a_finding_is_refused", || assert!(CudaContext::new(0).is_err()))
+    },
+];
+
+fn make_races_without_an_error() {
+    races_of_many_streams_are_reported_once_and_counted();
+    free_under_work_is_reported();
+    result::ctx::synchronize().expect("no error");
+}
 
 crate::tests! {
     streams_that_an_event_orders_are_not_reported

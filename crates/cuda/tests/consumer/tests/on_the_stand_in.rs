@@ -67,7 +67,7 @@ fn check_race(name: &str, count: usize, seed: Option<u32>, functions: [&str; 2])
     let report = run(&["races", name, &count.to_string()], seed);
     let mut lines: Vec<&str> = report.lines().collect();
     // The earlier operations use the same memory, and are in the same race.
-    let are_counted = lines.pop_if(|line| line.ends_with(", as reported above")).is_some();
+    let are_counted = lines.pop_if(|line| line.contains(", as reported above [")).is_some();
     let is = |line: &str, function: &str| {
         let (label, access) = function.split_once(": ").expect("an access");
         line.contains(&format!(", {label}")) && line.contains(&format!("{access} bytes 0 to {}", 4 << 16))

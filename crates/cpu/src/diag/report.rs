@@ -1,0 +1,61 @@
+//! Reports of findings: the first of a place at once, the number of the others when the process ends.
+
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use libnccl::environment::variable;
+
+use crate::diag::finding::{Finding, IGNORE, Ignored};
+use crate::diag::wait_limits;
+
+static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
+    let Some(text) = variable(IGNORE) else { return Ignored::default() };
+    text.to_str().and_then(Ignored::parse).unwrap_or_else(|| {
+        wait_limits::report(&format!(
+            "{IGNORE} is {text:?}, which is ignored; expected {}",
+            Ignored::expected()
+        ));
+        Ignored::default()
+    })
+});
+
+/// The findings that are alike: of one kind and rank, with texts that differ in numbers only.
+type Place = (Finding, usize, String);
+
+/// The first text, and the number of others, of the findings of each place.
+static FOUND: Mutex<BTreeMap<Place, (String, u64)>> = Mutex::new(BTreeMap::new());
+
+/// Reads the environment, and says what is wrong there.
+pub(crate) fn begin() {
+    LazyLock::force(&IGNORED);
+}
+
+/// Reports a finding of a rank.
+pub(crate) fn report(finding: Finding, rank: usize, text: &str) {
+    if IGNORED.has(finding) {
+        return;
+    }
+    // Of a wait, each is reported: a later one may be for ever.
+    let kept = |character: &char| finding == Finding::LateRank || !character.is_ascii_hexdigit();
+    let place = (finding, rank, text.chars().filter(kept).collect());
+    let mut is_first = false;
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_, others) = found.entry(place).or_insert_with(|| {
+        is_first = true;
+        (text.to_owned(), 0)
+    });
+    *others += u64::from(!is_first);
+    drop(found);
+    if is_first {
+        wait_limits::report(&format!("{text} [{}]", finding.name()));
+    }
+}
+
+/// Reports the numbers of the findings that were not, as they are like others.
+pub(crate) fn end() {
+    // Another thread may have it for ever.
+    let Ok(found) = FOUND.try_lock() else { return };
+    for ((finding, ..), (text, others)) in found.iter().filter(|(_, (_, others))| *others > 0) {
+        wait_limits::report(&format!("{others} more like this: {text} [{}]", finding.name()));
+    }
+}
