@@ -40,10 +40,12 @@ use crate::comm::registry::{Kind, Registry};
 use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
 use crate::cuda::driver::Driver;
+use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::fault::{self, Fault};
 use crate::diag::finding::Finding;
 use crate::diag::report;
+use crate::diag::strict::STRICT;
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -580,6 +582,9 @@ impl Communicator {
         self.end_jobs();
         self.synchronize();
         self.stream_jobs.release();
+        if self.error.get().is_none() {
+            self.report_leaks("its communicator was destroyed");
+        }
         self.remove_windows();
         let left = self.rank_info.get().map_or(Ok(()), |info| self.leave(&info.state, info.rank));
         drop(self.ras().take());
@@ -607,6 +612,49 @@ impl Communicator {
         call_check::leaving(state, rank).inspect_err(|error| {
             report::report(Finding::MissingCall, rank, &format!("{}; {}", error.text, self.describe()));
         })
+    }
+
+    /// Reports what was made of this communicator and is left before something happens.
+    fn report_leaks(&self, what: &str) {
+        let rank = self.rank_info.get().map(|info| info.rank);
+        for (finding, number, one, many) in [
+            (
+                Finding::LeakedWindow,
+                self.windows.len(),
+                "window was not deregistered",
+                "windows were not deregistered",
+            ),
+            (
+                Finding::LeakedRegistration,
+                self.registrations.len(),
+                "registered buffer was not deregistered",
+                "registered buffers were not deregistered",
+            ),
+            (
+                Finding::LeakedReduction,
+                self.custom_reductions.len(),
+                "custom reduction was not destroyed",
+                "custom reductions were not destroyed",
+            ),
+        ] {
+            if number > 0 {
+                let were = if number == 1 { one } else { many };
+                report::leak(finding, rank, &format!("{number} {were} before {what}; {}", self.describe()));
+            }
+        }
+    }
+
+    /// Reports that the process ends before this is destroyed.
+    pub(crate) fn report_end(&self) {
+        const END: &str = "the process exits";
+        let text = format!("{} was not destroyed before {END}", self.describe());
+        if *STRICT {
+            let rank = self.rank_info.get().map(|info| info.rank);
+            report::leak(Finding::LeakedCommunicator, rank, &text);
+            self.report_leaks(END);
+        } else {
+            debug::warn(|| text);
+        }
     }
 
     /// Waits until the jobs have ended, and ends their thread.

@@ -41,6 +41,11 @@ impl CustomReductions {
         }
     }
 
+    /// Returns the number of reductions.
+    pub(crate) fn len(&self) -> usize {
+        self.scalars().len()
+    }
+
     /// Returns the reduction, and the place of its scalar if that is to be read when the operation runs.
     pub(super) fn get(&self, op: ncclRedOp_t, data_type: DataType) -> Result<(Reduction, Option<ReadBuf>)> {
         match self.scalars().get(&op.0) {

@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
@@ -15,12 +14,10 @@ use libnccl::sys::{ncclComm, ncclComm_t};
 
 #[cfg(feature = "device-api")]
 use crate::coll::window::Window;
-use crate::comm::at_exit;
 use crate::comm::communicator::Communicator;
 use crate::comm::registry::Kind;
-use crate::comm::{fork, group};
+use crate::comm::{end, fork, group};
 use crate::diag::error::{Error, Result};
-use crate::diag::{debug, report};
 
 /// Bits of a number below those of the process's [`generation`](fork::generation).
 const SERIAL: u32 = usize::BITS / 2;
@@ -34,8 +31,7 @@ struct Table {
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
     fork::watch();
-    report::begin();
-    at_exit::call_at_exit(end);
+    end::watch();
     RwLock::default()
 });
 
@@ -96,19 +92,11 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
     })
 }
 
-/// Ends the reports; warns of the communicators that this process has not destroyed, and of none while another thread holds the
-/// table.
-extern "C" fn end() {
-    let warn = || {
-        report::end();
-        let Ok(table) = TABLE.try_read() else { return };
-        let own = table.communicators.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
-        for (_, communicator) in own {
-            debug::warn(|| format!("{} was not destroyed before the process exits", communicator.describe()));
-        }
-    };
-    // It may not unwind, and what the log needs may be gone by now.
-    let _ = catch_unwind(AssertUnwindSafe(warn));
+/// Reports the communicators that this process has not destroyed; none while another thread holds the table.
+pub(super) fn report_end() {
+    let Ok(table) = TABLE.try_read() else { return };
+    let own = table.communicators.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
+    own.for_each(|(_, communicator)| communicator.report_end());
 }
 
 /// Calls `call` with the communicator of a handle, at little more cost than the look-up. The thread keeps the

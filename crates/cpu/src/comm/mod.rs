@@ -3,12 +3,12 @@
 //! In: checked arguments from `abi`. Out: handles, and operations handed to the executor with the context that they run
 //! in. `bootstrap` finds the other ranks, `coll` knows what an operation does; neither knows a communicator.
 
-pub(crate) mod at_exit;
 pub(crate) mod children;
 pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod custom_reductions;
 pub(crate) mod devices;
+pub(crate) mod end;
 pub(crate) mod fork;
 pub(crate) mod group;
 pub(crate) mod grow;

@@ -66,6 +66,10 @@ impl<T: Clone> Registry<T> {
         std::mem::take(&mut *self.entries()).into_values().collect()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries().len()
+    }
+
     pub(crate) fn any(&self, test: impl FnMut(&T) -> bool) -> bool {
         self.entries().values().any(test)
     }

@@ -62,6 +62,11 @@ impl Windows {
         self.registry.remove_all().iter().try_for_each(|window| close(window, context))
     }
 
+    /// Returns the number of windows.
+    pub(crate) fn len(&self) -> usize {
+        self.registry.len()
+    }
+
     /// Returns `true` if a window has ever been registered.
     pub(crate) fn any_registered(&self) -> bool {
         self.any_registered.load(Relaxed)

@@ -5,6 +5,9 @@
 /// Findings that are neither reported nor an error, by their names, separated by commas (`docs/what-it-finds.md`). Default: none.
 pub(crate) const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
 
+/// 1 for calls that rely on no buffers that NCCL does not promise, and for a list of what is left when the process ends. Default: 0.
+pub(crate) const STRICT: &str = "LIBNCCL_CPU_STRICT";
+
 macro_rules! findings {
     ($($(#[$attribute:meta])* $finding:ident = $name:literal,)*) => {
         /// A kind of finding.
@@ -45,6 +48,24 @@ findings! {
     DiscardedOperation = "discarded-operation",
     /// A graph was launched whose communicator was destroyed.
     GraphAfterCommunicator = "graph-after-communicator",
+    /// A communicator was not destroyed.
+    LeakedCommunicator = "leaked-communicator",
+    /// Windows were not deregistered.
+    LeakedWindow = "leaked-window",
+    /// Buffers were not deregistered.
+    LeakedRegistration = "leaked-registration",
+    /// Custom reductions were not destroyed.
+    LeakedReduction = "leaked-reduction",
+    /// Memory from `ncclMemAlloc` was not freed.
+    LeakedMemory = "leaked-memory",
+    /// Memory of a device, or managed, was not freed.
+    LeakedDeviceMemory = "leaked-device-memory",
+    /// Host memory of CUDA was not freed, or not unregistered.
+    LeakedHostMemory = "leaked-host-memory",
+    /// Streams were not destroyed.
+    LeakedStream = "leaked-stream",
+    /// Events were not destroyed.
+    LeakedEvent = "leaked-event",
 }
 
 /// A set of kinds of findings.

@@ -6,6 +6,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use libnccl::environment::variable;
 
 use crate::diag::finding::{Finding, IGNORE, Ignored};
+use crate::diag::strict::STRICT;
 use crate::diag::wait_limits;
 
 static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
@@ -20,7 +21,7 @@ static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
 });
 
 /// The findings that are alike: of one kind and rank, with texts that differ in numbers only.
-type Place = (Finding, usize, String);
+type Place = (Finding, Option<usize>, String);
 
 /// The first text, and the number of others, of the findings of each place.
 static FOUND: Mutex<BTreeMap<Place, (String, u64)>> = Mutex::new(BTreeMap::new());
@@ -30,14 +31,15 @@ pub(crate) fn begin() {
     LazyLock::force(&IGNORED);
 }
 
-/// Reports a finding of a rank.
-pub(crate) fn report(finding: Finding, rank: usize, text: &str) {
+/// Reports a finding, of a rank if it is one's.
+pub(crate) fn report(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     if IGNORED.has(finding) {
         return;
     }
-    // Of a wait, each is reported: a later one may be for ever.
-    let kept = |character: &char| finding == Finding::LateRank || !character.is_ascii_hexdigit();
-    let place = (finding, rank, text.chars().filter(kept).collect());
+    // Each communicator has its id, and each wait is reported: a later one may be for ever.
+    let is_one = matches!(finding, Finding::LateRank | Finding::LeakedCommunicator);
+    let kept = |character: &char| is_one || !character.is_ascii_hexdigit();
+    let place = (finding, rank.into(), text.chars().filter(kept).collect());
     let mut is_first = false;
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, others) = found.entry(place).or_insert_with(|| {
@@ -48,6 +50,13 @@ pub(crate) fn report(finding: Finding, rank: usize, text: &str) {
     drop(found);
     if is_first {
         wait_limits::report(&format!("{text} [{}]", finding.name()));
+    }
+}
+
+/// Reports that something is left which the program should have destroyed, in strict mode.
+pub(crate) fn leak(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
+    if *STRICT {
+        report(finding, rank, text);
     }
 }
 

@@ -4,19 +4,18 @@
 //! - In a group, the collectives of a communicator run before its sends and receives.
 //! - Calls of count 0 wait for those of the other ranks, and so do short collectives of which a rank needs nothing more.
 //!
-//! A program that passes cannot hang in NCCL for want of buffers.
+//! A program that passes cannot hang in NCCL for want of buffers. What it has not destroyed, deregistered and freed is listed.
 
 use std::sync::LazyLock;
 
 use libnccl::environment::variable;
 
 use crate::diag::debug::{self, Subsystem};
+use crate::diag::finding::STRICT as NAME;
 use crate::diag::wait_limits;
 
 /// Set in strict mode.
 pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| {
-    /// 1 for calls that rely on no buffers that NCCL does not promise. Default: 0.
-    const NAME: &str = "LIBNCCL_CPU_STRICT";
     let Some(text) = variable(NAME) else { return false };
     match text.to_string_lossy().trim() {
         "0" => false,

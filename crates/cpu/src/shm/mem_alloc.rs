@@ -19,6 +19,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use crate::cuda::driver::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
+use crate::diag::finding::Finding;
+use crate::diag::report;
 use crate::shm::mapping::Mapping;
 
 /// The granularity of sizes in bytes; where pages are larger, the kernel rounds further.
@@ -139,6 +141,17 @@ pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
         });
     }
     Ok(())
+}
+
+/// Reports what was not freed when the process ends, unless a thread allocates just now.
+pub(crate) fn report_end() {
+    let Ok(allocations) = ALLOCATIONS.try_read() else { return };
+    let own = allocations.values().filter(|allocation| allocation.process == std::process::id());
+    let bytes = own.map(|allocation| allocation.mapping.length()).sum::<usize>();
+    if bytes > 0 {
+        let text = format!("{bytes} bytes from ncclMemAlloc were not freed before the process exits");
+        report::leak(Finding::LeakedMemory, None, &text);
+    }
 }
 
 /// Removes the allocation that the program has at `address`.

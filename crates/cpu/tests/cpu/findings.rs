@@ -8,11 +8,14 @@ use std::ptr;
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{Comm, F32, OK, SUM, unique_id};
 use libnccl::sys::ncclComm_t;
+use libnccl::sys::{ncclRedOp_t, ncclScalarResidence_t};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
 
 rank_tasks! {
     "messages" => messages,
+    "leaks" => leaks,
+    "leaks_of_child" => leaks_of_child,
 }
 
 /// Runs two ranks with these variables, and returns what each prints.
@@ -85,4 +88,84 @@ fn unknown_name_is_refused_with_the_names_that_the_page_explains() {
     let explained: Vec<_> = rows.map(|row| row.split('`').nth(1).expect("a name")).collect();
     assert_eq!(names, explained);
     assert!(printed.contains("[unreceived-message]"), "{printed}");
+}
+
+/// Makes one thing of each kind that a communicator has, or two; those of odd ranks are destroyed again.
+fn make(comm: Comm, rank: usize) {
+    let mut memory = ptr::null_mut();
+    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 4096)), OK);
+    let (mut window, mut handles, mut reduction) = (ptr::null_mut(), [ptr::null_mut(); 2], ncclRedOp_t(0));
+    assert_eq!(nccl!(ncclCommWindowRegister(comm.0, memory, 4096, &mut window, 0)), OK);
+    for handle in &mut handles {
+        assert_eq!(nccl!(ncclCommRegister(comm.0, memory, 4096, handle)), OK);
+    }
+    let scalar = (&raw const SCALAR).cast_mut().cast();
+    let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
+    assert_eq!(nccl!(ncclRedOpCreatePreMulSum(&mut reduction, scalar, F32, residence, comm.0)), OK);
+    if rank % 2 == 1 {
+        assert_eq!(nccl!(ncclRedOpDestroy(reduction, comm.0)), OK);
+        handles.into_iter().for_each(|handle| assert_eq!(nccl!(ncclCommDeregister(comm.0, handle)), OK));
+        assert_eq!(nccl!(ncclCommWindowDeregister(comm.0, window)), OK);
+        assert_eq!(nccl!(ncclMemFree(memory)), OK);
+    }
+}
+
+static SCALAR: f32 = 2.0;
+
+/// Leaves what rank 0 makes, and its communicator.
+fn leaks(process: &RankProcess) {
+    let comm = process.join();
+    make(comm, process.rank());
+    if process.rank() == 1 {
+        comm.destroy();
+    }
+}
+
+/// Destroys communicators, and not what rank 0 has made of one of them.
+fn leaks_of_child(process: &RankProcess) {
+    let parent = process.join();
+    let mut child: ncclComm_t = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommSplit(parent.0, 0, 0, &mut child, ptr::null_mut())), OK);
+    make(Comm(child), process.rank());
+    Comm(child).destroy();
+    parent.destroy();
+}
+
+#[test]
+fn what_is_left_is_listed_in_strict_mode() {
+    const STRICT: &str = "LIBNCCL_CPU_STRICT";
+    let all = [
+        "1 window was not deregistered before END; comm 0x [leaked-window]",
+        "2 registered buffers were not deregistered before END; comm 0x [leaked-registration]",
+        "1 custom reduction was not destroyed before END; comm 0x [leaked-reduction]",
+        "4096 bytes from ncclMemAlloc were not freed before the process exits [leaked-memory]",
+    ];
+    let communicator = "comm 0x was not destroyed before the process exits [leaked-communicator]";
+    let without_windows = [communicator, all[1], all[2], all[3]];
+    for (task, variables, end, expected) in [
+        ("leaks", &[][..], "", &[][..]),
+        ("leaks", &[(STRICT, "1")], "the process exits", &[&[communicator][..], &all].concat()),
+        (
+            "leaks",
+            &[(STRICT, "1"), ("LIBNCCL_CPU_IGNORE", "leaked-window")],
+            "the process exits",
+            &without_windows,
+        ),
+        ("leaks_of_child", &[(STRICT, "1")], "its communicator was destroyed", &all),
+    ] {
+        let [leaves, destroys] = run(task, variables);
+        let lines: Vec<String> = leaves.lines().filter_map(line_of_leak).collect();
+        let expected: Vec<String> = expected.iter().map(|line| line.replace("END", end)).collect();
+        assert_eq!(lines, expected, "{task} {variables:?}: {leaves}");
+        assert_eq!(destroys.lines().find_map(line_of_leak), None, "{destroys}");
+    }
+}
+
+/// Returns a line about a leak, without what names the communicator, which has to be rank 0 of 2.
+fn line_of_leak(line: &str) -> Option<String> {
+    let text = line.strip_prefix("libnccl-cpu: ").filter(|_| line.contains("leaked-"))?;
+    let Some((start, rest)) = text.split_once("comm 0x") else { return Some(text.to_owned()) };
+    let (_, rest) = rest.split_once(" rank 0 nranks 2 cudaDev 0 commId 0x").expect(line);
+    let (_, end) = rest.split_once(' ').expect(line);
+    Some(format!("{start}comm 0x {end}"))
 }

@@ -360,6 +360,7 @@ fn exchange_and_sum_in_group(process: &RankProcess) {
             assert!(received == sent, "{count} received");
             assert!(sum.iter().all(|element| *element == 8.0), "{count} summed");
         }
+        Comm(comm).destroy();
     });
 }
 

@@ -134,6 +134,11 @@ impl Allocations {
         self.by_address.range(..end).next_back().is_some_and(|(_, last)| last.addresses().end > address)
     }
 
+    /// All that are not freed.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.by_address.values()
+    }
+
     /// Finds the allocation that begins at an address.
     pub(crate) fn at(&self, address: u64) -> Option<&Arc<Allocation>> {
         self.by_address.get(&address)

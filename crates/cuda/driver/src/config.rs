@@ -6,7 +6,7 @@ use std::str::FromStr;
 use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
-use crate::finding::{IGNORE, Ignored};
+use crate::finding::{IGNORE, Ignored, STRICT};
 use crate::message;
 
 /// The consequence of a race.
@@ -35,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) failures_stay: bool,
     /// The findings that are none.
     pub(crate) ignored: Ignored,
+    /// True if what is left at the end is reported.
+    pub(crate) lists_leaks: bool,
 }
 
 /// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
@@ -74,6 +76,11 @@ impl Config {
             "error" => Some(true),
             _ => None,
         })?;
+        let strict = variable(STRICT, "0 or 1", |text| match text {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        })?;
         let ignored = variable(IGNORE, &Ignored::expected(), Ignored::parse)?;
         Ok(Self {
             devices: devices.unwrap_or(8),
@@ -82,6 +89,7 @@ impl Config {
             reports_faults: faults.unwrap_or(false),
             failures_stay: failures.unwrap_or(true),
             ignored: ignored.unwrap_or_default(),
+            lists_leaks: strict.unwrap_or(false),
         })
     }
 }

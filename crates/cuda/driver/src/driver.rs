@@ -396,7 +396,7 @@ impl Driver {
         self.lock()
     }
 
-    /// Says at the end of the process how many operations were in races like those that were reported.
+    /// Says at the end of the process how many operations were in races like those that were reported, and what is left.
     pub(crate) fn end(&self) {
         // A thread that reports has the lock, for ever if nobody reads what it writes.
         const TRIES: u32 = 100;
@@ -407,15 +407,22 @@ impl Driver {
             }
             state
         });
-        for (place, number) in state
-            .iter()
-            .filter_map(|state| state.races.as_ref())
-            .flat_map(Detector::repeated)
-            .filter(|(place, _)| !self.config.ignored.has(place.finding))
-        {
+        let Some(state) = state else { return };
+        for (place, number) in state.races.iter().flat_map(Detector::repeated) {
             let were = if number == 1 { "operation was in a race" } else { "operations were in races" };
-            let name = place.finding.name();
-            message::write(&format!("libnccl: {number} more {were} {place}, as reported above [{name}]\n"));
+            self.say(place.finding, &format!("{number} more {were} {place}, as reported above"));
+        }
+        if self.config.lists_leaks {
+            for (finding, text) in state.leaks() {
+                self.say(finding, &format!("{text} before the process exits"));
+            }
+        }
+    }
+
+    /// Reports a finding, unless it is ignored.
+    fn say(&self, finding: Finding, text: &str) {
+        if !self.config.ignored.has(finding) {
+            message::write(&format!("libnccl: {text} [{}]\n", finding.name()));
         }
     }
 

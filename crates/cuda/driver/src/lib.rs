@@ -25,6 +25,7 @@ mod graph;
 mod handle;
 mod history;
 mod launch;
+mod leak;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mapping;

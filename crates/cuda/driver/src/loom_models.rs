@@ -27,8 +27,15 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 
 /// Creates a driver with a context, and two nonblocking streams.
 fn driver(seed: Option<u64>) -> (&'static Driver, [StreamId; 2]) {
-    let config =
-        Config { devices: 1, races: Races::Report, seed, reports_faults: false, failures_stay: true, ignored: Default::default() };
+    let config = Config {
+        devices: 1,
+        races: Races::Report,
+        seed,
+        reports_faults: false,
+        failures_stay: true,
+        ignored: Default::default(),
+        lists_leaks: false,
+    };
     let driver = Box::leak(Box::new(Driver::new(config)));
     let mut state = driver.enter();
     state.open_context(CONTEXT, 0, 0);

@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
-use std::sync::Once;
 
 use cudarc::driver::sys::CUresult;
 
@@ -19,16 +18,15 @@ extern "C" fn cuInit(flags: c_uint) -> CUresult {
         if flags != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        Driver::init()?;
-        static AT_EXIT: Once = Once::new();
-        AT_EXIT.call_once(|| {
-            // SAFETY: the function keeps the rules of any other, and this library is never unloaded: its threads run.
-            let _ = unsafe { libc::atexit(end) };
-        });
-        Ok(())
+        Driver::init()
     };
     answer(init())
 }
+
+/// Called after all functions of `atexit` and the destructors of static objects, which may yet destroy what is left.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
 
 extern "C" fn end() {
     // Not in a forked child, which has no driver.

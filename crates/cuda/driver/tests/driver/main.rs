@@ -4,6 +4,7 @@ mod exports;
 mod extension;
 mod faults;
 mod graphs;
+mod leaks;
 mod memory;
 mod process;
 mod races;
@@ -21,6 +22,7 @@ const TESTS: &[&[process::Test]] = &[
     faults::TESTS,
     graphs::TESTS,
     graphs::PLANTED,
+    leaks::TESTS,
     memory::TESTS,
     streams::TESTS,
     random::TESTS,
