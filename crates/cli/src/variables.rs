@@ -28,13 +28,14 @@ impl Newest {
 }
 
 /// The variables of the CPU implementation, and of the stand-in for CUDA.
-const OF_CPU: [&str; 20] = [
+const OF_CPU: [&str; 21] = [
     "LIBNCCL_CPU_DEVICES",
     "LIBNCCL_CPU_FAILURES",
     "LIBNCCL_CPU_FAULTS",
     "LIBNCCL_CPU_IGNORE",
     "LIBNCCL_CPU_PLANT",
     "LIBNCCL_CPU_RACES",
+    "LIBNCCL_CPU_REPORT",
     "LIBNCCL_CPU_SEED",
     "LIBNCCL_CPU_STRICT",
     "LIBNCCL_CPU_TIMEOUT",

@@ -6,13 +6,13 @@ use std::ffi::c_void;
 use libnccl::sys::ncclResult_t;
 
 use super::ffi_guard::{check_not_null, guard, write_out};
-use crate::comm::end;
+use crate::diag::report;
 use crate::shm::mem_alloc;
 
 pub(super) unsafe extern "C" fn ncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ncclResult_t {
     guard(|| {
         check_not_null(ptr, "the pointer")?;
-        end::watch();
+        report::begin();
         let memory = mem_alloc::allocate(size)?;
         // SAFETY: the C declaration's contract.
         unsafe { write_out(ptr, memory) }

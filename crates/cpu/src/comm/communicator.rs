@@ -648,11 +648,10 @@ impl Communicator {
     pub(crate) fn report_end(&self) {
         const END: &str = "the process exits";
         let text = format!("{} was not destroyed before {END}", self.describe());
-        if *STRICT {
-            let rank = self.rank_info.get().map(|info| info.rank);
-            report::leak(Finding::LeakedCommunicator, rank, &text);
-            self.report_leaks(END);
-        } else {
+        let rank = self.rank_info.get().map(|info| info.rank);
+        report::leak(Finding::LeakedCommunicator, rank, &text);
+        self.report_leaks(END);
+        if !*STRICT {
             debug::warn(|| text);
         }
     }

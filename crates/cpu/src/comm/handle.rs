@@ -16,8 +16,9 @@ use libnccl::sys::{ncclComm, ncclComm_t};
 use crate::coll::window::Window;
 use crate::comm::communicator::Communicator;
 use crate::comm::registry::Kind;
-use crate::comm::{end, fork, group};
+use crate::comm::{fork, group};
 use crate::diag::error::{Error, Result};
+use crate::diag::report;
 
 /// Bits of a number below those of the process's [`generation`](fork::generation).
 const SERIAL: u32 = usize::BITS / 2;
@@ -31,7 +32,7 @@ struct Table {
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
     fork::watch();
-    end::watch();
+    report::begin();
     RwLock::default()
 });
 

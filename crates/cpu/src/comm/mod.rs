@@ -8,7 +8,7 @@ pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod custom_reductions;
 pub(crate) mod devices;
-pub(crate) mod end;
+mod end;
 pub(crate) mod fork;
 pub(crate) mod group;
 pub(crate) mod grow;

@@ -1,10 +1,20 @@
 //! Findings: what is reported of a program. Each kind has a name, by which it can be ignored.
 //!
-//! The stand-in for CUDA compiles this file too, so that one variable has the names of both.
+//! The stand-in for CUDA compiles this file too, so that one variable has the names of both. In a process with both, both append
+//! to the file of findings.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::process;
+use std::sync::OnceLock;
+
+use serde_json::json;
 
 /// Findings that are neither reported nor an error, by their names, separated by commas (`docs/what-it-finds.md`). Default: none.
 pub(crate) const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
 
+/// The file to which findings are appended as JSON, one a line; `%p` in its name is the process. Default: none.
+pub(crate) const REPORT: &str = "LIBNCCL_CPU_REPORT";
 /// 1 for calls that rely on no buffers that NCCL does not promise, and for a list of what is left when the process ends. Default: 0.
 pub(crate) const STRICT: &str = "LIBNCCL_CPU_STRICT";
 
@@ -48,6 +58,8 @@ findings! {
     DiscardedOperation = "discarded-operation",
     /// A graph was launched whose communicator was destroyed.
     GraphAfterCommunicator = "graph-after-communicator",
+    /// A call returned an error, which is in the file alone.
+    FailedCall = "failed-call",
     /// A communicator was not destroyed.
     LeakedCommunicator = "leaked-communicator",
     /// Windows were not deregistered.
@@ -91,4 +103,34 @@ impl Ignored {
     pub(crate) fn has(self, finding: Finding) -> bool {
         self.0 & 1 << finding as u32 != 0
     }
+}
+
+static FILE: OnceLock<File> = OnceLock::new();
+
+/// Opens the file of findings.
+pub(crate) fn open(name: &str) -> io::Result<()> {
+    let name = name.replace("%p", &process::id().to_string());
+    let file = OpenOptions::new().append(true).create(true).open(name)?;
+    // If there is one, it is that of the same variable.
+    let _ = FILE.set(file);
+    Ok(())
+}
+
+/// Returns the file of findings, if there is one.
+pub(crate) fn file() -> Option<&'static File> {
+    FILE.get()
+}
+
+/// Appends findings that are alike to the file. They are there at once, however the process ends, and in one piece, as other
+/// processes may use the file too.
+pub(crate) fn append(finding: Finding, count: u64, rank: Option<usize>, text: &str) {
+    let Some(mut file) = file() else { return };
+    let mut line = json!({
+        "finding": finding.name(), "count": count, "process": process::id(), "text": text.trim_end()
+    });
+    if let Some(rank) = rank {
+        line["rank"] = rank.into();
+    }
+    // A failure cannot be reported.
+    let _ = file.write_all(format!("{line}\n").as_bytes());
 }

@@ -8,7 +8,8 @@ use std::ffi::c_char;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use crate::diag::debug;
+use crate::diag::finding::Finding;
+use crate::diag::{debug, report};
 
 const SIZE: usize = 1024;
 
@@ -25,6 +26,7 @@ static WRITER: Mutex<()> = Mutex::new(());
 #[track_caller]
 pub(crate) fn set(text: &str) {
     debug::warn(|| text.to_owned());
+    report::record(Finding::FailedCall, None, text);
     record(text);
 }
 

@@ -1,15 +1,28 @@
 //! Reports of findings: the first of a place at once, the number of the others when the process ends.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use libnccl::environment::variable;
 
-use crate::diag::finding::{Finding, IGNORE, Ignored};
+use crate::diag::finding::{self, Finding, IGNORE, Ignored, REPORT};
 use crate::diag::strict::STRICT;
 use crate::diag::wait_limits;
 
+/// True once the environment was read.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// The findings that are none. The file of the others is opened with it.
 static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
+    HAS_BEGUN.store(true, Relaxed);
+    if let Some(name) = variable(REPORT).filter(|name| !name.is_empty()) {
+        let opened = name.to_str().ok_or(io::ErrorKind::InvalidFilename.into()).and_then(finding::open);
+        if let Err(error) = opened {
+            wait_limits::report(&format!("{REPORT} is {name:?}, which cannot be opened: {error}"));
+        }
+    }
     let Some(text) = variable(IGNORE) else { return Ignored::default() };
     text.to_str().and_then(Ignored::parse).unwrap_or_else(|| {
         wait_limits::report(&format!(
@@ -23,48 +36,76 @@ static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
 /// The findings that are alike: of one kind and rank, with texts that differ in numbers only.
 type Place = (Finding, Option<usize>, String);
 
-/// The first text, and the number of others, of the findings of each place.
-static FOUND: Mutex<BTreeMap<Place, (String, u64)>> = Mutex::new(BTreeMap::new());
+/// The findings of a place.
+struct Found {
+    text: String,
+    /// The number of those after the first.
+    others: u64,
+    /// True if they are reported, and not in the file alone.
+    is_reported: bool,
+}
+
+static FOUND: Mutex<BTreeMap<Place, Found>> = Mutex::new(BTreeMap::new());
 
 /// Reads the environment, and says what is wrong there.
 pub(crate) fn begin() {
     LazyLock::force(&IGNORED);
 }
 
+/// Returns `true` if the environment was read, without which there is nothing to report at the end.
+pub(crate) fn has_begun() -> bool {
+    HAS_BEGUN.load(Relaxed)
+}
+
 /// Reports a finding, of a rank if it is one's.
 pub(crate) fn report(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
+    note(finding, rank.into(), text, true);
+}
+
+/// Appends a finding to the file alone.
+pub(crate) fn record(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
+    begin();
+    if finding::file().is_some() {
+        note(finding, rank.into(), text, false);
+    }
+}
+
+/// Reports that something is left which the program should have destroyed, in strict mode, or records it.
+pub(crate) fn leak(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
+    if *STRICT { report(finding, rank, text) } else { record(finding, rank, text) }
+}
+
+fn note(finding: Finding, rank: Option<usize>, text: &str, is_reported: bool) {
     if IGNORED.has(finding) {
         return;
     }
     // Each communicator has its id, and each wait is reported: a later one may be for ever.
     let is_one = matches!(finding, Finding::LateRank | Finding::LeakedCommunicator);
     let kept = |character: &char| is_one || !character.is_ascii_hexdigit();
-    let place = (finding, rank.into(), text.chars().filter(kept).collect());
-    let mut is_first = false;
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    let (_, others) = found.entry(place).or_insert_with(|| {
-        is_first = true;
-        (text.to_owned(), 0)
-    });
-    *others += u64::from(!is_first);
-    drop(found);
-    if is_first {
-        wait_limits::report(&format!("{text} [{}]", finding.name()));
+    let place = (finding, rank, text.chars().filter(kept).collect());
+    let mut all = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = all.get_mut(&place) {
+        found.others += 1;
+        return;
     }
-}
-
-/// Reports that something is left which the program should have destroyed, in strict mode.
-pub(crate) fn leak(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
-    if *STRICT {
-        report(finding, rank, text);
+    all.insert(place, Found { text: text.to_owned(), others: 0, is_reported });
+    drop(all);
+    finding::append(finding, 1, rank, text);
+    if is_reported {
+        wait_limits::report(&format!("{text} [{}]", finding.name()));
     }
 }
 
 /// Reports the numbers of the findings that were not, as they are like others.
 pub(crate) fn end() {
     // Another thread may have it for ever.
-    let Ok(found) = FOUND.try_lock() else { return };
-    for ((finding, ..), (text, others)) in found.iter().filter(|(_, (_, others))| *others > 0) {
-        wait_limits::report(&format!("{others} more like this: {text} [{}]", finding.name()));
+    let Ok(all) = FOUND.try_lock() else { return };
+    for ((finding, rank, _), Found { text, others, is_reported }) in
+        all.iter().filter(|(_, found)| found.others > 0)
+    {
+        finding::append(*finding, *others, *rank, text);
+        if *is_reported {
+            wait_limits::report(&format!("{others} more like this: {text} [{}]", finding.name()));
+        }
     }
 }

@@ -2,13 +2,18 @@
 //!
 //! The environment is read once per process, so each program runs in processes of its own.
 
+#![allow(unsafe_code)] // _exit
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 use std::ptr;
 
 use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{Comm, F32, OK, SUM, unique_id};
-use libnccl::sys::ncclComm_t;
-use libnccl::sys::{ncclRedOp_t, ncclScalarResidence_t};
+use crate::common::{ARGUMENT, Comm, F32, OK, SUM, unique_id};
+use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclScalarResidence_t};
+use serde_json::Value;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
 
@@ -16,6 +21,7 @@ rank_tasks! {
     "messages" => messages,
     "leaks" => leaks,
     "leaks_of_child" => leaks_of_child,
+    "fail" => fail,
 }
 
 /// Runs two ranks with these variables, and returns what each prints.
@@ -168,4 +174,74 @@ fn line_of_leak(line: &str) -> Option<String> {
     let (_, rest) = rest.split_once(" rank 0 nranks 2 cudaDev 0 commId 0x").expect(line);
     let (_, end) = rest.split_once(' ').expect(line);
     Some(format!("{start}comm 0x {end}"))
+}
+
+/// Fails in the same call of each of three counts, and ends as a program that is killed would.
+fn fail(process: &RankProcess) {
+    let comm = process.join();
+    for count in 1..=3 {
+        let code =
+            nccl!(ncclAllReduce(ptr::null(), ptr::null_mut(), count, F32, SUM, comm.0, ptr::null_mut()));
+        assert_eq!(code, ARGUMENT);
+    }
+    if process.rank() == 0 {
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(0) };
+    }
+}
+
+/// Returns the findings in a file: kind, rank, and the count of all its lines.
+fn findings_in(file: &Path) -> BTreeMap<(String, Option<u64>), u64> {
+    let mut found = BTreeMap::new();
+    for line in fs::read_to_string(file).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).expect(line);
+        let text = line["text"].as_str().expect("a text");
+        assert!(!text.is_empty() && line["process"].as_u64().is_some_and(|process| process > 0), "{line}");
+        let finding = line["finding"].as_str().expect("a name").to_owned();
+        let count = line["count"].as_u64().expect("a count");
+        *found
+            .entry((finding, line.get("rank").map(|rank| rank.as_u64().expect("a number"))))
+            .or_default() += count;
+    }
+    found
+}
+
+#[test]
+fn findings_are_recorded_in_a_file_of_all_processes_or_of_each() {
+    let folder = tempfile::tempdir().unwrap();
+    for (task, variables, file, expected) in [
+        ("fail", &[][..], "one", &[("failed-call", None, 4), ("leaked-communicator", Some(1), 1)][..]),
+        ("fail", &[("LIBNCCL_CPU_IGNORE", "failed-call")], "one", &[("leaked-communicator", Some(1), 1)]),
+        (
+            "leaks",
+            &[],
+            "each-%p.json",
+            &[
+                ("leaked-communicator", Some(0), 1),
+                ("leaked-memory", None, 1),
+                ("leaked-reduction", Some(0), 1),
+                ("leaked-registration", Some(0), 1),
+                ("leaked-window", Some(0), 1),
+            ],
+        ),
+    ] {
+        let own = tempfile::tempdir_in(&folder).unwrap();
+        let path = own.path().join(file);
+        let variables = [variables, &[("LIBNCCL_CPU_REPORT", path.to_str().unwrap())]].concat();
+        let printed = run(task, &variables).concat();
+        assert!(!printed.contains("libnccl-cpu"), "{task}: {printed}");
+        let mut files: Vec<_> = fs::read_dir(own.path()).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), if file.contains("%p") { 2 } else { 1 }, "{files:?}");
+        let found = files.drain(..).flat_map(|file| findings_in(&file));
+        let expected = expected.iter().map(|&(name, rank, count)| ((name.to_owned(), rank), count));
+        assert_eq!(found.collect::<BTreeMap<_, _>>(), expected.collect(), "{task} {variables:?}");
+    }
+}
+
+#[test]
+fn file_that_cannot_be_opened_is_reported() {
+    let printed = run("fail", &[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")]).concat();
+    let expected =
+        "libnccl-cpu: LIBNCCL_CPU_REPORT is \"/no/such/folder/file\", which cannot be opened: No such file";
+    assert_eq!(printed.matches(expected).count(), 2, "{printed}");
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
-use crate::finding::{IGNORE, Ignored, STRICT};
+use crate::finding::{self, IGNORE, Ignored, REPORT, STRICT};
 use crate::message;
 
 /// The consequence of a race.
@@ -76,6 +76,7 @@ impl Config {
             "error" => Some(true),
             _ => None,
         })?;
+        variable(REPORT, "the path of a file that can be written", |name| finding::open(name).ok())?;
         let strict = variable(STRICT, "0 or 1", |text| match text {
             "0" => Some(false),
             "1" => Some(true),

@@ -17,7 +17,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
 use crate::fault;
-use crate::finding::Finding;
+use crate::finding::{self, Finding};
 use crate::graph::Graph;
 use crate::handle::{ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
 use crate::mapping::Mapping;
@@ -410,18 +410,25 @@ impl Driver {
         let Some(state) = state else { return };
         for (place, number) in state.races.iter().flat_map(Detector::repeated) {
             let were = if number == 1 { "operation was in a race" } else { "operations were in races" };
-            self.say(place.finding, &format!("{number} more {were} {place}, as reported above"));
+            self.say(
+                place.finding,
+                number,
+                &format!("{number} more {were} {place}, as reported above"),
+                true,
+            );
         }
-        if self.config.lists_leaks {
-            for (finding, text) in state.leaks() {
-                self.say(finding, &format!("{text} before the process exits"));
-            }
+        for (finding, text) in state.leaks() {
+            self.say(finding, 1, &format!("{text} before the process exits"), self.config.lists_leaks);
         }
     }
 
-    /// Reports a finding, unless it is ignored.
-    fn say(&self, finding: Finding, text: &str) {
-        if !self.config.ignored.has(finding) {
+    /// Reports findings that are alike, or appends them to the file alone, unless they are ignored.
+    fn say(&self, finding: Finding, count: u64, text: &str, is_reported: bool) {
+        if self.config.ignored.has(finding) {
+            return;
+        }
+        finding::append(finding, count, None, text);
+        if is_reported {
             message::write(&format!("libnccl: {text} [{}]\n", finding.name()));
         }
     }
@@ -663,7 +670,10 @@ impl State {
     fn report(&mut self, config: Config, found: Vec<Race>) {
         for race in found.into_iter().filter(|race| !config.ignored.has(race.finding())) {
             if race.is_new {
-                message::write(&race.to_string());
+                let (text, name) = (race.to_string(), race.finding().name());
+                finding::append(race.finding(), 1, None, &text);
+                let (head, sides) = text.split_once('\n').unwrap_or((&text, ""));
+                message::write(&format!("libnccl: {head} [{name}]\n{sides}"));
             }
             if config.races == Races::Error {
                 for stream in race.streams() {

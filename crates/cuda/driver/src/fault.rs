@@ -9,6 +9,8 @@ use std::ffi::{c_int, c_void};
 use std::fmt::{self, Write};
 use std::iter;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::process;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
-use crate::finding::Finding;
+use crate::finding::{self, Finding};
 
 /// Device memory that the handler finds.
 #[derive(Debug)]
@@ -172,22 +174,36 @@ fn say(address: usize) {
     let length = entry.length.load(Relaxed);
     let (allocation, device) = (entry.allocation.load(Relaxed), entry.device.load(Relaxed));
     let state = if entry.is_freed.load(Relaxed) { ", which was freed" } else { "" };
-    let mut text = Text { bytes: [0; 512], length: 0 };
-    // It is long enough.
-    let _ = writeln!(
-        text,
-        "libnccl: the host touched byte {offset} of allocation {allocation}, {length} bytes of device {device}{state}; \
-         copy it with cuMemcpyDtoH or cuMemcpyHtoD, or allocate memory that the host can use with cuMemAllocManaged or \
-         cuMemAllocHost [{}]",
-        Finding::DeviceMemoryTouched.name()
-    );
-    // SAFETY: as many bytes are there.
-    unsafe { libc::write(libc::STDERR_FILENO, text.bytes.as_ptr().cast(), text.length) };
+    let name = Finding::DeviceMemoryTouched.name();
+    // One, as the stack of a handler is small.
+    let mut text = Text { bytes: [0; 640], length: 0 };
+    let mut say = |file: RawFd, before: fmt::Arguments<'_>, after: fmt::Arguments<'_>| {
+        text.length = 0;
+        // It is long enough.
+        let _ = writeln!(
+            text,
+            "{before}the host touched byte {offset} of allocation {allocation}, {length} bytes of device {device}{state}; copy it \
+             with cuMemcpyDtoH or cuMemcpyHtoD, or allocate memory that the host can use with cuMemAllocManaged or \
+             cuMemAllocHost{after}"
+        );
+        // SAFETY: as many bytes are there.
+        unsafe { libc::write(file, text.bytes.as_ptr().cast(), text.length) };
+    };
+    say(libc::STDERR_FILENO, format_args!("libnccl: "), format_args!(" [{name}]"));
+    if let Some(file) = finding::file() {
+        // Nothing in the text has to be escaped.
+        let process = process::id();
+        say(
+            file.as_raw_fd(),
+            format_args!(r#"{{"count":1,"finding":"{name}","process":{process},"text":""#),
+            format_args!("\"}}"),
+        );
+    }
 }
 
 /// A text that needs no allocation.
 struct Text {
-    bytes: [u8; 512],
+    bytes: [u8; 640],
     length: usize,
 }
 

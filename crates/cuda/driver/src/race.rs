@@ -221,8 +221,7 @@ impl Race {
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (memory, name) = (self.allocation.description(), self.finding().name());
-        writeln!(f, "libnccl: race in {memory}; nothing orders [{name}]")?;
+        writeln!(f, "race in {}; nothing orders", self.allocation.description())?;
         writeln!(f, "    {}", self.sides[0])?;
         writeln!(f, "    {}", self.sides[1])
     }

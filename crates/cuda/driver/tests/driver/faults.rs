@@ -25,6 +25,15 @@ pub(crate) const TESTS: &[Test] = &[
         ..Test::quiet("device_memory_that_the_host_touches_is_reported_if_asked_for", touch_device_memory)
     },
     Test {
+        environment: &[REPORTED[0], ("LIBNCCL_CPU_REPORT", "/dev/stderr")],
+        reports: &[
+            "\n{\"count\":1,\"finding\":\"device-memory-touched\",\"process\":",
+            "cuMemAllocManaged or cuMemAllocHost\"}\n",
+        ],
+        faults: true,
+        ..Test::quiet("device_memory_that_the_host_touches_is_recorded_in_the_file", touch_device_memory)
+    },
+    Test {
         environment: REPORTED,
         reports: &["the host touched byte 16 of allocation 200, 100 bytes of device 1, which was freed; "],
         faults: true,

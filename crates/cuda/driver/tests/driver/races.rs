@@ -70,6 +70,24 @@ pub(crate) const UNWATCHED: &[Test] = &[
         ..Test::quiet("race_beside_one_that_is_ignored_is_reported", make_races_without_an_error)
     },
     Test {
+        environment: &[("LIBNCCL_CPU_REPORT", "/dev/stderr")],
+        reports: &[
+            "{\"count\":1,\"finding\":\"race\",\"process\":",
+            ",\"text\":\"race in allocation 1, 4096 bytes of device 0; nothing orders\\n    call ",
+            "{\"count\":98,\"finding\":\"race\",\"process\":",
+            "{\"count\":1,\"finding\":\"free-under-work\",\"process\":",
+            "{\"count\":1,\"finding\":\"leaked-stream\",\"process\":",
+        ],
+        ..Test::quiet("findings_are_recorded_in_the_file_that_is_asked_for", make_races_without_an_error)
+    },
+    Test {
+        environment: &[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")],
+        reports: &[
+            "invalid LIBNCCL_CPU_REPORT \"/no/such/folder/file\"; it must be the path of a file that can be written\n",
+        ],
+        ..Test::quiet("file_that_cannot_be_opened_is_refused", || assert!(CudaContext::new(0).is_err()))
+    },
+    Test {
         environment: &[(IGNORE, "raec")],
         reports: &[
             "invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, separated by commas: race, free-",

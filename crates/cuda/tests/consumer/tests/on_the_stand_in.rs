@@ -103,6 +103,8 @@ macro_rules! races {
             for seed in [None, Some(1), Some(2), Some(3)] {
                 check_race(name, 1, seed, functions).unwrap();
             }
+            // Enough to flood a terminal, if each were reported.
+            check_race(name, 400, None, functions).unwrap();
             for count in [2, 4] {
                 for seed in 1..=20 {
                     check_race(name, count, Some(seed), functions).unwrap();
