@@ -28,7 +28,7 @@ impl Newest {
 }
 
 /// The variables of the CPU implementation, and of the stand-in for CUDA.
-const OF_CPU: [&str; 21] = [
+const OF_CPU: [&str; 22] = [
     "LIBNCCL_CPU_DEVICES",
     "LIBNCCL_CPU_FAILURES",
     "LIBNCCL_CPU_FAULTS",
@@ -37,6 +37,7 @@ const OF_CPU: [&str; 21] = [
     "LIBNCCL_CPU_RACES",
     "LIBNCCL_CPU_REPORT",
     "LIBNCCL_CPU_SEED",
+    "LIBNCCL_CPU_STACKS",
     "LIBNCCL_CPU_STRICT",
     "LIBNCCL_CPU_TIMEOUT",
     "LIBNCCL_CPU_WARN_AFTER",

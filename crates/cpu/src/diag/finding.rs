@@ -123,13 +123,16 @@ pub(crate) fn file() -> Option<&'static File> {
 
 /// Appends findings that are alike to the file. They are there at once, however the process ends, and in one piece, as other
 /// processes may use the file too.
-pub(crate) fn append(finding: Finding, count: u64, rank: Option<usize>, text: &str) {
+pub(crate) fn append(finding: Finding, count: u64, rank: Option<usize>, text: &str, stacks: &[Vec<String>]) {
     let Some(mut file) = file() else { return };
     let mut line = json!({
         "finding": finding.name(), "count": count, "process": process::id(), "text": text.trim_end()
     });
     if let Some(rank) = rank {
         line["rank"] = rank.into();
+    }
+    if stacks.iter().any(|frames| !frames.is_empty()) {
+        line["stacks"] = json!(stacks);
     }
     // A failure cannot be reported.
     let _ = file.write_all(format!("{line}\n").as_bytes());

@@ -6,5 +6,6 @@ pub(crate) mod fault;
 pub(crate) mod finding;
 pub(crate) mod last_error;
 pub(crate) mod report;
+pub(crate) mod stack;
 pub(crate) mod strict;
 pub(crate) mod wait_limits;

@@ -8,7 +8,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use libnccl::environment::variable;
 
 use crate::diag::finding::{self, Finding, IGNORE, Ignored, REPORT};
-use crate::diag::strict::STRICT;
+use crate::diag::stack::Stack;
+use crate::diag::strict::{STACKS, STRICT};
 use crate::diag::wait_limits;
 
 /// True once the environment was read.
@@ -90,9 +91,11 @@ fn note(finding: Finding, rank: Option<usize>, text: &str, is_reported: bool) {
     }
     all.insert(place, Found { text: text.to_owned(), others: 0, is_reported });
     drop(all);
-    finding::append(finding, 1, rank, text);
+    let frames = STACKS.then(|| Stack::capture().frames()).unwrap_or_default();
+    let stack: String = frames.iter().map(|frame| format!("\n    {frame}")).collect();
+    finding::append(finding, 1, rank, text, &[frames]);
     if is_reported {
-        wait_limits::report(&format!("{text} [{}]", finding.name()));
+        wait_limits::report(&format!("{text} [{}]{stack}", finding.name()));
     }
 }
 
@@ -103,7 +106,7 @@ pub(crate) fn end() {
     for ((finding, rank, _), Found { text, others, is_reported }) in
         all.iter().filter(|(_, found)| found.others > 0)
     {
-        finding::append(*finding, *others, *rank, text);
+        finding::append(*finding, *others, *rank, text, &[]);
         if *is_reported {
             wait_limits::report(&format!("{others} more like this: {text} [{}]", finding.name()));
         }

@@ -11,21 +11,25 @@ use std::sync::LazyLock;
 use libnccl::environment::variable;
 
 use crate::diag::debug::{self, Subsystem};
-use crate::diag::finding::STRICT as NAME;
-use crate::diag::wait_limits;
+use crate::diag::{finding, stack, wait_limits};
 
 /// Set in strict mode.
-pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| {
-    let Some(text) = variable(NAME) else { return false };
+pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| is_on(finding::STRICT));
+
+/// Set if findings are reported with stacks.
+pub(crate) static STACKS: LazyLock<bool> = LazyLock::new(|| is_on(stack::STACKS));
+
+fn is_on(name: &str) -> bool {
+    let Some(text) = variable(name) else { return false };
     match text.to_string_lossy().trim() {
         "0" => false,
         "1" => {
-            debug::info(Subsystem::Environment, || format!("{NAME} set by environment to 1."));
+            debug::info(Subsystem::Environment, || format!("{name} set by environment to 1."));
             true
         }
         _ => {
-            wait_limits::report(&format!("{NAME} is {text:?}, which is ignored; expected 0 or 1"));
+            wait_limits::report(&format!("{name} is {text:?}, which is ignored; expected 0 or 1"));
             false
         }
     }
-});
+}

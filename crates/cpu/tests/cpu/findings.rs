@@ -245,3 +245,18 @@ fn file_that_cannot_be_opened_is_reported() {
         "libnccl-cpu: LIBNCCL_CPU_REPORT is \"/no/such/folder/file\", which cannot be opened: No such file";
     assert_eq!(printed.matches(expected).count(), 2, "{printed}");
 }
+
+#[test]
+fn finding_has_the_stack_of_its_call_if_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let variables = [("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", path.to_str().unwrap())];
+    let printed = run("messages", &variables).concat();
+    let frames: Vec<_> =
+        printed.lines().skip_while(|line| !line.ends_with(" [unreceived-message]")).skip(1).collect();
+    assert_eq!(frames.first(), Some(&"    ncclCommDestroy"), "{printed}");
+    assert!(frames.iter().any(|frame| frame.starts_with("    cpu::findings::messages at ")), "{printed}");
+    let recorded = fs::read_to_string(path).unwrap();
+    let first: Value = serde_json::from_str(recorded.lines().next().unwrap()).unwrap();
+    assert_eq!(first["stacks"][0][0], "ncclCommDestroy", "{first}");
+}

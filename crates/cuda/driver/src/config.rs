@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUresult;
 use crate::error::Result;
 use crate::finding::{self, IGNORE, Ignored, REPORT, STRICT};
 use crate::message;
+use crate::stack::STACKS;
 
 /// The consequence of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) ignored: Ignored,
     /// True if what is left at the end is reported.
     pub(crate) lists_leaks: bool,
+    /// True if the stacks of calls are noted.
+    pub(crate) notes_stacks: bool,
 }
 
 /// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
@@ -77,11 +80,9 @@ impl Config {
             _ => None,
         })?;
         variable(REPORT, "the path of a file that can be written", |name| finding::open(name).ok())?;
-        let strict = variable(STRICT, "0 or 1", |text| match text {
-            "0" => Some(false),
-            "1" => Some(true),
-            _ => None,
-        })?;
+        let is_on =
+            |name| variable(name, "0 or 1", |text| ["0", "1"].iter().position(|value| *value == text));
+        let [strict, stacks] = [is_on(STRICT)?, is_on(STACKS)?].map(|value| value == Some(1));
         let ignored = variable(IGNORE, &Ignored::expected(), Ignored::parse)?;
         Ok(Self {
             devices: devices.unwrap_or(8),
@@ -90,7 +91,8 @@ impl Config {
             reports_faults: faults.unwrap_or(false),
             failures_stay: failures.unwrap_or(true),
             ignored: ignored.unwrap_or_default(),
-            lists_leaks: strict.unwrap_or(false),
+            lists_leaks: strict,
+            notes_stacks: stacks,
         })
     }
 }

@@ -26,6 +26,7 @@ use crate::operation::Work;
 use crate::pool::Pool;
 use crate::race::{Access, Detector, Race};
 use crate::scheduler::{Begun, Executor, OperationId, Ordering, Point, Scheduler};
+use crate::stack::Stack;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// A stream, beyond what its order needs.
@@ -275,7 +276,7 @@ impl Driver {
         let point = position.point.clone();
         let call = state.calls;
         if let Some(races) = &mut state.races {
-            races.enqueue(position, call, label, accesses);
+            races.enqueue(position, call, label, stack(self.config), accesses);
         }
         self.wake_workers(state);
         Ok(point)
@@ -427,7 +428,7 @@ impl Driver {
         if self.config.ignored.has(finding) {
             return;
         }
-        finding::append(finding, count, None, text);
+        finding::append(finding, count, None, text, &[]);
         if is_reported {
             message::write(&format!("libnccl: {text} [{}]\n", finding.name()));
         }
@@ -653,7 +654,7 @@ impl State {
         let access = Access::new(part, length, true);
         let call = self.calls;
         if let Some(detector) = &mut self.races {
-            let found = detector.check_host(self.scheduler.host(), function, call, &access);
+            let found = detector.check_host(self.scheduler.host(), function, call, stack(config), &access);
             self.report(config, found);
         }
     }
@@ -670,10 +671,16 @@ impl State {
     fn report(&mut self, config: Config, found: Vec<Race>) {
         for race in found.into_iter().filter(|race| !config.ignored.has(race.finding())) {
             if race.is_new {
-                let (text, name) = (race.to_string(), race.finding().name());
-                finding::append(race.finding(), 1, None, &text);
+                let (text, stacks) = (race.to_string(), race.stacks());
+                finding::append(race.finding(), 1, None, &text, &stacks);
                 let (head, sides) = text.split_once('\n').unwrap_or((&text, ""));
-                message::write(&format!("libnccl: {head} [{name}]\n{sides}"));
+                let mut report = format!("libnccl: {head} [{}]\n", race.finding().name());
+                for (side, frames) in sides.lines().zip(&stacks) {
+                    report = frames
+                        .iter()
+                        .fold(report + side + "\n", |report, frame| report + "        " + frame + "\n");
+                }
+                message::write(&report);
             }
             if config.races == Races::Error {
                 for stream in race.streams() {
@@ -684,4 +691,9 @@ impl State {
             }
         }
     }
+}
+
+/// Notes the stack of the call, if it is to be reported.
+fn stack(config: Config) -> Option<Arc<Stack>> {
+    config.notes_stacks.then(|| Arc::new(Stack::capture()))
 }

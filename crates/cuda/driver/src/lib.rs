@@ -18,7 +18,7 @@ mod error;
 mod event;
 pub mod extension;
 mod fault;
-// The names of findings are those of libnccl-cpu, too, which is published without this crate.
+// This and the stacks are those of libnccl-cpu, too, which is published without this crate.
 #[path = "../../../cpu/src/diag/finding.rs"]
 mod finding;
 mod graph;
@@ -38,5 +38,7 @@ mod race_tests;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
+#[path = "../../../cpu/src/diag/stack.rs"]
+mod stack;
 mod sync;
 mod turns;

@@ -35,6 +35,7 @@ fn driver(seed: Option<u64>) -> (&'static Driver, [StreamId; 2]) {
         failures_stay: true,
         ignored: Default::default(),
         lists_leaks: false,
+        notes_stacks: false,
     };
     let driver = Box::leak(Box::new(Driver::new(config)));
     let mut state = driver.enter();

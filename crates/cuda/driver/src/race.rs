@@ -17,6 +17,7 @@ use crate::handle::StreamId;
 use crate::history::{History, Kept, Past};
 use crate::operation::Rows;
 use crate::scheduler::{OperationId, Position};
+use crate::stack::Stack;
 
 /// Memory that an operation uses.
 #[derive(Debug, Clone)]
@@ -110,6 +111,7 @@ pub(crate) struct Side {
     /// The functions of the label.
     functions: Cow<'static, str>,
     call: u64,
+    stack: Option<Arc<Stack>>,
     /// The bytes that it uses.
     pub(crate) bytes: Bytes,
     writes: bool,
@@ -213,6 +215,11 @@ impl Race {
         if self.sides.iter().any(frees) { Finding::FreeUnderWork } else { Finding::Race }
     }
 
+    /// The stack of each side.
+    pub(crate) fn stacks(&self) -> [Vec<String>; 2] {
+        self.sides.each_ref().map(|side| side.stack.as_ref().map(|stack| stack.frames()).unwrap_or_default())
+    }
+
     /// The streams of the operations.
     pub(crate) fn streams(&self) -> impl Iterator<Item = StreamId> {
         self.sides.iter().filter_map(|side| side.stream)
@@ -234,17 +241,19 @@ struct Queued {
     label: Cow<'static, str>,
     functions: Cow<'static, str>,
     call: u64,
+    stack: Option<Arc<Stack>>,
     accesses: Vec<Access>,
 }
 
 impl Queued {
     fn past(&self, access: &Access) -> Past {
-        let Self { position, label, functions, call, .. } = self;
+        let Self { position, label, functions, call, stack, .. } = self;
         let side = Side {
             stream: Some(position.stream),
             label: label.clone(),
             functions: functions.clone(),
             call: *call,
+            stack: stack.clone(),
             bytes: access.bytes,
             writes: access.writes,
         };
@@ -269,12 +278,14 @@ impl Detector {
     /// reported; any number of them would be compared with all that follow.
     const ALIKE: usize = 16;
 
-    /// Adds an operation that is enqueued: the number of the call, the function that was called, and its accesses.
+    /// Adds an operation that is enqueued: the number of the call, the function that was called, its stack, and
+    /// its accesses.
     pub(crate) fn enqueue(
         &mut self,
         position: Position,
         call: u64,
         label: Cow<'static, str>,
+        stack: Option<Arc<Stack>>,
         mut accesses: Vec<Access>,
     ) {
         accesses.retain(|access| !access.bytes.is_empty());
@@ -288,7 +299,7 @@ impl Detector {
             Cow::Borrowed(function) => Cow::Borrowed(*function),
             Cow::Owned(label) => Cow::Owned(functions(label)),
         };
-        self.queued.insert(position.id, Queued { position, label, functions, call, accesses });
+        self.queued.insert(position.id, Queued { position, label, functions, call, stack, accesses });
     }
 
     /// Notes that an operation begins, after those in `clock`; returns its races with those that have begun.
@@ -329,12 +340,13 @@ impl Detector {
         host: &Clock,
         function: &'static str,
         call: u64,
+        stack: Option<Arc<Stack>>,
         access: &Access,
     ) -> Vec<Race> {
         let Access { allocation, bytes, writes, .. } = access;
         let label = Cow::Borrowed(function);
         let functions = label.clone();
-        let side = Side { stream: None, label, functions, call, bytes: *bytes, writes: *writes };
+        let side = Side { stream: None, label, functions, call, stack, bytes: *bytes, writes: *writes };
         let Some(history) = self.history.get(&allocation.id) else { return Vec::new() };
         let begun = history.touching(bytes.range());
         let unknown = begun.filter(|past| !host.includes(past.step)).map(|past| past.side.clone());

@@ -53,7 +53,7 @@ impl Bench {
         self.calls += 1;
         let position = position.expect("the stream is open");
         let label = format!("{function}, call {}", self.calls);
-        self.detector.enqueue(position, self.calls, Cow::Owned(label), accesses);
+        self.detector.enqueue(position, self.calls, Cow::Owned(label), None, accesses);
     }
 
     /// Executes the next operation of a stream, and returns its races.
@@ -229,6 +229,7 @@ fn operations_in_races_are_those_that_a_comparison_with_all_finds() {
                         position.expect("see above"),
                         0,
                         Cow::Borrowed("any"),
+                        None,
                         vec![access],
                     );
                     let Begun { id, clock, .. } =

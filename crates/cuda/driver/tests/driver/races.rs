@@ -81,6 +81,29 @@ pub(crate) const UNWATCHED: &[Test] = &[
         ..Test::quiet("findings_are_recorded_in_the_file_that_is_asked_for", make_races_without_an_error)
     },
     Test {
+        environment: &[("LIBNCCL_CPU_STACKS", "1")],
+        reports: &[
+            "writes bytes 0 to 4096\n        cuMemsetD8Async\n        cudarc::driver::",
+            "reads bytes 0 to 4096\n        cuMemcpyDtoDAsync_v2\n        cudarc::driver::",
+            "        driver::races::fill at ",
+            "        driver::races::copy at ",
+            "        driver::races::two_streams_without_an_event_are_reported at ",
+            "        driver::main at ",
+        ],
+        ..Test::quiet(
+            "race_has_the_stacks_of_its_calls_if_asked_for",
+            two_streams_without_an_event_are_reported,
+        )
+    },
+    Test {
+        environment: &[("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", "/dev/stderr")],
+        reports: &[
+            ",\"stacks\":[[\"cuMemsetD8Async\",\"",
+            ",\"driver::races::free_under_work_is_reported at ",
+        ],
+        ..Test::quiet("race_is_recorded_with_its_stacks", free_under_work_is_reported)
+    },
+    Test {
         environment: &[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")],
         reports: &[
             "invalid LIBNCCL_CPU_REPORT \"/no/such/folder/file\"; it must be the path of a file that can be written\n",
