@@ -28,8 +28,9 @@ impl Newest {
 }
 
 /// The variables of the CPU implementation, and of the stand-in for CUDA.
-const OF_CPU: [&str; 22] = [
+const OF_CPU: [&str; 24] = [
     "LIBNCCL_CPU_DEVICES",
+    "LIBNCCL_CPU_DEVICE_MEMORY",
     "LIBNCCL_CPU_FAILURES",
     "LIBNCCL_CPU_FAULTS",
     "LIBNCCL_CPU_IGNORE",

@@ -9,6 +9,7 @@ use cudarc::driver::sys::CUresult;
 use crate::error::Result;
 use crate::handle::{ContextId, PoolId};
 use crate::mapping::{DevicePages, Mapping};
+use crate::message;
 
 /// The kind of memory: its place, and those that can use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,17 +95,43 @@ pub(crate) struct Part {
 }
 
 /// All allocations, by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,
     /// The addresses of the device memory that was freed last, which nothing else gets meanwhile.
     freed: VecDeque<Arc<DevicePages>>,
-    /// The number of bytes on each device.
+    /// The number of bytes that each device has.
+    pub(crate) total: usize,
+    /// The number of bytes in use on each device.
     used: BTreeMap<usize, usize>,
+    /// True once it was said that a device has no room.
+    has_said: bool,
     last: u64,
 }
 
 impl Allocations {
+    /// Creates an empty list, for devices of so many bytes.
+    pub(crate) fn new(total: usize) -> Self {
+        let (by_address, freed, used) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        Self { by_address, freed, total, used, has_said: false, last: 0 }
+    }
+
+    /// Checks that a device has room for so many bytes.
+    pub(crate) fn check_room(&mut self, device: usize, length: usize) -> Result<()> {
+        let free = self.free(device);
+        if length <= free {
+            return Ok(());
+        }
+        if !std::mem::replace(&mut self.has_said, true) {
+            let total = self.total;
+            message::write(&format!(
+                "libnccl: device {device} has no room for {length} bytes: {free} of {total} are free; \
+                 LIBNCCL_CPU_DEVICE_MEMORY=BYTES gives each device of this process more\n"
+            ));
+        }
+        Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
     /// Returns a number for a new allocation.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last += 1;
@@ -203,8 +230,8 @@ impl Allocations {
         removed.into_values().collect()
     }
 
-    /// The number of bytes that are allocated on a device.
-    pub(crate) fn used(&self, device: usize) -> usize {
-        self.used.get(&device).copied().unwrap_or(0)
+    /// The number of bytes that are free on a device.
+    pub(crate) fn free(&self, device: usize) -> usize {
+        self.total.saturating_sub(self.used.get(&device).copied().unwrap_or(0))
     }
 }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use cudarc::driver::sys::CUresult;
 
+use crate::device::host_memory;
 use crate::error::Result;
 use crate::finding::{self, IGNORE, Ignored, REPORT, STRICT};
 use crate::message;
@@ -26,6 +27,8 @@ pub(crate) enum Races {
 pub(crate) struct Config {
     /// The number of devices.
     pub(crate) devices: usize,
+    /// The number of bytes of each device.
+    pub(crate) device_memory: usize,
     /// The consequence of a race.
     pub(crate) races: Races,
     /// The seed that the order of operations is drawn from, if it is drawn.
@@ -44,6 +47,9 @@ pub(crate) struct Config {
 
 /// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
 const DEVICES: &str = "LIBNCCL_CPU_DEVICES";
+/// The bytes of memory of each device of the stand-in for CUDA, in each process: `512M`, `4G`. Default: all devices
+/// together have the host's memory, or what its control groups allow.
+const DEVICE_MEMORY: &str = "LIBNCCL_CPU_DEVICE_MEMORY";
 /// The consequence of a missing synchronisation: `off`, `report` or `error`. Default: `report`.
 const RACES: &str = "LIBNCCL_CPU_RACES";
 /// The seed from which the order of operations on different streams is drawn. Default: they run at the same time.
@@ -62,6 +68,8 @@ impl Config {
         let devices = variable(DEVICES, "a number from 0 to 64", |text| {
             usize::from_str(text).ok().filter(|&devices| devices <= Self::MAX_DEVICES)
         })?;
+        let devices = devices.unwrap_or(8);
+        let device_memory = variable(DEVICE_MEMORY, "a number of bytes above 0, such as 512M or 4G", bytes)?;
         let races = variable(RACES, "off, report or error", |text| match text {
             "off" => Some(Races::Off),
             "report" => Some(Races::Report),
@@ -85,7 +93,8 @@ impl Config {
         let [strict, stacks] = [is_on(STRICT)?, is_on(STACKS)?].map(|value| value == Some(1));
         let ignored = variable(IGNORE, &Ignored::expected(), Ignored::parse)?;
         Ok(Self {
-            devices: devices.unwrap_or(8),
+            devices,
+            device_memory: device_memory.unwrap_or_else(|| host_memory() / devices.max(1)),
             races: races.unwrap_or(Races::Report),
             seed,
             reports_faults: faults.unwrap_or(false),
@@ -95,6 +104,21 @@ impl Config {
             notes_stacks: stacks,
         })
     }
+}
+
+/// Reads a number of bytes, with a unit if there is one.
+fn bytes(text: &str) -> Option<usize> {
+    let text = text.to_ascii_lowercase();
+    let number = text.trim_end_matches('b').trim_end_matches(['k', 'm', 'g', 't']);
+    let unit: usize = match &text[number.len()..] {
+        "" => 1,
+        "k" | "kb" => 1 << 10,
+        "m" | "mb" => 1 << 20,
+        "g" | "gb" => 1 << 30,
+        "t" | "tb" => 1 << 40,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(unit).filter(|&bytes| bytes > 0)
 }
 
 fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {

@@ -185,7 +185,7 @@ impl Driver {
             contexts: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: HashMap::new(),
-            allocations: Allocations::default(),
+            allocations: Allocations::new(config.device_memory),
             pools,
             captures: Captures::new(),
             graphs: BTreeMap::new(),

@@ -29,6 +29,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 fn driver(seed: Option<u64>) -> (&'static Driver, [StreamId; 2]) {
     let config = Config {
         devices: 1,
+        device_memory: 1 << 20,
         races: Races::Report,
         seed,
         reports_faults: false,

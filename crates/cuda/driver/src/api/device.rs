@@ -9,7 +9,6 @@ use cudarc::driver::sys::{
 
 use super::{answer, put};
 use crate::context::Current;
-use crate::device::total_memory;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::handle::PoolId;
@@ -76,8 +75,11 @@ unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) -> C
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(get(device).and_then(|_| unsafe { put(bytes, total_memory()) }))
+    answer(Driver::get().and_then(|driver| {
+        driver.device(device)?;
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(bytes, driver.config.device_memory) }
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 use super::{answer, put, unsupported};
 use crate::allocation::{Allocation, Kind, Part};
 use crate::context::Current;
-use crate::device::total_memory;
+use crate::device::host_memory;
 use crate::driver::{Driver, Request, State};
 use crate::error::Result;
 use crate::handle::{PoolId, StreamId};
@@ -32,7 +32,9 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
     let context = state.current()?;
     state.check_may_wait()?;
     let device = state.context(context)?.device;
-    if length > total_memory().saturating_sub(state.allocations.used(device)) {
+    if kind != Kind::Pinned {
+        state.allocations.check_room(device, length)?;
+    } else if length > host_memory() {
         return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     }
     let mapping = if kind == Kind::Device { Mapping::device(length)? } else { Mapping::host(length)? };
@@ -246,8 +248,7 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
         let mut state = Driver::get()?.enter();
         let context = state.current()?;
         let device = state.context(context)?.device;
-        let all = total_memory();
-        let rest = all.saturating_sub(state.allocations.used(device));
+        let (rest, all) = (state.allocations.free(device), state.allocations.total);
         for (out, value) in [(free, rest), (total, all)] {
             if !out.is_null() {
                 // SAFETY: CUDA's contract: null or valid for a write.
@@ -381,9 +382,8 @@ pub(super) unsafe fn allocate_async(
     check_is_no_node(&mut state, stream)?;
     let device = state.context(context)?.device;
     let pool = pool.unwrap_or(state.devices[device].pool);
-    if length > total_memory().saturating_sub(state.allocations.used(device)) {
-        return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    }
+    let device = state.pools.get(&pool).map_or(device, |pool| pool.device);
+    state.allocations.check_room(device, length)?;
     let mapping = Mapping::device(length)?;
     let allocation = state.allocate(context, Kind::Device, Some(pool), 0, length, mapping)?;
     let accesses = vec![Access::new(&whole(&allocation), length, true)];
@@ -435,5 +435,7 @@ pub(crate) fn allocate_shared(file: std::os::fd::BorrowedFd<'_>, length: usize) 
     let mut state = Driver::get()?.enter();
     let context = Current::require()?;
     state.check(context)?;
+    let device = state.context(context)?.device;
+    state.allocations.check_room(device, length)?;
     state.allocate(context, Kind::Device, None, 0, length, mapping).map(|allocation| allocation.address)
 }

@@ -24,6 +24,7 @@ const TESTS: &[&[process::Test]] = &[
     graphs::PLANTED,
     leaks::TESTS,
     memory::TESTS,
+    memory::LIMITED,
     streams::TESTS,
     random::TESTS,
     races::TESTS,

@@ -1,6 +1,11 @@
 //! Memory and copies.
 
+use std::fs;
+use std::mem::MaybeUninit;
+
 use cudarc::driver::{CudaContext, DevicePtr, result, sys};
+
+use crate::process::Test;
 
 crate::tests! {
     device_name_is_that_of_a_stand_in
@@ -13,7 +18,91 @@ crate::tests! {
     memory_of_a_new_allocation_is_zero
     pinned_memory_is_copied_asynchronously
     pointer_attributes_tell_device_host_and_unknown
+    all_devices_fit_into_the_memory_of_the_host
     unknown_functions_are_not_supported
+}
+
+pub(crate) const LIMITED: &[Test] = &[
+    Test {
+        environment: &[("LIBNCCL_CPU_DEVICE_MEMORY", "64K")],
+        reports: &[
+            "device 1 has no room for 65537 bytes: 65536 of 65536 are free; LIBNCCL_CPU_DEVICE_MEMORY=BYTES",
+        ],
+        ..Test::quiet("memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused", exceed)
+    },
+    Test {
+        environment: &[("LIBNCCL_CPU_DEVICE_MEMORY", "1.5 apples")],
+        reports: &["invalid LIBNCCL_CPU_DEVICE_MEMORY \"1.5 apples\"; it must be a number of bytes above 0"],
+        ..Test::quiet("device_memory_that_is_no_size_is_refused", refuse)
+    },
+    Test {
+        environment: &[("LIBNCCL_CPU_DEVICE_MEMORY", "0")],
+        reports: &["invalid LIBNCCL_CPU_DEVICE_MEMORY \"0\""],
+        ..Test::quiet("device_without_memory_is_refused", refuse)
+    },
+];
+
+fn refuse() {
+    assert!(CudaContext::new(0).is_err());
+}
+
+fn exceed() {
+    const LIMIT: usize = 64 << 10;
+    let out_of_memory = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+    let context = CudaContext::new(1).expect("device 1");
+    context.bind_to_thread().expect("a current context");
+    let stream = context.default_stream();
+    let mut pool = MaybeUninit::uninit();
+    // SAFETY: a variable that can be written, and a device that is there.
+    let pool =
+        unsafe { sys::cuDeviceGetDefaultMemPool(pool.as_mut_ptr(), 1).result().map(|()| pool.assume_init()) };
+    let pool = pool.expect("the default pool");
+    // SAFETY: none of it is used; each is freed once, by the kind's function.
+    unsafe {
+        type Allocate<'a> = &'a dyn Fn(&mut u64, usize) -> sys::CUresult;
+        type Free<'a> = &'a dyn Fn(u64) -> sys::CUresult;
+        let free = |address| sys::cuMemFree_v2(address);
+        let kinds: [(&str, Allocate<'_>, Free<'_>); 4] = [
+            ("a device's", &|out, length| sys::cuMemAlloc_v2(out, length), &free),
+            ("managed", &|out, length| sys::cuMemAllocManaged(out, length, 1), &free),
+            (
+                "in stream order",
+                &|out, length| sys::cuMemAllocAsync(out, length, stream.cu_stream()),
+                &|address| sys::cuMemFreeAsync(address, stream.cu_stream()),
+            ),
+            (
+                "a pool's",
+                &|out, length| sys::cuMemAllocFromPoolAsync(out, length, pool, stream.cu_stream()),
+                &free,
+            ),
+        ];
+        for (kind, allocate, free) in kinds {
+            let (mut most, mut more) = (0, 0);
+            assert_eq!(context.mem_get_info(), Ok((LIMIT, LIMIT)), "{kind}");
+            assert_eq!(allocate(&mut more, LIMIT + 1), out_of_memory, "{kind}");
+            assert_eq!(allocate(&mut most, LIMIT - 100), sys::CUresult::CUDA_SUCCESS, "{kind}");
+            assert_eq!(context.mem_get_info(), Ok((100, LIMIT)), "{kind}");
+            for (other, allocate, _) in kinds {
+                assert_eq!(allocate(&mut more, 101), out_of_memory, "{other} memory after {kind}");
+            }
+            assert_eq!(free(most), sys::CUresult::CUDA_SUCCESS, "{kind}");
+        }
+        let mut total = 0;
+        assert_eq!(sys::cuDeviceTotalMem_v2(&raw mut total, 1), sys::CUresult::CUDA_SUCCESS);
+        assert_eq!(total, LIMIT);
+        // The host's own memory is none of the device's.
+        let pinned = result::malloc_host(2 * LIMIT, 0).expect("pinned memory");
+        result::free_host(pinned).expect("a free");
+    }
+}
+
+fn all_devices_fit_into_the_memory_of_the_host() {
+    let information = fs::read_to_string("/proc/meminfo").expect("the host's memory");
+    let total = information.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok());
+    let host = 1024 * total.expect("a number");
+    let contexts = (0..8).map(|device| CudaContext::new(device).expect("a device"));
+    let devices: usize = contexts.map(|context| context.mem_get_info().expect("memory").1).sum();
+    assert!((1..=host).contains(&devices), "{devices} of {host}");
 }
 
 fn device_name_is_that_of_a_stand_in() {

@@ -88,7 +88,9 @@ fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
     let mut command = Command::new("timeout");
     command.arg(SECONDS).arg(env::current_exe().map_err(|error| error.to_string())?);
     command.env(REQUEST, test.name).env("LD_LIBRARY_PATH", folder());
-    for name in ["DEVICES", "FAULTS", "IGNORE", "RACES", "REPORT", "SEED", "STACKS", "STRICT"] {
+    for name in
+        ["DEVICES", "DEVICE_MEMORY", "FAULTS", "IGNORE", "RACES", "REPORT", "SEED", "STACKS", "STRICT"]
+    {
         command.env_remove(format!("LIBNCCL_CPU_{name}"));
     }
     command.envs(test.environment.iter().copied()).envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed)));
