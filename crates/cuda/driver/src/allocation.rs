@@ -1,14 +1,15 @@
 //! Memory that CUDA knows: of devices, pinned, and managed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
-use crate::handle::{ContextId, PoolId};
-use crate::mapping::{DevicePages, Mapping};
+use crate::handle::{BackingId, ContextId, PoolId};
+use crate::mapping::{DevicePages, Mapping, Reservation};
 use crate::message;
 
 /// The kind of memory: its place, and those that can use it.
@@ -36,17 +37,19 @@ impl Kind {
     }
 }
 
-/// An allocation.
+/// An allocation, or memory that is mapped at addresses that were reserved.
 #[derive(Debug)]
 pub(crate) struct Allocation {
-    /// Its number, never used twice.
+    /// Its number, never used twice; the same at all addresses where the same memory is mapped.
     pub(crate) id: u64,
     /// Its kind.
     pub(crate) kind: Kind,
     /// The device of its context.
     pub(crate) device: usize,
-    /// The context in which it was made.
+    /// The context in which it was made; none for what is mapped.
     pub(crate) context: ContextId,
+    /// What is mapped, if it was.
+    pub(crate) backing: Option<BackingId>,
     /// The pool that it is from, if its allocation was an operation of a stream.
     pub(crate) pool: Option<PoolId>,
     /// The flags that it was made with.
@@ -72,7 +75,14 @@ impl Allocation {
 
     /// The number of bytes that it takes on its device.
     fn length_on_device(&self) -> usize {
-        if matches!(self.kind, Kind::Device | Kind::Managed) { self.length } else { 0 }
+        let is_on_device = matches!(self.kind, Kind::Device | Kind::Managed) && self.backing.is_none();
+        if is_on_device { self.length } else { 0 }
+    }
+
+    /// Returns whether another one lies behind this in the same reservation, or in one that continues it.
+    fn is_continued_by(&self, next: &Self) -> bool {
+        let are_mapped = self.backing.is_some() && next.backing.is_some();
+        are_mapped && next.address == self.addresses().end && next.alias(0) == self.alias(self.length)
     }
 
     /// Words for messages.
@@ -92,7 +102,19 @@ pub(crate) struct Part {
     pub(crate) allocation: Arc<Allocation>,
     /// The offset of the part in it.
     pub(crate) offset: usize,
+    /// What is mapped directly behind it, as far as the part goes on there.
+    pub(crate) following: Vec<Arc<Allocation>>,
 }
+
+impl Part {
+    /// A part that ends in its allocation.
+    pub(crate) fn of(allocation: &Arc<Allocation>, offset: usize) -> Self {
+        Self { allocation: Arc::clone(allocation), offset, following: Vec::new() }
+    }
+}
+
+/// What a device may do with memory that is mapped, as a number of CUDA: nothing, read, or write too.
+pub(crate) type Permission = u32;
 
 /// All allocations, by address.
 #[derive(Debug)]
@@ -100,6 +122,10 @@ pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,
     /// The addresses of the device memory that was freed last, which nothing else gets meanwhile.
     freed: VecDeque<Arc<DevicePages>>,
+    /// The addresses that programs have reserved, by the first.
+    pub(crate) reservations: BTreeMap<u64, Reservation>,
+    /// What devices may do with the memory that is mapped at an address.
+    pub(crate) permissions: BTreeMap<u64, BTreeMap<usize, Permission>>,
     /// The number of bytes that each device has.
     pub(crate) total: usize,
     /// The number of bytes in use on each device.
@@ -112,8 +138,16 @@ pub(crate) struct Allocations {
 impl Allocations {
     /// Creates an empty list, for devices of so many bytes.
     pub(crate) fn new(total: usize) -> Self {
-        let (by_address, freed, used) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
-        Self { by_address, freed, total, used, has_said: false, last: 0 }
+        Self {
+            by_address: BTreeMap::new(),
+            freed: VecDeque::new(),
+            reservations: BTreeMap::new(),
+            permissions: BTreeMap::new(),
+            total,
+            used: BTreeMap::new(),
+            has_said: false,
+            last: 0,
+        }
     }
 
     /// Checks that a device has room for so many bytes.
@@ -144,7 +178,7 @@ impl Allocations {
             pages.list(allocation.length, allocation.id, allocation.device);
         }
         let allocation = Arc::new(allocation);
-        *self.used.entry(allocation.device).or_default() += allocation.length_on_device();
+        self.take(allocation.device, allocation.length_on_device());
         self.by_address.insert(allocation.address, Arc::clone(&allocation));
         allocation
     }
@@ -182,22 +216,54 @@ impl Allocations {
     pub(crate) fn part(&self, address: u64, length: usize) -> Result<Option<Part>> {
         let Some(allocation) = self.containing(address) else {
             let was_freed = self.freed.iter().any(|pages| pages.contain(address));
-            return if was_freed { Err(CUresult::CUDA_ERROR_INVALID_VALUE) } else { Ok(None) };
+            let is_empty = self.reservation(address).is_some();
+            return if was_freed || is_empty { Err(CUresult::CUDA_ERROR_INVALID_VALUE) } else { Ok(None) };
         };
-        let offset = (address - allocation.address) as usize;
-        if length > allocation.length - offset {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        let mut part = Part::of(allocation, (address - allocation.address) as usize);
+        let (mut last, mut room) = (allocation, allocation.length - part.offset);
+        while length > room {
+            let next = self.at(last.addresses().end).filter(|next| last.is_continued_by(next));
+            last = next.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+            room += last.length;
+            part.following.push(Arc::clone(last));
         }
-        Ok(Some(Part { allocation: Arc::clone(allocation), offset }))
+        Ok(Some(part))
+    }
+
+    /// Finds the reservation that an address is in.
+    pub(crate) fn reservation(&self, address: u64) -> Option<&Reservation> {
+        let (_, reservation) = self.reservations.range(..=address).next_back()?;
+        reservation.range().contains(&address).then_some(reservation)
+    }
+
+    /// Finds what is mapped in a range of addresses, which must begin with the first and end with the last of it.
+    pub(crate) fn mapped(&self, address: u64, length: usize) -> Result<Vec<Arc<Allocation>>> {
+        let end = address.checked_add(length as u64).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let first = self.at(address).filter(|first| first.backing.is_some());
+        let next = |last: &&Arc<Allocation>| {
+            let next = self.at(last.addresses().end)?;
+            last.is_continued_by(next).then_some(next)
+        };
+        let all = iter::successors(first, next).take_while(|one| one.address < end);
+        let all = all.map(Arc::clone).collect::<Vec<_>>();
+        let is_whole = all.last().is_some_and(|last| last.addresses().end == end);
+        is_whole.then_some(all).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// Gives back the addresses of a reservation, which are kept for a while.
+    pub(crate) fn free_reservation(&mut self, address: u64) {
+        if let Some(reservation) = self.reservations.remove(&address) {
+            self.keep(reservation.pages());
+        }
     }
 
     /// Finds the part that a range of aliases is.
     pub(crate) fn part_of_alias(&self, alias: u64, length: usize) -> Option<Part> {
-        self.by_address.values().find_map(|allocation| {
+        let address = self.by_address.values().find_map(|allocation| {
             let offset = (alias as usize).checked_sub(allocation.alias(0))?;
-            let is_inside = offset.checked_add(length)? <= allocation.length;
-            is_inside.then(|| Part { allocation: Arc::clone(allocation), offset })
-        })
+            (offset < allocation.length).then(|| allocation.address + offset as u64)
+        });
+        self.part(address?, length).ok().flatten()
     }
 
     /// Removes the allocation that begins at an address.
@@ -209,13 +275,34 @@ impl Allocations {
 
     /// Notes that an allocation is gone, whose addresses are kept for a while.
     fn keep_addresses(&mut self, removed: &Allocation) {
+        self.give_back(removed.device, removed.length_on_device());
+        self.permissions.remove(&removed.address);
+        // Addresses that are reserved stay so.
+        if removed.backing.is_none()
+            && let Some(pages) = removed.mapping.as_ref().and_then(Mapping::device_pages)
+        {
+            pages.free();
+            self.keep(pages);
+        }
+    }
+
+    /// Keeps addresses for a while, so that nothing else gets them.
+    fn keep(&mut self, pages: &Arc<DevicePages>) {
         const KEPT: usize = 1024;
-        *self.used.entry(removed.device).or_default() -= removed.length_on_device();
-        let pages = removed.mapping.as_ref().and_then(Mapping::device_pages);
-        self.freed.extend(pages.inspect(|pages| pages.free()).map(Arc::clone));
+        self.freed.push_back(Arc::clone(pages));
         if self.freed.len() > KEPT {
             self.freed.pop_front();
         }
+    }
+
+    /// Counts bytes that are in use on a device.
+    pub(crate) fn take(&mut self, device: usize, length: usize) {
+        *self.used.entry(device).or_default() += length;
+    }
+
+    /// Counts bytes that are no longer in use on a device.
+    pub(crate) fn give_back(&mut self, device: usize, length: usize) {
+        *self.used.entry(device).or_default() -= length;
     }
 
     /// Removes the allocations of a context.

@@ -19,7 +19,7 @@ use crate::event::Event;
 use crate::fault;
 use crate::finding::{self, Finding};
 use crate::graph::Graph;
-use crate::handle::{ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
+use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::message;
 use crate::operation::Work;
@@ -28,6 +28,7 @@ use crate::race::{Access, Detector, Race};
 use crate::scheduler::{Begun, Executor, OperationId, Ordering, Point, Scheduler};
 use crate::stack::Stack;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::virtual_memory::Backing;
 
 /// A stream, beyond what its order needs.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub(crate) struct State {
     pub(crate) events: HashMap<EventId, Event>,
     /// The memory.
     pub(crate) allocations: Allocations,
+    /// The memory that can be mapped.
+    pub(crate) backings: BTreeMap<BackingId, Backing>,
     /// The pools.
     pub(crate) pools: BTreeMap<PoolId, Pool>,
     /// The captures that have not ended.
@@ -186,6 +189,7 @@ impl Driver {
             streams: BTreeMap::new(),
             events: HashMap::new(),
             allocations: Allocations::new(config.device_memory),
+            backings: BTreeMap::new(),
             pools,
             captures: Captures::new(),
             graphs: BTreeMap::new(),
@@ -269,6 +273,7 @@ impl Driver {
             state.capture(stream, Action::Execute(request))?;
             return Ok(Point::default());
         }
+        state.check_permissions(stream, &request)?;
         self.start_worker(state, stream)?;
         let Request { label, accesses, executor, work } = request;
         let position = state.scheduler.enqueue(stream, wait, executor, work);
@@ -351,6 +356,16 @@ impl Driver {
     ) -> MutexGuard<'a, State> {
         let mut state = self.wait(state, point);
         state.scheduler.tell_host(&point.clock());
+        state
+    }
+
+    /// Waits for the work of all contexts.
+    pub(crate) fn synchronize_all<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let contexts = state.contexts.keys().copied().collect::<Vec<_>>();
+        for context in contexts {
+            let point = state.scheduler.point_of_context(context);
+            state = self.synchronize(state, &point);
+        }
         state
     }
 
@@ -634,8 +649,9 @@ impl State {
         };
         let id = self.allocations.next_id();
         let address = mapping.address() as u64;
+        let (backing, mapping) = (None, Some(mapping));
         let allocation =
-            Allocation { id, kind, device, context, pool, flags, address, length, mapping: Some(mapping) };
+            Allocation { id, kind, device, context, backing, pool, flags, address, length, mapping };
         Ok(self.allocations.insert(allocation))
     }
 
@@ -644,8 +660,13 @@ impl State {
         if let Some(pool) = allocation.pool.and_then(|pool| self.pools.get_mut(&pool)) {
             pool.remove(allocation.length);
         }
+        self.forget_races(allocation.id);
+    }
+
+    /// Notes that no more operations with an allocation are enqueued.
+    pub(crate) fn forget_races(&mut self, allocation: u64) {
         if let Some(races) = &mut self.races {
-            races.forget(allocation.id);
+            races.forget(allocation);
         }
     }
 

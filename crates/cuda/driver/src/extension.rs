@@ -87,7 +87,7 @@ pub unsafe extern "C" fn libnccl_cuda_resolve(
     let resolve = || {
         let part = Driver::get()?.enter().allocations.part(address, length)?;
         let memory = match part {
-            Some(Part { allocation, offset }) => libnccl_cuda_memory {
+            Some(Part { allocation, offset, .. }) => libnccl_cuda_memory {
                 kind: match allocation.kind {
                     Kind::Device => KIND_DEVICE,
                     Kind::Pinned | Kind::Registered => KIND_PINNED,
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn libnccl_cuda_enqueue(
                 writes => Access::new(&part, access.length, writes != ACCESS_READ),
             }));
         }
-        let uses = used.iter().map(|access| Arc::clone(access.allocation())).collect();
+        let uses = used.iter().flat_map(Access::allocations).map(Arc::clone).collect();
         // SAFETY: the caller promises that they may be called.
         let callback = unsafe { Callback::new(run, data, release) };
         let work = Work::Call { callback: Arc::clone(&callback), uses };

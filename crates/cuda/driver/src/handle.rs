@@ -41,6 +41,10 @@ handle! {
     ExecId
 }
 
+/// Memory that can be mapped. Its handle is a number in CUDA too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BackingId(pub(crate) u64);
+
 /// The source of handles: no two are alike, of whatever kind, and none is small.
 #[derive(Debug)]
 pub(crate) struct Handles(u64);

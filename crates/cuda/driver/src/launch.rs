@@ -31,7 +31,7 @@ impl State {
             Action::Record(_) | Action::Wait(_) => None,
         });
         let mut accesses = requests.flat_map(|request| &request.accesses);
-        let is_there = accesses.all(|access| self.allocations.has(access.allocation()));
+        let is_there = accesses.all(|access| access.allocations().all(|one| self.allocations.has(one)));
         is_there.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 }

@@ -42,3 +42,4 @@ mod scheduler_tests;
 mod stack;
 mod sync;
 mod turns;
+mod virtual_memory;

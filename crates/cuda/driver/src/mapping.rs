@@ -2,12 +2,18 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::BorrowedFd;
+use std::fs;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys::CUresult;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
 use rustix::param::page_size;
 
 use crate::error::Result;
@@ -22,12 +28,38 @@ struct Mapped {
 
 impl Mapped {
     fn anonymous(length: usize, protection: ProtFlags) -> Result<Self> {
+        Self::anonymous_near(0, length, protection, MapFlags::PRIVATE)
+    }
+
+    /// Maps memory at an address, or elsewhere if that is in use.
+    fn anonymous_near(
+        address: usize,
+        length: usize,
+        protection: ProtFlags,
+        sharing: MapFlags,
+    ) -> Result<Self> {
+        let near = ptr::without_provenance_mut(address);
         // SAFETY: without a fixed address, no memory in use is mapped over.
-        let mapped = unsafe {
-            mmap_anonymous(ptr::null_mut(), length, protection, MapFlags::PRIVATE | MapFlags::NORESERVE)
-        };
+        let mapped = unsafe { mmap_anonymous(near, length, protection, sharing | MapFlags::NORESERVE) };
         let mapped = mapped.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(Self { address: mapped.expose_provenance(), length })
+    }
+
+    /// Maps addresses without access that begin at a multiple of `alignment`, a power of two.
+    fn aligned(near: usize, length: usize, alignment: usize) -> Result<Self> {
+        let none = |near, length| Self::anonymous_near(near, length, ProtFlags::empty(), MapFlags::PRIVATE);
+        let mapped = none(near, length)?;
+        if mapped.address.is_multiple_of(alignment) {
+            return Ok(mapped);
+        }
+        drop(mapped);
+        let room = length.checked_add(alignment).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let whole = ManuallyDrop::new(none(0, room)?);
+        let address = whole.address.next_multiple_of(alignment);
+        let before = address - whole.address;
+        drop(Self { address: whole.address, length: before });
+        drop(Self { address: address + length, length: room - before - length });
+        Ok(Self { address, length })
     }
 
     fn file(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
@@ -138,6 +170,130 @@ impl DevicePages {
     /// Notes that their memory is freed.
     pub(crate) fn free(&self) {
         self.listed.get().inspect(|listed| listed.free());
+    }
+}
+
+/// The bytes of memory that has no address for programs, and can get any number of them.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    bytes: Mapped,
+    /// The file by which other processes can have it.
+    file: Option<OwnedFd>,
+}
+
+impl Physical {
+    /// The start of the name of a file of device memory; the number of the device follows.
+    const NAME: &str = "libnccl-cuda device ";
+
+    /// Creates memory of a device, in a file if other processes are to have it.
+    pub(crate) fn new(device: usize, length: usize, is_shared: bool) -> Result<Self> {
+        let file = if is_shared { Self::file(device, length)? } else { None };
+        let bytes = match &file {
+            Some(file) => Mapped::file(file.as_fd(), length)?,
+            None => Mapped::anonymous_near(0, length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?,
+        };
+        Ok(Self { bytes, file })
+    }
+
+    /// Creates a file, unless half of the file descriptors are in use: the program needs some for itself.
+    fn file(device: usize, length: usize) -> Result<Option<OwnedFd>> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let Ok(file) = memfd_create(format!("{}{device}", Self::NAME), flags) else { return Ok(None) };
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a variable that can be written.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        if u64::from(file.as_raw_fd().unsigned_abs()) >= limit.rlim_cur / 2 {
+            return Ok(None);
+        }
+        // Nobody can take pages away from under another.
+        let sealed = ftruncate(&file, length as u64)
+            .and_then(|()| fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
+        sealed.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        Ok(Some(file))
+    }
+
+    /// Takes the memory in a file that this library made, in whatever process; returns its device and its length with it.
+    pub(crate) fn of_file(file: BorrowedFd<'_>) -> Result<(Self, usize, usize)> {
+        let find = || {
+            let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+            let name = name.to_str()?.strip_prefix("/memfd:")?.strip_prefix(Self::NAME)?;
+            let device = name.strip_suffix(" (deleted)")?.parse().ok()?;
+            let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+            let length = usize::try_from(fstat(file).ok()?.st_size).ok()?;
+            (is_sealed && length > 0).then_some((device, length))
+        };
+        let (device, length) = find().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let file = file.try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let bytes = Mapped::file(file.as_fd(), length)?;
+        Ok((Self { bytes, file: Some(file) }, device, length))
+    }
+
+    /// Returns a new descriptor of its file, or nothing if it has none.
+    pub(crate) fn share(&self) -> Result<Option<OwnedFd>> {
+        let share = |file: &OwnedFd| file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        self.file.as_ref().map(share).transpose()
+    }
+}
+
+/// Addresses that a program has reserved, and as many others at which this process uses what is mapped there: what is side
+/// by side for the program is so for the operations too.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    addresses: Arc<DevicePages>,
+    aliases: Arc<Mapped>,
+}
+
+impl Reservation {
+    /// Reserves addresses that begin at a multiple of a power of two, at a certain one if they are free there.
+    pub(crate) fn new(near: usize, length: usize, alignment: usize) -> Result<Self> {
+        let length = Mapping::round_up(length)?;
+        let pages = Pages::all(Mapped::aligned(near, length, alignment)?);
+        let aliases = Arc::new(Mapped::anonymous(length, ProtFlags::empty())?);
+        Ok(Self { addresses: Arc::new(DevicePages { pages, listed: OnceLock::new() }), aliases })
+    }
+
+    /// The addresses.
+    pub(crate) fn range(&self) -> Range<u64> {
+        let Pages { address, length, .. } = self.addresses.pages;
+        address as u64..(address + length) as u64
+    }
+
+    /// The pages of the addresses.
+    pub(crate) fn pages(&self) -> &Arc<DevicePages> {
+        &self.addresses
+    }
+
+    /// Maps the first bytes of memory at an offset, where nothing is mapped.
+    pub(crate) fn map(&self, offset: usize, length: usize, memory: &Physical) -> Result<Mapping> {
+        let part = |mapped: &Arc<Mapped>| Pages {
+            address: mapped.address + offset,
+            length,
+            mapped: Arc::clone(mapped),
+        };
+        let (bytes, pages) = (part(&self.aliases), part(&self.addresses.pages.mapped));
+        let pointer = ptr::with_exposed_provenance_mut;
+        // Of length 0, so that it stays where it is as well.
+        // SAFETY: both are mappings of this library, and nothing uses the pages of the reservation.
+        let mapped = unsafe {
+            mremap_fixed(
+                pointer(memory.bytes.address),
+                0,
+                length,
+                MremapFlags::MAYMOVE,
+                pointer(bytes.address),
+            )
+        };
+        mapped.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        Ok(Mapping { bytes, device: Some(Arc::new(DevicePages { pages, listed: OnceLock::new() })) })
+    }
+
+    /// Takes away what is mapped at an offset, which nothing uses.
+    pub(crate) fn unmap(&self, offset: usize, length: usize) -> Result<()> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let place = ptr::with_exposed_provenance_mut(self.aliases.address + offset);
+        // SAFETY: pages of the reservation, and the caller says that nothing uses them.
+        let unmapped = unsafe { mmap_anonymous(place, length, ProtFlags::empty(), flags) };
+        unmapped.map(|_| ()).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
 

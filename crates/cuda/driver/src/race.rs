@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ pub(crate) struct Access {
     writes: bool,
     /// True if a peer can know that the access is over before its operation ends.
     is_known_to_peers: bool,
+    /// What is mapped behind the allocation, as far as the bytes go on there.
+    following: Vec<Arc<Allocation>>,
 }
 
 impl Access {
@@ -41,7 +44,8 @@ impl Access {
         let rows = if is_dense { Rows { width: rows.width * rows.height, height: 1 } } else { rows };
         let bytes = Bytes { start: part.offset, rows, pitch };
         // Peers have what an operation reads.
-        Self { allocation: Arc::clone(&part.allocation), bytes, writes, is_known_to_peers: !writes }
+        let (allocation, following) = (Arc::clone(&part.allocation), part.following.clone());
+        Self { allocation, bytes, writes, is_known_to_peers: !writes, following }
     }
 
     /// Creates a write that a peer is told about.
@@ -49,9 +53,27 @@ impl Access {
         Self { is_known_to_peers: true, ..Self::new(part, length, true) }
     }
 
-    /// The allocation, which has to live as long as the operation.
-    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
-        &self.allocation
+    /// The allocations, which have to live as long as the operation.
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = &Arc<Allocation>> {
+        iter::once(&self.allocation).chain(&self.following)
+    }
+
+    /// Returns whether it is a write.
+    pub(crate) fn writes(&self) -> bool {
+        self.writes
+    }
+
+    /// Makes an access of each allocation: the same memory may be mapped elsewhere too, beside other memory.
+    fn split(mut self) -> impl Iterator<Item = Self> {
+        let following = std::mem::take(&mut self.following);
+        let first = self.allocation.address;
+        let others = following.into_iter().map(|allocation| {
+            let bytes = self.bytes.from((allocation.address - first) as usize);
+            let access = |bytes| Self { allocation: Arc::clone(&allocation), bytes, ..self.clone() };
+            bytes.map(access)
+        });
+        let others: Vec<_> = others.flatten().collect();
+        iter::once(self).chain(others)
     }
 }
 
@@ -79,13 +101,31 @@ impl Bytes {
         start..start + self.rows.width
     }
 
-    /// Returns whether one of the rows has one of the bytes.
-    fn touches(&self, bytes: &Range<usize>) -> bool {
-        // The first row that ends behind the first of the bytes.
-        let row = match bytes.start.checked_sub(self.start + self.rows.width) {
+    /// The bytes from an offset on, which is where the result counts from: the rest of a row, and the rows behind it.
+    fn from(&self, offset: usize) -> [Self; 2] {
+        let row = self.first_row_behind(offset).min(self.rows.height);
+        let is_cut = row < self.rows.height && self.row(row).start < offset;
+        let rest = if is_cut { self.row(row).end - offset } else { 0 };
+        let whole = row + usize::from(is_cut);
+        let rows = Rows { width: self.rows.width, height: self.rows.height - whole };
+        let start = (self.start + self.pitch * whole).saturating_sub(offset);
+        [
+            Self { start: 0, rows: Rows { width: rest, height: 1 }, pitch: rest },
+            Self { start, rows, pitch: self.pitch },
+        ]
+    }
+
+    /// The first row that ends behind an offset; it may be behind the last.
+    fn first_row_behind(&self, offset: usize) -> usize {
+        match offset.checked_sub(self.start + self.rows.width) {
             Some(distance) => distance.checked_div(self.pitch).map_or(0, |rows| rows + 1),
             None => 0,
-        };
+        }
+    }
+
+    /// Returns whether one of the rows has one of the bytes.
+    fn touches(&self, bytes: &Range<usize>) -> bool {
+        let row = self.first_row_behind(bytes.start);
         row < self.rows.height && self.row(row).start < bytes.end && bytes.start < self.row(row).end
     }
 
@@ -286,9 +326,10 @@ impl Detector {
         call: u64,
         label: Cow<'static, str>,
         stack: Option<Arc<Stack>>,
-        mut accesses: Vec<Access>,
+        accesses: Vec<Access>,
     ) {
-        accesses.retain(|access| !access.bytes.is_empty());
+        let parts = accesses.into_iter().flat_map(Access::split);
+        let accesses = parts.filter(|access| !access.bytes.is_empty()).collect::<Vec<_>>();
         if accesses.is_empty() {
             return;
         }

@@ -30,6 +30,7 @@ impl Bench {
             kind: Kind::Device,
             device: 0,
             context: CONTEXT,
+            backing: None,
             pool: None,
             flags: 0,
             address: 0x1000,
@@ -65,11 +66,11 @@ impl Bench {
     }
 
     fn access(&self, offset: usize, length: usize, writes: bool) -> Access {
-        Access::new(&Part { allocation: Arc::clone(&self.allocation), offset }, length, writes)
+        Access::new(&Part::of(&self.allocation, offset), length, writes)
     }
 
     fn rows(&self, offset: usize, rows: Rows, pitch: usize) -> Access {
-        Access::of_rows(&Part { allocation: Arc::clone(&self.allocation), offset }, rows, pitch, true)
+        Access::of_rows(&Part::of(&self.allocation, offset), rows, pitch, true)
     }
 
     fn write(&mut self, stream: StreamId, offset: usize, length: usize) -> Vec<Race> {

@@ -167,6 +167,7 @@ programs! {
     failures: "failures.c", Cuda12;
     graphs: "graphs.c", Cuda12;
     graphs_of_cuda_13: "graphs.c", Cuda13;
+    mapped_memory: "mapped_memory.c", Cuda12;
     nccl_first: "nccl_first.c", Cuda12;
     nccl_first_of_cuda_13: "nccl_first.c", Cuda13;
     one_process: "one_process.c", Cuda12;

@@ -105,8 +105,9 @@ unsafe extern "C" fn cuMemAllocHost_v2(out: *mut *mut c_void, length: usize) -> 
     unsafe { cuMemHostAlloc(out, length, 0) }
 }
 
+/// All of an allocation.
 fn whole(allocation: &Arc<Allocation>) -> Part {
-    Part { allocation: Arc::clone(allocation), offset: 0 }
+    Part::of(allocation, 0)
 }
 
 #[unsafe(no_mangle)]
@@ -119,7 +120,8 @@ extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
         }
         let allocation = state.allocations.at(address).map(Arc::clone);
         let is_freed_so = |kind| matches!(kind, Kind::Device | Kind::Managed);
-        let allocation = allocation.filter(|allocation| is_freed_so(allocation.kind));
+        let allocation =
+            allocation.filter(|allocation| is_freed_so(allocation.kind) && allocation.backing.is_none());
         let Some(allocation) = allocation else {
             return state.check_current().and(Err(CUresult::CUDA_ERROR_INVALID_VALUE));
         };
@@ -152,11 +154,7 @@ fn free_host(function: &'static str, pointer: *mut c_void, kind: Kind, error: CU
     state.check_may_wait()?;
     state.check_host(driver.config, function, &whole(&allocation), allocation.length);
     // The program may use the memory for something else from now on, so that nothing else may still use it.
-    let contexts = state.contexts.keys().copied().collect::<Vec<_>>();
-    for context in contexts {
-        let point = state.scheduler.point_of_context(context);
-        state = driver.synchronize(state, &point);
-    }
+    state = driver.synchronize_all(state);
     let freed = state.allocations.remove(address).ok_or(error)?;
     state.forget_allocation(&freed);
     state.check_current()
@@ -198,6 +196,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c
             kind: Kind::Registered,
             device,
             context,
+            backing: None,
             pool: None,
             flags,
             address,

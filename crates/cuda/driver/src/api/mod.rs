@@ -2,6 +2,14 @@
 
 #![allow(unsafe_code)]
 
+/// Reads a number that CUDA declares as an enumeration: the program may have stored another.
+macro_rules! number {
+    ($place:expr) => {
+        // SAFETY: the caller's contract: it can be read; an enumeration is as large as the number.
+        unsafe { (&raw const $place).cast::<c_uint>().read() }
+    };
+}
+
 mod context;
 mod copy;
 mod device;
@@ -15,6 +23,7 @@ mod pool;
 mod procedures;
 mod stream;
 mod unsupported;
+mod virtual_memory;
 
 use std::thread;
 

@@ -6,8 +6,10 @@ use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute as Attr
 
 use super::{answer, put};
 use crate::allocation::{Allocation, Kind};
-use crate::driver::Driver;
+use crate::context::Current;
+use crate::driver::{Driver, State};
 use crate::error::Result;
+use crate::virtual_memory::READ_WRITE;
 
 /// The value of an attribute, with the type that it has in C.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +38,7 @@ impl Value {
 }
 
 /// The attribute of memory that CUDA knows.
-fn attribute(code: c_uint, allocation: &Allocation, address: CUdeviceptr) -> Result<Value> {
+fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUdeviceptr) -> Result<Value> {
     let is_host = matches!(allocation.kind, Kind::Pinned | Kind::Registered);
     let is_device = allocation.kind == Kind::Device;
     let memory = if is_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
@@ -63,9 +65,16 @@ fn attribute(code: c_uint, allocation: &Allocation, address: CUdeviceptr) -> Res
             Value::Long(allocation.length as u64)
         }
         c if c == Attribute::CU_POINTER_ATTRIBUTE_MAPPED as c_uint => Value::Bool(true),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as c_uint => Value::Long(0),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as c_uint => {
+            Value::Long(if allocation.backing.is_some() { allocation.flags.into() } else { 0 })
+        }
         c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint => Value::Bool(false),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => Value::Int(3),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => {
+            let device = Current::get()?.and_then(|context| state.contexts.get(&context));
+            let device = device.map_or(allocation.device, |context| context.device);
+            let is_mapped = allocation.backing.is_some();
+            Value::Int(if is_mapped { state.permission(allocation, device) } else { READ_WRITE } as c_int)
+        }
         c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint => {
             Value::Long(allocation.pool.map_or(0, |pool| pool.0))
         }
@@ -80,7 +89,7 @@ unsafe extern "C" fn cuPointerGetAttribute(out: *mut c_void, code: c_uint, addre
         let state = Driver::get()?.enter();
         let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: CUDA's contract: valid for a write of the attribute's type.
-        unsafe { attribute(code, allocation, address)?.put(out) }
+        unsafe { attribute(code, &state, allocation, address)?.put(out) }
     };
     answer(get())
 }
@@ -103,7 +112,7 @@ unsafe extern "C" fn cuPointerGetAttributes(
             let (code, out) = unsafe { (codes.add(index).read(), outs.add(index).read()) };
             // Memory that CUDA does not know, and attributes that memory does not have, are zero, of the same size.
             let value = match allocation {
-                Some(allocation) => attribute(code, allocation, address).unwrap_or(zero(code)?),
+                Some(allocation) => attribute(code, &state, allocation, address).unwrap_or(zero(code)?),
                 None => zero(code)?,
             };
             // SAFETY: CUDA's contract: valid for a write of the attribute's type.

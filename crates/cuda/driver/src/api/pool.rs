@@ -18,14 +18,6 @@ fn find(state: &mut State, pool: CUmemoryPool) -> Result<(PoolId, &mut Pool)> {
     state.pools.get_mut(&id).map(|pool| (id, pool)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Reads a number that CUDA declares as an enumeration: the program may have stored another.
-macro_rules! number {
-    ($place:expr) => {
-        // SAFETY: the caller's contract: it can be read; an enumeration is as large as the number.
-        unsafe { (&raw const $place).cast::<c_uint>().read() }
-    };
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> CUresult {
     let create = || {

@@ -10,6 +10,7 @@ mod process;
 mod races;
 mod random;
 mod streams;
+mod virtual_memory;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,8 @@ const TESTS: &[&[process::Test]] = &[
     races::PLANTED,
     races::FAILING,
     races::UNWATCHED,
+    virtual_memory::TESTS,
+    virtual_memory::PLANTED,
 ];
 
 fn main() -> ExitCode {

@@ -1,0 +1,351 @@
+//! Reserved addresses, and memory that is mapped there.
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, IntoRawFd};
+
+use cudarc::driver::sys::{
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUresult,
+};
+use rustix::param::page_size;
+
+use super::{answer, put, unsupported};
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::handle::BackingId;
+use crate::mapping::{Physical, Reservation};
+use crate::virtual_memory::{GRANULARITY, READ_WRITE};
+
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// The kinds of handles for other processes: none, and a file descriptor.
+const NONE: c_uint = 0;
+const FILE_DESCRIPTOR: c_uint = 1;
+const ALL_HANDLE_TYPES: c_uint = 15;
+
+/// Returns the device of a location.
+///
+/// # Safety
+///
+/// `location` can be read.
+unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<usize> {
+    const DEVICE: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
+    const LAST: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as c_uint;
+    match number!((*location).type_) {
+        // SAFETY: the caller promises that it can be read.
+        DEVICE => driver.device(unsafe { (&raw const (*location).id).read() }),
+        kind if kind > DEVICE && kind <= LAST => {
+            unsupported::say("host memory that is mapped at reserved addresses");
+            Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+        }
+        _ => Err(INVALID),
+    }
+}
+
+/// Returns the device and the handle types of properties.
+///
+/// # Safety
+///
+/// `properties` is null, which is an error, or can be read.
+unsafe fn read(driver: &Driver, properties: *const CUmemAllocationProp) -> Result<(usize, c_uint)> {
+    const PINNED: c_uint = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint;
+    if properties.is_null() || number!((*properties).type_) != PINNED {
+        return Err(INVALID);
+    }
+    let handle_types = number!((*properties).requestedHandleTypes);
+    // SAFETY: the caller promises that it can be read.
+    let device = unsafe { device_of(driver, &raw const (*properties).location)? };
+    match handle_types {
+        NONE | FILE_DESCRIPTOR => Ok((device, handle_types)),
+        _ if handle_types > ALL_HANDLE_TYPES => Err(INVALID),
+        // Programs try others, and then make do with a file descriptor.
+        _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+    }
+}
+
+/// Checks a range of addresses of which memory is mapped.
+fn check_range(address: CUdeviceptr, length: usize) -> Result<()> {
+    let is_whole = length > 0 && length.is_multiple_of(GRANULARITY);
+    (is_whole && address.is_multiple_of(GRANULARITY as u64)).then_some(()).ok_or(INVALID)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetAllocationGranularity(
+    out: *mut usize,
+    properties: *const CUmemAllocationProp,
+    option: c_uint,
+) -> CUresult {
+    const RECOMMENDED: c_uint = 1;
+    let get = || {
+        // SAFETY: CUDA's contract: the properties can be read.
+        unsafe { read(Driver::get()?, properties)? };
+        if option > RECOMMENDED {
+            return Err(INVALID);
+        }
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, GRANULARITY) }
+    };
+    answer(get())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAddressReserve(
+    out: *mut CUdeviceptr,
+    length: usize,
+    alignment: usize,
+    near: CUdeviceptr,
+    flags: c_ulonglong,
+) -> CUresult {
+    let reserve = || {
+        let mut state = Driver::get()?.enter();
+        let are_pages =
+            length > 0 && length.is_multiple_of(page_size()) && near.is_multiple_of(page_size() as u64);
+        let is_power = alignment == 0 || alignment.is_power_of_two();
+        if out.is_null() || !are_pages || !is_power || flags != 0 {
+            return Err(INVALID);
+        }
+        let reservation = Reservation::new(near as usize, length, alignment.max(GRANULARITY))?;
+        let address = reservation.range().start;
+        state.allocations.reservations.insert(address, reservation);
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, address) }
+    };
+    answer(reserve())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAddressFree(address: CUdeviceptr, length: usize) -> CUresult {
+    let free = || {
+        let mut state = Driver::get()?.enter();
+        let reservation = state.allocations.reservations.get(&address).ok_or(INVALID)?;
+        let range = reservation.range();
+        if range.end - range.start != length as u64 || state.allocations.overlaps(address, length) {
+            return Err(INVALID);
+        }
+        state.allocations.free_reservation(address);
+        Ok(())
+    };
+    answer(free())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemCreate(
+    out: *mut c_ulonglong,
+    length: usize,
+    properties: *const CUmemAllocationProp,
+    flags: c_ulonglong,
+) -> CUresult {
+    let create = || {
+        let driver = Driver::get()?;
+        // SAFETY: CUDA's contract: the properties can be read.
+        let (device, handle_types) = unsafe { read(driver, properties)? };
+        if out.is_null() || flags != 0 || length == 0 || !length.is_multiple_of(GRANULARITY) {
+            return Err(INVALID);
+        }
+        let mut state = driver.enter();
+        state.allocations.check_room(device, length)?;
+        let physical = Physical::new(device, length, handle_types == FILE_DESCRIPTOR)?;
+        let id = state.add_backing(device, length, handle_types, physical, true);
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, id.0) }
+    };
+    answer(create())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemRelease(handle: c_ulonglong) -> CUresult {
+    answer(Driver::get().and_then(|driver| driver.enter().release_backing(BackingId(handle))))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemRetainAllocationHandle(out: *mut c_ulonglong, address: *mut c_void) -> CUresult {
+    let retain = || {
+        let mut state = Driver::get()?.enter();
+        if out.is_null() {
+            return Err(INVALID);
+        }
+        let id = state.retain_backing(address.addr() as u64)?;
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, id.0) }
+    };
+    answer(retain())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
+    out: *mut CUmemAllocationProp,
+    handle: c_ulonglong,
+) -> CUresult {
+    let get = || {
+        let mut state = Driver::get()?.enter();
+        let backing = state.backing(BackingId(handle))?;
+        if out.is_null() {
+            return Err(INVALID);
+        }
+        let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
+        let place = properties.as_mut_ptr();
+        // SAFETY: it is a variable; the numbers are values of the enumerations, of which all have the size.
+        unsafe {
+            (&raw mut (*place).type_).write(CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED);
+            (&raw mut (*place).requestedHandleTypes).cast::<c_uint>().write(backing.handle_types);
+            (&raw mut (*place).location.type_).write(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE);
+            (&raw mut (*place).location.id).write(backing.device as c_int);
+        }
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { out.cast::<MaybeUninit<CUmemAllocationProp>>().write(properties) };
+        Ok(())
+    };
+    answer(get())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemMap(
+    address: CUdeviceptr,
+    length: usize,
+    offset: usize,
+    handle: c_ulonglong,
+    flags: c_ulonglong,
+) -> CUresult {
+    let map = || {
+        let mut state = Driver::get()?.enter();
+        check_range(address, length)?;
+        if offset != 0 || flags != 0 {
+            return Err(INVALID);
+        }
+        state.map(address, length, BackingId(handle))
+    };
+    answer(map())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemUnmap(address: CUdeviceptr, length: usize) -> CUresult {
+    let unmap = || {
+        let driver = Driver::get()?;
+        let state = driver.enter();
+        check_range(address, length)?;
+        driver.unmap(state, address, length)
+    };
+    answer(unmap())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemSetAccess(
+    address: CUdeviceptr,
+    length: usize,
+    descriptions: *const CUmemAccessDesc,
+    count: usize,
+) -> CUresult {
+    const NO_ACCESS: c_uint = 0;
+    const READ: c_uint = 1;
+    let set = || {
+        let driver = Driver::get()?;
+        let mut state = driver.enter();
+        check_range(address, length)?;
+        if descriptions.is_null() || count == 0 {
+            return Err(INVALID);
+        }
+        let mut permissions = Vec::new();
+        for index in 0..count {
+            // SAFETY: CUDA's contract: `count` descriptions can be read.
+            let (device, description) = unsafe {
+                let description = descriptions.add(index);
+                (device_of(driver, &raw const (*description).location)?, description)
+            };
+            let permission = number!((*description).flags);
+            if !matches!(permission, NO_ACCESS | READ | READ_WRITE) {
+                return Err(INVALID);
+            }
+            permissions.push((device, permission));
+        }
+        for mapped in state.allocations.mapped(address, length)? {
+            state
+                .allocations
+                .permissions
+                .entry(mapped.address)
+                .or_default()
+                .extend(permissions.iter().copied());
+        }
+        Ok(())
+    };
+    answer(set())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetAccess(
+    out: *mut c_ulonglong,
+    location: *const CUmemLocation,
+    address: CUdeviceptr,
+) -> CUresult {
+    let get = || {
+        let driver = Driver::get()?;
+        let state = driver.enter();
+        if location.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: CUDA's contract: the location can be read.
+        let device = unsafe { device_of(driver, location)? };
+        let mapped = state.allocations.containing(address).filter(|mapped| mapped.backing.is_some());
+        let permission = state.permission(mapped.ok_or(INVALID)?, device);
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, c_ulonglong::from(permission)) }
+    };
+    answer(get())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemExportToShareableHandle(
+    out: *mut c_void,
+    handle: c_ulonglong,
+    handle_type: c_uint,
+    flags: c_ulonglong,
+) -> CUresult {
+    let export = || {
+        let mut state = Driver::get()?.enter();
+        let backing = state.backing(BackingId(handle))?;
+        // It has to have been asked for when the memory was made.
+        if out.is_null() || flags != 0 || handle_type == NONE || handle_type != backing.handle_types {
+            return Err(INVALID);
+        }
+        let Some(file) = backing.physical.share()? else {
+            unsupported::say(
+                "exports of memory that was made while half of the file descriptors were in use (ulimit -n)",
+            );
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        };
+        // SAFETY: CUDA's contract: valid for the write of a file descriptor, which is the program's from now on.
+        unsafe { put(out.cast::<c_int>(), file.into_raw_fd()) }
+    };
+    answer(export())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemImportFromShareableHandle(
+    out: *mut c_ulonglong,
+    handle: *mut c_void,
+    handle_type: c_uint,
+) -> CUresult {
+    let import = || {
+        let driver = Driver::get()?;
+        let mut state = driver.enter();
+        if out.is_null() || handle_type == NONE || handle_type > ALL_HANDLE_TYPES {
+            return Err(INVALID);
+        }
+        if handle_type != FILE_DESCRIPTOR {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let file = c_int::try_from(handle.addr()).ok().filter(|&file| is_open(file)).ok_or(INVALID)?;
+        // SAFETY: it is open, and by CUDA's contract stays so until this returns.
+        let (physical, device, length) = Physical::of_file(unsafe { BorrowedFd::borrow_raw(file) })?;
+        driver.device(c_int::try_from(device).map_err(|_| INVALID)?)?;
+        let id = state.add_backing(device, length, handle_type, physical, false);
+        // SAFETY: CUDA's contract: valid for a write.
+        unsafe { put(out, id.0) }
+    };
+    answer(import())
+}
+
+fn is_open(file: c_int) -> bool {
+    // SAFETY: any number may be asked about.
+    unsafe { libc::fcntl(file, libc::F_GETFD) >= 0 }
+}
