@@ -31,9 +31,9 @@ pub(crate) struct Library {
     pub(crate) device_functions: DeviceFunctions,
     pub(crate) backend: Backend,
     pub(crate) version: Version,
-    /// Asked for when it is first needed: the CPU implementation has device memory if CUDA was loaded before, and a
-    /// program may load CUDA after NCCL.
-    memory_space: OnceLock<MemorySpace>,
+    /// Set once it is device memory, for good: the CPU implementation has that from when CUDA is loaded, and a program may
+    /// load CUDA after NCCL.
+    has_device_memory: OnceLock<()>,
     /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which tell implementations apart:
     /// one file may have been opened twice, or linked and opened.
     own: [usize; 2],
@@ -129,17 +129,23 @@ impl Library {
             device_functions,
             backend,
             version,
-            memory_space: OnceLock::new(),
+            has_device_memory: OnceLock::new(),
             refuses_null,
             replaced_error: Mutex::default(),
         }))
     }
 
-    /// Returns the memory space of buffers.
-    #[inline]
+    /// Returns the memory space of buffers of communicators that are used from now on.
     pub(crate) fn memory_space(&self) -> MemorySpace {
+        if self.has_device_memory.get().is_some() {
+            return MemorySpace::Device;
+        }
         // SAFETY: the functions are NCCL's, as the caller of `new` guaranteed.
-        *self.memory_space.get_or_init(|| unsafe { memory_space(&self.functions) })
+        let memory_space = unsafe { memory_space(&self.functions) };
+        if memory_space == MemorySpace::Device {
+            self.has_device_memory.get_or_init(|| ());
+        }
+        memory_space
     }
 
     /// Returns the function, or the error that names the first release that has it.

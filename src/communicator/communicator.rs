@@ -309,7 +309,7 @@ impl Communicator {
     /// Returns the memory space that buffers must be in.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
-        self.shared.memory_space
+        self.shared.memory_space()
     }
 
     /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,

@@ -284,7 +284,7 @@ struct Place {
 
 impl Place {
     fn new(slot: OutParam<sys::ncclComm>, communicator: &Shared) -> Self {
-        Self { slot, is_unused: communicator.memory_space == MemorySpace::Host }
+        Self { slot, is_unused: communicator.known_memory_space() == MemorySpace::Host }
     }
 }
 
@@ -359,7 +359,7 @@ impl Drop for Split {
                 child.end_call();
             }
         }
-        if self.is_complete || parent.memory_space == MemorySpace::Host {
+        if self.is_complete || parent.known_memory_space() == MemorySpace::Host {
             // SAFETY: the last use. NCCL does not write it any more: parent and child are complete, or, on host memory, the
             // call has ended or is aborted.
             unsafe { self.child.out.free() };

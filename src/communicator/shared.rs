@@ -43,8 +43,9 @@ pub(crate) struct Shared {
     /// Live until [`State`] is ended.
     pub(crate) raw: sys::ncclComm_t,
     pub(crate) state: State,
-    /// The library's, at hand for each call.
-    pub(crate) memory_space: MemorySpace,
+    /// The library's, at hand for each call. Device memory from the start; the first call that needs to know decides for
+    /// host memory, as the program may load CUDA before.
+    memory_space: OnceLock<MemorySpace>,
     pub(crate) origin: Origin,
     /// The number of children so far, which is the same on all ranks.
     children: AtomicU64,
@@ -69,8 +70,12 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     pub(crate) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, origin: Origin) -> Arc<Self> {
-        let (memory_space, library) = (library.memory_space(), Arc::clone(library));
+        let library = Arc::clone(library);
         let [is_ending, is_freed, is_finalized] = [(); 3].map(|()| AtomicBool::new(false));
+        let memory_space = match library.memory_space() {
+            MemorySpace::Device => OnceLock::from(MemorySpace::Device),
+            MemorySpace::Host => OnceLock::new(),
+        };
         Arc::new(Self {
             library,
             raw,
@@ -85,6 +90,17 @@ impl Shared {
             is_freed,
             is_finalized,
         })
+    }
+
+    /// Returns the memory space of buffers. The first call decides.
+    #[inline]
+    pub(crate) fn memory_space(&self) -> MemorySpace {
+        *self.memory_space.get_or_init(|| self.library.memory_space())
+    }
+
+    /// Returns the memory space of buffers so far.
+    pub(crate) fn known_memory_space(&self) -> MemorySpace {
+        self.memory_space.get().copied().unwrap_or(MemorySpace::Host)
     }
 
     /// Creates the state of a communicator that other code owns.
@@ -114,7 +130,7 @@ impl Shared {
     pub(crate) fn membership(&self, size: usize, rank: usize) -> &Membership {
         self.membership.get_or_init(|| {
             let Origin { name, id, parent, .. } = &self.origin;
-            let mut membership = Membership::new(rank, size, self.memory_space, self.library.version);
+            let mut membership = Membership::new(rank, size, self.known_memory_space(), self.library.version);
             (membership.id, membership.parent) = (*id, *parent);
             membership.name = name.as_ref().map(|name| name.to_string_lossy().into_owned());
             membership
@@ -320,7 +336,7 @@ impl Shared {
     }
 
     fn set_freed(&self) {
-        self.is_freed.store(self.memory_space == MemorySpace::Host, Release);
+        self.is_freed.store(self.known_memory_space() == MemorySpace::Host, Release);
     }
 
     /// Runs `end`, which ends communicators of one library; with a limit, as [`Ending`] says.
@@ -331,7 +347,9 @@ impl Shared {
         end: impl Fn(&[Arc<Self>]) -> Result<()> + Copy + Send + 'static,
     ) -> Result<()> {
         all.retain(|shared| !shared.is_borrowed);
-        match limit.filter(|_| all.first().is_some_and(|shared| shared.memory_space == MemorySpace::Device)) {
+        match limit
+            .filter(|_| all.first().is_some_and(|shared| shared.known_memory_space() == MemorySpace::Device))
+        {
             Some(limit) => {
                 let mut ending = Ending::start(call, all, CudaContext::current(), end);
                 ending.wait(limit).unwrap_or_else(|| Err(ending.timeout_error()))
@@ -373,7 +391,7 @@ impl Ending {
         end: impl Fn(&[Arc<Shared>]) -> Result<()> + Copy + Send + 'static,
     ) -> Self {
         let start = Instant::now();
-        let work = if all.first().is_some_and(|shared| shared.memory_space == MemorySpace::Device) {
+        let work = if all.first().is_some_and(|shared| shared.known_memory_space() == MemorySpace::Device) {
             let kept = all.clone();
             EndingWork::Running(HelperThread::start(move || {
                 context.into_iter().for_each(CudaContext::make_current);

@@ -32,15 +32,16 @@ fn init_all_with_initializes_ranks_in_a_group_and_waits() {
     let fake = FakeNccl::new();
     fake.set_host_memory(true);
     let nccl = fake.nccl();
-    // Asked when it is first needed.
     assert_eq!(nccl.memory_space(), MemorySpace::Host);
-    fake.take_log();
     fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([IN_PROGRESS], SUCCESS);
     let comms = nccl.init_all_with(&[7, 3], &timed()).unwrap();
     assert_eq!(comms.iter().map(Communicator::device).collect::<Vec<_>>(), [7, 3]);
     let names = |fake: &FakeNccl| -> Vec<_> {
-        fake.take_log().iter().map(|call| call.split('(').next().unwrap_or_default().to_string()).collect()
+        let log = fake.take_log();
+        let names = log.iter().map(|call| call.split('(').next().unwrap_or_default().to_string());
+        // The memory space is asked for again and again: the program may load CUDA.
+        names.filter(|name| name != "ncclParamGetParameter").collect()
     };
     let start = ["ncclGetUniqueId", "ncclGroupStart", "ncclCommInitRankConfig", "ncclCommInitRankConfig"];
     let log = names(&fake);

@@ -5,13 +5,14 @@
 mod cuda_crate;
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cuda_crate::{Cases, CudaCrate, LENGTH, assert_other_device, cases, run_ranks, run_unchecked};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use libnccl::{
-    AnyBuffer, DataType, DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, Nccl, ReduceOp, StreamRef,
+    AnyBuffer, Communicator, DataType, DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, MemorySpace,
+    Nccl, ReduceOp, StreamRef,
 };
 
 enum Cudarc {}
@@ -51,8 +52,16 @@ impl CudaCrate for Cudarc {
     }
 }
 
+/// Communicators from before the process loads CUDA.
+static EARLY: Mutex<Vec<Communicator>> = Mutex::new(Vec::new());
+
 fn main() -> ExitCode {
+    if let Some(code) = cuda_crate::run_with_libraries() {
+        return code;
+    }
+    *EARLY.lock().unwrap() = Nccl::load().unwrap().init_all(&[0, 1]).unwrap();
     let own: Cases = cases![
+        communicators_from_before_cuda_is_loaded_work_on_devices,
         slice_reused_on_its_own_stream_after_the_call_is_summed,
         views_are_sent_and_received,
         views_of_bytes_are_aligned,
@@ -65,6 +74,22 @@ fn main() -> ExitCode {
         views_without_guards_are_a_race,
     ];
     cuda_crate::main::<Cudarc>(own)
+}
+
+fn communicators_from_before_cuda_is_loaded_work_on_devices() {
+    let communicators = std::mem::take(&mut *EARLY.lock().unwrap());
+    std::thread::scope(|scope| {
+        for comm in communicators {
+            scope.spawn(move || {
+                let stream = CudaContext::new(comm.rank()).unwrap().new_stream().unwrap();
+                let mut buffer = stream.clone_htod(&[comm.rank() as f32 + 1.0; 10]).unwrap();
+                comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+                assert_eq!(stream.clone_dtoh(&buffer).unwrap(), [3.0; 10]);
+                assert_eq!(comm.memory_space(), MemorySpace::Device);
+                comm.destroy().unwrap();
+            });
+        }
+    });
 }
 
 fn slice_reused_on_its_own_stream_after_the_call_is_summed() {

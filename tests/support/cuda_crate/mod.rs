@@ -17,6 +17,8 @@ use libnccl::{
 };
 use libtest_mimic::{Arguments, Trial};
 
+pub(crate) use libraries::run_with_libraries;
+
 /// A timeout that is never reached.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -61,7 +63,7 @@ pub(crate) type Cases = Vec<(&'static str, fn())>;
 /// Runs the cases of all crates and these, in a process that has the libraries: the dynamic linker reads its variable at
 /// the start of one.
 pub(crate) fn main<C: CudaCrate>(own: Cases) -> ExitCode {
-    if let Some(code) = libraries::run_with_libraries() {
+    if let Some(code) = run_with_libraries() {
         return code;
     }
     let trials = common_cases::<C>().into_iter().chain(own).map(|(name, case)| {

@@ -30,7 +30,7 @@ pub(super) unsafe fn create_child(
     let out = unsafe { OutParam::new(newcomm) };
     out.write(ptr::null_mut());
     group::init(Init::of_child(
-        Communicator::new(parent.device(), parent.driver(), config),
+        Communicator::new(parent.device(), parent.known_driver(), config),
         parent,
         kind,
         out,

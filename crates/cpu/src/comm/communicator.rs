@@ -39,7 +39,7 @@ use crate::comm::jobs::Jobs;
 use crate::comm::registry::{Kind, Registry};
 use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
-use crate::cuda::driver::Driver;
+use crate::cuda::driver::{self, Driver};
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::fault::{self, Fault};
@@ -59,8 +59,9 @@ use crate::shm::shared_state::SharedState;
 pub(crate) struct Communicator {
     device: i32,
     /// The CUDA in whose memory the buffers are and on whose streams operations run; `None` if they are in host memory.
-    driver: Option<&'static Driver>,
-    /// Set if a call outside groups runs its operation before it returns: on host memory, if it is blocking, and no rank has
+    /// Without CUDA in the process, the first call that uses memory or a stream decides: the program may load it meanwhile.
+    driver: OnceLock<Option<&'static Driver>>,
+    /// Set if a call outside groups runs its operation on host memory before it returns: if it is blocking, and no rank has
     /// a planted fault, which that path does not look for.
     runs_at_once: bool,
     config: Config,
@@ -118,8 +119,8 @@ impl Communicator {
     pub(crate) fn new(device: i32, driver: Option<&'static Driver>, config: Config) -> Self {
         Self {
             device,
-            driver,
-            runs_at_once: config.blocking && driver.is_none() && !fault::is_planted(),
+            driver: driver.map_or_else(OnceLock::new, |driver| OnceLock::from(Some(driver))),
+            runs_at_once: config.blocking && !fault::is_planted(),
             config,
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
@@ -198,11 +199,17 @@ impl Communicator {
     }
 
     pub(crate) fn runs_at_once(&self) -> bool {
-        self.runs_at_once
+        self.runs_at_once && self.driver().is_none()
     }
 
+    /// Returns the CUDA of buffers and streams. The first call decides.
     pub(crate) fn driver(&self) -> Option<&'static Driver> {
-        self.driver
+        *self.driver.get_or_init(driver::driver)
+    }
+
+    /// Returns the CUDA of the buffers and streams so far.
+    pub(crate) fn known_driver(&self) -> Option<&'static Driver> {
+        self.driver.get().copied().flatten()
     }
 
     pub(crate) fn stream_jobs(&self) -> &StreamJobs {
@@ -211,7 +218,7 @@ impl Communicator {
 
     /// Waits until the operations on streams have run.
     pub(crate) fn synchronize(&self) {
-        if self.driver.is_some() {
+        if self.known_driver().is_some() {
             self.stream_jobs.wait_idle();
         }
     }
@@ -425,7 +432,7 @@ impl Communicator {
         {
             state.check_liveness();
             // On CUDA devices, a peer that is done may be the first to revoke or to shrink: that ends nothing here.
-            let is_error = self.driver.is_none() || !state.is_stopped();
+            let is_error = self.known_driver().is_none() || !state.is_stopped();
             if let Err(error) = state.check_abort()
                 && is_error
             {
@@ -480,7 +487,7 @@ impl Communicator {
         let consequence = "CUDA answers with error 719 until this communicator is aborted, unless LIBNCCL_CPU_FAILURES=report";
         let text = format!("an operation on a stream failed: {}; {consequence}", error.text);
         self.report(Finding::FailedOperation, &text);
-        if let Some(driver) = self.driver {
+        if let Some(driver) = self.driver() {
             driver.fail(self.handle().addr() as u64);
             *fails_cuda = true;
         }
@@ -495,7 +502,7 @@ impl Communicator {
     /// Ends what [`fail_on_stream`](Self::fail_on_stream) has begun. The communicator is aborted or stopped by now.
     fn recover_cuda(&self) {
         if std::mem::take(&mut *self.fails_cuda())
-            && let Some(driver) = self.driver
+            && let Some(driver) = self.driver()
         {
             driver.recover(self.handle().addr() as u64);
         }
@@ -519,7 +526,7 @@ impl Communicator {
         if self.finalized.load(Relaxed) {
             return Err(Error::argument("the communicator has already been finalized"));
         }
-        if self.driver.is_none() || self.config.blocking {
+        if self.known_driver().is_none() || self.config.blocking {
             self.synchronize();
             self.finalized.store(true, Relaxed);
             return self.leave(context.state, context.rank).map(|()| Progress::Done);
@@ -543,7 +550,7 @@ impl Communicator {
         self.aborted.store(true, Relaxed);
         self.cancel();
         // Nobody waits for a rank whose operations have all run: it leaves, and the others can end theirs.
-        let has_ended = self.driver.is_some() && !self.jobs.is_busy() && self.stream_jobs.is_idle();
+        let has_ended = self.known_driver().is_some() && !self.jobs.is_busy() && self.stream_jobs.is_idle();
         match self.rank_info.get() {
             Some(RankInfo { state, rank, .. }) if has_ended => state.depart(*rank),
             _ => self.set_abort(AbortReason::Aborted),

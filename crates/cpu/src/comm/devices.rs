@@ -16,7 +16,7 @@ pub(crate) fn may_repeat() -> bool {
 
 /// Checks, with the other ranks of a new communicator, that no two have the same device. The ranks have just joined.
 pub(crate) fn check(communicator: &Communicator, RankInfo { state, rank, .. }: &RankInfo) -> Result {
-    if communicator.driver().is_none() {
+    if communicator.known_driver().is_none() {
         return Ok(());
     }
     let own = communicator.device().to_ne_bytes();

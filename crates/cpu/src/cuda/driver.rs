@@ -217,16 +217,30 @@ pub(crate) struct Driver {
     functions: Functions,
 }
 
-/// Returns the stand-in for CUDA if the process has loaded it. The first call decides that for the process.
+/// Returns the stand-in for CUDA if the process has loaded it by now.
 pub(crate) fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+    if DRIVER.get().is_none() && !Driver::is_loaded() {
+        return None;
+    }
     DRIVER.get_or_init(Driver::find).as_ref()
 }
 
 impl Driver {
-    fn find() -> Option<Self> {
+    /// Opens the CUDA that is in the process, or returns null.
+    fn open() -> *mut c_void {
         // SAFETY: a C string; loads nothing.
-        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
+    }
+
+    fn is_loaded() -> bool {
+        let library = Self::open();
+        // SAFETY: a valid handle, not used any more.
+        !library.is_null() && unsafe { libc::dlclose(library) } == 0
+    }
+
+    fn find() -> Option<Self> {
+        let library = Self::open();
         if library.is_null() {
             return None;
         }

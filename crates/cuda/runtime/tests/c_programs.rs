@@ -164,6 +164,7 @@ macro_rules! programs {
 }
 
 programs! {
+    driver_after_nccl: "driver_after_nccl.c", Cuda12;
     failures: "failures.c", Cuda12;
     graphs: "graphs.c", Cuda12;
     graphs_of_cuda_13: "graphs.c", Cuda13;
