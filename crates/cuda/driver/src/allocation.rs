@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
 use crate::handle::{BackingId, ContextId, PoolId};
-use crate::mapping::{DevicePages, Mapping, Reservation};
+use crate::mapping::{DevicePages, Exported, Mapping, Reservation};
 use crate::message;
 
 /// The kind of memory: its place, and those that can use it.
@@ -50,6 +50,8 @@ pub(crate) struct Allocation {
     pub(crate) context: ContextId,
     /// What is mapped, if it was.
     pub(crate) backing: Option<BackingId>,
+    /// True if it is another process's.
+    pub(crate) is_imported: bool,
     /// The pool that it is from, if its allocation was an operation of a stream.
     pub(crate) pool: Option<PoolId>,
     /// The flags that it was made with.
@@ -75,8 +77,15 @@ impl Allocation {
 
     /// The number of bytes that it takes on its device.
     fn length_on_device(&self) -> usize {
-        let is_on_device = matches!(self.kind, Kind::Device | Kind::Managed) && self.backing.is_none();
+        let is_on_device =
+            matches!(self.kind, Kind::Device | Kind::Managed) && self.backing.is_none() && !self.is_imported;
         if is_on_device { self.length } else { 0 }
+    }
+
+    /// Returns what another process needs to map it, or nothing if it cannot.
+    pub(crate) fn export(&self) -> Option<Exported> {
+        let is_own = self.kind == Kind::Device && self.pool.is_none() && !self.is_imported;
+        self.mapping.as_ref().filter(|_| is_own)?.export()
     }
 
     /// Returns whether another one lies behind this in the same reservation, or in one that continues it.

@@ -20,6 +20,7 @@ use crate::fault;
 use crate::finding::{self, Finding};
 use crate::graph::Graph;
 use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
+use crate::interprocess::Import;
 use crate::mapping::Mapping;
 use crate::message;
 use crate::operation::Work;
@@ -60,6 +61,8 @@ pub(crate) struct State {
     pub(crate) allocations: Allocations,
     /// The memory that can be mapped.
     pub(crate) backings: BTreeMap<BackingId, Backing>,
+    /// The memory of other processes that was opened.
+    pub(crate) imports: Vec<Import>,
     /// The pools.
     pub(crate) pools: BTreeMap<PoolId, Pool>,
     /// The captures that have not ended.
@@ -190,6 +193,7 @@ impl Driver {
             events: HashMap::new(),
             allocations: Allocations::new(config.device_memory),
             backings: BTreeMap::new(),
+            imports: Vec::new(),
             pools,
             captures: Captures::new(),
             graphs: BTreeMap::new(),
@@ -402,6 +406,7 @@ impl Driver {
         }
         state.scheduler.forget_context(context);
         state.events.retain(|_, event| event.context != context);
+        state.imports.retain(|import| import.context != context);
         for allocation in state.allocations.remove_context(context) {
             state.forget_allocation(&allocation);
         }
@@ -649,10 +654,19 @@ impl State {
         };
         let id = self.allocations.next_id();
         let address = mapping.address() as u64;
-        let (backing, mapping) = (None, Some(mapping));
-        let allocation =
-            Allocation { id, kind, device, context, backing, pool, flags, address, length, mapping };
-        Ok(self.allocations.insert(allocation))
+        Ok(self.allocations.insert(Allocation {
+            id,
+            kind,
+            device,
+            context,
+            backing: None,
+            is_imported: false,
+            pool,
+            flags,
+            address,
+            length,
+            mapping: Some(mapping),
+        }))
     }
 
     /// Notes that an allocation is freed.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::capture::CapturedPoint;
 use crate::handle::ContextId;
+use crate::interprocess::SharedEvent;
 use crate::scheduler::Point;
 
 /// An event.
@@ -14,8 +15,10 @@ pub(crate) struct Event {
     pub(crate) context: ContextId,
     /// True if it notes the time.
     pub(crate) has_timing: bool,
-    /// Its last record.
+    /// Its last record by this process.
     pub(crate) last: LastRecord,
+    /// What other processes know of it, if they can.
+    pub(crate) shared: Option<Arc<SharedEvent>>,
 }
 
 /// The last record of an event.

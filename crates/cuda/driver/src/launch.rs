@@ -94,7 +94,12 @@ impl Driver {
     ) -> Result<Point> {
         let time = Arc::new(OnceLock::new());
         let request = Request::new("cuEventRecord", Vec::new(), Work::Record(Arc::clone(&time)));
-        let point = self.enqueue(state, stream, wait, request)?;
+        let mut point = self.enqueue(state, stream, wait, request)?;
+        if let Some(shared) = state.events.get(&event).and_then(|event| event.shared.clone()) {
+            let record = shared.record();
+            let work = Work::Complete { shared, record };
+            point = self.enqueue(state, stream, wait, Request::new("cuEventRecord", Vec::new(), work))?;
+        }
         if let Some(event) = state.events.get_mut(&event) {
             event.last = LastRecord::Enqueued(Record { point: point.clone(), time });
         }

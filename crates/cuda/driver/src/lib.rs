@@ -24,6 +24,7 @@ mod finding;
 mod graph;
 mod handle;
 mod history;
+mod interprocess;
 mod launch;
 mod leak;
 #[cfg(all(test, loom))]

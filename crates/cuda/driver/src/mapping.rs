@@ -7,10 +7,14 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys::CUresult;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create, open, seek,
+};
 use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
 };
@@ -24,6 +28,8 @@ use crate::fault::Listed;
 struct Mapped {
     address: usize,
     length: usize,
+    /// Its offset in the file of [`DEVICE_MEMORY`], if it is a part of that.
+    offset: Option<u64>,
 }
 
 impl Mapped {
@@ -42,7 +48,7 @@ impl Mapped {
         // SAFETY: without a fixed address, no memory in use is mapped over.
         let mapped = unsafe { mmap_anonymous(near, length, protection, sharing | MapFlags::NORESERVE) };
         let mapped = mapped.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Self { address: mapped.expose_provenance(), length })
+        Ok(Self { address: mapped.expose_provenance(), length, offset: None })
     }
 
     /// Maps addresses without access that begin at a multiple of `alignment`, a power of two.
@@ -57,17 +63,35 @@ impl Mapped {
         let whole = ManuallyDrop::new(none(0, room)?);
         let address = whole.address.next_multiple_of(alignment);
         let before = address - whole.address;
-        drop(Self { address: whole.address, length: before });
-        drop(Self { address: address + length, length: room - before - length });
-        Ok(Self { address, length })
+        let part = |address, length| Self { address, length, offset: None };
+        drop(part(whole.address, before));
+        drop(part(address + length, room - before - length));
+        Ok(part(address, length))
     }
 
     fn file(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        Self::part_of_file(file, 0, length)
+    }
+
+    fn part_of_file(file: BorrowedFd<'_>, offset: u64, length: usize) -> Result<Self> {
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: without a fixed address, no memory in use is mapped over.
-        let mapped = unsafe { mmap(ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0) };
+        let mapped = unsafe { mmap(ptr::null_mut(), length, protection, flags, file, offset) };
         let mapped = mapped.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Self { address: mapped.expose_provenance(), length })
+        Ok(Self { address: mapped.expose_provenance(), length, offset: None })
+    }
+
+    /// Maps memory of a device, which other processes can map too, unless the process may have no file of its size.
+    fn device(length: usize) -> Result<Self> {
+        let take = |taken: u64| taken.checked_add(length as u64).filter(|&end| end <= LENGTH_OF_FILE);
+        let place = DEVICE_MEMORY.file().zip(DEVICE_MEMORY.taken.fetch_update(Relaxed, Relaxed, take).ok());
+        let Some((file, offset)) = place else {
+            return Self::anonymous(length, ProtFlags::READ | ProtFlags::WRITE);
+        };
+        let mut mapped = Self::part_of_file(file.as_fd(), offset, length)?;
+        mapped.offset = Some(offset);
+        Ok(mapped)
     }
 }
 
@@ -95,13 +119,61 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if self.length < self.mapped.length {
-            // SAFETY: these pages are nobody else's, and whoever uses them holds the `Mapping`.
-            let _ = unsafe {
-                madvise(ptr::with_exposed_provenance_mut(self.address), self.length, Advice::LinuxDontNeed)
-            };
-        }
+        let advice = match self.mapped.offset {
+            // The file stays.
+            Some(_) => Advice::LinuxRemove,
+            None if self.length < self.mapped.length => Advice::LinuxDontNeed,
+            None => return,
+        };
+        // SAFETY: these pages are nobody else's, and whoever uses them holds the `Mapping`.
+        let _ = unsafe { madvise(ptr::with_exposed_provenance_mut(self.address), self.length, advice) };
     }
+}
+
+/// The file of the bytes of all devices, of which each part is used once: as a file of its own for each allocation, a
+/// program could run out of file descriptors.
+#[derive(Debug)]
+struct DeviceMemory {
+    file: OnceLock<Option<OwnedFd>>,
+    /// The number of bytes that were taken.
+    taken: AtomicU64,
+}
+
+static DEVICE_MEMORY: DeviceMemory = DeviceMemory { file: OnceLock::new(), taken: AtomicU64::new(0) };
+
+/// So long that it is never used up. Only what is in use takes memory.
+const LENGTH_OF_FILE: u64 = 1 << 46;
+
+impl DeviceMemory {
+    fn file(&self) -> Option<&OwnedFd> {
+        let create = || {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a variable that can be written.
+            unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+            if limit.rlim_cur < LENGTH_OF_FILE {
+                return None;
+            }
+            let file =
+                memfd_create("libnccl-cuda memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).ok()?;
+            ftruncate(&file, LENGTH_OF_FILE).ok()?;
+            fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).ok()?;
+            Some(file)
+        };
+        self.file.get_or_init(create).as_ref()
+    }
+}
+
+/// Memory of a device, as another process finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exported {
+    /// The process that has it.
+    pub(crate) process: u32,
+    /// The descriptor of the file there.
+    pub(crate) file: u32,
+    /// The file's number, by which it is known from later ones.
+    pub(crate) inode: u64,
+    /// The offset in the file.
+    pub(crate) offset: u64,
 }
 
 /// A source of pages: few of them come out of a mapping that they share, as a process may have 65,530 mappings.
@@ -110,7 +182,7 @@ impl Drop for Pages {
 /// apart. Addresses are still without access, and none is used twice as long as the mapping is there.
 #[derive(Debug)]
 struct Source {
-    protection: ProtFlags,
+    map: fn(usize) -> Result<Mapped>,
     /// The mapping that they come out of, and the number of its bytes that are taken.
     shared: Mutex<Option<(Arc<Mapped>, usize)>>,
 }
@@ -118,19 +190,19 @@ struct Source {
 impl Source {
     const SHARED: usize = 16 << 20;
 
-    const fn new(protection: ProtFlags) -> Self {
-        Self { protection, shared: Mutex::new(None) }
+    const fn new(map: fn(usize) -> Result<Mapped>) -> Self {
+        Self { map, shared: Mutex::new(None) }
     }
 
     fn pages(&self, length: usize) -> Result<Pages> {
         const MOST: usize = 1 << 20;
         if length > MOST {
-            return Mapped::anonymous(length, self.protection).map(Pages::all);
+            return (self.map)(length).map(Pages::all);
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let (mapped, taken) = match shared.take() {
             Some((mapped, taken)) if length <= mapped.length - taken => (mapped, taken),
-            _ => (Arc::new(Mapped::anonymous(Self::SHARED, self.protection)?), 0),
+            _ => (Arc::new((self.map)(Self::SHARED)?), 0),
         };
         let pages = Pages { address: mapped.address + taken, length, mapped: Arc::clone(&mapped) };
         *shared = Some((mapped, taken + length));
@@ -139,10 +211,10 @@ impl Source {
 }
 
 /// The bytes of device memory.
-static BYTES: Source = Source::new(ProtFlags::READ.union(ProtFlags::WRITE));
+static BYTES: Source = Source::new(Mapped::device);
 
 /// The addresses of device memory that programs see.
-static ADDRESSES: Source = Source::new(ProtFlags::empty());
+static ADDRESSES: Source = Source::new(|length| Mapped::anonymous(length, ProtFlags::empty()));
 
 /// Pages without access, whose address programs see.
 #[derive(Debug)]
@@ -328,6 +400,35 @@ impl Mapping {
     pub(crate) fn shared(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         let bytes = Pages::all(Mapped::file(file, length)?);
+        Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
+    }
+
+    /// Returns what another process needs to map it, or nothing if it cannot.
+    pub(crate) fn export(&self) -> Option<Exported> {
+        let offset = self.bytes.mapped.offset? + (self.bytes.address - self.bytes.mapped.address) as u64;
+        let file = DEVICE_MEMORY.file()?;
+        let inode = fstat(file).ok()?.st_ino;
+        // A page that is there tells an importer that the memory has not been freed: now it is, as it is read.
+        // SAFETY: a byte of a mapping that can be read, which other threads may write meanwhile.
+        let _ = unsafe { ptr::with_exposed_provenance::<u8>(self.bytes.address).read_volatile() };
+        Some(Exported { process: std::process::id(), file: file.as_raw_fd().unsigned_abs(), inode, offset })
+    }
+
+    /// Maps memory of another process, whose user is the same.
+    pub(crate) fn import(from: &Exported, length: usize) -> Result<Self> {
+        const GONE: CUresult = CUresult::CUDA_ERROR_MAP_FAILED;
+        let path = format!("/proc/{}/fd/{}", from.process, from.file);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = open(path, flags, Mode::empty()).map_err(|_| GONE)?;
+        let is_it = fstat(&file)
+            .is_ok_and(|found| found.st_ino == from.inode && found.st_size as u64 == LENGTH_OF_FILE);
+        if !is_it || seek(&file, SeekFrom::Data(from.offset)) != Ok(from.offset) {
+            return Err(GONE);
+        }
+        let length = Self::round_up(length)?;
+        let end = from.offset.checked_add(length as u64).filter(|&end| end <= LENGTH_OF_FILE);
+        end.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = Pages::all(Mapped::part_of_file(file.as_fd(), from.offset, length)?);
         Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::allocation::{Allocation, Part};
+use crate::interprocess::SharedEvent;
 
 /// A place of bytes.
 #[derive(Debug, Clone)]
@@ -104,6 +105,10 @@ pub(crate) enum Work {
     Call { callback: Arc<Callback>, uses: Vec<Arc<Allocation>> },
     /// Frees memory.
     Free(Arc<Allocation>),
+    /// Tells other processes that a record of an event is complete.
+    Complete { shared: Arc<SharedEvent>, record: u64 },
+    /// Waits until a record of an event is complete in whatever process.
+    Await { shared: Arc<SharedEvent>, record: u64 },
 }
 
 impl Work {
@@ -145,6 +150,8 @@ impl Work {
                 drop(uses);
             }
             Self::Free(allocation) => drop(allocation),
+            Self::Complete { shared, record } => shared.complete(record),
+            Self::Await { shared, record } => shared.wait(record),
         }
     }
 }

@@ -31,6 +31,7 @@ impl Bench {
             device: 0,
             context: CONTEXT,
             backing: None,
+            is_imported: false,
             pool: None,
             flags: 0,
             address: 0x1000,

@@ -113,6 +113,7 @@ impl State {
             device,
             context: ContextId(0),
             backing: Some(id),
+            is_imported: false,
             pool: None,
             flags,
             address,

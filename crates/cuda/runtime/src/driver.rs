@@ -10,8 +10,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use cudarc::driver::sys;
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphExec,
-    CUgraphNode, CUhostFn, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps, CUmemoryPool,
-    CUstream, CUstreamCallback, CUuuid,
+    CUgraphNode, CUhostFn, CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps,
+    CUmemoryPool, CUstream, CUstreamCallback, CUuuid,
 };
 use cudarc::runtime::sys::cudaError;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -214,6 +214,8 @@ functions! {
     fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr);
     fn cuIpcOpenMemHandle_v2(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
     fn cuIpcCloseMemHandle(address: CUdeviceptr);
+    fn cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent);
+    fn cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle);
 
     fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
     fn cuMemPoolDestroy(pool: CUmemoryPool);

@@ -2,6 +2,7 @@
 
 use std::ffi::c_uint;
 
+use cudarc::driver::sys::CUipcEventHandle;
 use cudarc::runtime::sys::{cudaEvent_t, cudaStream_t};
 
 use crate::context;
@@ -40,6 +41,14 @@ api! {
 
     fn cudaEventSynchronize(event: cudaEvent_t) {
         context::bind()?.cuEventSynchronize(event.cast())
+    }
+
+    fn cudaIpcGetEventHandle(handle: *mut CUipcEventHandle, event: cudaEvent_t) {
+        context::bind()?.cuIpcGetEventHandle(handle, event.cast())
+    }
+
+    fn cudaIpcOpenEventHandle(event: *mut cudaEvent_t, handle: CUipcEventHandle) {
+        context::bind()?.cuIpcOpenEventHandle(event.cast(), handle)
     }
 
     per_thread(stream)

@@ -62,7 +62,7 @@ unsupported! {
     cudaGraphicsResourceGetMappedPointer cudaGraphicsResourceSetMapFlags cudaGraphicsSubResourceGetMappedArray
     cudaGraphicsUnmapResources cudaGraphicsUnregisterResource cudaGraphicsVDPAURegisterOutputSurface
     cudaGraphicsVDPAURegisterVideoSurface cudaImportExternalMemory cudaImportExternalSemaphore
-    cudaIpcGetEventHandle cudaIpcOpenEventHandle cudaKernelSetAttributeForDevice cudaLaunchCooperativeKernel
+    cudaKernelSetAttributeForDevice cudaLaunchCooperativeKernel
     cudaLaunchCooperativeKernel_ptsz cudaLaunchKernel cudaLaunchKernelExC cudaLaunchKernelExC_ptsz
     cudaLaunchKernel_ptsz cudaLibraryEnumerateKernels cudaLibraryGetGlobal cudaLibraryGetKernel
     cudaLibraryGetKernelCount cudaLibraryGetManaged cudaLibraryGetUnifiedFunction cudaLibraryLoadData

@@ -180,6 +180,8 @@ programs! {
     ring: "ring.c", Cuda12;
     runtime_api: "runtime_api.c", Cuda12;
     runtime_api_of_cuda_13: "runtime_api.c", Cuda13;
+    shared_memory: "shared_memory.c", Cuda12;
+    shared_memory_of_cuda_13: "shared_memory.c", Cuda13;
     symmetric_windows: "symmetric_windows.c", Cuda12;
     thread_per_device: "thread_per_device.c", Cuda12;
 }
@@ -236,10 +238,6 @@ const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
     (
         &["threads, attributes", "threads, launch", "driver, launch null", "driver, module"],
         "kernels are not supported, whatever the arguments",
-    ),
-    (
-        &["attributes, ipc", "attributes, open", "attributes, close", "events, ipc"],
-        "nothing is shared between processes",
     ),
     (&["captures, malloc in stream order", "captures, end"], "allocations do not become nodes"),
     (

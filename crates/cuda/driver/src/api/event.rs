@@ -1,14 +1,17 @@
 //! Events.
 
 use std::ffi::c_uint;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
 use super::{answer, put, query, synchronize};
+use crate::context::Current;
 use crate::driver::{Action, Driver, State};
 use crate::error::Result;
 use crate::event::{Event, LastRecord};
 use crate::handle::{ContextId, EventId};
+use crate::interprocess::SharedEvent;
 use crate::scheduler::Point;
 
 const DISABLE_TIMING: c_uint = 2;
@@ -22,15 +25,14 @@ unsafe extern "C" fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> CUresult
         if flags >= 2 * INTERPROCESS || out.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        if flags & INTERPROCESS != 0 {
-            if flags & DISABLE_TIMING == 0 {
-                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-            }
-            super::unsupported::say("cuEventCreate with CU_EVENT_INTERPROCESS");
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        let is_shared = flags & INTERPROCESS != 0;
+        if is_shared && flags & DISABLE_TIMING == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
+        let shared = is_shared.then(|| SharedEvent::new().map(Arc::new)).transpose()?;
         let id = EventId(state.next_handle());
-        let event = Event { context, has_timing: flags & DISABLE_TIMING == 0, last: LastRecord::Never };
+        let event =
+            Event { context, has_timing: flags & DISABLE_TIMING == 0, last: LastRecord::Never, shared };
         state.events.insert(id, event);
         // SAFETY: CUDA's contract: valid for a write.
         unsafe { put(out, id.pointer()) }
@@ -95,13 +97,31 @@ fn last_point(state: &mut State, event: CUevent) -> Result<(ContextId, Point)> {
     Ok((context, record.map(|record| record.point).unwrap_or_default()))
 }
 
+/// Returns the last record of an event that processes share, if another process made it.
+fn record_of_another_process(event: CUevent) -> Option<(Arc<SharedEvent>, u64)> {
+    let shared = Driver::get().ok()?.enter().event(EventId::of(event)).ok()?.shared.clone()?;
+    let last = shared.last_of_another_process()?;
+    Some((shared, last))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
+    if let Some((shared, record)) = record_of_another_process(event)
+        && !shared.is_over(record)
+    {
+        return CUresult::CUDA_ERROR_NOT_READY;
+    }
     query(|state| last_point(state, event))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
+    if let Some((shared, record)) = record_of_another_process(event) {
+        if let Err(error) = Current::check_is_no_function() {
+            return error;
+        }
+        shared.wait(record);
+    }
     synchronize(|state| last_point(state, event))
 }
 

@@ -119,9 +119,11 @@ extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
             return state.check_current();
         }
         let allocation = state.allocations.at(address).map(Arc::clone);
-        let is_freed_so = |kind| matches!(kind, Kind::Device | Kind::Managed);
-        let allocation =
-            allocation.filter(|allocation| is_freed_so(allocation.kind) && allocation.backing.is_none());
+        let is_freed_so = |allocation: &Arc<Allocation>| {
+            let is_on_device = matches!(allocation.kind, Kind::Device | Kind::Managed);
+            is_on_device && allocation.backing.is_none() && !allocation.is_imported
+        };
+        let allocation = allocation.filter(is_freed_so);
         let Some(allocation) = allocation else {
             return state.check_current().and(Err(CUresult::CUDA_ERROR_INVALID_VALUE));
         };
@@ -197,6 +199,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c
             device,
             context,
             backing: None,
+            is_imported: false,
             pool: None,
             flags,
             address,

@@ -16,6 +16,7 @@ mod device;
 mod event;
 mod fill;
 mod graph;
+mod interprocess;
 mod library;
 mod memory;
 mod pointer;

@@ -57,7 +57,9 @@ fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUde
         c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => {
             Value::Int(allocation.device as c_int)
         }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint => Value::Bool(false),
+        c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint => {
+            Value::Bool(allocation.export().is_some())
+        }
         c if c == Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as c_uint => {
             Value::Long(allocation.address)
         }

@@ -40,6 +40,7 @@ functions! {
     cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2 cuGraphDestroy
     cuGraphExecDestroy cuGraphExecGetFlags cuGraphGetNodes cuGraphInstantiateWithFlags
     cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphLaunch cuGraphNodeGetType cuGraphUpload cuInit
+    cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle cuIpcOpenMemHandle_v2
     cuLaunchHostFunc cuLaunchHostFunc_v2 cuMemAdvise cuMemAdvise_v2 cuMemAllocAsync
     cuMemAddressFree cuMemAddressReserve cuMemAllocFromPoolAsync cuMemAllocHost_v2 cuMemAllocManaged
     cuMemAllocPitch_v2 cuMemAlloc_v2

@@ -103,13 +103,21 @@ extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
         let stream = state.stream(stream.addr())?;
         let context = state.context_of(stream)?;
         let id = EventId::of(event);
-        let last = state.event(id)?.last.clone();
+        let (last, shared) = state.event(id).map(|event| (event.last.clone(), event.shared.clone()))?;
         if flags > EXTERNAL {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let is_captured = state.is_captured(stream)?;
         if is_captured && flags == EXTERNAL {
             return state.capture(stream, Action::Wait(id));
+        }
+        if let Some(shared) = shared.filter(|_| !is_captured)
+            && let Some(record) = shared.last_of_another_process()
+        {
+            let work = Work::Await { shared, record };
+            let request =
+                Request { executor: Executor::Peers, ..Request::new("cuStreamWaitEvent", Vec::new(), work) };
+            return driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ());
         }
         match last {
             LastRecord::Never
