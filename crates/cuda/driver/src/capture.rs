@@ -3,12 +3,14 @@
 //! Everything here is decided under the driver's lock.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
 
 use crate::error::Result;
 use crate::graph::{Graph, Node};
-use crate::handle::{ContextId, GraphId, NodeId, StreamId};
+use crate::handle::{ContextId, GraphId, NodeId, StreamId, UserObjectId};
+use crate::user_object::{References, UserObject};
 
 /// The calls that a capture forbids, or that a thread is forbidden by captures: those that could wait for work which is
 /// never executed.
@@ -90,7 +92,7 @@ impl<A> Captures<A> {
             thread,
             mode,
             is_valid: true,
-            graph: Graph { lanes: vec![context], nodes: Vec::new() },
+            graph: Graph { lanes: vec![context], nodes: Vec::new(), references: References::default() },
             lanes: BTreeMap::from([(stream, lane)]),
         };
         self.captures.insert(graph, capture);
@@ -117,6 +119,16 @@ impl<A> Captures<A> {
     pub(crate) fn streams(&self) -> impl Iterator<Item = (StreamId, GraphId)> + '_ {
         let captures = self.captures.iter();
         captures.flat_map(|(&graph, capture)| capture.lanes.keys().map(move |&stream| (stream, graph)))
+    }
+
+    /// The references of a graph that is captured.
+    pub(crate) fn references(&mut self, graph: GraphId) -> Option<&mut References> {
+        self.captures.get_mut(&graph).map(|capture| &mut capture.graph.references)
+    }
+
+    /// Finds a user object that a graph refers to which is captured.
+    pub(crate) fn user_object(&self, id: UserObjectId) -> Option<&Arc<UserObject>> {
+        self.captures.values().find_map(|capture| capture.graph.references.get(id))
     }
 
     /// The captures that forbid a thread in this mode what could wait.

@@ -19,7 +19,9 @@ use crate::event::Event;
 use crate::fault;
 use crate::finding::{self, Finding};
 use crate::graph::Graph;
-use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId};
+use crate::handle::{
+    BackingId, ContextId, EventId, ExecId, GraphId, Handles, NodeId, PoolId, StreamId, UserObjectId,
+};
 use crate::interprocess::Import;
 use crate::mapping::Mapping;
 use crate::message;
@@ -29,6 +31,7 @@ use crate::race::{Access, Detector, Race};
 use crate::scheduler::{Begun, Executor, OperationId, Ordering, Point, Scheduler};
 use crate::stack::Stack;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::user_object::{Destructors, References, UserObject};
 use crate::virtual_memory::Backing;
 
 /// A stream, beyond what its order needs.
@@ -67,10 +70,14 @@ pub(crate) struct State {
     pub(crate) pools: BTreeMap<PoolId, Pool>,
     /// The captures that have not ended.
     pub(crate) captures: Captures<Action>,
-    /// The graphs.
-    pub(crate) graphs: BTreeMap<GraphId, Arc<Graph<Action>>>,
+    /// The graphs, with the user objects that they keep.
+    pub(crate) graphs: BTreeMap<GraphId, (Arc<Graph<Action>>, References)>,
     /// The graphs that can be launched.
     pub(crate) execs: BTreeMap<ExecId, Exec>,
+    /// The program's own references to user objects.
+    pub(crate) user_objects: References,
+    /// The thread of destructors, once there is one.
+    pub(crate) destructors: Option<Destructors>,
     races: Option<Detector>,
     handles: Handles,
     threads: u64,
@@ -129,6 +136,8 @@ pub(crate) struct Exec {
     pub(crate) flags: u64,
     /// The streams of its lanes but the first, which is that of the launch.
     pub(crate) streams: Vec<StreamId>,
+    /// The user objects that the graph kept when this was made.
+    pub(crate) references: References,
     /// The end of the last launch.
     pub(crate) last: Point,
 }
@@ -198,6 +207,8 @@ impl Driver {
             captures: Captures::new(),
             graphs: BTreeMap::new(),
             execs: BTreeMap::new(),
+            user_objects: References::default(),
+            destructors: None,
             races: (config.races != Races::Off).then(Detector::default),
             handles,
             threads: 0,
@@ -594,6 +605,21 @@ impl State {
     pub(crate) fn capture(&mut self, stream: StreamId, action: Action) -> Result<()> {
         let node = NodeId(self.next_handle());
         self.captures.add(stream, node, action)
+    }
+
+    /// Finds a user object that the program or a graph refers to.
+    pub(crate) fn user_object(&self, id: UserObjectId) -> Result<Arc<UserObject>> {
+        let of_graphs = self.graphs.values().map(|(_, references)| references);
+        let of_execs = self.execs.values().map(|exec| &exec.references);
+        let mut all = [&self.user_objects].into_iter().chain(of_graphs).chain(of_execs);
+        let object = all.find_map(|references| references.get(id)).or_else(|| self.captures.user_object(id));
+        object.cloned().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// The references of a graph, also while it is captured.
+    pub(crate) fn references(&mut self, graph: GraphId) -> Result<&mut References> {
+        let references = self.graphs.get_mut(&graph).map(|(_, references)| references);
+        references.or_else(|| self.captures.references(graph)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Returns whether a stream is captured.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::handle::{ContextId, NodeId};
+use crate::user_object::References;
 
 /// A node of a graph, which does an `A`.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Graph<A> {
     pub(crate) lanes: Vec<ContextId>,
     /// The nodes, in the order of the calls: each comes after earlier ones only.
     pub(crate) nodes: Vec<Node<A>>,
+    /// The user objects that a capture has been told to keep.
+    pub(crate) references: References,
 }
 
 impl<A> Graph<A> {

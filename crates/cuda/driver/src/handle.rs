@@ -39,6 +39,8 @@ handle! {
     NodeId
     /// A graph that can be launched.
     ExecId
+    /// A user object.
+    UserObjectId
 }
 
 /// Memory that can be mapped. Its handle is a number in CUDA too.

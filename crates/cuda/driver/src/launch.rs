@@ -15,12 +15,13 @@ use crate::scheduler::{Ordering, Point};
 impl State {
     /// Makes a graph that can be launched; it has a stream for each that was captured but the first.
     pub(crate) fn instantiate(&mut self, graph: GraphId, flags: u64) -> Result<ExecId> {
-        let graph = self.graphs.get(&graph).map(Arc::clone).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let (graph, references) =
+            self.graphs.get(&graph).cloned().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         graph.lanes.iter().try_for_each(|&context| self.check(context))?;
         let others = graph.lanes.iter().skip(1);
         let streams = others.map(|&context| self.open_stream(context, Ordering::NonBlocking, 0, 0)).collect();
         let id = ExecId(self.next_handle());
-        self.execs.insert(id, Exec { graph, flags, streams, last: Point::default() });
+        self.execs.insert(id, Exec { graph, flags, streams, references, last: Point::default() });
         Ok(id)
     }
 
@@ -43,6 +44,7 @@ impl Driver {
         let exec = state.execs.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         state.check_memory(exec)?;
         let (graph, streams, last) = (Arc::clone(&exec.graph), exec.streams.clone(), exec.last.clone());
+        let references = exec.references.clone();
         // All that can fail, so that a launch is enqueued as a whole or not at all.
         for &lane in &streams {
             let context = state.streams.get(&lane).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?.context;
@@ -75,8 +77,9 @@ impl Driver {
         }
         let mut end = begin;
         graph.last_of_lanes().for_each(|node| end.join(&points[node]));
-        if !streams.is_empty() {
-            end = self.enqueue(state, stream, &end, nothing())?;
+        if !streams.is_empty() || !references.is_empty() {
+            let request = Request { work: Work::Release(references), ..nothing() };
+            end = self.enqueue(state, stream, &end, request)?;
         }
         if let Some(exec) = state.execs.get_mut(&id) {
             exec.last = end;

@@ -43,4 +43,5 @@ mod scheduler_tests;
 mod stack;
 mod sync;
 mod turns;
+mod user_object;
 mod virtual_memory;

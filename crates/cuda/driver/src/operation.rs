@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use crate::allocation::{Allocation, Part};
 use crate::interprocess::SharedEvent;
+use crate::user_object::References;
 
 /// A place of bytes.
 #[derive(Debug, Clone)]
@@ -68,7 +69,8 @@ impl Callback {
         Arc::new(Self { function, data, release })
     }
 
-    fn call(&self) {
+    /// Calls it.
+    pub(crate) fn call(&self) {
         // SAFETY: `new` was promised that this is allowed for each execution.
         unsafe { (self.function)(self.data) }
     }
@@ -103,6 +105,8 @@ pub(crate) enum Work {
     Fill { to: Place, pitch: usize, rows: Rows, element: [u8; 4], size: usize },
     /// Calls a function, which may use the allocations.
     Call { callback: Arc<Callback>, uses: Vec<Arc<Allocation>> },
+    /// Gives up references to user objects.
+    Release(References),
     /// Frees memory.
     Free(Arc<Allocation>),
     /// Tells other processes that a record of an event is complete.
@@ -149,6 +153,7 @@ impl Work {
                 callback.call();
                 drop(uses);
             }
+            Self::Release(references) => drop(references),
             Self::Free(allocation) => drop(allocation),
             Self::Complete { shared, record } => shared.complete(record),
             Self::Await { shared, record } => shared.wait(record),

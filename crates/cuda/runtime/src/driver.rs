@@ -11,7 +11,7 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphExec,
     CUgraphNode, CUhostFn, CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc, CUmemLocation, CUmemPoolProps,
-    CUmemoryPool, CUstream, CUstreamCallback, CUuuid,
+    CUmemoryPool, CUstream, CUstreamCallback, CUuserObject, CUuuid,
 };
 use cudarc::runtime::sys::cudaError;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -296,4 +296,11 @@ functions! {
     fn cuGraphUpload(executable: CUgraphExec, stream: CUstream);
     fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
     fn cuGraphExecDestroy(executable: CUgraphExec);
+    fn cuUserObjectCreate(
+        object: *mut CUuserObject, data: *mut c_void, destroy: CUhostFn, count: c_uint, flags: c_uint,
+    );
+    fn cuUserObjectRetain(object: CUuserObject, count: c_uint);
+    fn cuUserObjectRelease(object: CUuserObject, count: c_uint);
+    fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
+    fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);
 }

@@ -1,10 +1,13 @@
 //! Capture of streams, and graphs, as far as the driver has them.
 
-use std::ffi::{c_uint, c_ulonglong};
+use std::ffi::{c_uint, c_ulonglong, c_void};
 #[cfg(feature = "cuda-12")]
 use std::ptr::null_mut;
 
-use cudarc::runtime::sys::{cudaGraph_t, cudaGraphEdgeData, cudaGraphExec_t, cudaGraphNode_t, cudaStream_t};
+use cudarc::runtime::sys::{
+    cudaGraph_t, cudaGraphEdgeData, cudaGraphExec_t, cudaGraphNode_t, cudaHostFn_t, cudaStream_t,
+    cudaUserObject_t,
+};
 
 use crate::context;
 use crate::driver;
@@ -101,5 +104,27 @@ api! {
 
     fn cudaGraphExecDestroy(executable: cudaGraphExec_t) {
         driver::get()?.cuGraphExecDestroy(executable.cast())
+    }
+
+    fn cudaUserObjectCreate(
+        object: *mut cudaUserObject_t, data: *mut c_void, destroy: cudaHostFn_t, count: c_uint, flags: c_uint,
+    ) {
+        driver::get()?.cuUserObjectCreate(object.cast(), data, destroy, count, flags)
+    }
+
+    fn cudaUserObjectRetain(object: cudaUserObject_t, count: c_uint) {
+        driver::get()?.cuUserObjectRetain(object.cast(), count)
+    }
+
+    fn cudaUserObjectRelease(object: cudaUserObject_t, count: c_uint) {
+        driver::get()?.cuUserObjectRelease(object.cast(), count)
+    }
+
+    fn cudaGraphRetainUserObject(graph: cudaGraph_t, object: cudaUserObject_t, count: c_uint, flags: c_uint) {
+        driver::get()?.cuGraphRetainUserObject(graph.cast(), object.cast(), count, flags)
+    }
+
+    fn cudaGraphReleaseUserObject(graph: cudaGraph_t, object: cudaUserObject_t, count: c_uint) {
+        driver::get()?.cuGraphReleaseUserObject(graph.cast(), object.cast(), count)
     }
 }

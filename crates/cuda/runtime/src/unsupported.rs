@@ -55,8 +55,8 @@ unsupported! {
     cudaGraphMemcpyNodeSetParams cudaGraphMemcpyNodeSetParams1D cudaGraphMemcpyNodeSetParamsFromSymbol
     cudaGraphMemcpyNodeSetParamsToSymbol cudaGraphMemsetNodeGetParams cudaGraphMemsetNodeSetParams
     cudaGraphNodeFindInClone cudaGraphNodeGetDependencies cudaGraphNodeGetDependentNodes cudaGraphNodeGetEnabled
-    cudaGraphNodeGetType cudaGraphNodeSetEnabled cudaGraphNodeSetParams cudaGraphReleaseUserObject
-    cudaGraphRemoveDependencies cudaGraphRetainUserObject cudaGraphicsEGLRegisterImage
+    cudaGraphNodeGetType cudaGraphNodeSetEnabled cudaGraphNodeSetParams
+    cudaGraphRemoveDependencies cudaGraphicsEGLRegisterImage
     cudaGraphicsGLRegisterBuffer cudaGraphicsGLRegisterImage cudaGraphicsMapResources
     cudaGraphicsResourceGetMappedEglFrame cudaGraphicsResourceGetMappedMipmappedArray
     cudaGraphicsResourceGetMappedPointer cudaGraphicsResourceSetMapFlags cudaGraphicsSubResourceGetMappedArray
@@ -86,8 +86,8 @@ unsupported! {
     cudaSignalExternalSemaphoresAsync cudaSignalExternalSemaphoresAsync_ptsz cudaStreamBeginCaptureToGraph
     cudaStreamBeginCaptureToGraph_ptsz cudaStreamCopyAttributes cudaStreamCopyAttributes_ptsz
     cudaStreamGetAttribute cudaStreamGetAttribute_ptsz cudaStreamSetAttribute cudaStreamSetAttribute_ptsz
-    cudaStreamUpdateCaptureDependencies cudaStreamUpdateCaptureDependencies_ptsz cudaUserObjectCreate
-    cudaUserObjectRelease cudaUserObjectRetain cudaVDPAUGetDevice cudaVDPAUSetVDPAUDevice
+    cudaStreamUpdateCaptureDependencies cudaStreamUpdateCaptureDependencies_ptsz
+    cudaVDPAUGetDevice cudaVDPAUSetVDPAUDevice
     cudaWaitExternalSemaphoresAsync cudaWaitExternalSemaphoresAsync_ptsz
 }
 

@@ -3,6 +3,8 @@
 #include "cuda_check.h"
 #include "threads.h"
 
+#include <sched.h>
+
 enum { DEVICES = 4, COUNT = 20011, ROUNDS = 10 };
 
 /* The work of a rank on its device. */
@@ -52,11 +54,18 @@ static void enqueue_step(const Rank *me, const Work *work) {
     CUDA(cudaMemcpyAsync(work->back, work->received, bytes, cudaMemcpyDeviceToHost, work->stream));
 }
 
+/* Destroys a user object: says so in an int, on a thread of CUDA's. */
+static void CUDART_CB destroy(void *is_destroyed) {
+    __atomic_store_n((int *)is_destroyed, 1, __ATOMIC_SEQ_CST);
+}
+
 static void *rank_main(void *argument) {
     const Rank *me = argument;
     Work work;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t executable = NULL;
+    cudaUserObject_t object;
+    int is_destroyed = 0;
     size_t nodes = 0;
     CUDA(cudaSetDevice(me->rank));
     CHECK(ncclCommInitRank(&work.comm, me->ranks, me->id, me->rank));
@@ -81,6 +90,13 @@ static void *rank_main(void *argument) {
     require_capture(work.other, cudaStreamCaptureStatusNone, 0);
     CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
     REQUIRE(nodes >= 5);
+    CUDA_FAILS(cudaErrorInvalidValue, cudaUserObjectCreate(&object, &is_destroyed, destroy, 1, 0));
+    CUDA(cudaUserObjectCreate(&object, &is_destroyed, destroy, 2, cudaUserObjectNoDestructorSync));
+    CUDA(cudaUserObjectRetain(object, 1));
+    CUDA(cudaUserObjectRelease(object, 2));
+    CUDA(cudaGraphRetainUserObject(graph, object, 1, 0));
+    CUDA(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+    CUDA(cudaGraphReleaseUserObject(graph, object, 1));
     CUDA(cudaGraphInstantiate(&executable, graph, 0));
     CUDA(cudaGraphDestroy(graph));
     CUDA(cudaGraphUpload(executable, work.stream));
@@ -104,7 +120,10 @@ static void *rank_main(void *argument) {
     CUDA_FAILS(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(work.stream, &graph));
     REQUIRE(graph == NULL);
 
+    REQUIRE(!__atomic_load_n(&is_destroyed, __ATOMIC_SEQ_CST));
     CUDA(cudaGraphExecDestroy(executable));
+    while (!__atomic_load_n(&is_destroyed, __ATOMIC_SEQ_CST))
+        sched_yield();
     CHECK(ncclCommFinalize(work.comm));
     CHECK(ncclCommDestroy(work.comm));
     CUDA(cudaEventDestroy(work.fork));

@@ -1,6 +1,7 @@
 //! Capture of streams, and graphs.
 
 use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
+use std::mem;
 use std::ptr;
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) -> 
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
         let thread = state.thread()?;
-        let (result, graph) = state.captures.end(stream, thread)?;
+        let (result, mut graph) = state.captures.end(stream, thread)?;
         match result {
             // Nobody asked for the graph.
             Ok(_) if out.is_null() => {
@@ -59,7 +60,8 @@ unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) -> 
                 Ok(())
             }
             Ok(id) => {
-                state.graphs.insert(id, Arc::new(graph));
+                let references = mem::take(&mut graph.references);
+                state.graphs.insert(id, (Arc::new(graph), references));
                 // SAFETY: as above.
                 unsafe { put(out, id.pointer()) }
             }
@@ -193,7 +195,7 @@ extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
 unsafe extern "C" fn cuGraphGetNodes(graph: CUgraph, out: *mut CUgraphNode, count: *mut usize) -> CUresult {
     let get = || {
         let state = Driver::get()?.enter();
-        let graph = state.graphs.get(&GraphId::of(graph)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let (graph, _) = state.graphs.get(&GraphId::of(graph)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         if out.is_null() {
             // SAFETY: CUDA's contract: valid for a write.
             return unsafe { put(count, graph.nodes.len()) };
@@ -231,7 +233,7 @@ unsafe extern "C" fn cuGraphNodeGetType(node: CUgraphNode, out: *mut c_uint) -> 
     let get = || {
         let state = Driver::get()?.enter();
         let handle = NodeId::of(node);
-        let mut nodes = state.graphs.values().flat_map(|graph| &graph.nodes);
+        let mut nodes = state.graphs.values().flat_map(|(graph, _)| &graph.nodes);
         let node = nodes.find(|node| node.handle == handle).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: CUDA's contract: valid for a write.
         unsafe { put(out, kind(&node.action) as c_uint) }

@@ -24,6 +24,7 @@ mod pool;
 mod procedures;
 mod stream;
 mod unsupported;
+mod user_object;
 mod virtual_memory;
 
 use std::thread;

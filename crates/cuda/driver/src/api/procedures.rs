@@ -39,7 +39,8 @@ functions! {
     cuEventElapsedTime_v2 cuEventQuery cuEventRecord cuEventRecordWithFlags cuEventSynchronize
     cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2 cuGraphDestroy
     cuGraphExecDestroy cuGraphExecGetFlags cuGraphGetNodes cuGraphInstantiateWithFlags
-    cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphLaunch cuGraphNodeGetType cuGraphUpload cuInit
+    cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphLaunch cuGraphNodeGetType
+    cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphUpload cuInit
     cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle cuIpcOpenMemHandle_v2
     cuLaunchHostFunc cuLaunchHostFunc_v2 cuMemAdvise cuMemAdvise_v2 cuMemAllocAsync
     cuMemAddressFree cuMemAddressReserve cuMemAllocFromPoolAsync cuMemAllocHost_v2 cuMemAllocManaged
@@ -61,7 +62,8 @@ functions! {
     cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamEndCapture
     cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v3 cuStreamGetCtx cuStreamGetDevice
     cuStreamGetFlags cuStreamGetId cuStreamGetPriority cuStreamIsCapturing cuStreamQuery
-    cuStreamSynchronize cuStreamWaitEvent cuThreadExchangeStreamCaptureMode
+    cuStreamSynchronize cuStreamWaitEvent cuThreadExchangeStreamCaptureMode cuUserObjectCreate
+    cuUserObjectRelease cuUserObjectRetain
 }
 
 /// Functions with several versions, and the release of CUDA in which each became the one that the name means.

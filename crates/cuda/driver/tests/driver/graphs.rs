@@ -2,12 +2,14 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUgraphInstantiate_flags, CUresult, CUstream};
+use cudarc::driver::sys::{
+    self, CUdeviceptr, CUevent, CUgraph, CUgraphInstantiate_flags, CUresult, CUstream, CUuserObject,
+};
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 
 use crate::extension::{self, Access};
@@ -31,6 +33,9 @@ crate::tests! {
     graphs_and_what_they_use_end_in_any_order
     data_of_a_graph_is_released_when_nothing_has_it
     stream_that_is_destroyed_ends_its_capture
+    user_objects_are_destroyed_when_nothing_refers_to_them
+    user_objects_outlive_the_launches_of_their_graph
+    wrong_references_to_user_objects_are_refused
 }
 
 pub(crate) const PLANTED: &[Test] = &[
@@ -589,6 +594,195 @@ fn stream_that_is_destroyed_ends_its_capture() {
     memory();
     stream.synchronize().expect("nothing is captured");
     assert_eq!(first_byte(buffer), 0);
+}
+
+/// The number of user objects that were destroyed; many more if a destructor may wait for CUDA.
+static DESTROYED: AtomicUsize = AtomicUsize::new(0);
+/// Held by the test while it gives up references, as programs hold locks.
+static PROGRAM: Mutex<()> = Mutex::new(());
+
+unsafe extern "C" fn destroy(number: *mut c_void) {
+    drop(PROGRAM.lock().expect("nothing panics with it"));
+    // SAFETY: null is no event, which is an error.
+    let wait = unsafe { sys::cuEventSynchronize(ptr::null_mut()) };
+    let is_refused = wait == CUresult::CUDA_ERROR_NOT_PERMITTED;
+    DESTROYED.fetch_add(if is_refused { number.addr() } else { 1000 }, Ordering::SeqCst);
+}
+
+fn user_object(references: u32) -> CUuserObject {
+    let mut object = ptr::null_mut();
+    let number = ptr::without_provenance_mut(1);
+    // SAFETY: a variable, and a function that follows no pointer.
+    unsafe { sys::cuUserObjectCreate(&raw mut object, number, Some(destroy), references, 1) }
+        .result()
+        .expect("a user object");
+    object
+}
+
+fn release(object: CUuserObject, count: u32) -> Result<(), DriverError> {
+    // SAFETY: it is a number.
+    unsafe { sys::cuUserObjectRelease(object, count) }.result()
+}
+
+fn graph_retains(graph: CUgraph, object: CUuserObject, count: u32, flags: u32) -> Result<(), DriverError> {
+    // SAFETY: they are numbers.
+    unsafe { sys::cuGraphRetainUserObject(graph, object, count, flags) }.result()
+}
+
+fn graph_releases(graph: CUgraph, object: CUuserObject, count: u32) -> Result<(), DriverError> {
+    // SAFETY: they are numbers.
+    unsafe { sys::cuGraphReleaseUserObject(graph, object, count) }.result()
+}
+
+/// The graph that a stream is captured into.
+fn graph_of(stream: &CudaStream) -> CUgraph {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (mut id, mut graph, null) = (0, ptr::null_mut(), ptr::null_mut());
+    let (status, id, graph_out) = (&raw mut status, &raw mut id, &raw mut graph);
+    // SAFETY: variables, and null where nothing is asked for.
+    unsafe {
+        sys::cuStreamGetCaptureInfo_v2(stream.cu_stream(), status, id, graph_out, null, ptr::null_mut())
+    }
+    .result()
+    .expect("an answer");
+    graph
+}
+
+/// Requires so many objects to be destroyed at last, and not one more.
+fn require_destroyed(expected: usize) {
+    let start = Instant::now();
+    while DESTROYED.load(Ordering::SeqCst) < expected && start.elapsed().as_secs() < 10 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(5));
+    assert_eq!(DESTROYED.load(Ordering::SeqCst), expected);
+}
+
+/// A flag of `cuGraphRetainUserObject`: the program's references become those of the graph.
+const MOVE: u32 = 1;
+
+fn user_objects_are_destroyed_when_nothing_refers_to_them() {
+    let (_context, stream) = device(0);
+    let locked = PROGRAM.lock().expect("nothing panics with it");
+    let object = user_object(2);
+    release(object, 1).expect("a reference");
+    // SAFETY: it is a number.
+    unsafe { sys::cuUserObjectRetain(object, 3) }.result().expect("three references");
+    release(object, 3).expect("three references");
+    release(object, 1).expect("the last one");
+    drop(locked);
+    require_destroyed(1);
+
+    // Those of a capture that fails go with it.
+    stream.begin_capture(MODE).expect("a capture");
+    let object = user_object(1);
+    graph_retains(graph_of(&stream), object, 1, MOVE).expect("a reference");
+    graph_retains(graph_of(&stream), object, 1, 0).expect("another one");
+    assert!(stream.synchronize().is_err());
+    require_destroyed(1);
+    assert!(stream.end_capture(FLAGS).is_err());
+    require_destroyed(2);
+
+    // A graph and what is made of it have their own.
+    let (kept, given_up) = (user_object(1), user_object(1));
+    // SAFETY: each handle is destroyed once.
+    unsafe {
+        result::stream::begin_capture(stream.cu_stream(), MODE).expect("a capture");
+        let graph = graph_of(&stream);
+        graph_retains(graph, kept, 2, 0).expect("references");
+        release(kept, 1).expect("a reference");
+        assert_eq!(result::stream::end_capture(stream.cu_stream()), Ok(graph));
+        graph_retains(graph, given_up, 1, MOVE).expect("a reference");
+        let exec = result::graph::instantiate(graph, FLAGS).expect("an executable graph");
+        graph_releases(graph, given_up, 1).expect("a reference");
+        graph_releases(graph, kept, 1).expect("a reference");
+        result::graph::destroy(graph).expect("an end");
+        require_destroyed(2);
+        // The handle is one as long as anything refers to the object.
+        sys::cuUserObjectRetain(kept, 1).result().expect("a reference");
+        let locked = PROGRAM.lock().expect("nothing panics with it");
+        result::graph::exec_destroy(exec).expect("an end");
+        drop(locked);
+        require_destroyed(3);
+        release(kept, 1).expect("the last one");
+        require_destroyed(4);
+    }
+}
+
+fn user_objects_outlive_the_launches_of_their_graph() {
+    unsafe extern "C" fn wait_for_the_end(_data: *mut c_void) {
+        drop(PROGRAM.lock().expect("nothing panics with it"));
+        // The object is still there, a moment later too.
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(DESTROYED.load(Ordering::SeqCst), 0);
+    }
+    let (context, stream) = device(0);
+    let other = context.new_stream().expect("a stream");
+    for streams in [1, 2] {
+        let graph = capture(&stream, || {
+            graph_retains(graph_of(&stream), user_object(1), 1, MOVE).expect("a reference");
+            let last = if streams == 1 { &stream } else { &other };
+            if streams == 2 {
+                wait(&other, record(&stream)).expect("a fork");
+            }
+            // SAFETY: the function follows no pointer.
+            unsafe {
+                result::stream::launch_host_function(last.cu_stream(), wait_for_the_end, ptr::null_mut())
+            }
+            .expect("a node");
+            if streams == 2 {
+                wait(&stream, record(&other)).expect("a join");
+            }
+        });
+        let locked = PROGRAM.lock().expect("nothing panics with it");
+        graph.launch().expect("a launch");
+        graph.launch().expect("a launch");
+        drop(graph);
+        drop(locked);
+        stream.synchronize().expect("the end of the launches");
+        require_destroyed(1);
+        DESTROYED.store(0, Ordering::SeqCst);
+    }
+}
+
+fn wrong_references_to_user_objects_are_refused() {
+    const INVALID: Result<(), DriverError> = Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE));
+    const TOO_MANY: u32 = i32::MAX as u32 + 1;
+    let (_context, stream) = device(0);
+    let create = |out: *mut CUuserObject, destroy: sys::CUhostFn, references, flags| {
+        // SAFETY: null, or a variable, and a function that follows no pointer.
+        unsafe { sys::cuUserObjectCreate(out, ptr::null_mut(), destroy, references, flags) }.result()
+    };
+    let mut object = ptr::null_mut();
+    assert_eq!(create(ptr::null_mut(), Some(destroy), 1, 1), INVALID);
+    assert_eq!(create(&raw mut object, None, 1, 1), INVALID);
+    assert_eq!(create(&raw mut object, Some(destroy), 0, 1), INVALID);
+    assert_eq!(create(&raw mut object, Some(destroy), TOO_MANY, 1), INVALID);
+    assert_eq!(create(&raw mut object, Some(destroy), 1, 0), INVALID);
+    assert!(object.is_null());
+
+    let object = user_object(2);
+    stream.begin_capture(MODE).expect("a capture");
+    let graph = graph_of(&stream);
+    let none = ptr::without_provenance_mut(0x77);
+    for count in [0, 3, TOO_MANY] {
+        assert_eq!(release(object, count), INVALID, "{count}");
+        assert_eq!(graph_retains(graph, object, count, MOVE), INVALID, "{count}");
+        assert_eq!(graph_releases(graph, object, count), INVALID, "{count}");
+    }
+    assert_eq!(release(none, 1), INVALID);
+    // SAFETY: it is a number.
+    assert_eq!(unsafe { sys::cuUserObjectRetain(none, 1) }.result(), INVALID);
+    assert_eq!(graph_retains(graph, object, 1, 2), INVALID);
+    assert_eq!(graph_retains(graph, none, 1, 0), INVALID);
+    assert_eq!(graph_retains(none.cast(), object, 1, MOVE), INVALID);
+    assert_eq!(graph_releases(none.cast(), object, 1), INVALID);
+    // Nothing of that took a reference of the program away.
+    require_destroyed(0);
+    release(object, 2).expect("both references");
+    require_destroyed(1);
+    assert_eq!(release(object, 1), INVALID);
+    assert_eq!(graph_retains(graph, object, 1, 0), INVALID);
 }
 
 fn memory_of_a_launch_used_on_another_stream() {
