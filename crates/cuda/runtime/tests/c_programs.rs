@@ -23,11 +23,12 @@ enum Release {
     Cuda13,
 }
 
-/// NVIDIA's headers and library of a release.
+/// NVIDIA's headers and libraries of a release.
 #[derive(Debug)]
 struct Toolkit {
     includes: Vec<PathBuf>,
     library: PathBuf,
+    cupti: PathBuf,
 }
 
 impl Release {
@@ -81,7 +82,8 @@ fn obtain(release: Release) -> Result<Toolkit, String> {
     let printed = String::from_utf8_lossy(&output.stdout);
     let folders: Vec<&Path> = printed.lines().map(Path::new).collect();
     let library = folders[0].join("lib").join(release.soname());
-    Ok(Toolkit { includes: folders.iter().map(|folder| folder.join("include")).collect(), library })
+    let cupti = folders[folders.len() - 1].join("lib").join(format!("libcupti.so.{}", release.major()));
+    Ok(Toolkit { includes: folders.iter().map(|folder| folder.join("include")).collect(), library, cupti })
 }
 
 /// Runs a tool to its end and returns what it printed.
@@ -186,6 +188,25 @@ programs! {
     thread_per_device: "thread_per_device.c", Cuda12;
 }
 
+/// The program that is run beside NVIDIA's CUPTI.
+const WITH_CUPTI: &str = "cupti.c";
+
+#[test]
+#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+fn cupti_ends_with_an_error() {
+    for release in [Release::Cuda12, Release::Cuda13] {
+        let Some(toolkit) = release.toolkit(WITH_CUPTI) else { return };
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let libraries = ["libcuda.so.1".into(), release.soname()].map(|name| shared_objects().join(name));
+        for library in libraries.iter().chain([&toolkit.cupti]) {
+            let name = library.file_name().expect("a file's name");
+            symlink(library, folder.path().join(name)).expect("a link");
+        }
+        let program = Program::compile(WITH_CUPTI, toolkit, &shared_objects().join(release.soname()));
+        assert_eq!(program.run(folder.path(), "1"), "ok: CUPTI is refused\n");
+    }
+}
+
 /// A program that is run without devices.
 const WITHOUT_DEVICES: &str = "no_device.c";
 
@@ -215,7 +236,7 @@ fn every_c_program_has_a_test() {
         SOURCES
             .iter()
             .chain(COMPARED)
-            .chain([&WITHOUT_DEVICES, &OF_A_GPU])
+            .chain([&WITH_CUPTI, &WITHOUT_DEVICES, &OF_A_GPU])
             .map(ToString::to_string)
             .collect()
     );

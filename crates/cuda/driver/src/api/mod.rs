@@ -14,6 +14,7 @@ mod context;
 mod copy;
 mod device;
 mod event;
+mod export_table;
 mod fill;
 mod graph;
 mod interprocess;

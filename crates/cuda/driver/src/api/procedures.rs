@@ -37,7 +37,7 @@ functions! {
     cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags_v2 cuDeviceSetMemPool
     cuDeviceTotalMem_v2 cuDriverGetVersion cuEventCreate cuEventDestroy_v2 cuEventElapsedTime
     cuEventElapsedTime_v2 cuEventQuery cuEventRecord cuEventRecordWithFlags cuEventSynchronize
-    cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2 cuGraphDestroy
+    cuGetErrorName cuGetErrorString cuGetExportTable cuGetProcAddress cuGetProcAddress_v2 cuGraphDestroy
     cuGraphExecDestroy cuGraphExecGetFlags cuGraphGetNodes cuGraphInstantiateWithFlags
     cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphLaunch cuGraphNodeGetType
     cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphUpload cuInit
