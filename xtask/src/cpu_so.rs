@@ -80,8 +80,15 @@ pub(crate) const DRIVER: SharedObject = SharedObject {
     link: Some("libcuda.so"),
 };
 
-/// The stand-ins for CUDA's runtime library.
-pub(crate) const RUNTIMES: [SharedObject; 2] = [
+/// The stand-ins for CUDA's runtime library, and for what else programs load beside it; their symbols have versions.
+pub(crate) const RUNTIMES: [SharedObject; 3] = [
+    SharedObject {
+        package: "libnccl-nvml",
+        library: "nvml_cpu",
+        features: &[],
+        soname: "libnvidia-ml.so.1",
+        link: None,
+    },
     SharedObject {
         package: "libnccl-cuda-runtime",
         library: "cudart_cpu",

@@ -68,7 +68,14 @@ fn cpu_so_folder_compiles_and_runs_c_programs() {
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
     names.sort();
     let headers = ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "cuda_runtime.h"];
-    let cuda = ["libcuda.so", "libcuda.so.1", "libcudart.so", "libcudart.so.12", "libcudart.so.13"];
+    let cuda = [
+        "libcuda.so",
+        "libcuda.so.1",
+        "libcudart.so",
+        "libcudart.so.12",
+        "libcudart.so.13",
+        "libnvidia-ml.so.1",
+    ];
     assert_eq!(names, [&headers[..], &cuda, &["libnccl.so", "libnccl.so.2", "nccl.h"]].concat());
 
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cpu-so/tests/c");

@@ -16,5 +16,5 @@ def include():
 
 
 def cuda():
-    """Returns the folder of the stand-ins for CUDA: libcuda.so.1, libcudart.so.12 and libcudart.so.13."""
+    """Returns the folder of the stand-ins for CUDA: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1."""
     return os.path.join(_FOLDER, "cuda")

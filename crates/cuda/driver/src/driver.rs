@@ -224,7 +224,8 @@ impl Driver {
         device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Takes the lock for what is no call of CUDA.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics with the lock held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,5 @@
-//! Functions beyond CUDA's, by which the CPU implementation of NCCL enqueues its operations.
+//! Functions beyond CUDA's, by which the CPU implementation of NCCL enqueues its operations, and the stand-in for NVML
+//! learns of the devices.
 //!
 //! Whoever finds `libnccl_cuda_version` in a `libcuda.so.1` that is in the process already knows that it is this one.
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
 use crate::allocation::{Kind, Part};
-use crate::api::{allocate_shared, answer, put};
+use crate::api::{allocate_shared, answer, describe, put};
 use crate::context::Current;
 use crate::driver::{Driver, Request};
 use crate::error::from_code;
@@ -65,10 +66,43 @@ pub struct libnccl_cuda_access {
     pub writes: i32,
 }
 
+/// A device.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(non_camel_case_types)]
+pub struct libnccl_cuda_device {
+    /// Its name, a C string.
+    pub name: [u8; 64],
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// The number of its PCI bus, in domain 0; it is device 0 there.
+    pub bus: u32,
+    /// Its compute capability.
+    pub capability: [i32; 2],
+    /// Its memory in bytes.
+    pub total: u64,
+    /// What this process can still allocate of it.
+    pub free: u64,
+}
+
 /// Returns the version of these functions.
 #[unsafe(no_mangle)]
 pub extern "C" fn libnccl_cuda_version() -> u32 {
     3
+}
+
+/// Describes a device, also before `cuInit` and in a forked child, and initialises nothing: a program that only looks around
+/// can still fork.
+///
+/// A number that no device has is `CUDA_ERROR_INVALID_DEVICE`.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libnccl_cuda_describe(device: c_int, out: *mut libnccl_cuda_device) -> CUresult {
+    // SAFETY: the caller promises that it is valid.
+    answer(describe(device).and_then(|description| unsafe { put(out, description) }))
 }
 
 /// Finds the memory behind a range of addresses, which must lie in one allocation.

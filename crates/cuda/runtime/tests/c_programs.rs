@@ -173,6 +173,7 @@ programs! {
     mapped_memory: "mapped_memory.c", Cuda12;
     nccl_first: "nccl_first.c", Cuda12;
     nccl_first_of_cuda_13: "nccl_first.c", Cuda13;
+    nvml: "nvml.c", Cuda12;
     one_process: "one_process.c", Cuda12;
     one_process_of_cuda_13: "one_process.c", Cuda13;
     one_sided: "one_sided.c", Cuda12;

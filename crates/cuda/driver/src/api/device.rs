@@ -8,10 +8,15 @@ use cudarc::driver::sys::{
 };
 
 use super::{answer, put};
+use crate::config::Config;
 use crate::context::Current;
 use crate::driver::Driver;
 use crate::error::Result;
+use crate::extension::libnccl_cuda_device;
 use crate::handle::PoolId;
+
+/// The compute capability of each device.
+const CAPABILITY: [c_int; 2] = [9, 0];
 
 fn get(ordinal: c_int) -> Result<CUdevice> {
     Driver::get()?.device(ordinal).map(|_| ordinal)
@@ -71,6 +76,27 @@ unsafe extern "C" fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) -> CUre
 unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) -> CUresult {
     // SAFETY: the same contract.
     unsafe { cuDeviceGetUuid(out, device) }
+}
+
+/// Describes a device for whom CUDA need not be initialised.
+pub(crate) fn describe(device: c_int) -> Result<libnccl_cuda_device> {
+    let driver = Driver::get();
+    let config = driver.map_or_else(|_| Config::from_env(), |driver| Ok(driver.config))?;
+    let index = usize::try_from(device).ok().filter(|&index| index < config.devices);
+    let index = index.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
+    let total = config.device_memory;
+    let free = driver.map_or(total, |driver| driver.lock().allocations.free(index));
+    let mut name = [0; 64];
+    let text = device_name(device);
+    name[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(libnccl_cuda_device {
+        name,
+        uuid: uuid(device).bytes.map(|byte| byte as u8),
+        bus: bus(device),
+        capability: CAPABILITY,
+        total: total as u64,
+        free: free as u64,
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -133,9 +159,9 @@ fn device_attribute(code: c_uint, device: CUdevice) -> Result<c_int> {
         (Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1),
-        (Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device + 1),
-        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9),
-        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0),
+        (Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, bus(device) as c_int),
+        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CAPABILITY[0]),
+        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, CAPABILITY[1]),
     ];
     Ok(values.iter().find(|(attribute, _)| *attribute as c_uint == code).map_or(0, |(_, value)| *value))
 }
@@ -147,11 +173,16 @@ unsafe extern "C" fn cuDeviceComputeCapability(
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: CUDA's contract: valid for a write each.
-    answer(get(device).and_then(|_| unsafe { put(major, 9).and(put(minor, 0)) }))
+    answer(get(device).and_then(|_| unsafe { put(major, CAPABILITY[0]).and(put(minor, CAPABILITY[1])) }))
+}
+
+/// The number of a device's PCI bus.
+fn bus(device: CUdevice) -> u32 {
+    device.unsigned_abs() + 1
 }
 
 fn bus_id(device: CUdevice) -> String {
-    format!("0000:{:02X}:00.0", device + 1)
+    format!("0000:{:02X}:00.0", bus(device))
 }
 
 #[unsafe(no_mangle)]

@@ -32,6 +32,7 @@ use std::thread;
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 
+pub(crate) use self::device::describe;
 pub(crate) use self::memory::allocate_shared;
 use crate::context::Current;
 use crate::driver::{Driver, State};

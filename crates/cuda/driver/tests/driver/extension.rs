@@ -19,6 +19,7 @@ crate::tests! {
     operation_runs_once_even_if_its_stream_is_destroyed
     data_is_released_once_after_the_operation_and_not_if_it_is_refused
     failure_stays_with_the_context_of_the_operation_until_it_is_taken_back
+    devices_are_described_before_cuda_is_initialised
 }
 
 /// Memory that an operation uses.
@@ -54,6 +55,17 @@ type Shared = unsafe extern "C" fn(c_int, usize, *mut CUdeviceptr) -> CUresult;
 type Fail = unsafe extern "C" fn(u64, CUresult) -> CUresult;
 type Recover = unsafe extern "C" fn(u64) -> CUresult;
 type Version = unsafe extern "C" fn() -> u32;
+type Describe = unsafe extern "C" fn(c_int, *mut Device) -> CUresult;
+
+#[repr(C)]
+struct Device {
+    name: [u8; 64],
+    uuid: [c_char; 16],
+    bus: u32,
+    capability: [c_int; 2],
+    total: u64,
+    free: u64,
+}
 
 fn function<F: Copy>(name: &CStr) -> F {
     // SAFETY: the callers name the function's type.
@@ -276,3 +288,37 @@ pub(crate) const REPORTED: &[Test] = &[Test {
         failure_that_is_reported_alone_changes_nothing,
     )
 }];
+
+fn devices_are_described_before_cuda_is_initialised() {
+    let describe = function::<Describe>(c"libnccl_cuda_describe");
+    let device = |index| {
+        let mut device =
+            Device { name: [0; 64], uuid: [0; 16], bus: 0, capability: [0; 2], total: 0, free: 0 };
+        // SAFETY: a variable.
+        unsafe { describe(index, &raw mut device) }.result().map(|()| device)
+    };
+    // SAFETY: null is an error.
+    assert_eq!(unsafe { describe(0, ptr::null_mut()) }.result(), Err(INVALID));
+    for none in [-1, 8] {
+        let error = device(none).map(drop);
+        assert_eq!(error, Err(DriverError(CUresult::CUDA_ERROR_INVALID_DEVICE)), "{none}");
+    }
+    let early = device(1).expect("a device");
+    let is_initialised = |code| code != Err(DriverError(CUresult::CUDA_ERROR_NOT_INITIALIZED));
+    assert!(!is_initialised(result::device::get_count().map(drop)));
+
+    let context = CudaContext::new(1).expect("a device");
+    assert_eq!(
+        CStr::from_bytes_until_nul(&early.name).expect("a name").to_str(),
+        Ok(&*context.name().expect("a name"))
+    );
+    assert_eq!(early.uuid, context.uuid().expect("a UUID").bytes);
+    assert_eq!(early.capability, <[c_int; 2]>::from(context.compute_capability().expect("two numbers")));
+    assert_eq!((early.bus, early.free), (2, early.total));
+    // SAFETY: the memory lives until the process ends.
+    unsafe { result::malloc_sync(1000) }.expect("memory");
+    let (free, total) = result::mem_get_info().expect("two numbers");
+    let late = device(1).expect("a device");
+    assert_eq!((late.free, late.total), (free as u64, total as u64));
+    assert!(late.free < early.free);
+}

@@ -1,0 +1,136 @@
+//! The devices, as the stand-in for CUDA's driver describes them.
+//!
+//! CUDA is not initialised for that: a process that asks how many devices there are may fork, and use CUDA in its children.
+
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::status::{Result, Status};
+
+const LIBRARY: &str = "libcuda.so.1";
+
+/// A device; `libnccl_cuda_device` of the stand-in.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Device {
+    pub(crate) name: [u8; 64],
+    pub(crate) uuid: [u8; 16],
+    pub(crate) bus: u32,
+    pub(crate) capability: [c_int; 2],
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Driver {
+    describe: unsafe extern "C" fn(c_int, *mut Device) -> c_int,
+    version: unsafe extern "C" fn(*mut c_int) -> c_int,
+    _library: Library,
+}
+
+impl Driver {
+    fn load() -> Option<Self> {
+        let library = open()?;
+        // SAFETY: the stand-in's function has this type, and no other library has one of its name.
+        let describe = *unsafe { library.get(b"libnccl_cuda_describe\0") }.ok()?;
+        // SAFETY: CUDA's function has this type.
+        let version = *unsafe { library.get(b"cuDriverGetVersion\0") }.ok()?;
+        Some(Self { describe, version, _library: library })
+    }
+
+    /// Describes a device; `None` if there is none with this number.
+    pub(crate) fn device(&self, index: usize) -> Result<Option<Device>> {
+        const INVALID_DEVICE: c_int = 101;
+        let mut device =
+            Device { name: [0; 64], uuid: [0; 16], bus: 0, capability: [0; 2], total: 0, free: 0 };
+        let index = c_int::try_from(index).map_err(|_| Status::INVALID_ARGUMENT)?;
+        // SAFETY: a variable can be written.
+        match unsafe { (self.describe)(index, &raw mut device) } {
+            0 => Ok(Some(device)),
+            INVALID_DEVICE => Ok(None),
+            // The stand-in has said on stderr which setting is wrong.
+            _ => Err(Status::UNKNOWN),
+        }
+    }
+
+    /// The devices.
+    pub(crate) fn devices(&self) -> Result<Vec<Device>> {
+        (0..).map(|index| self.device(index)).map_while(Result::transpose).collect()
+    }
+
+    /// The release of CUDA that the driver has.
+    pub(crate) fn version(&self) -> Result<c_int> {
+        let mut version = 0;
+        // SAFETY: a variable can be written.
+        let code = unsafe { (self.version)(&raw mut version) };
+        if code == 0 { Ok(version) } else { Err(Status::UNKNOWN) }
+    }
+}
+
+/// The number of initialisations that were not shut down.
+static INITIALISATIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the driver.
+pub(crate) fn get() -> Result<&'static Driver> {
+    static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+    DRIVER.get_or_init(Driver::load).as_ref().ok_or(Status::DRIVER_NOT_LOADED)
+}
+
+/// Returns the driver, if the library is initialised.
+pub(crate) fn initialised() -> Result<&'static Driver> {
+    if INITIALISATIONS.load(Ordering::Relaxed) == 0 {
+        return Err(Status::UNINITIALIZED);
+    }
+    get()
+}
+
+/// Initialises the library, once more if it is.
+pub(crate) fn initialise(needs_devices: bool) -> Result<()> {
+    if get()?.device(0)?.is_none() && needs_devices {
+        return Err(Status::GPU_NOT_FOUND);
+    }
+    INITIALISATIONS.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Takes back an initialisation.
+pub(crate) fn shut_down() -> Result<()> {
+    let less = |count: usize| count.checked_sub(1);
+    let changed = INITIALISATIONS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    changed.map(drop).map_err(|_| Status::UNINITIALIZED)
+}
+
+/// Opens the driver that is in the process already, else the one beside this library, else the dynamic linker's.
+fn open() -> Option<Library> {
+    let open = |file: &OsStr, flags| {
+        // SAFETY: the initialisers of a libcuda.so.1 keep Rust's rules, as those of any library that programs use.
+        unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL | flags) }.ok()
+    };
+    open(LIBRARY.as_ref(), libc::RTLD_NOLOAD)
+        .or_else(|| open(beside()?.as_os_str(), 0))
+        .or_else(|| open(LIBRARY.as_ref(), 0))
+}
+
+/// Returns the path of the driver beside this library.
+fn beside() -> Option<PathBuf> {
+    let mut information = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    let own: fn() -> Option<PathBuf> = beside;
+    // SAFETY: `information` is valid for a write, and any address may be asked for.
+    let found = unsafe { libc::dladdr(own as *const c_void, &raw mut information) };
+    if found == 0 || information.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr found a file, whose name is a C string that lives as long as the library is loaded.
+    let file = unsafe { CStr::from_ptr(information.dli_fname) };
+    Some(PathBuf::from(OsStr::from_bytes(file.to_bytes())).with_file_name(LIBRARY))
+}
