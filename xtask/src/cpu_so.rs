@@ -81,7 +81,28 @@ pub(crate) const DRIVER: SharedObject = SharedObject {
 };
 
 /// The stand-ins for CUDA's runtime library, and for what else programs load beside it; their symbols have versions.
-pub(crate) const RUNTIMES: [SharedObject; 3] = [
+pub(crate) const RUNTIMES: [SharedObject; 6] = [
+    SharedObject {
+        package: "libnccl-cuda-math",
+        library: "cuda_math_cpu",
+        features: &["--no-default-features", "--features", "cublas-13"],
+        soname: "libcublas.so.13",
+        link: None,
+    },
+    SharedObject {
+        package: "libnccl-cuda-math",
+        library: "cuda_math_cpu",
+        features: &[],
+        soname: "libcublas.so.12",
+        link: Some("libcublas.so"),
+    },
+    SharedObject {
+        package: "libnccl-cuda-math",
+        library: "cuda_math_cpu",
+        features: &["--no-default-features", "--features", "curand"],
+        soname: "libcurand.so.10",
+        link: Some("libcurand.so"),
+    },
     SharedObject {
         package: "libnccl-nvml",
         library: "nvml_cpu",

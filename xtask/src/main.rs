@@ -75,7 +75,8 @@ enum Task {
         release: String,
     },
     /// Build the CPU implementation as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
-    /// beside it the stand-ins for CUDA: libcuda.so.1, libcudart.so.12, libcudart.so.13 and libnvidia-ml.so.1
+    /// beside it the stand-ins for CUDA: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
+    /// the handles of cuBLAS and cuRAND
     CpuSo {
         /// The folder to put it into, created if needed
         directory: PathBuf,

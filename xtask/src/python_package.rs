@@ -97,7 +97,7 @@ fn stage_runtime(tools: &Tools, library: SharedObject, folder: &Path) -> Result<
     let archive = cpu_so::build(cargo.arg(cpu_so::OPTIMISED), library, false)?;
     let scratch = tempfile::tempdir()?;
     let (soname, versions) = (library.soname, scratch.path().join("versions"));
-    fs::write(&versions, format!("{soname} {{ global: cuda*; __cuda*; nvml*; local: *; }};"))?;
+    fs::write(&versions, format!("{soname} {{ global: cu*; __cuda*; nvml*; local: *; }};"))?;
     let mut zig = tools.python("ziglang");
     zig.args(["cc", "-shared", "-target", &format!("{ARCH}-linux-gnu.{GLIBC}"), "-o"])
         .arg(folder.join(soname));

@@ -68,15 +68,11 @@ fn cpu_so_folder_compiles_and_runs_c_programs() {
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
     names.sort();
     let headers = ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "cuda_runtime.h"];
-    let cuda = [
-        "libcuda.so",
-        "libcuda.so.1",
-        "libcudart.so",
-        "libcudart.so.12",
-        "libcudart.so.13",
-        "libnvidia-ml.so.1",
-    ];
-    assert_eq!(names, [&headers[..], &cuda, &["libnccl.so", "libnccl.so.2", "nccl.h"]].concat());
+    let math = ["libcublas.so", "libcublas.so.12", "libcublas.so.13"];
+    let cuda = ["libcuda.so", "libcuda.so.1", "libcudart.so", "libcudart.so.12", "libcudart.so.13"];
+    let others =
+        ["libcurand.so", "libcurand.so.10", "libnccl.so", "libnccl.so.2", "libnvidia-ml.so.1", "nccl.h"];
+    assert_eq!(names, [&headers[..], &math, &cuda, &others].concat());
 
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cpu-so/tests/c");
     let mut compilers = vec![("cc", "ring.c")];

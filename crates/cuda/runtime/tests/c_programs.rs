@@ -171,6 +171,8 @@ programs! {
     graphs: "graphs.c", Cuda12;
     graphs_of_cuda_13: "graphs.c", Cuda13;
     mapped_memory: "mapped_memory.c", Cuda12;
+    math_handles: "math_handles.c", Cuda12;
+    math_handles_of_cuda_13: "math_handles.c", Cuda13;
     nccl_first: "nccl_first.c", Cuda12;
     nccl_first_of_cuda_13: "nccl_first.c", Cuda13;
     nvml: "nvml.c", Cuda12;

@@ -1,0 +1,123 @@
+/* Handles of cuBLAS and cuRAND, as programs make them when they open a device; what would compute is an error that names
+ * the function once. Their headers are not needed. */
+
+#include "cuda_check.h"
+
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+
+#if CUDART_VERSION >= 13000
+#define CUBLAS "libcublas.so.13"
+#else
+#define CUBLAS "libcublas.so.12"
+#endif
+
+enum { NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum { PSEUDO_DEFAULT = 100, RAND_NOT_INITIALIZED = 101, TYPE_ERROR = 103, LAUNCH_FAILURE = 201 };
+
+static void *library;
+
+/* Calls a function, whose name and arguments these are, and requires an answer. */
+#define ANSWERS(expected, name, ...) \
+    do { \
+        union { \
+            void *found; \
+            int (*call)(); \
+        } function_ = {dlsym(library, name)}; \
+        REQUIRE(function_.found != NULL); \
+        int result_ = function_.call(__VA_ARGS__); \
+        if (result_ != (expected)) \
+            FAIL("%s(%s): %d, expected %d", name, #__VA_ARGS__, result_, (int)(expected)); \
+    } while (0)
+
+static void open_library(const char *name) {
+    library = dlopen(name, RTLD_NOW);
+    if (library == NULL)
+        FAIL("%s", dlerror());
+}
+
+static void blas(cudaStream_t stream) {
+    void *handle = NULL, *other = NULL, *workspace = NULL;
+    cudaStream_t same = NULL;
+    int version = 0, major = 0, value = -1;
+    float one = 1;
+    open_library(CUBLAS);
+    ANSWERS(INVALID_VALUE, "cublasCreate_v2", NULL);
+    ANSWERS(NOT_INITIALIZED, "cublasSetStream_v2", NULL, stream);
+    ANSWERS(0, "cublasCreate_v2", &handle);
+    ANSWERS(0, "cublasCreate_v2", &other);
+    REQUIRE(handle != NULL && other != NULL && handle != other);
+    ANSWERS(0, "cublasGetStream_v2", handle, &same);
+    REQUIRE(same == NULL);
+    ANSWERS(0, "cublasSetStream_v2", handle, stream);
+    ANSWERS(0, "cublasGetStream_v2", handle, &same);
+    REQUIRE(same == stream);
+    ANSWERS(0, "cublasGetStream_v2", other, &same);
+    REQUIRE(same == NULL);
+    ANSWERS(0, "cublasGetVersion_v2", handle, &version);
+    ANSWERS(0, "cublasGetProperty", 0, &major);
+    REQUIRE_EQUAL(CUDART_VERSION / 1000, major);
+    REQUIRE_EQUAL(major, version / 10000);
+    const char *const settings[][2] = {
+        {"cublasSetPointerMode_v2", "cublasGetPointerMode_v2"},
+        {"cublasSetMathMode", "cublasGetMathMode"},
+        {"cublasSetAtomicsMode", "cublasGetAtomicsMode"},
+    };
+    for (int i = 0; i < 3; i++) {
+        ANSWERS(0, settings[i][1], handle, &value);
+        REQUIRE_EQUAL(0, value);
+        ANSWERS(0, settings[i][0], handle, 1);
+        ANSWERS(0, settings[i][1], handle, &value);
+        REQUIRE_EQUAL(1, value);
+        ANSWERS(INVALID_VALUE, settings[i][1], handle, NULL);
+    }
+    CUDA(cudaMalloc(&workspace, 1024));
+    ANSWERS(0, "cublasSetWorkspace_v2", handle, workspace, (size_t)1024);
+    CUDA(cudaFree(workspace));
+    ANSWERS(NOT_SUPPORTED, "cublasSscal_v2", handle, 1, &one, workspace, 1);
+    ANSWERS(NOT_SUPPORTED, "cublasSscal_v2", handle, 1, &one, workspace, 1);
+    ANSWERS(NOT_SUPPORTED, "cublasGemmEx_64", handle);
+    ANSWERS(0, "cublasDestroy_v2", handle);
+    ANSWERS(NOT_INITIALIZED, "cublasDestroy_v2", handle);
+    ANSWERS(NOT_INITIALIZED, "cublasSetStream_v2", handle, stream);
+    ANSWERS(0, "cublasDestroy_v2", other);
+}
+
+static void random_numbers(cudaStream_t stream) {
+    void *generator = NULL;
+    float numbers[2];
+    open_library("libcurand.so.10");
+    ANSWERS(TYPE_ERROR, "curandCreateGenerator", &generator, 7);
+    ANSWERS(0, "curandCreateGenerator", &generator, PSEUDO_DEFAULT);
+    ANSWERS(0, "curandSetStream", generator, stream);
+    ANSWERS(0, "curandSetPseudoRandomGeneratorSeed", generator, 299792458ULL);
+    ANSWERS(0, "curandSetGeneratorOffset", generator, 1ULL);
+    ANSWERS(LAUNCH_FAILURE, "curandGenerateUniform", generator, numbers, (size_t)2);
+    ANSWERS(0, "curandDestroyGenerator", generator);
+    ANSWERS(RAND_NOT_INITIALIZED, "curandDestroyGenerator", generator);
+    ANSWERS(RAND_NOT_INITIALIZED, "curandSetStream", generator, stream);
+}
+
+int main(void) {
+    static const char *const expected =
+        "libnccl: the CPU stand-in for CUDA does not support cublasSscal_v2\n"
+        "libnccl: the CPU stand-in for CUDA does not support cublasGemmEx_64\n"
+        "libnccl: the CPU stand-in for CUDA does not support curandGenerateUniform\n";
+    char said[1024] = "";
+    cudaStream_t stream;
+    CUDA(cudaStreamCreate(&stream));
+    FILE *errors = tmpfile();
+    int before = dup(2);
+    REQUIRE(errors != NULL && before >= 0 && dup2(fileno(errors), 2) == 2);
+    blas(stream);
+    random_numbers(stream);
+    REQUIRE(dup2(before, 2) == 2);
+    rewind(errors);
+    size_t length = fread(said, 1, sizeof said - 1, errors);
+    if (strcmp(said, expected) != 0)
+        FAIL("%zu bytes: %s", length, said);
+    CUDA(cudaStreamDestroy(stream));
+    puts("ok: handles, and nothing else");
+    return 0;
+}
