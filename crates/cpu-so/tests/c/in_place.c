@@ -1,4 +1,4 @@
-/* The in-place form of every collective that has one. */
+/* The in-place form of every collective that has one, and of ncclAlltoAll, whose result is undefined in NCCL. */
 
 #include "threads.h"
 
@@ -75,6 +75,11 @@ static void *rank_main(void *argument) {
         for (int64_t i = 0; i < COUNT; i++)
             REQUIRE_EQUAL(value_of(ROOT, me->rank * COUNT + i), mine[i]);
         check_rest(me->rank, buffer, me->rank, me->rank + 1);
+
+        fill(me->rank, buffer);
+        CHECK(ncclAlltoAll(buffer, buffer, COUNT, ncclInt64, comm, STREAM));
+        for (int64_t i = 0; i < RANKS * COUNT; i++)
+            REQUIRE_EQUAL(value_of((int)(i / COUNT), me->rank * COUNT + i % COUNT), buffer[i]);
 
         if (shared)
             CHECK(ncclMemFree(buffer));

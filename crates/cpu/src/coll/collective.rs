@@ -62,6 +62,10 @@ impl Operation for Collective {
             // On the heap, so that the usual future stays small.
             return Box::pin(async move { known.run(context).await }).await;
         }
+        if self.call.overwrites_input() && self.send.overlaps(self.recv) {
+            let on_copy = self.send.with_copy(async |send| Self { send, ..*self }.run(context).await);
+            return Box::pin(on_copy).await;
+        }
         let local = &LocalCall { context, send: self.send, recv: self.recv };
         let (call, CallContext { state, rank, .. }) = (&self.call, context);
         if call.bytes == 0 {

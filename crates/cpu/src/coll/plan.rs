@@ -4,12 +4,15 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::Once;
 
 use libnccl::Role;
 
 use crate::coll::call_header::CallHeader;
 use crate::coll::function::{Division, Function};
 use crate::diag::error::{Error, Result};
+use crate::diag::strict::STRICT;
+use crate::diag::wait_limits;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::{Factor, Reduction};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
@@ -102,7 +105,8 @@ impl Call {
     }
 
     /// Returns an error if the buffers that `rank` uses overlap otherwise than in place: its own block of the one has to lie
-    /// where that of the other does. Where both have a block for each rank, nothing is in place.
+    /// where that of the other does. Where both have a block for each rank, NCCL promises nothing in place, and takes it: a warning,
+    /// or an error in strict mode.
     #[inline]
     pub(crate) fn check_overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Result {
         if send.length() == 0 || recv.length() == 0 || !send.overlaps(recv) {
@@ -111,10 +115,34 @@ impl Call {
         let shape = self.function.shape();
         let from = send.start().addr() + self.own_block(rank, shape.input);
         let to = recv.start().addr() + self.own_block(rank, shape.output);
-        if from == to && (shape.input != Division::Blocks || shape.input != shape.output || self.ranks == 1) {
-            return Ok(());
+        if from != to || (self.overwrites_input() && *STRICT) {
+            return Err(self.overlap(rank, send, recv));
         }
-        Err(self.overlap(rank, send, recv))
+        if self.overwrites_input() {
+            self.warn_in_place();
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if in place, a rank writes what another one has yet to read: each of them has a block for each rank in both
+    /// buffers.
+    pub(super) fn overwrites_input(&self) -> bool {
+        let shape = self.function.shape();
+        shape.input == Division::Blocks && shape.output == Division::Blocks && self.ranks > 1
+    }
+
+    /// Warns of a call in place that NCCL promises nothing of: once, as programs make it in a loop.
+    #[cold]
+    #[inline(never)]
+    fn warn_in_place(&self) {
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
+            wait_limits::report(&format!(
+                "{}: sendbuff is recvbuff, and the result is undefined in NCCL (here it is that of two buffers; \
+                 LIBNCCL_CPU_STRICT=1 makes it an error)",
+                self.function.symbol()
+            ));
+        });
     }
 
     /// Returns the bytes before the block of `rank` in a buffer that is divided like this.
@@ -136,6 +164,9 @@ impl Call {
         let block =
             |division| format!("{} bytes, rank {rank} times count elements", self.own_block(rank, division));
         let rule = match (shape.input, shape.output) {
+            (Division::Blocks, Division::Blocks) if from == to => {
+                "it has no form in place (LIBNCCL_CPU_STRICT is 1)".into()
+            }
             (Division::Blocks, Division::Blocks) => "it has no form in place".into(),
             (Division::Blocks, _) => {
                 format!("in place, recvbuff has to be sendbuff + {}", block(shape.input))

@@ -3,6 +3,7 @@
 //! - A send returns when the receiver has taken the message.
 //! - In a group, the collectives of a communicator run before its sends and receives.
 //! - Calls of count 0 wait for those of the other ranks, and so do short collectives of which a rank needs nothing more.
+//! - `ncclAlltoAll` in place is an error.
 //!
 //! A program that passes cannot hang in NCCL for want of buffers. What it has not destroyed, deregistered and freed is listed.
 

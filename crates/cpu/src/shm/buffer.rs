@@ -152,6 +152,14 @@ impl ReadBuf {
         }
     }
 
+    /// Calls `run` with a copy of the memory, which lives until that has ended, and which nothing writes.
+    pub(crate) async fn with_copy<T>(self, run: impl AsyncFnOnce(Self) -> T) -> T {
+        let mut copy = vec![0; self.extent.length()];
+        self.read(0, &mut copy);
+        // SAFETY: as above; an operation that takes it ends within `run`, whose contract this is.
+        run(unsafe { Self::new(copy.as_ptr(), copy.len()) }).await
+    }
+
     fn address(self, at: usize, length: usize) -> *const u8 {
         assert!(
             at <= self.extent.length() && length <= self.extent.length() - at,

@@ -63,6 +63,7 @@ mistakes! {
     one_id_for_two_communicators,
     buffers_that_overlap,
     wrong_offset_in_place,
+    all_to_all_in_place with "LIBNCCL_CPU_STRICT" = "1",
     count_zero_on_one_rank,
     communicator_not_destroyed with "NCCL_DEBUG" = "WARN",
 }
@@ -332,6 +333,31 @@ fn wrong_offset_in_place(process: &RankProcess) {
     let mut buffer = vec![0_f32; 32];
     let (from, to) = (buffer[8..].as_mut_ptr().cast::<c_void>(), buffer.as_mut_ptr().cast::<c_void>());
     report(nccl!(ncclAllGather(from, to, 16, F32, comm.0, ptr::null_mut())));
+}
+
+/// NCCL's declaration promises nothing of it, and its tests make it: without strict mode, it is a warning.
+fn all_to_all_in_place(process: &RankProcess) {
+    let comm = process.join();
+    for count in [1, 2048, 1 << 18] {
+        let of = |from, to| vec![(2 * from + to) as f32; count];
+        let mut buffer = [of(process.rank(), 0), of(process.rank(), 1)].concat();
+        let place = buffer.as_mut_ptr().cast::<c_void>();
+        let code = nccl!(ncclAlltoAll(place, place, count, F32, comm.0, ptr::null_mut()));
+        report(code);
+        assert!(code != OK || buffer == [of(0, process.rank()), of(1, process.rank())].concat());
+    }
+}
+
+#[test]
+fn all_to_all_in_place_is_right_and_warns_once() {
+    let id = unique_id();
+    let start = |rank| processes::command("all_to_all_in_place", &id, 2, &[rank]).spawn().unwrap();
+    let children: Vec<Child> = (0..2).map(start).collect();
+    for printed in children.into_iter().map(finish) {
+        let warning =
+            "libnccl-cpu: ncclAlltoAll: sendbuff is recvbuff, and the result is undefined in NCCL (";
+        assert_eq!(printed.matches(warning).count(), 1, "{printed}");
+    }
 }
 
 fn count_zero_on_one_rank(process: &RankProcess) {

@@ -18,20 +18,15 @@ type Call = fn(*const c_void, *mut c_void, usize, ncclComm_t) -> ncclResult_t;
 
 /// A collective, the number of blocks of its send and its receive buffer, and the place of `ROOT`'s send buffer in
 /// place, in blocks after the receive buffer.
-const COLLECTIVES: [(&str, Call, [usize; 2], Option<isize>); 8] = [
-    ("ncclAllReduce", |s, r, n, c| nccl!(ncclAllReduce(s, r, n, I32, SUM, c, STREAM)), [1, 1], Some(0)),
-    ("ncclBroadcast", |s, r, n, c| nccl!(ncclBroadcast(s, r, n, I32, ROOT, c, STREAM)), [1, 1], Some(0)),
-    ("ncclReduce", |s, r, n, c| nccl!(ncclReduce(s, r, n, I32, SUM, ROOT, c, STREAM)), [1, 1], Some(0)),
-    ("ncclAllGather", |s, r, n, c| nccl!(ncclAllGather(s, r, n, I32, c, STREAM)), [1, 2], Some(1)),
-    (
-        "ncclReduceScatter",
-        |s, r, n, c| nccl!(ncclReduceScatter(s, r, n, I32, SUM, c, STREAM)),
-        [2, 1],
-        Some(-1),
-    ),
-    ("ncclAlltoAll", |s, r, n, c| nccl!(ncclAlltoAll(s, r, n, I32, c, STREAM)), [2, 2], None),
-    ("ncclGather", |s, r, n, c| nccl!(ncclGather(s, r, n, I32, ROOT, c, STREAM)), [1, 2], Some(1)),
-    ("ncclScatter", |s, r, n, c| nccl!(ncclScatter(s, r, n, I32, ROOT, c, STREAM)), [2, 1], Some(-1)),
+const COLLECTIVES: [(&str, Call, [usize; 2], isize); 8] = [
+    ("ncclAllReduce", |s, r, n, c| nccl!(ncclAllReduce(s, r, n, I32, SUM, c, STREAM)), [1, 1], 0),
+    ("ncclBroadcast", |s, r, n, c| nccl!(ncclBroadcast(s, r, n, I32, ROOT, c, STREAM)), [1, 1], 0),
+    ("ncclReduce", |s, r, n, c| nccl!(ncclReduce(s, r, n, I32, SUM, ROOT, c, STREAM)), [1, 1], 0),
+    ("ncclAllGather", |s, r, n, c| nccl!(ncclAllGather(s, r, n, I32, c, STREAM)), [1, 2], 1),
+    ("ncclReduceScatter", |s, r, n, c| nccl!(ncclReduceScatter(s, r, n, I32, SUM, c, STREAM)), [2, 1], -1),
+    ("ncclAlltoAll", |s, r, n, c| nccl!(ncclAlltoAll(s, r, n, I32, c, STREAM)), [2, 2], 0),
+    ("ncclGather", |s, r, n, c| nccl!(ncclGather(s, r, n, I32, ROOT, c, STREAM)), [1, 2], 1),
+    ("ncclScatter", |s, r, n, c| nccl!(ncclScatter(s, r, n, I32, ROOT, c, STREAM)), [2, 1], -1),
 ];
 
 /// Calls a collective on buffers that begin so many elements into `memory`.
@@ -58,11 +53,11 @@ fn buffers_that_overlap_otherwise_than_in_place_are_invalid_argument() {
         for (name, call, blocks, in_place) in COLLECTIVES {
             let [sent, received] = blocks.map(|blocks| (blocks * count) as isize);
             let overlapping = 1 - sent..received;
-            let allowed = in_place.map(|blocks| blocks * count as isize);
+            let allowed = in_place * count as isize;
             // All of them are long to try for many elements.
             let ends = [overlapping.start, overlapping.end - 1, -1, 0, 1];
-            let near = allowed.iter().flat_map(|place| [place - 1, place + 1]);
-            for at in near.chain(ends).filter(|at| overlapping.contains(at) && Some(*at) != allowed) {
+            let near = [allowed - 1, allowed + 1];
+            for at in near.into_iter().chain(ends).filter(|at| overlapping.contains(at) && *at != allowed) {
                 let code = call_at(call, &mut memory, [middle + at, middle], count, comms[1]);
                 assert_eq!(code, ARGUMENT, "{name} of {count} elements, {at} after");
                 assert_last_error(&format!(
@@ -102,7 +97,7 @@ fn error_of_overlap_names_the_place_that_is_allowed() {
             [0, 0],
             "sendbuff is recvbuff; in place, recvbuff has to be sendbuff + 64 bytes, rank 1 times count elements",
         ),
-        ("ncclAlltoAll", [0, 0], "sendbuff is recvbuff; it has no form in place"),
+        ("ncclAlltoAll", [0, 3], "recvbuff is sendbuff + 12 bytes; it has no form in place"),
     ] {
         let (_, call, ..) = COLLECTIVES.into_iter().find(|(known, ..)| *known == name).unwrap();
         assert_eq!(call_at(call, &mut memory, places, 16, comms[1]), ARGUMENT);
@@ -120,18 +115,17 @@ fn buffers_that_are_adjacent_unused_or_in_place_are_no_overlap() {
             let has_root = ["ncclBroadcast", "ncclReduce", "ncclGather", "ncclScatter"].contains(&name);
             let before = -((sent * count) as isize);
             let after = (received * count) as isize;
-            for at in [Some(before), Some(after), in_place.map(|blocks| blocks * count as isize)] {
-                let Some(at) = at else { continue };
+            let allowed = in_place * count as isize;
+            for at in [before, after, allowed] {
                 let codes = on_threads(RANKS, |rank| {
                     let mut memory = vec![1; 6 * count];
                     let middle = 2 * count as isize;
                     let is_root = rank as i32 == ROOT;
-                    let at = match in_place {
-                        _ if is_root => at,
-                        // One of the buffers is not used, so they may lie anywhere.
-                        _ if has_root => 1,
-                        // In place, the other rank's block is the first one.
-                        Some(blocks) if at == blocks * count as isize => 0,
+                    // One of the buffers of a rank that is no root is not used, so they may lie anywhere. In place, the other rank's
+                    // block is the first one.
+                    let at = match is_root {
+                        false if has_root => 1,
+                        false if at == allowed => 0,
                         _ => at,
                     };
                     call_at(call, &mut memory, [middle + at, middle], count, comms[rank])
