@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use libnccl::environment::variable;
@@ -14,10 +14,9 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the list of paths in a variable with another one before.
-pub(crate) fn before(name: &str, first: &Path) -> Result<OsString> {
+/// Returns the list of paths in a variable with others before, which [`check`] has passed.
+pub(crate) fn before(name: &str, first: impl IntoIterator<Item = PathBuf>) -> Result<OsString> {
     let rest = variable(name).filter(|rest| !rest.is_empty());
     let rest = rest.iter().flat_map(env::split_paths);
-    let paths = env::join_paths(std::iter::once(first.to_owned()).chain(rest));
-    paths.with_context(|| format!("{} has a colon, and cannot be in {name}", first.display()))
+    env::join_paths(first.into_iter().chain(rest)).with_context(|| format!("cannot set {name}"))
 }

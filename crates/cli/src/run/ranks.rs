@@ -157,15 +157,18 @@ fn set_variables(
     if let Some(folder) = &job.cpu {
         let library = folder.join(LIBRARY);
         command.env(libnccl::PATH_VARIABLE, &library);
-        // First in the search of the dynamic linker, and for programs whose own path would come before it.
-        for (name, first) in [("LD_LIBRARY_PATH", folder), ("LD_PRELOAD", &library)] {
-            command.env(name, preload::before(name, first)?);
-        }
+        // First in the search of the dynamic linker; and preloaded for programs whose own path would come before it, as that of
+        // PyTorch does, which leads to NVIDIA's libraries.
+        let runtimes = RUNTIMES.map(|runtime| folder.join(runtime)).into_iter().filter(|file| file.is_file());
+        command.env("LD_LIBRARY_PATH", preload::before("LD_LIBRARY_PATH", [folder.clone()])?);
+        command.env("LD_PRELOAD", preload::before("LD_PRELOAD", runtimes.chain([library]))?);
     }
     Ok(())
 }
 
 const LIBRARY: &str = "libnccl.so.2";
+/// CUDA's runtime libraries, which the folder may have. A program uses that which it was linked with.
+const RUNTIMES: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
 
 /// Returns the folder of the CPU implementation: the one that is given, or that of an installation.
 fn cpu_folder(given: Option<&Path>) -> Result<PathBuf> {

@@ -27,10 +27,10 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     command.env(variables::RECORDER, arguments.entries.to_string());
     command.env(variables::RECORDER_FILE, folder.join("rank"));
     // By its soname, it is also what the program is linked with, and what it loads by NCCL's name.
-    command.env("LD_PRELOAD", preload::before("LD_PRELOAD", &recorder)?);
+    command.env("LD_PRELOAD", preload::before("LD_PRELOAD", [recorder.clone()])?);
     // Some load it by the name for linkers, which is no soname.
     if let Some(links) = recorder.parent().filter(|links| links.join("libnccl.so").exists()) {
-        command.env("LD_LIBRARY_PATH", preload::before("LD_LIBRARY_PATH", links)?);
+        command.env("LD_LIBRARY_PATH", preload::before("LD_LIBRARY_PATH", [links.to_owned()])?);
     }
     let own = variable(PATH_VARIABLE).filter(|path| !path.is_empty());
     let library = arguments.library.clone().or_else(|| own.as_ref().map(PathBuf::from));

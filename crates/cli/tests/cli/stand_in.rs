@@ -1,5 +1,6 @@
 //! `nccl` with the stand-ins for NCCL and CUDA before the other libraries.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -9,11 +10,15 @@ use tempfile::TempDir;
 
 use crate::common::{NCCL, OPERATIONS, assert_has, json, run};
 
+const RUNTIME: &str = "libcudart.so.12";
+
 /// Returns a folder with the shared objects.
 fn shared_objects() -> &'static Path {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         libnccl_test_support::install(folder.path());
+        let runtime = libnccl_test_support::shared_object("cudart_cpu");
+        fs::copy(runtime, folder.path().join(RUNTIME)).expect("a library can be copied");
         folder
     });
     FOLDER.path()
@@ -181,4 +186,107 @@ fn run_puts_the_cpu_implementation_before_other_libraries() {
     assert_has(&table, &["[0] #  Rank  1 Group  0 Pid", "] libnccl CPU stand-in 1"]);
     let (_, error) = run(Path::new("/nonexistent"), &["/bin/true"], 1);
     assert_has(&error, &["error: no libnccl.so.2 in /nonexistent; "]);
+}
+
+/// NCCL and CUDA's runtime library as NVIDIA's packages have them: the latter asks a driver for what the stand-in lacks.
+const OF_PACKAGES: [(&str, &str); 2] = [
+    (
+        RUNTIME,
+        r#"
+#include <dlfcn.h>
+int cudaGetDeviceCount(int *count) {
+    int (*get)(const char *, void **, int, unsigned long) = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress");
+    void *function;
+    return get("cuInit", &function, 12000, 2);
+}
+"#,
+    ),
+    (
+        "libnccl.so.2",
+        "int ncclParamGetParameter(const char *key, const char **value, int *length) { return 4; }\n",
+    ),
+];
+
+/// Prints the memory that NCCL has its buffers in, the number of devices if it is a program of CUDA's, and what is preloaded.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int ncclParamGetParameter(const char *key, const char **value, int *length);
+int cudaGetDeviceCount(int *count);
+int main(void) {
+    const char *memory = "none";
+    int length, devices = -1;
+    ncclParamGetParameter("LIBNCCL_MEMORY_SPACE", &memory, &length);
+#ifdef CUDA
+    cudaGetDeviceCount(&devices);
+#endif
+    printf("%s %d %s\n", memory, devices, getenv("LD_PRELOAD"));
+}
+"#;
+
+/// Compiles a program that finds NVIDIA's libraries on a path of its own, before that of the environment.
+fn program_of_packages(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let packages = folder.join("packages");
+    fs::create_dir_all(&packages).unwrap();
+    let compile = |source: &str, file: &Path, options: &[&str]| {
+        let text = folder.join("source.c");
+        fs::write(&text, source).unwrap();
+        run(Command::new("cc").arg(text).arg("-o").arg(file).arg("-L").arg(&packages).args(options), 0);
+    };
+    for (soname, source) in OF_PACKAGES {
+        let soname_option = format!("-Wl,-soname,{soname}");
+        compile(source, &packages.join(soname), &["-shared", "-fPIC", &soname_option, "-w", "-ldl"]);
+    }
+    let (path, program) =
+        (format!("-Wl,--disable-new-dtags,-rpath,{}", packages.display()), folder.join(name));
+    let libraries = [&path, "-Wl,--as-needed", "-l:libcudart.so.12", "-l:libnccl.so.2"];
+    compile(PROGRAM, &program, &[options, &libraries].concat());
+    program
+}
+
+#[test]
+fn run_preloads_what_a_program_with_nvidias_libraries_on_its_path_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path().join("own.so");
+    run(Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&own), 0);
+    let preloaded = [RUNTIME, "libnccl.so.2"].map(|name| shared_objects().join(name).display().to_string());
+    for (name, options, expected) in [("of_cuda", &["-DCUDA"][..], "device 3"), ("of_host", &[], "host -1")] {
+        let program = program_of_packages(folder.path(), name, options);
+        let program = program.display();
+        let arguments = format!("run -n 1 --cpu={} -- {program}", shared_objects().display());
+        let (printed, errors) = run(on_devices(3, NCCL, &arguments).env("LD_PRELOAD", &own), 0);
+        let expected = format!("[0] {expected} {}:{}\n", preloaded.join(":"), own.display());
+        assert_eq!((printed, &*errors), (expected, ""), "{name}");
+    }
+}
+
+#[test]
+fn nvidias_runtime_library_is_named_with_the_variable_that_replaces_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = program_of_packages(folder.path(), "program", &["-DCUDA"]);
+    let program = program.to_str().unwrap();
+    let (printed, errors) = run(&mut on_devices(3, program, ""), 0);
+    assert_eq!(printed, "none -1 (null)\n");
+    let library = folder.path().join("packages").join(RUNTIME);
+    let start = format!("libnccl: {} is NVIDIA's, and does not run on the CPU stand-in", library.display());
+    assert!(errors.starts_with(&start) && errors.lines().count() == 1, "{errors}");
+    let (_, list) = errors.trim_end().rsplit_once(" LD_PRELOAD=").expect("the variable");
+    let (printed, errors) = run(on_devices(3, program, "").env("LD_PRELOAD", list), 0);
+    assert_eq!((printed, &*errors), (format!("device 3 {list}\n"), ""));
+}
+
+#[test]
+fn program_with_nvidias_runtime_library_linked_in_is_told_how_to_link_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("source.c"), folder.path().join("program"));
+    let sources = OF_PACKAGES.map(|(_, source)| source).concat() + PROGRAM;
+    fs::write(&source, sources).unwrap();
+    run(Command::new("cc").args(["-w", "-DCUDA", "-o"]).arg(&program).arg(&source).arg("-ldl"), 0);
+    let program = program.to_str().unwrap();
+    let (_, errors) = run(&mut on_devices(3, program, ""), 0);
+    assert!(
+        errors.starts_with(&format!("libnccl: {program} asks for per-thread default streams")),
+        "{errors}"
+    );
+    assert!(errors.ends_with(": nvcc -cudart shared links one that runs here\n"), "{errors}");
 }

@@ -16,6 +16,7 @@ use cudarc::driver::sys::{
 use cudarc::runtime::sys::cudaError;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+use crate::link_map::is_only_preloaded;
 use crate::status::{Result, Status};
 
 const LIBRARY: &str = "libcuda.so.1";
@@ -37,8 +38,12 @@ pub(crate) fn loaded() -> Result<&'static Driver> {
 }
 
 /// Loads the driver together with this library, and initialises nothing. NCCL asks whether the process has the driver
-/// when it is first called, which may be before any function of this library.
+/// when it is first called, which may be before any function of this library. But a library that is preloaded whatever the
+/// program is says nothing of it: NCCL's buffers are in host memory then, unless the program calls CUDA first.
 extern "C" fn load() {
+    if is_only_preloaded() {
+        return;
+    }
     if let Some(library) = open() {
         // Stays loaded.
         std::mem::forget(library);

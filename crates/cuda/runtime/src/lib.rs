@@ -20,6 +20,7 @@ mod event;
 mod graph;
 mod kernel;
 mod last_error;
+mod link_map;
 mod memory;
 mod pool;
 mod properties;

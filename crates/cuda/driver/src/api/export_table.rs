@@ -5,7 +5,7 @@ use std::mem;
 
 use cudarc::driver::sys::CUresult;
 
-use super::{answer, put, unsupported};
+use super::{answer, nvidias_runtime, put, unsupported};
 
 /// The table without which CUPTI fails before anything else.
 const OF_CUPTI: [u8; 16] =
@@ -38,9 +38,11 @@ unsafe extern "C" fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 1
             // SAFETY: CUDA's contract: valid for a write.
             return unsafe { put(out, (&raw const EMPTY).cast()) };
         }
-        unsupported::say(
-            "cuGetExportTable, of which NVIDIA's libraries, such as CUPTI, need private functions",
-        );
+        if !nvidias_runtime::is_known() {
+            unsupported::say(
+                "cuGetExportTable, of which NVIDIA's libraries, such as CUPTI, need private functions",
+            );
+        }
         Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
     };
     answer(find())

@@ -20,6 +20,7 @@ mod graph;
 mod interprocess;
 mod library;
 mod memory;
+mod nvidias_runtime;
 mod pointer;
 mod pool;
 mod procedures;

@@ -6,7 +6,7 @@ use std::ptr;
 use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Query, CUresult};
 
 use super::library::VERSION;
-use super::{answer, put, unsupported};
+use super::{answer, nvidias_runtime, put, unsupported};
 use crate::error::Result;
 
 /// Makes the table of the functions that are here.
@@ -128,10 +128,7 @@ unsafe fn look_up(name: *const c_char, version: c_int, flags: u64) -> Result<(*m
     // SAFETY: the caller promises that it is a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE)?;
     if flags & PER_THREAD_DEFAULT_STREAM != 0 {
-        unsupported::say(
-            "cuGetProcAddress with CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, which NVIDIA's libcudart asks for: \
-             LD_PRELOAD the libcudart.so.12 or libcudart.so.13 beside this libcuda.so.1",
-        );
+        nvidias_runtime::report();
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     Ok(match find(name, version) {
