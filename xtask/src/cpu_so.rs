@@ -163,11 +163,41 @@ fn install_one(cargo: &mut Command, library: SharedObject, directory: &Path) -> 
 /// Copies the headers to `directory`, which is created if needed.
 pub(crate) fn install_headers(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    for header in HEADERS.map(|header| crate::checkout::root().join("vendor-headers").join(header)) {
-        let name = header.file_name().with_context(|| format!("{} has no name", header.display()))?;
-        replace(&directory.join(name), |copy| fs::copy(&header, copy).map(drop))?;
+    for header in HEADERS {
+        let path = crate::checkout::root().join("vendor-headers").join(header);
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let name = file_name(header);
+        let text = if name == header { text } else { before_the_stub(name) + &text };
+        replace(&directory.join(name), |copy| fs::write(copy, &text))?;
     }
     Ok(())
+}
+
+/// Returns what comes before a stub of a header of CUDA's: that itself, if it is in a later folder, instead of the stub.
+fn before_the_stub(name: &str) -> String {
+    let guard = name.to_uppercase().replace('.', "_");
+    format!(
+        "#pragma GCC system_header\n#ifdef __has_include_next\n#if __has_include_next(<{name}>)\n#include_next <{name}>\n\
+         #define LIBNCCL_STUB_{guard}\n#endif\n#endif\n"
+    )
+}
+
+/// Makes `include` and `lib` in `directory`, where many programs' build systems look for NCCL: links to the files there.
+pub(crate) fn link_folders(directory: &Path) -> Result<()> {
+    let headers = HEADERS.map(|header| ("include", file_name(header)));
+    let libraries = [NCCL, DRIVER].into_iter().chain(RUNTIMES);
+    let names = libraries.flat_map(|library| [Some(library.soname), library.link]).flatten();
+    for (folder, name) in headers.into_iter().chain(names.map(|name| ("lib", name))) {
+        let folder = directory.join(folder);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        replace(&folder.join(name), |link| symlink(Path::new("..").join(name), link))?;
+    }
+    Ok(())
+}
+
+/// Returns the name of a header without its folder.
+fn file_name(header: &str) -> &str {
+    header.rsplit_once('/').map_or(header, |(_, name)| name)
 }
 
 /// Makes a file under another name and then renames it: a program that has mapped the old file keeps it.
@@ -198,7 +228,7 @@ pub(crate) fn build_target(
     extension: &str,
 ) -> Result<PathBuf> {
     let output = cargo
-        .args(["--quiet", "--package", package, "--message-format=json-render-diagnostics"])
+        .args(["--package", package, "--message-format=json-render-diagnostics"])
         .current_dir(crate::checkout::root())
         .stderr(Stdio::inherit())
         .output()
@@ -224,6 +254,33 @@ fn file_of(message: &str, target: &str, extension: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn header_of_cuda_is_not_hidden_by_its_stub() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        install_headers(&path("own")).unwrap();
+        link_folders(&path("own")).unwrap();
+        fs::create_dir(path("cuda")).unwrap();
+        let of_cuda = "#ifndef OF_CUDA\n#define OF_CUDA\ntypedef int cudaError_t, *cudaStream_t, *cudaEvent_t;\n#endif\n";
+        fs::write(path("cuda/cuda_runtime.h"), of_cuda).unwrap();
+        let compile = |program: &str, includes: &[&str]| {
+            fs::write(path("program.c"), program).unwrap();
+            let mut cc = Command::new("cc");
+            cc.args(["-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]).arg(path("program.c"));
+            includes.iter().for_each(|include| drop(cc.arg("-I").arg(path(include))));
+            let output = cc.output().unwrap();
+            assert!(output.status.success(), "{includes:?}: {}", String::from_utf8_lossy(&output.stderr));
+        };
+        let includes = "#include <cuda_runtime.h>\n#include <nccl.h>\n#include <cuda_runtime.h>\n";
+        let with_cuda =
+            format!("{includes}cudaError_t error;\n#ifdef CUDART_VERSION\n#error the stub\n#endif\n");
+        for own in [&["own"][..], &["own/include"], &["own/include", "own"]] {
+            compile(&with_cuda, &[own, &["cuda"]].concat());
+            compile(&with_cuda, &[&["cuda"], own].concat());
+            compile(&format!("{includes}ncclComm_t comm;\ncudaStream_t stream;\n"), own);
+        }
+    }
 
     #[test]
     fn file_of_a_library_is_found_in_cargos_messages() {

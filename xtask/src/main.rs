@@ -76,7 +76,7 @@ enum Task {
     },
     /// Build the CPU implementation as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
     /// beside it the stand-ins for CUDA: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
-    /// the handles of cuBLAS and cuRAND
+    /// the handles of cuBLAS and cuRAND; all of it also in lib/ and include/
     CpuSo {
         /// The folder to put it into, created if needed
         directory: PathBuf,
@@ -148,7 +148,7 @@ fn run(task: Task) -> Result<()> {
             let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
             println!("{}", cpu_so::install(&directory, profile)?.display());
             cpu_so::install_cuda(&directory, profile)?;
-            Ok(())
+            cpu_so::link_folders(&directory)
         }
         Task::TraceSo { directory, debug } => {
             let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };

@@ -75,6 +75,8 @@ fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
     fs::create_dir_all(&lib)?;
     fs::create_dir_all(&cuda)?;
     stage_shared_object(tools, cpu_so::NCCL, &lib)?;
+    // A wheel has no links, and a copy that is loaded would be another NCCL.
+    fs::write(lib.join("libnccl.so"), "INPUT(libnccl.so.2)\n")?;
     // In a folder of their own, where nothing finds them unasked.
     stage_shared_object(tools, cpu_so::DRIVER, &cuda)?;
     cpu_so::RUNTIMES.into_iter().try_for_each(|runtime| stage_runtime(tools, runtime, &cuda))?;
@@ -122,9 +124,11 @@ fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Makes the archive of the staged files that are not Python's, with the links for linkers, which a wheel cannot have.
+/// Makes the archive of the staged files that are not Python's, with the links for linkers, which a wheel cannot have: not
+/// the linker script in place of one.
 fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBuf> {
     let stand_ins = [cpu_so::DRIVER].into_iter().chain(cpu_so::RUNTIMES).map(|library| ("cuda", library));
+    fs::remove_file(stage.join("libnccl_cpu/lib/libnccl.so"))?;
     for (folder, SharedObject { soname, link, .. }) in stand_ins.chain([("lib", cpu_so::NCCL)]) {
         if let Some(link) = link {
             symlink(soname, stage.join("libnccl_cpu").join(folder).join(link))?;

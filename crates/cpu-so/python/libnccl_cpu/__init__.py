@@ -18,3 +18,10 @@ def include():
 def cuda():
     """Returns the folder of the stand-ins for CUDA: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1."""
     return os.path.join(_FOLDER, "cuda")
+
+
+def preload():
+    """Returns the paths for LD_PRELOAD: with those, programs run on the stand-ins that have NVIDIA's libraries on a path of
+    their own, as Python's packages have."""
+    runtimes = [os.path.join(cuda(), name) for name in ("libcudart.so.12", "libcudart.so.13")]
+    return runtimes + [library()]

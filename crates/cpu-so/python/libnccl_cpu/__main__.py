@@ -1,12 +1,15 @@
 """Prints what to put first in LD_LIBRARY_PATH: the folder of libnccl.so.2; with the argument `cuda`, that of the
-stand-ins for CUDA before it."""
+stand-ins for CUDA before it. With the argument `preload`, prints what to put first in LD_PRELOAD, as Python programs need."""
 
 import os
 import sys
 
-from libnccl_cpu import cuda, library
+from libnccl_cpu import cuda, library, preload
 
-folders = {(): [], ("cuda",): [cuda()]}.get(tuple(sys.argv[1:]))
-if folders is None:
-    sys.exit("expected no argument, or cuda; found " + " ".join(sys.argv[1:]))
-print(os.pathsep.join(folders + [os.path.dirname(library())]))
+folder = os.path.dirname(library())
+paths = {(): [folder], ("cuda",): [cuda(), folder], ("preload",): preload()}.get(tuple(sys.argv[1:]))
+if paths is None:
+    sys.exit("expected no argument, cuda or preload; found " + " ".join(sys.argv[1:]))
+if any(separator in folder for separator in ": "):
+    sys.exit("the folder " + folder + " has a blank or a colon, which separate paths there")
+print(os.pathsep.join(paths))
