@@ -268,7 +268,7 @@ mod tests {
             fs::write(path("program.c"), program).unwrap();
             let mut cc = Command::new("cc");
             cc.args(["-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]).arg(path("program.c"));
-            includes.iter().for_each(|include| drop(cc.arg("-I").arg(path(include))));
+            cc.args(includes.iter().map(|include| format!("-I{}", path(include).display())));
             let output = cc.output().unwrap();
             assert!(output.status.success(), "{includes:?}: {}", String::from_utf8_lossy(&output.stderr));
         };

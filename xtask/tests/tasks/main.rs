@@ -64,15 +64,23 @@ fn cpu_so_folder_compiles_and_runs_c_programs() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.stdout, format!("{directory}/libnccl.so.2\n").into_bytes());
     }
-    let entries = std::fs::read_dir(directory).expect("the folder").map(|entry| entry.expect("an entry"));
-    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
-    names.sort();
+    let names = |folder: &str| {
+        let entries = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry"));
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().expect("text")).collect();
+        names.sort();
+        names
+    };
     let headers = ["cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "cuda_runtime.h"];
     let math = ["libcublas.so", "libcublas.so.12", "libcublas.so.13"];
     let cuda = ["libcuda.so", "libcuda.so.1", "libcudart.so", "libcudart.so.12", "libcudart.so.13"];
-    let others =
-        ["libcurand.so", "libcurand.so.10", "libnccl.so", "libnccl.so.2", "libnvidia-ml.so.1", "nccl.h"];
-    assert_eq!(names, [&headers[..], &math, &cuda, &others].concat());
+    let nccl = ["libnccl.so", "libnccl.so.2"];
+    let curand = ["libcurand.so", "libcurand.so.10"];
+    let libraries = [&math[..], &cuda, &curand, &nccl, &["libnvidia-ml.so.1"]].concat();
+    let all = [&headers[..], &["include", "lib"], &libraries, &["nccl.h"]].concat();
+    assert_eq!(names(directory), all);
+    let [include, lib] = ["include", "lib"].map(|folder| format!("{directory}/{folder}"));
+    assert_eq!(names(&include), [&headers[..], &["nccl.h"]].concat());
+    assert_eq!(names(&lib), libraries);
 
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cpu-so/tests/c");
     let mut compilers = vec![("cc", "ring.c")];
@@ -80,13 +88,15 @@ fn cpu_so_folder_compiles_and_runs_c_programs() {
     if Command::new("c++").arg("--version").output().is_ok() {
         compilers.push(("c++", "header.cpp"));
     }
-    for (compiler, source) in compilers {
+    let folders = [(directory, directory), (&include, &lib)];
+    let runs = folders.iter().flat_map(|folders| compilers.iter().map(move |compiler| (folders, compiler)));
+    for ((include, lib), (compiler, source)) in runs {
         let program = folder.path().join(source).with_extension("");
         let mut command = Command::new(compiler);
-        command.args(["-Wall", "-Wextra", "-Werror", "-pthread", "-I", directory]).arg(programs.join(source));
-        command.args(["-L", directory, "-lnccl", "-o"]).arg(&program);
+        command.args(["-Wall", "-Wextra", "-Werror", "-pthread", "-I", include]).arg(programs.join(source));
+        command.args(["-L", lib, "-lnccl", "-o"]).arg(&program);
         assert!(command.status().expect("the compiler runs").success(), "{command:?}");
-        let output = Command::new(&program).env("LD_LIBRARY_PATH", directory).output().expect("it starts");
+        let output = Command::new(&program).env("LD_LIBRARY_PATH", lib).output().expect("it starts");
         assert!(output.status.success() && output.stdout.starts_with(b"ok: "), "{source}: {output:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! A stand-in for CUDA's driver: `libcuda.so.1` on host memory, for programs that allocate, copy, synchronise and
 //! communicate on GPUs, and launch no kernels of their own.
 //!
-//! `docs/cuda-stand-in.md` describes it for users.
+//! `docs/no-gpu.md` describes it for users.
 
 #![deny(unsafe_code)]
 
