@@ -10,6 +10,6 @@ folder = os.path.dirname(library())
 paths = {(): [folder], ("cuda",): [cuda(), folder], ("preload",): preload()}.get(tuple(sys.argv[1:]))
 if paths is None:
     sys.exit("expected no argument, cuda or preload; found " + " ".join(sys.argv[1:]))
-if any(separator in folder for separator in ": "):
-    sys.exit("the folder " + folder + " has a blank or a colon, which separate paths there")
+if paths == preload() and any(separator in folder for separator in ": "):
+    sys.exit("nothing in " + folder + " can be preloaded: its path has a blank or a colon")
 print(os.pathsep.join(paths))
