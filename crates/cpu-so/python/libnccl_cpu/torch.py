@@ -1,0 +1,71 @@
+"""Runs a Python program that uses PyTorch's CUDA devices and backend nccl on a machine without a GPU."""
+
+import argparse
+import importlib.util
+import os
+import sys
+
+from libnccl_cpu import cuda, library
+
+# PyTorch finds NVIDIA's libraries by paths of its own, but takes those that are loaded. It uses one of the runtimes.
+_PRELOADED = [os.path.join(cuda(), "libcudart.so.12"), os.path.join(cuda(), "libcudart.so.13"), library()]
+
+
+def _run(namespace):
+    """Runs the program as the module with these globals: processes that it spawns import this module again, and so have
+    CUDA's operators too."""
+    if namespace["__name__"] == "__main__":
+        _prepare()
+    import torch
+
+    if torch.version.cuda is None:
+        sys.exit(f"libnccl_cpu.torch needs a PyTorch for CUDA; {torch.__version__} is one without")
+    from libnccl_cpu import cuda_operators
+
+    cuda_operators.install()
+    program = sys.argv[0]
+    with open(program, "rb") as file:
+        code = compile(file.read(), program, "exec", dont_inherit=True)
+    for name in [name for name in namespace if not name.startswith("__")]:
+        del namespace[name]
+    namespace.update(__file__=program, __doc__=None, __package__=None)
+    exec(code, namespace)
+
+
+def _prepare():
+    """Reads the command line, and starts Python again if the libraries are not preloaded."""
+    parser = argparse.ArgumentParser("python3 -m libnccl_cpu.torch", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--races", choices=["off", "report", "error"], help="what to do about missing synchronisation")
+    parser.add_argument("--seed", type=int, metavar="N", help="draw the order of operations from this number")
+    parser.add_argument("--strict", action="store_true", help="find programs that work here for want of load only")
+    parser.add_argument("--devices", type=int, metavar="N", help="the number of devices; 8 without it")
+    parser.add_argument("program", help="the program's file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    given = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(f"libnccl_cpu.torch runs programs that use PyTorch, which is not installed for {sys.executable}")
+    if not os.path.isfile(given.program):
+        parser.error(f"no file {given.program}")
+    variables = {"RACES": given.races, "SEED": given.seed, "STRICT": given.strict or None, "DEVICES": given.devices}
+    for name, value in variables.items():
+        if value is not None:
+            os.environ["LIBNCCL_CPU_" + name] = str(int(value) if value is True else value)
+    # What is preloaded by others, such as `nccl run --cpu`, stays.
+    there = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    names = [os.path.basename(path) for path in there]
+    missing = [path for path in _PRELOADED if os.path.basename(path) not in names]
+    if missing:
+        if any(character in path for path in missing for character in " :"):
+            sys.exit(f"{missing[0]} cannot be preloaded: its path has a blank or a colon")
+        os.environ["LD_PRELOAD"] = ":".join(missing + there)
+        os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [cuda(), os.environ.get("LD_LIBRARY_PATH")]))
+        sys.stdout.flush()
+        again = getattr(sys, "orig_argv", [sys.executable, "-m", "libnccl_cpu.torch", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, *again[1:]])
+    sys.argv = [given.program, *given.arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(given.program))
+
+
+if __name__ in ("__main__", "__mp_main__"):
+    _run(globals())

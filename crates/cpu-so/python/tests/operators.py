@@ -1,0 +1,289 @@
+"""CUDA's operators, through `python3 -m libnccl_cpu.torch`: what they return and write is what the CPU's do."""
+
+import copy
+import sys
+import threading
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def numbers(*shape):
+    return torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape).sin()
+
+
+def written(tensor, write):
+    write(tensor)
+    return tensor
+
+
+def out(make, shape):
+    result = torch.empty(shape, device=make.device)
+    returned = torch.add(make, 1, out=result)
+    assert returned is result
+    return result
+
+
+def gradients(model, *inputs):
+    model(*inputs).square().sum().backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def trained(optimizer, device):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2)).to(device)
+    steps = optimizer(model.parameters(), lr=0.1)
+    for _ in range(3):
+        steps.zero_grad()
+        model(numbers(5, 4).to(device)).square().mean().backward()
+        steps.step()
+    return list(model.parameters())
+
+
+def batch_norm(device):
+    norm = nn.BatchNorm1d(4).to(device)
+    norm(numbers(6, 4).to(device))
+    return [norm.running_mean, norm.running_var, norm.num_batches_tracked]
+
+
+def module(make, *shapes):
+    def run(device):
+        torch.manual_seed(0)
+        model = make()
+        return gradients(model.to(device), *(numbers(*shape).to(device) for shape in shapes))
+
+    return run
+
+
+class LastOutput(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)[0]
+
+
+def packed_lstm(device):
+    torch.manual_seed(0)
+    model = nn.LSTM(4, 6).to(device)
+    packed = nn.utils.rnn.pack_padded_sequence(numbers(3, 2, 4).to(device), torch.tensor([3, 1]))
+    with torch.no_grad():
+        return nn.utils.rnn.pad_packed_sequence(model(packed)[0])[0]
+
+
+# Each is computed on either device, and has to return the same.
+SAME = {
+    "arithmetic": lambda d: numbers(3, 4).to(d) * 2 + torch.ones(4, device=d),
+    "number_of_the_host": lambda d: numbers(3).to(d) + torch.tensor(2.0),
+    "factories": lambda d: [torch.arange(5, device=d), torch.eye(3, device=d), torch.tril_indices(3, 3, device=d)],
+    "types": lambda d: [numbers(4).to(d).to(t) for t in (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.bool)],
+    "complex": lambda d: torch.view_as_real((torch.complex(numbers(3), numbers(3) * 2).to(d).conj() * 2).resolve_conj()),
+    "conjugate_written": lambda d: torch.view_as_real(
+        written(torch.zeros(3, dtype=torch.complex64, device=d), lambda t: t.conj().copy_(torch.complex(numbers(3), numbers(3)).to(d)))
+    ),
+    "transposed": lambda d: (numbers(3, 4).to(d).t() @ numbers(3, 2).to(d)).t().contiguous(),
+    "view_written": lambda d: written(torch.zeros(4, 6, device=d), lambda t: t[1:3, ::2].add_(5)),
+    "view_of_three_dimensions_written": lambda d: written(torch.zeros(4, 4, 4, device=d), lambda t: t[::2, ::2, 1::2].copy_(numbers(2, 2, 2))),
+    "column_read": lambda d: numbers(4, 6).to(d)[:, 2].clone(),
+    "column_of_other_type_read": lambda d: numbers(4, 6).to(d)[:, 2].double().cpu(),
+    "expanded": lambda d: numbers(1, 3).to(d).expand(4, 3).contiguous(),
+    "expanded_column": lambda d: numbers(4, 3).to(d)[:, 1:2].expand(4, 5) + 1,
+    "windows": lambda d: numbers(8).to(d).unfold(0, 3, 1) * 2,
+    "overlapping_shift": lambda d: written(numbers(6).to(d), lambda t: t[1:].copy_(t[:-1].clone())),
+    "channels_last": lambda d: (numbers(2, 3, 4, 5).to(d).contiguous(memory_format=torch.channels_last) + 1).stride(),
+    "out": lambda d: out(numbers(3).to(d), 3),
+    "out_resized": lambda d: out(numbers(3).to(d), 0),
+    "out_that_is_read": lambda d: written(numbers(3).to(d), lambda t: torch.add(t, t, out=t)),
+    "in_place_chain": lambda d: numbers(3).to(d).add_(1).mul_(2).clamp_(max=3),
+    "index": lambda d: numbers(4, 3).to(d)[torch.tensor([2, 0])],
+    "index_written": lambda d: written(numbers(4, 3).to(d), lambda t: t.__setitem__(torch.tensor([2, 0], device=d), 7.0)),
+    "masked": lambda d: numbers(4, 3).to(d)[numbers(4, 3).to(d) > 0],
+    "list_written": lambda d: written([numbers(3).to(d), numbers(2).to(d)], lambda t: torch._foreach_add_(t, 1)),
+    "list_returned": lambda d: numbers(7).to(d).split([3, 4]),
+    "scatter": lambda d: torch.zeros(3, device=d).scatter_add_(0, torch.tensor([0, 2, 0], device=d), numbers(3).to(d)),
+    "empty": lambda d: torch.cat([torch.empty(0, device=d), numbers(2).to(d)]).sum() + torch.empty(0, 3, device=d).sum(),
+    "item": lambda d: (numbers(3).to(d).sum().item(), bool(numbers(1).to(d) > 0)),
+    "text": lambda d: str(numbers(3).to(d)).replace(", device='cuda:0'", ""),
+    "sort": lambda d: numbers(9).to(d).sort(descending=True),
+    "linalg": lambda d: torch.linalg.solve(torch.eye(3).to(d) + 0.1 * numbers(3, 3).to(d), numbers(3).to(d)),
+    "set_default_device": lambda d: torch.set_default_device(d) or written([torch.ones(2) + 1], lambda _: torch.set_default_device(None)),
+    "batch_norm_statistics": batch_norm,
+    "conv2d": module(lambda: nn.Conv2d(2, 3, 3, padding=1), (1, 2, 5, 5)),
+    "depthwise_conv": module(lambda: nn.Conv2d(4, 4, 3, groups=4), (1, 4, 5, 5)),
+    "transposed_conv": module(lambda: nn.ConvTranspose2d(2, 3, 3), (1, 2, 4, 4)),
+    "embedding": module(lambda: nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (3, 4)), nn.Linear(4, 2)), (12,)),
+    "rms_norm": module(lambda: nn.RMSNorm(6), (4, 6)),
+    "lstm": module(lambda: LastOutput(nn.LSTM(4, 6, 2, bidirectional=True)), (3, 2, 4)),
+    "gru": module(lambda: LastOutput(nn.GRU(4, 6)), (3, 2, 4)),
+    "lstm_cell": module(lambda: LastOutput(nn.LSTMCell(4, 6)), (2, 4)),
+    "packed_lstm": packed_lstm,
+    "transformer_layer": module(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), (2, 5, 8)),
+    "causal_attention": lambda d: F.scaled_dot_product_attention(*[numbers(1, 2, 4, 8).to(d)] * 3, is_causal=True),
+    "cross_entropy": lambda d: F.cross_entropy(numbers(4, 5).to(d), torch.tensor([0, 4, 2, 1]).to(d)),
+    "adamw": lambda d: trained(torch.optim.AdamW, d),
+    "adam_fused": lambda d: trained(lambda p, lr: torch.optim.Adam(p, lr=lr, fused=True), d),
+    "sgd": lambda d: trained(lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, foreach=True), d),
+    "checkpoint": lambda d: torch.utils.checkpoint.checkpoint(torch.sin, numbers(3).to(d), use_reentrant=False),
+}
+
+
+def flat(value):
+    if isinstance(value, torch.Tensor):
+        return [value.detach().cpu()]
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return [element for part in value for element in flat(part)]
+    return [value]
+
+
+def equal(one, other):
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+    return one == other
+
+
+def random_numbers_follow_the_state_of_cudas_generator():
+    def draw():
+        dropped = F.dropout(torch.ones(64, device="cuda"), 0.5)
+        return torch.cat([torch.randn(8, device="cuda"), dropped, torch.randperm(9, device="cuda").float()]).cpu()
+
+    torch.manual_seed(5)
+    first, second = draw(), draw()
+    assert not torch.equal(first, second)
+    torch.manual_seed(5)
+    assert torch.equal(draw(), first)
+    state = torch.cuda.get_rng_state()
+    again = draw()
+    assert torch.equal(again, second)
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(draw(), second)
+    torch.cuda.manual_seed(6)
+    assert not torch.equal(draw(), first)
+    # A generator, and the CPU's own numbers, are apart.
+    one, other = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
+    assert torch.equal(torch.rand(4, generator=one, device="cuda").cpu(), torch.rand(4, generator=other, device="cuda").cpu())
+    torch.manual_seed(7)
+    wanted = torch.rand(4)
+    torch.manual_seed(7)
+    draw()
+    assert torch.equal(torch.rand(4), wanted)
+    assert not torch.equal(torch.randn(8, device="cuda:0").cpu(), torch.randn(8, device="cuda:0").cpu())
+
+
+def dropout_differs_between_layers_and_steps():
+    torch.manual_seed(0)
+    masks = [tuple((F.dropout(torch.ones(32, device="cuda")) > 0).tolist()) for _ in range(20)]
+    assert len(set(masks)) == 20
+
+
+def checkpointed_dropout_is_drawn_again_the_same():
+    torch.manual_seed(0)
+    value = torch.ones(64, device="cuda", requires_grad=True)
+    result = torch.utils.checkpoint.checkpoint(lambda x: F.dropout(x, 0.5), value, use_reentrant=False)
+    result.sum().backward()
+    assert torch.equal(value.grad, result.detach())
+
+
+def columns_of_two_streams_are_no_race():
+    # Only the bytes of a view are read and written: with LIBNCCL_CPU_RACES=error the next call would fail.
+    whole = torch.zeros(256, 8, device="cuda")
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    for _ in range(5):
+        for index, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                whole[:, 2 * index : 2 * index + 1].add_(1)
+    torch.cuda.synchronize()
+    assert whole.cpu()[:, ::2].eq(5).all() and whole.cpu()[:, 1::2].eq(0).all()
+
+
+def threads_compute_at_the_same_time():
+    results = [None] * 4
+
+    def compute(index):
+        value = torch.full((16,), float(index), device=f"cuda:{index}")
+        for _ in range(20):
+            value.add_(1)
+        results[index] = value.cpu()
+
+    threads = [threading.Thread(target=compute, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result[0].item() for result in results] == [20, 21, 22, 23]
+
+
+def a_copied_model_has_storage_of_its_own():
+    model = nn.Linear(2, 2).cuda()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.weight.zero_()
+    assert model.weight.abs().sum() > 0
+
+
+def two_devices(_):
+    return torch.ones(2, device="cuda:0") + torch.ones(2, device="cuda:1")
+
+
+def flash(d):
+    with nn.attention.sdpa_kernel(nn.attention.SDPBackend.FLASH_ATTENTION):
+        q = torch.ones(1, 1, 4, 8, device=d, dtype=torch.float16)
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, q, q)
+
+
+def captured(d):
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.ones(2, device=d)
+
+
+# What fails, and what the error says.
+REFUSED = {
+    "fused_attention": (flash, "aten::_scaled_dot_product_flash_attention has no kernel for the CPU"),
+    "sparse": (lambda d: torch.eye(3).to_sparse().to(d), "aten::_sparse_coo_tensor_with_dims_and_tensors: sparse tensors on CUDA"),
+    "made_sparse": (lambda d: torch.eye(3).to(d).to_sparse(), "sparse"),
+    "sparse_rows": (lambda d: torch.eye(3).to(d).to_sparse_csr(), "sparse"),
+    "quantized": (lambda d: torch.quantize_per_tensor(numbers(3).to(d), 0.1, 0, torch.qint8), "quantized"),
+    "two_devices": (two_devices, "aten::add.Tensor: expected all tensors on the same device; found cuda:0 and cuda:1"),
+    "host_and_device": (lambda d: torch.ones(2, device=d) @ torch.ones(2), "found cuda:0 and cpu"),
+    "expanded_written": (lambda d: torch.zeros(1, device=d).expand(3).add_(1), "several places"),
+    "captured": (captured, "aten::fill_.Scalar in a CUDA graph"),
+    "generator_of_the_host": (lambda d: torch.empty(2, device=d).normal_(generator=torch.Generator()), "expected a generator of a CUDA device"),
+    "compiled": (lambda d: torch.compile(lambda x: x.sin() + 1)(torch.ones(2, device=d)), "torch.compile's inductor makes kernels for GPUs"),
+}
+
+
+def failure(name):
+    try:
+        if name in SAME:
+            wanted, found = flat(SAME[name]("cpu")), flat(SAME[name]("cuda"))
+            return None if len(wanted) == len(found) and all(map(equal, wanted, found)) else f"{found}; expected {wanted}"
+        if name in REFUSED:
+            run, text = REFUSED[name]
+            try:
+                return f"returned {run('cuda')}"
+            except Exception as error:
+                return None if text in str(error) else f"{type(error).__name__}: {error}; expected {text}"
+        globals()[name]()
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+OTHERS = [
+    random_numbers_follow_the_state_of_cudas_generator,
+    dropout_differs_between_layers_and_steps,
+    checkpointed_dropout_is_drawn_again_the_same,
+    columns_of_two_streams_are_no_race,
+    threads_compute_at_the_same_time,
+    a_copied_model_has_storage_of_its_own,
+]
+
+names = sys.argv[1:] or [*SAME, *(test.__name__ for test in OTHERS), *REFUSED]
+failures = {name: text for name in names if (text := failure(name))}
+for name, text in failures.items():
+    print(f"FAILED {name}: {text}")
+torch.cuda.synchronize()
+print(f"{len(names) - len(failures)} of {len(names)} passed, PyTorch {torch.__version__}")
+sys.exit(bool(failures))
