@@ -10,6 +10,9 @@ from libnccl_cpu import cuda, library
 # PyTorch finds NVIDIA's libraries by paths of its own, but takes those that are loaded. It uses one of the runtimes.
 _PRELOADED = [os.path.join(cuda(), "libcudart.so.12"), os.path.join(cuda(), "libcudart.so.13"), library()]
 
+# Tells spawned processes the program's file: Python puts that of this module into their sys.argv.
+_PROGRAM = "_LIBNCCL_CPU_PROGRAM"
+
 
 def _run(namespace):
     """Runs the program as the module with these globals: processes that it spawns import this module again, and so have
@@ -23,7 +26,7 @@ def _run(namespace):
     from libnccl_cpu import cuda_operators
 
     cuda_operators.install()
-    program = sys.argv[0]
+    program = os.environ[_PROGRAM]
     with open(program, "rb") as file:
         code = compile(file.read(), program, "exec", dont_inherit=True)
     for name in [name for name in namespace if not name.startswith("__")]:
@@ -63,6 +66,7 @@ def _prepare():
         again = getattr(sys, "orig_argv", [sys.executable, "-m", "libnccl_cpu.torch", *sys.argv[1:]])
         os.execv(sys.executable, [sys.executable, *again[1:]])
     sys.argv = [given.program, *given.arguments]
+    os.environ[_PROGRAM] = os.path.abspath(given.program)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(given.program))
 

@@ -18,16 +18,17 @@ NAMES = {
     "freed_under_a_copy_of_another_stream": "race in allocation",
     "other_order": "the ranks called different functions",
     "other_shape": "rank 0 called ncclAllReduce(count 1000",
-    "other_type": "the ranks called different functions",
-    "missing_rank": "for rank 1, which has called nothing on this communicator",
-    "dead_rank": "rank 1",
+    "other_type": "the ranks called ncclAllReduce with different data types",
+    "missing_rank": "rank 0 of 2 still waits in call 2, ncclAllReduce",
+    "dead_rank": "rank 1 died",
 }
 
 
 def main(command):
     failed = 0
     for name, text in NAMES.items():
-        environment = dict(os.environ, LIBNCCL_CPU_RACES="error", TORCH_NCCL_DUMP_ON_TIMEOUT="0")
+        # PyTorch waits four times as long before it ends a process whose collective failed.
+        environment = dict(os.environ, LIBNCCL_CPU_RACES="error", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="1000")
         begin = time.monotonic()
         run = subprocess.run(
             [*command, __file__, name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120

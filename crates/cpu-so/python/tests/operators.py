@@ -223,6 +223,22 @@ def a_copied_model_has_storage_of_its_own():
     assert model.weight.abs().sum() > 0
 
 
+class Factor:
+    """Of the program's own: its processes have to find it."""
+
+    value = 3
+
+
+def spawned(rank, factor, results):
+    results[rank] = (torch.ones(2, device=f"cuda:{rank}") * factor.value).sum().item()
+
+
+def spawned_processes_compute_too():
+    results = torch.multiprocessing.get_context("spawn").Array("d", 2)
+    torch.multiprocessing.spawn(spawned, (Factor(), results), nprocs=2)
+    assert list(results) == [6, 6], list(results)
+
+
 def two_devices(_):
     return torch.ones(2, device="cuda:0") + torch.ones(2, device="cuda:1")
 
@@ -278,12 +294,19 @@ OTHERS = [
     columns_of_two_streams_are_no_race,
     threads_compute_at_the_same_time,
     a_copied_model_has_storage_of_its_own,
+    spawned_processes_compute_too,
 ]
 
-names = sys.argv[1:] or [*SAME, *(test.__name__ for test in OTHERS), *REFUSED]
-failures = {name: text for name in names if (text := failure(name))}
-for name, text in failures.items():
-    print(f"FAILED {name}: {text}")
-torch.cuda.synchronize()
-print(f"{len(names) - len(failures)} of {len(names)} passed, PyTorch {torch.__version__}")
-sys.exit(bool(failures))
+
+def main():
+    names = sys.argv[1:] or [*SAME, *(test.__name__ for test in OTHERS), *REFUSED]
+    failures = {name: text for name in names if (text := failure(name))}
+    for name, text in failures.items():
+        print(f"FAILED {name}: {text}")
+    torch.cuda.synchronize()
+    print(f"{len(names) - len(failures)} of {len(names)} passed, PyTorch {torch.__version__}")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
