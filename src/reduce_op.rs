@@ -1,7 +1,3 @@
-use std::fmt;
-use std::str::FromStr;
-
-use crate::error::debug_as_display;
 use crate::sys::ncclRedOp_t;
 use crate::values::values;
 
@@ -19,20 +15,23 @@ values! {
     pub enum ReduceOp: ncclRedOp_t {
         /// The sum; integers wrap around.
         #[doc(alias = "ncclSum")]
-        Sum = ncclSum,
+        Sum = ncclSum as "sum",
         /// The product; integers wrap around.
         #[doc(alias = "ncclProd")]
-        Prod = ncclProd,
+        Prod = ncclProd as "prod",
         /// The maximum; NaN only if all elements are NaN.
         #[doc(alias = "ncclMax")]
-        Max = ncclMax,
+        Max = ncclMax as "max",
         /// The minimum; NaN only if all elements are NaN.
         #[doc(alias = "ncclMin")]
-        Min = ncclMin,
+        Min = ncclMin as "min",
         /// The mean over the ranks; integers are summed, wrapping, then divided and truncated toward zero.
         #[doc(alias = "ncclAvg")]
-        Avg = ncclAvg,
+        Avg = ncclAvg as "avg",
     }
+
+    /// The error returned when a text is not the name of a [`ReduceOp`].
+    pub struct ParseReduceOpError: "{0:?} is not an operation of NCCL; expected {names}";
 }
 
 impl ReduceOp {
@@ -57,41 +56,6 @@ impl ReduceOp {
         };
         result.map(|sum| if self == Self::Avg { sum / size } else { sum })
     }
-}
-
-/// Writes the name that nccl-tests uses.
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Sum => "sum",
-            Self::Prod => "prod",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::Avg => "avg",
-        })
-    }
-}
-
-/// Parses the name that nccl-tests uses, in upper or lower case.
-impl FromStr for ReduceOp {
-    type Err = ParseReduceOpError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let named = |op: &Self| op.to_string().eq_ignore_ascii_case(text);
-        Self::ALL.iter().copied().find(named).ok_or_else(|| ParseReduceOpError(text.into()))
-    }
-}
-
-/// The error returned when a text is not the name of a [`ReduceOp`].
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an operation of NCCL; expected {names}", names = reduce_op_names())]
-pub struct ParseReduceOpError(Box<str>);
-
-debug_as_display!(ParseReduceOpError);
-
-/// Returns `sum, prod, ...`.
-fn reduce_op_names() -> String {
-    ReduceOp::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -1,12 +1,16 @@
-//! The enums of NCCL, and the releases that introduced their values.
+//! The enums of NCCL, their names, and the releases that introduced their values.
 
-/// Defines an enum of NCCL's constants, in NCCL's order.
+/// Defines an enum of NCCL's constants, in NCCL's order, with the name that nccl-tests uses for each and perhaps another
+/// one; and the error of a text that is none of them.
 macro_rules! values {
     (
         $(#[$attribute:meta])*
         pub enum $type:ident: $raw_type:ident {
-            $($(#[$documentation:meta])* $value:ident = $raw:ident,)+
+            $($(#[$documentation:meta])* $value:ident = $raw:ident as $name:literal $(or $other_name:literal)?,)+
         }
+
+        $(#[$error_attribute:meta])*
+        pub struct $error:ident: $problem:literal;
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,10 +40,16 @@ macro_rules! values {
                 }
             }
 
-            /// Returns the name of NCCL's constant.
             const fn raw_name(self) -> &'static str {
                 match self {
                     $(Self::$value => stringify!($raw),)+
+                }
+            }
+
+            /// Returns the name that nccl-tests uses, then the other one if there is one.
+            const fn names(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$value => &[$name $(, $other_name)?],)+
                 }
             }
 
@@ -60,6 +70,39 @@ macro_rules! values {
                 }
             }
         }
+
+        /// Writes the name that nccl-tests uses.
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.names()[0])
+            }
+        }
+
+        /// Parses a name, in upper or lower case.
+        impl std::str::FromStr for $type {
+            type Err = $error;
+
+            fn from_str(text: &str) -> Result<Self, $error> {
+                let is_named = |value: &&Self| value.names().iter().any(|name| name.eq_ignore_ascii_case(text));
+                Self::ALL.iter().find(is_named).copied().ok_or_else(|| $error(text.into()))
+            }
+        }
+
+        $(#[$error_attribute])*
+        #[derive(Clone, PartialEq, Eq, thiserror::Error)]
+        #[error($problem, names = $crate::values::list($type::ALL.iter().map(|value| value.names())))]
+        pub struct $error(Box<str>);
+
+        $crate::error::debug_as_display!($error);
     };
 }
 pub(crate) use values;
+
+/// Returns `float (f32), ...`, for an error that lists what was expected.
+pub(crate) fn list<'a>(values: impl Iterator<Item = &'a [&'a str]>) -> String {
+    let describe = |names: &[&str]| match names {
+        [name, other] => format!("{name} ({other})"),
+        names => names.concat(),
+    };
+    values.map(describe).collect::<Vec<_>>().join(", ")
+}
