@@ -127,19 +127,10 @@ fn processor_levels() -> impl Iterator<Item = &'static str> {
     let levels = {
         use std::arch::is_x86_feature_detected as has;
         let v2 = has!("sse4.2") && has!("popcnt") && has!("ssse3");
-        let v3 = v2
-            && has!("avx2")
-            && has!("bmi2")
-            && has!("fma")
-            && has!("f16c")
-            && has!("lzcnt")
-            && has!("movbe");
-        let v4 = v3
-            && has!("avx512f")
-            && has!("avx512bw")
-            && has!("avx512cd")
-            && has!("avx512dq")
-            && has!("avx512vl");
+        let v3 = v2 && has!("avx2") && has!("bmi2") && has!("fma") && has!("f16c");
+        let v3 = v3 && has!("lzcnt") && has!("movbe");
+        let v4 = v3 && has!("avx512f") && has!("avx512bw") && has!("avx512cd");
+        let v4 = v4 && has!("avx512dq") && has!("avx512vl");
         [("x86-64-v4", v4), ("x86-64-v3", v3), ("x86-64-v2", v2)]
     };
     #[cfg(not(target_arch = "x86_64"))]
@@ -245,12 +236,5 @@ mod tests {
         for length in 0..bytes.len() {
             let _ = in_cache(&bytes[..length], name);
         }
-    }
-
-    #[test]
-    fn cache_of_this_system_has_the_c_library() {
-        let Ok(bytes) = std::fs::read("/etc/ld.so.cache") else { return };
-        let files = in_cache(&bytes, Path::new(C_LIBRARY));
-        assert!(files.iter().any(|file| file.is_file()), "{files:?}");
     }
 }

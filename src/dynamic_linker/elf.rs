@@ -2,22 +2,15 @@
 //!
 //! It runs before `dlopen`, which crashes (SIGBUS) on some truncated files and has unclear messages for the rest.
 
+use std::env::consts::ARCH;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::Path;
 
 const HEADER: usize = 64;
-const MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
-    Some(62)
-} else if cfg!(target_arch = "aarch64") {
-    Some(183)
-} else if cfg!(target_arch = "powerpc64") {
-    Some(21)
-} else if cfg!(target_arch = "riscv64") {
-    Some(243)
-} else {
-    None
-};
+/// The numbers of processors, with the names that Rust has for them.
+const MACHINES: [(u16, &str); 6] =
+    [(3, "x86"), (21, "powerpc64"), (40, "arm"), (62, "x86_64"), (183, "aarch64"), (243, "riscv64")];
 
 /// Checks the file; an error tells what is wrong with it. Its kind is `Unsupported` for an object of another
 /// architecture.
@@ -54,9 +47,11 @@ fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<()> {
         return Err(invalid("has the other byte order"));
     }
     let machine = u16_at(&header, 18);
-    if MACHINE.is_some_and(|own| own != machine) {
-        let other = machine_name(machine).map_or_else(|| format!("ELF machine {machine}"), str::to_string);
-        return Err(foreign(format!("is built for {other}; this process is {}", std::env::consts::ARCH)));
+    let own = MACHINES.iter().find(|(_, name)| *name == ARCH);
+    if own.is_some_and(|(own, _)| *own != machine) {
+        let other = MACHINES.iter().find(|(number, _)| *number == machine);
+        let other = other.map_or_else(|| format!("ELF machine {machine}"), |(_, name)| name.to_string());
+        return Err(foreign(format!("is built for {other}; this process is {ARCH}")));
     }
     const SHARED_OBJECT: u16 = 3;
     if u16_at(&header, 16) != SHARED_OBJECT {
@@ -99,18 +94,6 @@ fn foreign(problem: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, problem.into())
 }
 
-fn machine_name(machine: u16) -> Option<&'static str> {
-    Some(match machine {
-        3 => "x86",
-        21 => "powerpc64",
-        40 => "arm",
-        62 => "x86_64",
-        183 => "aarch64",
-        243 => "riscv64",
-        _ => return None,
-    })
-}
-
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
@@ -131,29 +114,6 @@ mod tests {
         std::fs::read(path.expect("this program is linked with the C library")).unwrap()
     }
 
-    fn error_of(bytes: &[u8]) -> String {
-        let result = check_contents(&mut Cursor::new(bytes), bytes.len() as u64);
-        result.err().map_or_else(String::new, |error| error.to_string())
-    }
-
-    #[test]
-    fn intact_library_passes_and_damaged_header_is_named() {
-        let good = libc();
-        assert_eq!(error_of(&good), "");
-        let changed = |at: usize, byte: u8| {
-            let mut bytes = good.clone();
-            bytes[at] = byte;
-            error_of(&bytes)
-        };
-        assert_eq!(error_of(b""), "is empty");
-        assert_eq!(error_of(b"GROUP ( libnccl.so.2 )\n"), "is not a shared object (no ELF header)");
-        assert_eq!(changed(4, 1), "is a 32-bit object; this process is 64-bit");
-        assert!(changed(18, 40).starts_with("is built for arm; this process is "));
-        assert_eq!(changed(16, 2), "is an ELF file, but not a shared object");
-        assert_eq!(changed(5, 2), "has the other byte order");
-        assert_eq!(changed(56, 0), "has no program headers");
-    }
-
     #[test]
     fn program_headers_of_another_size_are_rejected_unread() {
         let mut bytes = libc();
@@ -167,11 +127,8 @@ mod tests {
     fn truncated_library_is_rejected_at_every_length() {
         let good = libc();
         for length in [4, 5, 63, 64, 100, 4096, good.len() / 2] {
-            assert!(
-                error_of(&good[..length]).starts_with("is truncated"),
-                "{length}: {}",
-                error_of(&good[..length])
-            );
+            let error = check_contents(&mut Cursor::new(&good[..length]), length as u64).unwrap_err();
+            assert!(error.to_string().starts_with("is truncated"), "{length}: {error}");
         }
     }
 }

@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Returns the mapped files.
 pub(crate) fn files() -> BTreeSet<PathBuf> {
     mappings(&maps()).map(|(_, path)| path.into()).collect()
 }
 
-/// Returns the file of the code or data at `address`.
 pub(crate) fn file_of(address: usize) -> Option<PathBuf> {
     mappings(&maps()).find(|(range, _)| range.contains(&address)).map(|(_, path)| path.into())
 }

@@ -21,7 +21,6 @@ unsafe extern "C" {
     fn dladdr(address: *const c_void, info: *mut Info) -> c_int;
 }
 
-/// A loaded object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     base: usize,

@@ -30,14 +30,20 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     } else {
         (62, "is built for x86_64")
     };
-    let files: [(&str, Vec<u8>, &str); 8] = [
+    let files: [(&str, Vec<u8>, &str); 10] = [
         ("empty.so", Vec::new(), "is empty"),
         ("text.so", b"INPUT(-lnccl)\n".to_vec(), "is not a shared object (no ELF header)"),
         ("header.so", good[..40].to_vec(), "is truncated: it has 40 bytes"),
         ("truncated.so", good[..good.len() / 2].to_vec(), "is truncated: it has "),
         ("class.so", changed(4, 1), "is a 32-bit object; this process is 64-bit"),
+        (
+            "order.so",
+            changed(5, if cfg!(target_endian = "little") { 2 } else { 1 }),
+            "has the other byte order",
+        ),
         ("machine.so", changed(18, foreign), name),
         ("program.so", changed(16, 2), "is an ELF file, but not a shared object"),
+        ("headers.so", changed(56, 0), "has no program headers"),
         ("other.so", good.clone(), "is a shared object without NCCL's functions (no ncclGetVersion)"),
     ];
     let mut bad: Vec<(PathBuf, &str)> = files
