@@ -4,9 +4,8 @@
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
-use crate::backend::dlopen::{self, Found};
 use crate::backend::search::{Candidate, candidates};
-use crate::backend::{PATH_VARIABLE, memory_space};
+use crate::backend::{Found, PATH_VARIABLE, dlopen, memory_space};
 use crate::dynamic_linker::{bare_name, mapped};
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::backend::Library;
+use crate::backend::{Found, Library};
 use crate::sys::device::DeviceFunctions;
 use crate::{Backend, Error, InvalidArgumentKind, LoadError, MemorySpace, Result, UniqueId, Version, sys};
 
@@ -36,11 +36,6 @@ pub struct Function {
 }
 
 impl Nccl {
-    /// Creates the entry point of a library, and thereby of everything that this process does with it.
-    fn new(library: Arc<Library>) -> Self {
-        Self { library }
-    }
-
     /// Loads the library of this system: the linked one if linking was enabled at build time, else the first that the
     /// search finds. Later calls in the process return the same library.
     ///
@@ -72,7 +67,7 @@ impl Nccl {
     /// backend; [`LoadError::UnsupportedPlatform`] on systems other than Linux; [`LoadError::StaticProgram`] with a
     /// static C library.
     pub fn load() -> Result<Self, LoadError> {
-        Library::load().map(Self::new)
+        Library::load().map(|library| Self { library })
     }
 
     /// Loads exactly this file.
@@ -97,17 +92,10 @@ impl Nccl {
     #[cfg(feature = "dlopen")]
     pub unsafe fn open(path: impl AsRef<std::path::Path>) -> Result<Self, LoadError> {
         // SAFETY: the caller guarantees that the file is an implementation of NCCL.
-        unsafe { Library::open(path.as_ref()) }.map(Self::new)
+        unsafe { Library::open(path.as_ref()) }.map(|library| Self { library })
     }
 
     /// Returns the library that was linked at build time.
-    ///
-    /// ```
-    /// match libnccl::Nccl::linked() {
-    ///     Ok(nccl) => println!("linked: NCCL {}", nccl.version()),
-    ///     Err(error) => eprintln!("{error}"), // The program was built with LIBNCCL_NO_LINK.
-    /// }
-    /// ```
     ///
     /// # Errors
     /// [`LoadError::NoBackend`] if the program was built with `LIBNCCL_NO_LINK`; [`LoadError::NotFound`] if the file that
@@ -116,7 +104,7 @@ impl Nccl {
     pub fn linked() -> Result<Self, LoadError> {
         cfg_if::cfg_if! {
             if #[cfg(nccl_linked)] {
-                Library::linked().map(Self::new)
+                Library::linked().map(|library| Self { library })
             } else {
                 Err(LoadError::NoBackend)
             }
@@ -141,9 +129,9 @@ impl Nccl {
     /// Every function of the table has the signature and the contract of the NCCL function with its name, and stays
     /// callable until the process ends.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
+        let found = Found { functions, device_functions: DeviceFunctions::EMPTY, refuses_null: true };
         // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.
-        unsafe { Library::new(functions, DeviceFunctions::EMPTY, Backend::InProcess { name }, true) }
-            .map(Self::new)
+        unsafe { Library::new(found, Backend::InProcess { name }) }.map(|library| Self { library })
     }
 
     /// Returns the release of the implementation, which may differ from that of the header.
@@ -202,12 +190,6 @@ impl Nccl {
     ///
     /// NCCL keeps one message for all threads and communicators; the CPU implementation keeps one per thread. An
     /// [`Error::Nccl`] has its own copy.
-    ///
-    /// ```
-    /// let nccl = libnccl_cpu::nccl();
-    /// let failed = nccl.init_rank(2, 0, &libnccl::UniqueId::from_bytes([0; 128]));
-    /// assert!(failed.is_err() && !nccl.last_error().is_empty());
-    /// ```
     #[doc(alias = "ncclGetLastError")]
     #[must_use]
     pub fn last_error(&self) -> Box<str> {
@@ -216,12 +198,6 @@ impl Nccl {
 
     /// Returns the other files named like NCCL that are mapped into the process. Two copies share neither state nor
     /// handles, and symbols of one may be resolved to the other.
-    ///
-    /// ```
-    /// for path in libnccl_cpu::nccl().other_loaded_libraries() {
-    ///     eprintln!("another NCCL in this process: {}", path.display());
-    /// }
-    /// ```
     #[must_use]
     pub fn other_loaded_libraries(&self) -> Vec<PathBuf> {
         self.library.other_loaded_libraries()

@@ -4,30 +4,18 @@ use std::error::Error as _;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
-use super::OF_OTHERS;
+use super::{Backend, Found, OF_OTHERS};
 #[cfg(target_os = "linux")]
 use crate::dynamic_linker::Object;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 use crate::dynamic_linker::bare_name;
 use crate::dynamic_linker::elf;
-use crate::sys::Functions;
-use crate::sys::device::DeviceFunctions;
 use crate::sys::dynamic::NcclLibrary;
 use crate::{Attempt, LoadError};
 
-/// A loaded library, which is never unloaded.
-pub(crate) struct Loaded {
-    pub(crate) functions: Functions,
-    pub(crate) device_functions: DeviceFunctions,
-    pub(crate) refuses_null: bool,
-    pub(crate) path: PathBuf,
-    pub(crate) source: &'static str,
-    pub(crate) rejected: Vec<Attempt>,
-}
-
 /// Loads the first candidate that works. A program that links NCCL does not need to search.
 #[cfg(not(nccl_linked))]
-pub(crate) fn search() -> Result<Loaded, LoadError> {
+pub(crate) fn search() -> Result<(Found, Backend), LoadError> {
     use super::search::{Candidate, candidates};
     use crate::environment::{is_set, variable};
 
@@ -44,7 +32,7 @@ pub(crate) fn search() -> Result<Loaded, LoadError> {
             // controls the environment has given, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway.
             // A library there with NCCL's name and functions is taken for NCCL, as a linked program does.
             Ok(path) => match unsafe { load_functions(&path, check_calls) } {
-                Ok(found) => return Ok(found.into_loaded(source, path, attempts)),
+                Ok(found) => return Ok(loaded(found, source, path, attempts)),
                 Err(problem) => (path, problem),
             },
             Err(reason) => (PathBuf::new(), reason.into()),
@@ -75,13 +63,13 @@ fn name_full_version(attempt: &mut Attempt) {
 /// # Safety
 /// The file, if it is a shared object with NCCL's functions, is an implementation of NCCL's C API, and loading
 /// it does no harm.
-pub(crate) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
+pub(crate) unsafe fn open(path: &Path) -> Result<(Found, Backend), LoadError> {
     const SOURCE: &str = "given path";
     // `dlopen` would search for a bare name; the caller means a file.
     let file = Path::new(".").join(path);
     // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
     match unsafe { load_functions(&file, check_calls) } {
-        Ok(found) => Ok(found.into_loaded(SOURCE, file, Vec::new())),
+        Ok(found) => Ok(loaded(found, SOURCE, file, Vec::new())),
         Err(problem) => {
             let attempt = Attempt { source: SOURCE, path: path.into(), problem };
             Err(LoadError::NotFound { attempts: [attempt].into() })
@@ -89,20 +77,10 @@ pub(crate) unsafe fn open(path: &Path) -> Result<Loaded, LoadError> {
     }
 }
 
-/// The functions of a loaded file.
-pub(crate) struct Found {
-    pub(crate) functions: Functions,
-    pub(crate) device_functions: DeviceFunctions,
-    refuses_null: bool,
-}
-
-impl Found {
-    fn into_loaded(self, source: &'static str, path: PathBuf, rejected: Vec<Attempt>) -> Loaded {
-        let Self { functions, device_functions, refuses_null } = self;
-        // The file to which a bare name was resolved.
-        let file = functions.ncclGetVersion.and_then(|function| file_of_code(function as *const c_void));
-        Loaded { functions, device_functions, refuses_null, path: file.unwrap_or(path), source, rejected }
-    }
+/// Returns the functions with their backend, which has the file to which a bare name was resolved.
+fn loaded(found: Found, source: &'static str, path: PathBuf, rejected: Vec<Attempt>) -> (Found, Backend) {
+    let file = found.functions.ncclGetVersion.and_then(|function| file_of_code(function as *const c_void));
+    (found, Backend::Loaded { path: file.unwrap_or(path), source, rejected })
 }
 
 /// Loads a library, never to unload it, and looks up its functions; an error gives the reason. The `check` gets the address

@@ -25,6 +25,14 @@ macro_rules! call {
 }
 pub(crate) use call;
 
+/// The functions of an implementation that a backend has found.
+pub(crate) struct Found {
+    pub(crate) functions: Functions,
+    pub(crate) device_functions: DeviceFunctions,
+    /// Set if a null communicator is an error, as it is to NCCL. Others' implementations may dereference it.
+    pub(crate) refuses_null: bool,
+}
+
 /// One implementation of NCCL: its functions and properties.
 pub(crate) struct Library {
     pub(crate) functions: Functions,
@@ -37,7 +45,6 @@ pub(crate) struct Library {
     /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which tell implementations apart:
     /// one file may have been opened twice, or linked and opened.
     own: [usize; 2],
-    /// Set if a null communicator is an error, as it is to NCCL. Others' implementations may dereference it.
     pub(crate) refuses_null: bool,
     /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
     replaced_error: Mutex<Option<[Box<str>; 2]>>,
@@ -55,10 +62,10 @@ impl Library {
             if #[cfg(nccl_linked)] {
                 let library = Self::linked()?;
             } else if #[cfg(feature = "dlopen")] {
-                let loaded = dlopen::search()?;
+                let (found, backend) = dlopen::search()?;
                 // SAFETY: the search takes a library with NCCL's name and functions for NCCL, as a linked program
                 // does.
-                let library = unsafe { Self::from_loaded(loaded) }?;
+                let library = unsafe { Self::new(found, backend) }?;
             } else {
                 let library: Arc<Self> = Err(LoadError::NoBackend)?;
             }
@@ -71,27 +78,18 @@ impl Library {
     #[cfg(feature = "dlopen")]
     pub(crate) unsafe fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
         check_platform()?;
-        // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL.
-        unsafe { Self::from_loaded(dlopen::open(path)?) }
-    }
-
-    /// # Safety
-    /// As for [`new`](Self::new), for the functions that were looked up in the file.
-    #[cfg(feature = "dlopen")]
-    unsafe fn from_loaded(loaded: dlopen::Loaded) -> Result<Arc<Self>, LoadError> {
-        let dlopen::Loaded { functions, device_functions, refuses_null, path, source, rejected } = loaded;
-        // SAFETY: the caller guarantees signatures and contracts; a loaded library is never unloaded.
+        // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL; it is never unloaded.
         unsafe {
-            Self::new(functions, device_functions, Backend::Loaded { path, source, rejected }, refuses_null)
+            let (found, backend) = dlopen::open(path)?;
+            Self::new(found, backend)
         }
     }
 
     #[cfg(nccl_linked)]
     pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
-        let linked::Linked { functions, device_functions, own, refuses_null, path } = linked::library()?;
-        let backend = Backend::Linked { path };
+        let linked::Linked { found, own, path } = linked::library()?;
         // SAFETY: the functions are those of the linked library that have the names that the header declares.
-        let mut library = unsafe { Self::new(functions, device_functions, backend, refuses_null) }?;
+        let mut library = unsafe { Self::new(found, Backend::Linked { path }) }?;
         if let Some(library) = Arc::get_mut(&mut library) {
             library.own = own;
         }
@@ -101,12 +99,8 @@ impl Library {
     /// # Safety
     /// Every function of the tables has the signature and the contract that NCCL's header gives the name, and
     /// stays callable until the process ends.
-    pub(crate) unsafe fn new(
-        functions: Functions,
-        device_functions: DeviceFunctions,
-        backend: Backend,
-        refuses_null: bool,
-    ) -> Result<Arc<Self>, LoadError> {
+    pub(crate) unsafe fn new(found: Found, backend: Backend) -> Result<Arc<Self>, LoadError> {
+        let Found { functions, device_functions, refuses_null } = found;
         let version_error = |problem: String| LoadError::VersionQuery {
             library: backend.to_string().into(),
             problem: problem.into(),
@@ -135,7 +129,7 @@ impl Library {
         }))
     }
 
-    /// Returns the memory space of buffers of communicators that are used from now on.
+    #[inline]
     pub(crate) fn memory_space(&self) -> MemorySpace {
         if self.has_device_memory.get().is_some() {
             return MemorySpace::Device;
@@ -408,18 +402,6 @@ mod tests {
             &*with_variables("Bootstrap : no socket interface found".into(), |_| None),
             "Bootstrap : no socket interface found (NCCL_SOCKET_IFNAME is not set, NCCL_SOCKET_FAMILY is not set)"
         );
-    }
-
-    #[test]
-    fn shared_text_without_end_is_1024_bytes() {
-        let text = [b'x'; 1024];
-        // SAFETY: 1024 bytes.
-        assert_eq!(unsafe { copy_shared(text.as_ptr().cast()) }.len(), 1024);
-        // SAFETY: null or a string.
-        unsafe {
-            assert_eq!(&*copy_shared(ptr::null()), "");
-            assert_eq!(&*copy_shared(c" one\xff ".as_ptr()), "one\u{fffd}");
-        }
     }
 
     /// Another thread changes the text meanwhile, between characters of one and of three bytes.

@@ -4,19 +4,17 @@
 use std::ffi::c_void;
 use std::path::PathBuf;
 
+use super::Found;
 use crate::LoadError;
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
 
 /// The linked library.
 pub(super) struct Linked {
-    pub(super) functions: Functions,
-    pub(super) device_functions: DeviceFunctions,
+    pub(super) found: Found,
     /// The addresses of the library's own `ncclGroupStart` and `ncclGetUniqueId`. The table may have others for them: of
     /// stubs in a program at a fixed address, or of a profiler.
     pub(super) own: [usize; 2],
-    /// Set if the library has none of the functions of others' implementations.
-    pub(super) refuses_null: bool,
     /// The file with the functions; `None` if the system does not tell.
     pub(super) path: Option<PathBuf>,
 }
@@ -44,7 +42,8 @@ pub(super) fn library() -> Result<Linked, LoadError> {
         functions.ncclGroupStart.map_or(0, |function| function as usize),
         functions.ncclGetUniqueId.map_or(0, |function| function as usize),
     ];
-    Ok(Linked { functions, device_functions, own, refuses_null: true, path: mapped::file_of(own[0]) })
+    let found = Found { functions, device_functions, refuses_null: true };
+    Ok(Linked { found, own, path: mapped::file_of(own[0]) })
 }
 
 /// Returns the functions of the shared library that the dynamic linker loaded for this program.
@@ -98,13 +97,13 @@ pub(super) fn library() -> Result<Linked, LoadError> {
             }
         };
     }
-    Ok(Linked {
+    let found = Found {
         functions: functions_by_release!(table, Functions),
         device_functions: device_functions_by_release!(table, DeviceFunctions),
-        own: [c"ncclGroupStart", c"ncclGetUniqueId"].map(|name| scope.address(name) as usize),
         refuses_null: OF_OTHERS.iter().all(|name| scope.address(name).is_null()),
-        path,
-    })
+    };
+    let own = [c"ncclGroupStart", c"ncclGetUniqueId"].map(|name| scope.address(name) as usize);
+    Ok(Linked { found, own, path })
 }
 
 /// Returns the function at an address, `None` for null.

@@ -23,7 +23,7 @@ pub(crate) mod search;
 pub use kind::Backend;
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 pub(crate) use library::memory_space;
-pub(crate) use library::{Library, call};
+pub(crate) use library::{Found, Library, call};
 
 /// Functions by which a library is known that dereferences a null communicator instead of refusing it, whatever its name is:
 /// one of HIP, which AMD's RCCL needs, and one that NCCL does not have, but Meta's NCCLX and the shim of MSCCL++.
