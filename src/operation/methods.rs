@@ -102,10 +102,7 @@ macro_rules! operations {
                     $($argument: $type,)*
                     stream: impl Into<StreamRef<'b>>,
                 ) -> Result<()> {
-                    let arguments = Arguments::NONE$(.$argument($argument))*;
-                    let (send, recv) = buffers!($($buffer: $direction),*);
-                    let operation = const { Operation::of(stringify!($name)) };
-                    self.on(communicator).start(operation, send, recv, arguments, stream)
+                    self.on(communicator).$name($($buffer,)* $($argument,)* stream)
                 }
             )*
         }
@@ -123,7 +120,7 @@ operations! {
     ///     let mut sums = [0; 2];
     ///     comm.all_reduce(&[10, comm.rank() as i32], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     assert_eq!(sums, [20, 1]);
-    ///     Ok(())
+    ///     comm.all_reduce_in_place(&mut sums, ReduceOp::Max, StreamRef::DEFAULT)
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
@@ -132,18 +129,6 @@ operations! {
     all_reduce<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; op: ReduceOp);
 
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
-    ///
-    /// ```
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut buffer = [10, comm.rank() as i32];
-    ///     comm.all_reduce_in_place(&mut buffer, ReduceOp::Max, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer, [10, 1]);
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "ncclAllReduce")]
     all_reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
 
@@ -158,7 +143,7 @@ operations! {
     ///     let mut recv = [0; 2];
     ///     comm.broadcast(send, &mut recv, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(recv, [1, 2]);
-    ///     Ok(())
+    ///     comm.broadcast_in_place(&mut recv, 1, StreamRef::DEFAULT)
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
@@ -167,18 +152,6 @@ operations! {
     broadcast<T: BufferElement>(send: SendBuffer<T>, recv: RecvBuffer<T>; root: usize);
 
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut buffer = [comm.rank() as i32 + 1; 2];
-    ///     comm.broadcast_in_place(&mut buffer, 1, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer, [2, 2]);
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
     broadcast_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
@@ -191,11 +164,11 @@ operations! {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut recv = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
-    ///     comm.reduce(&[3, 4], &mut recv, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
-    ///     if comm.rank() == 0 {
-    ///         assert_eq!(recv, [9, 16]);
-    ///     }
+    ///     let (mut buffer, mut recv) = ([3, 4], vec![0; if comm.rank() == 0 { 2 } else { 0 }]);
+    ///     comm.reduce(&buffer, &mut recv, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    ///     comm.reduce_in_place(&mut buffer, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, if comm.rank() == 0 { [9, 16] } else { [3, 4] });
+    ///     assert!(comm.rank() > 0 || recv == buffer);
     ///     Ok(())
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
@@ -206,18 +179,6 @@ operations! {
 
     /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
     /// the other ranks do not change.
-    ///
-    /// ```
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut buffer = [3, 4];
-    ///     comm.reduce_in_place(&mut buffer, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer, if comm.rank() == 0 { [9, 16] } else { [3, 4] });
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "ncclReduce")]
     reduce_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp, root: usize);
 
@@ -231,6 +192,9 @@ operations! {
     ///     let mut all = [0; 4];
     ///     comm.all_gather(&[comm.rank() as i32; 2], &mut all, StreamRef::DEFAULT)?;
     ///     assert_eq!(all, [0, 0, 1, 1]);
+    ///     all[2 * comm.rank()..][..2].fill(7);
+    ///     comm.all_gather_in_place(&mut all, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all, [7; 4]);
     ///     Ok(())
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
@@ -241,19 +205,6 @@ operations! {
 
     /// Performs [`all_gather`](Self::all_gather) in place: `buffer` consists of `size` equal parts, of which each rank
     /// sends part `rank`.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut all = [-1; 2];
-    ///     all[comm.rank()] = comm.rank() as i32;
-    ///     comm.all_gather_in_place(&mut all, StreamRef::DEFAULT)?;
-    ///     assert_eq!(all, [0, 1]);
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "ncclAllGather")]
     all_gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>;);
 
@@ -264,9 +215,11 @@ operations! {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut part = [0];
-    ///     comm.reduce_scatter(&[10, 20], &mut part, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     let (mut all, mut part) = ([10, 20], [0]);
+    ///     comm.reduce_scatter(&all, &mut part, ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     assert_eq!(part, if comm.rank() == 0 { [20] } else { [40] });
+    ///     comm.reduce_scatter_in_place(&mut all, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all[comm.rank()], part[0]);
     ///     Ok(())
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
@@ -277,18 +230,6 @@ operations! {
 
     /// Performs [`reduce_scatter`](Self::reduce_scatter) in place: `buffer` consists of `size` equal parts, of which
     /// part `rank` receives the result. The contents of the other parts are undefined afterwards.
-    ///
-    /// ```
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut buffer = [10, 20];
-    ///     comm.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer[comm.rank()], if comm.rank() == 0 { 20 } else { 40 });
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "ncclReduceScatter")]
     reduce_scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; op: ReduceOp);
 
@@ -324,9 +265,10 @@ operations! {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let mut all = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
     ///     comm.gather(&[comm.rank() as i32], &mut all, 0, StreamRef::DEFAULT)?;
-    ///     if comm.rank() == 0 {
-    ///         assert_eq!(all, [0, 1]);
-    ///     }
+    ///     assert!(comm.rank() > 0 || all == [0, 1]);
+    ///     let mut buffer = if comm.rank() == 0 { vec![10, 0] } else { vec![20] };
+    ///     comm.gather_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///     assert!(comm.rank() > 0 || buffer == [10, 20]);
     ///     Ok(())
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
@@ -337,18 +279,6 @@ operations! {
 
     /// Performs [`gather`](Self::gather) in place: on the root, `buffer` receives `size` equal parts, of which part
     /// `root` is already there; the other ranks send their `buffer`.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut buffer = if comm.rank() == 0 { vec![10, 0] } else { vec![20] };
-    ///     comm.gather_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "ncclGather")]
     gather_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
 
@@ -365,6 +295,9 @@ operations! {
     ///     let mut part = [0];
     ///     comm.scatter(send, &mut part, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(part, if comm.rank() == 0 { [10] } else { [20] });
+    ///     let mut buffer = if comm.rank() == 0 { vec![10, 20] } else { vec![0] };
+    ///     comm.scatter_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer.last(), Some(&20));
     ///     Ok(())
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
@@ -375,18 +308,6 @@ operations! {
 
     /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
     /// which part `root` stays there; the other ranks receive into their `buffer`.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut buffer = if comm.rank() == 0 { vec![10, 20] } else { vec![0] };
-    ///     comm.scatter_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20] } else { vec![20] });
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "ncclScatter")]
     scatter_in_place<T: BufferElement>(buffer: RecvBuffer<T>; root: usize);
 
@@ -467,7 +388,7 @@ operations! {
     ///     let (mine, mut all) = (vec![comm.rank() as i32; 1 + comm.rank()], [-1; 3]);
     ///     comm.all_gather_v(&mine, &mut all, &[1, 2], StreamRef::DEFAULT)?;
     ///     assert_eq!(all, [0, 1, 1]);
-    ///     Ok(())
+    ///     comm.all_gather_v_in_place(&mut all, &[1, 2], StreamRef::DEFAULT)
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
@@ -478,18 +399,6 @@ operations! {
 
     /// Performs [`all_gather_v`](Self::all_gather_v) in place: `buffer` holds the parts of all ranks, one after the other, of
     /// which each rank sends its own.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut all = if comm.rank() == 0 { [10, -1, -1] } else { [-1, 20, 21] };
-    ///     comm.all_gather_v_in_place(&mut all, &[1, 2], StreamRef::DEFAULT)?;
-    ///     assert_eq!(all, [10, 20, 21]);
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "MPI_Allgatherv")]
     all_gather_v_in_place<T: BufferElement>(buffer: RecvBuffer<T>; counts: &[usize]);
 
@@ -503,9 +412,11 @@ operations! {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut part = vec![0; 1 + comm.rank()];
-    ///     comm.reduce_scatter_v(&[1, 2, 3], &mut part, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     let (mut all, mut part) = ([1, 2, 3], vec![0; 1 + comm.rank()]);
+    ///     comm.reduce_scatter_v(&all, &mut part, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
     ///     assert_eq!(part, if comm.rank() == 0 { vec![2] } else { vec![4, 6] });
+    ///     comm.reduce_scatter_v_in_place(&mut all, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all[comm.rank()..][..part.len()], part);
     ///     Ok(())
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
@@ -518,18 +429,6 @@ operations! {
     /// Performs [`reduce_scatter_v`](Self::reduce_scatter_v) in place: `buffer` holds the parts of all ranks, one after the
     /// other, of which this rank's receives the result. The contents of the other parts are undefined afterwards. (MPI, in
     /// place, puts the result at the start of the buffer.)
-    ///
-    /// ```
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut buffer = [1, 2, 3];
-    ///     comm.reduce_scatter_v_in_place(&mut buffer, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
-    ///     assert!(if comm.rank() == 0 { buffer[..1] == [2] } else { buffer[1..] == [4, 6] });
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "MPI_Reduce_scatter")]
     reduce_scatter_v_in_place<T: BufferElement>(
         buffer: RecvBuffer<T>; counts: &[usize], op: ReduceOp
@@ -576,7 +475,8 @@ operations! {
     ///     let (mut all, counts): (_, &[usize]) = if comm.rank() == 0 { (vec![-1; 3], &[1, 2]) } else { (vec![], &[]) };
     ///     comm.gather_v(&mine, &mut all, counts, 0, StreamRef::DEFAULT)?;
     ///     assert!(comm.rank() > 0 || all == [0, 1, 1]);
-    ///     Ok(())
+    ///     let mut buffer = if comm.rank() == 0 { all } else { mine };
+    ///     comm.gather_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
@@ -587,19 +487,6 @@ operations! {
 
     /// Performs [`gather_v`](Self::gather_v) in place: on the root, `buffer` receives the parts of all ranks, one after the
     /// other, of which its own is already there; the other ranks send their `buffer`.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let (mut buffer, counts): (_, &[usize]) =
-    ///         if comm.rank() == 0 { (vec![10, -1, -1], &[1, 2]) } else { (vec![20, 21], &[]) };
-    ///     comm.gather_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "MPI_Gatherv")]
     gather_v_in_place<T: BufferElement>(
         buffer: RecvBuffer<T>; counts: &[usize], root: usize
@@ -619,7 +506,8 @@ operations! {
     ///     let mut part = vec![0; 1 + comm.rank()];
     ///     comm.scatter_v(send, &mut part, counts, 0, StreamRef::DEFAULT)?;
     ///     assert_eq!(part, if comm.rank() == 0 { vec![1] } else { vec![2, 3] });
-    ///     Ok(())
+    ///     let mut buffer = if comm.rank() == 0 { send.to_vec() } else { part };
+    ///     comm.scatter_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
@@ -630,70 +518,19 @@ operations! {
 
     /// Performs [`scatter_v`](Self::scatter_v) in place: on the root, `buffer` holds the parts to send, one after the other,
     /// of which its own stays there; the other ranks receive into their `buffer`.
-    ///
-    /// ```
-    /// use libnccl::StreamRef;
-    ///
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let (mut buffer, counts): (_, &[usize]) =
-    ///         if comm.rank() == 0 { (vec![10, 20, 21], &[1, 2]) } else { (vec![0; 2], &[]) };
-    ///     comm.scatter_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)?;
-    ///     assert_eq!(buffer, if comm.rank() == 0 { vec![10, 20, 21] } else { vec![20, 21] });
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     #[doc(alias = "MPI_Scatterv")]
     scatter_v_in_place<T: BufferElement>(
         buffer: RecvBuffer<T>; counts: &[usize], root: usize
     );
 
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
-    /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). Since NCCL
-    /// 2.29.2.
-    ///
-    /// ```
-    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    ///     let mut buffer = nccl.alloc::<f32>(1024)?;
-    ///     // SAFETY: both ranks register as many elements.
-    ///     let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
-    ///     // The first half of this rank's window goes to the second half of the other's.
-    ///     let (peer, signal) = (1 - comm.rank(), Signal::default());
-    ///     let first_half = buffer.get(..512).expect("it has 1024 elements");
-    ///     comm.put_signal(first_half, peer, window.at(512), signal, StreamRef::DEFAULT)?;
-    ///     comm.wait_signal(&[WaitSignal { count: 1, peer: peer as u32, signal }], StreamRef::DEFAULT)?;
-    /// #     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). For an example, see
+    /// [`register_window`](Communicator::register_window). Since NCCL 2.29.2.
     #[doc(alias = "ncclPutSignal")]
     put_signal<T: Element>(local: SendBuffer<T>; peer: usize, target: WindowOffset<'b, T>, signal: Signal);
 
-    /// Raises a signal at rank `peer`, after the data that was put there before in the same context. Since NCCL 2.29.2.
-    ///
-    /// ```
-    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// libnccl_cpu::run_ranks(2, |comm| {
-    /// #     // SAFETY: it is the only rank.
-    /// #     let window = unsafe { comm.register_window(&mut nccl.alloc::<f32>(1)?, WindowFlags::DEFAULT) }?;
-    ///     // On each of two ranks, which have a window:
-    ///     if comm.rank() == 0 {
-    ///         comm.signal(1, Signal::default(), StreamRef::DEFAULT)?;
-    ///     } else {
-    ///         let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
-    ///         comm.wait_signal(&[signal], StreamRef::DEFAULT)?;
-    ///     }
-    /// #     comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
-    ///     Ok(())
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Raises a signal at rank `peer`, after the data that was put there before in the same context; for an example, see
+    /// [`wait_signal`](Self::wait_signal). Since NCCL 2.29.2.
     ///
     /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
     /// registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
