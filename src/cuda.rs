@@ -47,7 +47,6 @@ impl CudaContext {
         (code == 0 && !context.is_null()).then_some(Self { context, set_current })
     }
 
-    /// Makes it the calling thread's context.
     pub(crate) fn make_current(self) {
         // SAFETY: it is current on another thread, which waits for this one. An error changes nothing.
         unsafe { (self.set_current)(self.context) };

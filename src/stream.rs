@@ -47,7 +47,6 @@ impl<'a> StreamRef<'a> {
         Self { raw, device: None, stream: PhantomData }
     }
 
-    /// Sets the CUDA device of the stream, if it is known.
     #[inline]
     pub(crate) const fn on_device(self, device: Option<i32>) -> Self {
         Self { device, ..self }

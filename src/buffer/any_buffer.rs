@@ -30,17 +30,7 @@ use crate::{AnyElement, AnySlice, AnySliceMut, BufferResult, DataType, RecvBuffe
 /// ```
 ///
 /// The operation is [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the length or the address of the bytes is
-/// no multiple of the type's size:
-///
-/// ```
-/// # use libnccl::{AnyBuffer, DataType, ReduceOp, StreamRef};
-/// # let comms = libnccl_cpu::nccl().init_all(&[0])?;
-/// let mut bytes = [0_u8; 7];
-/// let halves = AnyBuffer::new(DataType::Float16, &mut bytes);
-/// let error = comms[0].broadcast_in_place(halves, 0, StreamRef::DEFAULT).unwrap_err();
-/// assert_eq!(error.to_string(), "broadcast_in_place: 7 bytes are no multiple of 2, the size of half");
-/// # Ok::<(), libnccl::Error>(())
-/// ```
+/// no multiple of the type's size.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyBuffer<B> {
     data_type: DataType,

@@ -33,20 +33,8 @@ pub type AnySliceMut<'a> = DeviceSliceMut<'a, AnyElement>;
 #[derive(Debug, Clone, Copy)]
 pub enum AnyElement {}
 
-/// The elements of a buffer: an [`Element`] type, or [`AnyElement`].
-///
-/// ```
-/// use libnccl::{AnySliceMut, BufferElement, Communicator, DataType, RecvBuffer, ReduceOp, Result, StreamRef};
-///
-/// fn sum<'b, T: BufferElement>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = T>) -> Result<()> {
-///     comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)
-/// }
-///
-/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-/// sum(&comms[0], &mut [1.0_f64])?;
-/// sum(&comms[0], AnySliceMut::from_bytes(DataType::Int8, &mut [1])?)?;
-/// # Ok::<(), libnccl::Error>(())
-/// ```
+/// The elements of a buffer: an [`Element`] type, or [`AnyElement`]. For an example, see
+/// [`RecvBuffer`](crate::RecvBuffer).
 pub trait BufferElement: Copy + Send + Sync + 'static + Sealed {}
 
 impl<T: Element> BufferElement for T {}

@@ -55,20 +55,7 @@ use crate::{
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// An operation borrows the buffer during the call, and a group during the group:
-///
-/// ```compile_fail,E0505
-/// # use libnccl::StreamRef;
-/// let nccl = libnccl_cpu::nccl();
-/// let comm = nccl.init_all(&[0])?.remove(0);
-/// let buffer = nccl.alloc::<f32>(3)?;
-/// nccl.group(|g| {
-///     g.send(&comm, &buffer, 0, StreamRef::DEFAULT)?;
-///     drop(buffer);
-///     Ok(())
-/// })?;
-/// # Ok::<(), libnccl::Error>(())
-/// ```
+/// An operation borrows the buffer during the call, and a group during the group.
 #[doc(alias = "ncclMemAlloc")]
 #[doc(alias = "ncclMemFree")]
 pub struct NcclBuffer<T> {
@@ -118,11 +105,8 @@ impl<T: Element> NcclBuffer<T> {
     pub(crate) fn new(call: &'static str, library: &Arc<Library>, length: usize) -> Result<Self> {
         let layout = Layout::array::<T>(length).map_err(|_| {
             let size = size_of::<T>();
-            Error::argument(
-                call,
-                InvalidArgumentKind::Length,
-                format!("{length} elements of {size} bytes exceed isize::MAX bytes"),
-            )
+            let problem = format!("{length} elements of {size} bytes exceed isize::MAX bytes");
+            Error::argument(call, InvalidArgumentKind::Length, problem)
         })?;
         let pointer = if layout.size() == 0 {
             NonNull::<T>::dangling().cast()
@@ -256,7 +240,6 @@ impl<T: Element> NcclBuffer<T> {
         }
     }
 
-    /// Returns the CUDA device, if it is known.
     pub(crate) fn device(&self) -> Option<i32> {
         self.allocation.device
     }
@@ -275,7 +258,6 @@ impl Allocation {
         self.bytes
     }
 
-    /// Marks the memory as used by an operation.
     fn set_busy(&self) {
         if self.library.memory_space() == MemorySpace::Device {
             self.busy.store(true, Relaxed);

@@ -24,14 +24,8 @@ pub struct NcclSliceMut<'a, T: Element> {
 }
 
 impl<T: Element> NcclBuffer<T> {
-    /// Returns a part for an operation to read; `None` if the range is out of bounds.
-    ///
-    /// ```
-    /// let buffer = libnccl_cpu::nccl().alloc::<f32>(8)?;
-    /// assert_eq!(buffer.get(6..).map(|part| part.len()), Some(2));
-    /// assert!(buffer.get(6..9).is_none());
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Returns a part for an operation to read; `None` if the range is out of bounds. For an example, see
+    /// [`get_mut`](Self::get_mut).
     #[must_use]
     pub fn get(&self, range: impl RangeBounds<usize>) -> Option<NcclSlice<'_, T>> {
         let range = checked_range(range, self.len())?;
@@ -58,48 +52,35 @@ impl<T: Element> NcclBuffer<T> {
     }
 }
 
-impl<T: Element> NcclSlice<'_, T> {
-    /// Returns the number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.length
-    }
+/// Defines what the two parts have in common: their length, and the view for an operation.
+macro_rules! parts {
+    ($($part:ident is $argument:ident: $slice:ident by $view:ident;)*) => {$(
+        impl<T: Element> $part<'_, T> {
+            /// Returns the number of elements.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.length
+            }
 
-    /// Returns `true` if there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
+            /// Returns `true` if there are no elements.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.length == 0
+            }
+        }
+
+        impl<'a, T: Element> $argument<'a> for $part<'a, T> {
+            type Element = T;
+            type Guard = ();
+
+            unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<($slice<'a, T>, ())> {
+                Ok((self.buffer.$view().slice(self.start, self.length), ()))
+            }
+        }
+    )*};
 }
 
-impl<T: Element> NcclSliceMut<'_, T> {
-    /// Returns the number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Returns `true` if there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-}
-
-impl<'a, T: Element> SendBuffer<'a> for NcclSlice<'a, T> {
-    type Element = T;
-    type Guard = ();
-
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, T>, ())> {
-        Ok((self.buffer.view().slice(self.start, self.length), ()))
-    }
-}
-
-impl<'a, T: Element> RecvBuffer<'a> for NcclSliceMut<'a, T> {
-    type Element = T;
-    type Guard = ();
-
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, ())> {
-        Ok((self.buffer.view_mut().slice(self.start, self.length), ()))
-    }
+parts! {
+    NcclSlice is SendBuffer: DeviceSlice by view;
+    NcclSliceMut is RecvBuffer: DeviceSliceMut by view_mut;
 }

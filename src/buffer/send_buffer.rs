@@ -72,19 +72,21 @@ pub trait SendBuffer<'a> {
 /// whether its callers have device memory, an [`NcclBuffer`](crate::NcclBuffer) or the buffers of another crate:
 ///
 /// ```
-/// use libnccl::{Communicator, DeviceSliceMut, RecvBuffer, ReduceOp, Result, StreamRef};
+/// use libnccl::{
+///     AnySliceMut, BufferElement, Communicator, DataType, DeviceSliceMut, RecvBuffer, ReduceOp, Result, StreamRef,
+/// };
 ///
-/// fn sum<'b>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = f32>) -> Result<()> {
+/// fn sum<'b, T: BufferElement>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = T>) -> Result<()> {
 ///     comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)
 /// }
 ///
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
-/// let (mut vector, mut own) = (vec![1.0; 4], nccl.alloc::<f32>(4)?);
+/// let (mut vector, mut own) = (vec![1.0_f64; 4], nccl.alloc::<f32>(4)?);
 /// sum(&comm, &mut vector)?;
 /// sum(&comm, DeviceSliceMut::from(&mut vector))?;
 /// sum(&comm, &mut own)?;
-/// sum(&comm, DeviceSliceMut::from(&mut own))?;
+/// sum(&comm, AnySliceMut::from_bytes(DataType::Int8, &mut [1])?)?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///

@@ -45,7 +45,6 @@ pub(crate) struct RawSlice {
 }
 
 impl RawSlice {
-    /// No buffer.
     pub(crate) const NONE: Self = Self {
         pointer: std::ptr::null(),
         length: 0,
@@ -67,7 +66,6 @@ impl RawSlice {
         self.length * self.data_type.size() + self.excess as usize
     }
 
-    /// Returns the address and the number of bytes.
     pub(crate) const fn as_raw_bytes(&self) -> (*const c_void, usize) {
         (self.pointer, self.bytes())
     }
@@ -147,14 +145,12 @@ macro_rules! views {
                 Self { raw: self.raw.slice(start, length), memory: PhantomData }
             }
 
-            /// Sets the CUDA device of the memory, if it is known.
             #[inline]
             pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
                 self.raw.device = device;
                 self
             }
 
-            /// Returns it without lifetime and type.
             #[inline(always)]
             pub(crate) const fn raw(&self) -> RawSlice {
                 self.raw
@@ -271,16 +267,7 @@ impl<'a, T> DeviceSliceMut<'a, T> {
         DeviceSliceMut { raw: self.raw.slice(0, self.raw.length), memory: PhantomData }
     }
 
-    /// Returns a part; `None` if the range is out of bounds.
-    ///
-    /// ```
-    /// use libnccl::DeviceSliceMut;
-    ///
-    /// let mut sums = [0_i32; 4];
-    /// let mut view = DeviceSliceMut::from(&mut sums);
-    /// assert_eq!(view.reborrow().get_mut(..3).map(|part| part.len()), Some(3));
-    /// assert!(view.get_mut(..5).is_none());
-    /// ```
+    /// Returns a part, as [`DeviceSlice::get`] does; `None` if the range is out of bounds.
     #[must_use]
     pub fn get_mut(self, range: impl RangeBounds<usize>) -> Option<Self> {
         let Range { start, end } = checked_range(range, self.len())?;

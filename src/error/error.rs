@@ -119,16 +119,6 @@ pub enum Error {
 
 impl Error {
     /// Returns the code of [`Error::Nccl`].
-    ///
-    /// ```
-    /// use libnccl::{Error, ResultCode};
-    ///
-    /// fn is_lost(error: &Error) -> bool {
-    ///     error.code() == Some(ResultCode::REMOTE_ERROR)
-    /// }
-    /// # let error = libnccl_cpu::nccl().require("ncclFrobnicate").unwrap_err();
-    /// # assert!(!is_lost(&error));
-    /// ```
     #[must_use]
     pub fn code(&self) -> Option<ResultCode> {
         match self {
@@ -137,7 +127,6 @@ impl Error {
         }
     }
 
-    /// Creates an [`Error::InvalidArgument`].
     pub(crate) fn argument(
         call: &'static str,
         kind: InvalidArgumentKind,
@@ -146,7 +135,6 @@ impl Error {
         Self::InvalidArgument { call, kind, problem: problem.into() }
     }
 
-    /// Creates an [`Error::InvalidUsage`].
     pub(crate) fn usage(call: &'static str, problem: impl Into<Box<str>>) -> Self {
         Self::InvalidUsage { call, problem: problem.into() }
     }
@@ -192,18 +180,8 @@ fn fmt_timeout(
     write!(f, ": not done after {elapsed} ms; the communicator is aborted{separator}{detail}")
 }
 
-/// The error returned when no NCCL library could be loaded. Like that of [`Error`], its [`Debug`](fmt::Debug) text is
-/// that of [`Display`](fmt::Display).
-///
-/// ```
-/// use libnccl::{LoadError, Nccl};
-///
-/// if let Err(LoadError::NotFound { attempts }) = Nccl::load() {
-///     for attempt in attempts.iter() {
-///         eprintln!("{}, {}: {}", attempt.source, attempt.path.display(), attempt.problem);
-///     }
-/// }
-/// ```
+/// The error returned when no NCCL library could be loaded, as by [`Nccl::load`](crate::Nccl::load). Like that of
+/// [`Error`], its [`Debug`](fmt::Debug) text is that of [`Display`](fmt::Display).
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {

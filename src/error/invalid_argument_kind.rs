@@ -1,19 +1,4 @@
 /// The kind of argument that [`Error::InvalidArgument`](crate::Error::InvalidArgument) is about.
-///
-/// ```
-/// use libnccl::{Error, InvalidArgumentKind, ReduceOp, StreamRef};
-///
-/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-/// let mut sums = vec![0; 1];
-/// loop {
-///     match comm.all_reduce(&[1, 2], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT) {
-///         Err(Error::InvalidArgument { kind: InvalidArgumentKind::Length, .. }) => sums.push(0),
-///         result => break result?,
-///     }
-/// }
-/// assert_eq!(sums, [1, 2]);
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InvalidArgumentKind {

@@ -10,7 +10,6 @@ pub use self::cuda_core::CudaCoreGuard;
 #[cfg(feature = "cudarc")]
 pub use self::cudarc::CudaGuard;
 
-/// Returns the number of a context's device.
 #[cfg(any(feature = "cuda-core", feature = "cudarc"))]
 fn device(context: &impl crate::Context) -> Option<i32> {
     i32::try_from(context.device()).ok()

@@ -12,11 +12,7 @@ use crate::communicator::Shared;
 /// A [`Registration`](crate::Registration) that does not borrow its communicator, so that a struct can hold both: the
 /// registration first, as fields are dropped in their order. For an example, see [`OwnedWindow`](crate::OwnedWindow).
 ///
-/// # Ending
-/// Deregistering it, or dropping it, must find the communicator alive and in no call and no open group, on any thread;
-/// the communicator's own calls wait for it. Otherwise it lasts until the end of the communicator, and the memory is
-/// leaked. On host memory it is not leaked if the communicator was destroyed or aborted before, which ends the
-/// registration too.
+/// It ends as an [`OwnedWindow`](crate::OwnedWindow) does, but needs no `assume_idle` on host memory.
 pub struct OwnedRegistration {
     registered: Registered<Arc<Shared>>,
 }

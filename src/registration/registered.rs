@@ -25,7 +25,6 @@ pub(super) struct Registered<O: Owner> {
 }
 
 impl<O: Owner> Registered<O> {
-    /// Gives the registration another owner.
     pub(super) fn into_owner<P: Owner>(mut self, owner: P) -> Registered<P> {
         let (handle, memory) = (mem::replace(&mut self.handle, ptr::null_mut()), self.memory.take());
         Registered { owner, handle, memory }

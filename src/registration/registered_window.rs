@@ -14,7 +14,6 @@ use crate::{Error, Result, sys};
 /// A window with its owner; its drop ends this rank's part.
 pub(super) struct RegisteredWindow<O: Owner> {
     pub(super) owner: O,
-    /// The number of elements.
     pub(super) length: usize,
     /// `None` once it has ended.
     pub(super) part: Option<Part>,
@@ -45,7 +44,6 @@ impl<O: Owner> RegisteredWindow<O> {
         self.part.as_ref().map_or(ptr::null_mut(), |part| part.handle.get())
     }
 
-    /// Returns an offset in it.
     pub(super) fn target(&self, offset: usize) -> Target<'_> {
         Target { shared: self.owner.shared(), window: self.raw(), length: self.length, offset }
     }

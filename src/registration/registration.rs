@@ -13,7 +13,7 @@ use crate::operation::{check_buffers, check_devices};
 use crate::{Communicator, Element, Error, InvalidArgumentKind, NcclBuffer, Result};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
-/// [`Communicator::register`]. Since NCCL 2.19.3.
+/// [`Communicator::register_raw`]. Since NCCL 2.19.3.
 ///
 /// It cannot outlive its communicator:
 ///
@@ -40,21 +40,6 @@ pub struct Registration<'c> {
 impl Communicator {
     /// Registers a buffer that operations will use, so that NCCL can skip its staging copies. Other ranks need not take
     /// part. Since NCCL 2.19.3.
-    ///
-    /// ```
-    /// # use libnccl::{ReduceOp, StreamRef};
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comm = nccl.init_all(&[0])?.remove(0);
-    /// # fn synchronize() {}
-    /// let mut buffer = nccl.alloc::<f32>(1 << 20)?;
-    /// let registration = comm.register(&buffer)?;
-    /// comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// synchronize(); // cudaStreamSynchronize
-    /// // SAFETY: all work that uses the buffer was on that stream.
-    /// unsafe { buffer.assume_idle() };
-    /// registration.deregister()?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the buffer is empty, or in the wrong memory; [`Error::InvalidUsage`] while a
@@ -135,7 +120,6 @@ impl Communicator {
         Ok(Registration { registered: Registered { owner: self, handle, memory } })
     }
 
-    /// Returns an error if a buffer cannot be registered.
     pub(crate) fn check_registrable<T: Element>(
         &self,
         call: &'static str,
@@ -157,8 +141,8 @@ impl Registration<'_> {
         self.registered.handle
     }
 
-    /// Ends the registration, as dropping it does, and returns errors; for an example, see [`Communicator::register`].
-    /// Since NCCL 2.19.3.
+    /// Ends the registration, as dropping it does, and returns errors; for an example, see
+    /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer; [`Error::Aborted`] on a GPU after an abort, as

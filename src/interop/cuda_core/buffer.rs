@@ -49,7 +49,6 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// cuda-core 0.5 needs Rust 1.89, and to build, libclang and the headers of a CUDA toolkit of release 13.0 or newer, in
 /// `CUDA_TOOLKIT_PATH`.
 pub struct CudaCoreGuard<'a> {
-    /// `None` if there is nothing to keep.
     kept: Option<Kept>,
     stream: StreamRef<'a>,
 }
@@ -58,7 +57,6 @@ pub struct CudaCoreGuard<'a> {
 struct Kept {
     lease: AllocationLease,
     context: Arc<CudaContext>,
-    /// The operation's stream, for cuda-core's functions.
     stream: Arc<CudaStream>,
     /// The error that the context keeps for a later call of cuda-core. It would fail the calls here instead.
     error: Result<(), DriverError>,

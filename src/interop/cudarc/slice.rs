@@ -51,7 +51,6 @@ pub struct CudaGuard<'a> {
     record: Option<SyncOnDrop<'a>>,
     /// The stream of the buffer, which `record` borrows.
     own: Arc<CudaStream>,
-    /// The stream of the operation.
     stream: StreamRef<'a>,
 }
 
