@@ -129,6 +129,7 @@ impl Library {
         }))
     }
 
+    /// Returns the memory space of buffers of communicators that are used from now on.
     #[inline]
     pub(crate) fn memory_space(&self) -> MemorySpace {
         if self.has_device_memory.get().is_some() {

@@ -90,18 +90,8 @@ impl AbortHandle {
         result
     }
 
-    /// Asks for the communicator's asynchronous error, unless its owner is in NCCL. The owner waits meanwhile; it is a short query.
-    ///
-    /// ```
-    /// use libnccl::Health;
-    ///
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// let handle = comm.abort_handle();
-    /// assert_eq!(handle.health(), Health::Good);
-    /// comm.destroy()?;
-    /// assert_eq!(handle.health(), Health::Ended);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Asks for the communicator's asynchronous error, unless its owner is in NCCL. The owner waits meanwhile; it is a short
+    /// query. For an example, see [`abort_all`](Self::abort_all).
     #[doc(alias = "ncclCommGetAsyncError")]
     #[must_use]
     pub fn health(&self) -> Health {

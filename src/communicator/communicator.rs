@@ -54,9 +54,9 @@ use crate::{
 /// that waits in NCCL holds the lock, so an [`AbortHandle`] is made before, and needs no lock:
 ///
 /// ```
-/// use std::sync::{Mutex, MutexGuard, PoisonError};
+/// use std::sync::{Mutex, PoisonError};
 ///
-/// use libnccl::{AbortHandle, Communicator, Nccl, ReduceOp, Result, StreamRef};
+/// use libnccl::{AbortHandle, Communicator, ReduceOp, Result, StreamRef};
 ///
 /// struct AllReduce {
 ///     comm: Mutex<Communicator>,
@@ -64,58 +64,32 @@ use crate::{
 /// }
 ///
 /// impl AllReduce {
-///     fn new(comm: Communicator) -> Self {
-///         Self { abort: comm.abort_handle(), comm: Mutex::new(comm) }
-///     }
-///
-///     /// After a panic of another thread, the communicator still works, or its calls report that it has failed.
-///     fn lock(&self) -> MutexGuard<'_, Communicator> {
-///         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
-///     }
-///
 ///     fn forward(&self, tensor: &mut [f32]) -> Result<()> {
-///         self.lock().all_reduce_in_place(tensor, ReduceOp::Sum, StreamRef::DEFAULT)
+///         // After a panic of another thread, the communicator still works, or its calls report that it has failed.
+///         let comm = self.comm.lock().unwrap_or_else(PoisonError::into_inner);
+///         comm.all_reduce_in_place(tensor, ReduceOp::Sum, StreamRef::DEFAULT)
 ///     }
 /// }
 ///
-/// /// Locks several communicators in the order of the slice. Every thread that locks several uses the same order, or two
-/// /// threads could wait for each other.
-/// fn forward_all(nccl: &Nccl, all: &[AllReduce], tensors: &mut [Vec<f32>]) -> Result<()> {
-///     let comms: Vec<_> = all.iter().map(AllReduce::lock).collect();
-///     nccl.group(|g| {
-///         comms.iter().zip(tensors).try_for_each(|(comm, tensor)| {
-///             g.all_reduce_in_place(comm, tensor, ReduceOp::Sum, StreamRef::DEFAULT)
-///         })
-///     })
-/// }
-///
-/// fn is_sync<T: Send + Sync>(_: &T) {}
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let all: Vec<_> = nccl.init_all(&[0, 1])?.into_iter().map(AllReduce::new).collect();
-/// is_sync(&all[0]);
-/// let mut tensors = [vec![1.0; 3], vec![2.0; 3]];
-/// forward_all(&nccl, &all, &mut tensors)?;
-/// std::thread::scope(|s| {
-///     for (op, tensor) in all.iter().zip(&mut tensors) {
-///         s.spawn(|| op.forward(tensor).unwrap());
-///     }
-/// });
-/// assert_eq!(tensors, [[6.0; 3]; 2]);
+/// let all = libnccl_cpu::nccl().init_all(&[0, 1])?;
+/// let all = all.into_iter().map(|comm| AllReduce { abort: comm.abort_handle(), comm: Mutex::new(comm) });
+/// let all: Vec<_> = all.collect();
+/// std::thread::scope(|s| all.iter().for_each(|op| drop(s.spawn(|| op.forward(&mut [1.0]).unwrap()))));
 /// all[0].abort.abort()?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
 /// The lock does not order the calls: if two threads use one communicator, something else has to ensure that all ranks make
-/// their calls in the same order.
+/// their calls in the same order. Threads that lock several communicators, as for a group, do so in one order, or two could
+/// wait for each other.
 ///
 /// # The contract between ranks
 /// All ranks of a communicator must call the same operations in the same order, with the same counts, element types,
 /// reduction operators and roots. No single process can check this, so joining a communicator means trusting its ranks.
 /// On GPUs, a mismatch causes a hang, wrong values in device memory, also beyond the buffers of the operation, or an
 /// error of CUDA (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is not affected.
-/// The CPU implementation reports which rank differs. Several threads that drive several communicators of *one device* at the same time can deadlock inside
-/// NCCL: start all operations of a device from one thread, in the same order on every rank.
+/// The CPU implementation reports which rank differs. Several threads that drive several communicators of *one device* at the
+/// same time can deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
 ///
 /// # Ending
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
@@ -170,22 +144,9 @@ impl Communicator {
     /// `raw` is a live communicator of `nccl`, which is not suspended, and nothing else uses it any more.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::adopt("from_raw", &nccl.library, raw, None, Origin::default()) }
-    }
-
-    /// Takes over a handle that the method `call` has created, and waits until it is complete.
-    ///
-    /// # Safety
-    /// As for [`from_raw`](Self::from_raw).
-    pub(super) unsafe fn adopt(
-        call: &'static str,
-        library: &Arc<Library>,
-        raw: sys::ncclComm_t,
-        timeout: Option<Duration>,
-        origin: Origin,
-    ) -> Result<Self> {
-        // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe { Self::from_shared(call, Shared::new(library, raw, origin), timeout, None) }
+        unsafe {
+            Self::from_shared("from_raw", Shared::new(&nccl.library, raw, Origin::default()), None, None)
+        }
     }
 
     /// Creates the communicator for a handle, and waits until it is complete. For a child, the `parent` is in the call that
@@ -249,19 +210,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns the C handle, for functions that have no method in this crate; null after an abort. The communicator
-    /// keeps its ownership.
-    ///
-    /// ```
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[7])?.remove(0);
-    /// let cu_device = nccl.as_raw().ncclCommCuDevice.expect("every release has it");
-    /// let mut device = 0;
-    /// // SAFETY: a live communicator, and a valid out-parameter.
-    /// unsafe { cu_device(comm.as_raw(), &mut device) };
-    /// assert_eq!(device, comm.device());
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Returns the C handle, for [functions](crate::Nccl::as_raw) that have no method in this crate; null after an abort.
+    /// The communicator keeps its ownership.
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
@@ -334,29 +284,8 @@ impl Communicator {
         self.shared.membership(self.size, self.rank)
     }
 
-    /// Gives the communicator one more observer, which is told of what happens from now on.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    ///
-    /// use libnccl::{Observer, OperationStart, StreamRef};
-    ///
-    /// #[derive(Default)]
-    /// struct Count(AtomicU64);
-    ///
-    /// impl Observer for Count {
-    ///     fn on_start(&self, _: &OperationStart<'_>) {
-    ///         self.0.fetch_add(1, Relaxed);
-    ///     }
-    /// }
-    ///
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// comm.observe(Arc::new(Count::default()));
-    /// comm.barrier(&mut [0_u8], StreamRef::DEFAULT)?;
-    /// assert_eq!(comm.observer::<Count>().map(|count| count.0.load(Relaxed)), Some(1));
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Gives the communicator one more observer, which is told of what happens from now on; for an example of one, see
+    /// [`Observer`].
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.shared.observers.add(self.membership(), observer);
     }
@@ -373,7 +302,6 @@ impl Communicator {
         self.shared.is_borrowed
     }
 
-    /// Runs a call outside a group.
     pub(crate) fn run_ungrouped(
         &self,
         call: &'static str,
@@ -387,18 +315,6 @@ impl Communicator {
         }
     }
 
-    /// Runs a call outside a group, and waits even if it returns success, as a nonblocking communicator may be in
-    /// progress nevertheless.
-    pub(super) fn run_and_wait(
-        &self,
-        call: &'static str,
-        purpose: Purpose,
-        enqueue: impl FnOnce() -> Result<ResultCode>,
-    ) -> Result<()> {
-        self.run_ungrouped(call, purpose, || enqueue().map(|_| ResultCode::IN_PROGRESS))
-    }
-
-    /// Tells the observers, if there are any, of the end of the last operation.
     #[inline(always)]
     pub(crate) fn tell_end(&self, result: Result<(), &Error>) {
         if let Some(observed) = self.shared.observed() {
@@ -415,15 +331,6 @@ impl Communicator {
     pub(crate) fn query<R>(&self, call: &'static str, query: impl FnOnce() -> Result<R>) -> Result<R> {
         let _inside = Inside::new(&self.shared, call, Purpose::Query)?;
         query()
-    }
-
-    /// Runs a [`query`](Self::query), also while the communicator is in the group that is open on this thread.
-    pub(crate) fn query_or_in_group<R>(
-        &self,
-        call: &'static str,
-        query: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        if self.is_in_group() { query() } else { self.query(call, query) }
     }
 
     /// Enters NCCL for the first operation in a group, which then [leaves](Self::leave_group) it.
@@ -519,7 +426,6 @@ impl Communicator {
         }
     }
 
-    /// Returns the part that its handles share.
     #[inline]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared

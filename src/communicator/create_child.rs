@@ -20,7 +20,6 @@ use crate::{Config, MemorySpace, Result, ResultCode, sys};
 pub(super) struct BegunChild {
     pub(super) timeout: Option<Duration>,
     origin: Origin,
-    /// The place of the handle.
     pub(super) out: OutParam<sys::ncclComm>,
 }
 

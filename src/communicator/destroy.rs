@@ -35,10 +35,9 @@ impl Communicator {
         self.finalize_for("finalize")
     }
 
-    /// Finalizes it on behalf of the method `call`.
     fn finalize_for(self, call: &'static str) -> Result<Finalized> {
         self.run_ungrouped(call, Purpose::WhileSuspended, || {
-            self.shared.set_finalized();
+            self.shared.is_finalized.store(true, Relaxed);
             // SAFETY: a live communicator.
             unsafe { call!(self.library(), ncclCommFinalize(self.shared.raw)) }
         })?;
@@ -57,15 +56,6 @@ impl Communicator {
     /// for comm in comms {
     ///     comm.destroy()?;
     /// }
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
-    /// The communicator cannot be used any more:
-    ///
-    /// ```compile_fail,E0382
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// comm.destroy()?;
-    /// comm.rank();
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
@@ -112,12 +102,6 @@ impl Communicator {
     /// On a GPU, NCCL keeps a communicator as long as there is a CUDA graph with its work, and as long as a kernel of
     /// another communicator keeps the device busy. So another thread ends it, and this one waits 5 s at most; the end
     /// then goes on in the background. [`Nccl::abort_all`] aborts several communicators of one thread.
-    ///
-    /// ```
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// comm.abort()?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone nevertheless. [`Error::Timeout`] if the end
@@ -202,7 +186,7 @@ impl Drop for Communicator {
         if self.shared.state.end() {
             self.end_at_drop();
         }
-        if self.shared.is_ending() {
+        if self.shared.is_ending.load(Relaxed) {
             // NCCL may still read them.
             std::mem::forget(self.options.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }

@@ -178,7 +178,7 @@ impl Communicator {
         self.require_nonblocking(call)?;
         let inside = Inside::ungrouped(Arc::clone(&self.shared), call, Purpose::WhileSuspended)?;
         if finalizes {
-            self.shared.set_finalized();
+            self.shared.is_finalized.store(true, Relaxed);
             // SAFETY: a live communicator.
             unsafe { call!(self.library(), ncclCommFinalize(self.raw())) }?;
         }
@@ -315,7 +315,6 @@ impl NewRank {
 /// A split in progress. (Its fields are dropped in this order.)
 struct Split {
     parent: Completion,
-    /// The error of the call.
     failure: Option<Error>,
     child: BegunChild,
     is_complete: bool,

@@ -29,33 +29,3 @@ impl<R: Send + 'static> HelperThread<R> {
         Some(result)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::channel;
-    use std::thread;
-    use std::time::{Duration, Instant};
-
-    use super::HelperThread;
-
-    #[test]
-    fn task_within_limit_returns_result_of_other_thread() {
-        let caller = thread::current().id();
-        let helper = HelperThread::start(|| thread::current().id()).wait(Duration::from_secs(60)).unwrap();
-        assert_ne!(helper, caller);
-    }
-
-    #[test]
-    fn task_beyond_limit_goes_on_in_background() {
-        const LIMIT: Duration = Duration::from_millis(20);
-        let (ended, has_ended) = channel();
-        let start = Instant::now();
-        let mut helper = HelperThread::start(move || {
-            thread::sleep(5 * LIMIT);
-            ended.send(()).unwrap();
-        });
-        assert!(helper.wait(LIMIT).is_none() && start.elapsed() >= LIMIT);
-        drop(helper);
-        has_ended.recv_timeout(Duration::from_secs(60)).expect("the task has ended");
-    }
-}

@@ -8,8 +8,8 @@ use super::communicator::Communicator;
 use super::inside::check_no_open_group;
 use super::out_param::OutParam;
 use super::shared::{Origin, Shared};
-use super::size_and_rank::SizeAndRank;
 use crate::backend::call;
+use crate::operation::to_c_length;
 use crate::{CommunicatorId, Config, Error, InvalidArgumentKind, Nccl, Result, UniqueId, sys};
 
 /// A rank that NCCL has begun to create.
@@ -104,7 +104,6 @@ impl Nccl {
         self.create_rank("init_rank_scalable", size, rank, ids, config)
     }
 
-    /// Creates a communicator on behalf of the method `call`.
     pub(crate) fn create_rank(
         &self,
         call: &'static str,
@@ -121,7 +120,6 @@ impl Nccl {
         created
     }
 
-    /// Begins to create a communicator on behalf of the method `call`.
     pub(super) fn begin_rank(
         &self,
         call: &'static str,
@@ -131,7 +129,7 @@ impl Nccl {
         config: &Config,
     ) -> Result<BegunRank> {
         check_no_open_group(call)?;
-        let arguments = SizeAndRank::new(call, size, rank)?;
+        let (size, rank) = to_c_size_and_rank(call, size, rank)?;
         let Some(first) = ids.first() else {
             let problem = "no unique ids; expected at least one";
             return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
@@ -141,7 +139,6 @@ impl Nccl {
         // Initialized to null, as some releases read it when they fail.
         let slot = OutParam::new();
         let (out, config_pointer) = (slot.as_mut_ptr(), raw_config.as_mut_ptr());
-        let SizeAndRank { size, rank } = arguments;
         // SAFETY: NCCL writes the handle to the slot before the call returns; 2.14.3 reads it until the communicator is
         // complete, and writes it if that fails. NCCL reads the ids and the options during the call, except the name,
         // which the communicator keeps alive.
@@ -217,7 +214,7 @@ impl Nccl {
         };
         let adopt = |raw: &sys::ncclComm_t| {
             // SAFETY: NCCL has just created the handles, and nothing else has them.
-            unsafe { Communicator::adopt(call, library, *raw, None, origin.clone()) }
+            unsafe { Communicator::from_shared(call, Shared::new(library, *raw, origin.clone()), None, None) }
         };
         // Adopt all of them first, so that if one fails, dropping the others ends them.
         let adopted: Vec<_> = raws.iter().map(adopt).collect();
@@ -236,12 +233,16 @@ impl Nccl {
             let problem = format!("device {device} is negative");
             return Err(Error::argument(call, InvalidArgumentKind::Device, problem));
         }
-        i32::try_from(devices.len()).map_err(|_| {
-            Error::argument(
-                call,
-                InvalidArgumentKind::Length,
-                format!("{} devices are beyond {}", devices.len(), i32::MAX),
-            )
-        })
+        to_c_length(call, devices.len(), "devices")
     }
+}
+
+/// Converts a size and a rank, which is below it, to C's type.
+pub(super) fn to_c_size_and_rank(call: &'static str, size: usize, rank: usize) -> Result<(i32, i32)> {
+    let problem = match (i32::try_from(size), i32::try_from(rank)) {
+        (Ok(c_size), Ok(c_rank)) if rank < size => return Ok((c_size, c_rank)),
+        (Ok(_), Ok(_)) => format!("rank {rank} is not below the size {size}"),
+        _ => format!("size {size} or rank {rank} is beyond {}", i32::MAX),
+    };
+    Err(Error::argument(call, InvalidArgumentKind::Rank, problem))
 }

@@ -19,14 +19,12 @@ thread_local! {
 pub(crate) struct Inside<S: Borrow<Arc<Shared>>>(S);
 
 impl<S: Borrow<Arc<Shared>>> Inside<S> {
-    /// Enters NCCL for a purpose.
     #[inline(always)]
     pub(crate) fn new(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
         shared.borrow().state.enter(call, purpose)?;
         Ok(Self(shared))
     }
 
-    /// Enters NCCL outside a group.
     #[inline(always)]
     pub(crate) fn ungrouped(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
         check_no_open_group(call)?;
@@ -64,13 +62,11 @@ fn abort_as_requested(shared: &Arc<Shared>) {
     let _ = unsafe { shared.abort() };
 }
 
-/// Returns an error if this thread is between the start and the end of a group.
 #[inline]
 pub(crate) fn check_no_open_group(call: &'static str) -> Result<()> {
     if HAS_OPEN_GROUP.get() { Err(open_error(call)) } else { Ok(()) }
 }
 
-/// Records that this thread has opened or ended a group.
 #[inline]
 pub(crate) fn set_open_group(is_open: bool) {
     HAS_OPEN_GROUP.set(is_open);

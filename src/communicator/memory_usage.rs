@@ -67,9 +67,9 @@ impl Communicator {
     #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
         let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
-        let suspended = self.run_and_wait("suspend", Purpose::Work, || {
+        let suspended = self.run_ungrouped("suspend", Purpose::Work, || {
             // SAFETY: a live communicator.
-            unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) }
+            unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) }.map(wait_anyway)
         });
         // NCCL itself would start operations without the memory. After a failure, some of it may be gone.
         let is_refused = suspended.as_ref().is_err_and(|error| {
@@ -90,11 +90,16 @@ impl Communicator {
     /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
-        self.run_and_wait("resume", Purpose::WhileSuspended, || {
+        self.run_ungrouped("resume", Purpose::WhileSuspended, || {
             // SAFETY: a live communicator.
-            unsafe { call!(self.library(), ncclCommResume(self.raw())) }
+            unsafe { call!(self.library(), ncclCommResume(self.raw())) }.map(wait_anyway)
         })?;
         self.shared.state.set_suspended(false);
         Ok(())
     }
+}
+
+/// Returns what makes the caller wait, as a nonblocking communicator may be in progress even if the call returns success.
+fn wait_anyway(_: ResultCode) -> ResultCode {
+    ResultCode::IN_PROGRESS
 }

@@ -22,7 +22,6 @@ mod pending;
 mod properties;
 mod recovery;
 mod shared;
-mod size_and_rank;
 mod split;
 mod state;
 mod synchronize;

@@ -15,7 +15,6 @@ impl<T> OutParam<T> {
         Self(Box::into_raw(Box::new(ptr::null_mut())))
     }
 
-    /// Returns the address to pass to NCCL.
     pub(crate) fn as_mut_ptr(&self) -> *mut *mut T {
         self.0
     }

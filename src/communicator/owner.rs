@@ -1,6 +1,7 @@
 //! The owners of a communicator's objects, such as windows, which they end.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::communicator::Communicator;
 use super::inside::Inside;
@@ -28,7 +29,7 @@ impl Owner for &Communicator {
     }
 
     fn run_end(&self, call: &'static str, end: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode> {
-        self.query_or_in_group(call, end)
+        if self.is_in_group() { end() } else { self.query(call, end) }
     }
 }
 
@@ -44,7 +45,7 @@ impl Owner for Arc<Shared> {
 
     fn run_end(&self, call: &'static str, end: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode> {
         let _inside = Inside::for_object(self, call)?;
-        if self.is_finalized() {
+        if self.is_finalized.load(Relaxed) {
             let problem = "the communicator is finalized; it can only be aborted or destroyed";
             return Err(Error::usage(call, problem));
         }

@@ -8,26 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::communicator::Communicator;
+use super::init::to_c_size_and_rank;
 use super::out_param::OutParam;
 use super::shared::{Origin, Shared};
-use super::size_and_rank::SizeAndRank;
 use crate::backend::{Library, call};
 use crate::{CommunicatorId, Config, Error, MemorySpace, Result, UniqueId, sys};
 
 /// A communicator that a group creates at its end; see [`Group::init_rank`](crate::Group::init_rank).
-///
-/// ```
-/// use libnccl::Config;
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let id = nccl.unique_id()?;
-/// let pending = nccl.group(|g| g.init_rank(1, 0, &id, &Config::default()))?;
-/// let comm = pending.finish()?;
-/// assert_eq!(comm.size(), 1);
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 pub struct PendingCommunicator {
-    /// The method that creates it.
     call: &'static str,
     handle: Rc<PendingHandle>,
     timeout: Option<Duration>,
@@ -45,18 +33,14 @@ pub(crate) struct PendingHandle {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PendingState {
-    /// The group is open.
     GroupOpen,
-    /// The group has created the communicator.
     Created,
-    /// The handle was taken out.
     Taken,
     /// The group has failed. NCCL leaves the handle as it is, of a communicator that was never complete.
     Failed,
 }
 
 impl PendingHandle {
-    /// Records the end of the group.
     pub(crate) fn resolve(&self, has_failed: bool) {
         self.state.set(if has_failed { PendingState::Failed } else { PendingState::Created });
     }
@@ -71,7 +55,7 @@ impl PendingCommunicator {
         id: &UniqueId,
         config: &Config,
     ) -> Result<Self> {
-        let SizeAndRank { size, rank } = SizeAndRank::new(call, size, rank)?;
+        let (size, rank) = to_c_size_and_rank(call, size, rank)?;
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
         let handle = Rc::new(PendingHandle {
             library: Arc::clone(library),
@@ -115,9 +99,9 @@ impl PendingCommunicator {
             PendingState::Created => {
                 let PendingHandle { library, slot, state, origin } = &*self.handle;
                 state.set(PendingState::Taken);
-                let (raw, timeout, origin) = (slot.get(), self.timeout, origin.clone());
+                let shared = Shared::new(library, slot.get(), origin.clone());
                 // SAFETY: the group has created the handle, and it is taken out here.
-                let created = unsafe { Communicator::adopt(self.call, library, raw, timeout, origin) };
+                let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
                 // SAFETY: a slot whose handle was taken out is not used any more.
                 unsafe { slot.free_after(library, &created) };
                 created

@@ -4,10 +4,10 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::communicator::Communicator;
+use super::init::to_c_size_and_rank;
 use super::inside::check_no_open_group;
 use super::out_param::OutParam;
-use super::shared::Origin;
-use super::size_and_rank::SizeAndRank;
+use super::shared::{Origin, Shared};
 use super::state::Purpose;
 use crate::backend::call;
 use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};
@@ -128,7 +128,7 @@ impl Communicator {
             let problem = format!("size {size} is not above {own}, the communicator's size");
             return Err(Error::argument(CALL, InvalidArgumentKind::Rank, problem));
         }
-        let SizeAndRank { size, .. } = SizeAndRank::new(CALL, size, self.rank)?;
+        let (size, _) = to_c_size_and_rank(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());
         let grown = self.create_child(CALL, config, 0, Purpose::Work, |out, config| {
             const EXISTING_RANK: i32 = -1;
@@ -181,7 +181,7 @@ impl Nccl {
     ) -> Result<Communicator> {
         const CALL: &str = "grow_rank";
         check_no_open_group(CALL)?;
-        let SizeAndRank { size, rank } = SizeAndRank::new(CALL, size, rank)?;
+        let (size, rank) = to_c_size_and_rank(CALL, size, rank)?;
         let library = &self.library;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
         let (id, slot) = (id.to_raw(), OutParam::new());
@@ -192,10 +192,9 @@ impl Nccl {
             call!(library, ncclCommGrow(ptr::null_mut(), size, &raw const id, rank, out, config_pointer))
         };
         let created = created.inspect_err(|_| library.end_leaked_groups()).and_then(|_| {
-            let (raw, timeout) = (slot.get(), config.timeout_duration());
-            let origin = Origin::new(config, &raw_config, None);
+            let shared = Shared::new(library, slot.get(), Origin::new(config, &raw_config, None));
             // SAFETY: NCCL has just created the handle, and nothing else has it.
-            unsafe { Communicator::adopt(CALL, library, raw, timeout, origin) }
+            unsafe { Communicator::from_shared(CALL, shared, config.timeout_duration(), None) }
         });
         // SAFETY: this was the last use.
         unsafe { slot.free_after(library, &created) };

@@ -54,13 +54,13 @@ pub(crate) struct Shared {
     pub(crate) observers: Observers,
     /// Set if other code owns the communicator and ends it: its end here is only the end of its use.
     pub(crate) is_borrowed: bool,
-    /// Set if the end took too long and goes on in the background.
-    is_ending: AtomicBool,
+    /// Set if the end took too long and goes on in the background, where NCCL may use all that it was given.
+    pub(super) is_ending: AtomicBool,
     /// Set on host memory once the communicator is freed, together with its registrations and windows. (NCCL ends those of
     /// all ranks in the process together, when the last of these ranks ends, which nothing tells here.)
     is_freed: AtomicBool,
     /// Set once the communicator is finalized: NCCL has stopped the threads that deregistering needs.
-    is_finalized: AtomicBool,
+    pub(super) is_finalized: AtomicBool,
 }
 
 // SAFETY: `state` lets one thread at a time into NCCL with the pointer.
@@ -103,7 +103,6 @@ impl Shared {
         self.memory_space.get().copied().unwrap_or(MemorySpace::Host)
     }
 
-    /// Creates the state of a communicator that other code owns.
     pub(crate) fn borrowed(library: &Arc<Library>, raw: sys::ncclComm_t) -> Arc<Self> {
         let mut shared = Self::new(library, raw, Origin::default());
         // It is not shared yet.
@@ -119,11 +118,6 @@ impl Shared {
             return Err(Error::usage(call, problem));
         }
         Ok(Arc::clone(self))
-    }
-
-    /// Returns `true` if NCCL is still ending the communicator, and may use all that it was given.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.is_ending.load(Relaxed)
     }
 
     /// Returns what observers know of the communicator, which has this size and rank.
@@ -143,7 +137,6 @@ impl Shared {
         self.membership.get().map_or((0, 0), |known| (known.size as u32, known.rank as u32))
     }
 
-    /// Returns the observers, if there are any.
     #[inline(always)]
     pub(crate) fn observed(&self) -> Option<Observed<'_>> {
         self.observers.observed()
@@ -152,12 +145,11 @@ impl Shared {
     /// Adds the observers that the program has given to the communicator, and to all of the process.
     pub(crate) fn begin_observation(&self, size: usize, rank: usize) {
         let membership = self.membership(size, rank);
-        let given = self.origin.observers.iter().map(Arc::clone);
+        let given = self.origin.observers.0.iter().map(Arc::clone);
         given.chain(of_process(membership)).for_each(|observer| self.observers.add(membership, observer));
         self.tell(CommunicatorEvent::Created);
     }
 
-    /// Tells the observers what happens to the communicator.
     pub(crate) fn tell(&self, event: CommunicatorEvent) {
         self.observers.tell_event(event);
     }
@@ -171,11 +163,10 @@ impl Shared {
             name: raw.name().or_else(|| name.clone()),
             id: parent.map(|parent| parent.of_child(number, color)),
             parent: *parent,
-            observers: if given.is_empty() { observers } else { given }.clone(),
+            observers: if given.0.is_empty() { observers } else { given }.clone(),
         }
     }
 
-    /// Creates the error of a wait that took too long.
     fn timeout_error(&self, call: &'static str, elapsed: Duration, detail: Box<str>) -> Error {
         let (size, rank) = self.size_and_rank();
         let sequence = self.observers.count();
@@ -252,10 +243,6 @@ impl Shared {
         error
     }
 
-    pub(super) fn is_finalized(&self) -> bool {
-        self.is_finalized.load(Relaxed)
-    }
-
     /// Returns `true` if the communicator is freed, together with its registrations and windows; on host memory only.
     pub(crate) fn is_freed(&self) -> bool {
         self.is_freed.load(Acquire)
@@ -330,11 +317,6 @@ impl Shared {
         })
     }
 
-    /// Records that the communicator is being finalized; the caller has entered NCCL.
-    pub(crate) fn set_finalized(&self) {
-        self.is_finalized.store(true, Relaxed);
-    }
-
     fn set_freed(&self) {
         self.is_freed.store(self.known_memory_space() == MemorySpace::Host, Release);
     }
@@ -359,7 +341,6 @@ impl Shared {
     }
 }
 
-/// Runs `end` on this thread.
 fn end_here(all: &[Arc<Shared>], end: impl Fn(&[Arc<Shared>]) -> Result<()>) -> Result<()> {
     end(all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()))
 }
@@ -373,13 +354,10 @@ pub(crate) struct Ending {
     call: &'static str,
     all: Vec<Arc<Shared>>,
     start: Instant,
-    work: EndingWork,
-}
-
-enum EndingWork {
-    Running(HelperThread<Result<()>>),
+    /// `None` once the result is there.
+    thread: Option<HelperThread<Result<()>>>,
     /// The result, until it is taken.
-    Over(Option<Result<()>>),
+    result: Option<Result<()>>,
 }
 
 impl Ending {
@@ -391,34 +369,32 @@ impl Ending {
         end: impl Fn(&[Arc<Shared>]) -> Result<()> + Copy + Send + 'static,
     ) -> Self {
         let start = Instant::now();
-        let work = if all.first().is_some_and(|shared| shared.known_memory_space() == MemorySpace::Device) {
+        let (mut thread, mut result) = (None, None);
+        if all.first().is_some_and(|shared| shared.known_memory_space() == MemorySpace::Device) {
             let kept = all.clone();
-            EndingWork::Running(HelperThread::start(move || {
+            thread = Some(HelperThread::start(move || {
                 context.into_iter().for_each(CudaContext::make_current);
                 end(&kept)
-            }))
+            }));
         } else {
-            EndingWork::Over(Some(end_here(&all, end)))
-        };
-        Self { call, all, start, work }
+            result = Some(end_here(&all, end));
+        }
+        Self { call, all, start, thread, result }
     }
 
     /// Waits for the result, which is returned once; `None` after the `limit`.
     pub(crate) fn wait(&mut self, limit: Duration) -> Option<Result<()>> {
-        let result = match &mut self.work {
-            EndingWork::Running(thread) => thread.wait(limit)?,
-            EndingWork::Over(result) => return result.take(),
-        };
-        self.work = EndingWork::Over(None);
-        Some(result)
+        if let Some(thread) = &mut self.thread {
+            self.result = Some(thread.wait(limit)?);
+            self.thread = None;
+        }
+        self.result.take()
     }
 
-    /// Returns the time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Creates the error of an end that took too long.
     pub(crate) fn timeout_error(&self) -> Error {
         let (call, elapsed) = (self.call, self.elapsed());
         // Not asked what it waits for, as it is being freed.
@@ -431,7 +407,7 @@ impl Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if matches!(self.work, EndingWork::Running(_)) {
+        if self.thread.is_some() {
             self.all.iter().for_each(|shared| shared.is_ending.store(true, Relaxed));
         }
     }

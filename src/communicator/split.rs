@@ -3,7 +3,8 @@
 use super::communicator::Communicator;
 use super::state::Purpose;
 use crate::backend::call;
-use crate::{Config, Error, InvalidArgumentKind, Result, ResultCode, sys};
+use crate::operation::to_c_int;
+use crate::{Config, Result, ResultCode, sys};
 
 impl Communicator {
     /// Splits the ranks into new communicators: all ranks with the same `color` form one, ordered by `key`, then by
@@ -22,7 +23,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the color is beyond `i32::MAX`, [`Error::Unsupported`], [`Error::Nccl`].
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the color is beyond `i32::MAX`,
+    /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
@@ -52,7 +54,6 @@ impl Communicator {
         self.split_for("split_with", color, key, config)
     }
 
-    /// Splits the ranks on behalf of the method `call`.
     fn split_for(
         &self,
         call: &'static str,
@@ -83,10 +84,6 @@ impl Communicator {
     }
 }
 
-/// Converts a color to C's type.
 pub(super) fn to_c_color(call: &'static str, color: Option<u32>) -> Result<i32> {
-    let Some(color) = color else { return Ok(sys::NCCL_SPLIT_NOCOLOR) };
-    i32::try_from(color).map_err(|_| {
-        Error::argument(call, InvalidArgumentKind::Value, format!("color {color} is beyond {}", i32::MAX))
-    })
+    color.map_or(Ok(sys::NCCL_SPLIT_NOCOLOR), |color| to_c_int(call, "color", color))
 }

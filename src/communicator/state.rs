@@ -68,7 +68,6 @@ impl State {
         self.enter_slow_path(INSIDE | OBJECT, call, Purpose::Query)
     }
 
-    /// Enters NCCL when there is more to look at.
     #[inline(always)]
     fn enter_slow_path(&self, inside: u32, call: &'static str, purpose: Purpose) -> Result<()> {
         match self.set_inside(inside, purpose.allowed()) {
@@ -93,7 +92,6 @@ impl State {
         }
     }
 
-    /// Returns `true` if a thread is in a call of NCCL, or in a group.
     #[cfg(all(test, loom))]
     pub(crate) fn is_inside(&self) -> bool {
         self.flags.load(Acquire) & INSIDE != 0
@@ -129,7 +127,6 @@ impl State {
         before & (ABORT | ENDED) == ABORT
     }
 
-    /// Returns `true` if an abort handle has requested the end.
     pub(crate) fn is_abort_requested(&self) -> bool {
         self.flags.load(Relaxed) & ABORT != 0
     }
@@ -146,7 +143,6 @@ impl State {
         self.flags.fetch_or(FAILED, Relaxed);
     }
 
-    /// Records whether the communicator is suspended.
     pub(crate) fn set_suspended(&self, is_suspended: bool) {
         let changed = |flags| Some(if is_suspended { flags | SUSPENDED } else { flags & !SUSPENDED });
         let _ = self.flags.fetch_update(Relaxed, Relaxed, changed);
@@ -185,108 +181,5 @@ fn entry_error(call: &'static str, flags: u32) -> Error {
         Error::usage(call, "the communicator is suspended; call `resume` first")
     } else {
         Error::usage(call, "the communicator is in use: in an open group, or by another thread")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Purpose, State};
-    use crate::Error;
-
-    #[test]
-    fn second_entry_is_rejected_until_leave() {
-        let state = State::default();
-        state.enter("one", Purpose::Work).unwrap();
-        assert!(matches!(state.enter("two", Purpose::Work), Err(Error::InvalidUsage { call: "two", .. })));
-        assert!(!state.leave());
-        state.enter("three", Purpose::Work).unwrap();
-    }
-
-    #[test]
-    fn failed_communicator_allows_queries_only() {
-        let state = State::default();
-        state.fail();
-        assert!(state.is_failed() && state.enter("work", Purpose::Work).is_err());
-        state.enter("query", Purpose::Query).unwrap();
-        assert!(!state.leave());
-        assert!(state.end() && !state.end());
-    }
-
-    #[test]
-    fn idle_communicator_is_ended_by_the_abort_handle() {
-        let state = State::default();
-        assert!(state.abort());
-        assert!(!state.abort(), "only once");
-        assert!(matches!(state.enter("work", Purpose::Work), Err(Error::Aborted { call: "work" })));
-        assert!(matches!(state.enter("query", Purpose::Query), Err(Error::Aborted { call: "query" })));
-        assert!(!state.end(), "not by the owner");
-    }
-
-    #[test]
-    fn busy_communicator_is_ended_by_its_owner() {
-        let state = State::default();
-        state.enter("work", Purpose::Work).unwrap();
-        assert!(!state.abort() && state.is_abort_requested());
-        assert!(state.leave(), "the owner has to");
-        assert!(state.is_ended() && !state.abort() && !state.end());
-    }
-
-    #[test]
-    fn object_ends_while_the_owner_is_outside_only() {
-        let state = State::default();
-        state.enter("work", Purpose::Work).unwrap();
-        assert!(matches!(state.enter_for_object("end"), Err(Error::InvalidUsage { call: "end", .. })));
-        assert!(!state.leave());
-        state.fail();
-        state.enter_for_object("end").unwrap();
-        assert!(!state.abort(), "not while it ends");
-        assert!(state.leave(), "but afterwards");
-        assert!(matches!(state.enter_for_object("end"), Err(Error::Aborted { call: "end" })));
-    }
-
-    /// Fails if the owner gets an error, or ends the communicator, while an object of another thread ends.
-    #[test]
-    fn owner_waits_for_the_end_of_an_object() {
-        use std::sync::atomic::AtomicBool;
-        use std::sync::atomic::Ordering::SeqCst;
-
-        for _ in 0..2000 {
-            let (state, is_inside) = (State::default(), AtomicBool::new(false));
-            let is_alone = || assert!(!is_inside.swap(true, SeqCst), "two threads at a time");
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    if state.enter_for_object("end").is_ok() {
-                        is_alone();
-                        is_inside.store(false, SeqCst);
-                        assert!(!state.leave());
-                    }
-                });
-                state.enter("work", Purpose::Work).unwrap();
-                is_alone();
-                is_inside.store(false, SeqCst);
-                assert!(!state.leave());
-                state.enter("query", Purpose::Query).unwrap();
-                assert!(!state.leave());
-                assert!(state.end());
-                is_alone();
-            });
-        }
-    }
-
-    #[test]
-    fn suspended_communicator_allows_no_work_until_it_is_resumed() {
-        let state = State::default();
-        state.set_suspended(true);
-        let refused = state.enter("work", Purpose::Work).unwrap_err().to_string();
-        assert_eq!(refused, "work: the communicator is suspended; call `resume` first");
-        for purpose in [Purpose::Query, Purpose::WhileSuspended] {
-            state.enter("query", purpose).unwrap();
-            assert!(!state.leave());
-        }
-        state.enter_for_object("end").unwrap();
-        assert!(!state.leave() && state.enter("work", Purpose::Work).is_err());
-        state.set_suspended(false);
-        state.enter("work", Purpose::Work).unwrap();
-        assert!(!state.leave());
     }
 }

@@ -15,7 +15,6 @@ pub(super) struct Timer {
     key: Option<u64>,
 }
 
-/// The state of all timers.
 struct Timers {
     next_key: u64,
     /// The time and the task of each timer that has been set; `None` if the task has been woken.
@@ -149,22 +148,6 @@ mod tests {
 
     impl Wake for Owner {
         fn wake(self: Arc<Self>) {}
-    }
-
-    #[test]
-    fn task_is_woken_once_after_the_pause() {
-        let (woken, times) = channel();
-        let (pause, start) = (Duration::from_millis(5), Instant::now());
-        let mut timer = Timer::default();
-        timer.set(PATIENCE, Waker::noop());
-        timer.set(pause, &Arc::new(Task(woken)).into());
-        assert!(times.recv_timeout(PATIENCE).unwrap() - start >= pause);
-        // The waker is gone: it was woken by value, and nothing kept a copy.
-        assert!(
-            times
-                .recv_timeout(PATIENCE)
-                .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Disconnected)
-        );
     }
 
     #[test]

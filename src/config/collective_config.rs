@@ -97,7 +97,6 @@ impl CollectiveConfig {
         self
     }
 
-    /// Converts the options to C, for a library of release `found`.
     pub(crate) fn to_raw(
         &self,
         call: &'static str,
@@ -160,8 +159,9 @@ mod tests {
     use std::ffi::CStr;
     use std::ptr;
 
+    use super::super::config::tests::{assert_documented, assert_since};
     use super::{CollectiveConfig, RawCollectiveConfig};
-    use crate::{CtaPolicy, Error, Result, Version, sys};
+    use crate::{CtaPolicy, Result, Version, sys};
 
     type Raw = sys::ncclCollConfig_t;
 
@@ -230,12 +230,7 @@ mod tests {
         let mut table: Vec<_> = table().into_iter().map(|(since, config, _)| (since, config)).collect();
         table.push(("2.31.2", CollectiveConfig::new().alg_selection("ring")));
         for (since, config) in table {
-            let since: Version = since.parse().unwrap();
-            let before = Version { patch: since.patch - 1, ..since };
-            assert!(raw(&config, since).is_ok(), "{config:?} with {since}");
-            let error = raw(&config, before).unwrap_err();
-            let Error::Unsupported { function, since: named, found, .. } = &error else { panic!("{error}") };
-            assert_eq!((*named, *found), (since, before), "{function}");
+            assert_since(since, |found| raw(&config, found));
         }
         assert_eq!(
             raw(&with_event(), FIRST).unwrap_err().to_string(),
@@ -246,12 +241,7 @@ mod tests {
 
     #[test]
     fn documentation_of_an_option_names_its_field_and_release() {
-        for (option, field, alias, doc) in CollectiveConfig::DOCUMENTED {
-            assert_eq!(field, alias);
-            assert_eq!(option.replace('_', ""), field.to_lowercase());
-            let since = Version::since(&format!("ncclCollConfig.{field}"));
-            assert!(doc.trim_end().ends_with(&format!(" Since NCCL {since}.")), "{option}: {doc}");
-        }
+        assert_documented("ncclCollConfig", CollectiveConfig::DOCUMENTED);
     }
 
     #[test]
@@ -264,12 +254,6 @@ mod tests {
             unsafe { ((*pointer).maxCTAs, CStr::from_ptr((*pointer).algSelection).to_str()) };
         assert_eq!((max_ctas, algorithms), (2, Ok("ring")));
         drop(kept);
-    }
-
-    #[test]
-    fn collective_config_is_send_and_sync() {
-        fn check<T: Send + Sync + 'static>() {}
-        check::<CollectiveConfig>();
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl Config {
     /// example, see [`Observer`].
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.observers.push(observer);
+        self.observers.0.push(observer);
         self
     }
 
@@ -269,7 +269,10 @@ impl Config {
         let target = Target { call, found, library };
         let mut raw = sys::ncclConfig_t::initializer();
         self.write(&mut raw, target)?;
-        target.require_cta_policy(self.cta_policy)?;
+        if self.cta_policy == Some(CtaPolicy::Zero) {
+            // It is newer than the field.
+            target.require_release("NCCL_CTA_POLICY_ZERO", Version::new(2, 28, 3))?;
+        }
         target.check_order(self.min_ctas, self.max_ctas)?;
         if self.min_ctas.is_some() && self.max_ctas.is_none() {
             // "Not set" is the smallest int, which is below every minimum, so NCCL (from 2.17.1 on) rejects a minimum
@@ -350,14 +353,6 @@ impl Target<'_> {
             return Err(Error::Unsupported { function, since, found, library: library.into() });
         }
         Ok(())
-    }
-
-    /// Returns an error if the library is older than the policy; one is newer than the field.
-    pub(crate) fn require_cta_policy(self, policy: Option<CtaPolicy>) -> Result<()> {
-        match policy {
-            Some(CtaPolicy::Zero) => self.require_release("NCCL_CTA_POLICY_ZERO", Version::new(2, 28, 3)),
-            _ => Ok(()),
-        }
     }
 
     pub(crate) fn check_range<T>(self, option: &str, value: T, range: RangeInclusive<T>) -> Result<()>
@@ -463,7 +458,7 @@ pub enum NvlsHostMode {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::ffi::{CStr, c_char};
     use std::slice;
     use std::time::Duration;
@@ -485,9 +480,25 @@ mod tests {
         raw(config, Version::HEADER).unwrap_err().to_string()
     }
 
-    /// Returns a release before `release`, whose patch level is not 0.
-    fn before(release: Version) -> Version {
-        Version { patch: release.patch - 1, ..release }
+    /// Fails unless an option is unsupported before a release, whose patch level is not 0.
+    pub(crate) fn assert_since<T>(since: &str, raw: impl Fn(Version) -> Result<T>) {
+        let since: Version = since.parse().unwrap();
+        let before = Version { patch: since.patch - 1, ..since };
+        raw(since).unwrap_or_else(|error| panic!("{error}"));
+        let Err(Error::Unsupported { function, since: named, found, .. }) = raw(before) else {
+            panic!("an option of {since} is taken before")
+        };
+        assert_eq!((named, found), (since, before), "{function}");
+    }
+
+    /// Fails unless each option is named and documented as its field and its release demand.
+    pub(crate) fn assert_documented(c_struct: &str, options: &[(&str, &str, &str, &str)]) {
+        for (option, field, alias, doc) in options {
+            assert_eq!(field, alias);
+            assert_eq!(option.replace('_', ""), field.to_lowercase());
+            let since = Version::since(&format!("{c_struct}.{field}"));
+            assert!(doc.trim_end().ends_with(&format!(" Since NCCL {since}.")), "{option}: {doc}");
+        }
     }
 
     fn text<'a>(pointer: *const c_char) -> &'a str {
@@ -565,11 +576,7 @@ mod tests {
         let mut table: Vec<_> = table().into_iter().map(|(since, config, _)| (since, config)).collect();
         table.extend([("2.17.1", Config::new().net_name("IB")), ("2.27.3", Config::new().name("a"))]);
         for (since, config) in table {
-            let since = since.parse().unwrap();
-            assert!(raw(&config, since).is_ok(), "{config:?} with {since}");
-            let error = raw(&config, before(since)).unwrap_err();
-            let Error::Unsupported { function, since: named, found, .. } = &error else { panic!("{error}") };
-            assert_eq!((*named, *found), (since, before(since)), "{function}");
+            assert_since(since, |found| raw(&config, found));
         }
         assert_eq!(
             raw(&Config::new().min_ctas(4), Version::new(2, 16, 5)).unwrap_err().to_string(),
@@ -580,12 +587,7 @@ mod tests {
     #[test]
     fn documentation_of_an_option_names_its_field_and_release() {
         assert_eq!(Config::DOCUMENTED.len() + 3, 23, "timeout, name and net_name are not in the table");
-        for (option, field, alias, doc) in Config::DOCUMENTED {
-            assert_eq!(field, alias);
-            assert_eq!(option.replace('_', ""), field.to_lowercase());
-            let since = Version::since(&format!("ncclConfig.{field}"));
-            assert!(doc.trim_end().ends_with(&format!(" Since NCCL {since}.")), "{option}: {doc}");
-        }
+        assert_documented("ncclConfig", Config::DOCUMENTED);
     }
 
     #[test]

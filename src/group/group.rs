@@ -22,18 +22,7 @@ impl Nccl {
     ///
     /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small
     /// operations into one launch. The operations start at the end of the group, so their buffers must outlive it, as
-    /// with [`std::thread::scope`]; a buffer that is created inside does not compile:
-    ///
-    /// ```compile_fail,E0597
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0])?;
-    /// # use libnccl::StreamRef;
-    /// nccl.group(|g| {
-    ///     let inside = vec![1.0_f32; 8];
-    ///     g.send(&comms[0], &inside, 0, StreamRef::DEFAULT)
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// with [`std::thread::scope`]; a buffer that is created inside does not compile.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -53,29 +42,7 @@ impl Nccl {
     ///
     /// A buffer that is written can be in a group only once. NCCL does not run the operations of a group in order, not
     /// even those of one communicator and one stream: it sorts them by size and runs them side by side. So use two
-    /// groups, which run one after the other on their stream, or call the communicator's methods:
-    ///
-    /// ```compile_fail,E0499
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0])?;
-    /// # use libnccl::{ReduceOp, StreamRef};
-    /// # let mut buffer = [1.0_f32; 8];
-    /// nccl.group(|g| {
-    ///     g.reduce_scatter_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    ///     g.all_gather_in_place(&comms[0], &mut buffer, StreamRef::DEFAULT)
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
-    /// ```
-    /// # let nccl = libnccl_cpu::nccl();
-    /// # let comms = nccl.init_all(&[0])?;
-    /// # use libnccl::{ReduceOp, StreamRef};
-    /// # let mut buffer = [1.0_f32; 8];
-    /// nccl.group(|g| g.reduce_scatter_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
-    /// nccl.group(|g| g.all_gather_in_place(&comms[0], &mut buffer, StreamRef::DEFAULT))?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// groups, which run one after the other on their stream, or call the communicator's methods.
     ///
     /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
     /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
@@ -105,18 +72,13 @@ impl Nccl {
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
-    /// let comms = nccl.init_all(&[0, 1])?;
-    /// let mut losses = [[0.5_f32], [0.25]];
+    /// let (comms, mut loss) = (nccl.init_all(&[0])?, [0.5_f32]);
     /// nccl.try_group(|g| -> Result<(), Box<dyn Error>> {
-    ///     for (comm, loss) in comms.iter().zip(&mut losses) {
-    ///         if !loss[0].is_finite() {
-    ///             return Err("the loss is not finite".into());
-    ///         }
-    ///         g.all_reduce_in_place(comm, loss, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     if !loss[0].is_finite() {
+    ///         return Err("the loss is not finite".into());
     ///     }
-    ///     Ok(())
+    ///     Ok(g.all_reduce_in_place(&comms[0], &mut loss, ReduceOp::Sum, StreamRef::DEFAULT)?)
     /// })?;
-    /// assert_eq!(losses, [[0.75]; 2]);
     /// # Ok::<(), Box<dyn Error>>(())
     /// ```
     ///
@@ -200,31 +162,9 @@ impl<'scope, 'env> Group<'scope, 'env> {
     }
 
     /// Limits the wait at the end of the group for each of its communicators, instead of their own
-    /// [timeouts](Config::timeout). Communicators without one block inside NCCL, and one that other code owns, which cannot be
-    /// aborted here, is waited for, whatever is set here.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use libnccl::{Config, Error, StreamRef};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let config = Config::new().timeout(Duration::from_secs(600));
-    /// let id = nccl.unique_id()?;
-    /// std::thread::scope(|scope| {
-    ///     // It joins, and sends nothing.
-    ///     let sender = scope.spawn(|| nccl.init_rank_with(2, 1, &id, &config));
-    ///     let comm = nccl.init_rank_with(2, 0, &id, &config)?;
-    ///     let mut buffer = [0];
-    ///     let received = nccl.group(|g| {
-    ///         g.timeout(Duration::from_millis(20));
-    ///         g.recv(&comm, &mut buffer, 1, StreamRef::DEFAULT)
-    ///     });
-    ///     assert!(matches!(received, Err(Error::Timeout { call: "group", .. })));
-    ///     sender.join().unwrap().map(drop)
-    /// })?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// [timeouts](Config::timeout), as [`Operations::timeout`](crate::Operations::timeout) does for one call. Communicators
+    /// without one block inside NCCL, and one that other code owns, which cannot be aborted here, is waited for, whatever
+    /// is set here.
     pub fn timeout(&self, timeout: Duration) {
         self.participants.set_timeout(timeout);
     }
@@ -247,14 +187,10 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// }
     ///
     /// let nccl = libnccl_cpu::nccl();
-    /// let comms = nccl.init_all(&[0, 1])?;
-    /// let (mine, mut theirs) = ([[1], [2]], [[0], [0]]);
-    /// nccl.group(|g| {
-    ///     comms.iter().zip(mine.iter().zip(&mut theirs)).try_for_each(|(comm, (mine, theirs))| {
-    ///         swap(g, comm, (mine, theirs), 1 - comm.rank())
-    ///     })
-    /// })?;
-    /// assert_eq!(theirs, [[2], [1]]);
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let (mine, mut theirs) = ([1], [0]);
+    /// nccl.group(|g| swap(g, &comm, (&mine, &mut theirs), 0))?;
+    /// assert_eq!(theirs, mine);
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
@@ -299,7 +235,6 @@ impl<'scope, 'env> Group<'scope, 'env> {
         self.init_rank_for("init_rank", size, rank, id, config)
     }
 
-    /// Creates a communicator on behalf of the method `call`.
     pub(super) fn init_rank_for(
         &self,
         call: &'static str,

@@ -5,16 +5,6 @@ impl Nccl {
     /// Creates a communicator with all its ranks in this process as [`init_all`](Self::init_all) does, with options,
     /// which NCCL has since 2.14.3. With a [timeout](Config::timeout) it returns even if a rank cannot be reached.
     ///
-    /// ```
-    /// use libnccl::Config;
-    /// use std::time::Duration;
-    ///
-    /// let config = Config::new().timeout(Duration::from_secs(30));
-    /// let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config)?;
-    /// assert_eq!((comms.len(), comms[1].rank()), (2, 1));
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// The errors of [`init_all`](Self::init_all) and of [`init_rank_with`](Self::init_rank_with);
     /// [`Error::InvalidUsage`] on GPUs, unless `config` is the default: NCCL assigns a rank to the current device of its

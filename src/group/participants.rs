@@ -54,9 +54,7 @@ impl<T> Guard for T {}
 struct Overflow<'scope> {
     /// The communicators that joined before the last.
     communicators: Vec<&'scope Communicator>,
-    /// The communicators that the group creates.
     pending: Vec<Rc<PendingHandle>>,
-    /// Set if NCCL could not create one of them.
     has_failed_init: bool,
     /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the
     /// group itself.
@@ -93,7 +91,6 @@ impl<'scope> Participants<'scope> {
         self.library
     }
 
-    /// Returns an error if this group does not take the operation.
     #[inline(always)]
     pub(crate) fn check(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
         if !self.library.is_same(communicator.library()) {
@@ -139,7 +136,6 @@ impl<'scope> Participants<'scope> {
         Err(Error::usage(operation.name, problem))
     }
 
-    /// Returns an error if the group has ended.
     pub(super) fn check_open(&self, call: &'static str) -> Result<()> {
         match self.phase.get() {
             Phase::Ended => Err(Error::usage(call, "the group has ended")),
@@ -220,17 +216,14 @@ impl<'scope> Participants<'scope> {
         }
     }
 
-    /// Limits the wait at the end of the group.
     pub(super) fn set_timeout(&self, timeout: Duration) {
         self.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }
 
-    /// Adds a communicator that the group creates at its end.
     pub(super) fn add_pending(&self, handle: Rc<PendingHandle>) {
         self.change_overflow(|overflow| overflow.pending.push(handle));
     }
 
-    /// Records that a communicator could not be created.
     pub(super) fn record_failed_init(&self, error: Error) -> Error {
         self.change_overflow(|overflow| overflow.has_failed_init |= error.code().is_some());
         self.record_error(error)

@@ -33,7 +33,6 @@ impl CallWord {
         )
     }
 
-    /// Returns that of an operation in a group.
     #[inline(always)]
     pub(super) fn in_group(self, is_first: bool) -> Self {
         Self(self.0 | IS_GROUPED | if is_first { IS_FIRST_OF_GROUP } else { 0 })

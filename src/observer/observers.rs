@@ -61,7 +61,6 @@ impl Link {
 }
 
 impl Observers {
-    /// Returns them if there are any.
     #[inline(always)]
     pub(crate) fn observed(&self) -> Option<Observed<'_>> {
         self.first.get().map(|first| Observed { observers: self, first })
@@ -77,14 +76,9 @@ impl Observers {
         }
     }
 
-    /// Returns the first observer of this type.
     pub(crate) fn find<T: Observer>(&self) -> Option<&T> {
-        self.iter().find_map(|observer| (observer as &dyn Any).downcast_ref())
-    }
-
-    #[inline(always)]
-    fn iter(&self) -> impl Iterator<Item = &dyn Observer> {
-        iter::successors(self.first.get(), |link| link.next.get()).map(|link| &*link.observer)
+        let mut links = iter::successors(self.first.get(), |link| link.next.get());
+        links.find_map(|link| (&*link.observer as &dyn Any).downcast_ref())
     }
 
     /// Returns the number of operations of which they were told; `None` if there was none.
@@ -92,7 +86,6 @@ impl Observers {
         NonZeroU64::new(self.count.load(Relaxed))
     }
 
-    /// Tells them what happens to the communicator.
     #[cold]
     pub(crate) fn tell_event(&self, event: CommunicatorEvent) {
         if let Some(first) = self.first.get() {
@@ -123,7 +116,6 @@ impl<'a> Observed<'a> {
         first.tell_all(|observer| observer.on_start(&start));
     }
 
-    /// Tells them of the end of the last operation.
     #[inline(always)]
     pub(crate) fn end(&self, result: Result<(), &Error>) {
         let number = self.observers.count.load(Relaxed);
@@ -152,21 +144,9 @@ impl<'a> Observed<'a> {
 
 /// The observers that a program gives to a communicator.
 #[derive(Clone, Default)]
-pub(crate) struct Given(Vec<Arc<dyn Observer>>);
+pub(crate) struct Given(pub(crate) Vec<Arc<dyn Observer>>);
 
 impl Given {
-    pub(crate) fn push(&mut self, observer: Arc<dyn Observer>) {
-        self.0.push(observer);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Observer>> {
-        self.0.iter()
-    }
-
     fn addresses(&self) -> impl Iterator<Item = *const ()> {
         self.0.iter().map(|observer| Arc::as_ptr(observer).cast())
     }

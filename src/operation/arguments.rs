@@ -16,7 +16,6 @@ pub(super) struct Arguments<'a> {
     pub(super) target: Option<Target<'a>>,
 }
 
-/// The operator of a reduction.
 #[derive(Clone, Copy)]
 pub(super) enum Operator {
     BuiltIn(ReduceOp),
@@ -25,7 +24,6 @@ pub(super) enum Operator {
 }
 
 impl Operator {
-    /// Returns C's number.
     #[inline(always)]
     pub(super) fn as_raw(self) -> sys::ncclRedOp_t {
         match self {
@@ -34,7 +32,6 @@ impl Operator {
         }
     }
 
-    /// Returns an error if the library does not know the operator.
     #[inline(always)]
     pub(super) fn require(self, library: &Library) -> Result<()> {
         match self {

@@ -8,7 +8,6 @@ use crate::buffer::RawSlice;
 use crate::config::RawCollectiveConfig;
 use crate::{CollectiveConfig, Communicator, Operation, Result, StreamRef};
 
-/// A call of an operation.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
     pub(super) operation: &'static Operation,
@@ -21,7 +20,6 @@ pub(super) struct Call<'a> {
     pub(super) arguments: Arguments<'a>,
     pub(super) config: Option<&'a CollectiveConfig>,
     pub(super) stream: StreamRef<'a>,
-    /// The place in the program.
     pub(super) site: &'static Location<'static>,
 }
 
@@ -37,7 +35,6 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The arguments of an operation without buffers.
     pub(super) const NONE: Self =
         Self { send: RawSlice::NONE, recv: RawSlice::NONE, count: 0, ranks: [0; 2] };
 }

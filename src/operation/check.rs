@@ -55,7 +55,10 @@ pub(super) fn check_by_row(operation: &'static Operation, call: &Call<'_>) -> Re
             check_divisible(name, "send ", length, size)?;
             length / size
         }
-        Extent::One if length == 0 => return Err(empty_buffer(name)),
+        Extent::One if length == 0 => {
+            let problem = "the buffer is empty; expected one element";
+            return Err(Error::argument(name, InvalidArgumentKind::Length, problem));
+        }
         Extent::One => 1,
         _ => length,
     };
@@ -137,28 +140,17 @@ fn other_device(communicator: &Communicator, call: &'static str, what: &str, dev
 
 #[cold]
 fn wrong_memory(call: &'static str, buffer: &str, space: MemorySpace, expected: MemorySpace) -> Error {
-    Error::argument(
-        call,
-        InvalidArgumentKind::MemorySpace,
-        format!("{buffer} is in {space} memory; the communicator works on {expected} memory"),
-    )
+    let problem = format!("{buffer} is in {space} memory; the communicator works on {expected} memory");
+    Error::argument(call, InvalidArgumentKind::MemorySpace, problem)
 }
 
 /// Checks that a rank is below `size`, and converts it to C's type.
 #[inline]
 pub(crate) fn to_c_rank(call: &'static str, what: &str, rank: usize, size: usize) -> Result<i32> {
     i32::try_from(rank).ok().filter(|_| rank < size).ok_or_else(|| {
-        Error::argument(
-            call,
-            InvalidArgumentKind::Rank,
-            format!("{what} {rank} is not below {size}, the communicator's size"),
-        )
+        let problem = format!("{what} {rank} is not below {size}, the communicator's size");
+        Error::argument(call, InvalidArgumentKind::Rank, problem)
     })
-}
-
-#[cold]
-fn empty_buffer(call: &'static str) -> Error {
-    Error::argument(call, InvalidArgumentKind::Length, "the buffer is empty; expected one element")
 }
 
 /// Returns an error if a buffer with `length` elements is shorter than `count` elements times `ranks`.
@@ -176,6 +168,20 @@ pub(super) fn check_length(
     }
 }
 
+/// Converts a number of C's type `int`.
+pub(crate) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
+    i32::try_from(value).map_err(|_| {
+        Error::argument(call, InvalidArgumentKind::Value, format!("{what} {value} is beyond {}", i32::MAX))
+    })
+}
+
+/// Converts the length of a list.
+pub(crate) fn to_c_length(call: &'static str, length: usize, what: &str) -> Result<i32> {
+    i32::try_from(length).map_err(|_| {
+        Error::argument(call, InvalidArgumentKind::Length, format!("{length} {what} are beyond {}", i32::MAX))
+    })
+}
+
 #[cold]
 fn too_short(
     call: &'static str,
@@ -186,11 +192,8 @@ fn too_short(
 ) -> Error {
     let needed = needed.map_or_else(|| "more than usize::MAX".into(), |needed| needed.to_string());
     let factors = if ranks == 1 { String::new() } else { format!(", {ranks} ranks times {count}") };
-    Error::argument(
-        call,
-        InvalidArgumentKind::Length,
-        format!("the {buffer} buffer holds {length} elements, and needs {needed}{factors}"),
-    )
+    let problem = format!("the {buffer} buffer holds {length} elements, and needs {needed}{factors}");
+    Error::argument(call, InvalidArgumentKind::Length, problem)
 }
 
 /// Returns an error if the length of a buffer is not a multiple of the communicator's size.
@@ -198,13 +201,10 @@ pub(super) fn check_divisible(call: &'static str, buffer: &str, length: usize, s
     if length.is_multiple_of(size) {
         return Ok(());
     }
-    Err(Error::argument(
-        call,
-        InvalidArgumentKind::Length,
-        format!(
-            "the {buffer}buffer's {length} elements are not a multiple of {size}, the communicator's size"
-        ),
-    ))
+    let problem = format!(
+        "the {buffer}buffer's {length} elements are not a multiple of {size}, the communicator's size"
+    );
+    Err(Error::argument(call, InvalidArgumentKind::Length, problem))
 }
 
 /// Returns the sum of the counts, of which there is one for each of the `size` ranks; an error if there are more or fewer.
@@ -242,20 +242,6 @@ pub(super) fn check_own_exchange(call: &'static str, sent: usize, received: usiz
     }
     let problem = format!("this rank sends {sent} elements to itself; {what} {received}");
     Err(Error::argument(call, InvalidArgumentKind::Length, problem))
-}
-
-/// Returns an error if the element types, known at run time, of an operation's buffers differ.
-pub(super) fn check_data_types(call: &'static str, first: DataType, second: DataType) -> Result<()> {
-    if first == second { Ok(()) } else { Err(different_data_types(call, first, second)) }
-}
-
-#[cold]
-fn different_data_types(call: &'static str, first: DataType, second: DataType) -> Error {
-    Error::argument(
-        call,
-        InvalidArgumentKind::DataType,
-        format!("the elements of one buffer are {first}, those of the other {second}"),
-    )
 }
 
 /// Returns an error if a stream means another one on another thread, as which NCCL may work for a nonblocking communicator.

@@ -4,9 +4,8 @@
 use super::c_function::CFunction;
 use super::call::{Call, Checked};
 use super::grouping::Start;
-use super::message;
-use crate::buffer::RawSlice;
-use crate::{Communicator, Extent, Operation, Result, ResultCode, Role};
+use super::vector;
+use crate::{Extent, Operation, Result, ResultCode, Role};
 
 /// Calls a function, or its form with options if there are any, with the communicator and the stream after the other arguments;
 /// for use in an `unsafe` block.
@@ -40,7 +39,7 @@ pub(super) fn enqueue(
     macro_rules! call_form {
         ($form:ident($($argument:ident),*)) => {{
             let plain = match (($form.plain)(&library.functions), messages_of(operation)) {
-                (None, Some(messages)) => return messages(*call, *checked),
+                (None, Some(messages)) => return send_messages(*call, *checked, messages),
                 (plain, _) => library.function(operation.function, plain)?,
             };
             // SAFETY: the buffers that this rank uses hold as many elements as the row says, in the communicator's memory, as was
@@ -66,73 +65,28 @@ pub(super) fn enqueue(
     }
 }
 
+/// Messages that do the same as an operation.
+type Messages = fn(&Call<'_>, &Checked) -> Result<ResultCode>;
+
 /// Returns what does the same as an operation with messages, for a library that lacks its function; `None` if every release has
 /// it.
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn messages_of(operation: &Operation) -> Option<fn(Call<'_>, Checked) -> Result<ResultCode>> {
+fn messages_of(operation: &Operation) -> Option<Messages> {
     match (operation.sends, operation.receives, operation.role) {
-        (Extent::CountPerRank, Extent::CountPerRank, Role::All) => Some(exchange_parts),
-        (Extent::Count, Extent::CountPerRank, Role::RootReceives) => Some(gather_parts),
-        (Extent::CountPerRank, Extent::Count, Role::RootSends) => Some(scatter_parts),
+        (Extent::CountPerRank, Extent::CountPerRank, Role::All) => Some(vector::all_to_all),
+        (Extent::Count, Extent::CountPerRank, Role::RootReceives) => Some(vector::gather),
+        (Extent::CountPerRank, Extent::Count, Role::RootSends) => Some(vector::scatter),
         _ => None,
     }
 }
 
-/// Exchanges the parts of all ranks, for a library without `ncclAlltoAll`.
+/// Sends `messages` for a library that lacks the operation, and so its form with options.
 #[cold]
-fn exchange_parts(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, .. } = checked;
-    together(call, || {
-        let parts = parts(call.communicator, send, count).zip(parts(call.communicator, recv, count));
-        for ((peer, send), (_, recv)) in parts {
-            message::send(&call, &send, peer)?;
-            message::recv(&call, &recv, peer)?;
-        }
-        Ok(ResultCode::SUCCESS)
-    })
-}
-
-/// Gathers the parts of all ranks at the root, for a library without `ncclGather`.
-#[cold]
-fn gather_parts(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, ranks: [root, _] } = checked;
-    together(call, || {
-        let sent = message::send(&call, &send, root)?;
-        if call.arguments.ranks[0] == Some(call.communicator.rank()) {
-            for (peer, recv) in parts(call.communicator, recv, count) {
-                message::recv(&call, &recv, peer)?;
-            }
-        }
-        Ok(sent)
-    })
-}
-
-/// Sends each rank its part from the root, for a library without `ncclScatter`.
-#[cold]
-fn scatter_parts(call: Call<'_>, checked: Checked) -> Result<ResultCode> {
-    let Checked { send, recv, count, ranks: [root, _] } = checked;
-    together(call, || {
-        if call.arguments.ranks[0] == Some(call.communicator.rank()) {
-            for (peer, send) in parts(call.communicator, send, count) {
-                message::send(&call, &send, peer)?;
-            }
-        }
-        message::recv(&call, &recv, root)
-    })
-}
-
-/// Runs `messages` as one operation, for a library that lacks the operation, and so its form with options.
-fn together(call: Call<'_>, messages: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode> {
-    let library = call.communicator.library();
+fn send_messages(call: Call<'_>, checked: Checked, messages: Messages) -> Result<ResultCode> {
     if let (Some(config), Some(function)) = (call.config, call.operation.function_with_config)
         && !config.is_default()
     {
-        library.function::<()>(function, None)?;
+        call.communicator.library().function::<()>(function, None)?;
     }
-    message::together(library, messages)
-}
-
-/// Returns the ranks with their numbers in C, and the part of each in a buffer.
-fn parts(comm: &Communicator, buffer: RawSlice, count: usize) -> impl Iterator<Item = (i32, RawSlice)> {
-    (0..).zip(0..comm.size()).map(move |(c_rank, rank)| (c_rank, buffer.slice(rank * count, count)))
+    messages(&call, &checked)
 }

@@ -16,7 +16,6 @@ pub(super) struct CustomOperator<O: Owner> {
 }
 
 impl<O: Owner> CustomOperator<O> {
-    /// Gives the operator another owner.
     pub(super) fn into_owner<P: Owner>(self, owner: P) -> CustomOperator<P> {
         let (raw, data_type) = (self.raw, self.data_type);
         // It is the other's.

@@ -33,16 +33,16 @@ pub trait Grouping<'b>: Copy + Sealed {
 /// The start of operations when they are called; see [`Communicator::operations`].
 #[derive(Debug, Clone, Copy)]
 pub struct Ungrouped<'c> {
-    communicator: &'c Communicator,
+    pub(super) communicator: &'c Communicator,
     /// The longest time that a call may wait, instead of the communicator's.
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
 }
 
 /// The start of operations at the end of a group; see [`Group::on`](crate::Group::on).
 #[derive(Debug, Clone, Copy)]
 pub struct Grouped<'scope> {
-    communicator: &'scope Communicator,
-    participants: &'scope Participants<'scope>,
+    pub(super) communicator: &'scope Communicator,
+    pub(super) participants: &'scope Participants<'scope>,
 }
 
 /// The time at which an operation starts: now, or at the end of a group.
@@ -90,27 +90,6 @@ pub trait Sealed {}
 
 impl Sealed for Ungrouped<'_> {}
 impl Sealed for Grouped<'_> {}
-
-impl<'c> Ungrouped<'c> {
-    #[inline(always)]
-    pub(super) fn new(communicator: &'c Communicator) -> Self {
-        Self { communicator, timeout: None }
-    }
-
-    pub(super) fn with_timeout(self, timeout: Duration) -> Self {
-        Self { timeout: Some(timeout), ..self }
-    }
-}
-
-impl<'scope> Grouped<'scope> {
-    #[inline(always)]
-    pub(super) fn new(
-        communicator: &'scope Communicator,
-        participants: &'scope Participants<'scope>,
-    ) -> Self {
-        Self { communicator, participants }
-    }
-}
 
 impl<'b> Grouping<'b> for Ungrouped<'_> {
     #[inline(always)]

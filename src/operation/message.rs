@@ -7,7 +7,6 @@ use crate::backend::{Library, call};
 use crate::buffer::RawSlice;
 use crate::{Result, ResultCode};
 
-/// Checks the arguments of an exchange with two ranks.
 pub(super) fn check_exchange(call: &Call<'_>) -> Result<Checked> {
     let Call { operation, communicator, send, recv, .. } = *call;
     let name = operation.name;
@@ -24,7 +23,6 @@ pub(super) fn check_exchange(call: &Call<'_>) -> Result<Checked> {
     Ok(Checked { send, recv, count: 0, ranks })
 }
 
-/// Sends to one rank and receives from another.
 pub(super) fn exchange(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
     let Checked { send: sent, recv: received, ranks: [destination, source], .. } = checked;
     together(call.communicator.library(), || {

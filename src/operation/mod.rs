@@ -22,7 +22,7 @@ mod table;
 mod vector;
 mod window_offset;
 
-pub(crate) use check::{check_buffers, check_devices};
+pub(crate) use check::{check_buffers, check_devices, to_c_int, to_c_length};
 pub use grouping::{Grouped, Grouping, Ungrouped};
 pub use operations::Operations;
 pub use owned_pre_mul_sum::OwnedPreMulSum;

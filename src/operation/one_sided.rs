@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
-use super::check::{check_buffers, to_c_rank};
+use super::check::{check_buffers, to_c_int, to_c_length, to_c_rank};
 use super::grouping::Start;
-use super::signal::{WaitSignal, to_c_int};
+use super::signal::WaitSignal;
 use super::window_offset::Target;
 use crate::backend::call;
 use crate::{Error, InvalidArgumentKind, Result, ResultCode, sys};
 
-/// Checks the arguments of a put.
 pub(super) fn check_put(call: &Call<'_>) -> Result<Checked> {
     let Call { operation, communicator, send: local, arguments, .. } = *call;
     let name = operation.name;
@@ -37,7 +36,6 @@ pub(super) fn check_put(call: &Call<'_>) -> Result<Checked> {
     Ok(Checked { send: local, count, ..checked })
 }
 
-/// Checks the rank and the signal.
 pub(super) fn check_signal(call: &Call<'_>) -> Result<Checked> {
     let Call { operation, communicator, arguments, .. } = *call;
     let peer = arguments.ranks[0].unwrap_or_default();
@@ -46,7 +44,6 @@ pub(super) fn check_signal(call: &Call<'_>) -> Result<Checked> {
     Ok(Checked { ranks: [peer, 0], ..Checked::NONE })
 }
 
-/// Checks the signals to wait for.
 pub(super) fn check_wait(call: &Call<'_>) -> Result<Checked> {
     let Call { operation, communicator, arguments: Arguments { signals, .. }, .. } = *call;
     let name = operation.name;
@@ -61,14 +58,7 @@ pub(super) fn check_wait(call: &Call<'_>) -> Result<Checked> {
             return Err(Error::argument(name, InvalidArgumentKind::Value, problem));
         }
     }
-    number_of(name, signals).map(|_| Checked::NONE)
-}
-
-fn number_of(call: &'static str, signals: &[WaitSignal]) -> Result<i32> {
-    i32::try_from(signals.len()).map_err(|_| {
-        let problem = format!("{} signals are beyond {}", signals.len(), i32::MAX);
-        Error::argument(call, InvalidArgumentKind::Length, problem)
-    })
+    to_c_length(name, signals.len(), "signals").map(|_| Checked::NONE)
 }
 
 pub(super) fn put(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
@@ -100,7 +90,7 @@ pub(super) fn signal(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
 
 pub(super) fn wait(call: &Call<'_>, start: Start<'_>) -> Result<ResultCode> {
     let Call { operation, communicator: comm, arguments: Arguments { signals, .. }, stream, .. } = *call;
-    let count = number_of(operation.name, signals)?;
+    let count = to_c_length(operation.name, signals.len(), "signals")?;
     // NCCL may read the array until the end of the group. (An `Arc`, as moving a `Box` invalidates pointers into it.)
     let signals: Arc<[WaitSignal]> = signals.into();
     let array = signals.as_ptr().cast::<sys::ncclWaitSignalDesc_t>().cast_mut();

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-use super::grouping::{Grouped, Grouping, Ungrouped};
+use super::grouping::{Grouped, Ungrouped};
 use crate::{CollectiveConfig, Communicator, Group};
 
 /// The operations of a communicator, with the way in which they are started: at once or at the end of a group
-/// ([`Grouping`]), with or without options of their own.
+/// ([`Grouping`](crate::Grouping)), with or without options of their own.
 ///
 /// Operations that are started at once borrow their buffers for the call; those of a group until its end.
 ///
@@ -42,24 +42,11 @@ pub struct Operations<'c, G = Ungrouped<'c>> {
 }
 
 impl<'c, G> Operations<'c, G> {
-    #[inline(always)]
-    pub(crate) fn new(grouping: G) -> Self {
-        Self { grouping, config: None }
-    }
-
     /// Adds options for each collective, which must be equal on all ranks; for an example, see [`Operations`]. Since
     /// NCCL 2.31.2.
     #[must_use]
     pub fn with(self, config: &'c CollectiveConfig) -> Self {
         Self { config: Some(config), ..self }
-    }
-
-    #[inline(always)]
-    pub(super) fn communicator<'b>(&self) -> &Communicator
-    where
-        G: Grouping<'b>,
-    {
-        self.grouping.communicator()
     }
 }
 
@@ -95,7 +82,7 @@ impl<'c> Operations<'c> {
     /// [`Error::Timeout`](crate::Error::Timeout).
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
-        Self { grouping: self.grouping.with_timeout(timeout), ..self }
+        Self { grouping: Ungrouped { timeout: Some(timeout), ..self.grouping }, ..self }
     }
 }
 
@@ -104,29 +91,15 @@ impl Communicator {
     #[inline]
     #[must_use]
     pub fn operations(&self) -> Operations<'_> {
-        Operations::new(Ungrouped::new(self))
+        Operations { grouping: Ungrouped { communicator: self, timeout: None }, config: None }
     }
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// Returns the operations of a communicator, as part of this group.
-    ///
-    /// ```
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comms = nccl.init_all(&[0, 1])?;
-    /// let mut buffers = [[1], [2]];
-    /// nccl.group(|g| {
-    ///     comms.iter().zip(&mut buffers).try_for_each(|(comm, buffer)| {
-    ///         g.on(comm).all_reduce_in_place(buffer, ReduceOp::Max, StreamRef::DEFAULT)
-    ///     })
-    /// })?;
-    /// assert_eq!(buffers, [[2], [2]]);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Returns the operations of a communicator, as part of this group; for an example, see
+    /// [`Grouping`](crate::Grouping).
     #[inline]
     pub fn on(&'scope self, communicator: &'scope Communicator) -> Operations<'scope, Grouped<'scope>> {
-        Operations::new(Grouped::new(communicator, self.participants()))
+        Operations { grouping: Grouped { communicator, participants: self.participants() }, config: None }
     }
 }

@@ -68,7 +68,7 @@ impl<T: BufferElement> OwnedPreMulSum<T> {
         &'c self,
         operations: Operations<'c, G>,
     ) -> Result<PreMulSumOperations<'c, T, G>> {
-        if !Arc::ptr_eq(operations.communicator().shared(), &self.operator.owner) {
+        if !Arc::ptr_eq(operations.grouping.communicator().shared(), &self.operator.owner) {
             let problem = "the reduction belongs to another communicator";
             return Err(Error::argument("on", InvalidArgumentKind::Communicator, problem));
         }

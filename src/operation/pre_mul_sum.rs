@@ -70,7 +70,7 @@ pub struct PreMulSum<'c, T> {
 }
 
 /// The reductions of a [`PreMulSum`], with the way in which they are started, like [`Operations`]; for an example, see
-/// [`with`](Self::with).
+/// [`PreMulSum::on`].
 #[derive(Debug, Clone, Copy)]
 pub struct PreMulSumOperations<'c, T, G = Ungrouped<'c>> {
     operations: Operations<'c, G>,
@@ -195,7 +195,7 @@ impl<'c, T: BufferElement> PreMulSum<'c, T> {
         Ok(Self { operator, borrows_scalar, element: PhantomData })
     }
 
-    /// Returns its operations, started at once; see [`PreMulSumOperations::with`].
+    /// Returns its operations, started at once; see [`PreMulSumOperations`].
     #[must_use]
     pub fn operations(&self) -> PreMulSumOperations<'_, T> {
         PreMulSumOperations::new(self.operator.owner.operations(), &self.operator)
@@ -232,19 +232,7 @@ impl<'c, T, G> PreMulSumOperations<'c, T, G> {
         Self { operations, op: operator.raw, data_type: operator.data_type, element: PhantomData }
     }
 
-    /// Adds options for each collective. Since NCCL 2.31.2.
-    ///
-    /// ```
-    /// use libnccl::{CollectiveConfig, StreamRef};
-    ///
-    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-    /// let mut buffer = [2.0, 6.0];
-    /// let few = CollectiveConfig::new().max_ctas(2);
-    /// let halves = comms[0].pre_mul_sum(0.5_f32)?;
-    /// halves.operations().with(&few).all_reduce_in_place(&mut buffer, StreamRef::DEFAULT)?;
-    /// assert_eq!(buffer, [1.0, 3.0]);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Adds options for each collective, as [`Operations::with`] does. Since NCCL 2.31.2.
     #[must_use]
     pub fn with(self, config: &'c CollectiveConfig) -> Self {
         Self { operations: self.operations.with(config), ..self }

@@ -1,4 +1,5 @@
-use crate::{Error, InvalidArgumentKind, Result, sys};
+use super::check::to_c_int;
+use crate::{Result, sys};
 
 /// The signal of a rank, by its numbers: by default, the only one that there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -43,11 +44,4 @@ impl Signal {
     pub(super) fn to_raw(self, call: &'static str) -> Result<(i32, i32)> {
         Ok((to_c_int(call, "signal", self.index)?, to_c_int(call, "context", self.context)?))
     }
-}
-
-/// Converts a number to C's type.
-pub(super) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
-    i32::try_from(value).map_err(|_| {
-        Error::argument(call, InvalidArgumentKind::Value, format!("{what} {value} is beyond {}", i32::MAX))
-    })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
-use super::check::{buffer_names, check_by_row, check_data_types, check_devices, check_stream};
+use super::check::{buffer_names, check_by_row, check_devices, check_stream};
 use super::grouping::{Grouping, Start};
 use super::operations::Operations;
 use super::table::CallKind;
@@ -172,7 +172,6 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// Returns the type of the elements, if there are any.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn data_type(&self, operation: &Operation) -> Option<DataType> {
         match (operation.sends, operation.receives) {
@@ -238,8 +237,12 @@ impl<'c> Call<'c> {
             _ if operation.is_in_place => &[recv],
             _ => &[send, recv],
         };
-        if let [send, recv] = buffers {
-            check_data_types(name, send.data_type(), recv.data_type())?;
+        if let [send, recv] = buffers
+            && send.data_type() != recv.data_type()
+        {
+            let (one, other) = (send.data_type(), recv.data_type());
+            let problem = format!("the elements of one buffer are {one}, those of the other {other}");
+            return Err(Error::argument(name, InvalidArgumentKind::DataType, problem));
         }
         for buffer in buffers {
             arguments.operator.check_data_type(name, buffer.data_type())?;
@@ -298,7 +301,6 @@ fn finish_slow_path(
     result
 }
 
-/// Returns the error of an operation of which a buffer is not ready.
 #[cold]
 fn not_ready(operation: &Operation, reason: &dyn StdError) -> Error {
     // Before NCCL is entered, as this runs code of other crates.
@@ -306,7 +308,6 @@ fn not_ready(operation: &Operation, reason: &dyn StdError) -> Error {
     Error::argument(operation.name, InvalidArgumentKind::NotReady, problem)
 }
 
-/// Returns an error if there are options, and the operation takes none.
 #[cold]
 fn check_config(operation: &Operation, config: &CollectiveConfig) -> Result<()> {
     if config.is_default() || operation.function_with_config.is_some() {

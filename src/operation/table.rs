@@ -43,13 +43,11 @@ pub struct Operation {
     /// messages for the next group of the communicator (`ncclKernelPlanner::peers`), whose buffers they may outlive; from
     /// 2.29.2 on it does so with broadcasts too. It starts one-sided operations.
     pub is_simulated: bool,
-    /// The call that it makes.
     pub(super) call: CallKind,
     /// The place in the table.
     number: u8,
 }
 
-/// The calls that operations make.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CallKind {
     /// One with a count, which is checked as its row says.
@@ -374,13 +372,6 @@ impl Operation {
 
     /// Returns the numbers of elements that a rank sends and receives, or would as the root. Those that have
     /// [counts of their own](Extent::Counts) are 0, those beyond `usize` are its largest value.
-    ///
-    /// ```
-    /// use libnccl::Operation;
-    ///
-    /// assert_eq!(Operation::of("reduce_scatter").elements(10, 4), [40, 10]);
-    /// assert_eq!(Operation::of("recv").elements(10, 4), [0, 10]);
-    /// ```
     #[must_use]
     pub const fn elements(&self, count: usize, ranks: usize) -> [usize; 2] {
         [self.sends.elements(count, ranks), self.receives.elements(count, ranks)]

@@ -1,8 +1,10 @@
 //! The collectives with a count for each rank, which NCCL lacks: the check of their arguments, and the groups of NCCL's
-//! operations that they consist of.
+//! operations that they consist of. Those of messages also stand in for collectives with one count that a library lacks.
 //!
 //! A count of 0 is no call: the rank at the other end has the same count, and makes none either.
 #![allow(unsafe_code)] // Calls C.
+
+use std::iter;
 
 use super::arguments::Arguments;
 use super::call::{Call, Checked};
@@ -12,6 +14,7 @@ use super::check::{
 use super::collective::call_configured;
 use super::grouping::Start;
 use super::message;
+use super::table::CallKind;
 use crate::buffer::RawSlice;
 use crate::{Extent, Result, ResultCode};
 
@@ -90,20 +93,31 @@ struct Part {
     elements: RawSlice,
 }
 
+/// Returns the `counts` of a call or, for a collective with one count, that for each rank.
+fn each_count<'a>(
+    call: &Call<'_>,
+    checked: &Checked,
+    counts: &'a [usize],
+) -> impl Iterator<Item = usize> + use<'a> {
+    let is_one = matches!(call.operation.call, CallKind::Collective(_));
+    let ranks = if is_one { call.communicator.size() } else { 0 };
+    counts.iter().copied().chain(iter::repeat_n(checked.count, ranks))
+}
+
 /// Makes a call for each part that is not empty, in rank order.
 fn each_part(
     buffer: RawSlice,
-    counts: &[usize],
+    counts: impl Iterator<Item = usize>,
     call: impl FnMut(Part) -> Result<ResultCode>,
 ) -> Result<ResultCode> {
     let mut end = 0_usize;
     // There are no more ranks than an i32 can count, and the sum of the counts is no more than the buffer holds.
-    let part = move |(c_rank, (rank, &count)): (i32, (usize, &usize))| {
+    let part = move |(c_rank, (rank, count)): (i32, (usize, usize))| {
         let start = end;
         end += count;
         Part { rank, c_rank, elements: buffer.slice(start, count) }
     };
-    let parts = (0..).zip(counts.iter().enumerate()).map(part);
+    let parts = (0..).zip(counts.enumerate()).map(part);
     parts.filter(|part| part.elements.len() > 0).map(call).try_fold(ResultCode::SUCCESS, |_, called| called)
 }
 
@@ -113,10 +127,10 @@ pub(super) fn all_gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -
     let data_type = checked.recv.data_type().as_raw();
     let config = call.config.map_or(Ok(None), |config| call.raw_config(start, config))?;
     message::together(communicator.library(), || {
-        each_part(checked.recv, counts, |Part { rank, c_rank, elements }| {
+        each_part(checked.recv, counts.iter().copied(), |Part { rank, c_rank, elements }| {
             let from = if rank == communicator.rank() { checked.send.as_raw() } else { std::ptr::null() };
             let (to, count) = (elements.as_raw().cast_mut(), elements.len());
-            // SAFETY: as in ``collective!``: this rank's part has the length of the send buffer, and the receive
+            // SAFETY: as in `collective::enqueue`: this rank's part has the length of the send buffer, and the receive
             // buffer holds all parts, as was checked.
             unsafe {
                 call_configured!(call, config.as_ref(), ncclBroadcast or ncclBroadcastConfig(from, to, count, data_type, c_rank))
@@ -131,7 +145,7 @@ pub(super) fn reduce_scatter(call: &Call<'_>, start: Start<'_>, checked: &Checke
     let (op, data_type) = (operator.as_raw(), checked.send.data_type().as_raw());
     let config = call.config.map_or(Ok(None), |config| call.raw_config(start, config))?;
     message::together(communicator.library(), || {
-        each_part(checked.send, counts, |Part { rank, c_rank, elements }| {
+        each_part(checked.send, counts.iter().copied(), |Part { rank, c_rank, elements }| {
             let is_own = rank == communicator.rank();
             let to = if is_own { checked.recv.as_raw().cast_mut() } else { std::ptr::null_mut() };
             let (from, count) = (elements.as_raw(), elements.len());
@@ -145,7 +159,7 @@ pub(super) fn reduce_scatter(call: &Call<'_>, start: Start<'_>, checked: &Checke
 }
 
 pub(super) fn all_to_all(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
-    let [sent, received] = call.arguments.counts;
+    let [sent, received] = call.arguments.counts.map(|counts| each_count(call, checked, counts));
     message::together(call.communicator.library(), || {
         each_part(checked.send, sent, |part| message::send(call, &part.elements, part.c_rank))?;
         each_part(checked.recv, received, |part| message::recv(call, &part.elements, part.c_rank))
@@ -160,7 +174,8 @@ pub(super) fn gather(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
         if checked.send.len() > 0 && !(is_root && is_in_place) {
             message::send(call, &checked.send, checked.ranks[0])?;
         }
-        let counts = if is_root { call.arguments.counts[1] } else { &[] };
+        let parts = if is_root { call.communicator.size() } else { 0 };
+        let counts = each_count(call, checked, call.arguments.counts[1]).take(parts);
         each_part(checked.recv, counts, |part| match is_in_place && Some(part.rank) == root {
             true => Ok(ResultCode::SUCCESS),
             false => message::recv(call, &part.elements, part.c_rank),
@@ -173,7 +188,8 @@ pub(super) fn scatter(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> 
     let (root, is_in_place) = (call.arguments.ranks[0], call.operation.is_in_place);
     let is_root = root == Some(call.communicator.rank());
     message::together(call.communicator.library(), || {
-        let counts = if is_root { call.arguments.counts[1] } else { &[] };
+        let parts = if is_root { call.communicator.size() } else { 0 };
+        let counts = each_count(call, checked, call.arguments.counts[1]).take(parts);
         let sent = each_part(checked.send, counts, |part| match is_in_place && Some(part.rank) == root {
             true => Ok(ResultCode::SUCCESS),
             false => message::send(call, &part.elements, part.c_rank),

@@ -15,11 +15,9 @@ pub struct WindowOffset<'a, T: Element> {
 /// The offset, without the type of its elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
-    /// The communicator of the window.
     pub(crate) shared: &'a Shared,
     /// The handle; null if the window is not active.
     pub(crate) window: sys::ncclWindow_t,
-    /// The number of elements of the window.
     pub(crate) length: usize,
     pub(crate) offset: usize,
 }

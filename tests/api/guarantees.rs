@@ -33,6 +33,7 @@ fn owned_objects_and_locked_communicators_are_shared_between_threads() {
     shared::<libnccl::OwnedRegistration>();
     shared::<libnccl::OwnedWindow<f32>>();
     shared::<libnccl::OwnedPreMulSum<f32>>();
+    shared::<libnccl::CollectiveConfig>();
     shared::<libnccl::AbortHandle>();
 }
 

@@ -581,12 +581,12 @@ fn fallbacks() -> Vec<Case> {
     let messages = |calls: &[&str]| in_group(calls.iter().map(|call| format!("{call}, comm0, 0x5)")));
     let all_to_all = [
         "ncclSend(0x10000, 2, Float32, 0",
-        "ncclRecv(0x20000, 2, Float32, 0",
         "ncclSend(0x10008, 2, Float32, 1",
-        "ncclRecv(0x20008, 2, Float32, 1",
         "ncclSend(0x10010, 2, Float32, 2",
-        "ncclRecv(0x20010, 2, Float32, 2",
         "ncclSend(0x10018, 2, Float32, 3",
+        "ncclRecv(0x20000, 2, Float32, 0",
+        "ncclRecv(0x20008, 2, Float32, 1",
+        "ncclRecv(0x20010, 2, Float32, 2",
         "ncclRecv(0x20018, 2, Float32, 3",
     ];
     let gather = [
@@ -594,6 +594,12 @@ fn fallbacks() -> Vec<Case> {
         "ncclRecv(0x20000, 1, Float32, 0",
         "ncclRecv(0x20004, 1, Float32, 1",
         "ncclRecv(0x20008, 1, Float32, 2",
+        "ncclRecv(0x2000c, 1, Float32, 3",
+    ];
+    // This rank's part is there already.
+    let gather_in_place = [
+        "ncclRecv(0x20000, 1, Float32, 0",
+        "ncclRecv(0x20004, 1, Float32, 1",
         "ncclRecv(0x2000c, 1, Float32, 3",
     ];
     let scatter = [
@@ -616,6 +622,9 @@ fn fallbacks() -> Vec<Case> {
             }),
             Case::new("gather elsewhere", messages(&["ncclSend(0x10000, 1, Float32, 0"]), |f| {
                 f.comm.gather(send::<f32>(1), recv::<f32>(0), 0, stream())
+            }),
+            Case::new("gather in place", messages(&gather_in_place), |f| {
+                f.comm.gather_in_place(recv::<f32>(4), 2, stream())
             }),
             Case::new("scatter", messages(&scatter), |f| {
                 f.comm.scatter(send::<f32>(4), recv::<f32>(1), 2, stream())
