@@ -347,9 +347,10 @@ impl Detector {
     ///
     /// What the host knows comes before all operations that are not enqueued yet.
     pub(crate) fn begin(&mut self, operation: OperationId, clock: &Clock, host: &Clock) -> Vec<Race> {
+        // The host knew least when the oldest of them was enqueued: perhaps this one, each access of which is compared.
+        let known = self.queued.first_key_value().map(|(_, queued)| Arc::clone(&queued.position.host));
+        let known = known.as_deref().unwrap_or(host);
         let Some(begun) = self.queued.remove(&operation) else { return Vec::new() };
-        // The host knew least when the oldest of the others was enqueued.
-        let known = self.queued.first_key_value().map_or(host, |(_, queued)| &queued.position.host);
         let mut races = Vec::new();
         for access in &begun.accesses {
             let allocation = &access.allocation;

@@ -150,6 +150,21 @@ fn accesses_that_the_host_knows_to_be_over_are_dropped() {
 }
 
 #[test]
+fn operation_in_place_that_begins_late_is_in_a_race_with_what_the_host_has_waited_for() {
+    let mut bench = Bench::new();
+    let (one, two) = (bench.stream(), bench.stream());
+    // In place: it reads and writes the same bytes.
+    let accesses = [false, true].map(|writes| bench.access(0, 8, writes));
+    bench.enqueue(one, "collective", accesses.to_vec());
+    let access = bench.access(0, 8, false);
+    bench.enqueue(two, "copy", vec![access]);
+    assert_eq!(bench.execute(two).len(), 0);
+    let end = bench.scheduler.point_of_stream(two).expect("the stream is open").clock();
+    bench.scheduler.tell_host(&end);
+    assert_eq!(bench.execute(one).len(), 1);
+}
+
+#[test]
 fn races_of_the_same_functions_are_new_once_whatever_their_streams() {
     let mut bench = Bench::new();
     for number in 0..MANY {
