@@ -88,7 +88,9 @@ fn parameter_key_with_zero_byte_is_an_error(nccl: &Nccl) {
 
 /// Uses only settings that leave the connections of other cases unchanged.
 fn encryption_is_set_or_unsupported(nccl: &Nccl) {
-    let short = nccl.set_encryption(Encryption::PreSharedKey(b"short")).unwrap_err();
+    let key = Encryption::PreSharedKey(b"short");
+    assert_eq!(format!("{key:?}, {:?}", Encryption::None), "PreSharedKey(..), None", "logs are public");
+    let short = nccl.set_encryption(key).unwrap_err();
     assert!(matches!(short, Error::InvalidArgument { .. }), "{short}");
     let set = nccl.set_encryption(Encryption::None);
     match nccl.require("ncclSetEncryption") {

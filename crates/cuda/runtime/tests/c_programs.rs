@@ -134,11 +134,17 @@ impl Program {
 
     /// Runs the program with the libraries of a folder and so many devices, and returns what it printed.
     fn run(&self, libraries: &Path, devices: &str) -> String {
+        run_tool(self.command(libraries, devices).env("LIBNCCL_CPU_RACES", "error"))
+    }
+
+    fn command(&self, libraries: &Path, devices: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", LIMIT]).arg(self.folder.path().join("program"));
-        command.env("LD_LIBRARY_PATH", libraries).env("LIBNCCL_CPU_DEVICES", devices);
-        command.env("LIBNCCL_CPU_RACES", "error").env_remove("NCCL_DEBUG");
-        run_tool(&mut command)
+        command
+            .env("LD_LIBRARY_PATH", libraries)
+            .env("LIBNCCL_CPU_DEVICES", devices)
+            .env_remove("NCCL_DEBUG");
+        command
     }
 }
 
@@ -219,6 +225,49 @@ fn driver_without_devices_is_an_error() {
     run(WITHOUT_DEVICES, Release::Cuda12, "0");
 }
 
+/// A program with a race in a loop, which leaves a communicator and more.
+const WITH_FINDINGS: &str = "race_in_a_loop.c";
+
+#[test]
+#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+fn race_in_a_loop_is_reported_once_with_its_lines_and_counted_and_leaks_are_listed() {
+    let Some(toolkit) = Release::Cuda12.toolkit(WITH_FINDINGS) else { return };
+    let program = Program::compile(WITH_FINDINGS, toolkit, &shared_objects().join(Release::Cuda12.soname()));
+    let source = fs::read_to_string(sources().join(WITH_FINDINGS)).expect("the program");
+    let line = |text| source.lines().position(|line| line.contains(text)).expect("a line of the program") + 1;
+    let mut command = program.command(shared_objects(), "2");
+    let output =
+        command.envs([("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_STRICT", "1")]).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let names = errors.lines().filter_map(|line| line.strip_suffix(']')?.rsplit_once(" ["));
+    let mut names: Vec<_> = names.map(|(_, name)| name).collect();
+    names.sort_unstable();
+    let expected = [
+        "leaked-communicator",
+        "leaked-device-memory",
+        "leaked-device-memory",
+        "leaked-event",
+        "leaked-stream",
+        "leaked-stream",
+        "race",
+        "race",
+    ];
+    assert_eq!(names, expected, "{errors}");
+    assert!(
+        errors.contains(
+            " more operations were in races of cuMemsetD8_v2 and ncclAllReduce in device memory, as"
+        ),
+        "{errors}"
+    );
+    for (function, call) in [("cudaMemset", "CUDA(cudaMemset("), ("ncclGroupEnd", "CHECK(ncclGroupEnd(")] {
+        let (line, before) =
+            (format!("{WITH_FINDINGS}:{}:", line(call)), format!("\n        {function}\n        main at "));
+        let callers = errors.split(&before).skip(1).filter_map(|rest| rest.lines().next());
+        assert!(callers.clone().any(|caller| caller.contains(&line)), "no {line} in {errors}");
+    }
+}
+
 /// The program whose output is compared with that of a GPU.
 const OF_A_GPU: &str = "codes.c";
 
@@ -239,7 +288,7 @@ fn every_c_program_has_a_test() {
         SOURCES
             .iter()
             .chain(COMPARED)
-            .chain([&WITH_CUPTI, &WITHOUT_DEVICES, &OF_A_GPU])
+            .chain([&WITH_CUPTI, &WITHOUT_DEVICES, &WITH_FINDINGS, &OF_A_GPU])
             .map(ToString::to_string)
             .collect()
     );

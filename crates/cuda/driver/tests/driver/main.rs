@@ -7,6 +7,7 @@ mod graphs;
 mod leaks;
 mod memory;
 mod process;
+mod python;
 mod races;
 mod random;
 mod streams;
@@ -50,7 +51,8 @@ fn main() -> ExitCode {
         Ok(())
     });
     let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.chain([exports]).collect());
+    let python = Trial::test("race_in_python_has_the_lines_of_python", || python::run().map_err(Into::into));
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.chain([exports, python]).collect());
     process::clean();
     conclusion.exit_code()
 }

@@ -58,7 +58,7 @@ pub(crate) fn shared_object() -> PathBuf {
 }
 
 /// The folder with the shared object under the names by which programs load it.
-fn folder() -> &'static Path {
+pub(crate) fn folder() -> &'static Path {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
         let library = shared_object();
         assert!(library.exists(), "{} is not built", library.display());
