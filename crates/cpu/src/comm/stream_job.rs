@@ -25,6 +25,8 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
         operations = others;
         if let Some(driver) = communicator.driver() {
             driver.on_device(communicator.device(), || {
+                // The job may fail at once, which must not fail its own call.
+                let _held = communicator.fails_cuda();
                 let streams = streams(&own);
                 let capture = capture(driver, &streams)?;
                 let enqueued =
