@@ -31,8 +31,9 @@ _WHOLE = ["gru.data", "gru.input", "gru_cell", "lstm.data", "lstm.input", "lstm_
 _FILLING = {"fill_", "normal_", "uniform_", "zero_"}
 # They write into the arguments of these numbers, and their schema does not say so.
 _UNDECLARED = {"native_batch_norm": (3, 4), "batch_norm_gather_stats_with_counts": (3, 4)}
-# They take tensors of several devices, as on a GPU.
-_MIXED = ("_ctc_loss", "_foreach_", "_fused_", "_index_put_impl_", "_pack_padded_sequence", "_unsafe_index", "index")
+# They take tensors of several devices, or of the host, as on a GPU.
+_MIXED = {"_index_put_impl_", "_pack_padded_sequence", "_unsafe_index", "index"}
+_MIXED_FAMILIES = ("_ctc_loss", "_foreach_", "_fused_")
 _REFUSED_KEYS = {
     "SparseCUDA": "sparse",
     "SparseCsrCUDA": "sparse",
@@ -205,9 +206,9 @@ def _argument(schema, name, args, kwargs):
 
 
 def _draw(function, args, kwargs, device, generator):
-    """Runs an operator that draws random numbers from the CPU's generator, which is seeded, for that time, with a number of the state of CUDA's: its
-    seed plus its offset times a constant. CUDA's offset moves on by 4 each time. So everything that sets, saves and restores
-    the state of CUDA's generator determines the numbers."""
+    """Runs an operator that draws random numbers. The CPU's generator draws them, seeded for that time with the seed of CUDA's plus its
+    offset times a constant; the offset moves on by 4 each time. So what sets, saves and restores the state of CUDA's generator
+    determines the numbers."""
     if generator is None:
         torch.cuda.init()
         generator = torch.cuda.default_generators[device.index]
@@ -240,9 +241,10 @@ def _device(name, base, args, kwargs):
         if device is None and tensor.is_cuda:
             device = tensor.device
     if device is None:
-        device = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.device)), torch.device("cuda"))
+        devices = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.device))
+        device = next(devices, torch.device("cuda"))
         return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
-    if not base.startswith(_MIXED):
+    if base not in _MIXED and not base.startswith(_MIXED_FAMILIES):
         for tensor in itertools.chain(_tensors(args), _tensors(list(kwargs.values()))):
             if tensor.device != device and (tensor.is_cuda or tensor.dim() > 0):
                 raise RuntimeError(f"{name}: expected all tensors on the same device; found {device} and {tensor.device}")

@@ -56,6 +56,25 @@ def module(make, *shapes):
     return run
 
 
+def mixed_precision(device):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, 2)).to(device)
+    scaler = torch.amp.GradScaler(device, init_scale=64.0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    moved = []
+    for factor in (1.0, float("inf")):
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        optimizer.zero_grad()
+        with torch.autocast(device, dtype=torch.bfloat16):
+            result = model(numbers(3, 2, 5, 5).to(device))
+        scaler.scale(result.float().square().mean() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        moved.append(any(not torch.equal(one, other) for one, other in zip(before, model.parameters())))
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    return [result.dtype, moved, scaler.get_scale()]
+
+
 class LastOutput(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -85,7 +104,9 @@ SAME = {
     ),
     "transposed": lambda d: (numbers(3, 4).to(d).t() @ numbers(3, 2).to(d)).t().contiguous(),
     "view_written": lambda d: written(torch.zeros(4, 6, device=d), lambda t: t[1:3, ::2].add_(5)),
-    "view_of_three_dimensions_written": lambda d: written(torch.zeros(4, 4, 4, device=d), lambda t: t[::2, ::2, 1::2].copy_(numbers(2, 2, 2))),
+    "view_of_three_dimensions_written": lambda d: written(
+        torch.zeros(4, 4, 4, device=d), lambda t: t[::2, ::2, 1::2].copy_(numbers(2, 2, 2))
+    ),
     "column_read": lambda d: numbers(4, 6).to(d)[:, 2].clone(),
     "column_of_other_type_read": lambda d: numbers(4, 6).to(d)[:, 2].double().cpu(),
     "expanded": lambda d: numbers(1, 3).to(d).expand(4, 3).contiguous(),
@@ -125,6 +146,7 @@ SAME = {
     "adamw": lambda d: trained(torch.optim.AdamW, d),
     "adam_fused": lambda d: trained(lambda p, lr: torch.optim.Adam(p, lr=lr, fused=True), d),
     "sgd": lambda d: trained(lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, foreach=True), d),
+    "mixed_precision": mixed_precision,
     "checkpoint": lambda d: torch.utils.checkpoint.checkpoint(torch.sin, numbers(3).to(d), use_reentrant=False),
 }
 
@@ -244,8 +266,7 @@ def two_devices(_):
 
 def flash(d):
     with nn.attention.sdpa_kernel(nn.attention.SDPBackend.FLASH_ATTENTION):
-        q = torch.ones(1, 1, 4, 8, device=d, dtype=torch.float16)
-        return torch.ops.aten._scaled_dot_product_flash_attention(q, q, q)
+        return F.scaled_dot_product_attention(*[torch.ones(1, 1, 4, 8, device=d, dtype=torch.float16)] * 3)
 
 
 def captured(d):
@@ -261,11 +282,15 @@ REFUSED = {
     "sparse_rows": (lambda d: torch.eye(3).to(d).to_sparse_csr(), "sparse"),
     "quantized": (lambda d: torch.quantize_per_tensor(numbers(3).to(d), 0.1, 0, torch.qint8), "quantized"),
     "two_devices": (two_devices, "aten::add.Tensor: expected all tensors on the same device; found cuda:0 and cuda:1"),
+    "index_of_the_host": (lambda d: torch.ones(2, device=d).index_select(0, torch.tensor([1])), "found cuda:0 and cpu"),
     "host_and_device": (lambda d: torch.ones(2, device=d) @ torch.ones(2), "found cuda:0 and cpu"),
     "expanded_written": (lambda d: torch.zeros(1, device=d).expand(3).add_(1), "several places"),
     "captured": (captured, "aten::fill_.Scalar in a CUDA graph"),
-    "generator_of_the_host": (lambda d: torch.empty(2, device=d).normal_(generator=torch.Generator()), "expected a generator of a CUDA device"),
-    "compiled": (lambda d: torch.compile(lambda x: x.sin() + 1)(torch.ones(2, device=d)), "torch.compile's inductor makes kernels for GPUs"),
+    "generator_of_the_host": (
+        lambda d: torch.empty(2, device=d).normal_(generator=torch.Generator()),
+        "expected a generator of a CUDA device",
+    ),
+    "compiled": (lambda d: torch.compile(lambda x: x.sin() + 1)(torch.ones(2, device=d)), "torch.compile's inductor makes kernels"),
 }
 
 
