@@ -21,6 +21,8 @@ const GLIBC: &str = "2.17";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+const MODULES: [&str; 5] = ["__init__.py", "__main__.py", "cuda_operators.py", "formulas.py", "torch.py"];
+
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
 /// The tools with what they need: package, release, and a file that it has.
@@ -80,7 +82,7 @@ fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
     // In a folder of their own, where nothing finds them unasked.
     stage_shared_object(tools, cpu_so::DRIVER, &cuda)?;
     cpu_so::RUNTIMES.into_iter().try_for_each(|runtime| stage_runtime(tools, runtime, &cuda))?;
-    copy(&sources.join("libnccl_cpu"), &package, &["__init__.py", "__main__.py"])?;
+    copy(&sources.join("libnccl_cpu"), &package, &MODULES)?;
     copy(&sources, stage, &["pyproject.toml", "hatch_build.py", "README.md"])?;
     copy(root(), stage, &LICENCES)
 }
