@@ -83,8 +83,9 @@ fn frames(backtrace: &str, python: &str) -> Vec<String> {
     let Some(called) = frames.iter().rposition(|(function, _)| is_called(&name(function))) else {
         return vec![];
     };
-    // Its place is none of the program.
-    let mut named = vec![name(frames[called].0)];
+    // Its place is none of the program. Where the compiler makes one function of both, it has the name for profilers.
+    let called_name = name(frames[called].0);
+    let mut named = vec![called_name.strip_prefix('p').unwrap_or(&called_name).to_owned()];
     let python: Vec<_> = python.lines().filter_map(frame_of_python).collect();
     for (function, place) in &frames[called + 1..] {
         let is_interpreter = !python.is_empty() && function.starts_with("_PyEval_");
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn frames_are_those_from_the_call_to_main() {
         let own = "   0: std::backtrace::Backtrace::create\n             at /rustc/library/std/src/backtrace.rs:331:13\n   \
-                   1: libnccl_cpu::abi::ncclSend\n   2: pncclGroupEnd\n   3: ncclGroupEnd\n             at ./lib.rs:19:26\n";
+                   1: libnccl_cpu::abi::ncclSend\n   2: ncclGroupEnd\n   3: pncclGroupEnd\n             at ./lib.rs:19:26\n";
         let python = "Stack (most recent call first):\n  File \"./train.py\", line 12 in step\n  File \"x.py\", line 3 in <module>\n";
         let interpreter =
             "   4: ffi_call\n   5: _PyEval_EvalFrameDefault\n             at ceval.c:5376\n   6: main\n";
