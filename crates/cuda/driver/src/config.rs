@@ -48,7 +48,7 @@ pub(crate) struct Config {
 /// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
 const DEVICES: &str = "LIBNCCL_CPU_DEVICES";
 /// The bytes of memory of each device of the stand-in for CUDA, in each process: `512M`, `4G`. Default: all devices
-/// together have the host's memory, or what its control groups allow.
+/// together have half of the host's memory, or of what its control groups allow.
 const DEVICE_MEMORY: &str = "LIBNCCL_CPU_DEVICE_MEMORY";
 /// The consequence of a missing synchronisation: `off`, `report` or `error`. Default: `report`.
 const RACES: &str = "LIBNCCL_CPU_RACES";
@@ -94,7 +94,8 @@ impl Config {
         let ignored = variable(IGNORE, &Ignored::expected(), Ignored::parse)?;
         Ok(Self {
             devices,
-            device_memory: device_memory.unwrap_or_else(|| host_memory() / devices.max(1)),
+            // The other half is the program's own.
+            device_memory: device_memory.unwrap_or_else(|| host_memory() / 2 / devices.max(1)),
             races: races.unwrap_or(Races::Report),
             seed,
             reports_faults: faults.unwrap_or(false),

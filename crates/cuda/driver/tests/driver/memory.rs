@@ -18,7 +18,7 @@ crate::tests! {
     memory_of_a_new_allocation_is_zero
     pinned_memory_is_copied_asynchronously
     pointer_attributes_tell_device_host_and_unknown
-    all_devices_fit_into_the_memory_of_the_host
+    all_devices_leave_half_of_the_memory_to_the_host
     unknown_functions_are_not_supported
 }
 
@@ -96,13 +96,13 @@ fn exceed() {
     }
 }
 
-fn all_devices_fit_into_the_memory_of_the_host() {
+fn all_devices_leave_half_of_the_memory_to_the_host() {
     let information = fs::read_to_string("/proc/meminfo").expect("the host's memory");
     let total = information.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok());
     let host = 1024 * total.expect("a number");
     let contexts = (0..8).map(|device| CudaContext::new(device).expect("a device"));
     let devices: usize = contexts.map(|context| context.mem_get_info().expect("memory").1).sum();
-    assert!((1..=host).contains(&devices), "{devices} of {host}");
+    assert!((1..=host / 2).contains(&devices), "{devices} of {host}");
 }
 
 fn device_name_is_that_of_a_stand_in() {
