@@ -5,10 +5,7 @@ import importlib.util
 import os
 import sys
 
-from libnccl_cpu import cuda, library
-
-# PyTorch finds NVIDIA's libraries by paths of its own, but takes those that are loaded. It uses one of the runtimes.
-_PRELOADED = [os.path.join(cuda(), "libcudart.so.12"), os.path.join(cuda(), "libcudart.so.13"), library()]
+from libnccl_cpu import cuda, preload
 
 # Tells spawned processes the program's file: Python puts that of this module into their sys.argv.
 _PROGRAM = "_LIBNCCL_CPU_PROGRAM"
@@ -56,7 +53,7 @@ def _prepare():
     # What is preloaded by others, such as `nccl run --cpu`, stays.
     there = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     names = [os.path.basename(path) for path in there]
-    missing = [path for path in _PRELOADED if os.path.basename(path) not in names]
+    missing = [path for path in preload() if os.path.basename(path) not in names]
     if missing:
         if any(character in path for path in missing for character in " :"):
             sys.exit(f"{missing[0]} cannot be preloaded: its path has a blank or a colon")
