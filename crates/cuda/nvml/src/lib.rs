@@ -7,5 +7,7 @@
 
 mod api;
 mod driver;
+#[path = "../../runtime/src/open.rs"]
+mod open;
 mod status;
 mod unsupported;

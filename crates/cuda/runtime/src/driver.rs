@@ -1,10 +1,8 @@
 //! The driver API, looked up in `libcuda.so.1`.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys;
@@ -14,12 +12,11 @@ use cudarc::driver::sys::{
     CUmemoryPool, CUstream, CUstreamCallback, CUuserObject, CUuuid,
 };
 use cudarc::runtime::sys::cudaError;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::Library;
 
 use crate::link_map::is_only_preloaded;
+use crate::open::open;
 use crate::status::{Result, Status};
-
-const LIBRARY: &str = "libcuda.so.1";
 
 /// Returns the driver, which is loaded and initialised by the first call.
 pub(crate) fn get() -> Result<&'static Driver> {
@@ -54,36 +51,6 @@ extern "C" fn load() {
 // The dynamic linker calls a function of this section once, after the initialisers of what this library needs.
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
-
-/// Opens the driver that is in the process already, else the one beside this library, else the dynamic linker's.
-fn open() -> Option<Library> {
-    let open = |file: &OsStr, flags| {
-        // SAFETY: the initialisers of a libcuda.so.1 keep Rust's rules, as those of any library that programs use.
-        unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL | flags) }.ok()
-    };
-    open(LIBRARY.as_ref(), libc::RTLD_NOLOAD)
-        .or_else(|| open(beside()?.as_os_str(), 0))
-        .or_else(|| open(LIBRARY.as_ref(), 0))
-}
-
-/// Returns the path of the driver beside this library.
-fn beside() -> Option<PathBuf> {
-    let mut information = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
-    let own: fn() -> Option<PathBuf> = beside;
-    // SAFETY: `information` is valid for a write, and any address may be asked for.
-    let found = unsafe { libc::dladdr(own as *const c_void, &raw mut information) };
-    if found == 0 || information.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: dladdr found a file, whose name is a C string that lives as long as the library is loaded.
-    let file = unsafe { CStr::from_ptr(information.dli_fname) };
-    Some(PathBuf::from(OsStr::from_bytes(file.to_bytes())).with_file_name(LIBRARY))
-}
 
 /// Says once for each function that it is not there, and returns the error.
 pub(crate) fn not_supported(function: &'static str, reason: &str) -> Status {

@@ -22,6 +22,7 @@ mod kernel;
 mod last_error;
 mod link_map;
 mod memory;
+mod open;
 mod pool;
 mod properties;
 mod status;

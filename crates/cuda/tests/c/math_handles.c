@@ -1,9 +1,8 @@
 /* Handles of cuBLAS and cuRAND, as programs make them when they open a device; what would compute is an error that names
  * the function once. Their headers are not needed. */
 
-#include "cuda_check.h"
+#include "loaded.h"
 
-#include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,27 +14,6 @@
 
 enum { NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { PSEUDO_DEFAULT = 100, RAND_NOT_INITIALIZED = 101, TYPE_ERROR = 103, LAUNCH_FAILURE = 201 };
-
-static void *library;
-
-/* Calls a function, whose name and arguments these are, and requires an answer. */
-#define ANSWERS(expected, name, ...) \
-    do { \
-        union { \
-            void *found; \
-            int (*call)(); \
-        } function_ = {dlsym(library, name)}; \
-        REQUIRE(function_.found != NULL); \
-        int result_ = function_.call(__VA_ARGS__); \
-        if (result_ != (expected)) \
-            FAIL("%s(%s): %d, expected %d", name, #__VA_ARGS__, result_, (int)(expected)); \
-    } while (0)
-
-static void open_library(const char *name) {
-    library = dlopen(name, RTLD_NOW);
-    if (library == NULL)
-        FAIL("%s", dlerror());
-}
 
 static void blas(cudaStream_t stream) {
     void *handle = NULL, *other = NULL, *workspace = NULL;

@@ -1,9 +1,8 @@
 /* NVIDIA's management library beside CUDA: the same devices, without initialising CUDA, so that a process that has looked
  * at them can fork and use CUDA in its children. NVML's header is not needed. */
 
-#include "cuda_check.h"
+#include "loaded.h"
 
-#include <dlfcn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,21 +28,7 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
 } Process;
 
-static void *library;
-
-/* Calls a function, whose name and arguments these are, and requires an answer. */
-#define REQUIRE_NVML(expected, name, ...) \
-    do { \
-        union { \
-            void *found; \
-            int (*call)(); \
-        } function_ = {dlsym(library, name)}; \
-        REQUIRE(function_.found != NULL); \
-        int result_ = function_.call(__VA_ARGS__); \
-        if (result_ != (expected)) \
-            FAIL("%s(%s): %d, expected %d", name, #__VA_ARGS__, result_, (int)(expected)); \
-    } while (0)
-#define NVML(name, ...) REQUIRE_NVML(0, name, __VA_ARGS__)
+#define NVML(name, ...) ANSWERS(0, name, __VA_ARGS__)
 
 /* The handle of a device, by its number, its UUID and the id of its bus in CUDA's form. */
 static Handle handle_of(int index) {
@@ -85,7 +70,7 @@ static void compare(int index) {
     }
     NVML("nvmlDeviceGetUUID", handle, text, 96u);
     REQUIRE(strcmp(text, expected) == 0);
-    REQUIRE_NVML(INSUFFICIENT_SIZE, "nvmlDeviceGetUUID", handle, text, 40u);
+    ANSWERS(INSUFFICIENT_SIZE, "nvmlDeviceGetUUID", handle, text, 40u);
     NVML("nvmlDeviceGetPciInfo_v3", handle, &pci);
     REQUIRE(strcmp(pci.legacy, bus) == 0 && strcmp(pci.id + 4, bus) == 0);
     REQUIRE_EQUAL(properties.pciBusID, pci.bus);
@@ -99,7 +84,7 @@ static void compare(int index) {
     REQUIRE_EQUAL(total, memory_v2.total);
     REQUIRE_EQUAL(free, memory_v2.free);
     memory_v2.version = 1;
-    REQUIRE_NVML(MISMATCH, "nvmlDeviceGetMemoryInfo_v2", handle, &memory_v2);
+    ANSWERS(MISMATCH, "nvmlDeviceGetMemoryInfo_v2", handle, &memory_v2);
     NVML("nvmlDeviceGetIndex", handle, &number);
     REQUIRE_EQUAL(index, (int)number);
 }
@@ -112,7 +97,7 @@ static void require_processes(int index, unsigned expected, unsigned long long u
     REQUIRE(count == 0 || process.pid == (unsigned)getpid());
     REQUIRE_EQUAL(used, process.used);
     count = 0;
-    REQUIRE_NVML(expected ? INSUFFICIENT_SIZE : 0, "nvmlDeviceGetComputeRunningProcesses", handle_of(index), &count, NULL);
+    ANSWERS(expected ? INSUFFICIENT_SIZE : 0, "nvmlDeviceGetComputeRunningProcesses", handle_of(index), &count, NULL);
     REQUIRE_EQUAL(expected, count);
 }
 
@@ -121,12 +106,10 @@ int main(void) {
     unsigned count = 0;
     void *memory;
     char text[96];
-    library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (library == NULL)
-        FAIL("%s", dlerror());
-    REQUIRE_NVML(UNINITIALIZED, "nvmlShutdown");
-    REQUIRE_NVML(UNINITIALIZED, "nvmlDeviceGetCount_v2", &count);
-    REQUIRE_NVML(UNINITIALIZED, "nvmlDeviceGetMigMode", NULL, &count, &count);
+    open_library("libnvidia-ml.so.1");
+    ANSWERS(UNINITIALIZED, "nvmlShutdown");
+    ANSWERS(UNINITIALIZED, "nvmlDeviceGetCount_v2", &count);
+    ANSWERS(UNINITIALIZED, "nvmlDeviceGetMigMode", NULL, &count, &count);
     NVML("nvmlInit_v2");
     NVML("nvmlInitWithFlags", 0);
     NVML("nvmlShutdown");
@@ -152,13 +135,13 @@ int main(void) {
     CUDA(cudaFree(memory));
 
     Handle none = NULL, first = handle_of(0), second = handle_of(1);
-    REQUIRE_NVML(INVALID_ARGUMENT, "nvmlDeviceGetHandleByIndex_v2", devices, &none);
-    REQUIRE_NVML(INVALID_ARGUMENT, "nvmlDeviceGetName", none, text, 96u);
-    REQUIRE_NVML(INVALID_ARGUMENT, "nvmlDeviceGetHandleByIndex_v2", 0, NULL);
-    REQUIRE_NVML(NOT_FOUND, "nvmlDeviceGetHandleByUUID", "GPU-0", &none);
-    REQUIRE_NVML(NOT_FOUND, "nvmlDeviceGetHandleByPciBusId_v2", "0001:01:00.0", &none);
-    REQUIRE_NVML(NOT_SUPPORTED, "nvmlDeviceGetMigMode", first, &count, &count);
-    REQUIRE_NVML(NOT_SUPPORTED, "nvmlDeviceGetUtilizationRates", first, text);
+    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetHandleByIndex_v2", devices, &none);
+    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetName", none, text, 96u);
+    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetHandleByIndex_v2", 0, NULL);
+    ANSWERS(NOT_FOUND, "nvmlDeviceGetHandleByUUID", "GPU-0", &none);
+    ANSWERS(NOT_FOUND, "nvmlDeviceGetHandleByPciBusId_v2", "0001:01:00.0", &none);
+    ANSWERS(NOT_SUPPORTED, "nvmlDeviceGetMigMode", first, &count, &count);
+    ANSWERS(NOT_SUPPORTED, "nvmlDeviceGetUtilizationRates", first, text);
     /* Reads, writes, NVLink. */
     const int expected[] = {0, 0, 5};
     for (int capability = 0; capability < 3; capability++) {
@@ -171,7 +154,7 @@ int main(void) {
     CUDA(cudaDriverGetVersion(&devices));
     REQUIRE_EQUAL(devices, status);
     NVML("nvmlShutdown");
-    REQUIRE_NVML(UNINITIALIZED, "nvmlDeviceGetName", first, text, 96u);
+    ANSWERS(UNINITIALIZED, "nvmlDeviceGetName", first, text, 96u);
     puts("ok: the devices are CUDA's");
     return 0;
 }
