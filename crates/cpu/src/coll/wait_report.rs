@@ -19,14 +19,23 @@ use crate::diag::strict::STRICT;
 use crate::diag::wait_limits::{TIMEOUT, WARN_AFTER};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::MESSAGE_MAX;
-use crate::shm::liveness::{self, AbortReason};
+use crate::shm::liveness;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
 thread_local! {
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };
-    /// The waits that are reported, and the names of their communicators and ranks there.
-    static ANSWERS: RefCell<Vec<(String, usize, String)>> = const { RefCell::new(Vec::new()) };
+    static ANSWERS: RefCell<Vec<Wait>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A wait in one communicator.
+#[derive(Debug)]
+struct Wait {
+    communicator: String,
+    rank: usize,
+    /// A rank for which it waits.
+    late: usize,
+    text: String,
 }
 
 /// Ranks that a report names at most.
@@ -41,8 +50,7 @@ pub(crate) async fn run(operation: &impl Operation, context: CallContext<'_>) ->
     let result = poll_fn(|waker| {
         let polled = running.as_mut().poll(waker);
         if polled.is_pending() && IS_ASKED.get() && !std::mem::replace(&mut has_answered, true) {
-            let answer = (context.state.name().into(), context.rank, describe(number, header, context));
-            ANSWERS.with_borrow_mut(|answers| answers.push(answer));
+            ANSWERS.with_borrow_mut(|answers| answers.push(Wait::new(number, header, context)));
         }
         polled
     })
@@ -65,6 +73,7 @@ pub(crate) fn name_call(error: Error, number: u64, header: CallHeader, context: 
 #[derive(Debug, Default)]
 pub(crate) struct WaitReport {
     is_done: bool,
+    waits: Vec<Wait>,
 }
 
 impl WaitReport {
@@ -80,12 +89,17 @@ impl WaitReport {
             return;
         }
         IS_ASKED.set(false);
-        for (name, rank, answer) in ANSWERS.take() {
-            report(waited, &name, rank, &answer);
+        if !self.is_done {
+            self.waits = ANSWERS.take();
+            self.waits.iter().for_each(|wait| wait.report(waited));
         }
         self.is_done = true;
         if is_late {
-            waiting.into_iter().for_each(|(state, rank)| state.set_abort(rank, AbortReason::TimedOut));
+            for (state, rank) in waiting {
+                let own = |wait: &&Wait| wait.communicator == state.name() && wait.rank == rank;
+                let late = self.waits.iter().find(own).map_or_else(liveness::awaited, |wait| wait.late);
+                state.set_timed_out(rank, late);
+            }
         }
     }
 
@@ -98,11 +112,15 @@ impl WaitReport {
         context: CallContext<'_>,
     ) {
         let Some(is_late) = self.due(waited) else { return };
+        if self.is_done && !is_late {
+            return;
+        }
+        let wait = Wait::new(number, header, context);
         if !std::mem::replace(&mut self.is_done, true) {
-            report(waited, context.state.name(), context.rank, &describe(number, header, context));
+            wait.report(waited);
         }
         if is_late {
-            context.state.set_abort(context.rank, AbortReason::TimedOut);
+            context.state.set_timed_out(context.rank, wait.late);
         }
     }
 
@@ -117,9 +135,24 @@ impl WaitReport {
     }
 }
 
-fn report(waited: Duration, name: &str, rank: usize, text: &str) {
-    let text = format!("after {:.1} s, in {name}, {text}", waited.as_secs_f64());
-    report::report(Finding::LateRank, rank, &text);
+impl Wait {
+    fn new(number: u64, header: CallHeader, context: CallContext<'_>) -> Self {
+        let CallContext { state, rank, .. } = context;
+        let mut late = match header {
+            CallHeader::PointToPoint { .. } => vec![],
+            _ => state.ranks_behind(rank),
+        };
+        if late.is_empty() {
+            late.push(liveness::awaited());
+        }
+        let text = describe_late(number, header, &late, context);
+        Self { communicator: state.name().into(), rank, late: late[0], text }
+    }
+
+    fn report(&self, waited: Duration) {
+        let text = format!("after {:.1} s, in {}, {}", waited.as_secs_f64(), self.communicator, self.text);
+        report::report(Finding::LateRank, self.rank, &text);
+    }
 }
 
 /// Returns the ranks that a call in progress waits for, as any thread sees it; `None` if none is in progress, or if all
@@ -133,17 +166,6 @@ pub(crate) fn describe_running(context: CallContext<'_>) -> Option<String> {
     };
     let are_ranks = !late.is_empty() && late.iter().all(|late| *late < state.ranks());
     are_ranks.then(|| describe_late(state.calls(rank), header, &late, context))
-}
-
-fn describe(number: u64, header: CallHeader, context: CallContext<'_>) -> String {
-    let mut late = match header {
-        CallHeader::PointToPoint { .. } => vec![],
-        _ => context.state.ranks_behind(context.rank),
-    };
-    if late.is_empty() {
-        late.push(liveness::awaited());
-    }
-    describe_late(number, header, &late, context)
 }
 
 fn describe_late(

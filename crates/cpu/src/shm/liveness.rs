@@ -26,6 +26,9 @@ const SLEEPERS: u64 = 1 << 32 | 1;
 const DEPARTED_ANYHOW: u64 = 1;
 const LEFT: u64 = 2;
 
+/// The bits of the abort flag below a late rank: the reason, and the rank that gave it.
+const LATE: u32 = 32;
+
 /// The reason for which a rank can no longer be relied on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
@@ -46,6 +49,11 @@ thread_local! {
 /// Returns the rank for which the operation that this thread has polled last waits.
 pub(crate) fn awaited() -> usize {
     AWAITED.get()
+}
+
+/// Returns the rank that set the abort flag.
+fn rank_of(flag: u64) -> usize {
+    (flag as u32 >> 8) as usize
 }
 
 impl SharedState {
@@ -138,7 +146,8 @@ impl SharedState {
     /// Returns an error if the abort flag is set.
     pub(crate) fn check_abort(&self) -> Result {
         let flag = self.segment.word(ABORT_FLAG).load(Acquire);
-        let (rank, reason) = (flag >> 8, flag & 0xff);
+        let (rank, reason) = (rank_of(flag), flag & 0xff);
+        let late;
         let what = match reason {
             0 => return Ok(()),
             reason if reason == AbortReason::Died as u64 => {
@@ -149,7 +158,11 @@ impl SharedState {
             }
             reason if reason == AbortReason::Aborted as u64 => "aborted the communicator",
             reason if reason == AbortReason::TimedOut as u64 => {
-                "waited longer than LIBNCCL_CPU_TIMEOUT; its standard error says for whom"
+                late = format!(
+                    "waited longer than LIBNCCL_CPU_TIMEOUT for rank {} (more on its standard error)",
+                    flag >> LATE
+                );
+                &late
             }
             reason if reason == AbortReason::Revoked as u64 => "revoked the communicator",
             reason if reason == AbortReason::Shrunk as u64 => {
@@ -181,12 +194,20 @@ impl SharedState {
         [Aborted, Revoked, Shrunk]
             .map(|reason| reason as u64)
             .contains(&(flag & 0xff))
-            .then_some((flag >> 8) as usize)
+            .then_some(rank_of(flag))
     }
 
     /// Sets the abort flag on behalf of `rank`, unless it is set: the first reason counts.
     pub(crate) fn set_abort(&self, rank: usize, reason: AbortReason) {
-        let flag = (rank as u64) << 8 | reason as u64;
+        self.set_abort_flag((rank as u64) << 8 | reason as u64);
+    }
+
+    /// Sets the abort flag on behalf of `rank`, which has waited for `late` for too long, unless it is set.
+    pub(crate) fn set_timed_out(&self, rank: usize, late: usize) {
+        self.set_abort_flag((late as u64) << LATE | (rank as u64) << 8 | AbortReason::TimedOut as u64);
+    }
+
+    fn set_abort_flag(&self, flag: u64) {
         let _ = self.segment.word(ABORT_FLAG).compare_exchange(0, flag, AcqRel, Relaxed);
         (0..self.ranks()).for_each(|rank| self.wake_waiting(rank));
     }

@@ -148,7 +148,7 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
             "rank 0 of 2 still waits in call 1, ncclAllReduce(count 70000, ncclFloat64, ncclSum), for rank 1 (process ",
             "), which has called nothing on this communicator [late-rank]\n",
             "error: ",
-            "rank 0 waited longer than LIBNCCL_CPU_TIMEOUT",
+            "rank 0 waited longer than LIBNCCL_CPU_TIMEOUT for rank 1 (more on its standard error)",
         ],
     );
 }
@@ -157,7 +157,10 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
 fn short_call_after_the_others_have_given_it_up_is_an_error() {
     for (waits, comes) in [("sum_short", "late sum"), ("receive", "late send"), ("sum_short", "late group")] {
         for printed in start(&[waits, comes], 2).into_iter().map(finish) {
-            assert!(printed.contains("error: rank 0 waited longer than LIBNCCL_CPU_TIMEOUT"), "{printed}");
+            assert!(
+                printed.contains("error: rank 0 waited longer than LIBNCCL_CPU_TIMEOUT for rank 1 "),
+                "{printed}"
+            );
         }
     }
 }
