@@ -43,3 +43,14 @@ macro_rules! export_device {
     };
 }
 libnccl::for_each_device_function!(export_device);
+
+/// NCCL's header hides this function, and its library exports it.
+#[unsafe(no_mangle)]
+extern "C" fn ncclResetDebugInit() {
+    libnccl_cpu::ncclResetDebugInit();
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pncclResetDebugInit() {
+    libnccl_cpu::ncclResetDebugInit();
+}

@@ -29,6 +29,8 @@ mod loom_models;
 #[cfg(feature = "device-api")]
 pub use abi::DEVICE_TABLE;
 pub use abi::TABLE;
+#[doc(hidden)]
+pub use abi::ncclResetDebugInit;
 pub use run_ranks::run_ranks;
 
 /// Returns the CPU implementation as the facade's [`Nccl`](libnccl::Nccl).

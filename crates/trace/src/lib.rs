@@ -74,3 +74,14 @@ macro_rules! export_device {
 
 libnccl::for_each_function!(export);
 libnccl::for_each_device_function!(export_device);
+
+/// NCCL's header hides this function, so that it is in no table; its library exports it, and programs look it up.
+#[unsafe(no_mangle)]
+extern "C" fn ncclResetDebugInit() {
+    library::reset_debug();
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pncclResetDebugInit() {
+    library::reset_debug();
+}

@@ -1,7 +1,9 @@
 //! The library that does the work.
 
 use std::cell::Cell;
+use std::ffi::CString;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
 use libnccl::sys::ncclResult_t;
@@ -46,6 +48,24 @@ pub(crate) fn version() -> Version {
         let code: ncclResult_t = forward!(functions.ncclGetVersion(&raw mut version));
         Version::from_code(if code == ncclResult_t::ncclSuccess { version.unsigned_abs() } else { 0 })
     })
+}
+
+/// Calls `ncclResetDebugInit` of the library, if it has that, as from 2.24.3 on.
+pub(crate) fn reset_debug() {
+    let Some(library) = library() else { return };
+    let Ok(path) = CString::new(library.path.as_os_str().as_bytes()) else { return };
+    // SAFETY: a C string; the library is loaded, and stays so. Its function with this name takes and returns nothing.
+    unsafe {
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return;
+        }
+        let function = libc::dlsym(handle, c"ncclResetDebugInit".as_ptr());
+        if !function.is_null() {
+            std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn()>(function)();
+        }
+        libc::dlclose(handle);
+    }
 }
 
 /// Calls a function of the library; returns an error if there is none.

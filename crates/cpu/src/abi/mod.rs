@@ -41,6 +41,7 @@ mod window;
 #[cfg(feature = "device-api")]
 mod window_address;
 
+pub use query::ncclResetDebugInit;
 #[cfg(feature = "device-api")]
 pub use table::DEVICE_TABLE;
 pub use table::TABLE;

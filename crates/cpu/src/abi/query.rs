@@ -7,7 +7,8 @@ use libnccl::sys::{NCCL_VERSION_CODE, ncclComm_t, ncclResult_t};
 
 use super::ffi_guard::{Success, guard, write_out};
 use crate::comm::handle;
-use crate::diag::last_error;
+use crate::diag::error::Result;
+use crate::diag::{debug, last_error};
 
 pub(super) unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
@@ -38,6 +39,15 @@ pub(super) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_c
         Ok(())
     });
     last_error::pointer()
+}
+
+/// Reads `NCCL_DEBUG` and the variables beside it again. The header of NCCL hides this function, so that it is in no table, but
+/// its library exports it, and programs look it up.
+pub extern "C" fn ncclResetDebugInit() {
+    guard(|| -> Result {
+        debug::reset();
+        Ok(())
+    });
 }
 
 pub(super) unsafe extern "C" fn ncclCommGetAsyncError(

@@ -1,6 +1,6 @@
 //! `NCCL_DEBUG` logging, in NCCL's line format, so that tools for NCCL's logs can read these.
 //!
-//! The environment is read once per process, before the first line.
+//! The environment is read before the first line, and again after a [`reset`].
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -10,8 +10,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::panic::Location;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
@@ -91,7 +91,8 @@ const WARNINGS: u32 = 1 << 30;
 /// The version line, until it is logged.
 const VERSION: u32 = 1 << 29;
 
-static SETTINGS: OnceLock<Settings> = OnceLock::new();
+/// Settings are never freed: a thread may still write a line by those from before a [`reset`].
+static SETTINGS: Mutex<Option<&Settings>> = Mutex::new(None);
 
 /// Logs an INFO line.
 pub(crate) fn info(subsystem: Subsystem, text: impl FnOnce() -> String) {
@@ -149,7 +150,14 @@ fn enabled() -> u32 {
 }
 
 pub(crate) fn settings() -> &'static Settings {
-    SETTINGS.get_or_init(|| Settings::read(libnccl::environment::variable))
+    let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    settings.get_or_insert_with(|| Box::leak(Box::new(Settings::read(libnccl::environment::variable))))
+}
+
+/// Lets the environment be read again before the next line.
+pub(crate) fn reset() {
+    *SETTINGS.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    ENABLED.store(UNREAD, Relaxed);
 }
 
 /// The settings from the environment.
@@ -408,6 +416,10 @@ mod tests {
             info(Collective, || "the first".into());
             info(Init, || "the second".into());
             info(Init, || "the third".into());
+            // SAFETY: this process has one test, and so one thread that knows of the environment.
+            unsafe { std::env::set_var("NCCL_DEBUG", "") };
+            reset();
+            info(Init, || "a fourth, which is not logged any more".into());
             println!(">>>");
         }
     }
