@@ -61,7 +61,7 @@ values! {
     }
 
     /// The error returned when a text is not the name of a [`DataType`].
-    pub struct ParseDataTypeError: "{0:?} is not a data type of NCCL; expected {names}";
+    pub struct ParseDataTypeError: "a data type";
 }
 
 impl DataType {

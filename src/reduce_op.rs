@@ -31,7 +31,7 @@ values! {
     }
 
     /// The error returned when a text is not the name of a [`ReduceOp`].
-    pub struct ParseReduceOpError: "{0:?} is not an operation of NCCL; expected {names}";
+    pub struct ParseReduceOpError: "an operation";
 }
 
 impl ReduceOp {

@@ -10,7 +10,7 @@ macro_rules! values {
         }
 
         $(#[$error_attribute:meta])*
-        pub struct $error:ident: $problem:literal;
+        pub struct $error:ident: $expected:literal;
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,7 +90,11 @@ macro_rules! values {
 
         $(#[$error_attribute])*
         #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-        #[error($problem, names = $crate::values::list($type::ALL.iter().map(|value| value.names())))]
+        #[error(
+            "{0:?} is not {expected} of NCCL; expected {names}",
+            expected = $expected,
+            names = $crate::values::list($type::ALL.iter().map(|value| value.names()))
+        )]
         pub struct $error(Box<str>);
 
         $crate::error::debug_as_display!($error);
