@@ -8,7 +8,9 @@ use std::backtrace::Backtrace;
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 /// 1 for findings with the stacks of the calls, each of which then takes some ten microseconds more. Default: 0.
 pub(crate) const STACKS: &str = "LIBNCCL_CPU_STACKS";
@@ -54,13 +56,8 @@ fn python() -> Option<String> {
     if state.is_null() {
         return None;
     }
-    // SAFETY: a C string.
-    let file = unsafe { libc::memfd_create(c"stack".as_ptr(), libc::MFD_CLOEXEC) };
-    if file < 0 {
-        return None;
-    }
-    // SAFETY: it was opened just now.
-    let mut file = unsafe { File::from_raw_fd(file) };
+    // By the system call: glibc 2.17, for which the wheel is linked, has no function for it.
+    let mut file = File::from(memfd_create("stack", MemfdFlags::CLOEXEC).ok()?);
     // SAFETY: an open file, and the state of this thread, which changes none of its frames meanwhile.
     unsafe { write(file.as_raw_fd(), state) };
     let mut text = Vec::new();
