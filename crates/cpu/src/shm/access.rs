@@ -155,9 +155,12 @@ mod tests {
                 };
                 executor::run_one(close, 2, |_| ())
             });
-            std::thread::sleep(Duration::from_millis(5));
+            while state.is_window_open(0, window) {
+                std::thread::yield_now();
+            }
+            // By now it has seen which accesses have begun.
+            std::thread::sleep(Duration::from_millis(100));
             assert!(!close.is_finished(), "accessed");
-            assert!(!state.is_window_open(0, window));
             drop(access);
             // Another access follows at once.
             let _access = state.begin_access(1).unwrap();
