@@ -72,6 +72,8 @@ fn sum_and_split_as_threads(process: &RankProcess) {
         if all_have_joined.wait().is_leader() {
             assert_eq!(descriptors(), before, "a rank keeps none");
         }
+        // The first use of memory looks for CUDA in the process, which opens a file for a moment.
+        all_have_joined.wait();
         sum_and_split(comm, ranks, rank);
         Comm(comm).destroy();
     });
