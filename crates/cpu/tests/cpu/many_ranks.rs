@@ -102,6 +102,7 @@ fn wait_for_late_rank(process: &RankProcess) {
 }
 
 #[test]
+#[ignore = "hangs in one of six runs with few descriptors, for a reason that is not found yet: .ci/long"]
 fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let process = command("threads", &unique_id(), 1024, &[0]).spawn().unwrap();
