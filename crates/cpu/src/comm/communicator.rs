@@ -508,7 +508,7 @@ impl Communicator {
         }
     }
 
-    /// Whether CUDA's calls fail because an operation has. None fails while the result is held.
+    /// The flag that CUDA's calls fail because an operation has. None fails while the result is held.
     pub(crate) fn fails_cuda(&self) -> MutexGuard<'_, bool> {
         self.fails_cuda.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,7 +19,7 @@ pub(crate) const STACKS: &str = "LIBNCCL_CPU_STACKS";
 #[derive(Debug)]
 pub(crate) struct Stack {
     backtrace: Backtrace,
-    /// What Python writes about its frames.
+    /// The text that Python writes about its frames.
     python: String,
 }
 

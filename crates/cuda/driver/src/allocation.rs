@@ -48,7 +48,7 @@ pub(crate) struct Allocation {
     pub(crate) device: usize,
     /// The context in which it was made; none for what is mapped.
     pub(crate) context: ContextId,
-    /// What is mapped, if it was.
+    /// The memory that is mapped, if it was.
     pub(crate) backing: Option<BackingId>,
     /// True if it is another process's.
     pub(crate) is_imported: bool,
@@ -111,7 +111,7 @@ pub(crate) struct Part {
     pub(crate) allocation: Arc<Allocation>,
     /// The offset of the part in it.
     pub(crate) offset: usize,
-    /// What is mapped directly behind it, as far as the part goes on there.
+    /// The memory that is mapped directly behind it, as far as the part goes on there.
     pub(crate) following: Vec<Arc<Allocation>>,
 }
 
@@ -122,7 +122,7 @@ impl Part {
     }
 }
 
-/// What a device may do with memory that is mapped, as a number of CUDA: nothing, read, or write too.
+/// The use that a device may make of memory that is mapped, as a number of CUDA: none, to read, or to write too.
 pub(crate) type Permission = u32;
 
 /// All allocations, by address.
@@ -133,7 +133,7 @@ pub(crate) struct Allocations {
     freed: VecDeque<Arc<DevicePages>>,
     /// The addresses that programs have reserved, by the first.
     pub(crate) reservations: BTreeMap<u64, Reservation>,
-    /// What devices may do with the memory that is mapped at an address.
+    /// The use that devices may make of the memory that is mapped at an address.
     pub(crate) permissions: BTreeMap<u64, BTreeMap<usize, Permission>>,
     /// The number of bytes that each device has.
     pub(crate) total: usize,

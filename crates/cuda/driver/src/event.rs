@@ -17,7 +17,7 @@ pub(crate) struct Event {
     pub(crate) has_timing: bool,
     /// Its last record by this process.
     pub(crate) last: LastRecord,
-    /// What other processes know of it, if they can.
+    /// The part that other processes know of it, if they can.
     pub(crate) shared: Option<Arc<SharedEvent>>,
 }
 

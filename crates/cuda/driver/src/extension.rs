@@ -81,7 +81,7 @@ pub struct libnccl_cuda_device {
     pub capability: [i32; 2],
     /// Its memory in bytes.
     pub total: u64,
-    /// What this process can still allocate of it.
+    /// The bytes that this process can still allocate of it.
     pub free: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What processes share: memory, and events.
+//! Memory and events that processes share.
 
 #![allow(unsafe_code)]
 
@@ -29,9 +29,9 @@ pub(crate) enum Shared {
 /// A handle, as programs pass it between processes: what another process needs to map what it stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IpcHandle {
-    /// What it stands for.
+    /// The memory or event that it stands for.
     pub(crate) shared: Shared,
-    /// Where it is.
+    /// Its place in the file.
     pub(crate) place: Exported,
 }
 

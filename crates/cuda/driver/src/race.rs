@@ -28,7 +28,7 @@ pub(crate) struct Access {
     writes: bool,
     /// True if a peer can know that the access is over before its operation ends.
     is_known_to_peers: bool,
-    /// What is mapped behind the allocation, as far as the bytes go on there.
+    /// The memory that is mapped behind the allocation, as far as the bytes go on there.
     following: Vec<Arc<Allocation>>,
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct Side {
     writes: bool,
 }
 
-/// What races have in common that are reported once.
+/// The properties that races have in common that are reported once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     /// Its kind.

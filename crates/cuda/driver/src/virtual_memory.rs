@@ -123,7 +123,7 @@ impl State {
         Ok(())
     }
 
-    /// What a device may do with memory that is mapped.
+    /// The use that a device may make of memory that is mapped.
     pub(crate) fn permission(&self, allocation: &Allocation, device: usize) -> Permission {
         let all = self.allocations.permissions.get(&allocation.address);
         all.and_then(|all| all.get(&device)).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! What functions return.
+//! The codes that functions return.
 
 use std::ffi::CStr;
 

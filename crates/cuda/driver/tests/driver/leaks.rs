@@ -1,4 +1,4 @@
-//! What is left when the process ends.
+//! Things that are left when the process ends.
 
 use std::ptr;
 use std::sync::Mutex;

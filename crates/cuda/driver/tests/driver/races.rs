@@ -257,7 +257,7 @@ fn races_of_many_streams_are_reported_once_and_counted() {
     }
 }
 
-/// What labels NCCL's operations have, in groups of one and more of them.
+/// The labels of NCCL's operations, in groups of one and more of them.
 fn races_of_a_loop_are_reported_once_and_counted() {
     unsafe extern "C" fn nothing(_: *mut c_void) {}
     let Bench { streams: [one, _], buffers: [buffer, _] } = bench();

@@ -200,7 +200,7 @@ fn abort_without_a_question() {
     });
 }
 
-/// Where failures are reported alone, CUDA tells nothing.
+/// CUDA tells nothing where failures are reported alone.
 fn reported_alone() {
     run_ranks(2, |rank| {
         let [_from, to] = reduce_differently(&rank);
