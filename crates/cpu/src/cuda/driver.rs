@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libnccl::sys::{cudaStream_t, ncclResult_t};
 
@@ -226,6 +227,20 @@ pub(crate) fn driver() -> Option<&'static Driver> {
     DRIVER.get_or_init(Driver::find).as_ref()
 }
 
+/// Returns how many objects, such as libraries, the process has loaded by now.
+fn loaded_objects() -> u64 {
+    unsafe extern "C" fn read(object: *mut libc::dl_phdr_info, _: usize, count: *mut c_void) -> c_int {
+        // SAFETY: the linker's description of an object, and the caller's number.
+        unsafe { *count.cast::<u64>() = (*object).dlpi_adds };
+        // The first object's has the number.
+        1
+    }
+    let mut count = 0;
+    // SAFETY: `read` stores a number where it is told to.
+    unsafe { libc::dl_iterate_phdr(Some(read), (&raw mut count).cast()) };
+    count
+}
+
 impl Driver {
     /// Opens the CUDA that is in the process, or returns null.
     fn open() -> *mut c_void {
@@ -234,9 +249,19 @@ impl Driver {
     }
 
     fn is_loaded() -> bool {
+        /// The number of objects in which there was no CUDA. The linker opens files to tell.
+        static WITHOUT: AtomicU64 = AtomicU64::new(0);
+        let objects = loaded_objects();
+        if WITHOUT.load(Ordering::Relaxed) == objects {
+            return false;
+        }
         let library = Self::open();
+        if library.is_null() {
+            WITHOUT.store(objects, Ordering::Relaxed);
+            return false;
+        }
         // SAFETY: a valid handle, not used any more.
-        !library.is_null() && unsafe { libc::dlclose(library) } == 0
+        unsafe { libc::dlclose(library) == 0 }
     }
 
     fn find() -> Option<Self> {
