@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::panic::Location;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
@@ -91,8 +91,8 @@ const WARNINGS: u32 = 1 << 30;
 /// The version line, until it is logged.
 const VERSION: u32 = 1 << 29;
 
-/// Settings are never freed: a thread may still write a line by those from before a [`reset`].
-static SETTINGS: Mutex<Option<&Settings>> = Mutex::new(None);
+/// The settings since the last [`reset`]. A thread may still write a line by those from before.
+static SETTINGS: Mutex<Option<Arc<Settings>>> = Mutex::new(None);
 
 /// Logs an INFO line.
 pub(crate) fn info(subsystem: Subsystem, text: impl FnOnce() -> String) {
@@ -149,9 +149,9 @@ fn enabled() -> u32 {
     }
 }
 
-pub(crate) fn settings() -> &'static Settings {
+pub(crate) fn settings() -> Arc<Settings> {
     let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    settings.get_or_insert_with(|| Box::leak(Box::new(Settings::read(libnccl::environment::variable))))
+    Arc::clone(settings.get_or_insert_with(|| Arc::new(Settings::read(libnccl::environment::variable))))
 }
 
 /// Lets the environment be read again before the next line.
