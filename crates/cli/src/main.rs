@@ -1,67 +1,8 @@
-//! `nccl`: reports which NCCL a system has, and measures it or, without a GPU, the CPU implementation.
+//! The program `nccl`.
 #![deny(unsafe_code)]
-#![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
-mod args;
-mod bench;
-mod completions;
-mod doctor;
-mod env;
-mod escapes;
-mod exit_status;
-mod file;
-mod gpu;
-mod interface;
-mod library;
-mod man;
-mod named_file;
-mod nccl_file;
-mod output;
-mod preload;
-mod ras;
-mod recorder;
-mod run;
-mod settings;
-mod system;
-mod trace;
-mod value_parser;
-mod variables;
-mod version;
-
-use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
-
-use args::{Arguments, Command};
-
 fn main() -> ExitCode {
-    libnccl_observe::Recorder::record_from_env();
-    let result = match parse(bench::with_files_joined(std::env::args_os())).command {
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Env(arguments) => env::run(&arguments),
-        Command::Ras(arguments) => ras::run(&arguments),
-        Command::Recorder(arguments) => recorder::run(&arguments),
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Trace(arguments) => trace::run(&arguments),
-        Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
-        Command::Man(arguments) => man::run(&arguments, Arguments::command()),
-    };
-    result.unwrap_or_else(|error| {
-        if exit_status::is_output_closed(&error) {
-            return exit_status::OUTPUT_CLOSED.into();
-        }
-        output::write_to_stderr(&format!("error: {error:#}\n"));
-        ExitCode::FAILURE
-    })
-}
-
-/// Parses the command line, or ends the program with what clap says, which has the words as they are: control characters are escaped
-/// for it.
-fn parse(words: Vec<OsString>) -> Arguments {
-    Arguments::try_parse_from(&words).unwrap_or_else(|error| {
-        let escaped = words.iter().map(|word| escapes::in_line(&word.to_string_lossy()).into_owned());
-        Arguments::try_parse_from(escaped).err().unwrap_or(error).exit()
-    })
+    libnccl_cli::main()
 }
