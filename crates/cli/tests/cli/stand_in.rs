@@ -68,14 +68,14 @@ fn bench_names_the_stand_in_if_it_uses_devices() {
     let line = format!("# CUDA driver: {}, devices: 2\n", stand_in().1);
     let bench = |argument: &str| nccl(2, &format!("bench all_reduce --ranks 2 -e 8 {argument}"), 0).0;
     let (on_devices, on_host) = (bench(""), bench("--cpu"));
-    assert_has(&on_devices, &[&line, "] libnccl CPU stand-in 1"]);
+    assert_has(&on_devices, &[&line, "[0000:02:00] libnccl CPU stand-in"]);
     assert!(!on_host.contains("stand-in"), "{on_host}");
 }
 
 /// Runs `nccl bench` on four devices, and returns the table, in which all elements are right.
 fn bench_on_devices(arguments: &str) -> String {
     let (table, _) = nccl(4, &format!("bench {arguments} -b 1K -e 64K -f 8 -n 2 -w 1"), 0);
-    assert_has(&table, &["] libnccl CPU stand-in 1\n", "\n# Out of bounds values : 0 OK\n"]);
+    assert_has(&table, &["[0000:02:00] libnccl CPU stand-in\n", "\n# Out of bounds values : 0 OK\n"]);
     table
 }
 
@@ -183,7 +183,7 @@ fn run_puts_the_cpu_implementation_before_other_libraries() {
         run(command.env_clear().env("LD_LIBRARY_PATH", "/nonexistent"), status)
     };
     let (table, _) = run(shared_objects(), &[NCCL, "bench", "all_reduce", "-e", "8", "--iters", "1"], 0);
-    assert_has(&table, &["[0] #  Rank  1 Group  0 Pid", "] libnccl CPU stand-in 1"]);
+    assert_has(&table, &["[0] #  Rank  1 Group  0 Pid", "[0000:02:00] libnccl CPU stand-in"]);
     let (_, error) = run(Path::new("/nonexistent"), &["/bin/true"], 1);
     assert_has(&error, &["error: no libnccl.so.2 in /nonexistent; "]);
 }

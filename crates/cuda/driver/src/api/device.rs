@@ -37,12 +37,11 @@ unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
     // SAFETY: CUDA's contract: valid for `length` writes.
-    answer(get(device).and_then(|device| unsafe { put_text(name, length, &device_name(device)) }))
+    answer(get(device).and_then(|_| unsafe { put_text(name, length, NAME) }))
 }
 
-fn device_name(device: CUdevice) -> String {
-    format!("libnccl CPU stand-in {device}")
-}
+/// The name of every device, as of GPUs of one model: XLA runs nothing on devices that have different ones.
+const NAME: &str = "libnccl CPU stand-in";
 
 /// Stores a text with its null byte, and cuts what has no room.
 unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
@@ -87,8 +86,7 @@ pub(crate) fn describe(device: c_int) -> Result<libnccl_cuda_device> {
     let total = config.device_memory;
     let free = driver.map_or(total, |driver| driver.lock().allocations.free(index));
     let mut name = [0; 64];
-    let text = device_name(device);
-    name[..text.len()].copy_from_slice(text.as_bytes());
+    name[..NAME.len()].copy_from_slice(NAME.as_bytes());
     Ok(libnccl_cuda_device {
         name,
         uuid: uuid(device).bytes.map(|byte| byte as u8),

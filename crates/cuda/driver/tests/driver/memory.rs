@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, DevicePtr, result, sys};
 use crate::process::Test;
 
 crate::tests! {
-    device_name_is_that_of_a_stand_in
+    all_devices_have_the_name_of_the_stand_in
     copy_to_a_device_and_back_returns_the_data
     copy_between_devices_returns_the_data
     zeroed_memory_is_zero
@@ -105,10 +105,13 @@ fn all_devices_leave_half_of_the_memory_to_the_host() {
     assert!((1..=host / 2).contains(&devices), "{devices} of {host}");
 }
 
-fn device_name_is_that_of_a_stand_in() {
+fn all_devices_have_the_name_of_the_stand_in() {
     assert_eq!(CudaContext::device_count(), Ok(8));
     let context = CudaContext::new(3).expect("device 3");
-    assert_eq!(context.name().as_deref(), Ok("libnccl CPU stand-in 3"));
+    for device in 0..8 {
+        let name = CudaContext::new(device).and_then(|context| context.name());
+        assert_eq!(name.as_deref(), Ok("libnccl CPU stand-in"), "device {device}");
+    }
     assert!(CudaContext::new(8).is_err());
     let (free, total) = context.mem_get_info().expect("memory");
     assert!(total > 0);
