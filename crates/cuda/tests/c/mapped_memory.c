@@ -1,24 +1,12 @@
 /* NCCL's operations on memory that is mapped at reserved addresses, across the parts that are mapped there side by side, as
  * allocators do it that grow. */
 
-#include "cuda_check.h"
+#include "driver.h"
 
 #include <cuda.h>
-#include <dlfcn.h>
 
 enum { DEVICES = 2, PARTS = 3 };
 static size_t part;
-
-/* Calls a function of the driver, which this program is not linked with. */
-#define DRIVER(name, ...) REQUIRE_EQUAL(CUDA_SUCCESS, ((__typeof__(&name))find(#name))(__VA_ARGS__))
-
-static void *find(const char *name) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    REQUIRE(library != NULL);
-    void *function = dlsym(library, name);
-    REQUIRE(function != NULL);
-    return function;
-}
 
 static CUdeviceptr map_parts(int device) {
     CUmemAllocationProp properties = {

@@ -1,9 +1,8 @@
 /* Memory and events of one process in another: by handles of CUDA's runtime, and by file descriptors of the driver. */
 
-#include "cuda_check.h"
+#include "driver.h"
 
 #include <cuda.h>
-#include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,17 +10,6 @@
 /* A length that shares its pages with others here, and one that does not. */
 enum { SHORT = 1000, LONG = 1 << 20, LENGTHS = 2 };
 static const size_t lengths[LENGTHS] = {SHORT, LONG};
-
-/* Calls a function of the driver, which this program is not linked with. */
-#define DRIVER(name, ...) REQUIRE_EQUAL(CUDA_SUCCESS, ((__typeof__(&name))find(#name))(__VA_ARGS__))
-
-static void *find(const char *name) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    REQUIRE(library != NULL);
-    void *function = dlsym(library, name);
-    REQUIRE(function != NULL);
-    return function;
-}
 
 /* What the exporter sends first. */
 struct handles {
