@@ -11,7 +11,7 @@ const TEXTS: [(ErrorText, &str); 5] = [
     (ErrorText::Null, ""),
     (ErrorText::Empty, ""),
     (ErrorText::NotUtf8, "\u{fffd}\u{fffd} broken \u{fffd}"),
-    (ErrorText::Megabyte, "xxx"),
+    (ErrorText::Long, "xxx"),
     (ErrorText::Changing, "text 0"),
 ];
 
@@ -30,9 +30,9 @@ fn error_text_of_any_bytes_is_copied() {
                     assert!(copied.starts_with(expected), "{text:?}: {copied:.200}");
                     assert_eq!(copied.is_empty(), expected.is_empty(), "{text:?}: {copied:.200}");
                 }
-                let differs = [ErrorText::Changing, ErrorText::Megabyte].contains(&text);
+                let differs = [ErrorText::Changing, ErrorText::Long].contains(&text);
                 assert_eq!(differs, message != detail, "{text:?}");
-                assert_eq!(text == ErrorText::Megabyte, message.len() == 1 << 20, "{text:?}");
+                assert_eq!(text == ErrorText::Long, message.len() == ErrorText::LONG, "{text:?}");
                 // NCCL's buffer for the last error has no more.
                 assert!(detail.len() <= 1024, "{text:?}");
             }

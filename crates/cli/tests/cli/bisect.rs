@@ -80,17 +80,25 @@ fn interrupted(arguments: &str, plant: &str, shown: &str) -> (String, String) {
 
 #[test]
 fn signal_prints_the_groups_that_the_progress_bar_has_counted() {
-    for launch in ["", "--processes"] {
-        // Each call of the last rank takes 0.2 s, and a stage more than one.
-        let (stdout, _) = interrupted(&format!("--ranks 4 {launch}"), "slow:3:200000", "1/3 stages");
+    // Each call of the last rank takes 0.2 s, and a stage more than one.
+    let interrupted = |arguments: &str, shown| {
+        let (stdout, _) = interrupted(&format!("--ranks 4 {arguments}"), "slow:3:200000", shown);
+        stdout
+    };
+    let check = |launch| {
+        let stdout = interrupted(launch, "1/3 stages");
         assert_has(&stdout, &["4 ranks (", "\n  0-3 "]);
         let end = "\n# Interrupted: 1 of 3 stages are measured, and there is no verdict\n";
         assert!(stdout.ends_with(end), "{stdout}");
-        let (stdout, _) = interrupted(&format!("--ranks 4 --json {launch}"), "slow:3:200000", "2/3 stages");
+        let stdout = interrupted(&format!("--json {launch}"), "2/3 stages");
         let measured = json(&stdout);
         assert_eq!(list(&measured["stages"]).len(), 2, "{stdout}");
         assert_eq!((&measured["interrupted"], measured.get("slow")), (&json!(true), None), "{stdout}");
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| check(""));
+        check("--processes");
+    });
 }
 
 #[test]

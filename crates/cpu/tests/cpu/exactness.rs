@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use crate::common::call::{Operation, Plan, TYPES};
 use crate::common::processes;
 use crate::common::reference::{BFLOAT16, E4M3, E5M2, FORMATS, HALF};
-use crate::common::{Comm, Mode, alone, init, together};
+use crate::common::{Comm, Mode, busy, init, together};
 
 const SMALL_COUNTS: [usize; 4] = [0, 1, 7, 4095];
 const LARGE_COUNT: usize = (1 << 20) + 3;
@@ -49,7 +49,7 @@ fn collectives(sizes: &[usize], is_sampled: bool) {
 
 #[test]
 fn collectives_match_reference() {
-    let _alone = alone();
+    let _busy = busy();
     collectives(&[1, 2, 3, 4], true);
     let (comms, operation) = (init(Mode::Threads, 3), Operation::all()[0]);
     check(Mode::Threads, &comms, Plan { operation, data: TYPES[7], count: LARGE_COUNT, ranks: 3, case: 0 });
@@ -59,7 +59,7 @@ fn collectives_match_reference() {
 /// Repeats the tests with `NCCL_P2P_DISABLE=1`, in another process, as the environment is read once per process.
 #[test]
 fn staged_collectives_match_reference() {
-    let _alone = alone();
+    let _busy = busy();
     let child = processes::test(&["exactness::collectives_match_reference"])
         .env("NCCL_P2P_DISABLE", "1")
         .env("NCCL_DEBUG", "INFO")
@@ -81,7 +81,7 @@ fn staged_collectives_match_reference() {
 #[test]
 #[ignore = "takes minutes: .ci/long"]
 fn all_combinations_match_reference() {
-    let _alone = alone();
+    let _busy = busy();
     collectives(&[1, 2, 3, 4, 5, 6, 7, 8], false);
 }
 

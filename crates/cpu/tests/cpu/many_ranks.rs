@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess, command, finish, spawn};
 use crate::common::watchdog::Watchdog;
-use crate::common::{Comm, OK, alone, assert_sum, descriptors, last_error, on_threads, unique_id};
+use crate::common::{Comm, OK, assert_sum, busy, descriptors, last_error, on_threads, unique_id};
 use libnccl::sys::ncclComm_t;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -96,14 +96,14 @@ fn wait_for_late_rank(process: &RankProcess) {
 
 #[test]
 fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
-    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (_busy, _watchdog) = (busy(), Watchdog::new());
     let process = command("threads", &unique_id(), 1024, &[0]).spawn().unwrap();
     print!("{}", finish(process));
 }
 
 #[test]
 fn hundred_processes_join_and_split() {
-    let (_alone, _watchdog, began) = (alone(), Watchdog::new(), Instant::now());
+    let (_busy, _watchdog, began) = (busy(), Watchdog::new(), Instant::now());
     processes::run("sum_and_split", 128);
     println!("128 processes: {:.1} s", began.elapsed().as_secs_f64());
 }

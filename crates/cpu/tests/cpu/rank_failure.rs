@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::common::processes::{self, RankProcess};
 use crate::common::random::{self, Random};
 use crate::common::{
-    Comm, F32, OK, REMOTE, STREAM, SUM, alone, init_rank, rendezvous_name, unique_id, wait_for_peers,
+    Comm, F32, OK, REMOTE, STREAM, SUM, busy, init_rank, rendezvous_name, unique_id, wait_for_peers,
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
@@ -609,7 +609,7 @@ fn killing_all_ranks_leaves_no_files_or_sockets() {
 #[test]
 #[ignore = "takes minutes: .ci/long"]
 fn two_hundred_rank_failures_are_noticed_within_a_second() {
-    let _alone = alone();
+    let _busy = busy();
     STRICT.store(true, Relaxed);
     let first = random::from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or_else(random::fresh_seed);
     println!("seeds from {first} on");

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::common::call::{Block, Operation, Plan, TYPES};
 use crate::common::processes::{self, RankProcess};
 use crate::common::random::{self, Random, mix};
-use crate::common::{Comm, OK, STREAM, alone, init_rank, last_error, unique_id};
+use crate::common::{Comm, OK, STREAM, busy, init_rank, last_error, unique_id};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclResult_t, ncclUniqueId};
 
 const RANKS: usize = 6;
@@ -450,14 +450,14 @@ const SHORT: Duration = Duration::from_millis(1200);
 
 #[test]
 fn random_operations_on_threads_match_reference() {
-    let _alone = alone();
+    let _busy = busy();
     on_threads(&[0, 1, 2, 3, 4, 5], unique_id(), seed(), SHORT, false)
         .unwrap_or_else(|text| panic!("{text}"));
 }
 
 #[test]
 fn random_operations_in_processes_match_reference() {
-    let _alone = alone();
+    let _busy = busy();
     in_processes(&[&[0], &[3, 1], &[2], &[4], &[5]], seed(), SHORT, false)
         .unwrap_or_else(|text| panic!("{text}"));
 }
@@ -466,7 +466,7 @@ fn random_operations_in_processes_match_reference() {
 #[test]
 #[ignore = "takes as long as LIBNCCL_TEST_SOAK_SECONDS says: .ci/long"]
 fn random_operations_for_given_time_match_reference() {
-    let _alone = alone();
+    let _busy = busy();
     let seconds = random::from_environment("LIBNCCL_TEST_SOAK_SECONDS").unwrap_or(60);
     let (half, seed) = (Duration::from_secs(seconds) / 2, seed());
     println!("seed {seed}: {half:?} with threads, then {half:?} with processes");

@@ -14,7 +14,7 @@ use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, deny_syscall};
 use crate::common::random::Random;
 use crate::common::reference::{Function, Op};
-use crate::common::{Comm, OK, alone, last_error, on_threads, unique_id};
+use crate::common::{Comm, OK, busy, last_error, on_threads, unique_id};
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
 
 /// Mixtures of memory that successive cases go through.
@@ -79,9 +79,9 @@ impl Rank {
         // Each root by itself first: whether the others can access its memory may differ between roots.
         let mut case = 0;
         for operation in [Operation::Scatter, Operation::Broadcast, Operation::Gather] {
-            for count in [10_000, 20_000] {
+            for count in [5_000, 10_000] {
                 for _ in 0..self.ranks {
-                    self.call(case, operation, Type::of::<u32>(), count);
+                    self.call(case, operation, Type::of::<u64>(), count);
                     case += 1;
                 }
             }
@@ -96,9 +96,9 @@ impl Rank {
             (Operation::Reduction(Function::ReduceScatter, Op::PreMulSum), self.ranks),
             (Operation::AlltoAll, self.ranks),
         ] {
-            for count in [1_501, 10_000, 75_000] {
+            for count in [751, 5_000, 37_500] {
                 for _ in 0..rounds {
-                    self.call(case, operation, Type::of::<f32>(), count / blocks);
+                    self.call(case, operation, Type::of::<f64>(), count / blocks);
                     case += 1;
                 }
             }
@@ -249,8 +249,7 @@ fn run_cases(process: &RankProcess) {
 /// Runs `task` in processes with these ranks, those at `disabled` with `NCCL_P2P_DISABLE=1`, and returns the log lines
 /// about shared memory.
 fn run(task: &str, processes: &[&[usize]], disabled: &[usize]) -> Vec<String> {
-    // More processes than processors would only wait for each other.
-    let _alone = alone();
+    let _busy = busy();
     let (id, ranks) = (unique_id(), processes.iter().map(|own| own.len()).sum());
     let start = |(index, own): (usize, &&[usize])| {
         processes::command(task, &id, ranks, own)

@@ -155,13 +155,13 @@ fn wait_for_rank_without_call_is_reported_once_and_given_up() {
 
 #[test]
 fn short_call_after_the_others_have_given_it_up_is_an_error() {
-    for (waits, comes) in [("sum_short", "late sum"), ("receive", "late send"), ("sum_short", "late group")] {
-        for printed in start(&[waits, comes], 2).into_iter().map(finish) {
-            assert!(
-                printed.contains("error: rank 0 waited longer than LIBNCCL_CPU_TIMEOUT for rank 1 "),
-                "{printed}"
-            );
-        }
+    let jobs = [("sum_short", "late sum"), ("receive", "late send"), ("sum_short", "late group")];
+    let jobs = jobs.map(|(waits, comes)| start(&[waits, comes], 2));
+    for printed in jobs.into_iter().flatten().map(finish) {
+        assert!(
+            printed.contains("error: rank 0 waited longer than LIBNCCL_CPU_TIMEOUT for rank 1 "),
+            "{printed}"
+        );
     }
 }
 

@@ -123,8 +123,8 @@ fn rank_0_that_gets_no_id_is_the_error_of_the_others() {
 
 #[test]
 fn rank_that_comes_after_the_failure_is_told_too() {
-    let port = free_port();
-    for failing in [0, 1] {
+    let tell = |failing| {
+        let port = free_port();
         let errors = errors(|rank| {
             let launch = launch(by_hand(rank, 4, port));
             thread::sleep(Duration::from_millis(400 * rank as u64));
@@ -137,39 +137,47 @@ fn rank_that_comes_after_the_failure_is_told_too() {
         for (_, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != failing) {
             assert_eq!(*error, format!("rank {failing} failed: no library"));
         }
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| tell(0));
+        tell(1);
+    });
 }
 
 /// Without an id, anybody could have reported it in the place of a rank that still comes.
 #[test]
 fn failure_in_a_job_that_lacks_a_rank_ends_it_at_once_if_the_job_has_an_id() {
-    for job in ["a job", ""] {
-        let port = free_port();
-        // The timeout of the rank that fails: it leaves before the deadline of rank 0, or after it.
-        for seconds in [1, 50] {
-            let started = Instant::now();
-            let launch = |rank, seconds| {
-                let mut variables = by_hand(rank, 4, port);
-                variables.push(("LIBNCCL_JOB", job.into()));
-                launch(variables).timeout(Duration::from_secs(seconds))
-            };
-            thread::scope(|scope| {
-                scope.spawn(|| launch(2, seconds).fail("no library"));
-                let root = scope.spawn(|| id(&launch(0, 5)).unwrap_err().to_string());
-                let rank = id(&launch(1, 50)).unwrap_err().to_string();
-                let elapsed = started.elapsed();
-                let root = root.join().unwrap();
-                if job.is_empty() {
-                    assert!(root.starts_with("rank 3 of 4 did not join within "), "{root}");
-                    assert!(root.contains("rank 2 failed: no library"), "{root}");
-                    assert!(rank.starts_with("rank 3 of 4 did not join within "), "{rank}");
-                } else {
-                    assert_eq!([root, rank], ["rank 2 failed: no library"; 2]);
-                    assert!(elapsed < Duration::from_secs(4), "{elapsed:?}");
-                }
-            });
+    // The timeout of the rank that fails: it leaves before the deadline of rank 0, or after it.
+    let settings = [("a job", 1), ("a job", 50), ("", 1), ("", 50)];
+    thread::scope(|scope| {
+        for (job, seconds) in settings {
+            scope.spawn(move || fail_in_a_job_that_lacks_a_rank(job, seconds));
         }
-    }
+    });
+}
+
+fn fail_in_a_job_that_lacks_a_rank(job: &str, seconds: u64) {
+    let (port, started) = (free_port(), Instant::now());
+    let launch = |rank, seconds| {
+        let mut variables = by_hand(rank, 4, port);
+        variables.push(("LIBNCCL_JOB", job.into()));
+        launch(variables).timeout(Duration::from_secs(seconds))
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| launch(2, seconds).fail("no library"));
+        let root = scope.spawn(|| id(&launch(0, 5)).unwrap_err().to_string());
+        let rank = id(&launch(1, 50)).unwrap_err().to_string();
+        let elapsed = started.elapsed();
+        let root = root.join().unwrap();
+        if job.is_empty() {
+            assert!(root.starts_with("rank 3 of 4 did not join within "), "{root}");
+            assert!(root.contains("rank 2 failed: no library"), "{root}");
+            assert!(rank.starts_with("rank 3 of 4 did not join within "), "{rank}");
+        } else {
+            assert_eq!([root, rank], ["rank 2 failed: no library"; 2]);
+            assert!(elapsed < Duration::from_secs(4), "{elapsed:?}");
+        }
+    });
 }
 
 #[test]

@@ -34,10 +34,9 @@ const PARAMETER: usize = 0x77;
 pub const USER_POINTER: usize = 0x1000;
 
 const NOT_UTF8: &CStr = c"\xff\xfe broken \xc3";
-const MEGABYTE: usize = 1 << 20;
-static LONG: [u8; MEGABYTE + 1] = {
-    let mut text = [b'x'; MEGABYTE + 1];
-    text[MEGABYTE] = 0;
+static LONG: [u8; ErrorText::LONG + 1] = {
+    let mut text = [b'x'; ErrorText::LONG + 1];
+    text[ErrorText::LONG] = 0;
     text
 };
 
@@ -789,7 +788,7 @@ impl State {
             ErrorText::Null => ptr::null(),
             ErrorText::Empty => c"".as_ptr(),
             ErrorText::NotUtf8 => NOT_UTF8.as_ptr(),
-            ErrorText::Megabyte => LONG.as_ptr().cast(),
+            ErrorText::Long => LONG.as_ptr().cast(),
             ErrorText::Changing => {
                 let digit = &mut self.changing_text[6];
                 *digit = if *digit == b'9' { b'0' } else { *digit + 1 };

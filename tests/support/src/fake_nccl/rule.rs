@@ -34,10 +34,15 @@ pub enum ErrorText {
     Empty,
     /// Bytes that are not UTF-8.
     NotUtf8,
-    /// A megabyte of text.
-    Megabyte,
+    /// A text of 64 KiB.
+    Long,
     /// A different text at each call, at the same address.
     Changing,
+}
+
+impl ErrorText {
+    /// The bytes of a long text.
+    pub const LONG: usize = 64 << 10;
 }
 
 /// The states that `ncclCommGetAsyncError` reports.

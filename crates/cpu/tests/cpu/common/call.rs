@@ -354,13 +354,19 @@ fn tiles<T: Number>(ranks: usize) -> Arc<[Vec<u8>]> {
 /// Returns as many bytes, from element `start` on, of a repeated tile.
 fn tiled<T: Number>(tile: &[u8], start: usize, bytes: usize) -> Vec<u8> {
     let skipped = start % TILE * T::SIZE;
-    tile[skipped..].iter().chain(tile.iter().cycle()).take(bytes).copied().collect()
+    let mut tiled = tile[skipped..].to_vec();
+    while tiled.len() < bytes {
+        tiled.extend_from_slice(tile);
+    }
+    tiled.truncate(bytes);
+    tiled
 }
 
 /// Returns the first difference between the bytes that a rank has received and the expected ones.
 fn wrong<T: Number>(plan: Plan, rank: usize, tiles: &[Vec<u8>], received: &[u8]) -> Option<String> {
     let (Plan { operation, count, ranks, .. }, root, shift) = (plan, plan.root(), plan.shift());
     let from = |from: usize, start| tiled::<T>(&tiles[from], shift + start, count * T::SIZE);
+    let each = |from: &dyn Fn(usize) -> Vec<u8>| (0..ranks).map(from).collect::<Vec<_>>().concat();
     let expected = match operation {
         Operation::Reduction(function, op) => {
             let first = if function == Function::ReduceScatter { rank * count } else { 0 };
@@ -378,11 +384,14 @@ fn wrong<T: Number>(plan: Plan, rank: usize, tiles: &[Vec<u8>], received: &[u8])
             });
         }
         Operation::Broadcast => from(root, 0),
-        Operation::AllGather | Operation::Gather => (0..ranks).flat_map(|peer| from(peer, 0)).collect(),
+        Operation::AllGather | Operation::Gather => each(&|peer| from(peer, 0)),
         Operation::Scatter => from(root, rank * count),
-        Operation::AlltoAll => (0..ranks).flat_map(|peer| from(peer, rank * count)).collect(),
+        Operation::AlltoAll => each(&|peer| from(peer, rank * count)),
         Operation::Exchange => from((rank + ranks - root) % ranks, 0),
     };
+    if received == expected {
+        return None;
+    }
     let first = received.iter().zip(&expected).position(|(got, expected)| got != expected)?;
     Some(format!("byte {first} is {:#x}, not {:#x}", received[first], expected[first]))
 }

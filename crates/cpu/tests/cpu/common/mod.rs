@@ -82,6 +82,12 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Serialises tests of more ranks than there are processors, which would wait for each other side by side.
+pub(crate) fn busy() -> MutexGuard<'static, ()> {
+    static BUSY: Mutex<()> = Mutex::new(());
+    BUSY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 pub(crate) fn last_error() -> String {
     let text = nccl!(ncclGetLastError(ptr::null_mut()));
     // SAFETY: a NUL-terminated string, as the header promises.
