@@ -151,7 +151,7 @@ fn init_with_corrupted_id_returns_error() {
 }
 
 #[test]
-#[ignore = "takes minutes: .ci/long"]
+#[ignore = "takes a minute: .ci/long"]
 fn init_with_a_million_corrupted_ids_returns_errors() {
     initialise_with_corrupted_ids(1_000_000);
 }
@@ -299,9 +299,9 @@ fn unauthenticated_connections_do_not_disturb_init() {
 }
 
 #[test]
-#[ignore = "takes minutes: .ci/long"]
-fn unauthenticated_connections_do_not_disturb_init_for_minutes() {
-    rendezvous_among_intruders(Duration::from_secs(120));
+#[ignore = "takes a minute: .ci/long"]
+fn unauthenticated_connections_do_not_disturb_init_for_a_minute() {
+    rendezvous_among_intruders(Duration::from_secs(60));
 }
 
 /// Opens a file to send in place of the shared memory.
@@ -400,7 +400,7 @@ fn init_with_fake_root_returns_error() {
 }
 
 #[test]
-#[ignore = "takes minutes: .ci/long"]
-fn init_with_fake_root_returns_error_for_minutes() {
-    join_fake_roots(Duration::from_secs(120));
+#[ignore = "takes a minute: .ci/long"]
+fn init_with_fake_root_returns_error_for_a_minute() {
+    join_fake_roots(Duration::from_secs(60));
 }
