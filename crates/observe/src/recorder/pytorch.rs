@@ -76,16 +76,9 @@ fn names(record: &Record, rank: usize) -> Vec<(String, [u64; 2])> {
     vec![(name.into(), counts)]
 }
 
-fn entry(
-    id: usize,
-    number: usize,
-    group: &Group,
-    record: &Record,
-    name: String,
-    [sent, received]: [u64; 2],
-) -> Document {
-    let sizes = |count: u64| Document::List(vec![Document::List(vec![count.into()])]);
-    let data_type = match record.data_type {
+/// Returns PyTorch's name of an element type, and that of bytes for what has none.
+fn type_name(data_type: Option<DataType>) -> &'static str {
+    match data_type {
         Some(DataType::Int8) => "Char",
         Some(DataType::Int32) => "Int",
         Some(DataType::Uint32) => "UInt32",
@@ -99,8 +92,19 @@ fn entry(
         Some(DataType::Float8e5m2) => "Float8_e5m2",
         Some(DataType::Uint8) | None => "Byte",
         Some(_) => "Undefined",
-    };
-    let data_types = || Document::List(vec![data_type.into()]);
+    }
+}
+
+fn entry(
+    id: usize,
+    number: usize,
+    group: &Group,
+    record: &Record,
+    name: String,
+    [sent, received]: [u64; 2],
+) -> Document {
+    let sizes = |count: u64| Document::List(vec![Document::List(vec![count.into()])]);
+    let data_types = || Document::List(vec![type_name(record.data_type).into()]);
     // A call that has not returned was only scheduled. Work on a stream that was not asked may have begun.
     let state = match record.state {
         RecordState::Called => "scheduled",
@@ -136,4 +140,16 @@ fn entry(
         ("is_p2p", Document::Bool(is_message)),
         ("frames", Document::List(frame.into_iter().collect())),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_type_has_a_name() {
+        for &data_type in DataType::ALL {
+            assert_ne!(type_name(Some(data_type)), "Undefined", "{data_type}");
+        }
+    }
 }
