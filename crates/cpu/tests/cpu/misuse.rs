@@ -149,6 +149,16 @@ fn buffers_that_are_adjacent_unused_or_in_place_are_no_overlap() {
     single.destroy();
 }
 
+/// Repeats a call that is refused while another thread is in the communicator, and returns another result.
+fn until_alone(mut call: impl FnMut() -> ncclResult_t) -> ncclResult_t {
+    loop {
+        match call() {
+            USAGE => thread::yield_now(),
+            code => return code,
+        }
+    }
+}
+
 #[test]
 fn second_thread_in_a_communicator_is_told_what_the_first_is_in() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
@@ -156,7 +166,7 @@ fn second_thread_in_a_communicator_is_told_what_the_first_is_in() {
     let mut place = [1; 3];
     thread::scope(|scope| {
         let (comm, mine) = (comms[0], &mut place);
-        let first = scope.spawn(move || all_reduce(mine, { comm }.0));
+        let first = scope.spawn(move || until_alone(|| all_reduce(mine, { comm }.0)));
         // A call that waits for nobody, until the other thread is inside.
         let inside = "another thread is in ncclAllReduce(count 3, ncclInt32, ncclSum) on this communicator";
         loop {
@@ -204,9 +214,11 @@ fn second_thread_in_a_running_group_is_invalid_usage() {
         let comm = comms[0];
         let first = scope.spawn(move || {
             let mut places = [[1], [10]];
-            assert_eq!(nccl!(ncclGroupStart()), OK);
-            places.iter_mut().for_each(|place| assert_eq!(all_reduce(place, { comm }.0), OK));
-            let code = nccl!(ncclGroupEnd());
+            let code = until_alone(|| {
+                assert_eq!(nccl!(ncclGroupStart()), OK);
+                places.iter_mut().for_each(|place| assert_eq!(all_reduce(place, { comm }.0), OK));
+                nccl!(ncclGroupEnd())
+            });
             (code, places)
         });
         while nccl!(ncclCommWindowDeregister(comm.0, ptr::null_mut())) == OK {
@@ -238,13 +250,8 @@ fn sums_of_two_threads_in_each_communicator_are_errors_or_right() {
         for _ in 0..ROUNDS {
             recv.fill(-1);
             let (from, to) = (send.as_ptr().cast(), Address(recv.as_mut_ptr()).0.cast());
-            loop {
-                match nccl!(ncclAllReduce(from, to, COUNT, I32, SUM, comm.0, STREAM)) {
-                    OK => break,
-                    USAGE => thread::yield_now(),
-                    code => panic!("{code:?} {}", last_error()),
-                }
-            }
+            let code = until_alone(|| nccl!(ncclAllReduce(from, to, COUNT, I32, SUM, comm.0, STREAM)));
+            assert_eq!(code, OK, "{}", last_error());
             wrong += usize::from(recv.iter().zip(&send).any(|(sum, mine)| *sum != 2 * mine));
         }
         wrong

@@ -1,5 +1,6 @@
 //! Aborts the program if a test hangs: a thread that waits for another rank cannot be ended otherwise.
 
+use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -17,7 +18,8 @@ impl Watchdog {
         let test = thread::current().name().unwrap_or("a test").to_owned();
         thread::spawn(move || {
             if receiver.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{test} hangs");
+                // Not captured with the test's output, which is lost.
+                let _ = writeln!(std::io::stderr(), "{test} hangs");
                 std::process::abort();
             }
         });
