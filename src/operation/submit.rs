@@ -64,7 +64,7 @@ impl<G> Operations<'_, G> {
             stream,
             site: Location::caller(),
         };
-        let result = call.submit(start)?;
+        let result = if call.is_any { call.submit_any(start) } else { call.submit(start) }?;
         start.keep_guards((first, second));
         result
     }
@@ -117,6 +117,13 @@ impl<'c> Call<'c> {
         let begun = self.begin(operation, start, &checked)?;
         let result = self.enqueue(operation, start, &checked);
         Ok(self.finish(operation, begun, result))
+    }
+
+    /// Starts an operation whose element type is known at run time only: compiled once, with this crate, and not with each
+    /// program that uses it.
+    #[inline(never)]
+    fn submit_any(self, start: Start<'_>) -> Result<Result<()>> {
+        self.submit(start)
     }
 
     /// Enters NCCL, or joins the group, and tells the observers.
