@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::arguments::{MeasureArguments, OneOrAll};
 use super::parameters::{Parameters, Step};
-use crate::run::program_that_ends_with_this;
+use crate::run::{THIS_PROGRAM, program_that_ends_with_this};
 
 /// The number of turns of each program.
 const ROUNDS: usize = 5;
@@ -26,14 +26,13 @@ struct Row {
 
 /// Runs both programs in turns, and prints the ratios of their bus bandwidths.
 pub(crate) fn run(program: &Path, arguments: &MeasureArguments, parameters: &Parameters) -> Result<()> {
-    let this = env::current_exe()?;
-    let mut own = program_that_ends_with_this(&this);
+    let mut own = program_that_ends_with_this(THIS_PROGRAM);
     own.args(own_arguments(env::args_os().skip(1))).arg("--csv");
     let mut other = program_that_ends_with_this(program);
     other.args(other_arguments(arguments, parameters));
     let mut rounds = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
-        let ours = rows(&output(&this, &mut own)?, own_row)?;
+        let ours = rows(&output(Path::new("nccl"), &mut own)?, own_row)?;
         let theirs = rows(&output(program, &mut other)?, other_row)?;
         check_same(&ours, &theirs)
             .with_context(|| format!("{} measures something else", program.display()))?;

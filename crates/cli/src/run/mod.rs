@@ -37,7 +37,7 @@ use signal_hook::iterator::Signals;
 
 use self::output::Stream;
 use self::process::{ROLE, asks_for_the_end, exit_code, ignores, this_program};
-pub(crate) use self::process::{check_rights, end_with_parent};
+pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent};
 use arguments::RunArguments;
 
 /// The signals that reach the ranks.
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
 ///
 /// Must be started on the main thread: the kernel ends it when the *thread* that started it ends.
 pub(crate) fn program_that_ends_with_this(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(THIS_PROGRAM);
     command.args(["run", "-n", "1", "--"]).arg(program).env(ROLE, process::rank());
     command
 }

@@ -27,11 +27,13 @@ pub(super) fn rank() -> String {
     format!("rank {}", process::id())
 }
 
+/// The file of this program, whatever has become of its name: a build may have replaced it.
+pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// Returns the command that starts this program in a role.
 pub(super) fn this_program(role: &str) -> Result<Command> {
     let mut arguments = env::args_os();
-    // The file itself, whatever has become of its name.
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(THIS_PROGRAM);
     command.arg0(arguments.next().context("no name in the arguments")?).args(arguments);
     command.env(ROLE, role);
     Ok(command)

@@ -1,14 +1,16 @@
 //! The processes that `nccl bench` starts, which end with the one that started them.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
-use crate::common::{LIMIT, MARK, bench, marked, nccl, run, send, wait_until};
+use crate::common::{LIMIT, MARK, NCCL, bench, marked, nccl, run, send, wait_until};
 
 const RANKS: usize = 3;
 
@@ -94,4 +96,25 @@ fn rank_whose_parent_has_ended_before_is_an_error() {
         .env("LIBNCCL_BENCH_PARENT", "4194305");
     let (_, stderr) = run(&mut command, 1);
     assert_eq!(stderr, "error: process 4194305, which started this one, has ended\n");
+}
+
+/// As during a build that replaces it.
+#[test]
+fn program_whose_file_is_gone_starts_itself_again() {
+    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let path = folder.path().join("nccl");
+    let small = "all_reduce --ranks 2 -b 8 -e 8 -n 1";
+    for arguments in [
+        format!("{small} --processes --cpu"),
+        format!("compare --backend cpu --backend cpu --rounds 1 -- {small} --processes"),
+    ] {
+        // Not a copy, which no program can be while another thread's child has it open for writing.
+        fs::hard_link(NCCL, &path).expect("a second name");
+        let file = fs::File::open(&path).expect("the program");
+        fs::remove_file(&path).expect("the name is there");
+        let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        command.arg("bench").args(arguments.split_whitespace());
+        let (stdout, _) = run(&mut command, 0);
+        assert!(stdout.contains(" 8 "), "{arguments}: {stdout}");
+    }
 }

@@ -1,6 +1,5 @@
 //! Measurements with two backends in turn, each by a process of this program.
 
-use std::env;
 use std::ffi::OsString;
 use std::process::Stdio;
 
@@ -9,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::side::Side;
 use crate::bench::output::report::Report;
 use crate::bench::start::backend::Backend;
-use crate::run::program_that_ends_with_this;
+use crate::run::{THIS_PROGRAM, program_that_ends_with_this};
 
 /// Measures in turn, so that what else the machine does falls on both. Each round begins with the other backend than the
 /// round before.
@@ -32,7 +31,7 @@ fn side(backend: Backend, reports: Vec<Report>) -> Result<Side> {
 }
 
 fn once(backend: Backend, arguments: &[OsString]) -> Result<Report> {
-    let mut command = program_that_ends_with_this(env::current_exe()?);
+    let mut command = program_that_ends_with_this(THIS_PROGRAM);
     command.arg("bench").args(arguments).args(["--backend", backend.name(), "--json"]);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.context("cannot start this program again")?;

@@ -14,7 +14,7 @@ use libnccl::UniqueId;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{ID, PARENT, RANK, interrupt};
-use crate::run::check_rights;
+use crate::run::{THIS_PROGRAM, check_rights};
 use crate::{exit_status, output};
 
 /// Runs the ranks as processes of this program, with the same arguments.
@@ -31,7 +31,7 @@ pub(crate) fn run(id: &UniqueId, ranks: usize) -> Result<ExitCode> {
     let (lines, input) = std::io::pipe().context("cannot create a pipe for the ranks' errors")?;
     let mut processes = Processes(Vec::new());
     for rank in 0..ranks {
-        let mut command = Command::new(env::current_exe()?);
+        let mut command = Command::new(THIS_PROGRAM);
         command.args(env::args_os().skip(1));
         command.env(RANK, rank.to_string()).env(ID, id.to_string()).env(PARENT, process::id().to_string());
         command.stdout(output::stdout_of_child()?).stderr(input.try_clone()?);
