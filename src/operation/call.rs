@@ -15,8 +15,6 @@ pub(super) struct Call<'a> {
     pub(super) send: RawSlice,
     /// The only buffer of an operation in place.
     pub(super) recv: RawSlice,
-    /// Set if the type of the elements is known at run time only.
-    pub(super) is_any: bool,
     pub(super) arguments: Arguments<'a>,
     pub(super) config: Option<&'a CollectiveConfig>,
     pub(super) stream: StreamRef<'a>,

@@ -58,13 +58,12 @@ impl<G> Operations<'_, G> {
             communicator,
             send: send.raw(),
             recv: recv.raw(),
-            is_any: !(S::HAS_TYPE && R::HAS_TYPE),
             arguments,
             config: self.config,
             stream,
             site: Location::caller(),
         };
-        let result = if call.is_any { call.submit_any(start) } else { call.submit(start) }?;
+        let result = if S::HAS_TYPE && R::HAS_TYPE { call.submit(start) } else { call.submit_any(start) }?;
         start.keep_guards((first, second));
         result
     }
@@ -84,7 +83,6 @@ impl<G> Operations<'_, G> {
             communicator: self.grouping.communicator(),
             send: RawSlice::NONE,
             recv: RawSlice::NONE,
-            is_any: false,
             arguments: Arguments::NONE,
             config: None,
             stream: StreamRef::DEFAULT,
@@ -123,7 +121,10 @@ impl<'c> Call<'c> {
     /// program that uses it.
     #[inline(never)]
     fn submit_any(self, start: Start<'_>) -> Result<Result<()>> {
-        self.submit(start)
+        match self.check_types() {
+            Ok(()) => self.submit(start),
+            Err(error) => Err(start.refuse(error)),
+        }
     }
 
     /// Enters NCCL, or joins the group, and tells the observers.
@@ -211,9 +212,6 @@ impl<'c> Call<'c> {
         let devices = [stream.device(), send.device(), recv.device()];
         check_devices(communicator, name, devices, ["the stream", sent, received])?;
         check_stream(communicator, name, *stream)?;
-        if self.is_any {
-            self.check_types()?;
-        }
         if let Some(config) = self.config {
             check_config(operation, config)?;
         }
@@ -234,9 +232,8 @@ impl<'c> Call<'c> {
     }
 
     /// Checks buffers whose element type is known at run time only.
-    #[inline(never)]
-    fn check_types(self) -> Result<()> {
-        let Self { operation, send, recv, arguments, .. } = &self;
+    fn check_types(&self) -> Result<()> {
+        let Self { operation, send, recv, arguments, .. } = self;
         let name = operation.name;
         let buffers: &[&RawSlice] = match (operation.sends, operation.receives) {
             (_, Extent::None) => &[send],
