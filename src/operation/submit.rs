@@ -121,10 +121,8 @@ impl<'c> Call<'c> {
     /// program that uses it.
     #[inline(never)]
     fn submit_any(self, start: Start<'_>) -> Result<Result<()>> {
-        match self.check_types() {
-            Ok(()) => self.submit(start),
-            Err(error) => Err(start.refuse(error)),
-        }
+        self.check_types().map_err(|error| start.refuse(error))?;
+        self.submit(start)
     }
 
     /// Enters NCCL, or joins the group, and tells the observers.

@@ -21,7 +21,8 @@ Examples:
 
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
-#[command(name = "nccl", version, long_version = version::long(), propagate_version = true)]
+// A name that does not depend on how it was started, which may be /proc/self/exe.
+#[command(name = "nccl", bin_name = "nccl", version, long_version = version::long(), propagate_version = true)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
 pub(crate) struct Arguments {
     #[command(subcommand)]

@@ -36,8 +36,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use self::output::Stream;
-use self::process::{ROLE, asks_for_the_end, exit_code, ignores, this_program};
-pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent};
+use self::process::{ROLE, asks_for_the_end, exit_code, ignores};
+pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent, this_program};
 use arguments::RunArguments;
 
 /// The signals that reach the ranks.
@@ -84,7 +84,8 @@ fn front() -> Result<ExitCode> {
     set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;
     let mut signals = signals()?;
     let colors = Stream::ALL.map(|stream| if stream.has_color() { stream.name() } else { "" });
-    let mut command = this_program(&format!("supervisor {}", colors.join(" ")))?;
+    let mut command = this_program()?;
+    command.env(ROLE, format!("supervisor {}", colors.join(" ")));
     // A group of its own: a terminal sends its signals to this process alone.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut supervisor = command.spawn().context("cannot start the supervisor")?;

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::arguments::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
-use super::process::{self, this_program, wait_without_reaping};
+use super::process::{self, ROLE, this_program, wait_without_reaping};
 use super::report::Report;
 use crate::preload;
 
@@ -80,7 +80,8 @@ impl<'a> Ranks<'a> {
         let log = self.arguments.log_dir.as_ref().map(|folder| folder.join(format!("attempt_{attempt}")));
         let output = |stream| Output::new(stream, rank, self.arguments.ranks, log.as_deref(), self.colors);
         let (stdout, stderr) = (output(Stream::Stdout)?, output(Stream::Stderr)?);
-        let mut command = this_program(&process::rank())?;
+        let mut command = this_program()?;
+        command.env(ROLE, process::rank());
         set_variables(&mut command, &self.job, rank, self.arguments, attempt, self.port)?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;

@@ -151,6 +151,13 @@ fn ratio_is_the_quotient_of_the_figures_beside_it() {
 }
 
 #[test]
+fn usage_of_a_measurement_is_that_of_nccl() {
+    let folder = TempDir::new().expect("a folder");
+    let (_, stderr) = compare(folder.path(), "--backend cpu --backend cpu -- all_reduce --bogus", 1);
+    assert!(stderr.contains("Usage: nccl bench "), "{stderr}");
+}
+
+#[test]
 fn ratio_of_rounds_is_the_quotient_of_the_figures_beside_it() {
     let folder = TempDir::new().expect("a folder");
     // An even and an odd number, of which the medians differ.

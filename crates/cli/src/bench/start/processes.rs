@@ -1,9 +1,8 @@
 //! The ranks as processes. The first error of a rank ends all ranks, and so does the end of the process that started them,
 //! however it ends.
 
-use std::env;
 use std::io::{self, BufRead, BufReader, ErrorKind, PipeReader};
-use std::process::{self, Child, Command, ExitCode};
+use std::process::{self, Child, ExitCode};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -14,7 +13,7 @@ use libnccl::UniqueId;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{ID, PARENT, RANK, interrupt};
-use crate::run::{THIS_PROGRAM, check_rights};
+use crate::run::{check_rights, this_program};
 use crate::{exit_status, output};
 
 /// Runs the ranks as processes of this program, with the same arguments.
@@ -31,8 +30,7 @@ pub(crate) fn run(id: &UniqueId, ranks: usize) -> Result<ExitCode> {
     let (lines, input) = std::io::pipe().context("cannot create a pipe for the ranks' errors")?;
     let mut processes = Processes(Vec::new());
     for rank in 0..ranks {
-        let mut command = Command::new(THIS_PROGRAM);
-        command.args(env::args_os().skip(1));
+        let mut command = this_program()?;
         command.env(RANK, rank.to_string()).env(ID, id.to_string()).env(PARENT, process::id().to_string());
         command.stdout(output::stdout_of_child()?).stderr(input.try_clone()?);
         processes.0.push(command.spawn().context("cannot start a process for a rank")?);
