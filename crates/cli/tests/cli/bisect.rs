@@ -42,7 +42,7 @@ fn wrong_rank_is_named_among_processes_and_under_a_launcher() {
 fn hanging_rank_is_named() {
     let hour = 3_600_000_000_u64;
     let check = |launch: &str| {
-        let mut command = bench(&format!("bisect --ranks 4 -s 4K -n 3 --deadline 1 --json {launch}"));
+        let mut command = bench(&format!("bisect --ranks 4 -s 4K -n 3 --deadline 2 --json {launch}"));
         let (stdout, stderr) = run(command.env("LIBNCCL_CPU_PLANT", format!("slow:1:{hour}")), 1);
         assert_eq!(json(&stdout)["hanging"], json!([1]), "{stdout}");
         assert_has(&stderr, &["error: rank 1 hangs: it has finished with none of the ranks {0, 2} alone"]);
