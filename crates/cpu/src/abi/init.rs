@@ -1,7 +1,6 @@
 //! Unique ids, and communicators made by them.
 #![allow(unsafe_code, non_snake_case)]
 
-use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::ptr;
 use std::slice;
@@ -124,15 +123,14 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
             .collect();
         let driver = driver();
         let number = driver.map(Driver::devices).transpose()?;
-        let mut known = BTreeSet::new();
-        for device in &devices {
+        for (rank, device) in devices.iter().enumerate() {
             if let Some(number) = number.filter(|number| !(0..*number).contains(device)) {
                 return Err(Error::argument(format!("invalid device {device}: it has to be in 0..{number}")));
             }
             if *device < 0 {
                 return Err(Error::argument(format!("invalid device {device}")));
             }
-            if !known.insert(*device) && !devices::may_repeat() {
+            if devices[..rank].contains(device) && !devices::may_repeat() {
                 return Err(Error::usage(format!(
                     "device {device} is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows"
                 )));

@@ -4,7 +4,6 @@
 //! tells what a forked child inherited from what it made.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::ptr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
@@ -19,6 +18,7 @@ use crate::comm::registry::Kind;
 use crate::comm::{fork, group};
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
+use crate::vec_map::VecMap;
 
 /// Bits of a number below those of the process's [`generation`](fork::generation).
 const SERIAL: u32 = usize::BITS / 2;
@@ -27,7 +27,7 @@ const SERIAL: u32 = usize::BITS / 2;
 struct Table {
     /// The number of handles, also of the processes from which this one was forked.
     last: usize,
-    communicators: HashMap<usize, Arc<Communicator>>,
+    communicators: VecMap<usize, Arc<Communicator>>,
 }
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
@@ -96,7 +96,7 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
 /// Reports the communicators that this process has not destroyed; none while another thread holds the table.
 pub(super) fn report_end() {
     let Ok(table) = TABLE.try_read() else { return };
-    let own = table.communicators.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
+    let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
     own.for_each(|(_, communicator)| communicator.report_end());
 }
 

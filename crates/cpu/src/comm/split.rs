@@ -47,14 +47,9 @@ pub(crate) fn split(
     }
     let number =
         |bytes: &[u8], at: usize| bytes[at..].first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
-    let mut members: Vec<(Option<c_int>, usize)> = proposals
-        .iter()
-        .enumerate()
-        .filter(|(_, proposal)| number(proposal, 0) == Some(color))
-        .map(|(rank, proposal)| (number(proposal, 4), rank))
-        .collect();
-    members.sort_unstable();
-    let members: Vec<usize> = members.into_iter().map(|(_, rank)| rank).collect();
+    let of_color = |rank: &usize| number(&proposals[*rank], 0) == Some(color);
+    let mut members: Vec<usize> = (0..proposals.len()).filter(of_color).collect();
+    members.sort_by_key(|rank| number(&proposals[*rank], 4));
     let new_rank = members
         .iter()
         .position(|member| member == rank)

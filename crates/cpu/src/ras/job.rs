@@ -1,11 +1,10 @@
 //! The ranks of this process's communicators, and what they did, at one moment.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use crate::bootstrap::unique_id::fnv1a;
 use crate::coll::function::Function;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
+use crate::vec_map::VecMap;
 
 /// The collectives that NCCL counts, in its order: the others are made of sends and receives.
 pub(super) const COUNTED: [(&str, Function); 5] = [
@@ -43,6 +42,9 @@ pub(super) struct Rank {
     /// The number of launched collectives, in the order of [`COUNTED`].
     pub(super) launched: [u64; COUNTED.len()],
 }
+
+/// The processes, with the devices of their ranks and their conditions.
+pub(super) type Processes = VecMap<Process, (VecMap<i64, ()>, Condition)>;
 
 /// The answer of a rank, had it been asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +88,7 @@ impl Condition {
 impl Job {
     /// Collects what this process knows.
     pub(super) fn collect() -> Self {
-        let mut conditions = BTreeMap::new();
+        let mut conditions = VecMap::new();
         let states = SharedState::registered();
         // If all ranks have left, nobody has it any more but a call that is about to return.
         let living = states.iter().filter(|state| (0..state.ranks()).any(|rank| !state.has_departed(rank)));
@@ -96,9 +98,9 @@ impl Job {
         Self { communicators }
     }
 
-    /// Returns the processes with the devices of their ranks and their conditions, but those whose ranks have all left.
-    pub(super) fn processes(&self) -> BTreeMap<(u64, u64), (BTreeSet<i64>, Condition)> {
-        let mut processes = BTreeMap::new();
+    /// Returns the processes but those whose ranks have all left.
+    pub(super) fn processes(&self) -> Processes {
+        let mut processes = Processes::new();
         for rank in self.communicators.iter().flat_map(|communicator| &communicator.ranks) {
             let condition = match rank.presence {
                 Presence::Member { .. } => Condition::Runs,
@@ -106,16 +108,15 @@ impl Job {
                 Presence::Dead => Condition::Ended,
                 Presence::Left => continue,
             };
-            let key = (rank.process.pid, rank.process.identity);
-            let entry = processes.entry(key).or_insert_with(|| (BTreeSet::new(), condition));
-            entry.0.insert(rank.device);
+            let (devices, _) = processes.get_or_insert_with(rank.process, || (VecMap::new(), condition));
+            devices.insert(rank.device, ());
         }
         processes
     }
 }
 
 impl Communicator {
-    fn new(state: &SharedState, conditions: &mut BTreeMap<(u64, u64), Condition>) -> Self {
+    fn new(state: &SharedState, conditions: &mut VecMap<Process, Condition>) -> Self {
         // A number that tells nothing of the secret.
         let hash = fnv1a(&[b"RAS", &state.nonce()]);
         let first = state.process(0);
@@ -138,10 +139,9 @@ impl Communicator {
 }
 
 impl Rank {
-    fn new(state: &SharedState, rank: usize, conditions: &mut BTreeMap<(u64, u64), Condition>) -> Self {
+    fn new(state: &SharedState, rank: usize, conditions: &mut VecMap<Process, Condition>) -> Self {
         let process = state.process(rank);
-        let condition =
-            *conditions.entry((process.pid, process.identity)).or_insert_with(|| Condition::new(process));
+        let condition = *conditions.get_or_insert_with(process, || Condition::new(process));
         let has_executed_another = || condition == Condition::Runs && state.has_executed_another(rank);
         let ended_by = state.ended_by();
         let presence = if state.has_departed(rank) {

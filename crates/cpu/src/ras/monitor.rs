@@ -1,15 +1,14 @@
 //! The events that a monitoring client gets: processes that join, stop, go on, or end.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::job::{Condition, HOST, Job};
+use super::job::{Condition, HOST, Job, Processes};
 use super::request::{EventGroups, Format};
 
-/// The conditions of the processes as they were known last.
+/// The processes as they were known last.
 #[derive(Debug)]
 pub(super) struct Monitor {
-    known: BTreeMap<(u64, u64), Condition>,
+    known: Processes,
 }
 
 #[derive(Debug)]
@@ -22,20 +21,18 @@ pub(super) struct Event {
 
 impl Monitor {
     pub(super) fn new() -> Self {
-        let known =
-            Job::collect().processes().into_iter().map(|(process, (_, condition))| (process, condition));
-        Self { known: known.collect() }
+        Self { known: Job::collect().processes() }
     }
 
     /// Returns what has happened since the last call. Processes that have left as they should are forgotten.
     pub(super) fn poll(&mut self) -> Vec<Event> {
         let current = Job::collect().processes();
         let mut events = Vec::new();
-        for (process, (devices, condition)) in &current {
-            let before = self.known.get(process);
-            let devices = devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        for (process, (devices, condition)) in current.iter() {
+            let before = self.known.get(process).map(|(_, condition)| condition);
+            let devices = devices.iter().map(|(device, ())| device.to_string()).collect::<Vec<_>>().join(",");
             let mut push = |name, is_lifecycle| {
-                events.push(Event { name, is_lifecycle, pid: process.0, devices: devices.clone() });
+                events.push(Event { name, is_lifecycle, pid: process.pid, devices: devices.clone() });
             };
             if before.is_none() {
                 push("PEER_NEW", true);
@@ -47,7 +44,7 @@ impl Monitor {
                 _ => {}
             }
         }
-        self.known = current.into_iter().map(|(process, (_, condition))| (process, condition)).collect();
+        self.known = current;
         events
     }
 }

@@ -1,11 +1,12 @@
 //! The report as text, in NCCL's words.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::job::{COUNTED, Communicator, Condition, HOST, Job, Presence, Rank};
+use crate::shm::process::Process;
+use crate::vec_map::VecMap;
 
 /// The states of a rank, the least first: a communicator has that of its highest rank.
 const STATES: [&str; 3] = ["NOCOMM", "RUNNING", "ABORT"];
@@ -50,21 +51,19 @@ pub(super) fn report(job: &Job, version: &str, is_verbose: bool, elapsed: Durati
 
 fn write_summary(out: &mut String, job: &Job) {
     let processes = job.processes();
-    let total: usize = processes.values().map(|(devices, _)| devices.len()).sum();
+    let devices = || processes.iter().map(|(_, (devices, _))| devices.len());
+    let total: usize = devices().sum();
     let count = processes.len();
-    let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-    processes.values().for_each(|(devices, _)| *sizes.entry(devices.len()).or_default() += 1);
+    let sizes = frequencies(devices().map(|devices| devices as u64).collect());
     let nodes = usize::from(count > 0);
     out.push_str("Job summary\n===========\n\n");
-    let _ = if let (1, Some((devices, _))) = (sizes.len(), sizes.first_key_value()) {
+    let _ = if let [(devices, _)] = sizes[..] {
         writeln!(
             out,
             "  Nodes  Processes         GPUs  Processes     GPUs\n(total)   per node  per process    (total)  (total)\n\
              {nodes:>7}  {count:>9}  {devices:>11}  {count:>9}  {total:>7}"
         )
     } else {
-        let mut sizes: Vec<_> = sizes.into_iter().collect();
-        sizes.sort_by_key(|(_, processes)| Reverse(*processes));
         let sizes: String = sizes
             .iter()
             .map(|(devices, processes)| format!("         {processes:>9}  {devices:>11}\n"))
@@ -80,15 +79,16 @@ fn write_summary(out: &mut String, job: &Job) {
 
 impl<'a> Row<'a> {
     fn new(communicator: &'a Communicator) -> Self {
-        let states: BTreeSet<usize> = communicator.ranks.iter().filter_map(state).collect();
+        let states = || communicator.ranks.iter().filter_map(state);
         let mut launched = communicator.members().map(|rank| rank.launched);
         let first = launched.next();
         Self {
             communicator,
-            state: states.last().copied().unwrap_or(0),
+            state: states().max().unwrap_or(0),
             is_incomplete: communicator.ranks.iter().any(is_unresponsive),
             has_errors: communicator.members().any(Rank::has_error),
-            is_mismatched: states.len() > 1 || launched.any(|launched| Some(launched) != first),
+            is_mismatched: states().min() != states().max()
+                || launched.any(|launched| Some(launched) != first),
         }
     }
 
@@ -124,11 +124,11 @@ fn is_unresponsive(rank: &Rank) -> bool {
 
 /// Returns the groups of like communicators, the largest first.
 fn groups(job: &Job) -> Vec<Vec<Row<'_>>> {
-    let mut groups: BTreeMap<_, Vec<Row<'_>>> = BTreeMap::new();
+    let mut groups = VecMap::new();
     for row in job.communicators.iter().map(Row::new) {
-        groups.entry(Reverse(row.key())).or_default().push(row);
+        groups.get_or_insert_with(Reverse(row.key()), Vec::new).push(row);
     }
-    groups.into_values().collect()
+    groups.0.into_iter().map(|(_, rows)| rows).collect()
 }
 
 /// Returns the communicators with the numbers of their groups, and their own in them.
@@ -150,8 +150,10 @@ fn write_table(out: &mut String, groups: &[Vec<Row<'_>>]) {
         let members = || rows.iter().map(|row| row.communicator.members().count());
         let (least, most) = (members().min().unwrap_or(0), members().max().unwrap_or(0));
         let per_node = if least == most { most.to_string() } else { format!("{least}-{most}") };
-        let all = rows.iter().flat_map(|row| row.communicator.members());
-        let different: BTreeSet<_> = all.map(|rank| (rank.process.pid, rank.device)).collect();
+        let mut different = VecMap::new();
+        for rank in rows.iter().flat_map(|row| row.communicator.members()) {
+            different.insert((rank.process.pid, rank.device), ());
+        }
         let _ = writeln!(
             out,
             "{number:>5}  {:>8}  {:>8}  {per_node:>8}  {:>8}  {:>8}  {:>8}  {:>6}",
@@ -186,9 +188,10 @@ fn write_processes(out: &mut String, job: &Job, is_verbose: bool) {
             _ => writeln!(out, "INCOMPLETE\n  Missing communicator data from {count} job processes"),
         };
         if is_outlier(count, is_verbose, all.len()) {
-            for ((pid, _), (devices, _)) in found {
+            for (Process { pid, .. }, (devices, _)) in found {
                 let plural = if devices.len() > 1 { "s" } else { "" };
-                let devices = devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+                let devices =
+                    devices.iter().map(|(device, ())| device.to_string()).collect::<Vec<_>>().join(",");
                 let _ = writeln!(out, "  Process {pid} on node {HOST} managing GPU{plural} {devices}");
             }
         }
@@ -215,23 +218,23 @@ fn write_errors(out: &mut String, name: &str, row: &Row<'_>, is_verbose: bool) {
         let failed: Vec<&Rank> = row.communicator.members().filter(|rank| rank.has_error()).collect();
         let plural = if failed.len() > 1 { "s" } else { "" };
         let _ = writeln!(out, "{name} ERROR\n  Asynchronous error{plural} on {} rank{plural}", failed.len());
-        let values = failed.into_iter().map(|rank| (rank, ()));
-        let many = |count: usize, (): ()| format!("{count} ranks reported Remote process error");
-        write_distribution(out, values, ranks.len(), is_verbose, many, |()| {
-            " reported Remote process error".into()
-        });
+        let failed: Vec<_> = failed.into_iter().map(|rank| (rank, 0)).collect();
+        let many = |count, _| format!("{count} ranks reported Remote process error");
+        let one = |_| " reported Remote process error".into();
+        write_distribution(out, &failed, ranks.len(), is_verbose, &many, &one);
         out.push('\n');
     }
 }
 
 fn write_mismatch(out: &mut String, communicator: &Communicator, is_verbose: bool) {
     let size = communicator.ranks.len();
-    let states: Vec<_> = communicator.ranks.iter().filter_map(|rank| Some((rank, state(rank)?))).collect();
+    let states = communicator.ranks.iter().filter_map(|rank| Some((rank, state(rank)? as u64)));
+    let states: Vec<_> = states.collect();
     if states.windows(2).any(|pair| pair[0].1 != pair[1].1) {
         out.push_str("  Communicator ranks have different status\n");
-        let many = |count: usize, state: usize| format!("{count} ranks have status {}", STATES[state]);
-        let one = |state: usize| format!(" has status {}", STATES[state]);
-        write_distribution(out, states.into_iter(), size, is_verbose, many, one);
+        let many = |count, state| format!("{count} ranks have status {}", STATES[state as usize]);
+        let one = |state| format!(" has status {}", STATES[state as usize]);
+        write_distribution(out, &states, size, is_verbose, &many, &one);
     }
     for (index, (function, _)) in COUNTED.iter().enumerate() {
         let counts: Vec<_> = communicator.members().map(|rank| (rank, rank.launched[index])).collect();
@@ -239,42 +242,50 @@ fn write_mismatch(out: &mut String, communicator: &Communicator, is_verbose: boo
             continue;
         }
         let _ = writeln!(out, "  Communicator ranks have different {function} operation counts");
-        let many = |count: usize, launched: u64| match launched {
+        let many = |count, launched| match launched {
             0 => format!("{count} ranks have not launched any operations"),
             _ => format!("{count} ranks have launched up to operation {launched}"),
         };
-        let one = |launched: u64| match launched {
+        let one = |launched| match launched {
             0 => " has not launched any operations".into(),
             _ => format!(" has launched up to operation {launched}"),
         };
-        write_distribution(out, counts.into_iter(), size, is_verbose, many, one);
+        write_distribution(out, &counts, size, is_verbose, &many, &one);
         out.push('\n');
     }
 }
 
 /// Writes how many ranks have each value, the most frequent first, and the ranks that have one of the rare ones: `many`
 /// and `one` describe what several ranks have, and a single one.
-fn write_distribution<'a, T: Ord + Copy>(
+fn write_distribution(
     out: &mut String,
-    values: impl Iterator<Item = (&'a Rank, T)>,
+    values: &[(&Rank, u64)],
     size: usize,
     is_verbose: bool,
-    many: impl Fn(usize, T) -> String,
-    one: impl Fn(T) -> String,
+    many: &dyn Fn(usize, u64) -> String,
+    one: &dyn Fn(u64) -> String,
 ) {
-    let mut ranks: BTreeMap<T, Vec<&Rank>> = BTreeMap::new();
-    values.for_each(|(rank, value)| ranks.entry(value).or_default().push(rank));
-    let mut ranks: Vec<_> = ranks.into_iter().collect();
-    ranks.sort_by_key(|(_, ranks)| Reverse(ranks.len()));
-    for (value, ranks) in ranks {
-        if ranks.len() > 1 {
-            let _ = writeln!(out, "  {}", many(ranks.len(), value));
+    for (value, count) in frequencies(values.iter().map(|(_, value)| *value).collect()) {
+        if count > 1 {
+            let _ = writeln!(out, "  {}", many(count, value));
         }
-        if is_outlier(ranks.len(), is_verbose, size) {
-            let suffix = if ranks.len() > 1 { String::new() } else { one(value) };
-            ranks.iter().for_each(|rank| write_rank(out, rank, &suffix));
+        if is_outlier(count, is_verbose, size) {
+            let suffix = if count > 1 { String::new() } else { one(value) };
+            let ranks = values.iter().filter(|(_, other)| *other == value);
+            ranks.for_each(|(rank, _)| write_rank(out, rank, &suffix));
         }
     }
+}
+
+/// Returns the different values with their numbers, the most frequent first.
+fn frequencies(mut values: Vec<u64>) -> Vec<(u64, usize)> {
+    values.sort_unstable();
+    let mut frequencies: Vec<(u64, usize)> = vec![];
+    for equal in values.chunk_by(u64::eq) {
+        let at = frequencies.partition_point(|(_, count)| *count >= equal.len());
+        frequencies.insert(at, (equal[0], equal.len()));
+    }
+    frequencies
 }
 
 fn write_rank(out: &mut String, rank: &Rank, what: &str) {

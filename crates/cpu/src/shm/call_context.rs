@@ -6,8 +6,6 @@
 //! map it.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
-
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
@@ -15,6 +13,7 @@ use crate::shm::cma;
 use crate::shm::mem_alloc::ShmHandle;
 use crate::shm::peer_access::{Access, CACHE_SIZE, MappedRange, PeerAccess, RangeMemory, RemoteBuffer};
 use crate::shm::shared_state::SharedState;
+use crate::vec_map::VecMap;
 
 /// A rank, resolved once for each call.
 #[derive(Debug, Clone, Copy)]
@@ -45,8 +44,8 @@ impl CallContext<'_> {
         else {
             return Ok(false);
         };
-        let unknown = |known: &HashMap<_, _>| {
-            handles.iter().filter(|(owner, handle)| !known.contains_key(&(*owner, handle.allocation))).count()
+        let unknown = |known: &VecMap<_, _>| {
+            handles.iter().filter(|(owner, handle)| known.get(&(*owner, handle.allocation)).is_none()).count()
         };
         if unknown(&self.peers.known()) > 0 {
             self.map_unknown(&handles).await?;
@@ -60,24 +59,26 @@ impl CallContext<'_> {
 
     /// Maps the allocations among `handles` that are not known yet, and tells the other ranks whether that succeeded.
     async fn map_unknown(self, handles: &[(usize, ShmHandle)]) -> Result {
-        let mut new = HashMap::new();
+        let mut new = VecMap::new();
         {
             let mut known = self.peers.known();
             if known.len() + handles.len() > CACHE_SIZE {
                 // All ranks know the same allocations, so all forget them at the same time.
-                known.clear();
+                *known = VecMap::new();
             }
             for (owner, handle) in handles {
                 let key = (*owner, handle.allocation);
-                if !known.contains_key(&key) && !new.contains_key(&key) {
+                if known.get(&key).is_none() && new.get(&key).is_none() {
                     new.insert(key, self.access(*owner, *handle));
                 }
             }
         }
-        let possible = !new.values().any(|access| matches!(access, Access::Denied));
+        let possible = !new.iter().any(|(_, access)| matches!(access, Access::Denied));
         let possible = self.all_agree(possible).await?;
-        let new = new.into_iter().map(|(key, access)| (key, if possible { access } else { Access::Denied }));
-        self.peers.known().extend(new);
+        let mut known = self.peers.known();
+        for (key, access) in new.0 {
+            known.insert(key, if possible { access } else { Access::Denied });
+        }
         Ok(())
     }
 

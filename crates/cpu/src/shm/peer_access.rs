@@ -3,7 +3,6 @@
 //! A rank uses the buffers of its own process, and maps the memory from `ncclMemAlloc` of other processes.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -15,6 +14,7 @@ use crate::shm::mapping::Mapping;
 use crate::shm::mem_alloc::{self, ShmHandle};
 use crate::shm::process::Process;
 use crate::shm::tuner::Tuner;
+use crate::vec_map::VecMap;
 
 /// The number of other ranks' allocations that are remembered, and of other processes' that stay mapped.
 pub(super) const CACHE_SIZE: usize = 256;
@@ -106,9 +106,9 @@ pub(super) enum Access {
 #[derive(Debug, Default)]
 pub(crate) struct PeerAccess {
     /// The known allocations, the same at all ranks.
-    known: Mutex<HashMap<Key, Access>>,
+    known: Mutex<VecMap<Key, Access>>,
     /// This rank's mappings, also of allocations that only two ranks use; `None` if it cannot be mapped.
-    mappings: Mutex<HashMap<Key, Option<Arc<Mapping>>>>,
+    mappings: Mutex<VecMap<Key, Option<Arc<Mapping>>>>,
     /// Set once ranks know whether every one may read and write every other's memory.
     pub(crate) readable: OnceLock<bool>,
     /// This rank's choice among transports that do not map memory.
@@ -125,7 +125,7 @@ impl PeerAccess {
         self.logged.load(Relaxed) & bit == 0 && self.logged.fetch_or(bit, Relaxed) & bit == 0
     }
 
-    pub(super) fn known(&self) -> MutexGuard<'_, HashMap<Key, Access>> {
+    pub(super) fn known(&self) -> MutexGuard<'_, VecMap<Key, Access>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,9 +133,9 @@ impl PeerAccess {
     pub(super) fn map(&self, rank: usize, owner: &Process, handle: ShmHandle) -> Option<Arc<Mapping>> {
         let mut mappings = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (rank, handle.allocation);
-        if mappings.len() >= CACHE_SIZE && !mappings.contains_key(&key) {
+        if mappings.len() >= CACHE_SIZE && mappings.get(&key).is_none() {
             // Those in use stay mapped for as long as they are.
-            mappings.clear();
+            *mappings = VecMap::new();
         }
         let open = || match Mapping::open(owner, handle.file) {
             Ok(mapping) => Some(Arc::new(mapping)),
@@ -146,7 +146,7 @@ impl PeerAccess {
                 None
             }
         };
-        mappings.entry(key).or_insert_with(open).clone()
+        mappings.get_or_insert_with(key, open).clone()
     }
 }
 

@@ -7,9 +7,10 @@
 //! A method gets some calls in a row, as the first ones after another method take up to twice as long. One that was clearly
 //! slower than another at the nearest length is presumed to be so, and not tried at once.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use crate::vec_map::VecMap;
 
 /// The number of times that are remembered of each method.
 const RECENT: usize = 8;
@@ -36,7 +37,7 @@ pub(crate) enum Method {
 
 /// The choice of one rank of a communicator.
 #[derive(Debug, Default)]
-pub(crate) struct Tuner(Mutex<HashMap<Class, Times>>);
+pub(crate) struct Tuner(Mutex<VecMap<Class, Times>>);
 
 /// Calls that take about as long: a function, and the logarithm of a size.
 type Class = (u8, u32);
@@ -128,13 +129,14 @@ impl Tuner {
     fn with<T>(&self, function: u8, bytes: usize, act: impl FnOnce(&mut Times) -> T) -> T {
         let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let length = bytes.max(1).ilog2();
-        if let Some(times) = classes.get_mut(&(function, length)) {
-            return act(times);
+        let class = (function, length);
+        if classes.get(&class).is_none() {
+            let nearest = [-1, 1, -2, 2].map(|distance| length.saturating_add_signed(distance));
+            let known = nearest.into_iter().find_map(|other| Some((other, classes.get(&(function, other))?)));
+            let recent = known.map_or_else(Default::default, |(other, times)| times.presumed(other, length));
+            classes.insert(class, Times { recent, ..Times::default() });
         }
-        let nearest = [-1, 1, -2, 2].map(|distance| length.saturating_add_signed(distance));
-        let known = nearest.into_iter().find_map(|other| Some((other, classes.get(&(function, other))?)));
-        let recent = known.map_or_else(Default::default, |(other, times)| times.presumed(other, length));
-        act(classes.entry((function, length)).or_insert(Times { recent, ..Times::default() }))
+        act(classes.get_or_insert_with(class, Times::default))
     }
 }
 

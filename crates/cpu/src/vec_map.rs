@@ -1,0 +1,54 @@
+//! A map of few entries, whose code is a tenth of that of the standard library's.
+
+use std::ops::Deref;
+
+/// A map in a vector in the order of the keys.
+#[derive(Debug, PartialEq)]
+pub(crate) struct VecMap<K, V>(pub(crate) Vec<(K, V)>);
+
+impl<K: Ord, V> VecMap<K, V> {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.find(key).ok().map(|at| &self.0[at].1)
+    }
+
+    pub(crate) fn get_or_insert_with(&mut self, key: K, value: impl FnOnce() -> V) -> &mut V {
+        let at = self.find(&key).unwrap_or_else(|at| {
+            self.0.insert(at, (key, value()));
+            at
+        });
+        &mut self.0[at].1
+    }
+
+    /// Returns the value that the key had.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let before = self.remove(&key);
+        self.get_or_insert_with(key, || value);
+        before
+    }
+
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        self.find(key).ok().map(|at| self.0.remove(at).1)
+    }
+
+    fn find(&self, key: &K) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| known.cmp(key))
+    }
+}
+
+impl<K: Ord, V> Default for VecMap<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K, V> Deref for VecMap<K, V> {
+    type Target = [(K, V)];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
