@@ -13,15 +13,21 @@ use crate::diag::last_error;
 
 /// Runs a call and returns its result code. An error becomes the last error; no panic gets out, and no cancellation gets
 /// in.
-pub(super) fn guard<T: Success>(call: impl FnOnce() -> Result<T>) -> ncclResult_t {
+pub(super) fn guard<T: Success>(mut call: impl FnMut() -> Result<T>) -> ncclResult_t {
+    guard_any(&mut call)
+}
+
+fn guard_any<T: Success>(call: &mut dyn FnMut() -> Result<T>) -> ncclResult_t {
     let _held_off = NoCancellation::new();
     code(catch_unwind(AssertUnwindSafe(call)))
 }
 
 /// Runs a call, as [`guard`] does, whose error fails the group that it is in.
-pub(super) fn guard_in_group<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
-    let _held_off = NoCancellation::new();
-    guard_operation(function, call)
+pub(super) fn guard_in_group<T: Success>(
+    function: &str,
+    mut call: impl FnMut() -> Result<T>,
+) -> ncclResult_t {
+    guard(|| call().inspect_err(|error| group::fail(function, error)))
 }
 
 /// Runs the call of an operation, as [`guard_in_group`] does, but leaves it to that to hold off cancellations.

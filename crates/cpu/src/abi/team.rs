@@ -65,7 +65,7 @@ const ALONE: ncclTeam_t = ncclTeam_t { nRanks: 1, rank: 0, stride: 1 };
 
 fn of_communicator(
     comm: ncclComm_t,
-    find: impl FnOnce(&Communicator, CallContext<'_>) -> ncclTeam_t,
+    find: impl Fn(&Communicator, CallContext<'_>) -> ncclTeam_t,
 ) -> Option<ncclTeam_t> {
     let mut team = None;
     guard(|| -> Result {

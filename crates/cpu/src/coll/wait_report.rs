@@ -5,13 +5,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::pin;
 use std::time::Duration;
 
 use libnccl::sys::ncclResult_t;
 
 use crate::coll::call_header::{CallHeader, PeerCall};
-use crate::coll::operation::Operation;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
@@ -22,6 +20,7 @@ use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::liveness;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
+use crate::sync::executor::BoxedOperation;
 
 thread_local! {
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };
@@ -42,10 +41,12 @@ struct Wait {
 const MAX_NAMED: usize = 8;
 
 /// Runs an operation, of which other ranks see that it runs, and which answers when the thread waits for long.
-pub(crate) async fn run(operation: &impl Operation, context: CallContext<'_>) -> Result {
-    let header = operation.header();
+pub(crate) async fn run(
+    mut running: BoxedOperation<'_>,
+    header: CallHeader,
+    context: CallContext<'_>,
+) -> Result {
     let number = context.state.begin_call(context.rank, header.encode());
-    let mut running = pin!(operation.run(context));
     let mut has_answered = false;
     let result = poll_fn(|waker| {
         let polled = running.as_mut().poll(waker);

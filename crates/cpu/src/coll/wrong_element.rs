@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use crate::coll::operation::Operation;
-use crate::coll::wait_report;
 use crate::diag::error::Result;
 use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
@@ -11,8 +10,7 @@ use crate::shm::call_context::CallContext;
 /// rounding hides it.
 const BIT: u8 = 0x40;
 
-/// Runs an operation as [`wait_report::run`] does, with one bit flipped in the middle element of what its rank sends. The
-/// caller's buffer stays unchanged.
+/// Runs an operation with one bit flipped in the middle element of what its rank sends. The caller's buffer stays unchanged.
 pub(crate) async fn run(operation: &impl Operation, context: CallContext<'_>) -> Result {
     let mut copy = vec![];
     let altered = operation.sending(context.rank, |send, element| {
@@ -23,8 +21,8 @@ pub(crate) async fn run(operation: &impl Operation, context: CallContext<'_>) ->
         unsafe { ReadBuf::new(copy.as_ptr(), copy.len()) }
     });
     match altered {
-        Some(altered) => wait_report::run(&altered, context).await,
-        None => wait_report::run(operation, context).await,
+        Some(altered) => altered.run(context).await,
+        None => operation.run(context).await,
     }
 }
 

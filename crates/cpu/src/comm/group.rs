@@ -8,7 +8,7 @@
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use crate::cancellation::NoCancellation;
@@ -146,35 +146,42 @@ pub(crate) fn run(
     debug::info(header.subsystem(), || {
         header.log_line(operation.buffers(), communicator.handle().addr(), context, stream.addr())
     });
-    let now = GROUP.try_with(|group| group.borrow().depth == 0);
-    let now = now.unwrap_or_else(|_| LAST_GROUP.with_borrow(|group| group.depth == 0));
+    let now = is_none_open();
     if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
-        let _entered = communicator.enter()?;
-        // Nothing to combine, so nothing to put on the heap.
-        let CallContext { state, .. } = context;
-        state.check_timed_out().inspect_err(|error| communicator.record_error(error))?;
-        let guard = AbortOnPanic(std::slice::from_ref(communicator));
-        let mut report = WaitReport::default();
-        let number = state.begin_call(context.rank, header.encode());
-        let running = pin!(operation.run(context));
-        let result = executor::run_one(running, state.ranks(), |waited| {
-            state.check_liveness();
-            report.check_call(waited, number, header, context);
-        });
-        state.end_call(context.rank);
-        std::mem::forget(guard);
-        return result
-            .map_err(|error| wait_report::name_call(error, number, header, context))
-            .inspect_err(|error| communicator.record_error(error))
-            .map(|()| Progress::Done);
+        return run_now(communicator, context, header, pin!(operation.run(context)));
     }
     let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
-    if is_collective(header) && with_group(|group| group.has_collective_on(communicator)) {
+    if is_collective(header) && has_collective_on(communicator) {
         operation.set_grouped();
     }
     let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
     context.state.set_in_group(context.rank, !now);
-    add(|group| group.operations.push(operation))
+    add(operation)
+}
+
+/// Runs an operation alone: there is nothing to combine, so nothing to put on the heap.
+fn run_now(
+    communicator: &Arc<Communicator>,
+    context: CallContext<'_>,
+    header: CallHeader,
+    running: Pin<&mut dyn Future<Output = Result>>,
+) -> Result<Progress> {
+    let _entered = communicator.enter()?;
+    let CallContext { state, .. } = context;
+    state.check_timed_out().inspect_err(|error| communicator.record_error(error))?;
+    let guard = AbortOnPanic(std::slice::from_ref(communicator));
+    let mut report = WaitReport::default();
+    let number = state.begin_call(context.rank, header.encode());
+    let result = executor::run_one(running, state.ranks(), |waited| {
+        state.check_liveness();
+        report.check_call(waited, number, header, context);
+    });
+    state.end_call(context.rank);
+    std::mem::forget(guard);
+    result
+        .map_err(|error| wait_report::name_call(error, number, header, context))
+        .inspect_err(|error| communicator.record_error(error))
+        .map(|()| Progress::Done)
 }
 
 /// Runs `operation`, of which all ranks run one, on the host when the group ends, or now: it has no stream.
@@ -187,16 +194,25 @@ pub(crate) fn run_on_host(
     debug::info(header.subsystem(), || {
         header.log_line(operation.buffers(), communicator.handle().addr(), context, 0)
     });
-    let operation = QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?;
-    add(|group| group.operations.push(operation))
+    add(QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?)
+}
+
+fn is_none_open() -> bool {
+    let now = GROUP.try_with(|group| group.borrow().depth == 0);
+    now.unwrap_or_else(|_| LAST_GROUP.with_borrow(|group| group.depth == 0))
+}
+
+/// Adds an operation to this thread's group, or runs it as one.
+fn add(operation: QueuedOperation) -> Result<Progress> {
+    add_by(|group| group.operations.push(operation))
 }
 
 /// Runs an initialisation when the group ends, or now.
 pub(crate) fn init(init: Init) -> Result<Progress> {
-    add(|group| group.inits.push(init))
+    add_by(|group| group.inits.push(init))
 }
 
-fn add(push: impl FnOnce(&mut Group)) -> Result<Progress> {
+fn add_by(push: impl FnOnce(&mut Group)) -> Result<Progress> {
     let alone = with_group(|group| {
         push(group);
         (group.depth == 0).then(|| std::mem::take(group))
@@ -209,14 +225,14 @@ fn is_collective(header: CallHeader) -> bool {
     matches!(header, CallHeader::Collective { count: 1.., .. })
 }
 
-impl Group {
-    fn has_collective_on(&self, communicator: &Arc<Communicator>) -> bool {
-        let is_before = |operation: &QueuedOperation| {
-            Arc::ptr_eq(&operation.communicator, communicator) && is_collective(operation.header)
-        };
-        self.operations.iter().rev().any(is_before)
-    }
+fn has_collective_on(communicator: &Arc<Communicator>) -> bool {
+    let is_before = |operation: &QueuedOperation| {
+        Arc::ptr_eq(&operation.communicator, communicator) && is_collective(operation.header)
+    };
+    with_group(|group| group.operations.iter().rev().any(is_before))
+}
 
+impl Group {
     fn end(mut self) -> Result<Progress> {
         let _held_off = NoCancellation::new();
         if let Some(error) = self.error {

@@ -1,6 +1,6 @@
 //! Operations that wait for the end of their group, and run together then.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::coll::call_header::CallHeader;
@@ -15,6 +15,7 @@ use crate::diag::strict::STRICT;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
+use crate::vec_map::VecMap;
 
 /// An operation that runs when the group ends.
 pub(super) struct QueuedOperation {
@@ -41,7 +42,7 @@ trait Start: Send + Sync {
 
 impl<O: Operation> Start for O {
     fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
-        Box::pin(wait_report::run(self, context))
+        Box::pin(self.run(context))
     }
 
     fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
@@ -115,23 +116,31 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         communicator.delay().inspect_err(|error| communicator.record_error(error))
     };
     communicators.iter().try_for_each(delay)?;
-    let mut queues: BTreeMap<(usize, Queue), VecDeque<BoxedOperation<'_>>> = BTreeMap::new();
-    let mut turns: BTreeMap<usize, Turn> = BTreeMap::new();
-    for QueuedOperation { communicator, queue, operation, .. } in operations {
-        let (id, queue) = (Arc::as_ptr(communicator).addr(), *queue);
-        let mut operation: BoxedOperation<'_> = Box::pin(async move {
-            let operation = async {
-                let context = communicator.context()?;
-                context.state.check_timed_out()?;
-                let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
-                if is_wrong { operation.start_wrong(context) } else { operation.start(context) }.await
-            };
-            operation.await.inspect_err(|error| communicator.record_error(error))
-        });
-        if *STRICT {
-            operation = turns.entry(id).or_default().clone().add(queue, operation);
+    let mut queues: Vec<VecDeque<BoxedOperation<'_>>> = vec![];
+    for communicator in &communicators {
+        let (turn, mut places) = (Turn::default(), VecMap::new());
+        let is_own = |operation: &&QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
+        for QueuedOperation { queue, header, operation, .. } in operations.iter().filter(is_own) {
+            let mut operation: BoxedOperation<'_> = Box::pin(async move {
+                let operation = async {
+                    let context = communicator.context()?;
+                    context.state.check_timed_out()?;
+                    let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
+                    let running =
+                        if is_wrong { operation.start_wrong(context) } else { operation.start(context) };
+                    wait_report::run(running, *header, context).await
+                };
+                operation.await.inspect_err(|error| communicator.record_error(error))
+            });
+            if *STRICT {
+                operation = turn.clone().add(*queue, operation);
+            }
+            let place = *places.get_or_insert_with(*queue, || queues.len());
+            if place == queues.len() {
+                queues.push(VecDeque::new());
+            }
+            queues[place].push_back(operation);
         }
-        queues.entry((id, queue)).or_default().push_back(operation);
     }
     let mut threads = 1;
     let mut states = vec![];
@@ -142,7 +151,7 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     }
     let guard = AbortOnPanic(&communicators);
     let mut report = WaitReport::default();
-    let result = executor::run(queues.into_values().collect(), threads, |waited| {
+    let result = executor::run(queues, threads, |waited| {
         states.iter().for_each(|(state, _)| state.check_liveness());
         report.check(waited, states.iter().map(|(state, rank)| (&***state, *rank)));
         // An abort of one of them waits for everything that runs here.

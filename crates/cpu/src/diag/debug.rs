@@ -96,27 +96,33 @@ static SETTINGS: Mutex<Option<Arc<Settings>>> = Mutex::new(None);
 
 /// Logs an INFO line.
 pub(crate) fn info(subsystem: Subsystem, text: impl FnOnce() -> String) {
+    if is_wanted(subsystem) {
+        information(&text());
+    }
+}
+
+fn is_wanted(subsystem: Subsystem) -> bool {
     let wanted = enabled();
     if subsystem == Init && wanted & VERSION != 0 && ENABLED.fetch_and(!VERSION, Relaxed) & VERSION != 0 {
         version();
     }
-    if wanted & subsystem as u32 != 0 {
-        information(&text());
-    }
+    wanted & subsystem as u32 != 0
 }
 
 /// Logs a warning.
 #[track_caller]
 pub(crate) fn warn(text: impl FnOnce() -> String) {
-    if !warnings_enabled() {
-        return;
+    if warnings_enabled() {
+        warning(Location::caller(), &text());
     }
+}
+
+fn warning(place: &Location<'_>, text: &str) {
     let _held_off = NoCancellation::new();
-    let place = Location::caller();
     // Relative to the crate, whose location says nothing about it.
     let file = place.file().rsplit_once("src/").map_or(place.file(), |(_, file)| file);
     let settings = settings();
-    let (who, line, text) = (settings.who(WARNING_LINES), place.line(), text());
+    let (who, line) = (settings.who(WARNING_LINES), place.line());
     settings.write(&format!("\n{who} {file}:{line} NCCL WARN {text}\n"));
 }
 

@@ -105,7 +105,7 @@ impl Backoff {
 
     /// Pauses once, and calls `idle` with the time without progress every [`IDLE_INTERVAL`], later if it sleeps longer.
     /// `is_single` tells that the thread runs a single operation, which may sleep by itself in its next turn.
-    pub(super) fn pause(&mut self, is_single: bool, idle: &mut impl FnMut(Duration)) {
+    pub(super) fn pause(&mut self, is_single: bool, idle: &mut dyn FnMut(Duration)) {
         if PROGRESS.replace(false) {
             self.turns = 0;
             self.began = None;
@@ -124,7 +124,7 @@ impl Backoff {
         }
     }
 
-    fn sleep(&mut self, is_single: bool, idle: &mut impl FnMut(Duration)) {
+    fn sleep(&mut self, is_single: bool, idle: &mut dyn FnMut(Duration)) {
         let _held_off = NoCancellation::new();
         let began = *self.began.get_or_insert_with(Instant::now);
         // If nothing has slept in the operation's last turn, it waits for something that wakes nobody.

@@ -15,31 +15,29 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]
     let _access = state.begin_access(rank)?;
     for task in call.tasks(rank) {
         let (from, to) = (call.part(shape.input, task.input), call.part(shape.output, task.output));
-        let source = |source: usize| {
+        let (mut sources, mut targets) = (vec![], vec![]);
+        for source in task.sources(call.ranks) {
             let whole = if source == rank {
                 send
             } else {
                 context.read_buf(source, args[source].send, call.input(source))?
             };
-            Ok((whole.slice(from.clone()), args[source].factor))
-        };
-        let target = |target: usize| {
+            sources.push((whole.slice(from.clone()), args[source].factor));
+        }
+        for target in task.targets(call.ranks) {
+            let args = &args[target];
+            if !shape.operation.reduces && target != rank && target == task.first && args.send == args.recv {
+                // The data is already there.
+                continue;
+            }
             let whole = if target == rank {
                 recv
             } else {
-                context.write_buf(target, args[target].recv, call.output(target))?
+                context.write_buf(target, args.recv, call.output(target))?
             };
             let nontemporal = kernel::is_nontemporal(call);
-            Ok(Output { memory: whole.slice(to.clone()), nontemporal, is_own: target == rank })
-        };
-        // The data is already there.
-        let is_in_place = |target: &usize| {
-            let RankArgs { send, recv, .. } = args[*target];
-            !shape.operation.reduces && *target != rank && *target == task.first && send == recv
-        };
-        let sources: Vec<_> = task.sources(call.ranks).map(source).collect::<Result<_>>()?;
-        let targets = task.targets(call.ranks).filter(|target| !is_in_place(target));
-        let targets: Vec<_> = targets.map(target).collect::<Result<_>>()?;
+            targets.push(Output { memory: whole.slice(to.clone()), nontemporal, is_own: target == rank });
+        }
         kernel::run(call, &sources, &targets);
     }
     Ok(())
