@@ -1,4 +1,5 @@
-//! A map of few entries, whose code is a tenth of that of the standard library's.
+//! A map of few entries. A type of the standard library's takes ten times as long to compile; adding and removing take longer
+//! here, the more entries there are.
 
 use std::ops::Deref;
 
@@ -50,5 +51,24 @@ impl<K, V> Deref for VecMap<K, V> {
 
     fn deref(&self) -> &Self::Target {
         &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::VecMap;
+
+    #[test]
+    fn entries_are_in_the_order_of_their_keys_and_replaced() {
+        let mut map = VecMap::new();
+        for (key, value) in [(3, "c"), (1, "a"), (2, "b"), (4, "d")] {
+            assert_eq!(map.insert(key, value), None, "{key}");
+        }
+        assert_eq!(map.insert(2, "B"), Some("b"));
+        assert_eq!((map.remove(&3), map.remove(&3)), (Some("c"), None));
+        assert_eq!(*map.get_or_insert_with(4, || unreachable!("it is there")), "d");
+        *map.get_or_insert_with(0, || "") = "z";
+        assert_eq!((map.get(&1), map.get(&5)), (Some(&"a"), None));
+        assert_eq!(map[..], [(0, "z"), (1, "a"), (2, "B"), (4, "d")]);
     }
 }

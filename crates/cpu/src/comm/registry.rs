@@ -3,17 +3,17 @@
 //! Handles are never reused, so a stale or foreign one is an error, not a crash. Their low bits tell what they stand for,
 //! so that the error of one that was passed to another's function says it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Result};
-use crate::vec_map::VecMap;
 
 #[derive(Debug)]
 pub(crate) struct Registry<T> {
     kind: Kind,
-    entries: Mutex<VecMap<usize, T>>,
+    entries: Mutex<BTreeMap<usize, T>>,
 }
 
 /// The thing that a number stands for, and its low bits. Those of a [communicator's handle](handle) are 0.
@@ -44,7 +44,7 @@ impl Kind {
 
 impl<T: Clone> Registry<T> {
     pub(crate) fn new(kind: Kind) -> Self {
-        Self { kind, entries: Mutex::new(VecMap::new()) }
+        Self { kind, entries: Mutex::default() }
     }
 
     /// Adds `entry` and returns its number, which is not zero and not an address.
@@ -63,15 +63,15 @@ impl<T: Clone> Registry<T> {
     }
 
     pub(crate) fn remove_all(&self) -> Vec<T> {
-        std::mem::take(&mut *self.entries()).0.into_iter().map(|(_, entry)| entry).collect()
+        std::mem::take(&mut *self.entries()).into_values().collect()
     }
 
     pub(crate) fn len(&self) -> usize {
         self.entries().len()
     }
 
-    pub(crate) fn any(&self, mut test: impl FnMut(&T) -> bool) -> bool {
-        self.entries().iter().any(|(_, entry)| test(entry))
+    pub(crate) fn any(&self, test: impl FnMut(&T) -> bool) -> bool {
+        self.entries().values().any(test)
     }
 
     fn unknown(&self, number: usize) -> Error {
@@ -87,7 +87,7 @@ impl<T: Clone> Registry<T> {
         Error::argument(format!("{number} is not a {what} of this communicator{cause}"))
     }
 
-    fn entries(&self) -> MutexGuard<'_, VecMap<usize, T>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<usize, T>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
 //! Reports of findings: the first of a place at once, the number of the others when the process ends.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -45,8 +46,7 @@ struct Found {
     is_reported: bool,
 }
 
-/// By place, in order.
-static FOUND: Mutex<Vec<(Place, Found)>> = Mutex::new(Vec::new());
+static FOUND: Mutex<BTreeMap<Place, Found>> = Mutex::new(BTreeMap::new());
 
 /// Reads the environment, and says what is wrong there.
 pub(crate) fn begin() {
@@ -83,12 +83,13 @@ fn note(finding: Finding, rank: Option<usize>, text: &str, is_reported: bool) {
     // Each communicator has its id, and each wait is reported: a later one may be for ever.
     let is_one = matches!(finding, Finding::LateRank | Finding::LeakedCommunicator);
     let kept = |character: &char| is_one || !character.is_ascii_hexdigit();
-    let place: Place = (finding, rank, text.chars().filter(kept).collect());
+    let place = (finding, rank, text.chars().filter(kept).collect());
     let mut all = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    match all.binary_search_by(|(known, _)| known.cmp(&place)) {
-        Ok(known) => return all[known].1.others += 1,
-        Err(at) => all.insert(at, (place, Found { text: text.to_owned(), others: 0, is_reported })),
+    if let Some(found) = all.get_mut(&place) {
+        found.others += 1;
+        return;
     }
+    all.insert(place, Found { text: text.to_owned(), others: 0, is_reported });
     drop(all);
     let frames = STACKS.then(|| Stack::capture().frames()).unwrap_or_default();
     let stack: String = frames.iter().map(|frame| format!("\n    {frame}")).collect();
