@@ -273,7 +273,7 @@ fn wrong_elements_of_either_side_are_named_and_an_error() {
         let row = format!("64 bytes of float, sum{form}, in b.json: 3 elements");
         for arguments in ["a.json b.json", "b.json a.json --threshold 0.01"] {
             let (stdout, stderr) = compare(results.path(), arguments, 1);
-            assert_has(&stdout, &[&format!("# wrong: {row}\n"), "   1.000   "]);
+            assert_has(&stdout, &[&format!("# wrong: {row}\n"), " 1.000 "]);
             assert_eq!(stderr, "error: wrong elements in 1 of the rows: their times are of something else\n");
         }
         let (stdout, _) = compare(results.path(), "a.json b.json --json", 1);
