@@ -1,6 +1,7 @@
 //! A map of few entries. A type of the standard library's takes ten times as long to compile; adding and removing take longer
 //! here, the more entries there are.
 
+use std::mem;
 use std::ops::Deref;
 
 /// A map in a vector in the order of the keys.
@@ -26,9 +27,13 @@ impl<K: Ord, V> VecMap<K, V> {
 
     /// Returns the value that the key had.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let before = self.remove(&key);
-        self.get_or_insert_with(key, || value);
-        before
+        match self.find(&key) {
+            Ok(at) => Some(mem::replace(&mut self.0[at].1, value)),
+            Err(at) => {
+                self.0.insert(at, (key, value));
+                None
+            }
+        }
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
