@@ -76,8 +76,11 @@ pub(crate) fn run(root: &Path, header: &OsStr, is_strict: bool) -> Result<Report
             .retain(|name, _| ["NCCL_", "RCCL_", "nccl"].iter().any(|prefix| name.starts_with(prefix)));
         Ok(header)
     };
-    let compare = || -> Result<_, String> { Ok((read(&vendor.join("nccl.h"))?, read(path)?)) };
-    let (ours, theirs) = compare()
+    let both = || -> Result<_, String> {
+        let theirs = read(path)?;
+        Ok((read(&vendor.join("nccl.h"))?, theirs))
+    };
+    let (ours, theirs) = both()
         .map_err(|problem| named(format!(", which cannot be compared with the bindings: {problem}")))?;
 
     let found = differences(&ours, &theirs);

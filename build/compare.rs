@@ -261,9 +261,14 @@ mod tests {
         Header::read(&header, &crate::checkout::root().join("vendor-headers/stubs"), view).unwrap()
     }
 
-    /// Returns the names of the items that differ, in either view.
-    fn differing(ours: &str, theirs: &str) -> Vec<String> {
-        let found = VIEWS.iter().flat_map(|view| differences(&read(ours, view), &read(theirs, view)));
+    /// Reads a header in all views.
+    fn views(text: &str) -> [Header; VIEWS.len()] {
+        VIEWS.map(|view| read(text, view))
+    }
+
+    /// Returns the names of the items that differ in any view.
+    fn differing(ours: &[Header], theirs: &[Header]) -> Vec<String> {
+        let found = ours.iter().zip(theirs).flat_map(|(ours, theirs)| differences(ours, theirs));
         let found = found.filter(|difference| difference.reason != Reason::OnlyOurs);
         let names: BTreeSet<_> = found.map(|difference| difference.item).collect();
         names.into_iter().collect()
@@ -278,8 +283,9 @@ mod tests {
     #[test]
     #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn differences_of_equal_headers_and_of_an_older_one_are_none() {
-        assert!(differing(OURS, OURS).is_empty());
-        assert_eq!(differing(OURS, OLDER), Vec::<String>::new());
+        let ours = views(OURS);
+        assert_eq!(differing(&ours, &ours), Vec::<String>::new());
+        assert_eq!(differing(&ours, &views(OLDER)), Vec::<String>::new());
     }
 
     #[test]
@@ -297,10 +303,11 @@ mod tests {
             ("ncclConfig_t), 0, 0 }", "ncclConfig_t), 0, 1 }", &["NCCL_CONFIG_INITIALIZER"]),
             ("ncclConfig_v23100", "ncclConfig_v23200", &["ncclConfig", "ncclConfig_t"]),
         ];
+        let ours = views(OURS);
         for (old, new, expected) in cases {
-            let broken = with(OURS, old, new);
-            assert_eq!(differing(OURS, &broken), expected, "theirs: {new}");
-            assert_eq!(differing(&broken, OURS), expected, "ours: {new}");
+            let broken = views(&with(OURS, old, new));
+            assert_eq!(differing(&ours, &broken), expected, "theirs: {new}");
+            assert_eq!(differing(&broken, &ours), expected, "ours: {new}");
         }
     }
 
@@ -325,8 +332,9 @@ mod tests {
             ),
             ("#define NCCL_CONFIG_UNDEF_PTR NULL", "#define NCCL_GONE(x) x", &["NCCL_GONE"]),
         ];
+        let ours = views(OURS);
         for (old, new, expected) in cases {
-            assert_eq!(differing(OURS, &with(OLDER, old, new)), expected, "{new}");
+            assert_eq!(differing(&ours, &views(&with(OLDER, old, new))), expected, "{new}");
         }
     }
 
@@ -335,13 +343,15 @@ mod tests {
     fn differences_of_a_wrong_since_are_named() {
         let early =
             with(OURS, "2.29.2. */\n            int numRmaCtx", "2.27.3. */\n            int numRmaCtx");
-        assert_eq!(differing(&early, OLDER), ["ncclConfig.numRmaCtx"]);
+        let older = views(OLDER);
+        assert_eq!(differing(&views(&early), &older), ["ncclConfig.numRmaCtx"]);
         let late =
             with(OURS, "2.14.3. */\n            ncclInProgress", "2.28.3. */\n            ncclInProgress");
-        assert_eq!(differing(&late, OLDER), ["ncclInProgress"]);
+        let late = views(&late);
+        assert_eq!(differing(&late, &older), ["ncclInProgress"]);
         let none = with(OURS, "/** Since NCCL 2.30.4. */\n        ncclResult_t", "ncclResult_t");
-        assert_eq!(differing(&none, OURS), ["ncclParamBind"]);
-        let mut found = differences(&read(&late, &[]), &read(OLDER, &[]));
+        assert_eq!(differing(&views(&none), &views(OURS)), ["ncclParamBind"]);
+        let mut found = differences(&late[0], &older[0]);
         found.retain(|difference| difference.reason != Reason::OnlyOurs);
         let lines: Vec<_> = found.iter().map(Difference::to_string).collect();
         assert_eq!(lines, ["ncclInProgress: ours: since 2.28.3; theirs: declared in 2.27.7"]);
@@ -378,8 +388,9 @@ mod tests {
         );
         let former = with(&former, "ncclParamHandle_t *out", "ncclParamHandle_t **out");
         let former = with(&former, "CODE 23203", "CODE 23004");
-        assert_eq!(differing(OURS, &former), Vec::<String>::new());
+        let ours = views(OURS);
+        assert_eq!(differing(&ours, &views(&former)), Vec::<String>::new());
         let later = with(&former, "CODE 23004", "CODE 23102");
-        assert_eq!(differing(OURS, &later), ["ncclParamBind", "ncclParamHandle_t"]);
+        assert_eq!(differing(&ours, &views(&later)), ["ncclParamBind", "ncclParamHandle_t"]);
     }
 }

@@ -82,7 +82,6 @@ mod tests {
         }
         fs::create_dir_all(copy.path().join(GENERATED)).unwrap();
         write(copy.path()).unwrap();
-        check(copy.path()).unwrap();
 
         let types = copy.path().join(GENERATED).join("types.rs");
         fs::write(&types, fs::read_to_string(&types).unwrap().replace("NCCL_MAJOR: u32", "NCCL_MAJOR: i32"))
