@@ -80,17 +80,25 @@ mod tests {
         for input in ["wrapper.h", "vendor-headers"] {
             std::os::unix::fs::symlink(crate::checkout::root().join(input), copy.path().join(input)).unwrap();
         }
-        fs::create_dir_all(copy.path().join(GENERATED)).unwrap();
-        write(copy.path()).unwrap();
+        let [committed, copied] = [crate::checkout::root(), copy.path()].map(|root| root.join(GENERATED));
+        fs::create_dir_all(&copied).unwrap();
+        for file in fs::read_dir(&committed).unwrap() {
+            let file = file.unwrap();
+            fs::copy(file.path(), copied.join(file.file_name())).unwrap();
+        }
 
-        let types = copy.path().join(GENERATED).join("types.rs");
+        let types = copied.join("types.rs");
         fs::write(&types, fs::read_to_string(&types).unwrap().replace("NCCL_MAJOR: u32", "NCCL_MAJOR: i32"))
             .unwrap();
-        fs::remove_file(copy.path().join(GENERATED).join("since.rs")).unwrap();
+        fs::remove_file(copied.join("since.rs")).unwrap();
         let error = check(copy.path()).unwrap_err().to_string();
         assert!(error.contains(": src/sys/generated/types.rs, src/sys/generated/since.rs; run"), "{error}");
         write(copy.path()).unwrap();
-        check(copy.path()).unwrap();
+        for file in ["types.rs", "since.rs"] {
+            let [committed, written] =
+                [&committed, &copied].map(|folder| fs::read_to_string(folder.join(file)).unwrap());
+            assert_eq!(difference(file, &committed, &written), "");
+        }
     }
 
     #[test]

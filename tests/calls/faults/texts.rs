@@ -15,27 +15,28 @@ const TEXTS: [(ErrorText, &str); 5] = [
     (ErrorText::Changing, "text 0"),
 ];
 
+/// Every call fails with one of the texts, the next call with the next.
 #[test]
 fn error_text_of_any_bytes_is_copied() {
+    let mut texts = TEXTS.into_iter().cycle();
     for case in methods::all() {
-        for call in baseline(&case, Timing::Timeout).numbered_calls() {
-            for (text, expected) in TEXTS {
-                let fault = Fault { code: 3, text, ..Fault::of(call) };
-                let Err(Error::Nccl { message, detail, .. }) =
-                    run(&case, Timing::Timeout, Some(fault)).result
-                else {
-                    continue; // Checked with the codes.
-                };
-                for copied in [&message, &detail] {
-                    assert!(copied.starts_with(expected), "{text:?}: {copied:.200}");
-                    assert_eq!(copied.is_empty(), expected.is_empty(), "{text:?}: {copied:.200}");
-                }
-                let differs = [ErrorText::Changing, ErrorText::Long].contains(&text);
-                assert_eq!(differs, message != detail, "{text:?}");
-                assert_eq!(text == ErrorText::Long, message.len() == ErrorText::LONG, "{text:?}");
-                // NCCL's buffer for the last error has no more.
-                assert!(detail.len() <= 1024, "{text:?}");
+        for (call, (text, expected)) in
+            baseline(&case, Timing::Timeout).numbered_calls().into_iter().zip(&mut texts)
+        {
+            let fault = Fault { code: 3, text, ..Fault::of(call) };
+            let Err(Error::Nccl { message, detail, .. }) = run(&case, Timing::Timeout, Some(fault)).result
+            else {
+                continue; // Checked with the codes.
+            };
+            for copied in [&message, &detail] {
+                assert!(copied.starts_with(expected), "{text:?}: {copied:.200}");
+                assert_eq!(copied.is_empty(), expected.is_empty(), "{text:?}: {copied:.200}");
             }
+            let differs = [ErrorText::Changing, ErrorText::Long].contains(&text);
+            assert_eq!(differs, message != detail, "{text:?}");
+            assert_eq!(text == ErrorText::Long, message.len() == ErrorText::LONG, "{text:?}");
+            // NCCL's buffer for the last error has no more.
+            assert!(detail.len() <= 1024, "{text:?}");
         }
     }
 }

@@ -42,7 +42,7 @@ fn rank_process() {
         }
         match &*task {
             // Eight ranks in a tight loop would leave the reports no processor.
-            "even" => thread::sleep(Duration::from_millis(1)),
+            "even" => thread::sleep(Duration::from_millis(5)),
             "slow" if is_culprit => thread::sleep(Duration::from_millis(100)),
             "frozen" if is_culprit && turn == 20 => thread::sleep(LIMIT),
             "other" if is_culprit && turn == 20 => {

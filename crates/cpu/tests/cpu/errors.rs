@@ -177,7 +177,7 @@ fn small_broadcast_root_returns_before_others_begin() {
 #[test]
 fn sum_that_succeeds_is_complete_although_a_rank_is_aborted() {
     let _alone = alone();
-    for round in 0..300 {
+    for round in 0..100 {
         let comms: Vec<Comm> = init(Mode::Threads, 3);
         let aborted = &comms[0];
         std::thread::scope(|scope| {
@@ -193,7 +193,7 @@ fn sum_that_succeeds_is_complete_although_a_rank_is_aborted() {
                     }
                 });
             }
-            std::thread::sleep(std::time::Duration::from_micros(round * 7));
+            std::thread::sleep(std::time::Duration::from_micros(round * 20));
             assert_eq!(nccl!(ncclCommAbort(aborted.0)), OK);
         });
         for Comm(comm) in comms.into_iter().skip(1) {

@@ -295,7 +295,7 @@ fn rendezvous_among_intruders(time: Duration) {
 
 #[test]
 fn unauthenticated_connections_do_not_disturb_init() {
-    rendezvous_among_intruders(Duration::from_millis(1500));
+    rendezvous_among_intruders(Duration::from_millis(500));
 }
 
 #[test]

@@ -94,11 +94,21 @@ fn wait_for_late_rank(process: &RankProcess) {
     assert!(time < Duration::from_millis(400), "{time:?}");
 }
 
-#[test]
-fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
+fn ranks_as_threads(ranks: usize) {
     let (_busy, _watchdog) = (busy(), Watchdog::new());
-    let process = command("threads", &unique_id(), 1024, &[0]).spawn().unwrap();
+    let process = command("threads", &unique_id(), ranks, &[0]).spawn().unwrap();
     print!("{}", finish(process));
+}
+
+#[test]
+fn hundreds_of_ranks_as_threads_take_few_descriptors_and_little_memory() {
+    ranks_as_threads(256);
+}
+
+#[test]
+#[ignore = "takes seconds of two processors: .ci/long"]
+fn thousand_ranks_as_threads_take_few_descriptors_and_little_memory() {
+    ranks_as_threads(1024);
 }
 
 #[test]

@@ -446,7 +446,7 @@ fn soak_in_process(process: &RankProcess) {
     on_threads(&process.own, process.id, seed(), time, verbose).unwrap_or_else(|text| panic!("{text}"));
 }
 
-const SHORT: Duration = Duration::from_millis(1200);
+const SHORT: Duration = Duration::from_millis(600);
 
 #[test]
 fn random_operations_on_threads_match_reference() {

@@ -30,7 +30,7 @@ fn run_with(arguments: &[&str], variable: Option<(&str, String)>) -> String {
 
 /// Runs a program with two to eight devices, with which it must report nothing.
 fn run_on_devices(program: &str) {
-    for devices in 2..=8 {
+    for devices in [2, 3, 5, 8] {
         assert_eq!(run(&[program, &devices.to_string()], None), "", "{devices} devices");
     }
 }
@@ -131,7 +131,7 @@ races! {
 }
 
 /// The random programs under each seed, unless the variable tells another number.
-const PROGRAMS: u64 = 40;
+const PROGRAMS: u64 = 20;
 
 #[test]
 fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequence() {
