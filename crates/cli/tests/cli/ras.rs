@@ -138,12 +138,12 @@ fn planted_straggler_of_eight_ranks_is_named_in_two_seconds() {
     assert!(elapsed < NAMED, "{elapsed:?}");
 }
 
-/// `LIBNCCL_TEST_RAS_ROUNDS` times, 10 by default: in a loop of 8-byte sums, ranks launch thousands while a report is taken.
+/// `LIBNCCL_TEST_RAS_ROUNDS` times, 5 by default: in a loop of 8-byte sums, ranks launch thousands while a report is taken.
 #[test]
 fn ranks_in_a_tight_loop_are_never_a_problem() {
     const AT_ONCE: [&str; 5] = ["", "", "--verbose", "--json", "--prometheus"];
     let rounds = std::env::var("LIBNCCL_TEST_RAS_ROUNDS").ok();
-    let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(10);
+    let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
     for (turn, _) in (0..rounds).step_by(AT_ONCE.len()).enumerate() {
         let job = Job::of([2, 4][turn % 2], "tight");
         thread::scope(|scope| {

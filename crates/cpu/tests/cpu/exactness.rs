@@ -1,5 +1,5 @@
 //! Every data type and every reduction to the bit, against a slow and simple reference, with ranks as threads or in one
-//! thread's group. `transports.rs` does so with processes.
+//! thread's group. `between_processes.rs` does so with processes.
 
 use std::process::Stdio;
 use std::sync::Mutex;

@@ -6,6 +6,8 @@
 #[macro_use]
 mod common;
 
+// Tests start in the order of their names; these take longest, and none of them runs beside another.
+mod between_processes;
 mod collective_config;
 mod debug;
 mod disagreements;
@@ -29,6 +31,5 @@ mod rank_failure;
 mod ras;
 mod soak;
 mod suspend;
-mod transports;
 mod waits;
 mod windows;

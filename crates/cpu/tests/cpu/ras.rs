@@ -330,6 +330,7 @@ fn idle_clients_do_not_hold_the_service() {
 }
 
 #[test]
+#[ignore = "waits for ten seconds: .ci/long"]
 fn client_that_asks_nothing_is_given_up() {
     let job = Job::start("A,A");
     job.report(|_| true);
