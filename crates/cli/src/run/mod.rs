@@ -36,8 +36,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use self::output::Stream;
-use self::process::{ROLE, asks_for_the_end, exit_code, ignores};
-pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent, this_program};
+use self::process::{ROLE, asks_for_the_end, exit_code};
+pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent, ignores, this_program};
 use arguments::RunArguments;
 
 /// The signals that reach the ranks.

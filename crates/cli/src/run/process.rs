@@ -61,7 +61,7 @@ pub(super) fn asks_for_the_end(signal: Signal) -> bool {
 }
 
 /// Returns whether this process was started with a signal ignored, which it has to ask before it handles it.
-pub(super) fn ignores(signal: i32) -> bool {
+pub(crate) fn ignores(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored =
         status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

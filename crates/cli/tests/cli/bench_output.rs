@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::{
-    LIMIT, NCCL, assert_frame, assert_has, bench, changed_library, ended, json, list, nccl, read, run, send,
-    terminal,
+    LIMIT, NCCL, assert_frame, assert_has, bench, changed_library, ended, json, lines, list, nccl, read, run,
+    send, terminal,
 };
 
 /// Runs a command, which has to end with this status. Returns the JSON of its stdout.
@@ -279,6 +279,23 @@ fn signal_prints_what_was_measured() {
         assert_eq!((&report["interrupted"], list(&report["rows"]).len()), (&true.into(), rows));
         assert_eq!(running_with(&file), Vec::<String>::new(), "{how} {signal:?}");
         fs::remove_file(&file).expect("it exists");
+    }
+}
+
+#[test]
+fn signal_that_is_ignored_at_the_start_is_ignored_by_bench() {
+    for how in ["", "--processes"] {
+        let line =
+            format!("trap '' INT; exec '{NCCL}' bench all_reduce --ranks 2 -e 8 -n 1 -N 0 --cpu {how}");
+        let mut child = Command::new("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut rows = lines(&mut child).filter(|line| !line.starts_with('#'));
+        for signal in [Signal::INT, Signal::TERM] {
+            // It measures on, in all cycles, after the first of the two.
+            assert!(rows.by_ref().take(100).count() == 100, "{how}: it ends before {signal:?}");
+            send(child.id(), signal);
+        }
+        rows.for_each(drop);
+        assert_eq!(child.wait().unwrap().code(), Some(143), "{how}");
     }
 }
 

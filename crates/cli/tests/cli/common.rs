@@ -5,12 +5,14 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
 
 /// The program.
 pub(crate) const NCCL: &str = env!("CARGO_BIN_EXE_nccl");
@@ -36,8 +38,24 @@ pub(crate) const OPERATIONS: [&str; 11] = [
     "hypercube",
 ];
 
+/// Has the signals by which a user ends a program end what the tests start, also if this process ignores them, as it does behind
+/// `nohup` and in the background of a script: a signal that is handled here has its default action in a new program.
+fn handle_ignored_signals() {
+    static IGNORED: Once = Once::new();
+    IGNORED.call_once(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+        for signal in [SIGHUP, SIGINT, SIGQUIT].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 1)
+        {
+            signal_hook::flag::register(signal, Arc::default()).unwrap();
+        }
+    });
+}
+
 /// Returns the program with these arguments, between which are spaces.
 pub(crate) fn nccl(arguments: &str) -> Command {
+    handle_ignored_signals();
     let mut command = Command::new(NCCL);
     command.args(arguments.split_whitespace()).env_remove("LIBNCCL_PATH");
     command

@@ -56,8 +56,8 @@ fn planted_slow_and_wrong_ranks_are_visible() {
 
 #[test]
 fn slow_rank_is_named_in_the_table() {
-    let mut command = bench("pairs --ranks 4 -s 8K -n 10 --processes");
-    let (stdout, _) = run(command.env("LIBNCCL_CPU_PLANT", "slow:2:15000"), 0);
+    let mut command = bench("pairs --ranks 4 -s 8K -n 5 --processes");
+    let (stdout, _) = run(command.env("LIBNCCL_CPU_PLANT", "slow:2:30000"), 0);
     assert_has(&stdout, &["# rank 2 is slow: "]);
 }
 

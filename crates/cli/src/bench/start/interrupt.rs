@@ -9,6 +9,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::exit;
 
+use crate::run::ignores;
+
 const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 
 /// Completes the output by `complete` when a signal comes, and ends the process with 128 and the signal's number.
@@ -48,7 +50,9 @@ pub(crate) fn is_exit_code(status: i32) -> bool {
 }
 
 fn on_signal(mut react: impl FnMut(i32) + Send + 'static) -> Result<()> {
-    let mut signals = Signals::new(SIGNALS).context("cannot handle signals")?;
+    // A shell has SIGINT ignored in what a script starts in the background.
+    let signals = SIGNALS.into_iter().filter(|signal| !ignores(*signal));
+    let mut signals = Signals::new(signals).context("cannot handle signals")?;
     let wait = move || signals.forever().for_each(&mut react);
     thread::Builder::new().name("signals".into()).spawn(wait).context("cannot start a thread")?;
     Ok(())
