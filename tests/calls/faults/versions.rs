@@ -59,7 +59,7 @@ fn memory_space_any_answer_but_host_is_device() {
 /// Calls may only fail for what a release of that version lacks.
 #[test]
 fn every_method_any_version_succeeds_or_is_unsupported() {
-    for version in [1, 999, 2_804, 9_999, 10_000, 21_304, 22_105, 29_999, 1_000_000, i32::MAX] {
+    for version in [1, 2_804, 9_999, 10_000, 22_105, i32::MAX] {
         for case in methods::all().iter().filter(|case| case.version == Version::HEADER) {
             let fault = Fault { version: Some(version), ..Fault::of(("ncclCommAbort", usize::MAX)) };
             match run(case, Timing::Timeout, Some(fault)).result {

@@ -131,7 +131,7 @@ const TYPES: [&str; 12] = [
 #[test]
 fn bench_of_all_types_and_reductions_has_a_row_for_each() {
     let ops: Vec<_> = ReduceOp::ALL.iter().map(ToString::to_string).chain(["mulsum".to_owned()]).collect();
-    for (ranks, size) in [(3, "20K"), (9, "2K")] {
+    for (ranks, size) in [(3, "5K"), (9, "2K")] {
         let arguments = format!("--ranks {ranks} -d all -o all -b {size} -e {size} -n 1 -w 0");
         let rows = rows(&format!("reduce_scatter {arguments}"));
         let found = rows.iter().map(|row| [&*row[2], &*row[3], &*row[4]]);
