@@ -18,7 +18,7 @@ const TEXTS: [(ErrorText, &str); 5] = [
 /// Every call fails with one of the texts, the next call with the next.
 #[test]
 fn error_text_of_any_bytes_is_copied() {
-    let mut texts = TEXTS.into_iter().cycle();
+    let (mut texts, mut checked) = (TEXTS.into_iter().cycle(), [0; TEXTS.len()]);
     for case in methods::all() {
         for (call, (text, expected)) in
             baseline(&case, Timing::Timeout).numbered_calls().into_iter().zip(&mut texts)
@@ -37,6 +37,8 @@ fn error_text_of_any_bytes_is_copied() {
             assert_eq!(text == ErrorText::Long, message.len() == ErrorText::LONG, "{text:?}");
             // NCCL's buffer for the last error has no more.
             assert!(detail.len() <= 1024, "{text:?}");
+            checked[TEXTS.iter().position(|known| known.0 == text).unwrap()] += 1;
         }
     }
+    assert!(checked.iter().all(|count| *count > 20), "{checked:?} errors have these texts");
 }

@@ -291,7 +291,7 @@ fn signal_that_is_ignored_at_the_start_is_ignored_by_bench() {
         let mut rows = lines(&mut child).filter(|line| !line.starts_with('#'));
         for signal in [Signal::INT, Signal::TERM] {
             // It measures on, in all cycles, after the first of the two.
-            assert!(rows.by_ref().take(100).count() == 100, "{how}: it ends before {signal:?}");
+            assert_eq!(rows.by_ref().take(100).count(), 100, "{how}: it ends before {signal:?}");
             send(child.id(), signal);
         }
         rows.for_each(drop);

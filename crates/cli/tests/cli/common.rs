@@ -38,8 +38,8 @@ pub(crate) const OPERATIONS: [&str; 11] = [
     "hypercube",
 ];
 
-/// Has the signals by which a user ends a program end what the tests start, also if this process ignores them, as it does behind
-/// `nohup` and in the background of a script: a signal that is handled here has its default action in a new program.
+/// Restores the default action, in what the tests start, of signals that this process ignores behind `nohup` and in the background
+/// of a script: a signal that is handled here has it in a new program.
 fn handle_ignored_signals() {
     static IGNORED: Once = Once::new();
     IGNORED.call_once(|| {

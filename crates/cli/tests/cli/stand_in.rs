@@ -83,10 +83,7 @@ fn bench_on_devices(arguments: &str) -> String {
 fn bench_runs_every_operation_on_devices_and_in_graphs() {
     for operation in OPERATIONS {
         let ranks = if operation == "hypercube" { "-t 4" } else { "-t 2 -g 2" };
-        // Collectives without a graph: with registrations, below.
-        if ["alltoallv", "sendrecv", "hypercube"].contains(&operation) {
-            bench_on_devices(&format!("{operation} {ranks}"));
-        }
+        bench_on_devices(&format!("{operation} {ranks}"));
         let table = bench_on_devices(&format!("{operation} {ranks} -G 2"));
         assert_has(&table, &[" validation: 1 graph: 2 unalign: 0\n"]);
     }
