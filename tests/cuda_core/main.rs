@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
-use cuda_crate::{Cases, CudaCrate, LENGTH, assert_other_device, cases, run_ranks, run_unchecked};
+use cuda_crate::{CudaCrate, LENGTH, Needs, assert_other_device, cases, run_ranks, run_unchecked};
 use libnccl::{DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, ReduceOp, StreamRef};
 
 enum CudaCore {}
@@ -19,6 +19,11 @@ impl CudaCrate for CudaCore {
     type Buffer = DeviceBuffer<f32>;
     type Bytes = DeviceBuffer<u8>;
 
+    const SHARES_A_DEVICE: bool = true;
+
+    fn devices() -> usize {
+        CudaContext::device_count().unwrap() as usize
+    }
     fn context(device: usize) -> Arc<CudaContext> {
         CudaContext::new(device).unwrap()
     }
@@ -61,16 +66,18 @@ impl CudaCrate for CudaCore {
 }
 
 fn main() -> ExitCode {
-    let own: Cases = cases![
+    let one_device = cases![
         buffer_in_use_is_refused_to_another_stream_until_the_operation_has_run,
         buffer_written_on_another_stream_is_waited_for,
         buffer_leased_for_good_is_invalid_argument,
         views_are_sent,
-        view_of_another_device_is_invalid_argument,
         captured_operation_leaves_the_buffer_free,
-        memory_without_guards_is_a_race,
     ];
-    cuda_crate::main::<CudaCore>(own)
+    cuda_crate::main::<CudaCore>(&[
+        (Needs::OneDevice, one_device),
+        (Needs::TwoDevices, cases![view_of_another_device_is_invalid_argument]),
+        (Needs::StandIn, cases![memory_without_guards_is_a_race]),
+    ])
 }
 
 /// cuda-core orders no accesses: it refuses those that conflict. An operation is such an access.

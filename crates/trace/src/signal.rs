@@ -30,7 +30,8 @@ pub(crate) fn watch(write: fn()) {
         libc::sigfillset(signals.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, signals.as_ptr(), before.as_mut_ptr());
     }
-    let thread = thread::Builder::new().name("libnccl-trace".into());
+    // `nccl recorder diff --pid` looks for the name.
+    let thread = thread::Builder::new().name("libnccl-signal".into());
     let started = thread.spawn(move || {
         let mut signal = 0_u8;
         loop {

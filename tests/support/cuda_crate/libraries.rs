@@ -6,6 +6,9 @@ use std::process::{Command, ExitCode};
 /// Set where the libraries are in place.
 const NCCL: &str = "LIBNCCL_PATH";
 
+/// Set on the stand-in.
+const RACES: &str = "LIBNCCL_CPU_RACES";
+
 /// Runs this program again with the libraries, and returns its exit code; `None` if they are in place.
 pub(crate) fn run_with_libraries() -> Option<ExitCode> {
     if env::var_os(NCCL).is_some() {
@@ -18,8 +21,12 @@ pub(crate) fn run_with_libraries() -> Option<ExitCode> {
         .args(env::args_os().skip(1))
         .env("LD_LIBRARY_PATH", folder.path())
         .env(NCCL, folder.path().join("libnccl.so.2"))
-        .env("LIBNCCL_CPU_RACES", "error")
+        .env(RACES, "error")
         .status()
         .expect("this program can be run");
     Some(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub(crate) fn is_stand_in() -> bool {
+    env::var_os(RACES).is_some()
 }

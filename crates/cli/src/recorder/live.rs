@@ -13,6 +13,7 @@ use libnccl_observe::variables::{RECORDER_FILE, RECORDER_SIGNAL};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
+use thiserror::Error;
 
 use crate::{escapes, file};
 
@@ -26,6 +27,14 @@ struct Rank {
     prefix: PathBuf,
     /// The id in the process's own namespace, which is in the file.
     own_id: u32,
+}
+
+/// A process that was not told to write recordings on a signal.
+#[derive(Debug, Error)]
+#[error("process {id} writes no recording on a signal: {name} is not set")]
+struct NotAsked {
+    id: i32,
+    name: &'static str,
 }
 
 /// The start of a recording.
@@ -78,15 +87,22 @@ pub(super) fn request(processes: &[i32], limit: Duration) -> Result<Vec<PathBuf>
     Ok(files)
 }
 
-/// Returns the process if it writes recordings on a signal, else those of its descendants that do, as of a launcher.
+/// Returns the process if it writes recordings on a signal, else those of its descendants that do, as of a launcher. The
+/// problem, if there are none, is that of a process that was to write some.
 fn find_ranks(id: i32) -> Result<Vec<Rank>> {
-    let own = match Rank::open(id) {
+    let mut problem = match Rank::open(id) {
         Ok(rank) => return Ok(vec![rank]),
         Err(problem) => problem,
     };
-    let ranks: Vec<_> =
-        children(id).into_iter().filter_map(|child| find_ranks(child).ok()).flatten().collect();
-    if ranks.is_empty() { Err(own) } else { Ok(ranks) }
+    let mut ranks = Vec::new();
+    for child in children(id) {
+        match find_ranks(child) {
+            Ok(found) => ranks.extend(found),
+            Err(of_child) if problem.is::<NotAsked>() && !of_child.is::<NotAsked>() => problem = of_child,
+            Err(_) => {}
+        }
+    }
+    if ranks.is_empty() { Err(problem) } else { Ok(ranks) }
 }
 
 fn children(id: i32) -> Vec<i32> {
@@ -105,8 +121,7 @@ impl Rank {
         })?;
         let environment = fs::read(format!("/proc/{id}/environ"))
             .with_context(|| format!("the environment of process {id} cannot be read"))?;
-        let missing = |name| anyhow!("process {id} writes no recording on a signal: {name} is not set");
-        let value = |name| variable(&environment, name).ok_or_else(|| missing(name));
+        let value = |name| variable(&environment, name).ok_or(NotAsked { id, name });
         let name = value(RECORDER_SIGNAL)?;
         let signal = match name.to_str().map(|name| name.trim_start_matches("SIG")) {
             Some("USR1") => Signal::USR1,

@@ -148,6 +148,28 @@ fn process_that_would_die_of_the_signal_is_not_sent_it() {
     }
 }
 
+/// Only the launcher was named, which was told nothing.
+#[test]
+fn problem_of_a_rank_is_named_below_a_launcher() {
+    let script = "LIBNCCL_RECORDER_SIGNAL=USR1 LIBNCCL_RECORDER_FILE=rank sleep 100; exit";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).env_remove("LIBNCCL_RECORDER_SIGNAL").env_remove("LIBNCCL_RECORDER_FILE");
+    let launcher = Process(command.spawn().unwrap());
+    let id = launcher.0.id();
+    let children = || fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let begin = Instant::now();
+    let rank = loop {
+        let rank = children().trim().to_owned();
+        if fs::read(format!("/proc/{rank}/comm")).is_ok_and(|name| name == b"sleep\n") {
+            break rank;
+        }
+        assert!(begin.elapsed() < PATIENCE);
+    };
+    let (_, problem) = run(&mut nccl(&format!("recorder diff --pid {id}")), 1);
+    assert_has(&problem, &[&format!("process {rank} does not handle its signal, which would end it")]);
+    send(rank.parse().unwrap(), Signal::TERM);
+}
+
 #[test]
 fn process_that_is_gone_is_an_error() {
     let mut process = Command::new("true").spawn().unwrap();

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, json, lines, list, nccl, read, repository, run, send};
+use crate::common::{Process, assert_has, json, lines, list, nccl, read, repository, run, send};
 use crate::mistakes::{self, FAULTY, RANKS};
 
 /// Folders with the CPU implementation, the library that records, programs, and recordings.
@@ -237,6 +237,22 @@ fn program_that_is_ended_by_a_signal_leaves_its_recording() {
         (&communicator["records"][0]["operation"], &communicator["records"][0]["state"]),
         (&json!("recv"), &json!("called"))
     );
+}
+
+#[test]
+fn program_in_a_call_is_compared_on_request_and_goes_on() {
+    let fixture = Fixture::new();
+    let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
+    let mut command = fixture.trace(&program);
+    command.arg("wait").env("LIBNCCL_RECORDER_SIGNAL", "USR2").stdout(Stdio::piped());
+    let mut process = Process(command.spawn().unwrap());
+    assert_eq!(lines(&mut process.0).next().unwrap(), "waiting");
+    // It is about to call.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let diff = nccl("recorder diff --json --pid").arg(process.0.id().to_string()).output().unwrap();
+    let report: Value = serde_json::from_slice(&diff.stdout).unwrap_or_default();
+    assert_eq!(report["findings"][0]["kind"], "unmatched_message", "{diff:?}");
+    assert_eq!(process.0.try_wait().unwrap(), None, "the program goes on");
 }
 
 /// Each waits until all have started, and then ends within a millisecond.
