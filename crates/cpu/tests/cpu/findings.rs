@@ -246,6 +246,7 @@ fn file_that_cannot_be_opened_is_reported() {
     assert_eq!(printed.matches(expected).count(), 2, "{printed}");
 }
 
+/// Lines are there only in a program with debug information, which tests do not have.
 #[test]
 fn finding_has_the_stack_of_its_call_if_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -255,7 +256,7 @@ fn finding_has_the_stack_of_its_call_if_asked_for() {
     let frames: Vec<_> =
         printed.lines().skip_while(|line| !line.ends_with(" [unreceived-message]")).skip(1).collect();
     assert_eq!(frames.first(), Some(&"    ncclCommDestroy"), "{printed}");
-    assert!(frames.iter().any(|frame| frame.starts_with("    cpu::findings::messages at ")), "{printed}");
+    assert!(frames.iter().any(|frame| frame.starts_with("    cpu::findings::messages")), "{printed}");
     let recorded = fs::read_to_string(path).unwrap();
     let first: Value = serde_json::from_str(recorded.lines().next().unwrap()).unwrap();
     assert_eq!(first["stacks"][0][0], "ncclCommDestroy", "{first}");
