@@ -97,10 +97,7 @@ pub(crate) const UNWATCHED: &[Test] = &[
     },
     Test {
         environment: &[("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", "/dev/stderr")],
-        reports: &[
-            ",\"stacks\":[[\"cuMemsetD8Async\",\"",
-            ",\"driver::races::free_under_work_is_reported",
-        ],
+        reports: &[",\"stacks\":[[\"cuMemsetD8Async\",\"", ",\"driver::races::free_under_work_is_reported"],
         ..Test::quiet("race_is_recorded_with_its_stacks", free_under_work_is_reported)
     },
     Test {
