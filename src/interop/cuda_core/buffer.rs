@@ -44,7 +44,8 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the launches are ordered
-/// by whoever makes them.
+/// by whoever makes them. Do not capture a stream that has allocated buffers which were dropped in use: a thread of cuda-core
+/// frees them there, soon after, and the free would become part of the capture.
 ///
 /// cuda-core 0.5 needs Rust 1.89, and to build, libclang and the headers of a CUDA toolkit of release 13.0 or newer, in
 /// `CUDA_TOOLKIT_PATH`.

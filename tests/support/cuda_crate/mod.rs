@@ -184,9 +184,13 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
                 let comm = comm.unwrap();
                 assert_eq!(comm.device(), device(rank) as i32);
                 let (stream, other) = (C::new_stream(&context), C::new_stream(&context));
-                // NCCL connects ranks in the first operation, whose call waits for the other rank.
-                comm.all_reduce_in_place(&mut C::zeros(&stream, 1), ReduceOp::Sum, &stream).unwrap();
-                have_joined.wait();
+                if !is_stand_in() {
+                    // NCCL connects ranks in the first operation, whose call waits for the other rank.
+                    let mut buffer = C::zeros(&other, 1);
+                    comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+                    C::synchronize(&context).unwrap();
+                    have_joined.wait();
+                }
                 body(&Rank { nccl, comm, context, stream, other });
             });
         }
