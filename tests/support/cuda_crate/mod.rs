@@ -65,7 +65,7 @@ pub(crate) use cases;
 
 pub(crate) type Cases = Vec<(&'static str, fn())>;
 
-/// What a case needs, without which it is skipped.
+/// The condition of a case, which is skipped elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
     /// A device that the ranks can share.

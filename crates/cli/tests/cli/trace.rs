@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use libnccl::sys::Functions;
 use libnccl_test_support::shared_object;
@@ -226,7 +227,7 @@ fn program_that_is_ended_by_a_signal_leaves_its_recording() {
     let mut child = fixture.trace(&program).arg("wait").stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(lines(&mut child).next().unwrap(), "waiting");
     // It is about to call, and then waits for ever.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     send(child.id(), Signal::TERM);
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
     let recordings = fixture.recordings();
@@ -248,10 +249,15 @@ fn program_in_a_call_is_compared_on_request_and_goes_on() {
     let mut process = Process(command.spawn().unwrap());
     assert_eq!(lines(&mut process.0).next().unwrap(), "waiting");
     // It is about to call.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    let diff = nccl("recorder diff --json --pid").arg(process.0.id().to_string()).output().unwrap();
-    let report: Value = serde_json::from_slice(&diff.stdout).unwrap_or_default();
-    assert_eq!(report["findings"][0]["kind"], "unmatched_message", "{diff:?}");
+    let start = Instant::now();
+    loop {
+        let diff = nccl("recorder diff --json --pid").arg(process.0.id().to_string()).output().unwrap();
+        let report: Value = serde_json::from_slice(&diff.stdout).unwrap_or_default();
+        if report["findings"][0]["kind"] == "unmatched_message" {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{diff:?}");
+    }
     assert_eq!(process.0.try_wait().unwrap(), None, "the program goes on");
 }
 
