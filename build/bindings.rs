@@ -81,6 +81,8 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .clang_args(["-x", "c", "-std=c11", "-nostdinc", "-fparse-all-comments"])
         .clang_arg("--target=x86_64-unknown-linux-gnu")
         .clang_args(include_dirs)
+        // Otherwise every pass runs `llvm-config` and `clang`, to ask for directories that `-nostdinc` leaves out.
+        .detect_include_paths(false)
         .allowlist_function("nccl.*")
         .allowlist_type("nccl.*")
         .allowlist_var("(NCCL|nccl).*")
