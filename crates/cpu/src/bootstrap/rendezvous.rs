@@ -113,6 +113,9 @@ fn join_as_first(
     }
     match error {
         JoinError::RootGone(error) => {
+            // Which rank it was, only the parent's state tells.
+            let known = (0..hello.ranks).find_map(|rank| context.check_alive(rank).err());
+            let error = known.unwrap_or(error);
             let result = first.end(Err(error.clone()), hello.rank, context);
             become_error_root(root, hello, &error, context);
             result
