@@ -24,8 +24,8 @@ pub const fn since(item: &str) -> Option<u32> {
 /// Compares two texts; `==` is not yet possible in a constant.
 pub(crate) const fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let mut index = 0;
-    while index < one.len() && index < other.len() && one[index] == other[index] {
+    while one.len() == other.len() && index < one.len() && one[index] == other[index] {
         index += 1;
     }
-    one.len() == index && other.len() == index
+    one.len() == other.len() && index == one.len()
 }
