@@ -178,7 +178,13 @@ fn fail(
             drop(future);
             Ok(())
         }
-        (Fault::CallsAnother, Some(comm)) => call.make_another(nccl, comm, config),
+        (Fault::CallsAnother, Some(comm)) => {
+            if call == Call::Destroy {
+                // After the others have ended: their end has an error if it finds the call of another.
+                thread::sleep(DEADLINE / 2);
+            }
+            call.make_another(nccl, comm, config)
+        }
         (Fault::OtherSize, Some(comm)) => call.make(nccl, comm, config, true),
         (Fault::CallsAnother, None) => nccl.init_rank_with(RANKS, FAULTY, other_id, config).map(drop),
         (Fault::OtherSize, None) if call == Call::Grow => {

@@ -34,7 +34,7 @@ fn table_has_a_row_and_a_column_for_each_rank() {
 #[test]
 fn planted_slow_and_wrong_ranks_are_visible() {
     let mut command = bench("pairs --ranks 8 -s 8K -n 10 --json");
-    let (stdout, stderr) = run(command.env("LIBNCCL_CPU_PLANT", "slow:3:8000,wrong:5"), 1);
+    let (stdout, stderr) = run(command.env("LIBNCCL_CPU_PLANT", "slow:3:30000,wrong:5"), 1);
     let matrix = json(&stdout);
     let ranks = list(&matrix["ranks"]);
     let is_slow = |rank: usize| ranks[rank]["is_slow"].as_bool().expect("a truth value");

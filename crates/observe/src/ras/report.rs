@@ -385,8 +385,8 @@ pub(super) mod tests {
 
     #[test]
     fn random_reports_are_parsed_or_refused() {
-        let (mut random, sample) = (Random(7), sample(""));
-        let mut parsed = 0;
+        let (mut random, sample, mut parsed) = (Random(7), sample(""), 0);
+        let first = Report::parse(sample.as_bytes()).unwrap();
         for _ in inputs(20_000) {
             let mut bytes = sample.clone().into_bytes();
             random.change(&mut bytes);
@@ -395,8 +395,7 @@ pub(super) mod tests {
             }
             if let Ok(report) = Report::parse(&bytes) {
                 // Alone, and between reports of the same job.
-                let first = Report::parse(sample.as_bytes()).unwrap();
-                let mixed = [first.clone(), report.clone(), first, report];
+                let mixed = [first.clone(), report.clone(), first.clone(), report];
                 for reports in [&mixed[1..2], &mixed[..]] {
                     let verdicts = crate::ras::verdicts(reports);
                     verdicts.iter().for_each(|verdict| assert!(!verdict.to_string().is_empty()));

@@ -204,7 +204,7 @@ fn memory_of_a_new_allocation_is_zero() {
             // SAFETY: zeros are valid elements.
             let mut memory = unsafe { stream.alloc::<u8>(length) }.expect("memory");
             let bytes = stream.clone_dtoh(&memory).expect("a copy back");
-            assert!(bytes.iter().all(|&byte| byte == 0), "{length}");
+            assert!(bytes == vec![0; length], "{length}");
             stream.memcpy_htod(&vec![7; length], &mut memory).expect("a copy");
             assert_eq!(stream.clone_dtoh(&memory).expect("a copy back"), vec![7; length]);
         }

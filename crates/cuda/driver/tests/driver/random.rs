@@ -15,7 +15,7 @@ crate::tests! {
 }
 
 /// The programs that each process runs, unless the variable tells another number.
-const PROGRAMS: u64 = 150;
+const PROGRAMS: u64 = 100;
 
 fn random_programs_give_the_data_of_their_operations_in_sequence() {
     let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
