@@ -23,6 +23,10 @@ const HEADERS: [&str; 5] = [
 /// The argument of cargo that optimises the shared object.
 pub(crate) const OPTIMISED: &str = "--profile=shared-object";
 
+/// The argument for one that is not optimised, which has a folder of its own: in that of the tests, which depend on the same
+/// packages with other features, cargo would compile those, and the tests, again.
+const DEBUG: &str = "--profile=shared-object-debug";
+
 /// The way in which the shared object is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
@@ -34,7 +38,7 @@ impl Profile {
     /// Returns a command of cargo's that builds in this way.
     pub(crate) fn build(self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.arg("rustc").args((self == Self::Optimised).then_some(OPTIMISED));
+        cargo.args(["rustc", if self == Self::Optimised { OPTIMISED } else { DEBUG }]);
         cargo
     }
 }
