@@ -253,3 +253,27 @@ fn become_error_root(root: RootPlace, hello: Hello, error: &Error, context: &Joi
         pause(attempt);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::accept;
+
+    use super::*;
+    use crate::bootstrap::join_context::ParentComm;
+
+    /// Like a root whose call has ended, while a process that was forked meanwhile still holds its socket.
+    #[test]
+    fn member_that_has_left_is_named_if_a_root_accepts_and_says_nothing() {
+        let (id, me) = (UniqueId::generate().unwrap(), Process::current().unwrap());
+        let (state, _file) = SharedState::create(&[me, me]).unwrap();
+        state.depart(0);
+        let parent = Some(ParentComm { state: &state, members: &[0, 1], must_be_healthy: false });
+        let context = JoinContext { name: "", check_cancelled: &|| Ok(()), waits_for: &drop, parent };
+        let Ok(Role::Root(listener)) = find_root(&id, &context) else { panic!("another rank is the root") };
+        let error = std::thread::scope(|scope| {
+            scope.spawn(move || drop(accept(&listener).unwrap()));
+            join(&id, 2, 1, &context).unwrap_err()
+        });
+        assert_eq!(error.text, "rank 0 has left: its communicator is gone");
+    }
+}
