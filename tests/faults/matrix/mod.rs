@@ -66,7 +66,7 @@ fn survivors_of_a_killed_or_stopped_rank_return_from_the_wait_for_a_stream() {
 }
 
 #[test]
-#[ignore = "takes 120 s: .ci/long"]
+#[ignore = "takes a minute: .ci/long"]
 fn survivors_of_each_fault_return_from_each_call() {
     let table = run(Call::ALL, &Fault::ALL);
     let cells = table.iter().flat_map(|row| &row.outcomes).flatten().count();

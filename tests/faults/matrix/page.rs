@@ -9,7 +9,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/generated/faults.m
 const START: &str = "\
 # Faults
 
-Written by `LIBNCCL_TEST_FAULTS=write cargo test --test faults matrix -- --ignored`, which takes two minutes. Of three ranks, rank 2 has
+Written by `LIBNCCL_TEST_FAULTS=write cargo test --test faults matrix -- --ignored`, which takes a minute. Of three ranks, rank 2 has
 a fault instead of a call; a cell is what the others get. [What is done, and what the cells mean](../hangs.md#faults).
 ";
 
