@@ -1,6 +1,7 @@
 //! The ranks of a machine, one a thread, on its GPUs or on the CPU implementation: shared by the examples.
 #![allow(dead_code, unsafe_code)] // No example uses everything; copies to and from GPUs are unsafe.
 
+use std::env;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,11 +23,13 @@ pub(crate) struct Rank<'a> {
 }
 
 impl Machine {
-    /// Looks for NCCL and for at least `ranks` GPUs.
+    /// Looks for NCCL and for at least `ranks` GPUs, or one that they may share: `NCCL_MULTI_RANK_GPU_ENABLE=1`.
     pub(crate) fn new(ranks: usize) -> Self {
         let gpus = gpus();
+        let share = env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1");
+        let wanted = if share { 1 } else { ranks };
         match Nccl::load() {
-            Ok(nccl) if gpus >= ranks => {
+            Ok(nccl) if gpus >= wanted => {
                 eprintln!("NCCL {} on {gpus} GPUs", nccl.version());
                 Self { nccl, gpus }
             }
@@ -56,7 +59,7 @@ impl Machine {
         })
     }
 
-    /// Joins the other ranks, on the device with the rank's number.
+    /// Joins the other ranks, on the device with the rank's number, or one that they share.
     pub(crate) fn join(&self, ranks: usize, rank: usize, id: &UniqueId, config: &Config) -> Result<Rank<'_>> {
         self.create(rank, || self.nccl.init_rank_with(ranks, rank, id, config))
     }
@@ -67,7 +70,7 @@ impl Machine {
         device: usize,
         communicator: impl FnOnce() -> Result<Communicator, E>,
     ) -> Result<Rank<'_>, E> {
-        let stream = (self.gpus > 0).then(|| stream(device));
+        let stream = (self.gpus > 0).then(|| stream(device % self.gpus));
         Ok(Rank { nccl: &self.nccl, comm: communicator()?, stream })
     }
 }
@@ -136,7 +139,7 @@ fn gpus() -> usize {
 
 /// Returns the number of ranks that the command line gives, or `default`.
 pub(crate) fn ranks(default: usize) -> usize {
-    std::env::args().nth(1).map_or(default, |ranks| match ranks.parse() {
+    env::args().nth(1).map_or(default, |ranks| match ranks.parse() {
         Ok(ranks @ 1..=64) => ranks,
         _ => {
             eprintln!("the number of ranks is {ranks:?}; expected 1 to 64");

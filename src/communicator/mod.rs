@@ -5,7 +5,7 @@
 
 mod abort_handle;
 mod borrowed;
-#[allow(clippy::module_inception)] // The type has the name of the room.
+#[allow(clippy::module_inception)] // The type has the name of the module.
 mod communicator;
 mod create_child;
 mod destroy;

@@ -1,7 +1,7 @@
 //! Options: of a communicator, and of one collective.
 
 mod collective_config;
-#[allow(clippy::module_inception)] // The type has the name of the room.
+#[allow(clippy::module_inception)] // The type has the name of the module.
 mod config;
 
 pub use collective_config::CollectiveConfig;

@@ -1,7 +1,7 @@
 //! Errors: those of calls and of loading, and NCCL's codes.
 
 mod debug_as_display;
-#[allow(clippy::module_inception)] // The type has the name of the room.
+#[allow(clippy::module_inception)] // The type has the name of the module.
 mod error;
 mod invalid_argument_kind;
 mod result_code;

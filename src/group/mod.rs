@@ -1,6 +1,6 @@
 //! Groups of operations that NCCL starts together.
 
-#[allow(clippy::module_inception)] // The type has the name of the room.
+#[allow(clippy::module_inception)] // The type has the name of the module.
 mod group;
 mod init_all;
 mod participants;

@@ -5,7 +5,7 @@ mod catch_panic;
 mod communicator_id;
 mod event;
 mod membership;
-#[allow(clippy::module_inception)] // The trait has the name of the room.
+#[allow(clippy::module_inception)] // The trait has the name of the module.
 mod observer;
 mod observers;
 mod process;

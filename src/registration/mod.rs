@@ -5,7 +5,7 @@ mod owned_registration;
 mod owned_window;
 mod registered;
 mod registered_window;
-#[allow(clippy::module_inception)] // The type has the name of the room.
+#[allow(clippy::module_inception)] // The type has the name of the module.
 mod registration;
 mod window;
 
