@@ -157,14 +157,14 @@ impl Process {
 fn agree(rank: &Rank<'_>, buffer: &mut NcclBuffer<f32>, step: u32) -> Result<u32> {
     rank.write(buffer, &[step as f32]);
     rank.comm.broadcast_in_place(&mut *buffer, 0, rank.stream())?;
-    rank.wait(TIMEOUT)?;
+    rank.wait_or_keep(TIMEOUT)?;
     Ok(rank.read(buffer)[0] as u32)
 }
 
 fn sum(rank: &Rank<'_>, buffer: &mut NcclBuffer<f32>, value: f32) -> Result<f32> {
     rank.write(buffer, &[value]);
     rank.comm.all_reduce_in_place(&mut *buffer, ReduceOp::Sum, rank.stream())?;
-    rank.wait(TIMEOUT)?;
+    rank.wait_or_keep(TIMEOUT)?;
     Ok(rank.read(buffer)[0])
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, unsafe_code)] // No example uses everything; copies to and from GPUs are unsafe.
 
 use std::env;
+use std::error::Error;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -108,6 +109,12 @@ impl Rank<'_> {
     /// on a GPU one whose peer is gone may never end.
     pub(crate) fn wait(&self, timeout: Duration) -> Result<()> {
         self.comm.synchronize(&self.stream(), timeout)
+    }
+
+    /// Waits likewise, but keeps the communicator if the time is over, so that it can be shrunk.
+    pub(crate) fn wait_or_keep(&self, timeout: Duration) -> Result<(), Box<dyn Error>> {
+        let is_complete = self.comm.wait_for(&self.stream(), timeout)?;
+        if is_complete { Ok(()) } else { Err(format!("no result after {timeout:?}").into()) }
     }
 
     /// Returns a copy of a buffer, once the stream's work is done.

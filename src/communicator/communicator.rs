@@ -310,7 +310,7 @@ impl Communicator {
     ) -> Result<()> {
         let _inside = Inside::ungrouped(&self.shared, call, purpose)?;
         match enqueue()? {
-            ResultCode::IN_PROGRESS => self.wait(call),
+            ResultCode::IN_PROGRESS => self.wait_within(call, None),
             _ => Ok(()),
         }
     }
@@ -382,24 +382,19 @@ impl Communicator {
         Err(Error::usage(call, problem))
     }
 
-    /// Waits until the method `call`, in progress on a nonblocking communicator, is complete.
-    pub(crate) fn wait(&self, call: &'static str) -> Result<()> {
-        self.wait_with(call, self.timeout, None)
-    }
-
-    /// Waits as [`wait`](Self::wait) does, for the `timeout` instead of the communicator's if there is one.
+    /// Waits until the method `call`, in progress on a nonblocking communicator, is complete, for the `timeout` instead of
+    /// the communicator's if there is one.
     pub(crate) fn wait_within(&self, call: &'static str, timeout: Option<Duration>) -> Result<()> {
         self.wait_with(call, timeout.or(self.timeout), None)
     }
 
-    /// Waits as [`wait`](Self::wait) does, for another `timeout`; an abort of the `parent` ends it too.
+    /// Waits likewise, for this `timeout` in any case; an abort of the `parent` ends it too.
     pub(super) fn wait_with(
         &self,
         call: &'static str,
         timeout: Option<Duration>,
         parent: Option<&State>,
     ) -> Result<()> {
-        const MAX_PAUSE: Duration = Duration::from_millis(1);
         let mut pause = Duration::from_micros(1);
         let start = Instant::now();
         loop {
@@ -407,17 +402,16 @@ impl Communicator {
                 return result;
             }
             std::thread::sleep(pause);
-            pause = MAX_PAUSE.min(pause * 2);
+            pause = (pause * 2).min(Duration::from_millis(1));
         }
     }
 
-    /// Aborts the communicator if its work is in progress and uses host memory, which is free again after this.
-    ///
-    /// One that other code owns is waited for instead.
+    /// Aborts the communicator if its work is in progress and uses host memory, which is free again after this; waits for
+    /// one that other code owns.
     #[cold]
     pub(crate) fn abort_work_in_progress(&self) {
         if self.shared.is_borrowed {
-            let _ = self.wait("group");
+            let _ = self.wait_within("group", None);
         } else if self.memory_space() == MemorySpace::Host
             && !self.shared.state.is_ended()
             && !matches!(self.shared.poll(), Ok(code) if code != ResultCode::IN_PROGRESS)

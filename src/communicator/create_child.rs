@@ -57,7 +57,7 @@ impl Communicator {
             self.begin_child(call, config, color, purpose, &self.shared, create)?;
         // A nonblocking communicator returns success at once, and writes the handle by the time its state is success
         // (measured on 2.28.3 and 2.32.3): so wait, whatever the call returned.
-        let written = called.and_then(|_| self.wait(call));
+        let written = called.and_then(|_| self.wait_within(call, None));
         let child = begun.take(self.library(), written).and_then(|shared| {
             let (timeout, parent) = (begun.timeout, Some(&self.shared.state));
             // SAFETY: NCCL has just created the handle, and nothing else has it.

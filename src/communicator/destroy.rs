@@ -161,7 +161,7 @@ impl Finalized {
         let Self(communicator) = self;
         // With an asynchronous error, or while it is in progress, NCCL would return before it frees anything, and
         // nothing could end the communicator any more. Dropping one that has failed aborts it.
-        let ready = communicator.query(call, || communicator.wait(call));
+        let ready = communicator.query(call, || communicator.wait_within(call, None));
         ready.inspect_err(|_| communicator.shared.state.fail())?;
         if !communicator.shared.state.end() {
             return Err(Error::Aborted { call });

@@ -156,7 +156,7 @@ impl Communicator {
         self.query(CALL, || {
             // SAFETY: a live communicator.
             match unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }? {
-                ResultCode::IN_PROGRESS => self.wait(CALL),
+                ResultCode::IN_PROGRESS => self.wait_within(CALL, None),
                 _ => Ok(()),
             }
         })?;

@@ -13,7 +13,6 @@ impl Communicator {
     ///
     /// ```
     /// use std::time::Duration;
-    ///
     /// use libnccl::{ReduceOp, StreamRef};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -25,16 +24,33 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator
-    /// has to be aborted; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::AbortHandle);
-    /// [`Error::InvalidUsage`] if the stream cannot be asked, see [`Stream::is_complete`], if it is
-    /// [`StreamRef::DEFAULT`] and the calling thread's CUDA context is of another device, and while a group is open.
+    /// [`Error::Timeout`]; those of [`wait_for`](Self::wait_for).
     #[doc(alias = "cudaStreamSynchronize")]
-    #[doc(alias = "ncclCommGetAsyncError")]
     pub fn synchronize(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<()> {
         const CALL: &str = "synchronize";
-        const MAX_PAUSE: Duration = Duration::from_millis(1);
-        check_no_open_group(CALL)?;
+        let start = Instant::now();
+        if !self.is_done(CALL, stream, timeout)? {
+            return Err(self.shared.give_up(CALL, start.elapsed()));
+        }
+        Ok(())
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, but aborts nothing: returns `false` if the work is not complete
+    /// after the `timeout`. The communicator can then still be [revoked](Self::revoke), or [shrunk](Self::shrink) with
+    /// [`ShrinkMode::Abort`](crate::ShrinkMode::Abort), which end the work.
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator has to be aborted or
+    /// shrunk; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::AbortHandle); [`Error::InvalidUsage`] if the
+    /// stream cannot be asked, see [`Stream::is_complete`], if it is [`StreamRef::DEFAULT`] and the calling thread's CUDA
+    /// context is of another device, and while a group is open.
+    #[doc(alias = "ncclCommGetAsyncError")]
+    pub fn wait_for(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<bool> {
+        self.is_done("wait_for", stream, timeout)
+    }
+
+    fn is_done(&self, call: &'static str, stream: &(impl Stream + ?Sized), limit: Duration) -> Result<bool> {
+        check_no_open_group(call)?;
         let start = Instant::now();
         let mut pause = Duration::from_micros(10);
         loop {
@@ -42,29 +58,27 @@ impl Communicator {
             // the stream's.
             let completed = match self.memory_space() {
                 MemorySpace::Host => Ok(true),
-                MemorySpace::Device => match stream.device() {
-                    Some(_) => stream.is_complete(),
-                    None => StreamRef::from(stream)
-                        .check_current(self.device())
-                        .and_then(|()| stream.is_complete()),
-                },
+                MemorySpace::Device if stream.device().is_some() => stream.is_complete(),
+                MemorySpace::Device => {
+                    StreamRef::from(stream).check_current(self.device()).and_then(|()| stream.is_complete())
+                }
             };
-            let state = self.query(CALL, || self.shared.poll())?;
+            let state = self.query(call, || self.shared.poll())?;
             if ![ResultCode::SUCCESS, ResultCode::IN_PROGRESS].contains(&state) {
-                return Err(self.library().error(CALL, state));
+                return Err(self.library().error(call, state));
             }
             let is_complete = completed
-                .map_err(|error| Error::usage(CALL, format!("the stream cannot be asked: {error}")))?;
+                .map_err(|error| Error::usage(call, format!("the stream cannot be asked: {error}")))?;
             if is_complete && state == ResultCode::SUCCESS {
                 self.shared.tell(CommunicatorEvent::StreamCompleted(stream.as_raw().addr()));
-                return Ok(());
+                return Ok(true);
             }
             let elapsed = start.elapsed();
-            if elapsed >= timeout {
-                return Err(self.shared.give_up(CALL, elapsed));
+            if elapsed >= limit {
+                return Ok(false);
             }
-            std::thread::sleep(pause.min(timeout - elapsed));
-            pause = MAX_PAUSE.min(pause * 2);
+            std::thread::sleep(pause.min(limit - elapsed));
+            pause = (pause * 2).min(Duration::from_millis(1));
         }
     }
 }

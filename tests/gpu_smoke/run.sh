@@ -66,5 +66,13 @@ for operation in all_reduce all_gather broadcast reduce reduce_scatter alltoall 
     fi
 done
 
+for recipe in restart replace revoke; do
+    if [ "$shared" = 2.30.3 ]; then
+        step "recovery, $recipe" 120 env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0 "$here/recovery" 4 $recipe
+    else
+        note "skipped" "recovery, $recipe: four ranks on one GPU need NCCL 2.30.3, this is $version"
+    fi
+done
+
 printf '\n=== summary, NCCL %s\n%s' "$version" "$summary"
 exit $status

@@ -14,12 +14,13 @@ const SCRIPT: &str = include_str!("../../tests/gpu_smoke/run.sh");
 /// Builds the programs in release mode and puts them into `directory`. Returns the script to run there.
 pub(crate) fn pack(directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    let builds: [(&str, &[&str]); 2] = [
+    let builds: [(&str, &[&str]); 3] = [
         (
             "gpu_smoke",
             &["test", "--no-run", "--package", "libnccl", "--test", "gpu_smoke", "--features", "half"],
         ),
         ("nccl", &["build", "--package", "libnccl-cli", "--bin", "nccl"]),
+        ("recovery", &["build", "--package", "libnccl", "--example", "recovery"]),
     ];
     for (name, arguments) in builds {
         let (built, target) = (build(name, arguments)?, directory.join(name));

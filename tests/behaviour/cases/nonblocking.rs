@@ -207,11 +207,14 @@ fn timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage(nccl: &Nccl) {
 fn synchronize_on_host_memory_returns_the_asynchronous_error_at_once(nccl: &Nccl) {
     let mut comms = of_one_thread(nccl, 2);
     comms[0].synchronize(&STREAM, Duration::ZERO).unwrap();
+    assert!(comms[0].wait_for(&STREAM, Duration::ZERO).unwrap());
     let nested = nccl.group(|_| comms[0].synchronize(&STREAM, TIMEOUT));
     assert!(matches!(nested, Err(Error::InvalidUsage { call: "synchronize", .. })), "{nested:?}");
     comms.pop().unwrap().abort().unwrap();
     let lost = comms[0].synchronize(&STREAM, LONG_TIMEOUT);
     assert!(matches!(lost, Err(Error::Nccl { call: "synchronize", .. })), "{lost:?}");
+    let lost = comms[0].wait_for(&STREAM, LONG_TIMEOUT);
+    assert!(matches!(lost, Err(Error::Nccl { call: "wait_for", .. })), "{lost:?}");
     comms[0].abort_handle().abort().unwrap();
     assert_aborted("synchronize", comms[0].synchronize(&STREAM, LONG_TIMEOUT));
 }

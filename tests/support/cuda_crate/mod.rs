@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libnccl::{
     AnyBuffer, BufferMut, Communicator, Config, Context, DataType, DeviceSliceMut, Error, MemorySpace, Nccl,
-    ReduceOp, Stream, StreamRef,
+    ReduceOp, ResultCode, ShrinkMode, Stream, StreamRef,
 };
 use libtest_mimic::{Arguments, Trial};
 
@@ -112,6 +112,7 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         memory_of_nccl_is_allocated_on_the_context,
         synchronize_returns_when_the_streams_work_is_done,
         synchronize_without_a_peer_times_out_and_aborts,
+        communicator_whose_wait_is_over_can_be_shrunk,
     ];
     // The default stream of a device waits for all others of it.
     let two_devices = cases![C:
@@ -458,6 +459,27 @@ fn synchronize_without_a_peer_times_out_and_aborts<C: CudaCrate>() {
             while !rank.stream.is_complete().unwrap_or(true) {
                 thread::sleep(Duration::from_millis(1));
             }
+        }
+        is_over.wait();
+    });
+}
+
+fn communicator_whose_wait_is_over_can_be_shrunk<C: CudaCrate>() {
+    let is_over = Barrier::new(2);
+    run_unchecked::<C>(2, |rank| {
+        if rank.comm.rank() == 0 {
+            let values = rank.values(LENGTH);
+            let mut buffer = C::upload(&rank.stream, &values);
+            rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+            for _ in 0..2 {
+                assert!(!rank.comm.wait_for(&rank.stream, Duration::from_millis(100)).unwrap());
+            }
+            assert_eq!(rank.comm.async_error().unwrap(), ResultCode::SUCCESS);
+            let alone = rank.comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).unwrap();
+            let mut buffer = C::upload(&rank.stream, &values);
+            alone.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+            assert!(alone.wait_for(&rank.stream, LONG).unwrap());
+            assert_eq!(C::read(&rank.stream, &buffer), values);
         }
         is_over.wait();
     });
