@@ -106,6 +106,16 @@ fn ranks_go_on_without_the_one_that_revoked_the_communicator() {
 }
 
 #[test]
+fn ranks_that_share_a_device_go_on_without_the_killed_one() {
+    let libraries = tempfile::tempdir().unwrap();
+    libnccl_test_support::install(libraries.path());
+    let variables = [("NCCL_MULTI_RANK_GPU_ENABLE", "1"), ("LIBNCCL_CPU_DEVICES", "1")];
+    let output = execute(Some(libraries.path()), "recovery", &["4", "replace"], &variables);
+    let [printed, notes] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(notes.contains(" on 1 GPUs") && printed.ends_with(&steps(4, 6, 10, 4)), "{printed}{notes}");
+}
+
+#[test]
 fn micro_batches_go_through_all_stages() {
     assert_eq!(run("pipeline", "4"), "8 micro-batches of 1024 values went through 4 stages\n");
 }
