@@ -1,4 +1,5 @@
-//! Conversions between halves and f32 by the processor's own instructions.
+//! Conversions between halves and f32 by the processor's own instructions. The crate `half` has them too, but behind a call for
+//! every eight elements: with half 2.6.0 sums of halves are 11 times slower, and those of bfloat16 half as fast.
 #![allow(unsafe_code)]
 
 /// The number of halves that are converted at a time.
