@@ -39,6 +39,12 @@ impl Communicator {
     /// after the `timeout`. The communicator can then still be [revoked](Self::revoke), or [shrunk](Self::shrink) with
     /// [`ShrinkMode::Abort`](crate::ShrinkMode::Abort), which end the work.
     ///
+    /// ```
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// assert!(comm.wait_for(&libnccl::StreamRef::DEFAULT, std::time::Duration::from_secs(30))?);
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator has to be aborted or
     /// shrunk; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::AbortHandle); [`Error::InvalidUsage`] if the

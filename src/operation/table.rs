@@ -256,10 +256,14 @@ impl Operation {
     /// If there is none. In a constant, that is an error of the compiler: `const { Operation::of("all_reduce") }`.
     #[must_use]
     pub const fn of(name: &str) -> &'static Self {
-        match Self::number_of(name) {
-            Some(number) => &TABLE[number],
-            None => panic!("there is no operation of this name"),
+        let mut number = 0;
+        while number < TABLE.len() {
+            if sys::is_equal(TABLE[number].name.as_bytes(), name.as_bytes()) {
+                return &TABLE[number];
+            }
+            number += 1;
         }
+        panic!("there is no operation of this name")
     }
 
     /// Returns the operation that one call of this function of NCCL is, if there is one: in place, if it has one buffer only.
@@ -382,17 +386,6 @@ impl Operation {
     #[must_use]
     pub const fn number(&self) -> usize {
         self.number as usize
-    }
-
-    const fn number_of(name: &str) -> Option<usize> {
-        let mut number = 0;
-        while number < TABLE.len() {
-            if sys::is_equal(TABLE[number].name.as_bytes(), name.as_bytes()) {
-                return Some(number);
-            }
-            number += 1;
-        }
-        None
     }
 }
 
