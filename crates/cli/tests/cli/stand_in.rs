@@ -161,7 +161,10 @@ fn bench_prints_what_nccl_tests_prints() {
             "-g 3 -o all -d int8",
         ] {
             let options = format!("-c 0 -b 8 -e 4K -f 8 -w 1 {options}");
-            let (theirs, _) = run(&mut on_devices(4, &format!("{folder}/{operation}_perf"), &options), 0);
+            let mut theirs = on_devices(4, &format!("{folder}/{operation}_perf"), &options);
+            // Those for CUDA 13 have that stand-in for the runtime library beside them, of `cargo xtask cpu-so`.
+            theirs.env("LD_LIBRARY_PATH", format!("{}:{folder}", shared_objects().display()));
+            let (theirs, _) = run(&mut theirs, 0);
             let (ours, _) = nccl(4, &format!("bench {operation} {options}"), 0);
             let lines = |table: &str| -> Vec<String> {
                 let is_of_both = |line: &&str| !line.is_empty() && !line.starts_with("# CUDA driver");

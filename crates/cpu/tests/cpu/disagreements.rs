@@ -340,7 +340,7 @@ fn mistake_in_any_short_call_is_found() {
 }
 
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "takes a minute: .ci/long"]
 fn mistake_in_any_call_is_found_at_every_size() {
     check(&[2, 3, 4, 8], &SIZES, &[false, true], &["host", "stand-in"]);
 }
