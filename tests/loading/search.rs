@@ -322,14 +322,13 @@ fn load_refuses_truncated_file_wherever_the_dynamic_linker_looks() {
     let file = root.join("libnccl.so.2");
     write_truncated(&file);
     let text = root.display();
-    let mut paths =
-        vec![format!("{text}"), format!("/no/such/place:{text}"), format!("/no/such/place;{text}")];
+    let paths = [format!("{text}"), format!("/no/such/place:{text}"), format!("/no/such/place;{text}")];
+    write_truncated(&root.join("levels/glibc-hwcaps/x86-64-v3/libnccl.so.2"));
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        write_truncated(&root.join("levels/glibc-hwcaps/x86-64-v3/libnccl.so.2"));
-        paths.push(format!("{text}/levels"));
-    }
-    for path in paths {
+    let has_level = std::arch::is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has_level = false;
+    for path in paths.into_iter().chain(has_level.then(|| format!("{text}/levels"))) {
         let printed = load_with(&[("LD_LIBRARY_PATH", Path::new(&path))]);
         let expected = "libnccl.so.2, which the dynamic linker finds, is truncated";
         assert!(printed.contains(expected), "{path}: {printed}");

@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn id_of_another_host_or_namespace_or_library_is_refused_as_that() {
         let text = |raw| UniqueId::new(&raw).unwrap_err().text;
-        for byte in [0, -1, 7] {
+        for byte in [0, !0, 7] {
             let foreign = text(ncclUniqueId { internal: [byte; 128] });
             assert!(foreign.contains("is not from this version"), "{foreign}");
         }
