@@ -330,3 +330,22 @@ fn observers_are_part_of_the_options_and_none_that_nccl_knows() {
     let comms = libnccl_cpu::nccl().init_all_with(&[0], &Config::new().observer(diary.clone())).unwrap();
     assert_eq!((comms[0].device(), diary.take()), (0, vec!["rank 0 of 1: Created".to_owned()]));
 }
+
+#[test]
+fn drop_of_a_communicator_survives_its_observers() {
+    struct Panics;
+    impl Observer for Panics {}
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("while an observer is dropped");
+        }
+    }
+    let comm = alone(&libnccl_cpu::nccl(), &Config::new());
+    comm.observe(Arc::new(Panics));
+    comm.destroy().unwrap();
+    // More than a stack has room for, if one were dropped by the other.
+    let comm = alone(&libnccl_cpu::nccl(), &Config::new());
+    let observer: Arc<dyn Observer> = Arc::new(Diary::default());
+    (0..10_000).for_each(|_| comm.observe(observer.clone()));
+    std::thread::Builder::new().stack_size(128 << 10).spawn(|| drop(comm)).unwrap().join().unwrap();
+}

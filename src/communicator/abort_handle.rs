@@ -76,8 +76,9 @@ impl AbortHandle {
     /// # Errors
     /// As for [`abort`](Self::abort).
     pub fn abort_all(handles: impl IntoIterator<Item = Self>) -> Result<()> {
-        let live = handles.into_iter().map(|handle| handle.shared);
-        let mut to_end: Vec<_> = live.filter(|shared| shared.state.abort()).collect();
+        // All of them before the first is aborted: the iterator may panic.
+        let mut to_end: Vec<_> = handles.into_iter().map(|handle| handle.shared).collect();
+        to_end.retain(|shared| shared.state.abort());
         let mut result = Ok(());
         while let Some(first) = to_end.first() {
             let library = Arc::clone(&first.library);

@@ -16,6 +16,18 @@ use crate::{
     CommunicatorEvent, Error, InvalidArgumentKind, Membership, MemorySpace, Observer, Result, ResultCode, sys,
 };
 
+/// Asks until there is an answer, more and more rarely, at last every millisecond.
+pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
+    let mut pause = Duration::from_micros(1);
+    loop {
+        if let Poll::Ready(answer) = ask() {
+            return answer;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(1));
+    }
+}
+
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
 /// ```
@@ -162,7 +174,8 @@ impl Communicator {
     ) -> Result<Self> {
         let mut communicator = Self::incomplete(call, shared, timeout)?;
         // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
-        communicator.wait_with(call, timeout, parent)?;
+        let start = Instant::now();
+        wait_until(|| communicator.shared.progress(call, start, timeout, parent))?;
         communicator.read_properties()?;
         Ok(communicator)
     }
@@ -385,35 +398,27 @@ impl Communicator {
     /// Waits until the method `call`, in progress on a nonblocking communicator, is complete, for the `timeout` instead of
     /// the communicator's if there is one.
     pub(crate) fn wait_within(&self, call: &'static str, timeout: Option<Duration>) -> Result<()> {
-        self.wait_with(call, timeout.or(self.timeout), None)
+        let start = Instant::now();
+        wait_until(|| self.progress(call, start, timeout))
     }
 
-    /// Waits likewise, for this `timeout` in any case; an abort of the `parent` ends it too.
-    pub(super) fn wait_with(
+    /// Looks whether it is complete, in progress since `start`.
+    pub(crate) fn progress(
         &self,
         call: &'static str,
+        start: Instant,
         timeout: Option<Duration>,
-        parent: Option<&State>,
-    ) -> Result<()> {
-        let mut pause = Duration::from_micros(1);
-        let start = Instant::now();
-        loop {
-            if let Poll::Ready(result) = self.shared.progress(call, start, timeout, parent) {
-                return result;
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(1));
-        }
+    ) -> Poll<Result<()>> {
+        self.shared.progress(call, start, timeout.or(self.timeout), None)
     }
 
-    /// Aborts the communicator if its work is in progress and uses host memory, which is free again after this; waits for
-    /// one that other code owns.
+    /// Aborts the communicator if its work is in progress, which uses its buffers no more after this; waits for one that other
+    /// code owns.
     #[cold]
     pub(crate) fn abort_work_in_progress(&self) {
         if self.shared.is_borrowed {
             let _ = self.wait_within("group", None);
-        } else if self.memory_space() == MemorySpace::Host
-            && !self.shared.state.is_ended()
+        } else if !self.shared.state.is_ended()
             && !matches!(self.shared.poll(), Ok(code) if code != ResultCode::IN_PROGRESS)
         {
             self.shared.end_call();

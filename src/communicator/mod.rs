@@ -30,6 +30,7 @@ mod timer;
 pub use abort_handle::{AbortHandle, Health};
 pub use borrowed::BorrowedCommunicator;
 pub use communicator::Communicator;
+pub(crate) use communicator::wait_until;
 pub use destroy::Finalized;
 pub(crate) use inside::{Inside, check_no_open_group, set_open_group};
 pub use memory_usage::MemoryStatistic;

@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::helper_thread::HelperThread;
+use super::inside::check_no_open_group;
 use super::state::State;
 use crate::backend::{Library, call};
 use crate::config::RawConfig;
@@ -313,7 +314,15 @@ impl Shared {
         all.iter().try_for_each(|shared| {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
-            ended.inspect_err(|_| shared.library.end_leaked_groups()).map(drop)
+            // A group that is open on this thread is the caller's.
+            let is_leaked = check_no_open_group("destroy").is_ok();
+            ended
+                .inspect_err(|_| {
+                    if is_leaked {
+                        shared.library.end_leaked_groups()
+                    }
+                })
+                .map(drop)
         })
     }
 

@@ -7,11 +7,12 @@ use std::marker::PhantomData;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use crate::backend::Library;
-use crate::communicator::PendingHandle;
-use crate::{Communicator, CommunicatorEvent, Error, InvalidArgumentKind, Operation, Result};
+use crate::communicator::{PendingHandle, wait_until};
+use crate::{Communicator, CommunicatorEvent, Error, InvalidArgumentKind, MemorySpace, Operation, Result};
 
 /// The participants of a group: its communicators, and what they need until its end.
 #[derive(Debug)]
@@ -245,19 +246,27 @@ impl<'scope> Participants<'scope> {
         self.first_error.get()
     }
 
-    /// Waits for each communicator, also after an error, which ends the work of one and not of the others: they use
-    /// the buffers, too. Once one was given up, [`close`](Self::close) does that with the others.
+    /// Waits for all communicators, also after an error, which ends the work of one and not of the others: they use the
+    /// buffers, too. Once one is given up, the others are.
     pub(super) fn wait_all(&self, call: &'static str) -> Result<()> {
         let timeout = self.overflow.borrow().as_ref().and_then(|overflow| overflow.timeout);
-        let mut result = Ok(());
-        for communicator in self.communicators() {
-            let ended = communicator.wait_within(call, timeout);
-            let is_given_up = matches!(ended, Err(Error::Timeout { .. } | Error::Aborted { .. }));
-            result = result.and(ended);
+        let start = Instant::now();
+        let (mut waiting, mut result) = (self.communicators(), Ok(()));
+        wait_until(|| {
+            let mut is_given_up = false;
+            waiting.retain(|communicator| {
+                let Poll::Ready(ended) = communicator.progress(call, start, timeout) else { return true };
+                is_given_up |= matches!(ended, Err(Error::Timeout { .. } | Error::Aborted { .. }));
+                if result.is_ok() {
+                    result = ended;
+                }
+                false
+            });
             if is_given_up {
-                break;
+                waiting.drain(..).for_each(Communicator::abort_work_in_progress);
             }
-        }
+            if waiting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        });
         result
     }
 
@@ -287,7 +296,12 @@ impl<'scope> Participants<'scope> {
     fn close_slow_path(&self, result: Result<(), &Error>) {
         let (communicators, has_failed) = (self.communicators(), result.is_err());
         if has_failed {
-            communicators.iter().for_each(|communicator| communicator.abort_work_in_progress());
+            // On a GPU, a group that has failed started nothing, or was waited for.
+            let on_host = |it: &&&Communicator| it.is_borrowed() || it.memory_space() == MemorySpace::Host;
+            communicators
+                .iter()
+                .filter(on_host)
+                .for_each(|communicator| communicator.abort_work_in_progress());
         }
         communicators.iter().for_each(|communicator| communicator.leave_group(result));
         if has_failed {

@@ -94,6 +94,17 @@ impl Observers {
     }
 }
 
+/// One after the other: by its own drop, each link would drop the next, and they may be many.
+impl Drop for Observers {
+    fn drop(&mut self) {
+        let mut next = self.first.take();
+        while let Some(mut link) = next {
+            next = link.next.take();
+            let _ = catch_panic(|| drop(link));
+        }
+    }
+}
+
 impl<'a> Observed<'a> {
     #[inline(always)]
     pub(crate) fn communicator(&self) -> &'a Membership {

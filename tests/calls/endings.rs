@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{Communicator, Config, Error, Result, ResultCode};
+use libnccl::{AbortHandle, Communicator, Config, Error, Result, ResultCode};
 use libnccl_test_support::fake_nccl::{FakeNccl, SUCCESS};
 
 use crate::codes::CODES;
@@ -346,4 +346,14 @@ fn abort_all_of_ended_communicators_aborts_the_others() {
     let log = ["ncclGroupStart()", "ncclCommAbort(comm2)", "ncclCommAbort(comm4)", "ncclGroupEnd()"];
     assert_eq!(fixture.fake.take_log(), log);
     fixture.close("ended before");
+}
+
+#[test]
+fn abort_all_whose_iterator_panics_aborts_nothing() {
+    let fixture = Fixture::new();
+    let handles = [Some(fixture.comm.abort_handle()), None];
+    let panics = || AbortHandle::abort_all(handles.into_iter().map(|handle| handle.expect("a handle")));
+    catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+    work(&fixture.comm).unwrap();
+    fixture.close("abort_all");
 }

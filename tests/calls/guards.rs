@@ -127,6 +127,29 @@ fn guard_of_call_in_progress_lives_until_it_is_enqueued() {
 }
 
 #[test]
+fn guards_of_a_group_that_is_given_up_live_until_all_its_members_are_ended() {
+    let fake = FakeNccl::new();
+    let nccl = fake.nccl();
+    let comms = [30, 600_000].map(|timeout| {
+        let config = Config::new().timeout(Duration::from_millis(timeout));
+        nccl.init_rank_with(4, 2, &id(1), &config).unwrap()
+    });
+    let recorded = RefCell::default();
+    let tensors = ["first", "second"].map(|name| Tensor { fake: &fake, name, events: &recorded });
+    fake.set_async_states([], IN_PROGRESS);
+    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+    let members = comms.iter().zip(&tensors);
+    let ended =
+        nccl.group(|g| members.into_iter().try_for_each(|(comm, tensor)| g.send(comm, tensor, 0, stream())));
+    assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
+    assert_eq!(fake.calls().iter().filter(|function| **function == "ncclCommAbort").count(), 2);
+    for tensor in ["first", "second"] {
+        let released = format!("{tensor} released after ncclCommAbort");
+        assert!(recorded.borrow().contains(&released), "{:?}", recorded.borrow());
+    }
+}
+
+#[test]
 fn guard_in_group_lives_until_its_end() {
     type Act = fn(&Fixture, &Tensor<'_>, &mut Tensor<'_>) -> Result<()>;
     let acts: [(&str, bool, Act); 6] = [

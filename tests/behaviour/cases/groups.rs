@@ -1,6 +1,8 @@
 //! Groups, and the effect of a failure on their members.
 
-use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
+use std::time::Duration;
+
+use libnccl::{Communicator, Config, Error, Health, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
 
 use super::common::{STREAM, cases, of_one_thread};
 
@@ -15,6 +17,9 @@ cases! {
     two_communicators_share_one_group,
     group_of_another_library_is_an_error,
     own_error_of_a_try_group_cancels_it,
+    abort_of_any_member_ends_a_group,
+    shortest_timeout_of_the_members_ends_a_group,
+    drop_in_a_group_leaves_the_group_open,
 }
 
 fn assert_failed(comm: &Communicator) {
@@ -228,4 +233,61 @@ fn own_error_of_a_try_group_cancels_it(nccl: &Nccl) {
     assert_eq!(stopped, Err(Own::Stop));
     assert_eq!(buffer, [1]);
     assert_failed(&comms[0]);
+}
+
+/// Starts an operation of rank 0 of both, for which nobody answers, as a group in this order.
+fn never_answered(nccl: &Nccl, communicators: [&[Communicator]; 2]) -> Error {
+    let mut buffers = [[1_i32]; 2];
+    let calls = communicators.into_iter().zip(&mut buffers);
+    let ended = nccl.group(|g| {
+        calls
+            .into_iter()
+            .try_for_each(|(ranks, buffer)| g.all_reduce_in_place(&ranks[0], buffer, ReduceOp::Sum, STREAM))
+    });
+    ended.unwrap_err()
+}
+
+fn of_two_ranks(nccl: &Nccl, timeout: Duration) -> Vec<Communicator> {
+    nccl.init_all_with(&[0, 1], &Config::new().timeout(timeout)).unwrap()
+}
+
+fn abort_of_any_member_ends_a_group(nccl: &Nccl) {
+    for aborted in [0, 1] {
+        let pair = [0, 1].map(|_| of_two_ranks(nccl, Duration::from_secs(600)));
+        let handle = pair[aborted][0].abort_handle();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while handle.health() != Health::Busy {
+                    std::thread::yield_now();
+                }
+                handle.abort().unwrap();
+            });
+            never_answered(nccl, [&pair[0], &pair[1]])
+        });
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+    }
+}
+
+fn shortest_timeout_of_the_members_ends_a_group(nccl: &Nccl) {
+    let timeouts = [20, 600_000].map(Duration::from_millis);
+    for timeouts in [timeouts, [timeouts[1], timeouts[0]]] {
+        let pair = timeouts.map(|timeout| of_two_ranks(nccl, timeout));
+        let error = never_answered(nccl, [&pair[0], &pair[1]]);
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    }
+}
+
+/// The end of a rank that made fewer calls than another one is an error, after which groups of NCCL may have to be ended.
+fn drop_in_a_group_leaves_the_group_open(nccl: &Nccl) {
+    let (mut others, comms) = (of_one_thread(nccl, 2), of_one_thread(nccl, 2));
+    others[0].broadcast_in_place(&mut [1_u8], 0, STREAM).unwrap();
+    let (dropped, mut ones) = (others.pop(), [[1_i32]; 2]);
+    let [first, second] = &mut ones;
+    nccl.group(|g| {
+        g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
+        drop(dropped);
+        g.all_reduce_in_place(&comms[1], second, ReduceOp::Sum, STREAM)
+    })
+    .unwrap();
+    assert_eq!(ones, [[2]; 2]);
 }
