@@ -237,7 +237,7 @@ mod tests {
     use crate::bench::measure::shape::Shape;
     use crate::bench::measure::times::Columns;
     use crate::bench::output::description::Description;
-    use crate::bench::output::report::{self, Library, Measured, Report, Row, SCHEMA};
+    use crate::bench::output::report::{self, Measured, Report, Row, tests};
     use crate::bench::parameters::Parameters;
     use crate::bench::start::Start;
 
@@ -271,25 +271,6 @@ mod tests {
         assert_eq!(exponent(12_345_678.0, 1), "1.2e+07");
     }
 
-    fn report(rows: Vec<Row>) -> Report {
-        Report {
-            schema: SCHEMA,
-            program: String::new(),
-            started: String::new(),
-            command: vec![],
-            library: Library { version: String::new(), path: None, backend: String::new(), stand_in: None },
-            host: String::new(),
-            operation: "operation".into(),
-            ranks: vec![],
-            launch: String::new(),
-            parameters: parameters("all_reduce").report(),
-            rows,
-            wrong: vec![],
-            average_bus_bandwidth: 6.0,
-            interrupted: false,
-        }
-    }
-
     fn parameters(arguments: &str) -> Parameters {
         let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
@@ -317,7 +298,8 @@ mod tests {
         };
         let columns = [Some(Columns([1.0, 3.0, 2.0, 50.0])); 2];
         table.row(&parameters, &row, columns, &[]).unwrap();
-        table.foot(&report(vec![row]), Some(0), None).unwrap();
+        let report = Report { rows: vec![row], average_bus_bandwidth: 6.0, ..tests::report() };
+        table.foot(&report, Some(0), None).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -341,7 +323,7 @@ validation: 1 graph: 0 unalign: 2
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 6 
 #
-# Collective test concluded: operation
+# Collective test concluded: all_reduce
 #
 ";
         let (first, rest) = text.split_once('\n').unwrap();
