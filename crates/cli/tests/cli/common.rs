@@ -161,7 +161,7 @@ pub(crate) fn marked(mark: &str) -> Vec<(u32, String)> {
 }
 
 /// Returns whether a condition comes true in this time.
-pub(crate) fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
+pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
         if start.elapsed() > limit {

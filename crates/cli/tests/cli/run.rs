@@ -319,19 +319,8 @@ fn signal_ends_a_job_whose_output_nobody_reads() {
     thread::sleep(Duration::from_millis(300));
     send(child.id(), Signal::TERM);
     let mut child = Process(child);
-    assert!(wait_until_ended(&mut child.0), "it waits for the reader");
+    assert!(wait_until(LIMIT, || child.0.try_wait().unwrap().is_some()), "it waits for the reader");
     assert_eq!(child.0.wait().unwrap().code(), Some(143));
-}
-
-fn wait_until_ended(child: &mut Child) -> bool {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > LIMIT {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    true
 }
 
 /// The output is lost with its first line, and there is no second one.
