@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
         if nccl.is_none() {
             output::write_to_stderr(&format!("{title}\n"));
         }
-        writeln!(output::stdout(), "{}", serde_json::to_string_pretty(&variables)?)?;
+        output::print_json(&variables)?;
     } else {
         print(&mut output::stdout(), &title, &variables)?;
     }

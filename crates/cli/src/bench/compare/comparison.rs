@@ -142,10 +142,6 @@ impl Comparison {
     pub(crate) fn below(&self) -> usize {
         self.rows.iter().filter(|row| row.is_below).count()
     }
-
-    pub(crate) fn to_json(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
 }
 
 fn describe(side: &Side) -> Description {
