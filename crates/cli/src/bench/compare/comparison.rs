@@ -359,6 +359,8 @@ impl Display for Key {
 
 #[cfg(test)]
 mod tests {
+    use libnccl_test_support::random_inputs::Random;
+
     use super::{Comparison, Side};
     use crate::bench::output::report::tests::report;
 
@@ -398,12 +400,9 @@ mod tests {
 
     #[test]
     fn slowdown_of_each_round_is_the_ratio_whatever_the_noise() {
-        let mut state = 1_u64;
+        let mut random = Random(1);
         for rounds in 1..=9 {
-            let noise = [(); 9].map(|()| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                1.0 + (state >> 40) as f64
-            });
+            let noise = [(); 9].map(|()| 1.0 + (random.next() >> 40) as f64);
             let noise = &noise[..rounds];
             let slower: Vec<f64> = noise.iter().map(|time| time * 4.0).collect();
             assert_eq!(compare(noise, &slower).rows[0].ratio, 0.25, "{noise:?}");
