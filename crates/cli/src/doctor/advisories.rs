@@ -256,16 +256,7 @@ mod tests {
     fn holds(advisory: &Advisory, release: Version, machine: Machine) -> bool {
         let root = tempfile::tempdir().unwrap();
         let mut environment = Vec::new();
-        let mut driver = Driver {
-            library: "",
-            loaded: true,
-            stand_in: None,
-            gpus: 1,
-            problem: None,
-            cuda: None,
-            module: None,
-            models: vec![],
-        };
+        let mut driver = Driver::default();
         let mut system_architecture = "none";
         if machine != Machine::Other {
             environment.extend(advisory.setting.iter().map(|(name, value)| (name.as_str(), value.as_str())));
