@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
         if nccl.is_none() {
             output::write_to_stderr(&format!("{title}\n"));
         }
-        writeln!(output::stdout(), "{}", serde_json::to_string_pretty(&variables)?)?;
+        output::print_json(&variables)?;
     } else {
         print(&mut output::stdout(), &title, &variables)?;
     }
@@ -149,8 +149,8 @@ mod tests {
     fn values_come_from_the_environment_a_file_or_the_default() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
-        fs::write(root.path().join("etc/nccl.conf"), "NCCL_ALGO=Ring\n").unwrap();
-        let system = System::at(root.path(), &[("NCCL_DEBUG", "INFO"), ("NCCL_MINE", "1")]);
+        fs::write(root.path().join("etc/nccl.conf"), "NCCL_ALGO==Ring\n").unwrap();
+        let system = System::at(root.path(), &[("NCCL_DEBUG", "INFO"), ("NCCL_MINE", "1"), ("PATH", "/bin")]);
         let known: BTreeSet<_> =
             ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_NTHREADS", "NCCL_PROTO"].map(String::from).into();
         let default = |name: &str| (name == "NCCL_NTHREADS").then(|| "-2".into());
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                ("NCCL_ALGO", Some("Ring"), "/etc/nccl.conf", true),
+                ("NCCL_ALGO", Some("=Ring"), "/etc/nccl.conf", true),
                 ("NCCL_DEBUG", Some("INFO"), "environment", true),
                 ("NCCL_MINE", Some("1"), "environment", false),
                 ("NCCL_NTHREADS", Some("-2"), "default", true),

@@ -36,17 +36,14 @@ impl fmt::Display for Cuda {
     }
 }
 
-/// The error returned when a text is not `major.minor`.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("expected major.minor")]
-pub(crate) struct ParseCudaError;
-
 impl FromStr for Cuda {
-    type Err = ParseCudaError;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, ParseCudaError> {
-        let part = |text: &str| text.parse().map_err(|_| ParseCudaError);
-        let (major, minor) = text.split_once('.').ok_or(ParseCudaError)?;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const EXPECTED: &str = "expected major.minor";
+
+        let part = |text: &str| text.parse().map_err(|_| EXPECTED);
+        let (major, minor) = text.split_once('.').ok_or(EXPECTED)?;
         Ok(Self { major: part(major)?, minor: part(minor)? })
     }
 }

@@ -1,6 +1,7 @@
 //! The standard output and the standard error, of this program's own text: control characters that came into it from outside
 //! never reach a terminal.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -8,6 +9,7 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
 use crate::escapes;
 
@@ -33,6 +35,16 @@ pub(crate) fn stdout() -> Box<dyn Write + Send> {
         Some(own) => Box::new(Escaped(own)),
         None => Box::new(Escaped(io::stdout())),
     }
+}
+
+/// Prints a value as indented JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    Ok(stdout().write_all((serde_json::to_string_pretty(value)? + "\n").as_bytes())?)
+}
+
+/// Prints a value as JSON, or as it is displayed.
+pub(crate) fn print(value: &(impl Serialize + Display), as_json: bool) -> Result<()> {
+    if as_json { print_json(value) } else { Ok(stdout().write_all(value.to_string().as_bytes())?) }
 }
 
 /// Writes a text to the standard error, in one piece, as ranks share it. If that is closed, it is lost.

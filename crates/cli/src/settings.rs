@@ -187,7 +187,7 @@ mod tests {
     use libnccl::Version;
     use libnccl_test_support::random_inputs::{Random, inputs};
 
-    use super::{Line, Origin, Settings, integer, taken_literally};
+    use super::{Line, Settings, integer, taken_literally};
     use crate::system::System;
 
     #[test]
@@ -208,29 +208,6 @@ mod tests {
             let set = lines.iter().filter(|line| matches!(line, Line::Set { overridden_by: None, .. }));
             assert_eq!(set.count() + 1, settings.iter().count());
         }
-    }
-
-    #[test]
-    fn first_place_counts() {
-        let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text| {
-            let place = root.path().join(path);
-            fs::create_dir_all(place.parent().unwrap()).unwrap();
-            fs::write(place, text).unwrap();
-        };
-        write("home/me/.nccl.conf", "# a comment\nNCCL_DEBUG=INFO\nNCCL_ALGO=Ring\n");
-        write("etc/nccl.conf", "NCCL_ALGO=Tree\nNCCL_SOCKET_IFNAME==eth0\r\nno value\n");
-        let system =
-            System::at(root.path(), &[("HOME", "/home/me"), ("NCCL_DEBUG", "WARN"), ("PATH", "/bin")]);
-        let settings = Settings::read(&system, Version::HEADER);
-        assert_eq!(settings.text("NCCL_DEBUG"), "NCCL_DEBUG=WARN (environment)");
-        assert_eq!(settings.text("NCCL_ALGO"), "NCCL_ALGO=Ring (/home/me/.nccl.conf)");
-        assert_eq!(settings.value("NCCL_SOCKET_IFNAME"), Some("=eth0"));
-        assert_eq!(settings.get("PATH"), None);
-        let lines = settings.files[1].lines.as_ref().unwrap();
-        assert_eq!(lines[2], Line::Ignored("no value".into()));
-        let overridden = Some(Origin::File("/home/me/.nccl.conf".into()));
-        assert!(matches!(&lines[0], Line::Set { overridden_by, .. } if *overridden_by == overridden));
     }
 
     #[test]

@@ -332,22 +332,4 @@ mod tests {
         assert_eq!((gpu.ranks, gpu.max_bytes, gpu.op()), (8, 128 << 20, None));
         assert_eq!(sizes("all_reduce -b 1G"), [1 << 30]);
     }
-
-    #[test]
-    fn conflicting_values_are_rejected() {
-        let error = parameters("all_reduce -b 64 -e 8", 0).unwrap_err();
-        assert_eq!(error, "--minbytes 64 is above --maxbytes 8");
-        let error = parameters("all_reduce -b 0 --against perf", 0).unwrap_err();
-        assert!(error.starts_with("--against and --minbytes 0 need --stepbytes: "), "{error}");
-        let error = parameters("all_reduce -t 64 -g 64", 0).unwrap_err();
-        assert_eq!(error, "--nthreads 64 and --ngpus 64 make 4096 ranks of a process: expected at most 1024");
-        let error = parameters("all_reduce -G 1", 0).unwrap_err();
-        assert_eq!(error, "--cudagraph needs GPUs: host memory has no CUDA graphs");
-        let error = parameters("all_reduce -G 1 -z 2", 2).unwrap_err();
-        assert!(error.starts_with("--cudagraph and --blocking: "), "{error}");
-        let error = parameters("hypercube --ranks 3", 0).unwrap_err();
-        assert_eq!(error, "a hypercube has as many ranks as a power of two");
-        let error = parameters("reduce -r 4 --ranks 4", 0).unwrap_err();
-        assert_eq!(error, "--root 4 is not a rank: expected 0 to 3");
-    }
 }

@@ -16,7 +16,7 @@ use super::parameters::Parameters;
 use super::start::Place;
 
 /// The state that the threads of a process share.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Session {
     pub(crate) nccl: Nccl,
     pub(crate) id: UniqueId,

@@ -1,6 +1,8 @@
 //! Releases of NCCL that are known to fail, from public reports.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::LazyLock;
 
 use libnccl::Version;
@@ -36,7 +38,7 @@ struct Advisory {
     driver: Range<u32>,
     /// The newest release of CUDA that the driver supports.
     #[serde(default)]
-    driver_cuda: Range<CudaText>,
+    driver_cuda: Range<Parsed<Cuda>>,
     /// Variables that have these values.
     #[serde(default)]
     setting: BTreeMap<String, String>,
@@ -63,13 +65,13 @@ struct Advisory {
     source: String,
     /// A release that has it.
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
-    bad: ReleaseText,
+    bad: Parsed<Version>,
     /// A release that has it not, if there is one.
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
-    good: Option<ReleaseText>,
+    good: Option<Parsed<Version>>,
 }
 
-type Releases = Range<ReleaseText>;
+type Releases = Range<Parsed<Version>>;
 
 /// From the first, and before the second; without either, from the oldest or up to the newest.
 #[derive(Debug, Deserialize)]
@@ -97,22 +99,11 @@ impl<T: PartialOrd> Range<T> {
     }
 }
 
-/// A release of NCCL in the file.
+/// A value that the file has as a text.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-struct ReleaseText(Version);
+struct Parsed<T>(T);
 
-impl<'de> Deserialize<'de> for ReleaseText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-/// A release of CUDA in the file.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-struct CudaText(Cuda);
-
-impl<'de> Deserialize<'de> for CudaText {
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Parsed<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(serde::de::Error::custom)
@@ -133,8 +124,8 @@ impl Situation<'_> {
         self.driver.module.as_ref().and_then(|module| module.split('.').next()?.parse().ok())
     }
 
-    fn cuda(&self) -> Option<CudaText> {
-        self.driver.cuda.as_ref().and_then(|cuda| cuda.parse().ok()).map(CudaText)
+    fn cuda(&self) -> Option<Parsed<Cuda>> {
+        self.driver.cuda.as_ref().and_then(|cuda| cuda.parse().ok()).map(Parsed)
     }
 
     /// Returns what conditions ask for, and is not known.
@@ -158,7 +149,7 @@ impl Advisory {
         let is_model = |gpu: &String| driver.models.iter().any(|model| model.contains(gpu));
         let is_below = |size| Some(shared_memory_size(system).ok()?.is_some_and(|found| found < size));
         let has = |(name, value): (&String, &String)| settings.value(name) == Some(value.as_str());
-        or(self.releases.has(Some(ReleaseText(*release))))
+        or(self.releases.has(Some(Parsed(*release))))
             && self.architecture.as_ref().is_none_or(|architecture| *architecture == system.architecture)
             && self.gpu.as_ref().is_none_or(|gpu| or((!driver.models.is_empty()).then(|| is_model(gpu))))
             && or(self.driver.has(situation.series()))
@@ -265,16 +256,7 @@ mod tests {
     fn holds(advisory: &Advisory, release: Version, machine: Machine) -> bool {
         let root = tempfile::tempdir().unwrap();
         let mut environment = Vec::new();
-        let mut driver = Driver {
-            library: "",
-            loaded: true,
-            stand_in: None,
-            gpus: 1,
-            problem: None,
-            cuda: None,
-            module: None,
-            models: vec![],
-        };
+        let mut driver = Driver::default();
         let mut system_architecture = "none";
         if machine != Machine::Other {
             environment.extend(advisory.setting.iter().map(|(name, value)| (name.as_str(), value.as_str())));

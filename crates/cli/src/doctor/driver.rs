@@ -9,7 +9,7 @@ use crate::nccl_file::Cuda;
 use crate::system::System;
 
 /// The driver. The names of the fields are those of the JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Driver {
     pub(crate) library: &'static str,
     pub(crate) loaded: bool,

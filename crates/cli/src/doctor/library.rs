@@ -34,7 +34,7 @@ enum Named {
 }
 
 /// The loaded library. The names of the fields are those of the JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Library {
     pub(crate) path: Option<PathBuf>,
     /// The rule of the search that led to the library.

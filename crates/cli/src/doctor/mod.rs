@@ -20,7 +20,6 @@ mod selection;
 mod tests;
 mod variables;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -45,7 +44,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let driver = Driver::new(&system);
     let report = examine(&system, Search::new(arguments.library.as_deref()), driver, arguments.needs);
     if arguments.json {
-        writeln!(output::stdout(), "{}", serde_json::to_string_pretty(&report)?)?;
+        output::print_json(&report)?;
     } else {
         report.print(&mut anstream::stdout())?;
     }

@@ -39,12 +39,11 @@ impl Machine {
         let driver = Driver {
             library: "libcuda.so.1",
             loaded: true,
-            stand_in: None,
             gpus: 8,
-            problem: None,
             cuda: Some("12.9".into()),
             module: Some("575.57.08".into()),
             models: vec!["NVIDIA H100 80GB HBM3".into(); 8],
+            ..Driver::default()
         };
         let environment = vec![("HOME", "/home/me"), ("NCCL_RAS_ENABLE", "0")];
         let interfaces = [
@@ -59,7 +58,7 @@ impl Machine {
             architecture: "x86_64",
             driver,
             interfaces: Ok(interfaces.into()),
-            id: Check { ok: true, problem: None, address: None },
+            id: Check { ok: true, ..Check::default() },
             missing: Vec::new(),
             needs: None,
         };
@@ -137,8 +136,8 @@ impl Machine {
             memory: "device".into(),
             unique_id: std::mem::take(&mut self.id),
             missing_functions: std::mem::take(&mut self.missing),
-            other_loaded_libraries: Vec::new(),
             file,
+            ..Library::default()
         };
         self.examine(Search::found(library))
     }
@@ -198,27 +197,17 @@ fn healthy_machine_of_the_cpu_implementation_has_no_finding() {
         "Max locked memory         65536                65536                bytes\n",
     );
     machine.environment.extend([("LIBNCCL_CPU_STRICT", "1"), ("NCCL_IB_HCA", "mlx5_0")]);
-    machine.driver = Driver {
-        loaded: false,
-        gpus: 0,
-        problem: Some("no libcuda.so.1".into()),
-        cuda: None,
-        module: None,
-        models: vec![],
-        ..machine.driver
-    };
+    machine.driver = Driver { problem: Some("no libcuda.so.1".into()), ..Driver::default() };
     write_library(&machine.place("/opt/cpu/lib/libnccl.so.2"), b"NCCL version 2.32.3+cuda13.0\0");
     let file = NcclFile::read(&machine.place("/opt/cpu/lib/libnccl.so.2")).unwrap();
     let library = Library {
         path: Some("/opt/cpu/lib/libnccl.so.2".into()),
         source: "LIBNCCL_PATH".into(),
         version: "2.32.3".into(),
-        cuda: None,
         memory: "host".into(),
-        unique_id: Check { ok: true, problem: None, address: None },
-        missing_functions: Vec::new(),
-        other_loaded_libraries: Vec::new(),
+        unique_id: Check { ok: true, ..Check::default() },
         file,
+        ..Library::default()
     };
     // It needs no interface.
     machine.interfaces = Ok(Vec::new());
@@ -358,12 +347,9 @@ fn copy_of_an_unknown_release_is_a_warning() {
             path: path.map(Into::into),
             source: "LIBNCCL_PATH".into(),
             version: version.into(),
-            cuda: None,
             memory: "host".into(),
             unique_id: Check { ok: true, ..Check::default() },
-            missing_functions: Vec::new(),
-            other_loaded_libraries: Vec::new(),
-            file: NcclFile::default(),
+            ..Library::default()
         };
         bad(&machine.examine(Search::found(library)), "copies").len()
     };
@@ -401,12 +387,9 @@ fn library_of_a_newer_cuda_than_the_drivers_is_a_problem() {
 fn machine_without_a_driver_is_a_problem() {
     let mut machine = Machine::healthy();
     machine.driver = Driver {
-        loaded: false,
-        gpus: 0,
         problem: Some("libcuda.so.1: not found".into()),
-        cuda: None,
-        module: None,
-        ..machine.driver
+        models: machine.driver.models,
+        ..Driver::default()
     };
     let report = machine.report();
     let undecided = "known faults that may concern NCCL 2.32.3 here, for lack of the driver's release, the driver's CUDA: \
@@ -432,6 +415,18 @@ fn one(change: impl FnOnce(&mut Machine), section: &str, level: Level, text: &st
     let mut machine = Machine::healthy();
     change(&mut machine);
     assert_finds(&machine.report(), &[(section, level, text)]);
+}
+
+/// A change of a healthy machine that gives no finding.
+fn none(change: impl FnOnce(&mut Machine)) {
+    let mut machine = Machine::healthy();
+    change(&mut machine);
+    assert_finds(&machine.report(), &[]);
+}
+
+/// The change that sets a variable.
+fn set(name: &'static str, value: &'static str) -> impl Fn(&mut Machine) {
+    move |machine| machine.environment.push((name, value))
 }
 
 #[test]
@@ -512,9 +507,7 @@ fn limit_that_is_not_known_is_not_taken_for_none() {
     warning(&threads("pids.other", ""), "threads of the control group: an unknown number of 1000");
     warning(&threads("pids.current", "many"), "threads of the control group: an unknown number of 1000");
     warning(&threads("pids.current", "900"), "threads of the control group: 900 of 1000");
-    let mut machine = Machine::healthy();
-    threads("pids.current", "0")(&mut machine);
-    assert_finds(&machine.report(), &[]);
+    none(threads("pids.current", "0"));
     let machine = Machine::healthy();
     machine.remove("/sys/devices/system/node");
     let report = machine.report();
@@ -540,21 +533,16 @@ fn limits_that_do_not_hold_are_no_finding() {
 
 #[test]
 fn interfaces_are_compared_with_those_that_nccl_is_told_to_use() {
-    let set = |value: &'static str| {
-        move |machine: &mut Machine| machine.environment.push(("NCCL_SOCKET_IFNAME", value))
-    };
-    let problem = |value, text| one(set(value), "network", Level::Problem, text);
+    let problem = |value, text| one(set("NCCL_SOCKET_IFNAME", value), "network", Level::Problem, text);
     problem("ib0", "NCCL_SOCKET_IFNAME=ib0 (environment) selects nothing: there is no interface ib0");
     problem("=ens9", "selects nothing: ens9 is down");
     problem("^eth,docker,lo", "selects nothing: ens9 is down");
     problem("^eth,docker,lo,ens", "it leaves out all there are: lo, eth0, docker0, ens9");
     problem("10.0.0.1", "there is no interface 10.0.0.1");
     for value in ["eth", "=eth0", "^docker,lo", "docker0"] {
-        let mut machine = Machine::healthy();
-        set(value)(&mut machine);
-        assert_finds(&machine.report(), &[]);
+        none(set("NCCL_SOCKET_IFNAME", value));
     }
-    let warning = |value, text| one(set(value), "network", Level::Warning, text);
+    let warning = |value, text| one(set("NCCL_SOCKET_IFNAME", value), "network", Level::Warning, text);
     warning("^docker0", "ranks meet at 127.0.0.1 (lo), which other machines cannot reach; ens9 is down");
     warning("lo", "ranks meet at 127.0.0.1 (lo), which other machines cannot reach");
     warning(
@@ -587,25 +575,17 @@ fn interfaces_are_compared_with_those_that_nccl_is_told_to_use() {
         ]);
     };
     one(down, "network", Level::Problem, "lo is down, eth0 has no carrier, eth1 has no address");
-    let family = |value: &'static str| {
-        move |machine: &mut Machine| machine.environment.push(("NCCL_SOCKET_FAMILY", value))
-    };
+    let family = |value| set("NCCL_SOCKET_FAMILY", value);
     one(family("ipv6"), "network", Level::Warning, "NCCL ignores \"ipv6\"; expected AF_INET or AF_INET6");
     one(family("AF_INET6"), "network", Level::Problem, "eth0 has no IPv6 address");
-    let alone = |machine: &mut Machine| machine.interfaces.as_mut().unwrap().truncate(1);
-    let mut machine = Machine::healthy();
-    alone(&mut machine);
-    assert_finds(&machine.report(), &[]);
+    none(|machine| machine.interfaces.as_mut().unwrap().truncate(1));
 }
 
 #[test]
 fn comm_id_that_no_rank_can_use_is_found() {
-    let set =
-        |value: &'static str| move |machine: &mut Machine| machine.environment.push(("NCCL_COMM_ID", value));
+    let id = |value| set("NCCL_COMM_ID", value);
     for value in ["10.0.0.9:5000", "172.17.0.1:65535"] {
-        let mut machine = Machine::healthy();
-        set(value)(&mut machine);
-        assert_finds(&machine.report(), &[]);
+        none(id(value));
     }
     for (value, text) in [
         ("", "expected ADDRESS:PORT"),
@@ -619,10 +599,10 @@ fn comm_id_that_no_rank_can_use_is_found() {
         ("10.0.0.9:http", "NCCL reads the port 0"),
         ("10.0.0.9:70000", "NCCL reads the port 70000"),
     ] {
-        one(set(value), "network", Level::Problem, text);
+        one(id(value), "network", Level::Problem, text);
     }
-    one(set("10.0.0.9"), "network", Level::Warning, "has no port; NCCL takes 65535");
-    one(set("127.0.0.1:5000"), "network", Level::Warning, "127.0.0.1 (lo) by NCCL_COMM_ID=127.0.0.1:5000");
+    one(id("10.0.0.9"), "network", Level::Warning, "has no port; NCCL takes 65535");
+    one(id("127.0.0.1:5000"), "network", Level::Warning, "127.0.0.1 (lo) by NCCL_COMM_ID=127.0.0.1:5000");
 }
 
 #[test]
@@ -640,7 +620,7 @@ fn sections_agree_about_the_unique_id() {
     assert_finds(&examined(&failed), &[no_id, ("network", Level::Warning, text)]);
     let nothing = |machine: &mut Machine| {
         failed(machine);
-        machine.environment.push(("NCCL_SOCKET_IFNAME", "eth9"));
+        set("NCCL_SOCKET_IFNAME", "eth9")(machine);
     };
     assert_finds(&examined(&nothing), &[no_id, ("network", Level::Problem, "there is no interface eth9")]);
 
@@ -670,25 +650,22 @@ fn rdma_devices_that_nccl_cannot_use_are_found() {
     let warning = |change: &dyn Fn(&mut Machine), text| one(change, "network", Level::Warning, text);
     warning(&|machine| machine.remove("/sys/class"), "/sys/class is not there");
     warning(&|machine| machine.remove("/dev/infiniband"), "have no files in /dev/infiniband");
-    warning(
-        &|machine| machine.environment.push(("NCCL_IB_HCA", "=mlx5_9")),
-        "NCCL_IB_HCA==mlx5_9 (environment) selects no RDMA device",
-    );
+    let select = |value| set("NCCL_IB_HCA", value);
+    warning(&select("=mlx5_9"), "NCCL_IB_HCA==mlx5_9 (environment) selects no RDMA device");
     for value in
         ["=mlx5_0,mlx5_9", "mlx5_0, mlx5_1", "mlx5_1:1,mlx5_2:2", "mlx5_0,mlx5_1 ,mlx5_2", "mlx5_0,mlx5_1:x"]
     {
-        let set = |machine: &mut Machine| machine.environment.push(("NCCL_IB_HCA", value));
-        warning(&set, "but not all that it names: ");
+        warning(&select(value), "but not all that it names: ");
     }
-    let set = |machine: &mut Machine| machine.environment.push(("NCCL_IB_HCA", "mlx5_1:2,mlx4"));
-    warning(&set, "selects no RDMA device (mlx5_1:2: no such port with a link; mlx4: no such device)");
+    warning(
+        &select("mlx5_1:2,mlx4"),
+        "selects no RDMA device (mlx5_1:2: no such port with a link; mlx4: no such device)",
+    );
     for value in ["mlx5_0,mlx5_7:1", "^mlx5_9", "^=mlx5_0", "mlx5"] {
-        let mut machine = Machine::healthy();
-        machine.environment.push(("NCCL_IB_HCA", value));
-        assert_finds(&machine.report(), &[]);
+        none(select(value));
     }
     for value in ["1", "2", "0x1"] {
-        warning(&|machine| machine.environment.push(("NCCL_IB_DISABLE", value)), "are not used");
+        warning(&set("NCCL_IB_DISABLE", value), "are not used");
     }
     let linkless = |machine: &mut Machine| {
         for index in 0..8 {
@@ -701,9 +678,7 @@ fn rdma_devices_that_nccl_cannot_use_are_found() {
 
 #[test]
 fn gpus_that_are_hidden_or_placed_nowhere_are_found() {
-    let visible = |value: &'static str| {
-        move |machine: &mut Machine| machine.environment.push(("CUDA_VISIBLE_DEVICES", value))
-    };
+    let visible = |value| set("CUDA_VISIBLE_DEVICES", value);
     one(visible(""), "devices", Level::Problem, "CUDA_VISIBLE_DEVICES= hides all 8 GPUs");
     one(visible("-1"), "devices", Level::Problem, "hides all");
     one(visible("0,1,1"), "devices", Level::Problem, "has 1 twice");
@@ -711,22 +686,18 @@ fn gpus_that_are_hidden_or_placed_nowhere_are_found() {
     one(visible("0,8,1"), "devices", Level::Warning, "there is no GPU 8");
     one(visible("MIG-1-2-3"), "devices", Level::Problem, "there are no files in /dev/nvidia-caps");
     for value in ["0,1,2,3,4,5,6,7", "GPU-8932f937,GPU-11111111", "3"] {
-        let mut machine = Machine::healthy();
-        visible(value)(&mut machine);
-        assert_finds(&machine.report(), &[]);
+        none(visible(value));
     }
     let unplaced =
         |machine: &mut Machine| machine.write("/sys/bus/pci/devices/0000:01:00.0/numa_node", "-1\n");
     one(unplaced, "devices", Level::Warning, "1 of 8 GPUs have no NUMA node, and the machine has 2");
-    let topology = |machine: &mut Machine| machine.environment.push(("NCCL_TOPO_FILE", "/etc/topology.xml"));
     one(
-        topology,
+        set("NCCL_TOPO_FILE", "/etc/topology.xml"),
         "devices",
         Level::Warning,
         "NCCL_TOPO_FILE=/etc/topology.xml (environment): there is no such file",
     );
-    let hidden = |machine: &mut Machine| machine.environment.push(("NVIDIA_VISIBLE_DEVICES", "none"));
-    one(hidden, "devices", Level::Warning, "NVIDIA_VISIBLE_DEVICES=none");
+    one(set("NVIDIA_VISIBLE_DEVICES", "none"), "devices", Level::Warning, "NVIDIA_VISIBLE_DEVICES=none");
 }
 
 #[test]
@@ -756,7 +727,7 @@ fn device_files_that_a_container_lacks_are_found() {
 
     let part = |machine: &mut Machine| {
         working(machine);
-        machine.environment.push(("NVIDIA_VISIBLE_DEVICES", "MIG-1-2-3"));
+        set("NVIDIA_VISIBLE_DEVICES", "MIG-1-2-3")(machine);
     };
     assert_eq!(examined(&[], &part).len(), 1);
     assert_eq!(examined(&["nvidia-caps/nvidia-cap21"], &part), [""; 0]);
@@ -767,11 +738,11 @@ fn device_files_that_a_container_lacks_are_found() {
     };
     let off = |machine: &mut Machine| {
         of_rack(machine);
-        machine.environment.push(("NCCL_MNNVL_ENABLE", "0"));
+        set("NCCL_MNNVL_ENABLE", "0")(machine);
     };
     let on = |machine: &mut Machine| {
         working(machine);
-        machine.environment.push(("NCCL_MNNVL_ENABLE", "1"));
+        set("NCCL_MNNVL_ENABLE", "1")(machine);
     };
     let channel = "nvidia-caps-imex-channels/channel0";
     for (change, found) in [(&of_rack as &dyn Fn(&mut Machine), 1), (&off, 0), (&on, 1)] {
@@ -809,7 +780,7 @@ fn library_that_is_older_or_less_than_it_should_be_is_found() {
 fn configuration_files_are_read_as_nccl_does() {
     let mut machine = Machine::healthy();
     machine.write("/etc/nccl.conf", "NCCL_ALGO=Ring\nNCCL_DEBUG = INFO\nnonsense\n");
-    machine.write("/home/me/.nccl.conf", "# mine\nNCCL_ALGO=Tree\n");
+    machine.write("/home/me/.nccl.conf", "# mine\nNCCL_DEBUG=INFO\nNCCL_ALGO=Tree\n");
     machine.environment.push(("NCCL_DEBUG", "WARN"));
     let report = machine.report();
     let found = bad(&report, "files");
@@ -818,9 +789,13 @@ fn configuration_files_are_read_as_nccl_does() {
     assert!(found[2].text.contains("NCCL ignores the line \"nonsense\""), "{found:?}");
     let files = &report.sections.iter().find(|section| section.name == "files").unwrap().findings;
     assert!(files.contains(&Finding::ok("/home/me/.nccl.conf sets NCCL_ALGO=Tree")), "{files:?}");
-    let overridden = "/etc/nccl.conf: NCCL_ALGO has no effect; its value is from /home/me/.nccl.conf";
-    assert!(files.contains(&Finding::ok(overridden)), "{files:?}");
-    let named = |machine: &mut Machine| machine.environment.push(("NCCL_CONF_FILE", "~/mine.conf"));
+    for overridden in [
+        "/etc/nccl.conf: NCCL_ALGO has no effect; its value is from /home/me/.nccl.conf",
+        "/home/me/.nccl.conf: NCCL_DEBUG has no effect; its value is from environment",
+    ] {
+        assert!(files.contains(&Finding::ok(overridden)), "{files:?}");
+    }
+    let named = set("NCCL_CONF_FILE", "~/mine.conf");
     one(named, "files", Level::Warning, "NCCL_CONF_FILE=~/mine.conf: there is no such file");
 
     for (line, part) in [
@@ -832,9 +807,7 @@ fn configuration_files_are_read_as_nccl_does() {
         one(|machine| machine.write("/etc/nccl.conf", line), "files", Level::Warning, part);
     }
     for line in ["NCCL_IB_TIMEOUT=20 \n", "NCCL_ALGO=Ring\r\n", "# NCCL_ALGO='Ring'\n"] {
-        let machine = Machine::healthy();
-        machine.write("/etc/nccl.conf", line);
-        assert_finds(&machine.report(), &[]);
+        none(|machine| machine.write("/etc/nccl.conf", line));
     }
     // A folder stands for what cannot be read, as root reads every file.
     one(
@@ -866,8 +839,8 @@ fn quotes_and_spaces_in_the_environment_are_found() {
         ("NCCL_ALGO", "Tree\r"),
         ("NCCL_P2P_DISABLE", "\"1\""),
     ] {
-        let set = |machine: &mut Machine| machine.environment.push((name, value));
-        one(set, "variables", Level::Warning, &format!("{name}={value:?} (environment): the "));
+        let text = format!("{name}={value:?} (environment): the ");
+        one(set(name, value), "variables", Level::Warning, &text);
     }
 }
 

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use arguments::{Action, RasArguments};
 
 use crate::escapes::{in_line, in_lines};
+use crate::output;
 
 /// The exit status if something is wrong with the job.
 const PROBLEM: u8 = 3;
@@ -98,11 +99,7 @@ fn report(
     if arguments.prometheus {
         write!(stdout(), "{}", in_lines(&prometheus::metrics(last, &verdicts)))?;
     } else if arguments.json {
-        writeln!(
-            stdout(),
-            "{}",
-            in_lines(&format!("{:#}", as_json(last, &verdicts, reports.len(), elapsed)?))
-        )?;
+        output::print_json(&as_json(last, &verdicts, reports.len(), elapsed)?)?;
     } else {
         print(client, last, &verdicts, reports.len(), elapsed, arguments)?;
     }

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::{escapes, named_file};
+use crate::{escapes, named_file, output};
 use arguments::{DiffArguments, RecorderArguments, RecorderCommand};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::{Job, Recordings};
@@ -68,11 +68,11 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
         })
         .collect();
     let report = Report { communicators, findings, left_out };
-    let mut out = stdout();
     if arguments.json {
-        writeln!(out, "{}", escapes::in_lines(&serde_json::to_string_pretty(&report)?))?;
+        output::print_json(&report)?;
         return Ok(code);
     }
+    let mut out = stdout();
     let mut findings: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
     for finding in &report.findings {
         findings.entry(&finding.communicator).or_default().push(finding);

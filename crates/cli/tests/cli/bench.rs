@@ -200,7 +200,7 @@ fn bench_lists_the_ranks_with_their_processes() {
 #[test]
 fn bench_without_check_reports_na() {
     let (stdout, _) = run(&mut bench("all_reduce -b 1K -e 1K -c 0"), 0);
-    assert_has(&stdout, &["    N/A\n"]);
+    assert_has(&stdout, &["    N/A\n# Out of bounds values : N/A\n"]);
     assert!(!stdout.contains("OK"), "{stdout}");
 }
 
@@ -255,7 +255,12 @@ fn bench_rejects_invalid_values() {
         ("all_reduce a.json", "expected one operation"),
         ("all_reduce --json all_gather", "expected one operation"),
         ("--json a.json", "the following required arguments were not provided"),
+        (
+            "all_reduce -t 64 -g 64",
+            "--nthreads 64 and --ngpus 64 make 4096 ranks of a process: expected at most 1024",
+        ),
         ("all_reduce --ranks 2 -g 2", "'--ranks <N>' cannot be used with '--ngpus <N>'"),
+        ("all_reduce --against x -b 0", "--against and --minbytes 0 need --stepbytes: "),
         ("all_reduce --against x -N 0", "--against and --run_cycles 0: the first turn would never end"),
         ("all_reduce --against x --json", "'--against <PROGRAM>' cannot be used with '--json[=<FILE>]'"),
         ("all_reduce -d f99", "\"f99\" is not a data type of NCCL; expected int8"),

@@ -198,15 +198,23 @@ fn planted_wrong_element_is_named() {
                     assert!(wrong["offset"].as_u64() < Some(256), "{wrong}");
                 }
             }
-            let ((table, stderr), first) = (run(&mut plant(""), 1), &wrong[0]);
-            let line = format!(
-                "# wrong: out-of-place, rank {}, element {}: got {}, expected {}\n",
-                first["rank"],
-                first["offset"],
-                first["got"].as_str().expect("text"),
-                first["expected"].as_str().expect("text")
-            );
-            assert_has(&table, &[&line, &format!("# Out of bounds values : {} FAILED\n", wrong.len())]);
+            let (table, stderr) = run(&mut plant(""), 1);
+            let number = |form: &str| report["rows"][0][form]["wrong"].as_u64();
+            let none = || "      N/A     N/A     N/A    N/A\n".to_owned();
+            let mut end = number("in_place").map_or_else(none, |wrong| format!("{wrong:>8}\n"));
+            for wrong in wrong {
+                let form = if wrong["in_place"] == true { "in-place" } else { "out-of-place" };
+                let (rank, offset) = (&wrong["rank"], &wrong["offset"]);
+                let [got, expected] = ["got", "expected"].map(|field| wrong[field].as_str().expect("text"));
+                end += &format!(
+                    "# wrong: {form}, rank {rank}, element {offset}: got {got}, expected {expected}\n"
+                );
+            }
+            end += &format!("# Out of bounds values : {} FAILED\n", wrong.len());
+            assert_has(&table, &[&end]);
+            let row = table.lines().find(|line| !line.starts_with('#')).expect("a row");
+            let found = row.split_whitespace().nth(8).map(|wrong| wrong.parse().expect("a number"));
+            assert_eq!(found, number("out_of_place"), "{row}");
             assert!(stderr.ends_with(" elements are wrong\n"), "{stderr}");
         }
     }

@@ -1,13 +1,10 @@
 //! `nccl bench bisect`.
 
-use std::io::Read;
-use std::process::Stdio;
 use std::thread;
 
-use rustix::process::Signal;
 use serde_json::json;
 
-use crate::common::{NCCL, assert_frame, assert_has, bench, ended, json, list, nccl, run, send, terminal};
+use crate::common::{self, NCCL, assert_frame, assert_has, bench, json, list, nccl, run};
 
 /// The factor of a slow group: the machine does other work, which makes some groups slower than others.
 const SLOWER: &str = "--slower 25";
@@ -54,37 +51,17 @@ fn hanging_rank_is_named() {
     });
 }
 
-/// Interrupts `nccl bench bisect` when the progress bar shows this text. Returns stdout and stderr.
+/// Interrupts `nccl bench bisect` with four ranks when the progress bar shows this text. Returns stdout and stderr.
 fn interrupted(arguments: &str, plant: &str, shown: &str) -> (String, String) {
-    let (mut screen, stderr) = terminal();
-    let mut command = bench(&format!("bisect -s 4K -n 3 {arguments}"));
-    command.env("LIBNCCL_CPU_PLANT", plant).env("TERM", "xterm");
-    let child = command.stderr(stderr).stdout(Stdio::piped()).spawn().expect("the program starts");
-    drop(command);
-    let mut drawn = vec![];
-    let mut read_until = |text: &str| {
-        while !String::from_utf8_lossy(&drawn).contains(text) {
-            let mut part = [0; 1024];
-            match screen.read(&mut part) {
-                Ok(length) if length > 0 => drawn.extend_from_slice(&part[..length]),
-                _ => break,
-            }
-        }
-    };
-    read_until(shown);
-    send(child.id(), Signal::INT);
-    let (stdout, _) = ended(child.wait_with_output().expect("it ends"), 130, arguments);
-    read_until("there is no such text");
-    (stdout, String::from_utf8_lossy(&drawn).into_owned())
+    let mut command = bench(&format!("bisect -s 4K -n 3 --ranks 4 {arguments}"));
+    command.env("LIBNCCL_CPU_PLANT", plant);
+    common::interrupted(command, shown)
 }
 
 #[test]
 fn signal_prints_the_groups_that_the_progress_bar_has_counted() {
     // Each call of the last rank takes 0.2 s, and a stage more than one.
-    let interrupted = |arguments: &str, shown| {
-        let (stdout, _) = interrupted(&format!("--ranks 4 {arguments}"), "slow:3:200000", shown);
-        stdout
-    };
+    let interrupted = |arguments: &str, shown| interrupted(arguments, "slow:3:200000", shown).0;
     let check = |launch| {
         let stdout = interrupted(launch, "1/3 stages");
         assert_has(&stdout, &["4 ranks (", "\n  0-3 "]);
@@ -103,7 +80,7 @@ fn signal_prints_the_groups_that_the_progress_bar_has_counted() {
 
 #[test]
 fn signal_while_ranks_hang_says_so() {
-    let (stdout, stderr) = interrupted("--ranks 4 --deadline 1", "slow:1:3600000000", "1/3 stages");
+    let (stdout, stderr) = interrupted("--deadline 1", "slow:1:3600000000", "1/3 stages");
     assert_eq!(stdout, "");
     assert_has(&stderr, &["all ranks together hang; interrupted before one was named"]);
 }

@@ -1,9 +1,9 @@
 //! Helpers for the tests of several subjects.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Once};
 use std::thread;
@@ -161,7 +161,7 @@ pub(crate) fn marked(mark: &str) -> Vec<(u32, String)> {
 }
 
 /// Returns whether a condition comes true in this time.
-pub(crate) fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
+pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
         if start.elapsed() > limit {
@@ -210,6 +210,30 @@ pub(crate) fn terminal() -> (File, File) {
     let name = ptsname(&own, Vec::new()).expect("a name").into_string().expect("text");
     let other = File::options().read(true).write(true).open(name).expect("it exists");
     (own.into(), other)
+}
+
+/// Interrupts a command when its progress bar shows this text. Returns stdout and stderr.
+pub(crate) fn interrupted(mut command: Command, shown: &str) -> (String, String) {
+    let (mut screen, stderr) = terminal();
+    command.env("TERM", "xterm").stderr(stderr).stdout(Stdio::piped());
+    let child = command.spawn().expect("the program starts");
+    let name = format!("{command:?}");
+    drop(command);
+    let mut drawn = vec![];
+    let mut read_until = |text: &str| {
+        while !String::from_utf8_lossy(&drawn).contains(text) {
+            let mut part = [0; 1024];
+            match screen.read(&mut part) {
+                Ok(length) if length > 0 => drawn.extend_from_slice(&part[..length]),
+                _ => break,
+            }
+        }
+    };
+    read_until(shown);
+    send(child.id(), Signal::INT);
+    let (stdout, _) = ended(child.wait_with_output().expect("it ends"), 130, &name);
+    read_until("there is no such text");
+    (stdout, String::from_utf8_lossy(&drawn).into_owned())
 }
 
 pub(crate) fn repository() -> PathBuf {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use libnccl_test_support::random_inputs::Random;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -130,16 +131,15 @@ fn check_json(comparison: &Value) {
 #[test]
 fn ratio_is_the_quotient_of_the_figures_beside_it() {
     let results = Results::new();
-    let mut state = 1_u64;
+    let mut random = Random(1);
     for _ in 0..20 {
         results.write(|result| {
             for row in result["rows"].as_array_mut().expect("rows") {
                 for place in ["out_of_place", "in_place"] {
                     // From a thousandth to a thousandfold.
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     slow_down(
                         &mut row[place],
-                        10_f64.powf((state >> 40) as f64 / (1 << 24) as f64 * 6.0 - 3.0),
+                        10_f64.powf((random.next() >> 40) as f64 / (1 << 24) as f64 * 6.0 - 3.0),
                     );
                 }
             }

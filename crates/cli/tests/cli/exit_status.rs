@@ -1,10 +1,10 @@
 //! The exit status of `nccl`, as its help documents it.
 
 use std::fs::File;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
-use crate::common::{LIMIT, NCCL, assert_has, bench, changed_library, ended, lines, nccl, run};
+use crate::common::{LIMIT, assert_has, bench, changed_library, ended, lines, nccl, run};
 
 #[test]
 fn help_documents_the_exit_status() {
@@ -21,23 +21,10 @@ fn help_documents_the_exit_status() {
 }
 
 #[test]
-fn success_is_0_failure_is_1_and_invalid_command_line_is_2() {
-    for (arguments, expected) in [
-        ("--version", 0),
-        ("bench --cpu all_reduce -b 8 -e 8", 0),
-        ("bench --cpu all_reduce -b 8 -e 8 --processes", 0),
-        ("bench --library /nonexistent all_reduce", 1),
-        ("bench --cpu all_reduce -e 8388608G", 1),
-        ("bench --cpu all_reduce -e 8388608G --processes", 1),
-        ("doctor --library /nonexistent", 1),
-        ("doctor --json --library /nonexistent", 1),
-        ("", 2),
-        ("benchmark", 2),
-        ("bench", 2),
-        ("bench --cpu all_reduce --ranks 0", 2),
-        ("bench --cpu all_reduce --ranks 2 --root 2", 2),
-        ("doctor --jso", 2),
-    ] {
+fn failure_is_1_and_invalid_command_line_is_2() {
+    for (arguments, expected) in
+        [("doctor --library /nonexistent", 1), ("", 2), ("benchmark", 2), ("bench", 2), ("doctor --jso", 2)]
+    {
         run(&mut nccl(arguments), expected);
     }
 }
@@ -96,15 +83,6 @@ fn output_closed_after_the_first_line_is_silent_and_141() {
         assert!(line.starts_with("# nccl "), "{line}");
         let (_, stderr) = ended(child.wait_with_output().expect("it ends"), 141, how);
         assert_eq!(stderr, "", "{how}");
-    }
-}
-
-#[test]
-fn head_of_the_output_is_one_line() {
-    for how in ["", "--processes"] {
-        let script = format!("'{NCCL}' bench --cpu all_reduce --ranks 2 -i 8 -b 8 -e 1M {how} | head -1");
-        let (stdout, stderr) = run(Command::new("sh").args(["-c", &script]), 0);
-        assert_eq!((&*stderr, stdout.lines().count()), ("", 1), "{how}: {stdout}");
     }
 }
 

@@ -1,12 +1,8 @@
 //! `nccl bench pairs`.
 
-use std::io::Read;
-use std::process::Stdio;
-
-use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::common::{assert_has, bench, ended, json, list, read, run, send, terminal};
+use crate::common::{assert_has, bench, interrupted, json, list, read, run};
 
 /// Runs the command, which has to end with this status. Returns stdout and stderr.
 fn pairs(arguments: &str, status: i32) -> (String, String) {
@@ -93,20 +89,10 @@ fn heat_map_has_a_cell_for_each_pair() {
 #[test]
 fn signal_prints_the_pairs_that_the_progress_bar_has_counted() {
     for launch in ["", "--processes"] {
-        let (mut screen, stderr) = terminal();
         // The messages of the last rank take much longer than the test.
         let mut command = bench(&format!("pairs --ranks 3 -s 1K --iters 1000 {launch}"));
-        command.env("LIBNCCL_CPU_PLANT", "slow:2:300000").env("TERM", "xterm");
-        let child = command.stderr(stderr).stdout(Stdio::piped()).spawn().expect("the program starts");
-        drop(command);
-        let mut drawn = vec![];
-        while !String::from_utf8_lossy(&drawn).contains("1/3 pairs, ranks 0 and 1") {
-            let mut part = [0; 1024];
-            let length = screen.read(&mut part).expect("a bar, before the end");
-            drawn.extend_from_slice(&part[..length]);
-        }
-        send(child.id(), Signal::INT);
-        let (stdout, _) = ended(child.wait_with_output().expect("it ends"), 130, launch);
+        command.env("LIBNCCL_CPU_PLANT", "slow:2:300000");
+        let (stdout, _) = interrupted(command, "1/3 pairs, ranks 0 and 1");
         assert_has(&stdout, &["\n# Interrupted after 1 of 3 pairs\n"]);
         let row = stdout.lines().find(|line| line.starts_with("         2")).expect("a row of rank 2");
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["2", "-", "-", "-"], "{stdout}");

@@ -87,12 +87,6 @@ fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
         ),
         (
             format!("{RANK}/rank"),
-            Some(json!(1_804_289_383)),
-            "rank 1804289383 of 2 is reported with a contradiction",
-            "      1  RUNNING ",
-        ),
-        (
-            format!("{RANK}/rank"),
             Some(json!(0)),
             "rank 0 of 2 is reported with a contradiction: the report lists it 2 times",
             "      1  RUNNING ",
@@ -110,24 +104,11 @@ fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
             "     2       2            unknown\n",
         ),
         (
-            format!("{COMMUNICATOR}/missing_ranks_count"),
-            Some(json!(5)),
-            "the report states 5 missing ranks, and lists 0",
-            " RUNNING ",
-        ),
-        (
             "/communicators_count".into(),
             Some(json!(9)),
             "problem: the job is reported with a contradiction: the report states 9",
             " RUNNING ",
         ),
-        (
-            "/ras/timeouts_count".into(),
-            Some(json!(3)),
-            "problem: the job is reported incompletely: 3 time-outs",
-            " RUNNING ",
-        ),
-        ("/ras".into(), None, "the report does not say how many processes have timed out", " RUNNING "),
     ];
     thread::scope(|scope| {
         for (pointer, value, problem, row) in cases {

@@ -1,15 +1,15 @@
 //! `nccl recorder diff --pid` on ranks that run: three on the CPU implementation, of which rank 2 does not call a collective.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 use std::{env, fs, thread};
 
 use libnccl::{Config, ReduceOp, StreamRef, UniqueId};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::{Process, assert_has, lines, nccl, rank_command, run, send};
+use crate::common::{Process, assert_has, lines, nccl, rank_command, run, send, wait_until};
 
 const RANKS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -59,28 +59,19 @@ fn start(rank: Option<usize>, id: UniqueId, folder: &Path) -> Process {
     process
 }
 
-fn diff(arguments: &[&str]) -> Output {
-    nccl("recorder diff").args(arguments).output().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// Asks until the ranks have got into the collective.
 fn diff_when_stuck(arguments: &[&str]) -> Value {
-    let start = Instant::now();
-    loop {
-        let output = diff(&[&["--json"], arguments].concat());
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let (mut report, mut problem) = (Value::Null, String::new());
+    let is_stuck = || {
+        let output = nccl("recorder diff --json").args(arguments).output().unwrap();
+        report = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        problem = String::from_utf8_lossy(&output.stderr).into_owned();
         let finding = &report["findings"][0];
         let waiting = finding["calls"].as_array().map_or(0, Vec::len);
-        if finding["kind"] == "missing_call" && waiting == RANKS - 1 {
-            return report;
-        }
-        assert!(start.elapsed() < PATIENCE, "{report:#} {}", stderr(&output));
-        thread::sleep(Duration::from_millis(10));
-    }
+        finding["kind"] == "missing_call" && waiting == RANKS - 1
+    };
+    assert!(wait_until(PATIENCE, is_stuck), "{report:#} {problem}");
+    report
 }
 
 #[test]
@@ -138,10 +129,8 @@ fn process_that_would_die_of_the_signal_is_not_sent_it() {
         let mut process = start(signal, file);
         // Until it is `sleep`, it has the environment of this one.
         let id = process.0.id().to_string();
-        let (begin, command) = (Instant::now(), format!("/proc/{id}/comm"));
-        while fs::read_to_string(&command).unwrap() != "sleep\n" {
-            assert!(begin.elapsed() < PATIENCE);
-        }
+        let command = format!("/proc/{id}/comm");
+        assert!(wait_until(PATIENCE, || fs::read_to_string(&command).unwrap() == "sleep\n"));
         let (_, problem) = run(nccl("recorder diff --pid").arg(&id), 1);
         assert_has(&problem, &[expected, &id]);
         assert!(process.0.try_wait().unwrap().is_none(), "{signal:?}");
@@ -157,14 +146,12 @@ fn problem_of_a_rank_is_named_below_a_launcher() {
     let launcher = Process(command.spawn().unwrap());
     let id = launcher.0.id();
     let children = || fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-    let begin = Instant::now();
-    let rank = loop {
-        let rank = children().trim().to_owned();
-        if fs::read(format!("/proc/{rank}/comm")).is_ok_and(|name| name == b"sleep\n") {
-            break rank;
-        }
-        assert!(begin.elapsed() < PATIENCE);
+    let mut rank = String::new();
+    let is_started = || {
+        rank = children().trim().to_owned();
+        fs::read(format!("/proc/{rank}/comm")).is_ok_and(|name| name == b"sleep\n")
     };
+    assert!(wait_until(PATIENCE, is_started));
     let (_, problem) = run(&mut nccl(&format!("recorder diff --pid {id}")), 1);
     assert_has(&problem, &[&format!("process {rank} does not handle its signal, which would end it")]);
     send(rank.parse().unwrap(), Signal::TERM);

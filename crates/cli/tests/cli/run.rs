@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use libnccl_test_support::random_inputs::Random;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
@@ -319,19 +320,8 @@ fn signal_ends_a_job_whose_output_nobody_reads() {
     thread::sleep(Duration::from_millis(300));
     send(child.id(), Signal::TERM);
     let mut child = Process(child);
-    assert!(wait_until_ended(&mut child.0), "it waits for the reader");
+    assert!(wait_until(LIMIT, || child.0.try_wait().unwrap().is_some()), "it waits for the reader");
     assert_eq!(child.0.wait().unwrap().code(), Some(143));
-}
-
-fn wait_until_ended(child: &mut Child) -> bool {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > LIMIT {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    true
 }
 
 /// The output is lost with its first line, and there is no second one.
@@ -558,12 +548,7 @@ fn folder_that_cannot_be_preloaded_is_refused() {
 fn random_kills_leave_nothing() {
     let rounds =
         std::env::var("LIBNCCL_TEST_KILLS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(10);
-    let mut random = 1u64;
-    let mut next = |limit: usize| {
-        // A linear congruential generator, of which the high bits are good.
-        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (random >> 33) as usize % limit
-    };
+    let mut random = Random(1);
     let files = || fs::read_dir("/dev/shm").map_or(0, |entries| entries.count());
     let before = files();
     for round in 0..rounds {
@@ -571,9 +556,10 @@ fn random_kills_leave_nothing() {
         let mut command = script("-n 4 --restart 1", "sleep 1000 & wait");
         command.env(MARK, &mark).stdout(Stdio::null()).stderr(Stdio::null());
         let child = Process(command.spawn().unwrap());
-        thread::sleep(Duration::from_micros(next(60_000) as u64));
+        thread::sleep(Duration::from_micros(random.below(60_000) as u64));
         let processes = marked(&mark);
-        let victim = processes.get(next(processes.len().max(1))).map_or(child.0.id(), |(pid, _)| *pid);
+        let victim =
+            processes.get(random.below(processes.len().max(1))).map_or(child.0.id(), |(pid, _)| *pid);
         let _ = kill_process(Pid::from_raw(victim as i32).unwrap(), Signal::KILL);
         if victim != child.0.id() {
             // The ranks may have been started again, or a child of one was killed.

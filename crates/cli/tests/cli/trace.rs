@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libnccl::sys::Functions;
 use libnccl_test_support::shared_object;
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{Process, assert_has, json, lines, list, nccl, read, repository, run, send};
+use crate::common::{Process, assert_has, json, lines, list, nccl, read, repository, run, send, wait_until};
 use crate::mistakes::{self, FAULTY, RANKS};
 
 /// Folders with the CPU implementation, the library that records, programs, and recordings.
@@ -249,15 +249,13 @@ fn program_in_a_call_is_compared_on_request_and_goes_on() {
     let mut process = Process(command.spawn().unwrap());
     assert_eq!(lines(&mut process.0).next().unwrap(), "waiting");
     // It is about to call.
-    let start = Instant::now();
-    loop {
-        let diff = nccl("recorder diff --json --pid").arg(process.0.id().to_string()).output().unwrap();
-        let report: Value = serde_json::from_slice(&diff.stdout).unwrap_or_default();
-        if report["findings"][0]["kind"] == "unmatched_message" {
-            break;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{diff:?}");
-    }
+    let id = process.0.id().to_string();
+    let diff = || nccl("recorder diff --json --pid").arg(&id).output().unwrap();
+    let is_unmatched = || {
+        let report: Value = serde_json::from_slice(&diff().stdout).unwrap_or_default();
+        report["findings"][0]["kind"] == "unmatched_message"
+    };
+    assert!(wait_until(Duration::from_secs(60), is_unmatched), "{:?}", diff());
     assert_eq!(process.0.try_wait().unwrap(), None, "the program goes on");
 }
 

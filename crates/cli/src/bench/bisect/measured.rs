@@ -89,15 +89,8 @@ impl Measured {
     }
 
     /// Returns what a signal prints, which has ended the search.
-    pub(super) fn interrupted(mut self, as_json: bool) -> serde_json::Result<String> {
-        self.interrupted = true;
-        if as_json {
-            return Ok(serde_json::to_string_pretty(&self)? + "\n");
-        }
-        let (measured, number) = (self.stages.len(), self.number);
-        Ok(format!(
-            "{self}# Interrupted: {measured} of {number} stages are measured, and there is no verdict\n"
-        ))
+    pub(super) fn interrupted(self) -> Self {
+        Self { interrupted: true, ..self }
     }
 }
 
@@ -118,7 +111,7 @@ impl Group {
 
 impl Display for Measured {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { program, library, launch, size, stages, compares_latency, .. } = self;
+        let Self { program, library, launch, size, number, stages, compares_latency, interrupted, .. } = self;
         writeln!(f, "# {program} with NCCL {library}, {size} ranks ({launch})")?;
         if !compares_latency {
             writeln!(f, "# latencies are not compared, as the ranks share processors")?;
@@ -146,6 +139,13 @@ impl Display for Measured {
                     format!("{slower:.1} x")
                 )?;
             }
+        }
+        if *interrupted {
+            let measured = stages.len();
+            writeln!(
+                f,
+                "# Interrupted: {measured} of {number} stages are measured, and there is no verdict"
+            )?;
         }
         Ok(())
     }

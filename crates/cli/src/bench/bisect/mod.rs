@@ -11,7 +11,6 @@ mod trial;
 mod verdict;
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,14 +63,12 @@ impl Known {
     /// Prints what there is when a signal ends the search.
     fn print(self, as_json: bool) -> Result<()> {
         match self {
-            Self::Groups(measured) => {
-                output::stdout().write_all(measured.interrupted(as_json)?.as_bytes())?;
-            }
+            Self::Groups(measured) => output::print(&measured.interrupted(), as_json),
             Self::Hang => {
                 output::write_to_stderr("all ranks together hang; interrupted before one was named\n");
+                Ok(())
             }
         }
-        Ok(())
     }
 }
 
@@ -110,8 +107,7 @@ fn search(member: &Member, arguments: &BisectArguments, so_far: &SoFar) -> Resul
     if rank > 0 || take(so_far).is_none() {
         return Ok(None);
     }
-    let text = if arguments.json { verdict.to_json()? } else { verdict.to_string() };
-    output::stdout().write_all(text.as_bytes())?;
+    output::print(&verdict, arguments.json)?;
     let sentences = verdict.sentences();
     Ok((!sentences.is_empty()).then(|| sentences.join("; ")))
 }
@@ -249,7 +245,7 @@ impl Search<'_> {
             let (hanging, pairs) =
                 if is_named { (vec![rank], vec![]) } else { (vec![], vec![[rank, *partner]]) };
             let text = json!({ "schema": measured::SCHEMA, "hanging": hanging, "hanging_pairs": pairs });
-            output::stdout().write_all(format!("{text:#}\n").as_bytes())?;
+            output::print_json(&text)?;
         }
         Ok(sentence)
     }

@@ -69,10 +69,6 @@ impl Verdict {
         self.measured.stages.iter().flatten().any(|group| group.is_slow)
     }
 
-    pub(crate) fn to_json(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
-
     fn pairs(&self) -> impl Iterator<Item = &Group> {
         self.measured.stages.iter().flatten().filter(|group| group.ranks.len() == 2)
     }

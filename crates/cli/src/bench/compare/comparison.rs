@@ -142,10 +142,6 @@ impl Comparison {
     pub(crate) fn below(&self) -> usize {
         self.rows.iter().filter(|row| row.is_below).count()
     }
-
-    pub(crate) fn to_json(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
 }
 
 fn describe(side: &Side) -> Description {
@@ -363,35 +359,21 @@ impl Display for Key {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use libnccl_test_support::random_inputs::Random;
 
-    use super::{Comparison, Report, Side};
+    use super::{Comparison, Side};
+    use crate::bench::output::report::tests::report;
 
     /// A side with a row of 1,000 bytes, whose iterations have these medians in the rounds.
     fn side(name: &str, medians: &[f64]) -> Side {
         let round = |median: &f64| {
-            let iterations = json!([{
-                "rank": 0, "min_us": median / 2.0, "median_us": median, "p99_us": median, "max_us": median, "wait_us": median,
-                "late_us": null, "own_us": null,
-            }]);
-            let report = json!({
-                "schema": 1, "program": "nccl", "started": "", "command": [], "host": "host", "operation": "all_reduce",
-                "library": { "version": "2.32.3", "path": null, "backend": name, "stand_in": null },
-                "ranks": [{ "rank": 0, "host": "host", "pid": 1, "device": null }], "launch": "threads",
-                "parameters": {
-                    "min_bytes": 1000, "max_bytes": 1000, "step_factor": 2, "step_bytes": null, "iters": 1,
-                    "warmup_iters": 0, "agg_iters": 1, "run_cycles": 1, "check": 0, "graph": 0, "blocking": 0,
-                    "average": 1, "local_register": 0, "unalign": 0,
-                },
-                "rows": [{
-                    "bytes": 1000, "count": 250, "data_type": "float", "op": "sum", "root": null, "in_place": null,
-                    "out_of_place": {
-                        "time_us": 999.0, "algbw": 1.0, "busbw": 0.0, "wrong": null, "iterations": iterations,
-                    },
-                }],
-                "average_bus_bandwidth": 0.0, "interrupted": false,
-            });
-            Report::from_json(report.to_string()).expect("a report")
+            let mut report = report();
+            let row = &mut report.rows[0];
+            row.bytes = 1000;
+            let measured = row.out_of_place.as_mut().expect("a measurement");
+            measured.busbw = measured.algbw;
+            measured.iterations[0].median_us = *median;
+            report
         };
         let mut rounds = medians.iter().map(round);
         Side { name: name.into(), first: rounds.next().expect("a round"), others: rounds.collect() }
@@ -418,12 +400,9 @@ mod tests {
 
     #[test]
     fn slowdown_of_each_round_is_the_ratio_whatever_the_noise() {
-        let mut state = 1_u64;
+        let mut random = Random(1);
         for rounds in 1..=9 {
-            let noise = [(); 9].map(|()| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                1.0 + (state >> 40) as f64
-            });
+            let noise = [(); 9].map(|()| 1.0 + (random.next() >> 40) as f64);
             let noise = &noise[..rounds];
             let slower: Vec<f64> = noise.iter().map(|time| time * 4.0).collect();
             assert_eq!(compare(noise, &slower).rows[0].ratio, 0.25, "{noise:?}");

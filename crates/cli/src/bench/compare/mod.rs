@@ -5,14 +5,13 @@ mod comparison;
 mod rounds;
 mod side;
 
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::error::ErrorKind;
 use clap::{Args, Command};
 
-use crate::escapes;
+use crate::output;
 use arguments::CompareArguments;
 use comparison::Comparison;
 use side::Side;
@@ -35,8 +34,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
         }
     };
     let comparison = Comparison::new(one, two, arguments.threshold)?;
-    let text = if arguments.json { comparison.to_json()? } else { comparison.to_string() };
-    stdout().write_all(escapes::in_lines(&text).as_bytes())?;
+    output::print(&comparison, arguments.json)?;
     if !comparison.wrong.is_empty() {
         bail!("wrong elements in {} of the rows: their times are of something else", comparison.wrong.len());
     }

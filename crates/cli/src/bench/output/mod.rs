@@ -29,33 +29,15 @@ use report::{Library, Report, Row, SCHEMA, WrongElement};
 use table::Table;
 
 /// The output that the user asked for.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Settings {
-    json: Option<Target>,
-    csv: Option<Target>,
+    /// The file; `Some(None)` for stdout.
+    json: Option<Option<PathBuf>>,
+    csv: Option<Option<PathBuf>>,
     plot: Option<PathBuf>,
     launch: String,
     /// The process that shows the progress of this one's rank.
     parent: Option<String>,
-}
-
-/// The place of an output.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Target {
-    Stdout,
-    File(PathBuf),
-}
-
-impl Target {
-    fn open(&self) -> Result<Sink> {
-        match self {
-            Self::Stdout => Ok(Sink::Stdout(output::stdout())),
-            Self::File(path) => {
-                named_file::check(path)?;
-                Ok(Sink::File(path.clone(), vec![]))
-            }
-        }
-    }
 }
 
 /// An output that is being written.
@@ -66,6 +48,12 @@ enum Sink {
 }
 
 impl Sink {
+    fn open(file: &Option<PathBuf>) -> Result<Self> {
+        let Some(file) = file else { return Ok(Self::Stdout(output::stdout())) };
+        named_file::check(file)?;
+        Ok(Self::File(file.clone(), vec![]))
+    }
+
     fn write(&mut self, text: &str) -> Result<()> {
         match self {
             Self::Stdout(stdout) => {
@@ -86,7 +74,7 @@ impl Sink {
 }
 
 /// The output, shared by the thread of rank 0 and that of signals.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Output {
     settings: Settings,
     written: Arc<Mutex<Option<Written>>>,
@@ -102,36 +90,27 @@ struct Written {
     progress: Progress,
 }
 
-impl std::fmt::Debug for Written {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Written").field("report", &self.report).finish_non_exhaustive()
-    }
-}
-
 impl Output {
     /// Returns an output to which nothing is written yet.
     pub(crate) fn new(arguments: &MeasureArguments, start: &Start) -> Self {
-        let target = |option: &Option<Option<PathBuf>>| {
-            option.clone().map(|file| file.map_or(Target::Stdout, Target::File))
-        };
-        let json = target(&arguments.json).or_else(|| arguments.output_file.clone().map(Target::File));
+        let json = arguments.json.clone().or_else(|| arguments.output_file.clone().map(Some));
         let plot = arguments.plot.clone();
         let (launch, parent) = (start.to_string(), start.parent().map(str::to_owned));
-        let settings = Settings { json, csv: target(&arguments.csv), plot, launch, parent };
+        let settings = Settings { json, csv: arguments.csv.clone(), plot, launch, parent };
         Self { settings, written: Arc::default() }
     }
 
     /// Returns whether stdout has a table.
     pub(crate) fn has_table(&self) -> bool {
         let Settings { json, csv, .. } = &self.settings;
-        ![json, csv].contains(&&Some(Target::Stdout))
+        ![json, csv].contains(&&Some(None))
     }
 
     /// Writes what comes before the rows.
     pub(crate) fn begin(&self, nccl: &Nccl, all: &[Parameters], ranks: &[Description]) -> Result<()> {
         let parameters = all.first().context("nothing to measure")?;
         let stand_in = if parameters.gpus > 0 { gpu::stand_in() } else { None };
-        let mut csv = self.settings.csv.as_ref().map(Target::open).transpose()?;
+        let mut csv = self.settings.csv.as_ref().map(Sink::open).transpose()?;
         if let Some(csv) = &mut csv {
             csv.write(&format!("{}\n", csv::HEAD))?;
         }
@@ -162,7 +141,7 @@ impl Output {
             average_bus_bandwidth: 0.0,
             interrupted: false,
         };
-        let json = self.settings.json.as_ref().map(Target::open).transpose()?;
+        let json = self.settings.json.as_ref().map(Sink::open).transpose()?;
         self.settings.plot.as_deref().map_or(Ok(()), named_file::check)?;
         let progress = Progress::new(rows, "rows", self.settings.parent.as_deref());
         *self.lock() = Some(Written { table, csv, json, plot: self.settings.plot.clone(), report, progress });

@@ -190,10 +190,11 @@ impl Row {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::{Iterations, Library, Measured, Parameters, Rank, Report, Row, SCHEMA, WrongElement};
 
-    fn report() -> Report {
+    /// Returns a report with one row.
+    pub(crate) fn report() -> Report {
         let iterations = Iterations {
             rank: 0,
             min_us: 1.0,

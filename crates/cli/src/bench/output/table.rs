@@ -237,7 +237,7 @@ mod tests {
     use crate::bench::measure::shape::Shape;
     use crate::bench::measure::times::Columns;
     use crate::bench::output::description::Description;
-    use crate::bench::output::report::{self, Library, Measured, Report, Row, SCHEMA, WrongElement};
+    use crate::bench::output::report::{self, Measured, Report, Row, tests};
     use crate::bench::parameters::Parameters;
     use crate::bench::start::Start;
 
@@ -271,25 +271,6 @@ mod tests {
         assert_eq!(exponent(12_345_678.0, 1), "1.2e+07");
     }
 
-    fn report(rows: Vec<Row>) -> Report {
-        Report {
-            schema: SCHEMA,
-            program: String::new(),
-            started: String::new(),
-            command: vec![],
-            library: Library { version: String::new(), path: None, backend: String::new(), stand_in: None },
-            host: String::new(),
-            operation: "operation".into(),
-            ranks: vec![],
-            launch: String::new(),
-            parameters: parameters("all_reduce").report(),
-            rows,
-            wrong: vec![],
-            average_bus_bandwidth: 6.0,
-            interrupted: false,
-        }
-    }
-
     fn parameters(arguments: &str) -> Parameters {
         let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
         let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
@@ -298,12 +279,12 @@ mod tests {
         Parameters::new(&arguments.measure.unwrap(), 0, &Start::Threads).unwrap().remove(0)
     }
 
-    fn table(arguments: &str, wrong: Option<u64>) -> String {
+    fn table(arguments: &str) -> String {
         let parameters = parameters(arguments);
         let shape = Shape::of(&parameters, 4000).unwrap();
         let mut out = Vec::new();
         let mut table = Table::new(&mut out);
-        let measured = Measured { time_us: 1.0, algbw: 4.0, busbw: 6.0, wrong, iterations: vec![] };
+        let measured = Measured { time_us: 1.0, algbw: 4.0, busbw: 6.0, wrong: Some(0), iterations: vec![] };
         let rank = report::Rank { rank: 0, host: "host".into(), pid: 7, device: None };
         table.head("2.32.3 (here)", None, &parameters, &[Description { rank, device: 0 }]).unwrap();
         let row = Row {
@@ -315,20 +296,10 @@ mod tests {
             out_of_place: Some(measured.clone()),
             in_place: parameters.benchmark.has_in_place().then_some(measured),
         };
-        let element = |rank| WrongElement {
-            bytes: row.bytes,
-            data_type: "float".into(),
-            op: None,
-            in_place: rank == 2,
-            rank,
-            offset: 17,
-            got: "3".into(),
-            expected: "4".into(),
-        };
-        let elements: Vec<_> = [1, 2].into_iter().filter(|_| wrong > Some(0)).map(element).collect();
         let columns = [Some(Columns([1.0, 3.0, 2.0, 50.0])); 2];
-        table.row(&parameters, &row, columns, &elements).unwrap();
-        table.foot(&report(vec![row]), wrong, None).unwrap();
+        table.row(&parameters, &row, columns, &[]).unwrap();
+        let report = Report { rows: vec![row], average_bus_bandwidth: 6.0, ..tests::report() };
+        table.foot(&report, Some(0), None).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -336,7 +307,7 @@ mod tests {
     /// `writeBenchmarkLineBody` and `writeResultFooter` print, but for the name of the program.
     #[test]
     fn table_has_the_format_of_nccl_tests() {
-        let text = table("all_reduce --ranks 4 -b 8 -e 4000 -f 2 -m 3 -w 1 -u 2", Some(0));
+        let text = table("all_reduce --ranks 4 -b 8 -e 4000 -f 2 -m 3 -w 1 -u 2");
         let expected = "\
 # Collective test starting: all_reduce
 # nThread 4 nGpus 1 minBytes 8 maxBytes 4000 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 3 \
@@ -352,7 +323,7 @@ validation: 1 graph: 0 unalign: 2
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 6 
 #
-# Collective test concluded: operation
+# Collective test concluded: all_reduce
 #
 ";
         let (first, rest) = text.split_once('\n').unwrap();
@@ -362,7 +333,7 @@ validation: 1 graph: 0 unalign: 2
 
     /// Returns the first five fields of the row.
     fn fields(arguments: &str) -> String {
-        let text = table(arguments, Some(0));
+        let text = table(arguments);
         let row = text.lines().find(|line| !line.starts_with('#')).unwrap();
         row[..12 + 14 + 10 + 8 + 8].to_owned()
     }
@@ -388,7 +359,7 @@ validation: 1 graph: 0 unalign: 2
 
     #[test]
     fn columns_of_single_iterations_and_timestamps_are_those_of_nccl_tests() {
-        let text = table("all_reduce --ranks 4 -I 1 -S 1", Some(0));
+        let text = table("all_reduce --ranks 4 -I 1 -S 1");
         let lines: Vec<_> =
             text.lines().filter(|line| line.contains("i_min") || line.starts_with("        4000")).collect();
         let titles = "#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    \
@@ -399,31 +370,5 @@ validation: 1 graph: 0 unalign: 2
                    3.00     2.00    50.00     1.00    4.00    6.00       0     1.00     3.00     2.00    50.00  20";
         assert!(lines[1].starts_with(row), "{}", lines[1]);
         assert_eq!(lines[1].len(), row.len() - 2 + 19, "{}", lines[1]);
-    }
-
-    #[test]
-    fn table_with_wrong_elements_fails() {
-        let text = table("broadcast --ranks 4 -b 8 -e 4000 -r 3", Some(3));
-        assert!(text.contains(
-            "\
-    float    none       3     1.00    4.00    6.00       3     1.00    4.00    6.00       3
-# wrong: out-of-place, rank 1, element 17: got 3, expected 4
-# wrong: in-place, rank 2, element 17: got 3, expected 4
-# Out of bounds values : 2 FAILED
-"
-        ));
-    }
-
-    #[test]
-    fn operation_without_in_place_form_shows_na() {
-        let text = table("alltoall --ranks 4", Some(0));
-        assert!(text.contains("6.00       0      N/A     N/A     N/A    N/A\n"), "{text}");
-    }
-
-    #[test]
-    fn table_of_unchecked_results_shows_na() {
-        let text = table("all_gather --ranks 4 -c 0", None);
-        assert!(text.contains("        3968           248     "));
-        assert!(text.contains("    6.00    N/A\n# Out of bounds values : N/A\n"), "{text}");
     }
 }

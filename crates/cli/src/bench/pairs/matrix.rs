@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use anyhow::Result;
 use serde::Serialize;
 
 use crate::escapes::in_line;
@@ -128,10 +127,6 @@ impl Pairs {
             }
         }
         problems
-    }
-
-    pub(crate) fn to_json(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
     /// Returns the title of a picture: what was measured with what.

@@ -5,7 +5,6 @@ mod heat_map;
 mod matrix;
 mod messages;
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -66,6 +65,5 @@ fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<()> {
     if let Some(file) = &arguments.svg {
         named_file::write(file, heat_map::draw(pairs)?.as_bytes())?;
     }
-    let text = if arguments.json { pairs.to_json()? } else { pairs.to_string() };
-    Ok(output::stdout().write_all(text.as_bytes())?)
+    output::print(pairs, arguments.json)
 }
