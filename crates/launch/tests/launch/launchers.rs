@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::environments::entries;
-use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, by_hand, free_port, start};
+use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, at, by_hand, free_port, start};
 use crate::store_server::{Release, StoreServer};
 
 /// Starts two ranks, and expects the launcher and the sum of each.
@@ -166,27 +166,14 @@ fn nccl_run_leaves_the_master_port_alone() {
 
 #[test]
 fn given_directory_is_used_and_left_empty() {
-    check("RANK and WORLD_SIZE", |folder, rank| {
-        vec![
-            ("RANK", rank.to_string()),
-            ("WORLD_SIZE", "2".into()),
-            ("LIBNCCL_RENDEZVOUS", format!("file://{folder}")),
-            ("LIBNCCL_JOB", "7".into()),
-        ]
-    });
+    check("RANK and WORLD_SIZE", |folder, rank| at(format!("file://{folder}"), rank));
 }
 
 #[test]
 fn given_store_is_used() {
     let store = StoreServer::start(Release::WithPing);
-    check("RANK and WORLD_SIZE", |_, rank| {
-        vec![
-            ("RANK", rank.to_string()),
-            ("WORLD_SIZE", "2".into()),
-            ("LIBNCCL_RENDEZVOUS", format!("tcpstore://localhost:{}", store.port)),
-            ("LIBNCCL_JOB", "7".into()),
-        ]
-    });
+    let rendezvous = format!("tcpstore://localhost:{}", store.port);
+    check("RANK and WORLD_SIZE", |_, rank| at(rendezvous.clone(), rank));
     assert_eq!(store.history(), ["/libnccl/job/7/address"]);
 }
 
