@@ -14,8 +14,6 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
-#[cfg(any(feature = "log", feature = "tracing"))]
-mod fields;
 #[cfg(feature = "log")]
 mod log;
 #[doc(hidden)] // The library that records any program writes by it, too.

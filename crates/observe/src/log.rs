@@ -1,7 +1,5 @@
 use libnccl::{CommunicatorEvent, Membership, Observer, OperationStart};
 
-use super::fields::Fields;
-
 /// The observer that makes records of the crate log.
 struct Log;
 
@@ -38,17 +36,17 @@ impl Observer for Log {
 
 #[cold]
 fn trace(start: &OperationStart<'_>) {
-    let Fields { number, data_type, sent, received, peer, source, communicator, rank, size } =
-        Fields::new(start);
+    let Membership { id, rank, size, .. } = start.communicator();
     let mut text = start.operation().name.to_owned();
+    // The names, and the id of the communicator, are those of recordings.
     let fields = [
-        ("number", Some(number.to_string())),
-        ("data_type", data_type),
-        ("sent", Some(sent.to_string())),
-        ("received", Some(received.to_string())),
-        ("peer", peer.map(|peer| peer.to_string())),
-        ("source", source.map(|source| source.to_string())),
-        ("communicator", communicator),
+        ("number", Some(start.number().to_string())),
+        ("data_type", start.data_type().map(|data_type| data_type.to_string())),
+        ("sent", Some(start.sent().to_string())),
+        ("received", Some(start.received().to_string())),
+        ("peer", start.peer().map(|peer| peer.to_string())),
+        ("source", start.source().map(|source| source.to_string())),
+        ("communicator", id.map(|id| id.to_string())),
         ("rank", Some(rank.to_string())),
         ("size", Some(size.to_string())),
     ];

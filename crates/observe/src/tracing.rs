@@ -3,7 +3,6 @@ use std::ptr;
 
 use ::tracing::span::EnteredSpan;
 
-use super::fields::Fields;
 use libnccl::{Membership, Observer, Operation, OperationEnd, OperationStart};
 
 /// A communicator, as the address of what observers know of it, and the number of an operation.
@@ -62,9 +61,13 @@ fn exit(key: Key) {
     drop(ENTERED.try_with(take));
 }
 
-/// Returns the span of an operation, entered.
+/// Returns the span of an operation, entered. The names of its fields are those of recordings.
 fn span(start: &OperationStart<'_>) -> EnteredSpan {
-    let fields = Fields::new(start);
+    let (number, peer, source) = (start.number(), start.peer(), start.source());
+    let (sent, received) = (start.sent(), start.received());
+    let data_type = start.data_type().map(|data_type| data_type.to_string());
+    let &Membership { id, rank, size, .. } = start.communicator();
+    let communicator = id.map(|id| id.to_string());
     // The name of a span is a constant of its place in the program: there is one for each row of the table.
     macro_rules! span {
         ($($number:literal)*) => {{
@@ -78,15 +81,15 @@ fn span(start: &OperationStart<'_>) -> EnteredSpan {
             ::tracing::trace_span!(
                 target: "libnccl",
                 $name,
-                number = fields.number,
-                data_type = fields.data_type.as_deref(),
-                sent = fields.sent,
-                received = fields.received,
-                peer = fields.peer,
-                source = fields.source,
-                communicator = fields.communicator.as_deref(),
-                rank = fields.rank,
-                size = fields.size,
+                number,
+                data_type = data_type.as_deref(),
+                sent,
+                received,
+                peer,
+                source,
+                communicator = communicator.as_deref(),
+                rank,
+                size,
             )
         };
     }

@@ -3,112 +3,57 @@
 use libnccl_launch::{Launch, LaunchError, Launcher};
 use libnccl_test_support::random_inputs::{Random, inputs};
 
-type Table = &'static [(&'static str, &'static str)];
+/// The variables of a launcher, with white space between them.
+type Table = &'static str;
+
+/// Returns the names and values of a table.
+pub(crate) fn entries(table: Table) -> impl Iterator<Item = (&'static str, &'static str)> {
+    table.split_whitespace().map(|entry| entry.split_once('=').unwrap())
+}
 
 /// Torchrun 2.9.1, two nodes with two processes each, rank 3.
-const TORCHRUN: Table = &[
-    ("RANK", "3"),
-    ("LOCAL_RANK", "1"),
-    ("WORLD_SIZE", "4"),
-    ("LOCAL_WORLD_SIZE", "2"),
-    ("GROUP_RANK", "1"),
-    ("GROUP_WORLD_SIZE", "2"),
-    ("ROLE_NAME", "default"),
-    ("ROLE_RANK", "3"),
-    ("ROLE_WORLD_SIZE", "4"),
-    ("MASTER_ADDR", "node1"),
-    ("MASTER_PORT", "29500"),
-    ("TORCHELASTIC_USE_AGENT_STORE", "True"),
-    ("TORCHELASTIC_RESTART_COUNT", "0"),
-    ("TORCHELASTIC_MAX_RESTARTS", "3"),
-    ("TORCHELASTIC_RUN_ID", "none"),
-    ("OMP_NUM_THREADS", "1"),
-];
+const TORCHRUN: Table =
+    "RANK=3 LOCAL_RANK=1 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=2 ROLE_NAME=default
+    ROLE_RANK=3 ROLE_WORLD_SIZE=4 MASTER_ADDR=node1 MASTER_PORT=29500 TORCHELASTIC_USE_AGENT_STORE=True
+    TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_MAX_RESTARTS=3 TORCHELASTIC_RUN_ID=none OMP_NUM_THREADS=1";
 
 /// OpenMPI 4.1.4, one host with two processes, rank 1.
-const OPEN_MPI: Table = &[
-    ("OMPI_COMM_WORLD_RANK", "1"),
-    ("OMPI_COMM_WORLD_SIZE", "2"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
-    ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
-    ("OMPI_COMM_WORLD_NODE_RANK", "1"),
-    ("OMPI_UNIVERSE_SIZE", "2"),
-    ("OMPI_MCA_ess_base_jobid", "1266155521"),
-    ("PMIX_NAMESPACE", "1266155521"),
-    ("PMIX_RANK", "1"),
-    ("PMIX_HOSTNAME", "node1"),
-];
+const OPEN_MPI: Table =
+    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2
+    OMPI_COMM_WORLD_NODE_RANK=1 OMPI_UNIVERSE_SIZE=2 OMPI_MCA_ess_base_jobid=1266155521
+    PMIX_NAMESPACE=1266155521 PMIX_RANK=1 PMIX_HOSTNAME=node1";
 
 /// MPICH 4.0.2, one host with two processes, rank 1.
-const MPICH: Table = &[
-    ("PMI_RANK", "1"),
-    ("PMI_SIZE", "2"),
-    ("PMI_FD", "8"),
-    ("MPI_LOCALRANKID", "1"),
-    ("MPI_LOCALNRANKS", "2"),
-    ("HYDI_CONTROL_FD", "7"),
-    ("MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "node1"),
-];
+const MPICH: Table = "PMI_RANK=1 PMI_SIZE=2 PMI_FD=8 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 HYDI_CONTROL_FD=7
+    MPIR_CVAR_CH3_INTERFACE_HOSTNAME=node1";
 
 /// SLURM's srun, two nodes with three tasks, rank 2.
-const SLURM: Table = &[
-    ("SLURM_PROCID", "2"),
-    ("SLURM_NTASKS", "3"),
-    ("SLURM_STEP_NUM_TASKS", "3"),
-    ("SLURM_LOCALID", "0"),
-    ("SLURM_NODEID", "1"),
-    ("SLURM_STEP_TASKS_PER_NODE", "2,1"),
-    ("SLURM_STEP_NODELIST", "gpu[07,12]"),
-    ("SLURM_STEP_NUM_NODES", "2"),
-    ("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"),
-    ("SLURM_JOB_ID", "4711"),
-    ("SLURM_STEP_ID", "0"),
-];
+const SLURM: Table = "SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3 SLURM_LOCALID=0 SLURM_NODEID=1
+    SLURM_STEP_TASKS_PER_NODE=2,1 SLURM_STEP_NODELIST=gpu[07,12] SLURM_STEP_NUM_NODES=2
+    SLURM_LAUNCH_NODE_IPADDR=10.0.0.1 SLURM_JOB_ID=4711 SLURM_STEP_ID=0";
 
 /// LeaderWorkerSet, a group of four pods, worker 2.
-const LWS: Table =
-    &[("LWS_LEADER_ADDRESS", "vllm-0.vllm.default"), ("LWS_GROUP_SIZE", "4"), ("LWS_WORKER_INDEX", "2")];
+const LWS: Table = "LWS_LEADER_ADDRESS=vllm-0.vllm.default LWS_GROUP_SIZE=4 LWS_WORKER_INDEX=2";
 
 /// Kubeflow Trainer v2, two nodes, the second.
-const TRAINER: Table = &[
-    ("PET_NNODES", "2"),
-    ("PET_NPROC_PER_NODE", "auto"),
-    ("PET_NODE_RANK", "1"),
-    ("PET_MASTER_ADDR", "train-node-0-0.train"),
-    ("PET_MASTER_PORT", "29400"),
-    ("JOB_COMPLETION_INDEX", "1"),
-];
+const TRAINER: Table =
+    "PET_NNODES=2 PET_NPROC_PER_NODE=auto PET_NODE_RANK=1 PET_MASTER_ADDR=train-node-0-0.train
+    PET_MASTER_PORT=29400 JOB_COMPLETION_INDEX=1";
 
 /// A PyTorchJob of Kubeflow v1, a master and two workers, the second worker.
-const PYTORCH_JOB: Table = &[
-    ("PYTHONUNBUFFERED", "1"),
-    ("MASTER_ADDR", "job-master-0"),
-    ("MASTER_PORT", "23456"),
-    ("WORLD_SIZE", "3"),
-    ("RANK", "2"),
-    ("PET_NNODES", "3"),
-    ("PET_NODE_RANK", "2"),
-    ("PET_NPROC_PER_NODE", "1"),
-];
+const PYTORCH_JOB: Table =
+    "PYTHONUNBUFFERED=1 MASTER_ADDR=job-master-0 MASTER_PORT=23456 WORLD_SIZE=3 RANK=2 PET_NNODES=3
+    PET_NODE_RANK=2 PET_NPROC_PER_NODE=1";
 
 /// JobSet: Kubernetes sets the index, and the manifest the rest.
-const JOB_SET: Table =
-    &[("JOB_COMPLETION_INDEX", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "train-workers-0-0.train")];
+const JOB_SET: Table = "JOB_COMPLETION_INDEX=3 WORLD_SIZE=4 MASTER_ADDR=train-workers-0-0.train";
 
 /// `nccl run`, two processes, rank 0, second attempt.
-const NCCL_RUN: Table = &[
-    ("RANK", "0"),
-    ("WORLD_SIZE", "2"),
-    ("LOCAL_RANK", "0"),
-    ("LOCAL_WORLD_SIZE", "2"),
-    ("MASTER_ADDR", "127.0.0.1"),
-    ("MASTER_PORT", "40001"),
-    ("TORCHELASTIC_RESTART_COUNT", "1"),
-    ("LIBNCCL_RUN_ID", "f00d"),
-];
+const NCCL_RUN: Table =
+    "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=40001
+    TORCHELASTIC_RESTART_COUNT=1 LIBNCCL_RUN_ID=f00d";
 
-const BY_HAND: Table =
-    &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "fe80::1"), ("MASTER_PORT", "29500")];
+const BY_HAND: Table = "RANK=1 WORLD_SIZE=2 MASTER_ADDR=fe80::1 MASTER_PORT=29500";
 
 /// Returns the table with changes: a value of `None` removes a variable.
 fn change(
@@ -116,7 +61,7 @@ fn change(
     changes: &[(&'static str, Option<&'static str>)],
 ) -> Vec<(&'static str, &'static str)> {
     let is_changed = |name: &str| changes.iter().any(|(changed, _)| *changed == name);
-    let kept = table.iter().copied().filter(|(name, _)| !is_changed(name));
+    let kept = entries(table).filter(|(name, _)| !is_changed(name));
     kept.chain(changes.iter().filter_map(|(name, value)| Some((*name, (*value)?)))).collect()
 }
 
@@ -145,7 +90,7 @@ fn each_launcher_is_recognised() {
         (Launcher::Variables, BY_HAND, [1, 2, 0, 1], "tcp://[fe80::1]:29500"),
     ];
     for (launcher, variables, [rank, size, local_rank, local_size], rendezvous) in cases {
-        let launch = Launch::from_variables(variables.iter().copied()).unwrap();
+        let launch = Launch::from_variables(entries(variables)).unwrap();
         assert_eq!(launch.launcher(), launcher);
         assert_eq!((launch.rank(), launch.size()), (rank, size), "{launcher}");
         assert_eq!((launch.local_rank(), launch.local_size()), (local_rank, local_size), "{launcher}");
@@ -261,8 +206,7 @@ fn host_of_rank_0_that_cannot_be_one_is_an_error_at_once() {
 #[test]
 fn inner_launcher_is_recognised() {
     let inside = |inner: Table, outer: Table| {
-        let variables = outer.iter().chain(inner).copied();
-        Launch::from_variables(variables).unwrap().launcher()
+        Launch::from_variables(entries(outer).chain(entries(inner))).unwrap().launcher()
     };
     for outer in [SLURM, LWS, TRAINER, JOB_SET, OPEN_MPI, MPICH] {
         assert_eq!(inside(TORCHRUN, outer), Launcher::Torchrun);
@@ -273,8 +217,8 @@ fn inner_launcher_is_recognised() {
     }
     // Trainer v2 makes a JobSet, and srun's own PMI is no launcher beside it.
     assert_eq!(inside(TRAINER, JOB_SET), Launcher::Kubeflow);
-    assert_eq!(inside(&[("PMI_RANK", "2"), ("PMI_SIZE", "3")], SLURM), Launcher::Slurm);
-    assert_eq!(inside(&[("PMIX_RANK", "2")], SLURM), Launcher::Slurm);
+    assert_eq!(inside("PMI_RANK=2 PMI_SIZE=3", SLURM), Launcher::Slurm);
+    assert_eq!(inside("PMIX_RANK=2", SLURM), Launcher::Slurm);
 }
 
 #[test]
@@ -289,8 +233,7 @@ fn variables_of_two_ranks_are_contradictory() {
 
 #[test]
 fn batch_script_without_srun_is_an_error() {
-    let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1"), ("SLURM_NODEID", "0")];
-    let error = error_of(batch.to_vec());
+    let error = error_of(change("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=1 SLURM_NODEID=0", &[]));
     assert!(
         error.contains("SLURM_NTASKS is 4, but SLURM_STEP_ID is not set; start the tasks with srun"),
         "{error}"
@@ -305,8 +248,8 @@ fn pods_with_several_processes_need_torchrun() {
 
 #[test]
 fn no_variables_are_no_launcher() {
-    for variables in [vec![], vec![("RANK", "")], vec![("SLURM_NTASKS", "1"), ("SLURM_PROCID", "0")]] {
-        let error = Launch::from_variables(variables).unwrap_err();
+    for table in ["", "RANK=", "SLURM_NTASKS=1 SLURM_PROCID=0"] {
+        let error = Launch::from_variables(entries(table)).unwrap_err();
         assert!(matches!(error, LaunchError::NoLauncher), "{error}");
         assert!(error.to_string().contains("none of RANK"), "{error}");
     }
@@ -314,7 +257,7 @@ fn no_variables_are_no_launcher() {
 
 #[test]
 fn single_rank_needs_no_rendezvous() {
-    let launch = Launch::from_variables([("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap();
+    let launch = Launch::from_variables(entries("RANK=0 WORLD_SIZE=1")).unwrap();
     assert_eq!(launch.rendezvous(), None);
     let comm = launch.communicator(&libnccl_cpu::nccl()).unwrap();
     assert_eq!((comm.size(), comm.rank()), (1, 0));
@@ -358,7 +301,7 @@ fn random_values_are_read_or_refused() {
     let mut random = Random(17);
     let mut below = |limit| random.below(limit);
     for _ in inputs(20_000) {
-        let mut variables = tables[below(tables.len())].to_vec();
+        let mut variables: Vec<_> = entries(tables[below(tables.len())]).collect();
         for _ in 0..=below(3) {
             let place = below(variables.len());
             variables[place].1 = values[below(values.len())];

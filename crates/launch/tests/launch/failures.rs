@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{Config, UniqueId};
+use libnccl::Config;
 use libnccl_launch::{Launch, LaunchError};
 
-use crate::misuse::{REPLY, connect, hello};
-use crate::rank_process::{LONG, Variables, by_hand, free_port, start};
+use crate::misuse::{REPLY, connect, hello, id};
+use crate::rank_process::{LONG, Variables, by_hand, free_port, of_job, start};
 use crate::store_server::{Release, StoreServer};
 
 /// The time in which the ranks have to end. Their timeouts are longer.
@@ -16,10 +16,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 fn launch(variables: Variables) -> Launch {
     Launch::from_variables(variables).unwrap().timeout(Duration::from_secs(50))
-}
-
-fn id(launch: &Launch) -> libnccl_launch::Result<UniqueId> {
-    launch.unique_id(&libnccl_cpu::nccl())
 }
 
 /// Does the work of each of four ranks, and returns the error of each.
@@ -47,8 +43,8 @@ fn reason_of_a_rank_that_has_failed_before_is_the_error_of_the_others() {
     for rendezvous in rendezvous {
         for failing in [0, 2] {
             let errors = errors(|rank| {
-                let mut variables = by_hand(rank, 4, port);
-                variables.extend([("LIBNCCL_RENDEZVOUS", rendezvous.clone()), ("LIBNCCL_JOB", "7".into())]);
+                let mut variables = of_job("7", rank, 4, port);
+                variables.push(("LIBNCCL_RENDEZVOUS", rendezvous.clone()));
                 let launch = launch(variables);
                 if rank == failing {
                     launch.fail("no library:\n  libnccl.so.2: not found");
@@ -158,11 +154,7 @@ fn failure_in_a_job_that_lacks_a_rank_ends_it_at_once_if_the_job_has_an_id() {
 
 fn fail_in_a_job_that_lacks_a_rank(job: &str, seconds: u64) {
     let (port, started) = (free_port(), Instant::now());
-    let launch = |rank, seconds| {
-        let mut variables = by_hand(rank, 4, port);
-        variables.push(("LIBNCCL_JOB", job.into()));
-        launch(variables).timeout(Duration::from_secs(seconds))
-    };
+    let launch = |rank, seconds| launch(of_job(job, rank, 4, port)).timeout(Duration::from_secs(seconds));
     thread::scope(|scope| {
         scope.spawn(|| launch(2, seconds).fail("no library"));
         let root = scope.spawn(|| id(&launch(0, 5)).unwrap_err().to_string());

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, by_hand, free_port, start};
+use crate::environments::entries;
+use crate::rank_process::{self, ARGUMENTS, LONG, Rank, Variables, at, by_hand, free_port, start};
 use crate::store_server::{Release, StoreServer};
 
 /// Starts two ranks, and expects the launcher and the sum of each.
@@ -21,6 +22,21 @@ fn check(launcher: &str, variables: impl Fn(&str, usize) -> Variables) {
     }
     let left: Vec<_> = folder.path().read_dir().unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Checks the variables of a table, in which a value may be `%rank`, `%port` for a free port, or `%process` for this process.
+#[track_caller]
+fn check_table(launcher: &str, table: &'static str) {
+    let port = free_port();
+    check(launcher, |_, rank| {
+        let value = |value: &str| match value {
+            "%rank" => rank.to_string(),
+            "%port" => port.to_string(),
+            "%process" => std::process::id().to_string(),
+            _ => value.into(),
+        };
+        entries(table).map(|(name, text)| (name, value(text))).collect()
+    });
 }
 
 fn torchrun(rank: usize, port: u16, store: &str) -> Variables {
@@ -73,113 +89,67 @@ fn torchrun_agents_with_other_restart_counts_agree() {
 
 #[test]
 fn openmpi_on_one_host_uses_a_directory() {
-    check("OpenMPI", |_, rank| {
-        vec![
-            ("OMPI_COMM_WORLD_RANK", rank.to_string()),
-            ("OMPI_COMM_WORLD_SIZE", "2".into()),
-            ("OMPI_COMM_WORLD_LOCAL_RANK", rank.to_string()),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2".into()),
-            ("PMIX_NAMESPACE", "1266155521".into()),
-        ]
-    });
+    check_table(
+        "OpenMPI",
+        "OMPI_COMM_WORLD_RANK=%rank OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%rank
+            OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1266155521",
+    );
 }
 
 #[test]
 fn mpich_on_one_host_uses_a_directory() {
-    check("MPICH", |_, rank| {
-        vec![
-            ("PMI_RANK", rank.to_string()),
-            ("PMI_SIZE", "2".into()),
-            ("MPI_LOCALRANKID", rank.to_string()),
-            ("MPI_LOCALNRANKS", "2".into()),
-        ]
-    });
+    check_table("MPICH", "PMI_RANK=%rank PMI_SIZE=2 MPI_LOCALRANKID=%rank MPI_LOCALNRANKS=2");
 }
 
 #[test]
 fn mpich_on_several_hosts_uses_the_given_address() {
-    let port = free_port();
-    check("MPICH", |_, rank| {
-        vec![
-            ("PMI_RANK", rank.to_string()),
-            ("PMI_SIZE", "2".into()),
-            ("MPI_LOCALRANKID", "0".into()),
-            ("MPI_LOCALNRANKS", "1".into()),
-            ("MASTER_ADDR", "localhost".into()),
-            ("MASTER_PORT", port.to_string()),
-        ]
-    });
+    check_table(
+        "MPICH",
+        "PMI_RANK=%rank PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=localhost
+            MASTER_PORT=%port",
+    );
 }
 
 #[test]
 fn slurm_step_uses_the_first_host() {
-    // Of this test process alone, so that the port is too.
-    let job = std::process::id().to_string();
-    check("SLURM", |_, rank| {
-        vec![
-            ("SLURM_PROCID", rank.to_string()),
-            ("SLURM_STEP_NUM_TASKS", "2".into()),
-            ("SLURM_LOCALID", "0".into()),
-            ("SLURM_NODEID", rank.to_string()),
-            ("SLURM_STEP_TASKS_PER_NODE", "1(x2)".into()),
-            ("SLURM_STEP_NODELIST", "localhost,node[1-3]".into()),
-            ("SLURM_STEP_NUM_NODES", "2".into()),
-            ("SLURM_JOB_ID", job.clone()),
-            ("SLURM_STEP_ID", "1".into()),
-        ]
-    });
+    // The job is of this test process alone, so that the port is too.
+    check_table(
+        "SLURM",
+        "SLURM_PROCID=%rank SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=%rank
+            SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_STEP_NODELIST=localhost,node[1-3] SLURM_STEP_NUM_NODES=2
+            SLURM_JOB_ID=%process SLURM_STEP_ID=1",
+    );
 }
 
 #[test]
 fn leader_worker_set_uses_the_leader() {
-    let port = free_port();
-    check("LeaderWorkerSet", |_, rank| {
-        vec![
-            ("LWS_LEADER_ADDRESS", "localhost".into()),
-            ("LWS_GROUP_SIZE", "2".into()),
-            ("LWS_WORKER_INDEX", rank.to_string()),
-            ("MASTER_PORT", port.to_string()),
-        ]
-    });
+    check_table(
+        "LeaderWorkerSet",
+        "LWS_LEADER_ADDRESS=localhost LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=%rank MASTER_PORT=%port",
+    );
 }
 
 #[test]
 fn kubeflow_trainer_uses_the_master() {
-    let port = free_port();
-    check("Kubeflow", |_, rank| {
-        vec![
-            ("PET_NNODES", "2".into()),
-            ("PET_NPROC_PER_NODE", "1".into()),
-            ("PET_NODE_RANK", rank.to_string()),
-            ("PET_MASTER_ADDR", "127.0.0.1".into()),
-            ("PET_MASTER_PORT", port.to_string()),
-            ("JOB_COMPLETION_INDEX", rank.to_string()),
-        ]
-    });
+    check_table(
+        "Kubeflow",
+        "PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_NODE_RANK=%rank PET_MASTER_ADDR=127.0.0.1
+            PET_MASTER_PORT=%port JOB_COMPLETION_INDEX=%rank",
+    );
 }
 
 #[test]
 fn kubeflow_pytorch_job_uses_the_master() {
-    let port = free_port();
-    check("Kubeflow", |_, rank| {
-        let mut variables = by_hand(rank, 2, port);
-        variables.retain(|(name, _)| !name.starts_with("LOCAL"));
-        variables.extend([("PET_NNODES", "2".into()), ("PET_NPROC_PER_NODE", "1".into())]);
-        variables
-    });
+    check_table(
+        "Kubeflow",
+        "RANK=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port PET_NNODES=2
+            PET_NPROC_PER_NODE=1",
+    );
 }
 
 #[test]
 fn job_set_uses_the_coordinator() {
-    let port = free_port();
-    check("JobSet", |_, rank| {
-        vec![
-            ("JOB_COMPLETION_INDEX", rank.to_string()),
-            ("WORLD_SIZE", "2".into()),
-            ("MASTER_ADDR", "127.0.0.1".into()),
-            ("MASTER_PORT", port.to_string()),
-        ]
-    });
+    check_table("JobSet", "JOB_COMPLETION_INDEX=%rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%port");
 }
 
 #[test]
@@ -196,27 +166,14 @@ fn nccl_run_leaves_the_master_port_alone() {
 
 #[test]
 fn given_directory_is_used_and_left_empty() {
-    check("RANK and WORLD_SIZE", |folder, rank| {
-        vec![
-            ("RANK", rank.to_string()),
-            ("WORLD_SIZE", "2".into()),
-            ("LIBNCCL_RENDEZVOUS", format!("file://{folder}")),
-            ("LIBNCCL_JOB", "7".into()),
-        ]
-    });
+    check("RANK and WORLD_SIZE", |folder, rank| at(format!("file://{folder}"), rank));
 }
 
 #[test]
 fn given_store_is_used() {
     let store = StoreServer::start(Release::WithPing);
-    check("RANK and WORLD_SIZE", |_, rank| {
-        vec![
-            ("RANK", rank.to_string()),
-            ("WORLD_SIZE", "2".into()),
-            ("LIBNCCL_RENDEZVOUS", format!("tcpstore://localhost:{}", store.port)),
-            ("LIBNCCL_JOB", "7".into()),
-        ]
-    });
+    let rendezvous = format!("tcpstore://localhost:{}", store.port);
+    check("RANK and WORLD_SIZE", |_, rank| at(rendezvous.clone(), rank));
     assert_eq!(store.history(), ["/libnccl/job/7/address"]);
 }
 

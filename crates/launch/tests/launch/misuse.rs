@@ -9,13 +9,13 @@ use libnccl::UniqueId;
 use libnccl_launch::Launch;
 use libnccl_test_support::random_inputs::{Random, inputs};
 
-use crate::rank_process::{LONG, by_hand, free_port, start, wait_until};
+use crate::rank_process::{LONG, by_hand, free_port, of_job, start, wait_until};
 
 fn launch(rank: usize, size: usize, port: u16, timeout: Duration) -> Launch {
     Launch::from_variables(by_hand(rank, size, port)).unwrap().timeout(timeout)
 }
 
-fn id(launch: &Launch) -> libnccl_launch::Result<UniqueId> {
+pub(crate) fn id(launch: &Launch) -> libnccl_launch::Result<UniqueId> {
     launch.unique_id(&libnccl_cpu::nccl())
 }
 
@@ -165,13 +165,12 @@ const REFUSED: u8 = 4;
 #[test]
 fn stranger_who_does_not_know_the_job_is_refused_and_changes_nothing() {
     let port = free_port();
-    let variables = |rank| {
-        let mut variables = by_hand(rank, 3, port);
-        variables.push(("LIBNCCL_JOB", "a secret".into()));
+    let launch = |rank| {
+        let variables = of_job("a secret", rank, 3, port);
         Launch::from_variables(variables).unwrap().timeout(Duration::from_secs(50))
     };
     thread::scope(|scope| {
-        let root = scope.spawn(move || id(&variables(0)));
+        let root = scope.spawn(move || id(&launch(0)));
         drop(connect(port));
         for job in ["", "job/", "job/another", &format!("port/{port}")] {
             for rank in 0..4 {
@@ -179,7 +178,7 @@ fn stranger_who_does_not_know_the_job_is_refused_and_changes_nothing() {
             }
         }
         connect_again(port).write_all(&[hello("job/another", 1, 3), report(2, b"a lie")].concat()).unwrap();
-        let others = [1, 2].map(|rank| scope.spawn(move || id(&variables(rank))));
+        let others = [1, 2].map(|rank| scope.spawn(move || id(&launch(rank))));
         let id = root.join().unwrap().unwrap();
         assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 2]);
     });
@@ -235,17 +234,13 @@ fn reports_that_are_none_are_refused_and_change_nothing() {
 #[test]
 fn random_reports_are_a_failure_or_change_nothing() {
     let port = free_port();
-    let variables = || {
-        let mut variables = by_hand(0, 2, port);
-        variables.push(("LIBNCCL_JOB", "7".into()));
-        variables
-    };
     let mut hello = hello("job/7", 1, 2);
     hello[64..].fill(0xff);
     let mut random = Random(31);
     for input in inputs(200) {
         thread::scope(|scope| {
-            let launch = Launch::from_variables(variables()).unwrap().timeout(Duration::from_secs(50));
+            let launch =
+                Launch::from_variables(of_job("7", 0, 2, port)).unwrap().timeout(Duration::from_secs(50));
             let root = scope.spawn(move || id(&launch));
             let started = Instant::now();
             drop(connect(port));
@@ -344,14 +339,9 @@ fn second_process_of_a_rank_is_refused() {
 #[test]
 fn rank_of_another_job_is_refused() {
     let port = free_port();
-    let variables = |rank, job: &str| {
-        let mut variables = by_hand(rank, 2, port);
-        variables.push(("LIBNCCL_JOB", job.into()));
-        variables
-    };
-    let root = start(LONG, &variables(0, "mine"));
-    start(4_000, &variables(1, "yours")).expect_error("it is of another job");
-    start(LONG, &variables(1, "mine")).expect_sum(3);
+    let root = start(LONG, &of_job("mine", 0, 2, port));
+    start(4_000, &of_job("yours", 1, 2, port)).expect_error("it is of another job");
+    start(LONG, &of_job("mine", 1, 2, port)).expect_sum(3);
     root.expect_sum(3);
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::rank_process::{LONG, Variables, by_hand, free_port, start, wait_until};
+use crate::rank_process::{LONG, Variables, at, by_hand, free_port, of_job, start, wait_until};
 use crate::store_server::{Release, StoreServer};
 
 /// The deadline of a job that is to fail.
@@ -14,9 +14,9 @@ const SHORT: u64 = 4_000;
 fn each_rendezvous(test: impl Fn(&dyn Fn(usize, usize) -> Variables) + Sync) {
     let port = free_port();
     let folder = tempfile::tempdir().unwrap();
-    let with = |rank, size, rendezvous: String| {
-        let mut variables = by_hand(rank, size, port);
-        variables.extend([("LIBNCCL_RENDEZVOUS", rendezvous), ("LIBNCCL_JOB", "of this test".into())]);
+    let with = |rank, size, rendezvous| {
+        let mut variables = of_job("of this test", rank, size, port);
+        variables.push(("LIBNCCL_RENDEZVOUS", rendezvous));
         variables
     };
     let in_folder = |rank, size| with(rank, size, format!("file://{}", folder.path().display()));
@@ -136,14 +136,7 @@ fn rank_that_is_started_again_replaces_the_dead_one() {
 #[test]
 fn stale_file_of_an_older_job_is_recognised() {
     let folder = tempfile::tempdir().unwrap();
-    let variables = |rank| {
-        vec![
-            ("RANK", format!("{rank}")),
-            ("WORLD_SIZE", "2".into()),
-            ("LIBNCCL_RENDEZVOUS", format!("file://{}", folder.path().display())),
-            ("LIBNCCL_JOB", "7".into()),
-        ]
-    };
+    let variables = |rank| at(format!("file://{}", folder.path().display()), rank);
     let files = || folder.path().read_dir().unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
     let dead = start(LONG, &variables(0));
     wait_until(|| files().iter().any(|file| file.extension().is_none()));
@@ -200,14 +193,7 @@ fn directory_of_a_killed_launch_is_removed_by_the_next_one() {
 fn key_that_is_no_address_is_an_error_by_the_deadline() {
     let store = StoreServer::start(Release::WithPing);
     store.set("/libnccl/job/7/address", "of somebody else");
-    let variables = |rank| {
-        vec![
-            ("RANK", format!("{rank}")),
-            ("WORLD_SIZE", "2".into()),
-            ("LIBNCCL_RENDEZVOUS", format!("tcpstore://127.0.0.1:{}", store.port)),
-            ("LIBNCCL_JOB", "7".into()),
-        ]
-    };
+    let variables = |rank| at(format!("tcpstore://127.0.0.1:{}", store.port), rank);
     start(500, &variables(1))
         .expect_error("key /libnccl/job/7/address: the announcement of rank 0 has no valid");
     let rank = start(LONG, &variables(1));
@@ -236,15 +222,10 @@ fn store_that_never_answers_is_an_error_by_the_deadline() {
 #[test]
 fn second_job_on_the_same_port_waits_for_it() {
     let port = free_port();
-    let variables = |rank, size, job: &str| {
-        let mut variables = by_hand(rank, size, port);
-        variables.push(("LIBNCCL_JOB", job.into()));
-        variables
-    };
-    let first = [0, 2].map(|rank| start(LONG, &variables(rank, 3, "first")));
-    let second = [1, 0].map(|rank| start(LONG, &variables(rank, 2, "second")));
+    let first = [0, 2].map(|rank| start(LONG, &of_job("first", rank, 3, port)));
+    let second = [1, 0].map(|rank| start(LONG, &of_job("second", rank, 2, port)));
     thread::sleep(Duration::from_millis(700));
-    start(LONG, &variables(1, 3, "first")).expect_sum(6);
+    start(LONG, &of_job("first", 1, 3, port)).expect_sum(6);
     for rank in first {
         rank.expect_sum(6);
     }

@@ -119,6 +119,19 @@ pub(crate) fn by_hand(rank: usize, size: usize, port: u16) -> Variables {
     ]
 }
 
+/// Returns the variables that are set by hand for a rank of a job with an id.
+pub(crate) fn of_job(job: &str, rank: usize, size: usize, port: u16) -> Variables {
+    let mut variables = by_hand(rank, size, port);
+    variables.push(("LIBNCCL_JOB", job.into()));
+    variables
+}
+
+/// Returns the variables of one of two ranks of job 7 that are given no address but this rendezvous.
+pub(crate) fn at(rendezvous: String, rank: usize) -> Variables {
+    let (rank, job) = (rank.to_string(), "7".into());
+    vec![("RANK", rank), ("WORLD_SIZE", "2".into()), ("LIBNCCL_RENDEZVOUS", rendezvous), ("LIBNCCL_JOB", job)]
+}
+
 /// Waits until the condition is true.
 #[track_caller]
 pub(crate) fn wait_until(condition: impl Fn() -> bool) {

@@ -1,5 +1,6 @@
 //! Recordings that a signal or a panic writes.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::{env, fs, panic, thread};
 
 use libnccl::{Config, ReduceOp, StreamRef, UniqueId};
 use libnccl_observe::{RecordExt, Recorder};
+use libnccl_test_support::time_limit;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
@@ -163,20 +165,11 @@ fn signals_that_cannot_be_handled_are_invalid_input() {
     }
 }
 
-/// Starts another test of this program, ignored otherwise, and returns how it ends; fails if that takes long.
-fn run_alone(test: &str, variables: &[(&str, &Path)]) -> ExitStatus {
+/// Runs another test of this program, ignored otherwise; fails if it does, or takes long.
+fn run_alone(test: &str, variable: &str, value: impl AsRef<OsStr>) {
     let mut command = Command::new(env::current_exe().unwrap());
-    command
-        .args(["--exact", &format!("recorder_signal::{test}"), "--ignored", "--nocapture"])
-        .envs(variables.iter().copied());
-    let (mut process, start) = (Rank(command.spawn().unwrap()), Instant::now());
-    loop {
-        if let Some(status) = process.0.try_wait().unwrap() {
-            return status;
-        }
-        assert!(start.elapsed() < PATIENCE, "{test} does not end");
-        thread::sleep(Duration::from_millis(5));
-    }
+    command.args(["--exact", &format!("recorder_signal::{test}"), "--ignored", "--nocapture"]);
+    let _ = time_limit::run(command.env(variable, value));
 }
 
 struct RecordPanics(PathBuf);
@@ -205,8 +198,7 @@ fn panicking_process() {
 #[test]
 fn write_on_panic_while_unwinding_leaves_it_to_a_later_call() {
     let folder = tempfile::tempdir().unwrap();
-    let status = run_alone("panicking_process", &[("LIBNCCL_TEST_PANIC", &folder.path().join("panic.json"))]);
-    assert!(status.success(), "{status}");
+    run_alone("panicking_process", "LIBNCCL_TEST_PANIC", folder.path().join("panic.json"));
 }
 
 /// A logger that asks for the recordings, and records another communicator.
@@ -241,6 +233,5 @@ fn logging_process() {
 
 #[test]
 fn logger_that_asks_for_the_recordings_is_answered() {
-    let status = run_alone("logging_process", &[("LIBNCCL_RECORDER_SIGNAL", Path::new("none"))]);
-    assert!(status.success(), "{status}");
+    run_alone("logging_process", "LIBNCCL_RECORDER_SIGNAL", "none");
 }

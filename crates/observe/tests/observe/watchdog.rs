@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use libnccl::sys::{Functions, ncclComm_t, ncclResult_t};
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, ResultCode, StreamRef};
 use libnccl_observe::{Answer, Cause, RecordExt, RecordState, Watchdog};
+use libnccl_test_support::random_inputs::Random;
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,25 +47,12 @@ fn counting() -> Nccl {
     unsafe { Nccl::from_table("counting", table) }.unwrap()
 }
 
-/// A small generator of random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
+fn pause(random: &mut Random) {
+    for _ in 0..random.below(200) {
+        std::hint::spin_loop();
     }
-
-    fn pause(&mut self) {
-        for _ in 0..self.below(200) {
-            std::hint::spin_loop();
-        }
-        if self.below(4) == 0 {
-            thread::yield_now();
-        }
+    if random.below(4) == 0 {
+        thread::yield_now();
     }
 }
 
@@ -90,16 +78,16 @@ fn communicator_is_ended_once_by_owner_abort_handle_watchdog_or_drop() {
                     comm.record(8);
                 }
                 watchdog.watch(&comm).unwrap();
-                let (mut random, start) = (Random(random.below(u64::MAX)), Arc::clone(&start));
+                let (mut random, start) = (Random(random.next()), Arc::clone(&start));
                 scope.spawn(move || {
                     start.wait();
                     for _ in 0..random.below(4) {
-                        random.pause();
+                        pause(&mut random);
                         if comm.all_reduce_in_place(&mut [1], ReduceOp::Sum, STREAM).is_err() {
                             break;
                         }
                     }
-                    random.pause();
+                    pause(&mut random);
                     match random.below(3) {
                         0 => drop(comm.abort()),
                         1 => drop(comm),
@@ -107,23 +95,23 @@ fn communicator_is_ended_once_by_owner_abort_handle_watchdog_or_drop() {
                     }
                 });
             }
-            let mut random_handle = Random(random.below(u64::MAX));
+            let mut random_handle = Random(random.next());
             let started = Arc::clone(&start);
             scope.spawn(move || {
                 started.wait();
                 for handle in handles {
-                    random_handle.pause();
+                    pause(&mut random_handle);
                     if random_handle.below(2) == 0 {
                         handle.abort().unwrap();
                     }
                 }
             });
             start.wait();
-            random.pause();
+            pause(&mut random);
             if random.below(2) == 0 {
                 drop(watchdog.abort_all());
             }
-            random.pause();
+            pause(&mut random);
             drop(watchdog);
         });
         for raw in raws {

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use libnccl_test_support::random_inputs::Random;
+
 /// A step of a script, at whose end the connection is closed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
@@ -41,11 +43,8 @@ impl Service {
     }
 
     /// Answers each line with random bytes, some of them of the protocol.
-    pub(crate) fn random(mut seed: u64) -> Self {
-        let mut next = move |limit: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % limit
-        };
+    pub(crate) fn random(seed: u64) -> Self {
+        let mut random = Random(seed);
         Self::serve(move |stream| {
             const ANSWERS: [&[u8]; 8] = [
                 b"SERVER PROTOCOL 2\n",
@@ -61,12 +60,13 @@ impl Service {
             let mut lines = BufReader::new(stream.try_clone().unwrap());
             // As far as the client goes on, at least the handshake mostly succeeds.
             for answer in [0, 1, 1].into_iter().chain([8; 5]) {
-                if lines.read_until(b'\n', &mut Vec::new()).is_err() && next(2) == 0 {
+                if lines.read_until(b'\n', &mut Vec::new()).is_err() && random.below(2) == 0 {
                     return;
                 }
-                let answer = if answer == 8 || next(8) == 0 { next(8) as usize } else { answer };
-                let times = if next(50) == 0 { 10_000 } else { 1 };
-                if (0..times).any(|_| (&stream).write_all(ANSWERS[answer]).is_err()) || next(16) == 0 {
+                let answer = if answer == 8 || random.below(8) == 0 { random.below(8) } else { answer };
+                let times = if random.below(50) == 0 { 10_000 } else { 1 };
+                if (0..times).any(|_| (&stream).write_all(ANSWERS[answer]).is_err()) || random.below(16) == 0
+                {
                     return;
                 }
             }
