@@ -290,26 +290,13 @@ mod tests {
         let mut places: Vec<_> = found.iter().map(|place| (place.source, place.path.clone().err())).collect();
         places.dedup();
         let unset = |place| (place, Some("not set"));
+        #[rustfmt::skip]
         let expected = [
-            unset("LIBNCCL_PATH"),
-            (LINKER, None),
-            unset("PYTHONPATH"),
-            unset("VIRTUAL_ENV"),
-            unset(ON_PATH),
-            unset("CONDA_PREFIX"),
-            (USER, Some("neither PYTHONUSERBASE nor HOME is set")),
-            (SYSTEM, None),
-            unset("NCCL_HOME"),
-            unset("NCCL_ROOT"),
-            unset("NCCL_ROOT_DIR"),
-            unset("CUDA_HOME"),
-            unset("CUDA_PATH"),
-            unset("NVHPC_ROOT"),
-            ("HPC SDK's default directory", None),
-            (LINKER, None),
-            (ROCM_PACKAGES, Some(NO_ROCM_PACKAGE)),
-            unset("ROCM_PATH"),
-            ("ROCm's default directory", None),
+            unset("LIBNCCL_PATH"), (LINKER, None), unset("PYTHONPATH"), unset("VIRTUAL_ENV"), unset(ON_PATH),
+            unset("CONDA_PREFIX"), (USER, Some("neither PYTHONUSERBASE nor HOME is set")), (SYSTEM, None),
+            unset("NCCL_HOME"), unset("NCCL_ROOT"), unset("NCCL_ROOT_DIR"), unset("CUDA_HOME"), unset("CUDA_PATH"),
+            unset("NVHPC_ROOT"), ("HPC SDK's default directory", None), (LINKER, None),
+            (ROCM_PACKAGES, Some(NO_ROCM_PACKAGE)), unset("ROCM_PATH"), ("ROCm's default directory", None),
         ];
         assert_eq!(places, expected);
     }

@@ -222,52 +222,27 @@ const OTHERS: [&[Other]; 9] = [
     &[drops_an_object, drops_an_object],
 ];
 
-#[test]
-fn owner_that_operates_and_stays_ends_once() {
-    OTHERS.iter().for_each(|others| explore(&[operates], others));
+/// Defines the tests: an owner that does something, beside at most so many other threads.
+macro_rules! owners {
+    ($($name:ident: [$($owner:ident),*], $most:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let others = OTHERS.iter().filter(|others| others.len() <= $most);
+            others.for_each(|others| explore(&[$($owner),*], others));
+        }
+    )*};
 }
 
-#[test]
-fn owner_that_operates_and_ends_it_ends_once() {
-    OTHERS.iter().for_each(|others| explore(&[operates, ends], others));
-}
-
-#[test]
-fn owner_in_a_group_ends_once() {
-    OTHERS.iter().for_each(|others| explore(&[groups, queries], others));
-}
-
-#[test]
-fn owner_whose_group_fails_ends_once() {
-    OTHERS.iter().for_each(|others| explore(&[fails_in_group, ends], others));
-}
-
-#[test]
-fn owner_that_waits_ends_once() {
-    OTHERS.iter().for_each(|others| explore(&[waits], others));
-}
-
-#[test]
-fn owner_that_waits_and_ends_it_ends_once() {
-    OTHERS.iter().for_each(|others| explore(&[waits, ends], others));
-}
-
-#[test]
-fn future_on_another_thread_ends_once() {
+owners! {
+    owner_that_operates_and_stays_ends_once: [operates], 2;
+    owner_that_operates_and_ends_it_ends_once: [operates, ends], 2;
+    owner_in_a_group_ends_once: [groups, queries], 2;
+    owner_whose_group_fails_ends_once: [fails_in_group, ends], 2;
+    owner_that_waits_ends_once: [waits], 2;
+    owner_that_waits_and_ends_it_ends_once: [waits, ends], 2;
     // The future is the third thread.
-    OTHERS
-        .iter()
-        .filter(|others| others.len() == 1)
-        .for_each(|others| explore(&[splits_async, ends], others));
-}
-
-#[test]
-fn future_that_is_forgotten_ends_once() {
-    OTHERS.iter().for_each(|others| explore(&[forgets_a_split, operates, ends], others));
-}
-
-#[test]
-fn owner_that_suspends_ends_once() {
+    future_on_another_thread_ends_once: [splits_async, ends], 1;
+    future_that_is_forgotten_ends_once: [forgets_a_split, operates, ends], 2;
     // Beside two others this takes ten minutes and more.
-    OTHERS.iter().filter(|others| others.len() == 1).for_each(|others| explore(&[suspends, ends], others));
+    owner_that_suspends_ends_once: [suspends, ends], 1;
 }

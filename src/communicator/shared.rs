@@ -315,14 +315,10 @@ impl Shared {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
             // A group that is open on this thread is the caller's.
-            let is_leaked = check_no_open_group("destroy").is_ok();
-            ended
-                .inspect_err(|_| {
-                    if is_leaked {
-                        shared.library.end_leaked_groups()
-                    }
-                })
-                .map(drop)
+            if ended.is_err() && check_no_open_group("destroy").is_ok() {
+                shared.library.end_leaked_groups();
+            }
+            ended.map(drop)
         })
     }
 
