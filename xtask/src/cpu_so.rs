@@ -249,12 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn file_of_a_library_is_found_in_cargos_messages() {
+    fn file_of_a_target_is_found_in_cargos_messages() {
         let artifact = r#"{"reason":"compiler-artifact","target":{"name":"nccl_cpu","kind":["cdylib"]},
             "filenames":["/t/debug/libnccl_cpu.a","/t/debug/libnccl_cpu.so"]}"#;
         assert_eq!(file_of(artifact, "nccl_cpu", ".so"), Some("/t/debug/libnccl_cpu.so".into()));
         assert_eq!(file_of(artifact, "nccl_cpu", ".a"), Some("/t/debug/libnccl_cpu.a".into()));
         assert_eq!(file_of(artifact, "libc", ".so"), None);
         assert_eq!(file_of(r#"{"reason":"build-finished","success":true}"#, "nccl_cpu", ".so"), None);
+        let program =
+            r#"{"reason":"compiler-artifact","target":{"name":"nccl"},"filenames":["/t/release/nccl"]}"#;
+        assert_eq!(file_of(program, "nccl", ""), Some("/t/release/nccl".into()));
     }
 }
