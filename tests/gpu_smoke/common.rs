@@ -46,3 +46,10 @@ pub(crate) fn assert_works(device: &Device, communicator: &Communicator) {
     assert_eq!(buffer.read::<i32>(COUNT), [expected; COUNT]);
     assert_eq!(communicator.async_error().unwrap(), ResultCode::SUCCESS);
 }
+
+/// Creates the rank's communicator, and connects it with the others.
+pub(crate) fn connected(rank: &Rank) -> (Device, Communicator) {
+    let (device, comm) = (Device::new(), rank.join("communicator"));
+    assert_works(&device, &comm);
+    (device, comm)
+}

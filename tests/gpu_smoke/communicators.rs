@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libnccl::{Communicator, Config, Encryption, Error, MemoryStatistic, ReduceOp, ResultCode, ShrinkMode};
 
-use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum, within};
+use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios, sum, within};
 use crate::device::Device;
 use crate::rank::Rank;
 
@@ -175,9 +175,7 @@ fn split_orders_ranks_by_color_and_key(rank: &Rank) {
 }
 
 fn shrink_to_one_rank_works(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     if rank.number == 0 {
         let shrunk = rank.supported(comm.shrink(&[1], ShrinkMode::Default, &Config::new()));
         assert_eq!((shrunk.size(), shrunk.rank()), (1, 0));
@@ -189,9 +187,7 @@ fn shrink_to_one_rank_works(rank: &Rank) {
 }
 
 fn shrink_ends_work_of_absent_peer(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     if rank.number == 0 {
         let mut buffer = device.upload(&[5_i32; COUNT]);
         sum(&device, &comm, &mut buffer).unwrap();
@@ -207,9 +203,7 @@ fn shrink_ends_work_of_absent_peer(rank: &Rank) {
 }
 
 fn revoke_ends_work_of_absent_peer(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     let mut buffer = device.upload(&[5_i32; COUNT]);
     if rank.number == 0 {
         sum(&device, &comm, &mut buffer).unwrap();
@@ -248,9 +242,7 @@ fn properties_match_the_communicator(rank: &Rank) {
 }
 
 fn suspended_communicator_works_after_resume(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     let memory = |statistic| rank.supported(comm.memory(statistic));
     assert!(memory(MemoryStatistic::Total) > 0);
     rank.barrier("all work is done");

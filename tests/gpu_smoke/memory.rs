@@ -9,7 +9,7 @@ use libnccl::{
     WindowFlags,
 };
 
-use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios};
+use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios};
 use crate::device::Device;
 use crate::rank::Rank;
 
@@ -72,9 +72,7 @@ fn nccl_memory_of_another_gpu_is_an_error(rank: &Rank) {
 }
 
 fn nccl_memory_in_a_graph_is_summed_at_each_launch(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     let mut buffer = alloc(rank);
     device.fill(&mut buffer, &[3; COUNT]);
     let graph =
@@ -93,9 +91,7 @@ fn nccl_memory_in_a_graph_is_summed_at_each_launch(rank: &Rank) {
 }
 
 fn nccl_memory_dropped_while_busy_is_kept(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     let start = || {
         let mut buffer = alloc(rank);
         comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, device.stream()).unwrap();

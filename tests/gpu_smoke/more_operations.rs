@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use libnccl::{CollectiveConfig, Communicator, Element, Error, ReduceOp};
 
-use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum};
+use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios, sum};
 use crate::device::Device;
 use crate::rank::Rank;
 
@@ -121,9 +121,7 @@ fn simulate_of_one_rank_is_refused(rank: &Rank) {
 
 /// NCCL would keep the messages for the next group.
 fn simulate_of_messages_is_refused_and_leaves_nothing(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     let (mut stale, mut buffer) = (device.upload(&[7_i32; COUNT]), device.upload(&[5_i32; COUNT]));
     let peer = 1 - rank.number;
     let refused = rank.nccl.simulate(|g| {
@@ -148,9 +146,7 @@ fn simulate_of_messages_is_refused_and_leaves_nothing(rank: &Rank) {
 }
 
 fn simulate(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     let mut buffer = device.upload(&[5_i32; COUNT]);
     let estimate = rank.nccl.simulate(|g| {
         g.all_reduce_in_place(&comm, buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())

@@ -4,7 +4,7 @@ use std::thread;
 
 use libnccl::{Communicator, Error, MemorySpace, ReduceOp, Result, ResultCode, StreamRef};
 
-use crate::common::{COUNT, MOMENT, SHORT, assert_works, scenarios, sum, within};
+use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios, sum, within};
 use crate::device::Device;
 use crate::rank::Rank;
 
@@ -141,9 +141,7 @@ fn communicator_moved_to_another_thread_works(rank: &Rank) {
 
 /// Rank 1 never starts its operation: if rank 0's were started, it would wait on the GPU for ever.
 fn failed_group_starts_nothing(rank: &Rank) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     if rank.number == 1 {
         rank.receive("end");
         return comm.abort().unwrap();
@@ -184,9 +182,7 @@ fn abort_handle_ends_work_of_absent_peer(rank: &Rank) {
 }
 
 fn check_end_of_work_of_absent_peer(rank: &Rank, end: impl FnOnce(Communicator)) {
-    let device = Device::new();
-    let comm = rank.join("communicator");
-    assert_works(&device, &comm);
+    let (device, comm) = connected(rank);
     if rank.number == 1 {
         rank.receive("end");
         return within(SHORT, || end(comm));

@@ -1,9 +1,10 @@
 //! The kinds of steps, each of which can be left out.
 
-use std::sync::OnceLock;
+use std::iter::repeat_n;
+use std::sync::{LazyLock, OnceLock};
 
 macro_rules! define_kinds {
-    ($($kind:ident $name:literal $does:literal)*) => {
+    ($($kind:ident $times:literal $name:literal $does:literal)*) => {
         /// A kind of what a rank may do.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Kind { $(#[doc = $does] $kind),* }
@@ -11,54 +12,59 @@ macro_rules! define_kinds {
         impl Kind {
             const ALL: &[(&'static str, Self)] = &[$(($name, Self::$kind)),*];
         }
+
+        /// The kinds of steps, as often as they are taken.
+        pub(crate) static STEPS: LazyLock<Vec<Kind>> =
+            LazyLock::new(|| [$(repeat_n(Kind::$kind, $times)),*].into_iter().flatten().collect());
     };
 }
 
+// After each kind: how often it is in `STEPS`, its name, and what it does.
 define_kinds! {
     // Operations, and what a communicator has.
-    AllReduce "all_reduce" "Sums, and looks at the sums."
-    AllGather "all_gather" "Gathers and broadcasts."
-    Exchange "exchange" "Sends and receives in a group."
-    Barrier "barrier" "Waits for all."
-    PreMulSum "pre_mul_sum" "Reduces with an operator of its own, which may end on another thread."
-    Alloc "alloc" "Allocates, reduces and frees memory of NCCL's."
-    Register "register" "Registers memory, and ends that now, later or on another thread."
-    Window "window" "Puts into a window, and ends it now, later or on another thread."
-    Suspend "suspend" "Suspends the memory and resumes."
-    Query "query" "Asks for state and memory."
+    AllReduce 2 "all_reduce" "Sums, and looks at the sums."
+    AllGather 1 "all_gather" "Gathers and broadcasts."
+    Exchange 2 "exchange" "Sends and receives in a group."
+    Barrier 1 "barrier" "Waits for all."
+    PreMulSum 1 "pre_mul_sum" "Reduces with an operator of its own, which may end on another thread."
+    Alloc 1 "alloc" "Allocates, reduces and frees memory of NCCL's."
+    Register 1 "register" "Registers memory, and ends that now, later or on another thread."
+    Window 1 "window" "Puts into a window, and ends it now, later or on another thread."
+    Suspend 1 "suspend" "Suspends the memory and resumes."
+    Query 1 "query" "Asks for state and memory."
     // Groups.
-    FailingGroup "failing_group" "Fails, or panics, in a group, and goes on with a child."
-    InitInGroup "init_in_group" "Creates a communicator in a group."
-    MixedGroup "mixed_group" "Creates a communicator, whose other rank never comes, beside an operation."
-    GroupTimeout "group_timeout" "Limits the wait of a group, with a rank that is late."
+    FailingGroup 1 "failing_group" "Fails, or panics, in a group, and goes on with a child."
+    InitInGroup 1 "init_in_group" "Creates a communicator in a group."
+    MixedGroup 1 "mixed_group" "Creates a communicator, whose other rank never comes, beside an operation."
+    GroupTimeout 1 "group_timeout" "Limits the wait of a group, with a rank that is late."
     // Code of the user that the library runs.
-    RefusedBuffer "refused_buffer" "Passes a buffer that refuses, and may reenter."
-    PanickingText "panicking_text" "Passes a buffer that refuses with an error whose text panics."
-    PanickingBuffer "panicking_buffer" "Passes a buffer that panics."
-    Guard "guard" "Passes a buffer whose guard uses the communicator, a new group, or the old one, when it is dropped."
-    NestedAfterEnd "nested_after_end" "Opens a group inside one that has ended, from a guard."
-    PanickingGuard "panicking_guard" "Passes a buffer whose guard panics when it is dropped."
-    PanickingWaker "panicking_waker" "Polls a future with a waker that panics, with a payload that panics too."
-    UnrulyObserver "unruly_observer" "Has an observer that panics, with a payload that panics too, and uses NCCL."
-    PanickingWatchdog "panicking_watchdog" "Has a watchdog whose function panics, with a payload that panics too."
+    RefusedBuffer 1 "refused_buffer" "Passes a buffer that refuses, and may reenter."
+    PanickingText 1 "panicking_text" "Passes a buffer that refuses with an error whose text panics."
+    PanickingBuffer 1 "panicking_buffer" "Passes a buffer that panics."
+    Guard 1 "guard" "Passes a buffer whose guard uses the communicator, a new group or the old one when it is dropped."
+    NestedAfterEnd 1 "nested_after_end" "Opens a group inside one that has ended, from a guard."
+    PanickingGuard 1 "panicking_guard" "Passes a buffer whose guard panics when it is dropped."
+    PanickingWaker 0 "panicking_waker" "Polls a future with a waker that panics, with a payload that panics too."
+    UnrulyObserver 0 "unruly_observer" "Has an observer that panics, with a payload that panics too, and uses NCCL."
+    PanickingWatchdog 0 "panicking_watchdog" "Has a watchdog whose function panics, with a payload that panics too."
     // Children.
-    Split "split" "Splits."
-    Shrink "shrink" "Shrinks."
-    Grow "grow" "Grows."
-    Borrowed "borrowed" "Borrows a communicator, and uses it in a group with a limit and a rank that is late."
+    Split 2 "split" "Splits."
+    Shrink 1 "shrink" "Shrinks."
+    Grow 1 "grow" "Grows."
+    Borrowed 1 "borrowed" "Borrows a communicator, and uses it in a group with a limit and a rank that is late."
     // Futures.
-    InitAsync "init_async" "Joins by a future."
-    SplitAsync "split_async" "Splits by a future."
-    EndAsync "end_async" "Finalizes or destroys by a future."
-    DropFuture "drop_future" "Drops futures half-way."
-    ForgetFuture "forget_future" "Forgets futures half-way."
+    InitAsync 0 "init_async" "Joins by a future."
+    SplitAsync 0 "split_async" "Splits by a future."
+    EndAsync 0 "end_async" "Finalizes or destroys by a future."
+    DropFuture 0 "drop_future" "Drops futures half-way."
+    ForgetFuture 0 "forget_future" "Forgets futures half-way."
     // Others that look or end.
-    Abort "abort" "Aborts by handles, on other threads."
-    AbortInCall "abort_in_call" "Aborts by handles while a communicator is created from this one."
-    Watchdog "watchdog" "Watches, and aborts one or all."
-    Record "record" "Begins to record, at any time, and reads the records on another thread."
-    RecordInGroup "record_in_group" "Begins to record in a group, of which an operation is then refused."
-    Leave "leave" "Leaves the program of the ranks: too early, too late, or with another operation."
+    Abort 0 "abort" "Aborts by handles, on other threads."
+    AbortInCall 0 "abort_in_call" "Aborts by handles while a communicator is created from this one."
+    Watchdog 0 "watchdog" "Watches, and aborts one or all."
+    Record 0 "record" "Begins to record, at any time, and reads the records on another thread."
+    RecordInGroup 1 "record_in_group" "Begins to record in a group, of which an operation is then refused."
+    Leave 0 "leave" "Leaves the program of the ranks: too early, too late, or with another operation."
 }
 
 impl Kind {

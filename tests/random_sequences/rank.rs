@@ -16,7 +16,7 @@ use libnccl_observe::{RecordExt, Watchdog};
 use crate::buffer::{Act, Guard, Guarded, Refusal, Refused, STREAM, panic_on_purpose};
 use crate::errand::Errands;
 use crate::future::{Driven, drive};
-use crate::kind::Kind;
+use crate::kind::{Kind, STEPS};
 use crate::lent::Vault;
 use crate::random::Random;
 use crate::unruly::Unruly;
@@ -40,38 +40,6 @@ pub(crate) struct Rank<'a> {
     /// The number of communicators that nothing will end.
     pub(crate) forgotten: &'a AtomicUsize,
 }
-
-/// The kinds of steps, as often as they are taken.
-const STEPS: &[Kind] = &[
-    Kind::AllReduce,
-    Kind::AllReduce,
-    Kind::AllGather,
-    Kind::Exchange,
-    Kind::Exchange,
-    Kind::Barrier,
-    Kind::PreMulSum,
-    Kind::Alloc,
-    Kind::Register,
-    Kind::Window,
-    Kind::Suspend,
-    Kind::Query,
-    Kind::FailingGroup,
-    Kind::InitInGroup,
-    Kind::MixedGroup,
-    Kind::GroupTimeout,
-    Kind::RefusedBuffer,
-    Kind::PanickingText,
-    Kind::PanickingBuffer,
-    Kind::Guard,
-    Kind::NestedAfterEnd,
-    Kind::PanickingGuard,
-    Kind::Split,
-    Kind::Split,
-    Kind::Shrink,
-    Kind::Grow,
-    Kind::Borrowed,
-    Kind::RecordInGroup,
-];
 
 /// The things of a communicator that outlive a step.
 #[derive(Default)]
@@ -274,7 +242,7 @@ impl Rank<'_> {
             if Kind::Record.is_on() && self.own.once_in(30) {
                 self.record(comm);
             }
-            let step = self.program.pick(STEPS);
+            let step = self.program.pick(&STEPS);
             // Each step draws the same numbers on all ranks, whether it succeeds or not.
             let mut numbers = Random::new(self.program.next());
             if step.is_on() {

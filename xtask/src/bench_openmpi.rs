@@ -25,7 +25,8 @@ mod sizes;
 mod target;
 
 use configuration::{Configuration, Peer};
-use measurement::{Measurements, median};
+use measurement::Measurements;
+pub(crate) use measurement::median;
 use operation::Operation;
 use programs::{Programs, Reference, TIME_LIMIT};
 use sizes::Sizes;

@@ -4,10 +4,12 @@ use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+
+use crate::bench_openmpi::median;
 
 /// A program with nothing but one dependency: its name, the line of its Cargo.toml, and how much of cudarc's time it may
 /// take.
@@ -40,7 +42,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
 
-    let medians: Vec<f64> = times.iter_mut().map(|times| median(times)).collect();
+    let medians: Vec<f64> = times.into_iter().filter_map(median).collect();
     println!("| program with | packages | median of {} | of cudarc's | limit |", options.rounds);
     println!("|---|---|---|---|---|");
     let mut beyond = Vec::new();
@@ -89,13 +91,13 @@ fn create(directory: &Path, subject: &Subject) -> Result<()> {
     cargo(directory, &["fetch", "--quiet"]).map(drop).with_context(|| format!("cannot fetch {name}"))
 }
 
-/// Builds the program into an empty directory.
-fn build(directory: &Path) -> Result<Duration> {
+/// Builds the program into an empty directory, and returns the seconds.
+fn build(directory: &Path) -> Result<f64> {
     let target = tempfile::tempdir()?;
     let path = target.path().to_str().context("the temporary directory's name is not UTF-8")?;
     let start = Instant::now();
     cargo(directory, &["build", "--quiet", "--offline", "--target-dir", path])?;
-    Ok(start.elapsed())
+    Ok(start.elapsed().as_secs_f64())
 }
 
 /// Returns the number of packages that are built for the program, without itself.
@@ -123,25 +125,4 @@ fn cargo(directory: &Path, arguments: &[&str]) -> Result<String> {
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn median(times: &mut [Duration]) -> f64 {
-    times.sort_unstable();
-    let middle = times.len() / 2;
-    let upper = times[middle].as_secs_f64();
-    if times.len() % 2 == 1 { upper } else { f64::midpoint(upper, times[middle - 1].as_secs_f64()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn median_is_the_middle_of_any_order() {
-        let seconds = |times: &[u64]| -> Vec<Duration> {
-            times.iter().map(|time| Duration::from_secs(*time)).collect()
-        };
-        assert_eq!(median(&mut seconds(&[9, 1, 4])), 4.0);
-        assert_eq!(median(&mut seconds(&[9, 1])), 5.0);
-    }
 }

@@ -49,85 +49,44 @@ pub(crate) struct SharedObject {
     package: &'static str,
     /// The name of the package's library.
     library: &'static str,
-    /// The arguments of cargo that choose its features.
-    features: &'static [&'static str],
+    /// The only feature; empty for the default ones.
+    feature: &'static str,
     /// The file, whose name is its soname if programs load it by that.
     pub(crate) soname: &'static str,
     /// The link for linkers.
     pub(crate) link: Option<&'static str>,
 }
 
+const fn shared(
+    package: &'static str,
+    library: &'static str,
+    feature: &'static str,
+    soname: &'static str,
+    link: Option<&'static str>,
+) -> SharedObject {
+    SharedObject { package, library, feature, soname, link }
+}
+
 /// The CPU implementation of NCCL.
-pub(crate) const NCCL: SharedObject = SharedObject {
-    package: "libnccl-cpu-so",
-    library: "nccl_cpu",
-    features: &[],
-    soname: "libnccl.so.2",
-    link: Some("libnccl.so"),
-};
+pub(crate) const NCCL: SharedObject =
+    shared("libnccl-cpu-so", "nccl_cpu", "", "libnccl.so.2", Some("libnccl.so"));
 
 /// The library that records a program's calls of NCCL.
-const TRACE: SharedObject = SharedObject {
-    package: "libnccl-trace",
-    library: "nccl_trace",
-    features: &[],
-    soname: "libnccl-trace.so",
-    link: Some("libnccl.so.2"),
-};
+const TRACE: SharedObject =
+    shared("libnccl-trace", "nccl_trace", "", "libnccl-trace.so", Some("libnccl.so.2"));
 
 /// The stand-in for CUDA's driver.
-pub(crate) const DRIVER: SharedObject = SharedObject {
-    package: "libnccl-cuda-driver",
-    library: "cuda_cpu",
-    features: &[],
-    soname: "libcuda.so.1",
-    link: Some("libcuda.so"),
-};
+pub(crate) const DRIVER: SharedObject =
+    shared("libnccl-cuda-driver", "cuda_cpu", "", "libcuda.so.1", Some("libcuda.so"));
 
 /// The stand-ins for CUDA's runtime library, and for what else programs load beside it; their symbols have versions.
 pub(crate) const RUNTIMES: [SharedObject; 6] = [
-    SharedObject {
-        package: "libnccl-cuda-math",
-        library: "cuda_math_cpu",
-        features: &["--no-default-features", "--features", "cublas-13"],
-        soname: "libcublas.so.13",
-        link: None,
-    },
-    SharedObject {
-        package: "libnccl-cuda-math",
-        library: "cuda_math_cpu",
-        features: &[],
-        soname: "libcublas.so.12",
-        link: Some("libcublas.so"),
-    },
-    SharedObject {
-        package: "libnccl-cuda-math",
-        library: "cuda_math_cpu",
-        features: &["--no-default-features", "--features", "curand"],
-        soname: "libcurand.so.10",
-        link: Some("libcurand.so"),
-    },
-    SharedObject {
-        package: "libnccl-nvml",
-        library: "nvml_cpu",
-        features: &[],
-        soname: "libnvidia-ml.so.1",
-        link: None,
-    },
-    SharedObject {
-        package: "libnccl-cuda-runtime",
-        library: "cudart_cpu",
-        features: &["--no-default-features", "--features", "cuda-13"],
-        soname: "libcudart.so.13",
-        link: None,
-    },
-    SharedObject {
-        package: "libnccl-cuda-runtime",
-        library: "cudart_cpu",
-        features: &[],
-        soname: "libcudart.so.12",
-        link: Some("libcudart.so"),
-    },
+    shared("libnccl-cuda-math", "cuda_math_cpu", "cublas-13", "libcublas.so.13", None),
+    shared("libnccl-cuda-math", "cuda_math_cpu", "", "libcublas.so.12", Some("libcublas.so")),
+    shared("libnccl-cuda-math", "cuda_math_cpu", "curand", "libcurand.so.10", Some("libcurand.so")),
+    shared("libnccl-nvml", "nvml_cpu", "", "libnvidia-ml.so.1", None),
+    shared("libnccl-cuda-runtime", "cudart_cpu", "cuda-13", "libcudart.so.13", None),
+    shared("libnccl-cuda-runtime", "cudart_cpu", "", "libcudart.so.12", Some("libcudart.so")),
 ];
 
 /// Builds NCCL's stand-in and copies it to `directory` as `libnccl.so.2`, with the link `libnccl.so` for linkers and the
@@ -215,11 +174,14 @@ fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()
 
 /// Builds a library of this type with this command `rustc` of cargo's, and returns the path of its file.
 pub(crate) fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Result<PathBuf> {
-    let SharedObject { package, library, features, soname, .. } = library;
+    let SharedObject { package, library, feature, soname, .. } = library;
     eprintln!("building {soname}");
     // Of that type alone: beside an rlib, it would not be optimised across crates.
     let (crate_type, extension) = if is_shared { ("cdylib", ".so") } else { ("staticlib", ".a") };
-    cargo.args(features).arg("--lib").arg(format!("--crate-type={crate_type}"));
+    cargo.arg("--lib").arg(format!("--crate-type={crate_type}"));
+    if !feature.is_empty() {
+        cargo.args(["--no-default-features", "--features", feature]);
+    }
     build_target(cargo, package, library, extension)
 }
 
@@ -287,12 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn file_of_a_library_is_found_in_cargos_messages() {
+    fn file_of_a_target_is_found_in_cargos_messages() {
         let artifact = r#"{"reason":"compiler-artifact","target":{"name":"nccl_cpu","kind":["cdylib"]},
             "filenames":["/t/debug/libnccl_cpu.a","/t/debug/libnccl_cpu.so"]}"#;
         assert_eq!(file_of(artifact, "nccl_cpu", ".so"), Some("/t/debug/libnccl_cpu.so".into()));
         assert_eq!(file_of(artifact, "nccl_cpu", ".a"), Some("/t/debug/libnccl_cpu.a".into()));
         assert_eq!(file_of(artifact, "libc", ".so"), None);
         assert_eq!(file_of(r#"{"reason":"build-finished","success":true}"#, "nccl_cpu", ".so"), None);
+        let program =
+            r#"{"reason":"compiler-artifact","target":{"name":"nccl"},"filenames":["/t/release/nccl"]}"#;
+        assert_eq!(file_of(program, "nccl", ""), Some("/t/release/nccl".into()));
     }
 }

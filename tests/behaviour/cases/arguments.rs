@@ -72,6 +72,11 @@ fn message(result: Result<()>) -> String {
     }
 }
 
+#[track_caller]
+fn check(wrong: Result<()>, text: &str) {
+    assert_eq!(message(wrong), text);
+}
+
 /// Passes one element too few to each operation, on rank 1 of 3.
 // Regression: cudarc checks neither receive buffers nor roots.
 // Regression: baracuda does not check lengths, or panics.
@@ -80,26 +85,16 @@ fn short_buffer_error_names_both_lengths(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 3);
     let comm = &comms[1];
     let (send, mut recv) = (vec![0_i32; 12], vec![0_i32; 12]);
-    assert_eq!(
-        message(comm.all_reduce(&send, &mut recv[..11], ReduceOp::Sum, STREAM)),
-        "all_reduce: the receive buffer holds 11 elements, and needs 12"
-    );
-    assert_eq!(
-        message(comm.broadcast(&send[..11], &mut recv, 1, STREAM)),
-        "broadcast: the root's send buffer holds 11 elements, and needs 12"
-    );
-    assert_eq!(
-        message(comm.reduce(&send, &mut recv[..11], ReduceOp::Sum, 1, STREAM)),
-        "reduce: the root's receive buffer holds 11 elements, and needs 12"
-    );
-    assert_eq!(
-        message(comm.all_gather(&send[..4], &mut recv[..11], STREAM)),
-        "all_gather: the receive buffer holds 11 elements, and needs 12, 3 ranks times 4"
-    );
-    assert_eq!(
-        message(comm.reduce_scatter(&send[..11], &mut recv[..4], ReduceOp::Sum, STREAM)),
-        "reduce_scatter: the send buffer holds 11 elements, and needs 12, 3 ranks times 4"
-    );
+    let wrong = comm.all_reduce(&send, &mut recv[..11], ReduceOp::Sum, STREAM);
+    check(wrong, "all_reduce: the receive buffer holds 11 elements, and needs 12");
+    let wrong = comm.broadcast(&send[..11], &mut recv, 1, STREAM);
+    check(wrong, "broadcast: the root's send buffer holds 11 elements, and needs 12");
+    let wrong = comm.reduce(&send, &mut recv[..11], ReduceOp::Sum, 1, STREAM);
+    check(wrong, "reduce: the root's receive buffer holds 11 elements, and needs 12");
+    let wrong = comm.all_gather(&send[..4], &mut recv[..11], STREAM);
+    check(wrong, "all_gather: the receive buffer holds 11 elements, and needs 12, 3 ranks times 4");
+    let wrong = comm.reduce_scatter(&send[..11], &mut recv[..4], ReduceOp::Sum, STREAM);
+    check(wrong, "reduce_scatter: the send buffer holds 11 elements, and needs 12, 3 ranks times 4");
     // SAFETY: never read, as the length is an error.
     let huge = unsafe { DeviceSlice::<i32>::from_raw_parts(std::ptr::dangling(), usize::MAX) };
     let refused = device_library().init_all(&[0, 1]).unwrap()[0].all_gather(huge, &mut [0; 0], STREAM);
@@ -159,10 +154,8 @@ fn host_buffer_on_device_communicator_is_an_error(_: &Nccl) {
     assert_eq!(message(comm.broadcast(&send, &mut recv, 0, STREAM)), expected("broadcast"));
     assert_eq!(message(comm.reduce(&send, &mut recv, ReduceOp::Sum, 0, STREAM)), expected("reduce"));
     assert_eq!(message(comm.all_gather(&send, &mut recv, STREAM)), expected("all_gather"));
-    assert_eq!(
-        message(comm.reduce_scatter(&send, &mut recv, ReduceOp::Sum, STREAM)),
-        expected("reduce_scatter")
-    );
+    let wrong = comm.reduce_scatter(&send, &mut recv, ReduceOp::Sum, STREAM);
+    check(wrong, &expected("reduce_scatter"));
     assert_eq!(message(comm.send(&send, 0, STREAM)), expected("send"));
     assert_eq!(message(comm.recv(&mut recv, 0, STREAM)), expected("recv"));
     assert_eq!(
@@ -183,16 +176,12 @@ fn device_buffer_on_host_communicator_is_an_error(nccl: &Nccl) {
     let mut recv = [0_i8; 4];
     // SAFETY: never read, as the memory space is an error.
     let send = unsafe { DeviceSlice::<i8>::from_raw_parts(std::ptr::dangling(), 4) };
-    assert_eq!(
-        message(comms[0].all_reduce(send, &mut recv, ReduceOp::Sum, STREAM)),
-        "all_reduce: the send buffer is in device memory; the communicator works on host memory"
-    );
+    let wrong = comms[0].all_reduce(send, &mut recv, ReduceOp::Sum, STREAM);
+    check(wrong, "all_reduce: the send buffer is in device memory; the communicator works on host memory");
     // SAFETY: as above.
     let recv = unsafe { DeviceSliceMut::<i8>::from_raw_parts(std::ptr::dangling_mut(), 4) };
-    assert_eq!(
-        message(comms[0].all_gather(&[1_i8; 4], recv, STREAM)),
-        "all_gather: the receive buffer is in device memory; the communicator works on host memory"
-    );
+    let wrong = comms[0].all_gather(&[1_i8; 4], recv, STREAM);
+    check(wrong, "all_gather: the receive buffer is in device memory; the communicator works on host memory");
 }
 
 fn foreign_unique_id_is_invalid_argument(nccl: &Nccl) {
@@ -243,10 +232,8 @@ fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
     let bytes = unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), 16) };
     assert_eq!(AnySlice::from_bytes(DataType::Float64, bytes).unwrap().len(), 2);
     assert_eq!(AnySlice::from_bytes(DataType::Float64, &[]).unwrap().len(), 0);
-    assert_eq!(
-        message(AnySlice::from_bytes(DataType::Float32, &bytes[..6]).map(drop)),
-        "AnySlice::from_bytes: 6 bytes are no multiple of 4, the size of float"
-    );
+    let wrong = AnySlice::from_bytes(DataType::Float32, &bytes[..6]).map(drop);
+    check(wrong, "AnySlice::from_bytes: 6 bytes are no multiple of 4, the size of float");
     let odd = message(AnySliceMut::from_bytes(DataType::Bfloat16, &mut bytes[1..5]).map(drop));
     assert!(odd.ends_with(" is no multiple of 2, the size of bfloat16"), "{odd}");
 
@@ -268,10 +255,7 @@ fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
     assert!(odd.ends_with(" is no multiple of 2, the size of half"), "{odd}");
     let two = AnyBuffer::new(DataType::Float16, from);
     let wrong = comm.all_reduce(two, AnyBuffer::new(DataType::Bfloat16, to), ReduceOp::Sum, STREAM);
-    assert_eq!(
-        message(wrong),
-        "all_reduce: the elements of one buffer are half, those of the other bfloat16"
-    );
+    check(wrong, "all_reduce: the elements of one buffer are half, those of the other bfloat16");
     assert_eq!(elements, [0; 2]);
     let short = message(comm.pre_mul_sum_any(DataType::Float16, &[1]).map(drop));
     assert_eq!(short, "pre_mul_sum_any: the scalar has 1 bytes; expected 2, the size of half");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use libnccl::{Communicator, Config, Group, Nccl, PendingCommunicator, ReduceOp, StreamRef};
+use libnccl::{Communicator, Config, Group, Nccl, PendingCommunicator, ReduceOp, Result, StreamRef};
 
 pub(crate) type Case = (&'static str, fn(&Nccl));
 
@@ -31,6 +31,16 @@ pub(super) fn assert_works(comm: &Communicator) {
     let mut buffer = [comm.rank() as i32 + 3; COUNT];
     comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
     assert_eq!(buffer, [(0..comm.size() as i32).map(|rank| rank + 3).sum::<i32>(); COUNT]);
+}
+
+/// Sums ones over communicators of one thread, in a group.
+pub(super) fn sum_of_all(nccl: &Nccl, comms: &[Communicator]) -> Result<Vec<[i32; 50]>> {
+    let mut buffers = vec![[1; 50]; comms.len()];
+    nccl.group(|g| {
+        let mut pairs = comms.iter().zip(&mut buffers);
+        pairs.try_for_each(|(comm, buffer)| g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, STREAM))
+    })?;
+    Ok(buffers)
 }
 
 /// Runs `rank` on one thread per rank, each with its communicator, and returns the results in rank order.

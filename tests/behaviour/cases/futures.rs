@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, ResultCode};
+use libnccl::{Communicator, Config, Error, Nccl, ResultCode};
 use libnccl_test_support::executor::{block_on, join_all, poll};
 
-use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, within};
+use super::common::{SHORT, assert_works, cases, of_one_thread, sum_of_all, within};
 
 /// A timeout that waiting calls reach, and the creation of a communicator does not.
 const TIMEOUT: Duration = Duration::from_millis(400);
@@ -44,12 +44,7 @@ fn ranks_of_one_thread_join_split_finalize_and_destroy(nccl: &Nccl) {
         [(0, 2), (0, 1), (1, 2)]
     );
     for ranks in [&comms, &parts] {
-        let mut sums = vec![[1_i32; 50]; ranks.len()];
-        nccl.group(|g| {
-            let mut pairs = ranks.iter().zip(&mut sums);
-            pairs.try_for_each(|(comm, sum)| g.all_reduce_in_place(comm, sum, ReduceOp::Sum, STREAM))
-        })
-        .unwrap();
+        let sums = sum_of_all(nccl, ranks).unwrap();
         assert!(sums.iter().zip(ranks).all(|(sum, comm)| *sum == [comm.size() as i32; 50]));
     }
     let ends = parts.into_iter().map(Communicator::finalize_async);

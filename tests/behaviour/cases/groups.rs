@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libnccl::{Communicator, Config, Error, Health, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
 
-use super::common::{STREAM, cases, of_one_thread};
+use super::common::{STREAM, cases, of_one_thread, sum_of_all};
 
 cases! {
     methods_while_group_is_open_are_invalid_usage,
@@ -40,15 +40,7 @@ fn assert_failed(comm: &Communicator) {
 }
 
 fn assert_works(nccl: &Nccl, comms: &[Communicator]) {
-    let mut ones = vec![[1_u32]; comms.len()];
-    nccl.group(|g| {
-        comms
-            .iter()
-            .zip(&mut ones)
-            .try_for_each(|(comm, one)| g.all_reduce_in_place(comm, one, ReduceOp::Sum, STREAM))
-    })
-    .unwrap();
-    assert_eq!(ones, vec![[comms.len() as u32]; comms.len()]);
+    assert_eq!(sum_of_all(nccl, comms).unwrap(), vec![[comms.len() as i32; 50]; comms.len()]);
 }
 
 fn methods_while_group_is_open_are_invalid_usage(nccl: &Nccl) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libnccl::{Communicator, Config, Error, MemorySpace, Nccl, ReduceOp, ResultCode, ShrinkMode, UniqueId};
 
-use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
+use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads, sum_of_all};
 
 cases! {
     ranks_on_threads_report_rank_and_size,
@@ -241,15 +241,7 @@ fn ranks_created_in_a_group_work(nccl: &Nccl) {
         .unwrap();
     let comms = pending.map(|pending| pending.finish().unwrap());
     assert_eq!(comms.each_ref().map(Communicator::rank), [1, 0]);
-    let mut ones = [[1_u8], [1]];
-    nccl.group(|g| {
-        comms
-            .iter()
-            .zip(&mut ones)
-            .try_for_each(|(comm, one)| g.all_reduce_in_place(comm, one, ReduceOp::Sum, STREAM))
-    })
-    .unwrap();
-    assert_eq!(ones, [[2], [2]]);
+    assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[2; 50]; 2]);
 }
 
 fn failed_group_creates_no_ranks(nccl: &Nccl) {

@@ -8,7 +8,7 @@ use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, W
 
 use super::common::{
     SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_with,
-    within,
+    sum_of_all, within,
 };
 
 /// A timeout that is never reached, even on a slow machine.
@@ -302,15 +302,6 @@ fn pending_communicator_dropped_in_progress_does_not_hang(nccl: &Nccl) {
     });
     assert!(panicked.is_err());
     assert_works(&of_one_thread(nccl, 1)[0]);
-}
-
-fn sum_of_all(nccl: &Nccl, comms: &[Communicator]) -> Result<Vec<[i32; 50]>> {
-    let mut buffers = vec![[1; 50]; comms.len()];
-    nccl.group(|g| {
-        let mut pairs = comms.iter().zip(&mut buffers);
-        pairs.try_for_each(|(comm, buffer)| g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, STREAM))
-    })?;
-    Ok(buffers)
 }
 
 fn one_thread_drives_nonblocking_ranks(nccl: &Nccl) {

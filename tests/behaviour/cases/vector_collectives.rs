@@ -1,6 +1,6 @@
 //! The collectives with a count for each rank, and `sendrecv`: results, at once and in groups, and errors.
 
-use libnccl::{Communicator, Error, InvalidArgumentKind, Nccl, ReduceOp, Result};
+use libnccl::{Error, InvalidArgumentKind, Nccl, ReduceOp, Result};
 
 use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
@@ -219,95 +219,71 @@ fn vector_collectives_with_zero_counts_wait_for_nobody(nccl: &Nccl) {
 }
 
 fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
-    let message = |result: Result<()>| match result.unwrap_err() {
-        error @ Error::InvalidArgument { kind: InvalidArgumentKind::Length, .. } => error.to_string(),
-        other => panic!("{other}"),
-    };
+    #[track_caller]
+    fn check(wrong: Result<()>, text: &str) {
+        let error = wrong.unwrap_err();
+        let is_length = matches!(error, Error::InvalidArgument { kind: InvalidArgumentKind::Length, .. });
+        assert!(is_length, "{error}");
+        assert_eq!(error.to_string(), text);
+    }
     let ranks = |result: Result<()>| match result.unwrap_err() {
         error @ Error::InvalidArgument { kind: InvalidArgumentKind::Rank, .. } => error.to_string(),
         other => panic!("{other}"),
     };
-    fn check(
-        comm: &Communicator,
-        message: impl Fn(Result<()>) -> String,
-        ranks: impl Fn(Result<()>) -> String,
-    ) {
-        let (send, mut recv) = ([0_i32; 4], [0_i32; 9]);
-        let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4], STREAM);
-        assert_eq!(message(wrong), "all_gather_v: 2 counts; expected 3, one for each rank");
-        let wrong = comm.all_gather_v(&send, &mut recv, &[0, 3, 2], STREAM);
-        assert_eq!(
-            message(wrong),
-            "all_gather_v: the send buffer holds 4 elements; expected 3, the count of rank 1"
-        );
-        let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4, 4], STREAM);
-        assert_eq!(message(wrong), "all_gather_v: the receive buffer holds 9 elements, and needs 12");
-        let wrong = comm.all_gather_v(&send, &mut recv, &[usize::MAX, 4, 1], STREAM);
-        assert_eq!(message(wrong), "all_gather_v: the sum of the counts is more than usize::MAX");
-        let wrong = comm.reduce_scatter_v(&send, &mut recv[..2], &[1, 2, 2], ReduceOp::Sum, STREAM);
-        assert_eq!(message(wrong), "reduce_scatter_v: the send buffer holds 4 elements, and needs 5");
-        let wrong = comm.reduce_scatter_v(&send, &mut recv, &[1, 2, 1], ReduceOp::Sum, STREAM);
-        assert_eq!(
-            message(wrong),
-            "reduce_scatter_v: the receive buffer holds 9 elements; expected 2, the count of rank 1"
-        );
-        let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 2], &[1, 2, 1], STREAM);
-        assert_eq!(message(wrong), "all_to_all_v: the send buffer holds 4 elements, and needs 5");
-        let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 1], &[4, 2, 4], STREAM);
-        assert_eq!(message(wrong), "all_to_all_v: the receive buffer holds 9 elements, and needs 10");
-        let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 1], &[1, 3, 1], STREAM);
-        assert_eq!(
-            message(wrong),
-            "all_to_all_v: this rank sends 2 elements to itself; its receive counts have 3"
-        );
-        let wrong = comm.all_to_all_v(&send, &mut recv, &[4], &[1, 3, 1], STREAM);
-        assert_eq!(message(wrong), "all_to_all_v: 1 send counts; expected 3, one for each rank");
-        let wrong = comm.gather_v(&send, &mut recv, &[4, 4, 4], 1, STREAM);
-        assert_eq!(message(wrong), "gather_v: the root's receive buffer holds 9 elements, and needs 12");
-        let wrong = comm.gather_v(&send, &mut recv, &[1, 5, 1], 1, STREAM);
-        assert_eq!(
-            message(wrong),
-            "gather_v: the send buffer holds 4 elements; expected 5, the count of rank 1"
-        );
-        let wrong = comm.scatter_v(&send, &mut recv[..2], &[1, 2, 2], 1, STREAM);
-        assert_eq!(message(wrong), "scatter_v: the root's send buffer holds 4 elements, and needs 5");
-        let wrong = comm.scatter_v(&send, &mut recv, &[1, 3, 0], 1, STREAM);
-        assert_eq!(
-            message(wrong),
-            "scatter_v: the receive buffer holds 9 elements; expected 3, the count of rank 1"
-        );
-        let wrong = comm.all_gather_v_in_place(&mut recv, &[4, 4], STREAM);
-        assert_eq!(message(wrong), "all_gather_v_in_place: 2 counts; expected 3, one for each rank");
-        let wrong = comm.all_gather_v_in_place(&mut recv, &[3, 3, 4], STREAM);
-        assert_eq!(
-            message(wrong),
-            "all_gather_v_in_place: the in-place buffer holds 9 elements, and needs 10"
-        );
-        let wrong = comm.reduce_scatter_v_in_place(&mut recv, &[9, usize::MAX, 4], ReduceOp::Sum, STREAM);
-        assert_eq!(
-            message(wrong),
-            "reduce_scatter_v_in_place: the sum of the counts is more than usize::MAX"
-        );
-        let wrong = comm.gather_v_in_place(&mut recv, &[4, 4, 4], 1, STREAM);
-        assert_eq!(message(wrong), "gather_v_in_place: the root's buffer holds 9 elements, and needs 12");
-        let wrong = comm.scatter_v_in_place(&mut recv, &[], 1, STREAM);
-        assert_eq!(message(wrong), "scatter_v_in_place: 0 counts; expected 3, one for each rank");
-        let beyond = comm.scatter_v_in_place(&mut recv, &[], 3, STREAM);
-        assert_eq!(ranks(beyond), "scatter_v_in_place: root 3 is not below 3, the communicator's size");
-        let beyond = comm.gather_v(&send, &mut recv, &[], 3, STREAM);
-        assert_eq!(ranks(beyond), "gather_v: root 3 is not below 3, the communicator's size");
-        let beyond = comm.sendrecv(&send, &mut recv, 4, 0, STREAM);
-        assert_eq!(ranks(beyond), "sendrecv: destination 4 is not below 3, the communicator's size");
-        let beyond = comm.sendrecv(&send, &mut recv, 0, 5, STREAM);
-        assert_eq!(ranks(beyond), "sendrecv: source 5 is not below 3, the communicator's size");
-        let uneven = comm.sendrecv(&send, &mut recv, 1, 1, STREAM);
-        assert_eq!(message(uneven), "sendrecv: this rank sends 4 elements to itself; it receives 9");
-        let options = libnccl::CollectiveConfig::new().max_ctas(1);
-        let refused = comm.operations().with(&options).sendrecv(&send, &mut recv, 0, 0, STREAM).unwrap_err();
-        assert!(matches!(refused, Error::InvalidUsage { call: "sendrecv", .. }), "{refused}");
-    }
     let comms = of_one_thread(nccl, 3);
-    check(&comms[1], message, ranks);
+    let comm = &comms[1];
+    let (send, mut recv) = ([0_i32; 4], [0_i32; 9]);
+    let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4], STREAM);
+    check(wrong, "all_gather_v: 2 counts; expected 3, one for each rank");
+    let wrong = comm.all_gather_v(&send, &mut recv, &[0, 3, 2], STREAM);
+    check(wrong, "all_gather_v: the send buffer holds 4 elements; expected 3, the count of rank 1");
+    let wrong = comm.all_gather_v(&send, &mut recv, &[4, 4, 4], STREAM);
+    check(wrong, "all_gather_v: the receive buffer holds 9 elements, and needs 12");
+    let wrong = comm.all_gather_v(&send, &mut recv, &[usize::MAX, 4, 1], STREAM);
+    check(wrong, "all_gather_v: the sum of the counts is more than usize::MAX");
+    let wrong = comm.reduce_scatter_v(&send, &mut recv[..2], &[1, 2, 2], ReduceOp::Sum, STREAM);
+    check(wrong, "reduce_scatter_v: the send buffer holds 4 elements, and needs 5");
+    let wrong = comm.reduce_scatter_v(&send, &mut recv, &[1, 2, 1], ReduceOp::Sum, STREAM);
+    check(wrong, "reduce_scatter_v: the receive buffer holds 9 elements; expected 2, the count of rank 1");
+    let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 2], &[1, 2, 1], STREAM);
+    check(wrong, "all_to_all_v: the send buffer holds 4 elements, and needs 5");
+    let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 1], &[4, 2, 4], STREAM);
+    check(wrong, "all_to_all_v: the receive buffer holds 9 elements, and needs 10");
+    let wrong = comm.all_to_all_v(&send, &mut recv, &[1, 2, 1], &[1, 3, 1], STREAM);
+    check(wrong, "all_to_all_v: this rank sends 2 elements to itself; its receive counts have 3");
+    let wrong = comm.all_to_all_v(&send, &mut recv, &[4], &[1, 3, 1], STREAM);
+    check(wrong, "all_to_all_v: 1 send counts; expected 3, one for each rank");
+    let wrong = comm.gather_v(&send, &mut recv, &[4, 4, 4], 1, STREAM);
+    check(wrong, "gather_v: the root's receive buffer holds 9 elements, and needs 12");
+    let wrong = comm.gather_v(&send, &mut recv, &[1, 5, 1], 1, STREAM);
+    check(wrong, "gather_v: the send buffer holds 4 elements; expected 5, the count of rank 1");
+    let wrong = comm.scatter_v(&send, &mut recv[..2], &[1, 2, 2], 1, STREAM);
+    check(wrong, "scatter_v: the root's send buffer holds 4 elements, and needs 5");
+    let wrong = comm.scatter_v(&send, &mut recv, &[1, 3, 0], 1, STREAM);
+    check(wrong, "scatter_v: the receive buffer holds 9 elements; expected 3, the count of rank 1");
+    let wrong = comm.all_gather_v_in_place(&mut recv, &[4, 4], STREAM);
+    check(wrong, "all_gather_v_in_place: 2 counts; expected 3, one for each rank");
+    let wrong = comm.all_gather_v_in_place(&mut recv, &[3, 3, 4], STREAM);
+    check(wrong, "all_gather_v_in_place: the in-place buffer holds 9 elements, and needs 10");
+    let wrong = comm.reduce_scatter_v_in_place(&mut recv, &[9, usize::MAX, 4], ReduceOp::Sum, STREAM);
+    check(wrong, "reduce_scatter_v_in_place: the sum of the counts is more than usize::MAX");
+    let wrong = comm.gather_v_in_place(&mut recv, &[4, 4, 4], 1, STREAM);
+    check(wrong, "gather_v_in_place: the root's buffer holds 9 elements, and needs 12");
+    let wrong = comm.scatter_v_in_place(&mut recv, &[], 1, STREAM);
+    check(wrong, "scatter_v_in_place: 0 counts; expected 3, one for each rank");
+    let beyond = comm.scatter_v_in_place(&mut recv, &[], 3, STREAM);
+    assert_eq!(ranks(beyond), "scatter_v_in_place: root 3 is not below 3, the communicator's size");
+    let beyond = comm.gather_v(&send, &mut recv, &[], 3, STREAM);
+    assert_eq!(ranks(beyond), "gather_v: root 3 is not below 3, the communicator's size");
+    let beyond = comm.sendrecv(&send, &mut recv, 4, 0, STREAM);
+    assert_eq!(ranks(beyond), "sendrecv: destination 4 is not below 3, the communicator's size");
+    let beyond = comm.sendrecv(&send, &mut recv, 0, 5, STREAM);
+    assert_eq!(ranks(beyond), "sendrecv: source 5 is not below 3, the communicator's size");
+    let uneven = comm.sendrecv(&send, &mut recv, 1, 1, STREAM);
+    check(uneven, "sendrecv: this rank sends 4 elements to itself; it receives 9");
+    let options = libnccl::CollectiveConfig::new().max_ctas(1);
+    let refused = comm.operations().with(&options).sendrecv(&send, &mut recv, 0, 0, STREAM).unwrap_err();
+    assert!(matches!(refused, Error::InvalidUsage { call: "sendrecv", .. }), "{refused}");
     drop(comms);
     // Nothing was started.
     on_threads(nccl, 3, |comm| {

@@ -15,8 +15,7 @@ use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, deny_syscall};
 use crate::common::random::Random;
 use crate::common::reference::{Function, Op};
-use crate::common::{Comm, OK, busy, last_error, on_threads, unique_id};
-use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
+use crate::common::{Comm, I32, OK, STREAM, SUM, busy, last_error, on_threads, unique_id};
 
 /// Mixtures of memory that successive cases go through.
 const MIXTURES: u64 = 5;
@@ -163,9 +162,8 @@ fn reduce_in_many_allocations(rank: usize, ranks: usize, comm: Comm) {
         for (index, memory) in memories.iter().enumerate() {
             let value = |rank: usize| (round * 1_000 + index * 10 + rank) as i32;
             memory.elements().fill(value(rank));
-            let (place, data_type, op) =
-                (memory.start.cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
-            let code = nccl!(ncclAllReduce(place, place, COUNT, data_type, op, comm.0, ptr::null_mut()));
+            let place = memory.start.cast();
+            let code = nccl!(ncclAllReduce(place, place, COUNT, I32, SUM, comm.0, STREAM));
             assert_eq!(code, OK, "{}", last_error());
             let sum: i32 = (0..ranks).map(value).sum();
             assert!(memory.elements().iter().all(|element| *element == sum), "round {round}, {index}");

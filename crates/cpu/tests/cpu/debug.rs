@@ -9,8 +9,8 @@ use std::ptr;
 use std::thread;
 
 use crate::common::processes::{self, RankProcess};
-use crate::common::{ARGUMENT, Comm, OK, unique_id};
-use libnccl::sys::{ncclDataType_t, ncclEncryptionConfig_t, ncclRedOp_t};
+use crate::common::{ARGUMENT, Comm, I32, OK, SUM, unique_id};
+use libnccl::sys::ncclEncryptionConfig_t;
 use tempfile::TempDir;
 
 const THREADS: usize = 4;
@@ -49,14 +49,13 @@ fn log_calls(process: &RankProcess) {
     // On host memory, streams are not used.
     let (mut element, stream) = (1, ptr::without_provenance_mut(0x5_7000));
     let place: *mut c_void = (&raw mut element).cast();
-    let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
     println!("\n<<<");
     println!("the handle is {comm:p}.");
     println!("the buffer is {place:p}.");
-    assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm, stream)), OK);
+    assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm, stream)), OK);
     assert_eq!(nccl!(ncclGroupStart()), OK);
-    assert_eq!(nccl!(ncclSend(place, 1, data_type, 0, comm, stream)), OK);
-    assert_eq!(nccl!(ncclRecv(place, 1, data_type, 0, comm, stream)), OK);
+    assert_eq!(nccl!(ncclSend(place, 1, I32, 0, comm, stream)), OK);
+    assert_eq!(nccl!(ncclRecv(place, 1, I32, 0, comm, stream)), OK);
     assert_eq!(nccl!(ncclGroupEnd()), OK);
     println!(">>>");
 }

@@ -13,10 +13,10 @@ use std::time::Duration;
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    self, Comm, F32, Mode, OK, REMOTE, USAGE, alone, assert_last_error, init, init_rank, last_error,
-    on_threads, unique_id,
+    self, Comm, F32, Mode, OK, REMOTE, STREAM, SUM, USAGE, alone, assert_last_error, init, init_rank,
+    last_error, on_threads, unique_id,
 };
-use libnccl::sys::{ncclRedOp_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclResult_t, ncclUniqueId};
 
 /// Elements of the longest message that does not wait, and the number of those that fit.
 const MAX: usize = (64 << 10) / 4;
@@ -40,12 +40,12 @@ rank_tasks! {
 
 fn send(count: usize, peer: usize, Comm(comm): Comm) -> ncclResult_t {
     let buffer = vec![1.0_f32; count];
-    nccl!(ncclSend(buffer.as_ptr().cast(), count, F32, peer as i32, comm, ptr::null_mut()))
+    nccl!(ncclSend(buffer.as_ptr().cast(), count, F32, peer as i32, comm, STREAM))
 }
 
 fn receive(count: usize, peer: usize, Comm(comm): Comm) -> ncclResult_t {
     let mut buffer = vec![0.0_f32; count];
-    let code = nccl!(ncclRecv(buffer.as_mut_ptr().cast(), count, F32, peer as i32, comm, ptr::null_mut()));
+    let code = nccl!(ncclRecv(buffer.as_mut_ptr().cast(), count, F32, peer as i32, comm, STREAM));
     assert!(code != OK || buffer.iter().all(|element| *element == 1.0));
     code
 }
@@ -146,10 +146,8 @@ fn empty_collective_runs_in_its_place_in_group() {
             // The buffer has to live until the group ends.
             let (mut buffer, Comm(comm)) = (vec![1.0_f32; 1000], comms[rank]);
             let place = buffer.as_mut_ptr().cast();
-            let sum = |count| {
-                let op = ncclRedOp_t::ncclSum;
-                assert_eq!(nccl!(ncclAllReduce(place, place, count, F32, op, comm, ptr::null_mut())), OK);
-            };
+            let sum =
+                |count| assert_eq!(nccl!(ncclAllReduce(place, place, count, F32, SUM, comm, STREAM)), OK);
             assert_eq!(in_group(|| [1000, 0].into_iter().for_each(sum)), OK);
         } else {
             both();
@@ -191,7 +189,7 @@ fn broadcast_alone(process: &RankProcess) {
         }
         let mut number = 0_f32;
         let place = (&raw mut number).cast();
-        assert_given_up(nccl!(ncclBroadcast(place, place, 1, F32, 0, comm.0, ptr::null_mut())));
+        assert_given_up(nccl!(ncclBroadcast(place, place, 1, F32, 0, comm.0, STREAM)));
     });
 }
 
@@ -323,12 +321,12 @@ fn send_and_sum_in_different_orders(process: &RankProcess) {
         let mut buffer = vec![1.0_f32; COUNT];
         let place = buffer.as_mut_ptr();
         let sum = || {
-            let (place, op) = (place.cast(), ncclRedOp_t::ncclSum);
-            nccl!(ncclAllReduce(place, place, COUNT, F32, op, comm.0, ptr::null_mut()))
+            let place = place.cast();
+            nccl!(ncclAllReduce(place, place, COUNT, F32, SUM, comm.0, STREAM))
         };
         let message = vec![1.0_f32; COUNT];
         if rank == 0 {
-            let send = || nccl!(ncclSend(message.as_ptr().cast(), COUNT, F32, 1, comm.0, ptr::null_mut()));
+            let send = || nccl!(ncclSend(message.as_ptr().cast(), COUNT, F32, 1, comm.0, STREAM));
             assert_eq!(in_group(|| assert_eq!([sum(), send()], [OK; 2])), OK, "{}", last_error());
         } else {
             assert_eq!([receive(COUNT, 0, comm), sum()], [OK; 2], "{}", last_error());
@@ -349,11 +347,10 @@ fn exchange_and_sum_in_group(process: &RankProcess) {
             let (from, to, place) =
                 (sent.as_ptr().cast(), received.as_mut_ptr().cast(), sum.as_mut_ptr().cast());
             let code = in_group(|| {
-                assert_eq!(nccl!(ncclSend(from, count, F32, peer, comm, ptr::null_mut())), OK);
-                assert_eq!(nccl!(ncclRecv(to, count, F32, peer, comm, ptr::null_mut())), OK);
-                let op = ncclRedOp_t::ncclSum;
+                assert_eq!(nccl!(ncclSend(from, count, F32, peer, comm, STREAM)), OK);
+                assert_eq!(nccl!(ncclRecv(to, count, F32, peer, comm, STREAM)), OK);
                 for place in [place, place] {
-                    assert_eq!(nccl!(ncclAllReduce(place, place, count, F32, op, comm, ptr::null_mut())), OK);
+                    assert_eq!(nccl!(ncclAllReduce(place, place, count, F32, SUM, comm, STREAM)), OK);
                 }
             });
             assert_eq!(code, OK, "{}", last_error());

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::watchdog::Watchdog;
-use crate::common::{self, Comm, Mode, OK, REMOTE, init, last_error, on_threads, together, unique_id};
-use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use crate::common::{
+    self, Comm, I32, Mode, OK, REMOTE, STREAM, SUM, init, last_error, on_threads, together, unique_id,
+};
+use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclResult_t};
 
 rank_tasks! {
     "slow" => slow,
@@ -35,9 +37,8 @@ fn run(task: &str, faults: &str) -> String {
 }
 
 fn all_reduce(send: &[i32], recv: &mut [i32], comm: ncclComm_t) -> ncclResult_t {
-    let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
     let (from, to) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
-    nccl!(ncclAllReduce(from, to, send.len(), data_type, sum, comm, ptr::null_mut()))
+    nccl!(ncclAllReduce(from, to, send.len(), I32, SUM, comm, STREAM))
 }
 
 /// Returns the sum over all ranks of elements that are their ranks.
@@ -76,8 +77,8 @@ fn slow(process: &RankProcess) {
             let mut element = [rank];
             let (buffer, root) = (element.as_mut_ptr().cast(), 0);
             let begin = Instant::now();
-            let (data_type, stream) = (ncclDataType_t::ncclUint64, ptr::null_mut());
-            assert_eq!(nccl!(ncclBroadcast(buffer, buffer, 1, data_type, root, comm.0, stream)), OK);
+            let data_type = ncclDataType_t::ncclUint64;
+            assert_eq!(nccl!(ncclBroadcast(buffer, buffer, 1, data_type, root, comm.0, STREAM)), OK);
             begin.elapsed()
         });
         [child, comm].into_iter().for_each(Comm::destroy);
@@ -140,9 +141,8 @@ fn check_all_reduce(mode: Mode, comms: &[Comm], length: usize) {
     let mut sums = vec![vec![-1; length]; RANKS];
     let targets = common::addresses(&mut sums);
     together(mode, comms, |rank, comm| {
-        let (data_type, op) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
         let from = sends[rank].as_ptr().cast();
-        nccl!(ncclAllReduce(from, { targets[rank] }.0.cast(), length, data_type, op, comm, ptr::null_mut()))
+        nccl!(ncclAllReduce(from, { targets[rank] }.0.cast(), length, I32, SUM, comm, STREAM))
     });
     for sum in &sums {
         assert_eq!(differing(sum, 6), [length / 2], "{mode:?}, {length} elements");
@@ -160,16 +160,7 @@ fn check_broadcast(mode: Mode, comms: &[Comm], length: usize) {
         let targets = common::addresses(&mut buffers);
         together(mode, comms, |rank, comm| {
             let buffer = { targets[rank] }.0.cast();
-            let root = root as i32;
-            nccl!(ncclBroadcast(
-                buffer,
-                buffer,
-                length,
-                ncclDataType_t::ncclInt32,
-                root,
-                comm,
-                ptr::null_mut()
-            ))
+            nccl!(ncclBroadcast(buffer, buffer, length, I32, root as i32, comm, STREAM))
         });
         let expected = if root == FAULTY { vec![length / 2] } else { vec![] };
         for rank in (0..RANKS).filter(|rank| *rank != root) {
@@ -183,11 +174,11 @@ fn check_messages(comms: &[Comm], length: usize) {
     let received = on_threads(RANKS, |rank| {
         let (next, before) = ((rank + 1) % RANKS, (rank + RANKS - 1) % RANKS);
         let (send, mut recv) = (vec![rank as i32; length], vec![-1_i32; length]);
-        let (data_type, comm) = (ncclDataType_t::ncclInt32, { comms[rank] }.0);
+        let Comm(comm) = comms[rank];
         let (from, to) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
         assert_eq!(nccl!(ncclGroupStart()), OK);
-        assert_eq!(nccl!(ncclSend(from, length, data_type, next as i32, comm, ptr::null_mut())), OK);
-        assert_eq!(nccl!(ncclRecv(to, length, data_type, before as i32, comm, ptr::null_mut())), OK);
+        assert_eq!(nccl!(ncclSend(from, length, I32, next as i32, comm, STREAM)), OK);
+        assert_eq!(nccl!(ncclRecv(to, length, I32, before as i32, comm, STREAM)), OK);
         assert_eq!(nccl!(ncclGroupEnd()), OK, "{}", last_error());
         (before, recv)
     });

@@ -4,14 +4,11 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common;
 use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{assert_sum, unique_id};
-use libnccl::sys::{ncclDataType_t, ncclRedOp_t};
+use crate::common::{self, I32, STREAM, SUM, assert_sum, unique_id};
 use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
 use libnccl_test_support::random_inputs::inputs;
 
@@ -25,16 +22,13 @@ rank_tasks! { "script" => follow_script, "unserved" => call_unserved, "quiet" =>
 fn follow_script(process: &RankProcess) {
     let comm = process.join();
     let mut value = 1_i32;
-    let (place, int, none) = ((&raw mut value).cast(), ncclDataType_t::ncclInt32, ptr::null_mut());
+    let place = (&raw mut value).cast();
     let script = process.arguments[0].split(',').nth(process.rank()).unwrap();
     for call in script.chars() {
         // One that other ranks do not make is an error.
         let _ = match call {
-            'B' => nccl!(ncclBroadcast(place, place, 1, int, 0, comm.0, none)),
-            _ => {
-                let count = usize::from(call == 'A');
-                nccl!(ncclAllReduce(place, place, count, int, ncclRedOp_t::ncclSum, comm.0, none))
-            }
+            'B' => nccl!(ncclBroadcast(place, place, 1, I32, 0, comm.0, STREAM)),
+            _ => nccl!(ncclAllReduce(place, place, usize::from(call == 'A'), I32, SUM, comm.0, STREAM)),
         };
     }
     let _ = std::io::stdin().read_to_end(&mut Vec::new());

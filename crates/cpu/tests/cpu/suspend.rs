@@ -6,9 +6,10 @@ use std::ptr;
 use crate::common::processes::{self, RankProcess};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    self, ARGUMENT, Comm, Mode, OK, USAGE, all_reduce, alone, assert_last_error, init, last_error, together,
+    self, ARGUMENT, Comm, I32, Mode, OK, STREAM, USAGE, all_reduce, alone, assert_last_error, init,
+    last_error, together,
 };
-use libnccl::sys::{ncclComm_t, ncclCommMemStat_t, ncclDataType_t, ncclResult_t};
+use libnccl::sys::{ncclComm_t, ncclCommMemStat_t, ncclResult_t};
 
 /// Returns the memory statistics: suspendable, suspended, persistent, total.
 fn memory(comm: ncclComm_t) -> [u64; 4] {
@@ -78,13 +79,12 @@ fn suspend_in_group_blocks_operations_until_resume() {
 fn message_sent_before_suspend_arrives_after_resume() {
     let _watchdog = Watchdog::new();
     let comms = init(Mode::Group, 2);
-    let (data_type, stream) = (ncclDataType_t::ncclInt32, ptr::null_mut());
     let (sent, mut received) = ([1, 2, 3], [0; 3]);
-    assert_eq!(nccl!(ncclSend(sent.as_ptr().cast(), 3, data_type, 1, comms[0].0, stream)), OK);
+    assert_eq!(nccl!(ncclSend(sent.as_ptr().cast(), 3, I32, 1, comms[0].0, STREAM)), OK);
     together(Mode::Group, &comms, |_, comm| suspend(comm));
     together(Mode::Group, &comms, |_, comm| resume(comm));
     let place = received.as_mut_ptr().cast();
-    assert_eq!(nccl!(ncclRecv(place, 3, data_type, 0, comms[1].0, stream)), OK);
+    assert_eq!(nccl!(ncclRecv(place, 3, I32, 0, comms[1].0, STREAM)), OK);
     assert_eq!(received, sent);
     comms.into_iter().for_each(Comm::destroy);
 }

@@ -215,7 +215,7 @@ pub(super) fn string(text: *const c_char) -> String {
 
 /// Defines a function that lists the fields that differ from the initializer's.
 macro_rules! set_fields {
-    ($name:ident, $struct:ty, [$($field:ident),*], [$($string:ident),*]) => {
+    ($name:ident, $struct:ty, [$($field:ident)*], [$($string:ident)*]) => {
         fn $name(config: &$struct) -> String {
             let plain = <$struct>::initializer();
             let mut set: Vec<String> = Vec::new();
@@ -230,52 +230,16 @@ macro_rules! set_fields {
     };
 }
 
-set_fields!(
-    config_text,
-    ncclConfig_t,
-    [
-        size,
-        magic,
-        version,
-        blocking,
-        cgaClusterSize,
-        minCTAs,
-        maxCTAs,
-        splitShare,
-        trafficClass,
-        collnetEnable,
-        CTAPolicy,
-        shrinkShare,
-        nvlsCTAs,
-        nChannelsPerNetPeer,
-        nvlinkCentricSched,
-        graphUsageMode,
-        numRmaCtx,
-        maxP2pPeers,
-        graphStreamOrdering,
-        launchOrderImplicit,
-        numRmaSig,
-        rmaEagerInit,
-        hostCftMode,
-        nvlsHostMode
-    ],
-    [netName, commName]
-);
-set_fields!(
-    coll_config_text,
-    ncclCollConfig_t,
-    [
-        size,
-        magic,
-        version,
-        minCTAs,
-        maxCTAs,
-        nvlsCTAs,
-        cgaClusterSize,
-        forceAlgSelection,
-        CTAPolicy,
-        userProfilerTag,
-        launchCompletionEvent
-    ],
+set_fields! {
+    config_text, ncclConfig_t,
+    [size magic version blocking cgaClusterSize minCTAs maxCTAs splitShare trafficClass collnetEnable CTAPolicy
+     shrinkShare nvlsCTAs nChannelsPerNetPeer nvlinkCentricSched graphUsageMode numRmaCtx maxP2pPeers
+     graphStreamOrdering launchOrderImplicit numRmaSig rmaEagerInit hostCftMode nvlsHostMode],
+    [netName commName]
+}
+set_fields! {
+    coll_config_text, ncclCollConfig_t,
+    [size magic version minCTAs maxCTAs nvlsCTAs cgaClusterSize forceAlgSelection CTAPolicy userProfilerTag
+     launchCompletionEvent],
     [algSelection]
-);
+}

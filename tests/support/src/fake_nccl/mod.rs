@@ -124,7 +124,7 @@ impl FakeNccl {
         state.absent.clear();
         state.version = sys::NCCL_VERSION_CODE.cast_signed();
         state.error_text = ErrorText::Plain;
-        state.async_states = AsyncStates::new([], [SUCCESS]);
+        state.async_states = AsyncStates::default();
     }
 
     /// Sets the states that `ncclCommGetAsyncError` reports: `first`, and then always `last`.

@@ -49,6 +49,7 @@ const CREATE_COMMS: [&str; 5] = [
     "ncclCommGrow",
 ];
 
+#[derive(Default)]
 pub(super) struct State {
     /// The number of this fake.
     pub(super) fake: usize,
@@ -118,6 +119,7 @@ struct Group {
     ends: Vec<ncclComm_t>,
 }
 
+#[derive(Default)]
 struct Comm {
     is_alive: bool,
     is_busy: bool,
@@ -155,38 +157,12 @@ impl State {
         Self {
             fake: NEXT.fetch_add(1, Ordering::Relaxed),
             version: sys::NCCL_VERSION_CODE.cast_signed(),
-            absent: BTreeSet::new(),
-            rules: Vec::new(),
-            has_deviated: false,
-            has_forged: false,
-            calls: Vec::new(),
-            log: Vec::new(),
-            started: Vec::new(),
-            left_by_simulation: Vec::new(),
-            violations: Vec::new(),
-            async_states: AsyncStates::new([], [SUCCESS]),
-            async_error_delay: Duration::ZERO,
-            error_text: ErrorText::Plain,
             changing_text: Box::new(*b"text 00\0"),
             keys: Box::new([c"KEY".as_ptr(), ptr::null(), NOT_UTF8.as_ptr()]),
-            comms: Vec::new(),
             size: SIZE as c_int,
             rank: RANK as c_int,
-            cliques: Vec::new(),
-            groups: HashMap::new(),
-            leaves_group_open: false,
-            pending_children: Vec::new(),
-            pending_windows: Vec::new(),
-            rewritten: Vec::new(),
-            growing: Vec::new(),
-            operators: Vec::new(),
-            operators_created: 0,
-            options_in_use: None,
-            signals_in_use: Vec::new(),
-            memory: Memory::default(),
-            registered: Vec::new(),
-            has_host_memory: false,
             registers: true,
+            ..Self::default()
         }
     }
 
@@ -290,17 +266,7 @@ impl State {
 
     fn create_in(&mut self, clique: usize, name: Option<(*const c_char, String)>) -> ncclComm_t {
         self.cliques[clique] += 1;
-        self.comms.push(Comm {
-            is_alive: true,
-            is_busy: false,
-            is_aborted: false,
-            is_incomplete: false,
-            ends: 0,
-            clique,
-            has_graph: false,
-            blocked_by: None,
-            name,
-        });
+        self.comms.push(Comm { is_alive: true, clique, name, ..Comm::default() });
         handle(self.fake, self.comms.len() - 1)
     }
 

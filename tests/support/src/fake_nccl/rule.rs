@@ -24,9 +24,10 @@ impl Output {
 }
 
 /// The text that `ncclGetErrorString` and `ncclGetLastError` return.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ErrorText {
     /// `a text`.
+    #[default]
     Plain,
     /// A null pointer.
     Null,
@@ -52,6 +53,12 @@ pub struct AsyncStates {
     /// Reported in turn, for ever, when `first` is used up.
     repeated: Vec<u32>,
     turn: usize,
+}
+
+impl Default for AsyncStates {
+    fn default() -> Self {
+        Self::new([], [super::codes::SUCCESS])
+    }
 }
 
 impl AsyncStates {

@@ -218,39 +218,22 @@ pub(crate) const E4M3: usize = 2;
 pub(crate) const E5M2: usize = 3;
 
 pub(crate) static FORMATS: [Format; 4] = [
-    Format {
-        raw: ncclDataType_t::ncclFloat16,
-        exponent: 5,
-        mantissa: 10,
-        largest: 0x7bff,
-        no_infinity: false,
-        saturates: false,
-    },
-    Format {
-        raw: ncclDataType_t::ncclBfloat16,
-        exponent: 8,
-        mantissa: 7,
-        largest: 0x7f7f,
-        no_infinity: false,
-        saturates: false,
-    },
-    Format {
-        raw: ncclDataType_t::ncclFloat8e4m3,
-        exponent: 4,
-        mantissa: 3,
-        largest: 0x7e,
-        no_infinity: true,
-        saturates: true,
-    },
-    Format {
-        raw: ncclDataType_t::ncclFloat8e5m2,
-        exponent: 5,
-        mantissa: 2,
-        largest: 0x7b,
-        no_infinity: false,
-        saturates: true,
-    },
+    format(ncclDataType_t::ncclFloat16, 5, 10, 0x7bff, false, false),
+    format(ncclDataType_t::ncclBfloat16, 8, 7, 0x7f7f, false, false),
+    format(ncclDataType_t::ncclFloat8e4m3, 4, 3, 0x7e, true, true),
+    format(ncclDataType_t::ncclFloat8e5m2, 5, 2, 0x7b, false, true),
 ];
+
+const fn format(
+    raw: ncclDataType_t,
+    exponent: i32,
+    mantissa: i32,
+    largest: u64,
+    no_infinity: bool,
+    saturates: bool,
+) -> Format {
+    Format { raw, exponent, mantissa, largest, no_infinity, saturates }
+}
 
 impl Format {
     fn sign(&self) -> u64 {

@@ -4,10 +4,10 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
 
 use crate::common::processes::RankProcess;
-use crate::common::{Comm, OK, all_reduce, init_nonblocking, last_error, unique_id, wait_async};
+use crate::common::{Comm, I32, OK, STREAM, all_reduce, init_nonblocking, last_error, unique_id, wait_async};
 
 pub(crate) const SYSTEM: ncclResult_t = ncclResult_t::ncclSystemError;
 
@@ -23,13 +23,8 @@ pub(crate) fn sum(comm: ncclComm_t, number: i32) -> Result<i32, ncclResult_t> {
 /// Gathers the numbers of all ranks, in rank order.
 pub(crate) fn all_gather(comm: ncclComm_t, number: i32) -> Vec<i32> {
     let mut place = vec![number; count(comm)];
-    let (mine, all, data_type) = ([number], place.as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
-    assert_eq!(
-        nccl!(ncclAllGather(mine.as_ptr().cast(), all, 1, data_type, comm, ptr::null_mut())),
-        OK,
-        "{}",
-        last_error()
-    );
+    let (mine, all) = ((&raw const number).cast(), place.as_mut_ptr().cast());
+    assert_eq!(nccl!(ncclAllGather(mine, all, 1, I32, comm, STREAM)), OK, "{}", last_error());
     place
 }
 

@@ -5,13 +5,14 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{NCCL_SUSPEND_MEM, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t};
 
 use super::calls::{count, init_nonblocking_pair, rank, sum};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Address, Comm, LIMIT, OK, PROGRESS, REMOTE, SOON, USAGE, alone, assert_last_error, async_error,
-    init_nonblocking, last_error, nonblocking, on_threads, unique_id, wait_async,
+    ARGUMENT, Address, Comm, I32, LIMIT, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, alone,
+    assert_last_error, async_error, init_nonblocking, last_error, nonblocking, on_threads, unique_id,
+    wait_async,
 };
 
 /// A rank first gets the result of its own call, even if a peer has aborted since.
@@ -23,9 +24,8 @@ fn completed_call_stays_successful_after_peer_abort() {
     let mut places = [[1], [2]];
     let addresses = places.each_mut().map(|place| place.as_mut_ptr());
     for (comm, place) in comms.iter().zip(addresses) {
-        let (place, data_type, sum) = (place.cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
-        let started = nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm.0, ptr::null_mut()));
-        assert_eq!(started, PROGRESS);
+        let place = place.cast();
+        assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm.0, STREAM)), PROGRESS);
     }
     // Rank 0 has not been polled yet, but its operation is certain to complete.
     assert_eq!(wait_async(comms[1].0), OK);
@@ -66,9 +66,8 @@ fn operation_after_peer_abort_returns_remote_error() {
     let comms = init_nonblocking_pair();
     let mut places = [[1], [2]];
     let codes = [0, 1].map(|rank| {
-        let (place, data_type) = (places[rank].as_mut_ptr().cast(), ncclDataType_t::ncclInt32);
-        let op = ncclRedOp_t::ncclSum;
-        let code = nccl!(ncclAllReduce(place, place, 1, data_type, op, comms[rank].0, ptr::null_mut()));
+        let place = places[rank].as_mut_ptr().cast();
+        let code = nccl!(ncclAllReduce(place, place, 1, I32, SUM, comms[rank].0, STREAM));
         if rank == 0 {
             thread::sleep(Duration::from_millis(30));
             assert_eq!(nccl!(ncclCommAbort(comms[0].0)), OK);
@@ -89,9 +88,8 @@ fn background_failure_sets_last_error_of_polling_thread() {
     let mut places = [[1, 0], [2, 0]];
     let addresses = places.each_mut().map(|place| place.as_mut_ptr());
     for (rank, place) in addresses.into_iter().enumerate() {
-        let (place, data_type, op) = (place.cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
-        let (count, comm) = (rank + 1, comms[rank].0);
-        assert_eq!(nccl!(ncclAllReduce(place, place, count, data_type, op, comm, ptr::null_mut())), PROGRESS);
+        let (place, count, comm) = (place.cast(), rank + 1, comms[rank].0);
+        assert_eq!(nccl!(ncclAllReduce(place, place, count, I32, SUM, comm, STREAM)), PROGRESS);
     }
     for comm in comms {
         assert_eq!(nccl!(ncclCommCount(ptr::null_mut(), &mut 0)), ARGUMENT);
@@ -138,16 +136,15 @@ impl Numbers {
 
 /// Starts the sum of `count` numbers, in place.
 fn start_sum(Comm(comm): Comm, Address(place): Address<i32>, count: usize) -> ncclResult_t {
-    let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
-    nccl!(ncclAllReduce(place.cast(), place.cast(), count, data_type, sum, comm, ptr::null_mut()))
+    nccl!(ncclAllReduce(place.cast(), place.cast(), count, I32, SUM, comm, STREAM))
 }
 
 fn start_send(Comm(comm): Comm, Address(place): Address<i32>, count: usize, peer: i32) -> ncclResult_t {
-    nccl!(ncclSend(place.cast(), count, ncclDataType_t::ncclInt32, peer, comm, ptr::null_mut()))
+    nccl!(ncclSend(place.cast(), count, I32, peer, comm, STREAM))
 }
 
 fn start_recv(Comm(comm): Comm, Address(place): Address<i32>, count: usize, peer: i32) -> ncclResult_t {
-    nccl!(ncclRecv(place.cast(), count, ncclDataType_t::ncclInt32, peer, comm, ptr::null_mut()))
+    nccl!(ncclRecv(place.cast(), count, I32, peer, comm, STREAM))
 }
 
 /// Waits until no thread of a nonblocking communicator is left.

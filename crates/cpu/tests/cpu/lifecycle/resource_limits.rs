@@ -6,7 +6,7 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclUniqueId};
+use libnccl::sys::ncclUniqueId;
 use rustix::param::page_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -14,8 +14,8 @@ use super::calls::{SYSTEM, grow, join, shrink, split, sum};
 use crate::common::processes::{RankProcess, command, finish, kill, spawn};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    Comm, OK, PROGRESS, REMOTE, alone, assert_last_error, async_error, init_nonblocking, init_rank,
-    last_error, nonblocking, on_threads, unique_id, wait_async, wait_for_peers,
+    Comm, I32, OK, PROGRESS, REMOTE, STREAM, SUM, alone, assert_last_error, async_error, init_nonblocking,
+    init_rank, last_error, nonblocking, on_threads, unique_id, wait_async, wait_for_peers,
 };
 
 /// Fails to initialise for lack of file descriptors.
@@ -95,9 +95,8 @@ fn assert_calls_fail_without_threads(parent: Comm, child: Comm) {
     assert_eq!(sum(child.0, 1), Err(SYSTEM));
     assert_eq!(async_error(child.0), OK, "no call has begun");
     let mut number = [1];
-    let (place, data_type, sum) =
-        (number.as_mut_ptr().cast(), ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
-    assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, parent.0, ptr::null_mut())), PROGRESS);
+    let place = number.as_mut_ptr().cast();
+    assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, parent.0, STREAM)), PROGRESS);
     assert_eq!(wait_async(parent.0), OK);
 
     let (mut comms, id) = ([ptr::dangling_mut(); 2], unique_id());

@@ -7,13 +7,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclResult_t, ncclUniqueId};
 
 use super::calls::{init_nonblocking_pair, split, sum};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, OK, PROGRESS, REMOTE, SOON, alone, assert_last_error, async_error, init_nonblocking,
-    init_rank, nonblocking, unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, F32, I32, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, alone, assert_last_error, async_error,
+    init_nonblocking, init_rank, nonblocking, unique_id, wait_async, wait_for_peers,
 };
 
 #[test]
@@ -46,9 +46,8 @@ fn abort_ends_calls_that_wait_in_background() {
                 nccl!(ncclCommSplit(comm, 0, 0, &mut child, none))
             }
             _ => {
-                let (data_type, op) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
                 child = ptr::null_mut();
-                nccl!(ncclAllReduce(place, place, 1, data_type, op, comm, ptr::null_mut()))
+                nccl!(ncclAllReduce(place, place, 1, F32, SUM, comm, STREAM))
             }
         };
         assert_eq!(code, PROGRESS);
@@ -115,8 +114,7 @@ fn destroy_cancels_creation_and_waits_for_operations() {
     let mut places = [[1], [2]];
     let [mine, theirs] = places.each_mut().map(|place| place.as_mut_ptr().cast());
     let reduce = |comm: Comm, place: *mut c_void| {
-        let (data_type, sum) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
-        assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, sum, comm.0, ptr::null_mut())), PROGRESS);
+        assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm.0, STREAM)), PROGRESS);
     };
     reduce(comms[0], mine);
     thread::scope(|scope| {
@@ -159,9 +157,8 @@ fn abort_of_one_comm_leaves_the_operations_of_its_group_on_others() {
     let mut places = [[1f32]; 2];
     assert_eq!(nccl!(ncclGroupStart()), OK);
     for (place, comm) in places.iter_mut().zip([one[0], two[0]]) {
-        let (place, data_type) = (place.as_mut_ptr().cast(), ncclDataType_t::ncclFloat32);
-        let op = ncclRedOp_t::ncclSum;
-        assert_eq!(nccl!(ncclAllReduce(place, place, 1, data_type, op, comm.0, ptr::null_mut())), OK);
+        let place = place.as_mut_ptr().cast();
+        assert_eq!(nccl!(ncclAllReduce(place, place, 1, F32, SUM, comm.0, STREAM)), OK);
     }
     assert_eq!(nccl!(ncclGroupEnd()), PROGRESS);
     thread::sleep(Duration::from_millis(30));
@@ -188,10 +185,9 @@ fn thread_local_destructor_can_use_and_destroy_comm() {
             // Alive until the end of the group, in which it is used.
             let (mut send, mut recv) = ([6], [0]);
             let (from, to) = (send.as_mut_ptr().cast(), recv.as_mut_ptr().cast());
-            let (data_type, op) = (ncclDataType_t::ncclInt32, ncclRedOp_t::ncclSum);
             let codes = [
                 code(nccl!(ncclGroupStart())),
-                code(nccl!(ncclAllReduce(from, to, 1, data_type, op, comm.0, ptr::null_mut()))),
+                code(nccl!(ncclAllReduce(from, to, 1, I32, SUM, comm.0, STREAM))),
                 code(nccl!(ncclGroupEnd())).map(|_| recv[0]),
                 split(comm.0, 0, 0).map(|child| child.destroy()).map(|()| 1),
                 code(nccl!(ncclCommFinalize(comm.0))),
