@@ -10,6 +10,23 @@ macro_rules! number {
     };
 }
 
+/// Exports functions of CUDA's driver, which return an error or nothing.
+macro_rules! api {
+    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$attribute])*
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
+            let run = move || -> $crate::error::Result<()> {
+                // SAFETY: the caller keeps the function's contract: pointers are null or valid for what CUDA documents,
+                // and `put` checks for null.
+                unsafe { $body }
+            };
+            $crate::api::answer(run())
+        }
+    )*};
+}
+
 mod context;
 mod copy;
 mod device;
@@ -45,6 +62,11 @@ use crate::scheduler::Point;
 /// Turns a result into CUDA's.
 pub(crate) fn answer(result: Result<()>) -> CUresult {
     result.err().unwrap_or(CUresult::CUDA_SUCCESS)
+}
+
+/// Turns the answer of a function that another one stands for into a result.
+fn result(answer: CUresult) -> Result<()> {
+    if answer == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(answer) }
 }
 
 /// Stores an answer where the program wants it.
