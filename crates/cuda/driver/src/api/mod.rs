@@ -84,32 +84,26 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
 }
 
 /// Returns whether a point is passed, which the host then knows, or the error of a context.
-fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
-    let query = || {
-        let mut state = Driver::get()?.enter();
-        let (_, point) = find(&mut state)?;
-        if !point.is_complete() {
-            drop(state);
-            // Whoever asks again and again leaves the lock to those that do the work.
-            thread::yield_now();
-            return Err(CUresult::CUDA_ERROR_NOT_READY);
-        }
-        state.scheduler.tell_host(&point.clock());
-        Ok(())
-    };
-    answer(query())
+fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<()> {
+    let mut state = Driver::get()?.enter();
+    let (_, point) = find(&mut state)?;
+    if !point.is_complete() {
+        drop(state);
+        // Whoever asks again and again leaves the lock to those that do the work.
+        thread::yield_now();
+        return Err(CUresult::CUDA_ERROR_NOT_READY);
+    }
+    state.scheduler.tell_host(&point.clock());
+    Ok(())
 }
 
 /// Waits until a point is passed, and returns the error that its context then has.
-fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
-    let synchronize = || {
-        let driver = Driver::get()?;
-        Current::check_is_no_function()?;
-        let mut state = driver.enter();
-        let (of, point) = find(&mut state)?;
-        driver.synchronize(state, &point).check(of)
-    };
-    answer(synchronize())
+fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<()> {
+    let driver = Driver::get()?;
+    Current::check_is_no_function()?;
+    let mut state = driver.enter();
+    let (of, point) = find(&mut state)?;
+    driver.synchronize(state, &point).check(of)
 }
 
 /// The memory that a function takes.
