@@ -6,7 +6,7 @@ use std::ptr;
 use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Query, CUresult};
 
 use super::library::VERSION;
-use super::{answer, nvidias_runtime, put, unsupported};
+use super::{nvidias_runtime, put, unsupported};
 use crate::error::Result;
 
 /// Makes the table of the functions that are here.
@@ -137,35 +137,25 @@ unsafe fn look_up(name: *const c_char, version: c_int, flags: u64) -> Result<(*m
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetProcAddress(
-    name: *const c_char,
-    out: *mut *mut c_void,
-    version: c_int,
-    flags: u64,
-) -> CUresult {
-    // SAFETY: CUDA's contract: a C string.
-    answer(unsafe { look_up(name, version, flags) }.and_then(|(found, _)| {
+api! {
+    fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64) {
+        let (found, _) = look_up(name, version, flags)?;
         if found.is_null() {
             // It cannot say what became of the search, and leaves the pointer alone.
             return Err(CUresult::CUDA_ERROR_NOT_FOUND);
         }
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, found) }
-    }))
-}
+        put(out, found)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetProcAddress_v2(
-    name: *const c_char,
-    out: *mut *mut c_void,
-    version: c_int,
-    flags: u64,
-    status: *mut c_uint,
-) -> CUresult {
-    // SAFETY: CUDA's contract: a C string, and valid for a write each, but that the status may be null.
-    answer(unsafe { look_up(name, version, flags) }.and_then(|(found, result)| unsafe {
+    fn cuGetProcAddress_v2(
+        name: *const c_char,
+        out: *mut *mut c_void,
+        version: c_int,
+        flags: u64,
+        status: *mut c_uint,
+    ) {
+        let (found, result) = look_up(name, version, flags)?;
         put(out, found)?;
         if status.is_null() { Ok(()) } else { put(status, result as c_uint) }
-    }))
+    }
 }
