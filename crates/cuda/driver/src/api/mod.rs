@@ -10,21 +10,26 @@ macro_rules! number {
     };
 }
 
-/// Exports functions of CUDA's driver, which return an error or nothing.
+/// Exports functions of CUDA's driver, which return an error or nothing; once in a module, of which they are the list.
 macro_rules! api {
-    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
-        $(#[$attribute])*
-        #[unsafe(no_mangle)]
-        #[allow(unused_unsafe)]
-        unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
-            let run = move || -> $crate::error::Result<()> {
-                // SAFETY: the caller keeps the function's contract: pointers are null or valid for what CUDA documents,
-                // and `put` checks for null.
-                unsafe { $body }
-            };
-            $crate::api::answer(run())
-        }
-    )*};
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[allow(unused_unsafe)]
+            unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
+                let run = move || -> $crate::error::Result<()> {
+                    // SAFETY: the caller keeps the function's contract: pointers are null or valid for what CUDA documents.
+                    // `put` checks for null what the bodies do not.
+                    unsafe { $body }
+                };
+                $crate::api::answer(run())
+            }
+        )*
+
+        /// The functions by the names that the library exports.
+        pub(super) const FUNCTIONS: $crate::api::Functions =
+            &[$((stringify!($name), $name as *const std::ffi::c_void)),*];
+    };
 }
 
 mod context;
@@ -46,6 +51,7 @@ mod unsupported;
 mod user_object;
 mod virtual_memory;
 
+use std::ffi::c_void;
 use std::thread;
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
@@ -58,6 +64,9 @@ use crate::error::Result;
 use crate::handle::ContextId;
 use crate::operation::Place;
 use crate::scheduler::Point;
+
+/// Functions by name.
+type Functions = &'static [(&'static str, *const c_void)];
 
 /// Turns a result into CUDA's.
 pub(crate) fn answer(result: Result<()>) -> CUresult {
