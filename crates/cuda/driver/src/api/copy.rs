@@ -4,7 +4,8 @@ use std::ffi::{c_uint, c_void};
 
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream};
 
-use super::{Space, answer, place};
+use super::Space::{self, Device, Host, Unified};
+use super::place;
 use crate::allocation::Kind;
 use crate::context::Current;
 use crate::driver::{Driver, Request, State};
@@ -135,42 +136,6 @@ fn address(pointer: *const c_void) -> CUdeviceptr {
     pointer.expose_provenance() as CUdeviceptr
 }
 
-/// Makes the functions that copy bytes, in a form that waits and in one that takes a stream.
-macro_rules! copies {
-    ($($sync:ident $async:ident ($to:ident: $to_type:ty, $from:ident: $from_type:ty)
-        = ($to_address:expr, $to_space:ident) ($from_address:expr, $from_space:ident);)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $sync($to: $to_type, $from: $from_type, length: usize) -> CUresult {
-            let ends = (($to_address, Space::$to_space), ($from_address, Space::$from_space));
-            let copy = Copy::bytes(stringify!($sync), ends.0, ends.1, length, None);
-            // SAFETY: CUDA's contract: host memory is valid.
-            answer(unsafe { copy.run() })
-        }
-
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $async(
-            $to: $to_type,
-            $from: $from_type,
-            length: usize,
-            stream: CUstream,
-        ) -> CUresult {
-            let ends = (($to_address, Space::$to_space), ($from_address, Space::$from_space));
-            let copy = Copy::bytes(stringify!($async), ends.0, ends.1, length, Some(stream));
-            // SAFETY: CUDA's contract: host memory is valid, and if it is pinned, until the copy is complete.
-            answer(unsafe { copy.run() })
-        }
-    )*};
-}
-
-copies! {
-    cuMemcpy cuMemcpyAsync (to: CUdeviceptr, from: CUdeviceptr) = (to, Unified) (from, Unified);
-    cuMemcpyHtoD_v2 cuMemcpyHtoDAsync_v2 (to: CUdeviceptr, from: *const c_void)
-        = (to, Device) (address(from), Host);
-    cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 (to: *mut c_void, from: CUdeviceptr)
-        = (address(to), Host) (from, Device);
-    cuMemcpyDtoD_v2 cuMemcpyDtoDAsync_v2 (to: CUdeviceptr, from: CUdeviceptr) = (to, Device) (from, Device);
-}
-
 /// Checks the contexts of a copy between devices.
 fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
     let driver = Driver::get()?;
@@ -179,51 +144,6 @@ fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
         state.context(ContextId::of(peer))?;
     }
     Ok(())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyPeerAsync(
-    to: CUdeviceptr,
-    to_context: CUcontext,
-    from: CUdeviceptr,
-    from_context: CUcontext,
-    length: usize,
-    stream: CUstream,
-) -> CUresult {
-    let ends = ((to, Space::Device), (from, Space::Device));
-    let copy = Copy::bytes("cuMemcpyPeerAsync", ends.0, ends.1, length, Some(stream));
-    // SAFETY: no memory that CUDA does not know is used.
-    answer(check_peers(to_context, from_context).and_then(|()| unsafe { copy.run() }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyPeer(
-    to: CUdeviceptr,
-    to_context: CUcontext,
-    from: CUdeviceptr,
-    from_context: CUcontext,
-    length: usize,
-) -> CUresult {
-    // It is ordered with everything in both contexts.
-    let synchronize = || {
-        check_peers(to_context, from_context)?;
-        let driver = Driver::get()?;
-        Current::check_is_no_function()?;
-        for peer in [to_context, from_context] {
-            let state = driver.enter();
-            let point = state.scheduler.point_of_context(ContextId::of(peer));
-            drop(driver.synchronize(state, &point));
-        }
-        let ends = ((to, Space::Device), (from, Space::Device));
-        let copy = Copy::bytes("cuMemcpyPeer", ends.0, ends.1, length, None);
-        // SAFETY: no memory that CUDA does not know is used.
-        unsafe { copy.run()? };
-        let state = driver.enter();
-        let point = state.scheduler.point_of_context(state.current()?);
-        drop(driver.synchronize(state, &point));
-        Ok(())
-    };
-    answer(synchronize())
 }
 
 /// Reads the description of a copy of rows.
@@ -240,9 +160,9 @@ unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Optio
     }
     let end = |kind: c_uint, host: *const c_void, device: CUdeviceptr, x: usize, y: usize, pitch: usize| {
         let (base, space) = match kind {
-            k if k == CUmemorytype::CU_MEMORYTYPE_HOST as c_uint => (address(host), Space::Host),
-            k if k == CUmemorytype::CU_MEMORYTYPE_DEVICE as c_uint => (device, Space::Device),
-            k if k == CUmemorytype::CU_MEMORYTYPE_UNIFIED as c_uint => (device, Space::Unified),
+            k if k == CUmemorytype::CU_MEMORYTYPE_HOST as c_uint => (address(host), Host),
+            k if k == CUmemorytype::CU_MEMORYTYPE_DEVICE as c_uint => (device, Device),
+            k if k == CUmemorytype::CU_MEMORYTYPE_UNIFIED as c_uint => (device, Unified),
             _ => return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
         };
         let offset = y.checked_mul(pitch).and_then(|rows| rows.checked_add(x));
@@ -278,20 +198,87 @@ unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Optio
     Ok(Copy { function, to, from, rows, stream })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D) -> CUresult {
-    // SAFETY: CUDA's contract: the description can be read, and host memory is valid.
-    answer(unsafe { rows("cuMemcpy2D_v2", copy, None).and_then(|copy| copy.run()) })
-}
+api! {
+    // Host memory is valid by CUDA's contract, and if it is pinned, until the copy is complete.
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpy2DUnaligned_v2(copy: *const CUDA_MEMCPY2D) -> CUresult {
-    // SAFETY: CUDA's contract: the description can be read, and host memory is valid.
-    answer(unsafe { rows("cuMemcpy2DUnaligned_v2", copy, None).and_then(|copy| copy.run()) })
-}
+    fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, length: usize) {
+        Copy::bytes("cuMemcpy", (to, Unified), (from, Unified), length, None).run()
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> CUresult {
-    // SAFETY: CUDA's contract: the description can be read, and host memory is valid.
-    answer(unsafe { rows("cuMemcpy2DAsync_v2", copy, Some(stream)).and_then(|copy| copy.run()) })
+    fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, length: usize, stream: CUstream) {
+        Copy::bytes("cuMemcpyAsync", (to, Unified), (from, Unified), length, Some(stream)).run()
+    }
+
+    fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, length: usize) {
+        Copy::bytes("cuMemcpyHtoD_v2", (to, Device), (address(from), Host), length, None).run()
+    }
+
+    fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, length: usize, stream: CUstream) {
+        Copy::bytes("cuMemcpyHtoDAsync_v2", (to, Device), (address(from), Host), length, Some(stream)).run()
+    }
+
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, length: usize) {
+        Copy::bytes("cuMemcpyDtoH_v2", (address(to), Host), (from, Device), length, None).run()
+    }
+
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, length: usize, stream: CUstream) {
+        Copy::bytes("cuMemcpyDtoHAsync_v2", (address(to), Host), (from, Device), length, Some(stream)).run()
+    }
+
+    fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, length: usize) {
+        Copy::bytes("cuMemcpyDtoD_v2", (to, Device), (from, Device), length, None).run()
+    }
+
+    fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, length: usize, stream: CUstream) {
+        Copy::bytes("cuMemcpyDtoDAsync_v2", (to, Device), (from, Device), length, Some(stream)).run()
+    }
+
+    fn cuMemcpyPeerAsync(
+        to: CUdeviceptr,
+        to_context: CUcontext,
+        from: CUdeviceptr,
+        from_context: CUcontext,
+        length: usize,
+        stream: CUstream,
+    ) {
+        check_peers(to_context, from_context)?;
+        // SAFETY: no memory that CUDA does not know is used.
+        unsafe { Copy::bytes("cuMemcpyPeerAsync", (to, Device), (from, Device), length, Some(stream)).run() }
+    }
+
+    fn cuMemcpyPeer(
+        to: CUdeviceptr,
+        to_context: CUcontext,
+        from: CUdeviceptr,
+        from_context: CUcontext,
+        length: usize,
+    ) {
+        // It is ordered with everything in both contexts.
+        check_peers(to_context, from_context)?;
+        let driver = Driver::get()?;
+        Current::check_is_no_function()?;
+        for peer in [to_context, from_context] {
+            let state = driver.enter();
+            let point = state.scheduler.point_of_context(ContextId::of(peer));
+            drop(driver.synchronize(state, &point));
+        }
+        // SAFETY: no memory that CUDA does not know is used.
+        unsafe { Copy::bytes("cuMemcpyPeer", (to, Device), (from, Device), length, None).run()? };
+        let state = driver.enter();
+        let point = state.scheduler.point_of_context(state.current()?);
+        drop(driver.synchronize(state, &point));
+        Ok(())
+    }
+
+    fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D) {
+        rows("cuMemcpy2D_v2", copy, None)?.run()
+    }
+
+    fn cuMemcpy2DUnaligned_v2(copy: *const CUDA_MEMCPY2D) {
+        rows("cuMemcpy2DUnaligned_v2", copy, None)?.run()
+    }
+
+    fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) {
+        rows("cuMemcpy2DAsync_v2", copy, Some(stream))?.run()
+    }
 }

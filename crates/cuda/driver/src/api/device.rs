@@ -7,7 +7,7 @@ use cudarc::driver::sys::{
     CUresult, CUuuid,
 };
 
-use super::{answer, put};
+use super::{put, result};
 use crate::config::Config;
 use crate::context::Current;
 use crate::driver::Driver;
@@ -20,24 +20,6 @@ const CAPABILITY: [c_int; 2] = [9, 0];
 
 fn get(ordinal: c_int) -> Result<CUdevice> {
     Driver::get()?.device(ordinal).map(|_| ordinal)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(get(ordinal).and_then(|found| unsafe { put(device, found) }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(Driver::get().and_then(|driver| unsafe { put(count, driver.config.devices as c_int) }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
-    // SAFETY: CUDA's contract: valid for `length` writes.
-    answer(get(device).and_then(|_| unsafe { put_text(name, length, NAME) }))
 }
 
 /// The name of every device, as of GPUs of one model: XLA runs nothing on devices that have different ones.
@@ -65,18 +47,6 @@ fn uuid(device: CUdevice) -> CUuuid {
     CUuuid { bytes }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(get(device).and_then(|device| unsafe { put(out, uuid(device)) }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) -> CUresult {
-    // SAFETY: the same contract.
-    unsafe { cuDeviceGetUuid(out, device) }
-}
-
 /// Describes a device for whom CUDA need not be initialised.
 pub(crate) fn describe(device: c_int) -> Result<libnccl_cuda_device> {
     let driver = Driver::get();
@@ -95,21 +65,6 @@ pub(crate) fn describe(device: c_int) -> Result<libnccl_cuda_device> {
         total: total as u64,
         free: free as u64,
     })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
-    answer(Driver::get().and_then(|driver| {
-        driver.device(device)?;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(bytes, driver.config.device_memory) }
-    }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(get(device).and_then(|device| unsafe { put(out, device_attribute(attribute, device)?) }))
 }
 
 fn device_attribute(code: c_uint, device: CUdevice) -> Result<c_int> {
@@ -164,16 +119,6 @@ fn device_attribute(code: c_uint, device: CUdevice) -> Result<c_int> {
     Ok(values.iter().find(|(attribute, _)| *attribute as c_uint == code).map_or(0, |(_, value)| *value))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceComputeCapability(
-    major: *mut c_int,
-    minor: *mut c_int,
-    device: CUdevice,
-) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write each.
-    answer(get(device).and_then(|_| unsafe { put(major, CAPABILITY[0]).and(put(minor, CAPABILITY[1])) }))
-}
-
 /// The number of a device's PCI bus.
 fn bus(device: CUdevice) -> u32 {
     device.unsigned_abs() + 1
@@ -183,27 +128,59 @@ fn bus_id(device: CUdevice) -> String {
     format!("0000:{:02X}:00.0", bus(device))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
-    let id = get(device).map(bus_id);
-    // A part of an id would be that of no device.
-    let whole = id.and_then(|id| {
-        let has_room = usize::try_from(length).is_ok_and(|length| length > id.len());
-        if has_room { Ok(id) } else { Err(CUresult::CUDA_ERROR_INVALID_VALUE) }
-    });
-    // SAFETY: CUDA's contract: valid for `length` writes.
-    answer(whole.and_then(|id| unsafe { put_text(out, length, &id) }))
-}
+api! {
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) {
+        put(device, get(ordinal)?)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_char) -> CUresult {
-    let find = || {
+    fn cuDeviceGetCount(count: *mut c_int) {
+        put(count, Driver::get()?.config.devices as c_int)
+    }
+
+    fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
+        get(device)?;
+        put_text(name, length, NAME)
+    }
+
+    fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) {
+        put(out, uuid(get(device)?))
+    }
+
+    fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) {
+        result(cuDeviceGetUuid(out, device))
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
+        let driver = Driver::get()?;
+        driver.device(device)?;
+        put(bytes, driver.config.device_memory)
+    }
+
+    fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) {
+        put(out, device_attribute(attribute, get(device)?)?)
+    }
+
+    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: CUdevice) {
+        get(device)?;
+        put(major, CAPABILITY[0]).and(put(minor, CAPABILITY[1]))
+    }
+
+    fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) {
+        let id = bus_id(get(device)?);
+        // A part of an id would be that of no device.
+        if usize::try_from(length).is_ok_and(|length| length > id.len()) {
+            put_text(out, length, &id)
+        } else {
+            Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+        }
+    }
+
+    fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_char) {
         let driver = Driver::get()?;
         if text.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: CUDA's contract: a C string.
-        let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap_or_default();
+        let text = CStr::from_ptr(text).to_str().unwrap_or_default();
         // The domain and the function can be left out.
         let is_named = |device: &CUdevice| {
             let id = bus_id(*device);
@@ -214,27 +191,14 @@ unsafe extern "C" fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_ch
         let is_id = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':' || letter == '.');
         let none =
             if is_id { CUresult::CUDA_ERROR_INVALID_DEVICE } else { CUresult::CUDA_ERROR_INVALID_VALUE };
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, device.ok_or(none)?) }
-    };
-    answer(find())
-}
+        put(out, device.ok_or(none)?)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) -> CUresult {
-    let can_access = get(device).and_then(|device| get(peer).map(|peer| device != peer));
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(can_access.and_then(|access| unsafe { put(can, c_int::from(access)) }))
-}
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
+        put(can, c_int::from(get(device)? != get(peer)?))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetP2PAttribute(
-    out: *mut c_int,
-    attribute: c_uint,
-    device: CUdevice,
-    peer: CUdevice,
-) -> CUresult {
-    let find = || {
+    fn cuDeviceGetP2PAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice, peer: CUdevice) {
         if get(device)? == get(peer)? {
             return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
         }
@@ -245,33 +209,23 @@ unsafe extern "C" fn cuDeviceGetP2PAttribute(
             a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as c_uint => 0,
             _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         };
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, value) }
-    };
-    answer(find())
-}
+        put(out, value)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) -> CUresult {
-    let retain = || {
+    fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) {
         let driver = Driver::get()?;
         let device = driver.device(device)?;
         let mut state = driver.enter();
         let (id, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, id.pointer())? };
+        put(out, id.pointer())?;
         if !state.contexts.contains_key(&id) {
             state.open_context(id, device, flags);
         }
         state.devices[device].retained += 1;
         Ok(())
-    };
-    answer(retain())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
-    let release = || {
+    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
         let driver = Driver::get()?;
         Current::check_is_no_function()?;
         let device = driver.device(device)?;
@@ -285,13 +239,9 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
             drop(driver.destroy_context(state, primary, |state| state.devices[device].retained == 0));
         }
         Ok(())
-    };
-    answer(release())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
-    let reset = || {
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
         let driver = Driver::get()?;
         Current::check_is_no_function()?;
         let device = driver.device(device)?;
@@ -306,15 +256,11 @@ extern "C" fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
             state.open_context(primary, device, flags);
         }
         Ok(())
-    };
-    answer(reset())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> CUresult {
-    const SCHEDULING: c_uint = 7;
-    const ALL_FLAGS: c_uint = 0xff;
-    let set = || {
+    fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) {
+        const SCHEDULING: c_uint = 7;
+        const ALL_FLAGS: c_uint = 0xff;
         let driver = Driver::get()?;
         let device = driver.device(device)?;
         if !matches!(flags & SCHEDULING, 0 | 1 | 2 | 4) || flags & !ALL_FLAGS != 0 {
@@ -327,53 +273,30 @@ extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> 
             context.flags = flags;
         }
         Ok(())
-    };
-    answer(set())
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxGetState(
-    device: CUdevice,
-    flags: *mut c_uint,
-    active: *mut c_int,
-) -> CUresult {
-    let find = || {
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
         let driver = Driver::get()?;
         let device = driver.device(device)?;
         let state = driver.enter();
         let device = &state.devices[device];
         let is_active = state.contexts.contains_key(&device.primary);
-        // SAFETY: CUDA's contract: valid for a write each.
-        unsafe { put(flags, device.primary_flags).and(put(active, c_int::from(is_active))) }
-    };
-    answer(find())
-}
+        put(flags, device.primary_flags).and(put(active, c_int::from(is_active)))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice) -> CUresult {
-    let find = || {
+    fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice) {
         let driver = Driver::get()?;
         let pool = driver.enter().devices[driver.device(device)?].default_pool;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, pool.pointer()) }
-    };
-    answer(find())
-}
+        put(out, pool.pointer())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice) -> CUresult {
-    let find = || {
+    fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice) {
         let driver = Driver::get()?;
         let pool = driver.enter().devices[driver.device(device)?].pool;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, pool.pointer()) }
-    };
-    answer(find())
-}
+        put(out, pool.pointer())
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> CUresult {
-    let set = || {
+    fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
         let driver = Driver::get()?;
         let device = driver.device(device)?;
         let mut state = driver.enter();
@@ -384,6 +307,5 @@ extern "C" fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> CUresu
         }
         state.devices[device].pool = id;
         Ok(())
-    };
-    answer(set())
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
-use super::{answer, put, query, synchronize};
+use super::{put, query, result, synchronize};
 use crate::context::Current;
 use crate::driver::{Action, Driver, State};
 use crate::error::Result;
@@ -16,40 +16,6 @@ use crate::scheduler::Point;
 
 const DISABLE_TIMING: c_uint = 2;
 const INTERPROCESS: c_uint = 4;
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventCreate(out: *mut CUevent, flags: c_uint) -> CUresult {
-    let create = || {
-        let mut state = Driver::get()?.enter();
-        let context = state.current()?;
-        if flags >= 2 * INTERPROCESS || out.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        let is_shared = flags & INTERPROCESS != 0;
-        if is_shared && flags & DISABLE_TIMING == 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        let shared = is_shared.then(|| SharedEvent::new().map(Arc::new)).transpose()?;
-        let id = EventId(state.next_handle());
-        let event =
-            Event { context, has_timing: flags & DISABLE_TIMING == 0, last: LastRecord::Never, shared };
-        state.events.insert(id, event);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, id.pointer()) }
-    };
-    answer(create())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
-    let destroy = || {
-        let mut state = Driver::get()?.enter();
-        // What waits for its record goes on waiting.
-        let destroyed = state.events.remove(&EventId::of(event));
-        state.check(destroyed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context)
-    };
-    answer(destroy())
-}
 
 fn record(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
     let driver = Driver::get()?;
@@ -73,20 +39,6 @@ fn record(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
-    answer(record(event, stream, false))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) -> CUresult {
-    const EXTERNAL: c_uint = 1;
-    if flags > EXTERNAL {
-        return CUresult::CUDA_ERROR_INVALID_VALUE;
-    }
-    answer(record(event, stream, flags == EXTERNAL))
-}
-
 /// The context of an event, and what waiting for it waits for: nothing if it was never recorded.
 fn last_point(state: &mut State, event: CUevent) -> Result<(ContextId, Point)> {
     let id = EventId::of(event);
@@ -104,30 +56,62 @@ fn record_of_another_process(event: CUevent) -> Option<(Arc<SharedEvent>, u64)> 
     Some((shared, last))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
-    if let Some((shared, record)) = record_of_another_process(event)
-        && !shared.is_over(record)
-    {
-        return CUresult::CUDA_ERROR_NOT_READY;
-    }
-    query(|state| last_point(state, event))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
-    if let Some((shared, record)) = record_of_another_process(event) {
-        if let Err(error) = Current::check_is_no_function() {
-            return error;
+api! {
+    fn cuEventCreate(out: *mut CUevent, flags: c_uint) {
+        let mut state = Driver::get()?.enter();
+        let context = state.current()?;
+        if flags >= 2 * INTERPROCESS || out.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        shared.wait(record);
+        let is_shared = flags & INTERPROCESS != 0;
+        if is_shared && flags & DISABLE_TIMING == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let shared = is_shared.then(|| SharedEvent::new().map(Arc::new)).transpose()?;
+        let id = EventId(state.next_handle());
+        let event =
+            Event { context, has_timing: flags & DISABLE_TIMING == 0, last: LastRecord::Never, shared };
+        state.events.insert(id, event);
+        put(out, id.pointer())
     }
-    synchronize(|state| last_point(state, event))
-}
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) -> CUresult {
-    let elapsed = || {
+    fn cuEventDestroy_v2(event: CUevent) {
+        let mut state = Driver::get()?.enter();
+        // What waits for its record goes on waiting.
+        let destroyed = state.events.remove(&EventId::of(event));
+        state.check(destroyed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context)
+    }
+
+    fn cuEventRecord(event: CUevent, stream: CUstream) {
+        record(event, stream, false)
+    }
+
+    fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) {
+        const EXTERNAL: c_uint = 1;
+        if flags > EXTERNAL {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        record(event, stream, flags == EXTERNAL)
+    }
+
+    fn cuEventQuery(event: CUevent) {
+        if let Some((shared, record)) = record_of_another_process(event)
+            && !shared.is_over(record)
+        {
+            return Err(CUresult::CUDA_ERROR_NOT_READY);
+        }
+        query(|state| last_point(state, event))
+    }
+
+    fn cuEventSynchronize(event: CUevent) {
+        if let Some((shared, record)) = record_of_another_process(event) {
+            Current::check_is_no_function()?;
+            shared.wait(record);
+        }
+        synchronize(|state| last_point(state, event))
+    }
+
+    fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) {
         if out.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
@@ -150,14 +134,10 @@ unsafe extern "C" fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUev
             Some(elapsed) => elapsed.as_secs_f32(),
             None => -start.duration_since(end).as_secs_f32(),
         };
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, seconds * 1e3) }
-    };
-    answer(elapsed())
-}
+        put(out, seconds * 1e3)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime_v2(out: *mut f32, start: CUevent, end: CUevent) -> CUresult {
-    // SAFETY: the same contract.
-    unsafe { cuEventElapsedTime(out, start, end) }
+    fn cuEventElapsedTime_v2(out: *mut f32, start: CUevent, end: CUevent) {
+        result(cuEventElapsedTime(out, start, end))
+    }
 }

@@ -5,7 +5,7 @@ use std::mem;
 
 use cudarc::driver::sys::CUresult;
 
-use super::{answer, nvidias_runtime, put, unsupported};
+use super::{nvidias_runtime, put, unsupported};
 
 /// The table without which CUPTI fails before anything else.
 const OF_CUPTI: [u8; 16] =
@@ -29,14 +29,11 @@ extern "C" fn refuse() -> CUresult {
     CUresult::CUDA_ERROR_NOT_SUPPORTED
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) -> CUresult {
-    let find = || {
-        // SAFETY: CUDA's contract: null, which is an error, or valid for a read.
-        let id = unsafe { id.as_ref() }.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+api! {
+    fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) {
+        let id = id.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         if *id == OF_CUPTI {
-            // SAFETY: CUDA's contract: valid for a write.
-            return unsafe { put(out, (&raw const EMPTY).cast()) };
+            return put(out, (&raw const EMPTY).cast());
         }
         if !nvidias_runtime::is_known() {
             unsupported::say(
@@ -44,6 +41,5 @@ unsafe extern "C" fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 1
             );
         }
         Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
-    };
-    answer(find())
+    }
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_uchar, c_uint, c_ushort};
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
-use super::{Space, answer, place};
+use super::{Space, place};
 use crate::allocation::Kind;
 use crate::context::Current;
 use crate::driver::{Driver, Request};
@@ -61,41 +61,33 @@ fn fill(
 
 /// Makes the functions that fill memory with elements of a type.
 macro_rules! fills {
-    ($($element:ty: $sync:ident $async:ident $sync_rows:ident $async_rows:ident;)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $sync(to: CUdeviceptr, element: $element, count: usize) -> CUresult {
-            answer(fill(stringify!($sync), to, 0, &element.to_ne_bytes(), [count, 1], None))
-        }
+    ($($element:ty: $sync:ident $async:ident $sync_rows:ident $async_rows:ident;)*) => {
+        api! {$(
+            fn $sync(to: CUdeviceptr, element: $element, count: usize) {
+                fill(stringify!($sync), to, 0, &element.to_ne_bytes(), [count, 1], None)
+            }
 
-        #[unsafe(no_mangle)]
-        extern "C" fn $async(to: CUdeviceptr, element: $element, count: usize, stream: CUstream) -> CUresult {
-            answer(fill(stringify!($async), to, 0, &element.to_ne_bytes(), [count, 1], Some(stream)))
-        }
+            fn $async(to: CUdeviceptr, element: $element, count: usize, stream: CUstream) {
+                fill(stringify!($async), to, 0, &element.to_ne_bytes(), [count, 1], Some(stream))
+            }
 
-        #[unsafe(no_mangle)]
-        extern "C" fn $sync_rows(
-            to: CUdeviceptr,
-            pitch: usize,
-            element: $element,
-            width: usize,
-            height: usize,
-        ) -> CUresult {
-            answer(fill(stringify!($sync_rows), to, pitch, &element.to_ne_bytes(), [width, height], None))
-        }
+            fn $sync_rows(to: CUdeviceptr, pitch: usize, element: $element, width: usize, height: usize) {
+                fill(stringify!($sync_rows), to, pitch, &element.to_ne_bytes(), [width, height], None)
+            }
 
-        #[unsafe(no_mangle)]
-        extern "C" fn $async_rows(
-            to: CUdeviceptr,
-            pitch: usize,
-            element: $element,
-            width: usize,
-            height: usize,
-            stream: CUstream,
-        ) -> CUresult {
-            let element = element.to_ne_bytes();
-            answer(fill(stringify!($async_rows), to, pitch, &element, [width, height], Some(stream)))
-        }
-    )*};
+            fn $async_rows(
+                to: CUdeviceptr,
+                pitch: usize,
+                element: $element,
+                width: usize,
+                height: usize,
+                stream: CUstream,
+            ) {
+                let element = element.to_ne_bytes();
+                fill(stringify!($async_rows), to, pitch, &element, [width, height], Some(stream))
+            }
+        )*}
+    };
 }
 
 fills! {

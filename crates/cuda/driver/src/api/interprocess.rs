@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 
-use super::{answer, put, unsupported};
+use super::{put, unsupported};
 use crate::allocation::{Allocation, Kind};
 use crate::driver::{Driver, State};
 use crate::error::Result;
@@ -36,50 +36,6 @@ unsafe fn put_handle<T>(out: *mut T, shared: Shared, place: Option<Exported>) ->
 fn check_other_process(place: &Exported) -> Result<()> {
     let is_other = place.process != std::process::id();
     is_other.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult {
-    let get = || {
-        let state = Driver::get()?.enter();
-        state.check_current()?;
-        let allocation = state.allocations.containing(address);
-        let is_own = |allocation: &&Arc<Allocation>| {
-            let Allocation { kind, pool, backing, is_imported, .. } = &***allocation;
-            *kind == Kind::Device && pool.is_none() && backing.is_none() && !is_imported
-        };
-        let allocation = allocation.filter(is_own).ok_or(INVALID)?;
-        let (device, length) = (allocation.device as u32, allocation.length as u64);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put_handle(out, Shared::Memory { device, length }, allocation.export()) }
-    };
-    answer(get())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuIpcOpenMemHandle_v2(
-    out: *mut CUdeviceptr,
-    handle: CUipcMemHandle,
-    flags: c_uint,
-) -> CUresult {
-    const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
-    let open = || {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        let context = state.current()?;
-        let IpcHandle { shared, place } =
-            IpcHandle::of_bytes(&handle.reserved.map(|byte| byte as u8), false)?;
-        let Shared::Memory { device, length } = shared else { return Err(INVALID) };
-        if out.is_null() || flags != LAZY_ENABLE_PEER_ACCESS {
-            return Err(INVALID);
-        }
-        check_other_process(&place)?;
-        let device = driver.device(device as i32)?;
-        let address = open_memory(&mut state, context, device, length, place)?;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, address) }
-    };
-    answer(open())
 }
 
 /// Opens memory of another process, or finds it if the context has opened it before.
@@ -115,9 +71,38 @@ fn open_memory(
     Ok(address)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
-    let close = || {
+api! {
+    fn cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: CUdeviceptr) {
+        let state = Driver::get()?.enter();
+        state.check_current()?;
+        let allocation = state.allocations.containing(address);
+        let is_own = |allocation: &&Arc<Allocation>| {
+            let Allocation { kind, pool, backing, is_imported, .. } = &***allocation;
+            *kind == Kind::Device && pool.is_none() && backing.is_none() && !is_imported
+        };
+        let allocation = allocation.filter(is_own).ok_or(INVALID)?;
+        let (device, length) = (allocation.device as u32, allocation.length as u64);
+        put_handle(out, Shared::Memory { device, length }, allocation.export())
+    }
+
+    fn cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) {
+        const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
+        let driver = Driver::get()?;
+        let mut state = driver.enter();
+        let context = state.current()?;
+        let IpcHandle { shared, place } =
+            IpcHandle::of_bytes(&handle.reserved.map(|byte| byte as u8), false)?;
+        let Shared::Memory { device, length } = shared else { return Err(INVALID) };
+        if out.is_null() || flags != LAZY_ENABLE_PEER_ACCESS {
+            return Err(INVALID);
+        }
+        check_other_process(&place)?;
+        let device = driver.device(device as i32)?;
+        let address = open_memory(&mut state, context, device, length, place)?;
+        put(out, address)
+    }
+
+    fn cuIpcCloseMemHandle(address: CUdeviceptr) {
         let driver = Driver::get()?;
         let mut state = driver.enter();
         let context = state.current()?;
@@ -136,25 +121,16 @@ extern "C" fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
             state.forget_allocation(&closed);
         }
         state.check(context)
-    };
-    answer(close())
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuIpcGetEventHandle(out: *mut CUipcEventHandle, event: CUevent) -> CUresult {
-    let get = || {
+    fn cuIpcGetEventHandle(out: *mut CUipcEventHandle, event: CUevent) {
         let state = Driver::get()?.enter();
         let event = state.event(EventId::of(event))?;
         let shared = event.shared.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put_handle(out, Shared::Event, shared.export()) }
-    };
-    answer(get())
-}
+        put_handle(out, Shared::Event, shared.export())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuIpcOpenEventHandle(out: *mut CUevent, handle: CUipcEventHandle) -> CUresult {
-    let open = || {
+    fn cuIpcOpenEventHandle(out: *mut CUevent, handle: CUipcEventHandle) {
         let mut state = Driver::get()?.enter();
         let context = state.current()?;
         let IpcHandle { place, .. } = IpcHandle::of_bytes(&handle.reserved.map(|byte| byte as u8), true)?;
@@ -165,8 +141,6 @@ unsafe extern "C" fn cuIpcOpenEventHandle(out: *mut CUevent, handle: CUipcEventH
         let shared = Some(Arc::new(SharedEvent::open(&place)?));
         let id = EventId(state.next_handle());
         state.events.insert(id, Event { context, has_timing: false, last: LastRecord::Never, shared });
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, id.pointer()) }
-    };
-    answer(open())
+        put(out, id.pointer())
+    }
 }

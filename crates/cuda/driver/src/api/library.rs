@@ -5,23 +5,12 @@ use std::ptr;
 
 use cudarc::driver::sys::CUresult;
 
-use super::{answer, put};
+use super::put;
 use crate::driver::Driver;
-use crate::error;
+use crate::error::{self, Result};
 
 /// The version of CUDA whose driver this stands in for.
 pub(super) const VERSION: c_int = 13000;
-
-#[unsafe(no_mangle)]
-extern "C" fn cuInit(flags: c_uint) -> CUresult {
-    let init = || {
-        if flags != 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        Driver::init()
-    };
-    answer(init())
-}
 
 /// Called after all functions of `atexit` and the destructors of static objects, which may yet destroy what is left.
 #[used]
@@ -35,26 +24,29 @@ extern "C" fn end() {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(unsafe { put(version, VERSION) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorName(error: c_uint, name: *mut *const c_char) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    unsafe { put_text(error::name(error), name) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorString(error: c_uint, text: *mut *const c_char) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    unsafe { put_text(error::description(error), text) }
-}
-
-unsafe fn put_text(text: Option<&'static CStr>, out: *mut *const c_char) -> CUresult {
+unsafe fn put_text(text: Option<&'static CStr>, out: *mut *const c_char) -> Result<()> {
     // SAFETY: as the callers say.
-    let stored = unsafe { put(out, text.map_or(ptr::null(), CStr::as_ptr)) };
-    answer(stored.and(text.map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)))
+    unsafe { put(out, text.map_or(ptr::null(), CStr::as_ptr))? };
+    text.map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+}
+
+api! {
+    fn cuInit(flags: c_uint) {
+        if flags != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        Driver::init()
+    }
+
+    fn cuDriverGetVersion(version: *mut c_int) {
+        put(version, VERSION)
+    }
+
+    fn cuGetErrorName(error: c_uint, name: *mut *const c_char) {
+        put_text(error::name(error), name)
+    }
+
+    fn cuGetErrorString(error: c_uint, text: *mut *const c_char) {
+        put_text(error::description(error), text)
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 
-use super::{answer, put, unsupported};
+use super::{put, result, unsupported};
 use crate::allocation::{Allocation, Kind, Part};
 use crate::context::Current;
 use crate::device::host_memory;
@@ -43,104 +43,9 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
     unsafe { put(out, allocation.address) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAlloc_v2(out: *mut CUdeviceptr, length: usize) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(unsafe { allocate(out, Kind::Device, 0, length) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocPitch_v2(
-    out: *mut CUdeviceptr,
-    pitch: *mut usize,
-    width: usize,
-    height: usize,
-    element: c_uint,
-) -> CUresult {
-    const PITCH: usize = 512;
-    let allocate = || {
-        let is_size = [4, 8, 16].contains(&element);
-        let rounded = width.checked_next_multiple_of(PITCH).filter(|_| is_size);
-        let length = rounded.and_then(|rounded| rounded.checked_mul(height));
-        let (Some(rounded), Some(length)) = (rounded, length) else {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        };
-        // SAFETY: CUDA's contract: valid for a write each.
-        unsafe { put(pitch, rounded).and_then(|()| allocate(out, Kind::Device, 0, length)) }
-    };
-    answer(allocate())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocManaged(out: *mut CUdeviceptr, length: usize, flags: c_uint) -> CUresult {
-    const GLOBAL: c_uint = 1;
-    const HOST: c_uint = 2;
-    if flags != GLOBAL && flags != HOST {
-        return CUresult::CUDA_ERROR_INVALID_VALUE;
-    }
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(unsafe { allocate(out, Kind::Managed, flags, length) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostAlloc(out: *mut *mut c_void, length: usize, flags: c_uint) -> CUresult {
-    const ALL_FLAGS: c_uint = 7;
-    let mut address = 0;
-    if out.is_null() || flags > ALL_FLAGS {
-        return CUresult::CUDA_ERROR_INVALID_VALUE;
-    }
-    if length == 0 {
-        // SAFETY: CUDA's contract: valid for a write.
-        return answer(Driver::get().and_then(|_| unsafe { put(out, ptr::null_mut()) }));
-    }
-    // SAFETY: a variable can be written.
-    let allocated = unsafe { allocate(&raw mut address, Kind::Pinned, flags, length) };
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(allocated.and_then(|()| unsafe { put(out, ptr::with_exposed_provenance_mut(address as usize)) }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocHost_v2(out: *mut *mut c_void, length: usize) -> CUresult {
-    // SAFETY: the same contract.
-    unsafe { cuMemHostAlloc(out, length, 0) }
-}
-
 /// All of an allocation.
 fn whole(allocation: &Arc<Allocation>) -> Part {
     Part::of(allocation, 0)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
-    let free = || {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        if address == 0 {
-            return state.check_current();
-        }
-        let allocation = state.allocations.at(address).map(Arc::clone);
-        let is_freed_so = |allocation: &Arc<Allocation>| {
-            let is_on_device = matches!(allocation.kind, Kind::Device | Kind::Managed);
-            is_on_device && allocation.backing.is_none() && !allocation.is_imported
-        };
-        let allocation = allocation.filter(is_freed_so);
-        let Some(allocation) = allocation else {
-            return state.check_current().and(Err(CUresult::CUDA_ERROR_INVALID_VALUE));
-        };
-        state.check_may_wait()?;
-        // Memory of a pool is freed without waiting: the program has to know that its use is over.
-        if allocation.pool.is_none() {
-            let point = state.scheduler.point_of_context(allocation.context);
-            state = driver.synchronize(state, &point);
-        }
-        state.check_host(driver.config, "cuMemFree_v2", &whole(&allocation), allocation.length);
-        let freed = state.allocations.remove(address);
-        // Another thread may have freed it meanwhile.
-        let freed = freed.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        state.forget_allocation(&freed);
-        state.check(freed.context)
-    };
-    answer(free())
 }
 
 /// Frees or unregisters host memory.
@@ -162,151 +67,11 @@ fn free_host(function: &'static str, pointer: *mut c_void, kind: Kind, error: CU
     state.check_current()
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CUresult {
-    if pointer.is_null() {
-        return answer(Driver::get().and_then(|driver| driver.enter().check_current()));
-    }
-    answer(free_host("cuMemFreeHost", pointer, Kind::Pinned, CUresult::CUDA_ERROR_INVALID_VALUE))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> CUresult {
-    let error = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    answer(free_host("cuMemHostUnregister", pointer, Kind::Registered, error))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c_uint) -> CUresult {
-    const ALL_FLAGS: c_uint = 15;
-    let register = || {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        let context = state.current()?;
-        let address = pointer.expose_provenance() as u64;
-        if address == 0 || length == 0 || flags > ALL_FLAGS || address.checked_add(length as u64).is_none() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        state.check_may_wait()?;
-        if state.allocations.overlaps(address, length) {
-            return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        let id = state.allocations.next_id();
-        let device = state.context(context)?.device;
-        state.allocations.insert(Allocation {
-            id,
-            kind: Kind::Registered,
-            device,
-            context,
-            backing: None,
-            is_imported: false,
-            pool: None,
-            flags,
-            address,
-            length,
-            mapping: None,
-        });
-        Ok(())
-    };
-    answer(register())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
-    out: *mut CUdeviceptr,
-    pointer: *mut c_void,
-    flags: c_uint,
-) -> CUresult {
-    let find = || {
-        let state = Driver::get()?.enter();
-        let address = pointer.addr() as u64;
-        let allocation = state.allocations.containing(address);
-        let is_host = |kind| matches!(kind, Kind::Pinned | Kind::Registered);
-        let is_known = flags == 0 && allocation.is_some_and(|allocation| is_host(allocation.kind));
-        if !is_known {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        // SAFETY: CUDA's contract: valid for a write. Devices see host memory where the host does.
-        unsafe { put(out, address) }
-    };
-    answer(find())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostGetFlags(out: *mut c_uint, pointer: *mut c_void) -> CUresult {
-    let find = || {
-        let state = Driver::get()?.enter();
-        let allocation = state.allocations.containing(pointer.addr() as u64);
-        let allocation = allocation.filter(|allocation| allocation.kind == Kind::Pinned);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, allocation.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?.flags) }
-    };
-    answer(find())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
-    let find = || {
-        let mut state = Driver::get()?.enter();
-        let context = state.current()?;
-        let device = state.context(context)?.device;
-        let (rest, all) = (state.allocations.free(device), state.allocations.total);
-        for (out, value) in [(free, rest), (total, all)] {
-            if !out.is_null() {
-                // SAFETY: CUDA's contract: null or valid for a write.
-                unsafe { put(out, value)? };
-            }
-        }
-        Ok(())
-    };
-    answer(find())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetAddressRange_v2(
-    base: *mut CUdeviceptr,
-    size: *mut usize,
-    address: CUdeviceptr,
-) -> CUresult {
-    let find = || {
-        let state = Driver::get()?.enter();
-        state.check_current()?;
-        let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
-        if !base.is_null() {
-            // SAFETY: CUDA's contract: null or valid for a write.
-            unsafe { put(base, allocation.address)? };
-        }
-        if !size.is_null() {
-            // SAFETY: CUDA's contract: null or valid for a write.
-            unsafe { put(size, allocation.length)? };
-        }
-        Ok(())
-    };
-    answer(find())
-}
-
 /// Checks a range of managed memory.
 fn managed(address: CUdeviceptr, length: usize) -> Result<()> {
     let part = Driver::get()?.enter().allocations.part(address, length)?;
     let is_managed = part.is_some_and(|part| part.allocation.kind == Kind::Managed);
     is_managed.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
-}
-
-// Where managed memory is makes no difference here: advice is taken, and nothing moves.
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAdvise(address: CUdeviceptr, length: usize, _advice: c_uint, _device: c_int) -> CUresult {
-    answer(managed(address, length))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAdvise_v2(
-    address: CUdeviceptr,
-    length: usize,
-    _advice: c_uint,
-    _location: CUmemLocation,
-) -> CUresult {
-    answer(managed(address, length))
 }
 
 fn prefetch(function: &'static str, address: CUdeviceptr, length: usize, stream: CUstream) -> Result<()> {
@@ -316,37 +81,6 @@ fn prefetch(function: &'static str, address: CUdeviceptr, length: usize, stream:
     let stream = state.stream(stream.addr())?;
     let request = Request::new(function, Vec::new(), Work::Nothing);
     driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemPrefetchAsync(
-    address: CUdeviceptr,
-    length: usize,
-    _device: c_int,
-    stream: CUstream,
-) -> CUresult {
-    answer(prefetch("cuMemPrefetchAsync", address, length, stream))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemPrefetchAsync_v2(
-    address: CUdeviceptr,
-    length: usize,
-    _location: CUmemLocation,
-    _flags: c_uint,
-    stream: CUstream,
-) -> CUresult {
-    answer(prefetch("cuMemPrefetchAsync_v2", address, length, stream))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamAttachMemAsync(
-    stream: CUstream,
-    address: CUdeviceptr,
-    length: usize,
-    _flags: c_uint,
-) -> CUresult {
-    answer(prefetch("cuStreamAttachMemAsync", address, length, stream))
 }
 
 /// Checks that a stream is not captured, for functions that graphs have no nodes for here.
@@ -399,15 +133,221 @@ pub(super) unsafe fn allocate_async(
     unsafe { put(out, allocation.address) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocAsync(out: *mut CUdeviceptr, length: usize, stream: CUstream) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    answer(unsafe { allocate_async("cuMemAllocAsync", out, length, None, stream) })
+/// Makes device memory of the current context out of a memory file.
+pub(crate) fn allocate_shared(file: std::os::fd::BorrowedFd<'_>, length: usize) -> Result<CUdeviceptr> {
+    if length == 0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let mapping = Mapping::shared(file, length)?;
+    let mut state = Driver::get()?.enter();
+    let context = Current::require()?;
+    state.check(context)?;
+    let device = state.context(context)?.device;
+    state.allocations.check_room(device, length)?;
+    state.allocate(context, Kind::Device, None, 0, length, mapping).map(|allocation| allocation.address)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult {
-    let free = || {
+api! {
+    fn cuMemAlloc_v2(out: *mut CUdeviceptr, length: usize) {
+        allocate(out, Kind::Device, 0, length)
+    }
+
+    fn cuMemAllocPitch_v2(
+        out: *mut CUdeviceptr,
+        pitch: *mut usize,
+        width: usize,
+        height: usize,
+        element: c_uint,
+    ) {
+        const PITCH: usize = 512;
+        let is_size = [4, 8, 16].contains(&element);
+        let rounded = width.checked_next_multiple_of(PITCH).filter(|_| is_size);
+        let length = rounded.and_then(|rounded| rounded.checked_mul(height));
+        let (Some(rounded), Some(length)) = (rounded, length) else {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        };
+        put(pitch, rounded)?;
+        allocate(out, Kind::Device, 0, length)
+    }
+
+    fn cuMemAllocManaged(out: *mut CUdeviceptr, length: usize, flags: c_uint) {
+        const GLOBAL: c_uint = 1;
+        const HOST: c_uint = 2;
+        if flags != GLOBAL && flags != HOST {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        allocate(out, Kind::Managed, flags, length)
+    }
+
+    fn cuMemHostAlloc(out: *mut *mut c_void, length: usize, flags: c_uint) {
+        const ALL_FLAGS: c_uint = 7;
+        let mut address = 0;
+        if out.is_null() || flags > ALL_FLAGS {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if length == 0 {
+            Driver::get()?;
+            return put(out, ptr::null_mut());
+        }
+        // SAFETY: a variable can be written.
+        unsafe { allocate(&raw mut address, Kind::Pinned, flags, length)? };
+        put(out, ptr::with_exposed_provenance_mut(address as usize))
+    }
+
+    fn cuMemAllocHost_v2(out: *mut *mut c_void, length: usize) {
+        result(cuMemHostAlloc(out, length, 0))
+    }
+
+    fn cuMemFree_v2(address: CUdeviceptr) {
+        let driver = Driver::get()?;
+        let mut state = driver.enter();
+        if address == 0 {
+            return state.check_current();
+        }
+        let allocation = state.allocations.at(address).map(Arc::clone);
+        let is_freed_so = |allocation: &Arc<Allocation>| {
+            let is_on_device = matches!(allocation.kind, Kind::Device | Kind::Managed);
+            is_on_device && allocation.backing.is_none() && !allocation.is_imported
+        };
+        let allocation = allocation.filter(is_freed_so);
+        let Some(allocation) = allocation else {
+            return state.check_current().and(Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+        };
+        state.check_may_wait()?;
+        // Memory of a pool is freed without waiting: the program has to know that its use is over.
+        if allocation.pool.is_none() {
+            let point = state.scheduler.point_of_context(allocation.context);
+            state = driver.synchronize(state, &point);
+        }
+        state.check_host(driver.config, "cuMemFree_v2", &whole(&allocation), allocation.length);
+        let freed = state.allocations.remove(address);
+        // Another thread may have freed it meanwhile.
+        let freed = freed.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        state.forget_allocation(&freed);
+        state.check(freed.context)
+    }
+
+    fn cuMemFreeHost(pointer: *mut c_void) {
+        if pointer.is_null() {
+            return Driver::get()?.enter().check_current();
+        }
+        free_host("cuMemFreeHost", pointer, Kind::Pinned, CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    fn cuMemHostUnregister(pointer: *mut c_void) {
+        let error = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+        free_host("cuMemHostUnregister", pointer, Kind::Registered, error)
+    }
+
+    fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c_uint) {
+        const ALL_FLAGS: c_uint = 15;
+        let driver = Driver::get()?;
+        let mut state = driver.enter();
+        let context = state.current()?;
+        let address = pointer.expose_provenance() as u64;
+        if address == 0 || length == 0 || flags > ALL_FLAGS || address.checked_add(length as u64).is_none() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        state.check_may_wait()?;
+        if state.allocations.overlaps(address, length) {
+            return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        let id = state.allocations.next_id();
+        let device = state.context(context)?.device;
+        state.allocations.insert(Allocation {
+            id,
+            kind: Kind::Registered,
+            device,
+            context,
+            backing: None,
+            is_imported: false,
+            pool: None,
+            flags,
+            address,
+            length,
+            mapping: None,
+        });
+        Ok(())
+    }
+
+    fn cuMemHostGetDevicePointer_v2(out: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint) {
+        let state = Driver::get()?.enter();
+        let address = pointer.addr() as u64;
+        let allocation = state.allocations.containing(address);
+        let is_host = |kind| matches!(kind, Kind::Pinned | Kind::Registered);
+        let is_known = flags == 0 && allocation.is_some_and(|allocation| is_host(allocation.kind));
+        if !is_known {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        // Devices see host memory where the host does.
+        put(out, address)
+    }
+
+    fn cuMemHostGetFlags(out: *mut c_uint, pointer: *mut c_void) {
+        let state = Driver::get()?.enter();
+        let allocation = state.allocations.containing(pointer.addr() as u64);
+        let allocation = allocation.filter(|allocation| allocation.kind == Kind::Pinned);
+        put(out, allocation.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?.flags)
+    }
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        let mut state = Driver::get()?.enter();
+        let context = state.current()?;
+        let device = state.context(context)?.device;
+        let (rest, all) = (state.allocations.free(device), state.allocations.total);
+        for (out, value) in [(free, rest), (total, all)] {
+            if !out.is_null() {
+                put(out, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {
+        let state = Driver::get()?.enter();
+        state.check_current()?;
+        let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
+        if !base.is_null() {
+            put(base, allocation.address)?;
+        }
+        if !size.is_null() {
+            put(size, allocation.length)?;
+        }
+        Ok(())
+    }
+
+    // Where managed memory is makes no difference here: advice is taken, and nothing moves.
+    fn cuMemAdvise(address: CUdeviceptr, length: usize, _advice: c_uint, _device: c_int) {
+        managed(address, length)
+    }
+
+    fn cuMemAdvise_v2(address: CUdeviceptr, length: usize, _advice: c_uint, _location: CUmemLocation) {
+        managed(address, length)
+    }
+
+    fn cuMemPrefetchAsync(address: CUdeviceptr, length: usize, _device: c_int, stream: CUstream) {
+        prefetch("cuMemPrefetchAsync", address, length, stream)
+    }
+
+    fn cuMemPrefetchAsync_v2(
+        address: CUdeviceptr,
+        length: usize,
+        _location: CUmemLocation,
+        _flags: c_uint,
+        stream: CUstream,
+    ) {
+        prefetch("cuMemPrefetchAsync_v2", address, length, stream)
+    }
+
+    fn cuStreamAttachMemAsync(stream: CUstream, address: CUdeviceptr, length: usize, _flags: c_uint) {
+        prefetch("cuStreamAttachMemAsync", address, length, stream)
+    }
+
+    fn cuMemAllocAsync(out: *mut CUdeviceptr, length: usize, stream: CUstream) {
+        allocate_async("cuMemAllocAsync", out, length, None, stream)
+    }
+
+    fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) {
         let driver = Driver::get()?;
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
@@ -424,20 +364,5 @@ extern "C" fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult
         state.allocations.remove(address);
         state.forget_allocation(&allocation);
         Ok(())
-    };
-    answer(free())
-}
-
-/// Makes device memory of the current context out of a memory file.
-pub(crate) fn allocate_shared(file: std::os::fd::BorrowedFd<'_>, length: usize) -> Result<CUdeviceptr> {
-    if length == 0 {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    let mapping = Mapping::shared(file, length)?;
-    let mut state = Driver::get()?.enter();
-    let context = Current::require()?;
-    state.check(context)?;
-    let device = state.context(context)?.device;
-    state.allocations.check_room(device, length)?;
-    state.allocate(context, Kind::Device, None, 0, length, mapping).map(|allocation| allocation.address)
 }

@@ -10,6 +10,28 @@ macro_rules! number {
     };
 }
 
+/// Exports functions of CUDA's driver, which return an error or nothing; once in a module, of which they are the list.
+macro_rules! api {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[allow(unused_unsafe)]
+            unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
+                let run = move || -> $crate::error::Result<()> {
+                    // SAFETY: the caller keeps the function's contract: pointers are null or valid for what CUDA documents.
+                    // `put` checks for null what the bodies do not.
+                    unsafe { $body }
+                };
+                $crate::api::answer(run())
+            }
+        )*
+
+        /// The functions by the names that the library exports.
+        pub(super) const FUNCTIONS: $crate::api::Functions =
+            &[$((stringify!($name), $name as *const std::ffi::c_void)),*];
+    };
+}
+
 mod context;
 mod copy;
 mod device;
@@ -29,6 +51,7 @@ mod unsupported;
 mod user_object;
 mod virtual_memory;
 
+use std::ffi::c_void;
 use std::thread;
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
@@ -42,9 +65,17 @@ use crate::handle::ContextId;
 use crate::operation::Place;
 use crate::scheduler::Point;
 
+/// Functions by name.
+type Functions = &'static [(&'static str, *const c_void)];
+
 /// Turns a result into CUDA's.
 pub(crate) fn answer(result: Result<()>) -> CUresult {
     result.err().unwrap_or(CUresult::CUDA_SUCCESS)
+}
+
+/// Turns the answer of a function that another one stands for into a result.
+fn result(answer: CUresult) -> Result<()> {
+    if answer == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(answer) }
 }
 
 /// Stores an answer where the program wants it.
@@ -62,32 +93,26 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
 }
 
 /// Returns whether a point is passed, which the host then knows, or the error of a context.
-fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
-    let query = || {
-        let mut state = Driver::get()?.enter();
-        let (_, point) = find(&mut state)?;
-        if !point.is_complete() {
-            drop(state);
-            // Whoever asks again and again leaves the lock to those that do the work.
-            thread::yield_now();
-            return Err(CUresult::CUDA_ERROR_NOT_READY);
-        }
-        state.scheduler.tell_host(&point.clock());
-        Ok(())
-    };
-    answer(query())
+fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<()> {
+    let mut state = Driver::get()?.enter();
+    let (_, point) = find(&mut state)?;
+    if !point.is_complete() {
+        drop(state);
+        // Whoever asks again and again leaves the lock to those that do the work.
+        thread::yield_now();
+        return Err(CUresult::CUDA_ERROR_NOT_READY);
+    }
+    state.scheduler.tell_host(&point.clock());
+    Ok(())
 }
 
 /// Waits until a point is passed, and returns the error that its context then has.
-fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> CUresult {
-    let synchronize = || {
-        let driver = Driver::get()?;
-        Current::check_is_no_function()?;
-        let mut state = driver.enter();
-        let (of, point) = find(&mut state)?;
-        driver.synchronize(state, &point).check(of)
-    };
-    answer(synchronize())
+fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<()> {
+    let driver = Driver::get()?;
+    Current::check_is_no_function()?;
+    let mut state = driver.enter();
+    let (of, point) = find(&mut state)?;
+    driver.synchronize(state, &point).check(of)
 }
 
 /// The memory that a function takes.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute as Attribute, CUresult};
 
-use super::{answer, put};
+use super::{put, unsupported};
 use crate::allocation::{Allocation, Kind};
 use crate::context::Current;
 use crate::driver::{Driver, State};
@@ -85,46 +85,6 @@ fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUde
     Ok(value)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuPointerGetAttribute(out: *mut c_void, code: c_uint, address: CUdeviceptr) -> CUresult {
-    let get = || {
-        let state = Driver::get()?.enter();
-        let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        // SAFETY: CUDA's contract: valid for a write of the attribute's type.
-        unsafe { attribute(code, &state, allocation, address)?.put(out) }
-    };
-    answer(get())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuPointerGetAttributes(
-    count: c_uint,
-    codes: *mut c_uint,
-    outs: *mut *mut c_void,
-    address: CUdeviceptr,
-) -> CUresult {
-    let get = || {
-        let state = Driver::get()?.enter();
-        if count > 0 && (codes.is_null() || outs.is_null()) {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        let allocation = state.allocations.containing(address);
-        for index in 0..count as usize {
-            // SAFETY: CUDA's contract: `count` codes and places can be read.
-            let (code, out) = unsafe { (codes.add(index).read(), outs.add(index).read()) };
-            // Memory that CUDA does not know, and attributes that memory does not have, are zero, of the same size.
-            let value = match allocation {
-                Some(allocation) => attribute(code, &state, allocation, address).unwrap_or(zero(code)?),
-                None => zero(code)?,
-            };
-            // SAFETY: CUDA's contract: valid for a write of the attribute's type.
-            unsafe { value.put(out)? };
-        }
-        Ok(())
-    };
-    answer(get())
-}
-
 /// The value of an attribute that memory does not have.
 fn zero(code: c_uint) -> Result<Value> {
     let none = match code {
@@ -148,13 +108,37 @@ fn zero(code: c_uint) -> Result<Value> {
     Ok(none)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuPointerSetAttribute(
-    value: *const c_void,
-    code: c_uint,
-    address: CUdeviceptr,
-) -> CUresult {
-    let set = || {
+api! {
+    fn cuPointerGetAttribute(out: *mut c_void, code: c_uint, address: CUdeviceptr) {
+        let state = Driver::get()?.enter();
+        let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        attribute(code, &state, allocation, address)?.put(out)
+    }
+
+    fn cuPointerGetAttributes(
+        count: c_uint,
+        codes: *mut c_uint,
+        outs: *mut *mut c_void,
+        address: CUdeviceptr,
+    ) {
+        let state = Driver::get()?.enter();
+        if count > 0 && (codes.is_null() || outs.is_null()) {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let allocation = state.allocations.containing(address);
+        for index in 0..count as usize {
+            let (code, out) = (codes.add(index).read(), outs.add(index).read());
+            // Memory that CUDA does not know, and attributes that memory does not have, are zero, of the same size.
+            let value = match allocation {
+                Some(allocation) => attribute(code, &state, allocation, address).unwrap_or(zero(code)?),
+                None => zero(code)?,
+            };
+            value.put(out)?;
+        }
+        Ok(())
+    }
+
+    fn cuPointerSetAttribute(value: *const c_void, code: c_uint, address: CUdeviceptr) {
         let state = Driver::get()?.enter();
         // Copies of such memory would have to be synchronous, which is the only thing that can be set.
         let is_known = code == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint
@@ -162,8 +146,7 @@ unsafe extern "C" fn cuPointerSetAttribute(
         if value.is_null() || !is_known {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        super::unsupported::say("cuPointerSetAttribute");
+        unsupported::say("cuPointerSetAttribute");
         Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
-    };
-    answer(set())
+    }
 }

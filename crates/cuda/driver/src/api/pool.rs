@@ -7,7 +7,7 @@ use cudarc::driver::sys::{
     CUmemLocationType, CUmemPool_attribute as Attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
 
-use super::{answer, memory, put};
+use super::{memory, put, unsupported};
 use crate::driver::{Driver, State};
 use crate::error::Result;
 use crate::handle::PoolId;
@@ -16,54 +16,6 @@ use crate::pool::Pool;
 fn find(state: &mut State, pool: CUmemoryPool) -> Result<(PoolId, &mut Pool)> {
     let id = PoolId::of(pool);
     state.pools.get_mut(&id).map(|pool| (id, pool)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> CUresult {
-    let create = || {
-        let driver = Driver::get()?;
-        if out.is_null() || properties.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        let kind = number!((*properties).allocType);
-        let place = number!((*properties).location.type_);
-        let handles = number!((*properties).handleTypes);
-        // SAFETY: CUDA's contract: the properties can be read.
-        let id = unsafe { (&raw const (*properties).location.id).read() };
-        if kind != CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint
-            || place != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint
-        {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        if handles != 0 {
-            super::unsupported::say("cuMemPoolCreate with handle types");
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
-        }
-        let device = driver.device(id)?;
-        let mut state = driver.enter();
-        let id = PoolId(state.next_handle());
-        state.pools.insert(id, Pool::new(device, false));
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, id.pointer()) }
-    };
-    answer(create())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
-    let destroy = || {
-        let mut state = Driver::get()?.enter();
-        let (id, pool) = find(&mut state, pool)?;
-        if pool.is_default {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        state.pools.remove(&id);
-        for device in state.devices.iter_mut().filter(|device| device.pool == id) {
-            device.pool = device.default_pool;
-        }
-        Ok(())
-    };
-    answer(destroy())
 }
 
 /// Returns whether the value of an attribute is an `int`.
@@ -79,15 +31,51 @@ const RESERVED_HIGH: c_uint = Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH as c_
 const USED: c_uint = Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as c_uint;
 const USED_HIGH: c_uint = Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as c_uint;
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemPoolGetAttribute(pool: CUmemoryPool, code: c_uint, out: *mut c_void) -> CUresult {
-    let get = || {
+api! {
+    fn cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
+        let driver = Driver::get()?;
+        if out.is_null() || properties.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let kind = number!((*properties).allocType);
+        let place = number!((*properties).location.type_);
+        let handles = number!((*properties).handleTypes);
+        let id = (&raw const (*properties).location.id).read();
+        if kind != CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint
+            || place != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint
+        {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if handles != 0 {
+            unsupported::say("cuMemPoolCreate with handle types");
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let device = driver.device(id)?;
+        let mut state = driver.enter();
+        let id = PoolId(state.next_handle());
+        state.pools.insert(id, Pool::new(device, false));
+        put(out, id.pointer())
+    }
+
+    fn cuMemPoolDestroy(pool: CUmemoryPool) {
+        let mut state = Driver::get()?.enter();
+        let (id, pool) = find(&mut state, pool)?;
+        if pool.is_default {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        state.pools.remove(&id);
+        for device in state.devices.iter_mut().filter(|device| device.pool == id) {
+            device.pool = device.default_pool;
+        }
+        Ok(())
+    }
+
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, code: c_uint, out: *mut c_void) {
         let mut state = Driver::get()?.enter();
         let (_, pool) = find(&mut state, pool)?;
         let set = pool.attributes.get(&code).copied();
         if is_flag(code) {
-            // SAFETY: CUDA's contract: valid for a write of an `int`.
-            return unsafe { put(out.cast(), set.unwrap_or(1) as c_int) };
+            return put(out.cast(), set.unwrap_or(1) as c_int);
         }
         let value = match code {
             THRESHOLD => set.unwrap_or(0),
@@ -95,24 +83,17 @@ unsafe extern "C" fn cuMemPoolGetAttribute(pool: CUmemoryPool, code: c_uint, out
             RESERVED_HIGH | USED_HIGH => pool.high,
             _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         };
-        // SAFETY: CUDA's contract: valid for a write of a 64-bit number.
-        unsafe { put(out.cast::<u64>(), value) }
-    };
-    answer(get())
-}
+        put(out.cast::<u64>(), value)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemPoolSetAttribute(pool: CUmemoryPool, code: c_uint, value: *mut c_void) -> CUresult {
-    let set = || {
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, code: c_uint, value: *mut c_void) {
         let mut state = Driver::get()?.enter();
         let (_, pool) = find(&mut state, pool)?;
         if value.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: CUDA's contract: an `int` or a 64-bit number, as the attribute has it.
-        let value = unsafe {
-            if is_flag(code) { value.cast::<c_int>().read() as u64 } else { value.cast::<u64>().read() }
-        };
+        let value =
+            if is_flag(code) { value.cast::<c_int>().read() as u64 } else { value.cast::<u64>().read() };
         match code {
             THRESHOLD => {}
             _ if is_flag(code) => {}
@@ -125,70 +106,38 @@ unsafe extern "C" fn cuMemPoolSetAttribute(pool: CUmemoryPool, code: c_uint, val
         }
         pool.attributes.insert(code, value);
         Ok(())
-    };
-    answer(set())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> CUresult {
-    // Nothing is kept that could be trimmed.
-    answer(Driver::get().and_then(|driver| find(&mut driver.enter(), pool).map(|_| ())))
-}
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) {
+        // Nothing is kept that could be trimmed.
+        find(&mut Driver::get()?.enter(), pool).map(|_| ())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemPoolSetAccess(
-    pool: CUmemoryPool,
-    descriptions: *const CUmemAccessDesc,
-    count: usize,
-) -> CUresult {
-    let set = || {
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, descriptions: *const CUmemAccessDesc, count: usize) {
         let driver = Driver::get()?;
         find(&mut driver.enter(), pool)?;
         if descriptions.is_null() && count > 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         for index in 0..count {
-            // SAFETY: CUDA's contract: `count` descriptions can be read.
-            let id = unsafe { (&raw const (*descriptions.add(index)).location.id).read() };
-            driver.device(id)?;
+            driver.device((&raw const (*descriptions.add(index)).location.id).read())?;
         }
         // Every device can use all memory anyway.
         Ok(())
-    };
-    answer(set())
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemPoolGetAccess(
-    out: *mut c_uint,
-    pool: CUmemoryPool,
-    location: *mut CUmemLocation,
-) -> CUresult {
-    let get = || {
+    fn cuMemPoolGetAccess(out: *mut c_uint, pool: CUmemoryPool, location: *mut CUmemLocation) {
         let driver = Driver::get()?;
         find(&mut driver.enter(), pool)?;
         if location.is_null() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: CUDA's contract: the location can be read.
-        driver.device(unsafe { (&raw const (*location).id).read() })?;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, AccessFlags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint) }
-    };
-    answer(get())
-}
+        driver.device((&raw const (*location).id).read())?;
+        put(out, AccessFlags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocFromPoolAsync(
-    out: *mut CUdeviceptr,
-    length: usize,
-    pool: CUmemoryPool,
-    stream: CUstream,
-) -> CUresult {
-    let allocate = || {
+    fn cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, length: usize, pool: CUmemoryPool, stream: CUstream) {
         let (id, _) = find(&mut Driver::get()?.enter(), pool).map(|(id, pool)| (id, pool.device))?;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { memory::allocate_async("cuMemAllocFromPoolAsync", out, length, Some(id), stream) }
-    };
-    answer(allocate())
+        memory::allocate_async("cuMemAllocFromPoolAsync", out, length, Some(id), stream)
+    }
 }

@@ -6,65 +6,29 @@ use std::ptr;
 use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Query, CUresult};
 
 use super::library::VERSION;
-use super::{answer, nvidias_runtime, put, unsupported};
+use super::{Functions, nvidias_runtime, put};
 use crate::error::Result;
 
-/// Makes the table of the functions that are here.
-macro_rules! functions {
-    ($($name:ident)*) => {
-        mod declarations {
-            #![allow(clashing_extern_declarations)]
-
-            unsafe extern "C" {
-                $(pub(super) fn $name();)*
-            }
-        }
-
-        /// The functions by the names that the library exports.
-        const FUNCTIONS: &[(&str, unsafe extern "C" fn())] = &[$((stringify!($name), declarations::$name)),*];
-    };
-}
-
-functions! {
-    cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2 cuCtxDisablePeerAccess
-    cuCtxEnablePeerAccess cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevice
-    cuCtxGetDevice_v2 cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetStreamPriorityRange
-    cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuCtxSetCacheConfig cuCtxSetCurrent cuCtxSetFlags
-    cuCtxSetLimit cuCtxSynchronize cuCtxSynchronize_v2 cuDeviceCanAccessPeer cuDeviceComputeCapability
-    cuDeviceGet cuDeviceGetAttribute cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
-    cuDeviceGetMemPool cuDeviceGetName cuDeviceGetP2PAttribute cuDeviceGetPCIBusId cuDeviceGetUuid
-    cuDeviceGetUuid_v2 cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRelease_v2
-    cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxSetFlags_v2 cuDeviceSetMemPool
-    cuDeviceTotalMem_v2 cuDriverGetVersion cuEventCreate cuEventDestroy_v2 cuEventElapsedTime
-    cuEventElapsedTime_v2 cuEventQuery cuEventRecord cuEventRecordWithFlags cuEventSynchronize
-    cuGetErrorName cuGetErrorString cuGetExportTable cuGetProcAddress cuGetProcAddress_v2 cuGraphDestroy
-    cuGraphExecDestroy cuGraphExecGetFlags cuGraphGetNodes cuGraphInstantiateWithFlags
-    cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphLaunch cuGraphNodeGetType
-    cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphUpload cuInit
-    cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle cuIpcOpenMemHandle_v2
-    cuLaunchHostFunc cuLaunchHostFunc_v2 cuMemAdvise cuMemAdvise_v2 cuMemAllocAsync
-    cuMemAddressFree cuMemAddressReserve cuMemAllocFromPoolAsync cuMemAllocHost_v2 cuMemAllocManaged
-    cuMemAllocPitch_v2 cuMemAlloc_v2
-    cuMemCreate cuMemExportToShareableHandle cuMemFreeAsync cuMemFreeHost cuMemFree_v2 cuMemGetAccess
-    cuMemGetAddressRange_v2 cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle
-    cuMemGetInfo_v2 cuMemHostAlloc
-    cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister_v2 cuMemHostUnregister
-    cuMemImportFromShareableHandle cuMemMap
-    cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess
-    cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemRelease
-    cuMemRetainAllocationHandle cuMemSetAccess cuMemUnmap cuMemcpy
-    cuMemcpy2DAsync_v2 cuMemcpy2DUnaligned_v2 cuMemcpy2D_v2 cuMemcpyAsync cuMemcpyDtoDAsync_v2
-    cuMemcpyDtoD_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2
-    cuMemcpyPeer cuMemcpyPeerAsync cuMemsetD16Async cuMemsetD16_v2 cuMemsetD2D16Async cuMemsetD2D16_v2
-    cuMemsetD2D32Async cuMemsetD2D32_v2 cuMemsetD2D8Async cuMemsetD2D8_v2 cuMemsetD32Async
-    cuMemsetD32_v2 cuMemsetD8Async cuMemsetD8_v2 cuPointerGetAttribute cuPointerGetAttributes
-    cuPointerSetAttribute cuStreamAddCallback cuStreamAttachMemAsync cuStreamBeginCapture_v2
-    cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamEndCapture
-    cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v3 cuStreamGetCtx cuStreamGetDevice
-    cuStreamGetFlags cuStreamGetId cuStreamGetPriority cuStreamIsCapturing cuStreamQuery
-    cuStreamSynchronize cuStreamWaitEvent cuThreadExchangeStreamCaptureMode cuUserObjectCreate
-    cuUserObjectRelease cuUserObjectRetain
-}
+/// The functions of all modules.
+const ALL: &[Functions] = &[
+    super::context::FUNCTIONS,
+    super::copy::FUNCTIONS,
+    super::device::FUNCTIONS,
+    super::event::FUNCTIONS,
+    super::export_table::FUNCTIONS,
+    super::fill::FUNCTIONS,
+    super::graph::FUNCTIONS,
+    super::interprocess::FUNCTIONS,
+    super::library::FUNCTIONS,
+    super::memory::FUNCTIONS,
+    super::pointer::FUNCTIONS,
+    super::pool::FUNCTIONS,
+    super::stream::FUNCTIONS,
+    super::unsupported::FUNCTIONS,
+    super::user_object::FUNCTIONS,
+    super::virtual_memory::FUNCTIONS,
+    FUNCTIONS,
+];
 
 /// Functions with several versions, and the release of CUDA in which each became the one that the name means.
 const VERSIONS: &[(&str, &[(c_int, &str)])] = &[
@@ -89,7 +53,7 @@ const FIRST_RELEASE: c_int = 2000;
 /// The name has no function, or none in this release.
 fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
     let exact = |name: &str| {
-        let mut all = FUNCTIONS.iter().chain(unsupported::FUNCTIONS);
+        let mut all = ALL.iter().copied().flatten();
         all.find(|(own, _)| *own == name).ok_or(Query::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
     };
     // A name stands for all versions of a function.
@@ -111,7 +75,7 @@ fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
     if version < FIRST_RELEASE {
         return Err(Query::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
     }
-    Ok(*function as *mut c_void)
+    Ok(function.cast_mut())
 }
 
 /// Finds a function; returns its address, which is null if there is none, and what became of the search.
@@ -137,35 +101,25 @@ unsafe fn look_up(name: *const c_char, version: c_int, flags: u64) -> Result<(*m
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetProcAddress(
-    name: *const c_char,
-    out: *mut *mut c_void,
-    version: c_int,
-    flags: u64,
-) -> CUresult {
-    // SAFETY: CUDA's contract: a C string.
-    answer(unsafe { look_up(name, version, flags) }.and_then(|(found, _)| {
+api! {
+    fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64) {
+        let (found, _) = look_up(name, version, flags)?;
         if found.is_null() {
             // It cannot say what became of the search, and leaves the pointer alone.
             return Err(CUresult::CUDA_ERROR_NOT_FOUND);
         }
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, found) }
-    }))
-}
+        put(out, found)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetProcAddress_v2(
-    name: *const c_char,
-    out: *mut *mut c_void,
-    version: c_int,
-    flags: u64,
-    status: *mut c_uint,
-) -> CUresult {
-    // SAFETY: CUDA's contract: a C string, and valid for a write each, but that the status may be null.
-    answer(unsafe { look_up(name, version, flags) }.and_then(|(found, result)| unsafe {
+    fn cuGetProcAddress_v2(
+        name: *const c_char,
+        out: *mut *mut c_void,
+        version: c_int,
+        flags: u64,
+        status: *mut c_uint,
+    ) {
+        let (found, result) = look_up(name, version, flags)?;
         put(out, found)?;
         if status.is_null() { Ok(()) } else { put(status, result as c_uint) }
-    }))
+    }
 }

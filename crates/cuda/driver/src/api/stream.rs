@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream};
 
 use super::context::PRIORITIES;
-use super::{answer, put, query, synchronize};
+use super::{put, query, result, synchronize};
 use crate::driver::{Action, Driver, NON_BLOCKING, Request, State, Stream};
 use crate::error::Result;
 use crate::event::LastRecord;
@@ -14,46 +14,85 @@ use crate::handle::{ContextId, EventId, StreamId};
 use crate::operation::{Callback, Work};
 use crate::scheduler::{Executor, Ordering, Point};
 
-unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> CUresult {
-    let create = || {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        let context = state.current()?;
-        let ordering = match flags {
-            0 => Ordering::Blocking,
-            NON_BLOCKING => Ordering::NonBlocking,
-            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-        };
-        if out.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        let [least, greatest] = PRIORITIES;
-        let stream = state.open_stream(context, ordering, flags, priority.clamp(greatest, least));
-        // SAFETY: the callers say that it is valid for a write.
-        unsafe { put(out, stream.pointer()) }
+unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> Result<()> {
+    let driver = Driver::get()?;
+    let mut state = driver.enter();
+    let context = state.current()?;
+    let ordering = match flags {
+        0 => Ordering::Blocking,
+        NON_BLOCKING => Ordering::NonBlocking,
+        _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
     };
-    answer(create())
+    if out.is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let [least, greatest] = PRIORITIES;
+    let stream = state.open_stream(context, ordering, flags, priority.clamp(greatest, least));
+    // SAFETY: the callers say that it is valid for a write.
+    unsafe { put(out, stream.pointer()) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreate(out: *mut CUstream, flags: c_uint) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    unsafe { create(out, flags, 0) }
+/// The context of a stream, and the point behind all that is on it.
+fn last_point(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)> {
+    let stream = state.stream(stream.addr())?;
+    let context = state.context_of(stream)?;
+    state.check(context)?;
+    state.check_not_captured(stream)?;
+    state.check_may_wait()?;
+    let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    Ok((context, point))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreateWithPriority(
-    out: *mut CUstream,
-    flags: c_uint,
-    priority: c_int,
-) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    unsafe { create(out, flags, priority) }
+/// Finds something out about a stream.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for a write.
+unsafe fn describe<T>(
+    stream: CUstream,
+    out: *mut T,
+    find: impl FnOnce(&Stream, StreamId) -> T,
+) -> Result<()> {
+    let mut state = Driver::get()?.enter();
+    let id = state.stream(stream.addr())?;
+    let stream = state.streams.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    // SAFETY: the callers say that it is valid.
+    unsafe { put(out, find(stream, id)) }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
-    let destroy = || {
+fn call(function: &'static str, stream: CUstream, callback: Arc<Callback>) -> Result<()> {
+    let driver = Driver::get()?;
+    let mut state = driver.enter();
+    let stream = state.stream(stream.addr())?;
+    let work = Work::Call { callback, uses: Vec::new() };
+    let request = Request { executor: Executor::Host, ..Request::new(function, Vec::new(), work) };
+    driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
+}
+
+/// The arguments of `cuStreamAddCallback` that its function is called with.
+struct StreamCallback {
+    function: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
+    stream: CUstream,
+    data: *mut c_void,
+}
+
+unsafe extern "C" fn call_stream_callback(data: *mut c_void) {
+    // SAFETY: `cuStreamAddCallback` made it from a box, and it is called once.
+    let callback = unsafe { Box::from_raw(data.cast::<StreamCallback>()) };
+    // SAFETY: CUDA's contract: it may be called on a thread of the driver.
+    unsafe { (callback.function)(callback.stream, CUresult::CUDA_SUCCESS, callback.data) };
+}
+
+api! {
+    fn cuStreamCreate(out: *mut CUstream, flags: c_uint) {
+        create(out, flags, 0)
+    }
+
+    fn cuStreamCreateWithPriority(out: *mut CUstream, flags: c_uint, priority: c_int) {
+        create(out, flags, priority)
+    }
+
+    fn cuStreamDestroy_v2(stream: CUstream) {
         let driver = Driver::get()?;
         let mut state = driver.enter();
         let stream = StreamId::of(stream);
@@ -69,35 +108,18 @@ extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
         // The release of what was captured may call CUDA.
         drop(captured);
         result
-    };
-    answer(destroy())
-}
+    }
 
-/// The context of a stream, and the point behind all that is on it.
-fn last_point(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)> {
-    let stream = state.stream(stream.addr())?;
-    let context = state.context_of(stream)?;
-    state.check(context)?;
-    state.check_not_captured(stream)?;
-    state.check_may_wait()?;
-    let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-    Ok((context, point))
-}
+    fn cuStreamQuery(stream: CUstream) {
+        query(|state| last_point(state, stream))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
-    query(|state| last_point(state, stream))
-}
+    fn cuStreamSynchronize(stream: CUstream) {
+        synchronize(|state| last_point(state, stream))
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
-    synchronize(|state| last_point(state, stream))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult {
-    const EXTERNAL: c_uint = 1;
-    let wait = || {
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) {
+        const EXTERNAL: c_uint = 1;
         let driver = Driver::get()?;
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
@@ -135,131 +157,71 @@ extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint)
                 driver.enqueue(&mut state, stream, &record.point, request).map(|_| ())
             }
         }
-    };
-    answer(wait())
-}
+    }
 
-/// Finds something out about a stream.
-///
-/// # Safety
-///
-/// `out` is null, which is an error, or valid for a write.
-unsafe fn describe<T>(stream: CUstream, out: *mut T, find: impl FnOnce(&Stream, StreamId) -> T) -> CUresult {
-    let describe = || {
-        let mut state = Driver::get()?.enter();
-        let id = state.stream(stream.addr())?;
-        let stream = state.streams.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        // SAFETY: the callers say that it is valid.
-        unsafe { put(out, find(stream, id)) }
-    };
-    answer(describe())
-}
+    fn cuStreamGetFlags(stream: CUstream, out: *mut c_uint) {
+        describe(stream, out, |stream, _| stream.flags)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetFlags(stream: CUstream, out: *mut c_uint) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    unsafe { describe(stream, out, |stream, _| stream.flags) }
-}
+    fn cuStreamGetPriority(stream: CUstream, out: *mut c_int) {
+        describe(stream, out, |stream, _| stream.priority)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetPriority(stream: CUstream, out: *mut c_int) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    unsafe { describe(stream, out, |stream, _| stream.priority) }
-}
+    fn cuStreamGetId(stream: CUstream, out: *mut u64) {
+        describe(stream, out, |_, id| id.0)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetId(stream: CUstream, out: *mut u64) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    unsafe { describe(stream, out, |_, id| id.0) }
-}
+    fn cuStreamGetCtx(stream: CUstream, out: *mut CUcontext) {
+        describe(stream, out, |stream, _| stream.context.pointer())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetCtx(stream: CUstream, out: *mut CUcontext) -> CUresult {
-    // SAFETY: CUDA's contract: valid for a write.
-    unsafe { describe(stream, out, |stream, _| stream.context.pointer()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamGetDevice(stream: CUstream, out: *mut CUdevice) -> CUresult {
-    let find = || {
+    fn cuStreamGetDevice(stream: CUstream, out: *mut CUdevice) {
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
         let context = state.context_of(stream)?;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, state.context(context)?.device as CUdevice) }
-    };
-    answer(find())
-}
-
-fn call(function: &'static str, stream: CUstream, callback: Arc<Callback>) -> Result<()> {
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
-    let stream = state.stream(stream.addr())?;
-    let work = Work::Call { callback, uses: Vec::new() };
-    let request = Request { executor: Executor::Host, ..Request::new(function, Vec::new(), work) };
-    driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuLaunchHostFunc(
-    stream: CUstream,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    data: *mut c_void,
-) -> CUresult {
-    let Some(function) = function else { return CUresult::CUDA_ERROR_INVALID_VALUE };
-    // SAFETY: CUDA's contract: it may be called with the data on a thread of the driver, for each launch if captured.
-    let callback = unsafe { Callback::new(function, data, None) };
-    answer(call("cuLaunchHostFunc", stream, callback))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuLaunchHostFunc_v2(
-    stream: CUstream,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    data: *mut c_void,
-    _mode: c_uint,
-) -> CUresult {
-    // SAFETY: the same contract.
-    unsafe { cuLaunchHostFunc(stream, function, data) }
-}
-
-/// The arguments of `cuStreamAddCallback` that its function is called with.
-struct StreamCallback {
-    function: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
-    stream: CUstream,
-    data: *mut c_void,
-}
-
-unsafe extern "C" fn call_stream_callback(data: *mut c_void) {
-    // SAFETY: `cuStreamAddCallback` made it from a box, and it is called once.
-    let callback = unsafe { Box::from_raw(data.cast::<StreamCallback>()) };
-    // SAFETY: CUDA's contract: it may be called on a thread of the driver.
-    unsafe { (callback.function)(callback.stream, CUresult::CUDA_SUCCESS, callback.data) };
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamAddCallback(
-    stream: CUstream,
-    function: Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>,
-    data: *mut c_void,
-    flags: c_uint,
-) -> CUresult {
-    let Some(function) = function.filter(|_| flags == 0) else { return CUresult::CUDA_ERROR_INVALID_VALUE };
-    let check = || {
-        let mut state = Driver::get()?.enter();
-        let stream = state.stream(stream.addr())?;
-        state.check_not_captured(stream)
-    };
-    if let Err(error) = check() {
-        return error;
+        put(out, state.context(context)?.device as CUdevice)
     }
-    let boxed = Box::into_raw(Box::new(StreamCallback { function, stream, data }));
-    // SAFETY: the box is for this function alone.
-    let callback = unsafe { Callback::new(call_stream_callback, boxed.cast(), None) };
-    let called = call("cuStreamAddCallback", stream, callback);
-    if called.is_err() {
-        // SAFETY: the function was not accepted, so that nobody else has the box.
-        drop(unsafe { Box::from_raw(boxed) });
+
+    fn cuLaunchHostFunc(
+        stream: CUstream,
+        function: Option<unsafe extern "C" fn(*mut c_void)>,
+        data: *mut c_void,
+    ) {
+        let function = function.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: CUDA's contract: it may be called with the data on a thread of the driver, for each launch if captured.
+        let callback = unsafe { Callback::new(function, data, None) };
+        call("cuLaunchHostFunc", stream, callback)
     }
-    answer(called)
+
+    fn cuLaunchHostFunc_v2(
+        stream: CUstream,
+        function: Option<unsafe extern "C" fn(*mut c_void)>,
+        data: *mut c_void,
+        _mode: c_uint,
+    ) {
+        result(cuLaunchHostFunc(stream, function, data))
+    }
+
+    fn cuStreamAddCallback(
+        stream: CUstream,
+        function: Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>,
+        data: *mut c_void,
+        flags: c_uint,
+    ) {
+        let function = function.filter(|_| flags == 0).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        {
+            let mut state = Driver::get()?.enter();
+            let stream = state.stream(stream.addr())?;
+            state.check_not_captured(stream)?;
+        }
+        let boxed = Box::into_raw(Box::new(StreamCallback { function, stream, data }));
+        // SAFETY: the box is for this function alone.
+        let callback = unsafe { Callback::new(call_stream_callback, boxed.cast(), None) };
+        let called = call("cuStreamAddCallback", stream, callback);
+        if called.is_err() {
+            // SAFETY: the function was not accepted, so that nobody else has the box.
+            drop(unsafe { Box::from_raw(boxed) });
+        }
+        called
+    }
 }

@@ -27,12 +27,8 @@ macro_rules! unsupported {
         )*
 
         /// The functions by the names that the library exports.
-        pub(super) const FUNCTIONS: &[(&str, unsafe extern "C" fn())] = &[
-            // SAFETY: whoever calls one passes the arguments of its signature, which it leaves where they are.
-            $((stringify!($name), unsafe {
-                std::mem::transmute::<extern "C" fn() -> CUresult, unsafe extern "C" fn()>($name)
-            })),*
-        ];
+        pub(super) const FUNCTIONS: super::Functions =
+            &[$((stringify!($name), $name as *const std::ffi::c_void)),*];
     };
 }
 

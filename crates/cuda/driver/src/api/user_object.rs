@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraph, CUresult, CUuserObject};
 
-use super::{answer, put};
+use super::put;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::handle::{GraphId, UserObjectId};
@@ -20,15 +20,14 @@ fn check_count(count: c_uint) -> Result<()> {
     is_valid.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuUserObjectCreate(
-    out: *mut CUuserObject,
-    data: *mut c_void,
-    destroy: Option<Function>,
-    count: c_uint,
-    flags: c_uint,
-) -> CUresult {
-    let create = || {
+api! {
+    fn cuUserObjectCreate(
+        out: *mut CUuserObject,
+        data: *mut c_void,
+        destroy: Option<Function>,
+        count: c_uint,
+        flags: c_uint,
+    ) {
         let driver = Driver::get()?;
         check_count(count)?;
         let destroy = destroy.filter(|_| !out.is_null() && flags == NO_DESTRUCTOR_SYNC);
@@ -42,43 +41,25 @@ unsafe extern "C" fn cuUserObjectCreate(
         let destructor = unsafe { Callback::new(destroy, data, None) };
         let id = UserObjectId(state.next_handle());
         state.user_objects.retain(id, Arc::new(UserObject::new(destructor, destructors)), count);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, id.pointer()) }
-    };
-    answer(create())
-}
+        put(out, id.pointer())
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuUserObjectRetain(object: CUuserObject, count: c_uint) -> CUresult {
-    let retain = || {
+    fn cuUserObjectRetain(object: CUuserObject, count: c_uint) {
         let mut state = Driver::get()?.enter();
         check_count(count)?;
         let id = UserObjectId::of(object);
         let object = state.user_object(id)?;
         state.user_objects.retain(id, object, count);
         Ok(())
-    };
-    answer(retain())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuUserObjectRelease(object: CUuserObject, count: c_uint) -> CUresult {
-    let release = || {
+    fn cuUserObjectRelease(object: CUuserObject, count: c_uint) {
         let mut state = Driver::get()?.enter();
         check_count(count)?;
         state.user_objects.release(UserObjectId::of(object), count).map(drop)
-    };
-    answer(release())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphRetainUserObject(
-    graph: CUgraph,
-    object: CUuserObject,
-    count: c_uint,
-    flags: c_uint,
-) -> CUresult {
-    let retain = || {
+    fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint) {
         let mut state = Driver::get()?.enter();
         check_count(count)?;
         let (graph, id) = (GraphId::of(graph), UserObjectId::of(object));
@@ -91,16 +72,11 @@ extern "C" fn cuGraphRetainUserObject(
         };
         state.references(graph)?.retain(id, object, count);
         Ok(())
-    };
-    answer(retain())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint) -> CUresult {
-    let release = || {
+    fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint) {
         let mut state = Driver::get()?.enter();
         check_count(count)?;
         state.references(GraphId::of(graph))?.release(UserObjectId::of(object), count).map(drop)
-    };
-    answer(release())
+    }
 }

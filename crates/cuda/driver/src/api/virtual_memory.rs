@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 };
 use rustix::param::page_size;
 
-use super::{answer, put, unsupported};
+use super::{put, unsupported};
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::handle::BackingId;
@@ -70,34 +70,32 @@ fn check_range(address: CUdeviceptr, length: usize) -> Result<()> {
     (is_whole && address.is_multiple_of(GRANULARITY as u64)).then_some(()).ok_or(INVALID)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetAllocationGranularity(
-    out: *mut usize,
-    properties: *const CUmemAllocationProp,
-    option: c_uint,
-) -> CUresult {
-    const RECOMMENDED: c_uint = 1;
-    let get = || {
-        // SAFETY: CUDA's contract: the properties can be read.
-        unsafe { read(Driver::get()?, properties)? };
+fn is_open(file: c_int) -> bool {
+    // SAFETY: any number may be asked about.
+    unsafe { libc::fcntl(file, libc::F_GETFD) >= 0 }
+}
+
+api! {
+    fn cuMemGetAllocationGranularity(
+        out: *mut usize,
+        properties: *const CUmemAllocationProp,
+        option: c_uint,
+    ) {
+        const RECOMMENDED: c_uint = 1;
+        read(Driver::get()?, properties)?;
         if option > RECOMMENDED {
             return Err(INVALID);
         }
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, GRANULARITY) }
-    };
-    answer(get())
-}
+        put(out, GRANULARITY)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAddressReserve(
-    out: *mut CUdeviceptr,
-    length: usize,
-    alignment: usize,
-    near: CUdeviceptr,
-    flags: c_ulonglong,
-) -> CUresult {
-    let reserve = || {
+    fn cuMemAddressReserve(
+        out: *mut CUdeviceptr,
+        length: usize,
+        alignment: usize,
+        near: CUdeviceptr,
+        flags: c_ulonglong,
+    ) {
         let mut state = Driver::get()?.enter();
         let are_pages =
             length > 0 && length.is_multiple_of(page_size()) && near.is_multiple_of(page_size() as u64);
@@ -108,15 +106,10 @@ unsafe extern "C" fn cuMemAddressReserve(
         let reservation = Reservation::new(near as usize, length, alignment.max(GRANULARITY))?;
         let address = reservation.range().start;
         state.allocations.reservations.insert(address, reservation);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, address) }
-    };
-    answer(reserve())
-}
+        put(out, address)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAddressFree(address: CUdeviceptr, length: usize) -> CUresult {
-    let free = || {
+    fn cuMemAddressFree(address: CUdeviceptr, length: usize) {
         let mut state = Driver::get()?.enter();
         let reservation = state.allocations.reservations.get(&address).ok_or(INVALID)?;
         let range = reservation.range();
@@ -125,21 +118,16 @@ extern "C" fn cuMemAddressFree(address: CUdeviceptr, length: usize) -> CUresult 
         }
         state.allocations.free_reservation(address);
         Ok(())
-    };
-    answer(free())
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemCreate(
-    out: *mut c_ulonglong,
-    length: usize,
-    properties: *const CUmemAllocationProp,
-    flags: c_ulonglong,
-) -> CUresult {
-    let create = || {
+    fn cuMemCreate(
+        out: *mut c_ulonglong,
+        length: usize,
+        properties: *const CUmemAllocationProp,
+        flags: c_ulonglong,
+    ) {
         let driver = Driver::get()?;
-        // SAFETY: CUDA's contract: the properties can be read.
-        let (device, handle_types) = unsafe { read(driver, properties)? };
+        let (device, handle_types) = read(driver, properties)?;
         if out.is_null() || flags != 0 || length == 0 || !length.is_multiple_of(GRANULARITY) {
             return Err(INVALID);
         }
@@ -147,37 +135,23 @@ unsafe extern "C" fn cuMemCreate(
         state.allocations.check_room(device, length)?;
         let physical = Physical::new(device, length, handle_types == FILE_DESCRIPTOR)?;
         let id = state.add_backing(device, length, handle_types, physical, true);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, id.0) }
-    };
-    answer(create())
-}
+        put(out, id.0)
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemRelease(handle: c_ulonglong) -> CUresult {
-    answer(Driver::get().and_then(|driver| driver.enter().release_backing(BackingId(handle))))
-}
+    fn cuMemRelease(handle: c_ulonglong) {
+        Driver::get()?.enter().release_backing(BackingId(handle))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemRetainAllocationHandle(out: *mut c_ulonglong, address: *mut c_void) -> CUresult {
-    let retain = || {
+    fn cuMemRetainAllocationHandle(out: *mut c_ulonglong, address: *mut c_void) {
         let mut state = Driver::get()?.enter();
         if out.is_null() {
             return Err(INVALID);
         }
         let id = state.retain_backing(address.addr() as u64)?;
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, id.0) }
-    };
-    answer(retain())
-}
+        put(out, id.0)
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
-    out: *mut CUmemAllocationProp,
-    handle: c_ulonglong,
-) -> CUresult {
-    let get = || {
+    fn cuMemGetAllocationPropertiesFromHandle(out: *mut CUmemAllocationProp, handle: c_ulonglong) {
         let mut state = Driver::get()?.enter();
         let backing = state.backing(BackingId(handle))?;
         if out.is_null() {
@@ -192,53 +166,34 @@ unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
             (&raw mut (*place).location.type_).write(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE);
             (&raw mut (*place).location.id).write(backing.device as c_int);
         }
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { out.cast::<MaybeUninit<CUmemAllocationProp>>().write(properties) };
+        out.cast::<MaybeUninit<CUmemAllocationProp>>().write(properties);
         Ok(())
-    };
-    answer(get())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemMap(
-    address: CUdeviceptr,
-    length: usize,
-    offset: usize,
-    handle: c_ulonglong,
-    flags: c_ulonglong,
-) -> CUresult {
-    let map = || {
+    fn cuMemMap(address: CUdeviceptr, length: usize, offset: usize, handle: c_ulonglong, flags: c_ulonglong) {
         let mut state = Driver::get()?.enter();
         check_range(address, length)?;
         if offset != 0 || flags != 0 {
             return Err(INVALID);
         }
         state.map(address, length, BackingId(handle))
-    };
-    answer(map())
-}
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemUnmap(address: CUdeviceptr, length: usize) -> CUresult {
-    let unmap = || {
+    fn cuMemUnmap(address: CUdeviceptr, length: usize) {
         let driver = Driver::get()?;
         let state = driver.enter();
         check_range(address, length)?;
         driver.unmap(state, address, length)
-    };
-    answer(unmap())
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemSetAccess(
-    address: CUdeviceptr,
-    length: usize,
-    descriptions: *const CUmemAccessDesc,
-    count: usize,
-) -> CUresult {
-    const NO_ACCESS: c_uint = 0;
-    const READ: c_uint = 1;
-    let set = || {
+    fn cuMemSetAccess(
+        address: CUdeviceptr,
+        length: usize,
+        descriptions: *const CUmemAccessDesc,
+        count: usize,
+    ) {
+        const NO_ACCESS: c_uint = 0;
+        const READ: c_uint = 1;
         let driver = Driver::get()?;
         let mut state = driver.enter();
         check_range(address, length)?;
@@ -247,11 +202,8 @@ unsafe extern "C" fn cuMemSetAccess(
         }
         let mut permissions = Vec::new();
         for index in 0..count {
-            // SAFETY: CUDA's contract: `count` descriptions can be read.
-            let (device, description) = unsafe {
-                let description = descriptions.add(index);
-                (device_of(driver, &raw const (*description).location)?, description)
-            };
+            let description = descriptions.add(index);
+            let device = device_of(driver, &raw const (*description).location)?;
             let permission = number!((*description).flags);
             if !matches!(permission, NO_ACCESS | READ | READ_WRITE) {
                 return Err(INVALID);
@@ -267,40 +219,26 @@ unsafe extern "C" fn cuMemSetAccess(
                 .extend(permissions.iter().copied());
         }
         Ok(())
-    };
-    answer(set())
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetAccess(
-    out: *mut c_ulonglong,
-    location: *const CUmemLocation,
-    address: CUdeviceptr,
-) -> CUresult {
-    let get = || {
+    fn cuMemGetAccess(out: *mut c_ulonglong, location: *const CUmemLocation, address: CUdeviceptr) {
         let driver = Driver::get()?;
         let state = driver.enter();
         if location.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: CUDA's contract: the location can be read.
-        let device = unsafe { device_of(driver, location)? };
+        let device = device_of(driver, location)?;
         let mapped = state.allocations.containing(address).filter(|mapped| mapped.backing.is_some());
         let permission = state.permission(mapped.ok_or(INVALID)?, device);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, c_ulonglong::from(permission)) }
-    };
-    answer(get())
-}
+        put(out, c_ulonglong::from(permission))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemExportToShareableHandle(
-    out: *mut c_void,
-    handle: c_ulonglong,
-    handle_type: c_uint,
-    flags: c_ulonglong,
-) -> CUresult {
-    let export = || {
+    fn cuMemExportToShareableHandle(
+        out: *mut c_void,
+        handle: c_ulonglong,
+        handle_type: c_uint,
+        flags: c_ulonglong,
+    ) {
         let mut state = Driver::get()?.enter();
         let backing = state.backing(BackingId(handle))?;
         // It has to have been asked for when the memory was made.
@@ -313,19 +251,11 @@ unsafe extern "C" fn cuMemExportToShareableHandle(
             );
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         };
-        // SAFETY: CUDA's contract: valid for the write of a file descriptor, which is the program's from now on.
-        unsafe { put(out.cast::<c_int>(), file.into_raw_fd()) }
-    };
-    answer(export())
-}
+        // The file descriptor is the program's from now on.
+        put(out.cast::<c_int>(), file.into_raw_fd())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemImportFromShareableHandle(
-    out: *mut c_ulonglong,
-    handle: *mut c_void,
-    handle_type: c_uint,
-) -> CUresult {
-    let import = || {
+    fn cuMemImportFromShareableHandle(out: *mut c_ulonglong, handle: *mut c_void, handle_type: c_uint) {
         let driver = Driver::get()?;
         let mut state = driver.enter();
         if out.is_null() || handle_type == NONE || handle_type > ALL_HANDLE_TYPES {
@@ -339,13 +269,6 @@ unsafe extern "C" fn cuMemImportFromShareableHandle(
         let (physical, device, length) = Physical::of_file(unsafe { BorrowedFd::borrow_raw(file) })?;
         driver.device(c_int::try_from(device).map_err(|_| INVALID)?)?;
         let id = state.add_backing(device, length, handle_type, physical, false);
-        // SAFETY: CUDA's contract: valid for a write.
-        unsafe { put(out, id.0) }
-    };
-    answer(import())
-}
-
-fn is_open(file: c_int) -> bool {
-    // SAFETY: any number may be asked about.
-    unsafe { libc::fcntl(file, libc::F_GETFD) >= 0 }
+        put(out, id.0)
+    }
 }
