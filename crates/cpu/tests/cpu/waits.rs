@@ -67,13 +67,7 @@ fn call_late(process: &RankProcess) {
 
 fn stay_away(process: &RankProcess) {
     let _comm = process.join();
-    outlast_the_limit();
-}
-
-/// Waits until the other ranks have given this one up.
-fn outlast_the_limit() {
-    let [_, (_, timeout)] = processes::limits();
-    thread::sleep(Duration::from_secs_f64(timeout.parse::<f64>().unwrap() + 2.5));
+    processes::outlast_the_limit();
 }
 
 fn sum_twice(process: &RankProcess) {
@@ -115,7 +109,7 @@ fn sum_in_named_child(process: &RankProcess) {
 
 fn join_child_only(process: &RankProcess) {
     named_child(process);
-    outlast_the_limit();
+    processes::outlast_the_limit();
 }
 
 /// Returns the name in reports of the communicator that has the id.

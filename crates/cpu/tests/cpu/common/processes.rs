@@ -90,6 +90,12 @@ pub(crate) fn limits() -> [(&'static str, &'static str); 2] {
     [("LIBNCCL_CPU_WARN_AFTER", warn_after), ("LIBNCCL_CPU_TIMEOUT", timeout)]
 }
 
+/// Waits until other ranks with these limits have given this one up.
+pub(crate) fn outlast_the_limit() {
+    let [_, (_, timeout)] = limits();
+    thread::sleep(Duration::from_secs_f64(timeout.parse::<f64>().unwrap() + 2.5));
+}
+
 /// Returns the command of a process with the ranks `own`: `task` is a name that [`rank_tasks!`] has in the caller's module,
 /// and its arguments after spaces.
 #[track_caller]
