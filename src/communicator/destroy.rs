@@ -29,7 +29,7 @@ impl Communicator {
     /// communicators before it destroys any; see [`Finalized`]. The communicator cannot be used any more.
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; in each case the communicator is aborted.
+    /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; in each case the communicator is dropped or aborted.
     #[doc(alias = "ncclCommFinalize")]
     pub fn finalize(self) -> Result<Finalized> {
         self.finalize_for("finalize")
@@ -62,7 +62,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), with which the
     /// communicator is aborted; the communicator is gone nevertheless. [`Error::InvalidUsage`] while a group is open on
-    /// this thread; the communicator is then aborted, as after [`Error::Timeout`].
+    /// this thread; the communicator is then dropped. [`Error::Timeout`], after which it is aborted.
     #[doc(alias = "ncclCommDestroy")]
     pub fn destroy(self) -> Result<()> {
         self.destroy_for("destroy")
@@ -131,7 +131,7 @@ impl Nccl {
     ///
     /// # Errors
     /// As for [`Communicator::abort`], with one limit for all of them. [`Error::InvalidArgument`] if a communicator
-    /// belongs to another library; they are then aborted one by one.
+    /// belongs to another library; they are then dropped one by one.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort_all(&self, communicators: impl IntoIterator<Item = Communicator>) -> Result<()> {
         const CALL: &str = "abort_all";
