@@ -220,7 +220,7 @@ impl CallHeader {
         match self {
             Self::PointToPoint { call: PeerCall::Send, .. } => "sendbuff",
             Self::PointToPoint { call: PeerCall::Recv, .. } => "recvbuff",
-            Self::PointToPoint { .. } => "localbuff",
+            Self::PointToPoint { .. } => ["localbuff", "the peer's window"][index],
             Self::Control { .. } | Self::Unknown { .. } => "the buffer",
             Self::Collective { .. } => ["sendbuff", "recvbuff"][index],
         }

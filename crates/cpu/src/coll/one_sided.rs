@@ -57,7 +57,7 @@ impl Operation for PutSignal {
     }
 
     fn ranges(&self) -> [BufferRange; 2] {
-        [self.from.range(), BufferRange::default()]
+        [self.from.range(), self.to.as_read().range()]
     }
 
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {

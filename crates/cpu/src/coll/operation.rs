@@ -17,7 +17,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
         [0, 0]
     }
 
-    /// Returns the send and the receive buffer, once they are resolved; an empty one if the caller does not pass it.
+    /// Returns the memory that is read and the memory that is written, once they are resolved; an empty range if there is none.
     fn ranges(&self) -> [BufferRange; 2] {
         [BufferRange::default(); 2]
     }

@@ -6,6 +6,7 @@
 
 use std::ffi::c_int;
 use std::iter;
+use std::slice;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -51,18 +52,16 @@ impl Entry {
 
     /// Returns the buffer that has the address, by its index, and the offset there.
     fn find(&self, address: usize, is_outside: bool) -> Option<(usize, usize)> {
-        (0..2).find_map(|index| {
+        for index in [0, 1] {
             let length = self.lengths[index].load(Acquire);
             let start = self.starts[index].load(Relaxed);
-            if start == 0 {
-                return None;
+            let offset =
+                if is_outside && start >> ADDRESS_BITS != 0 { 0 } else { address.wrapping_sub(start) };
+            if start != 0 && offset < length {
+                return Some((index, offset));
             }
-            if is_outside && length > 0 && start >> ADDRESS_BITS != 0 {
-                return Some((index, 0));
-            }
-            let offset = address.checked_sub(start)?;
-            (offset < length).then_some((index, offset))
-        })
+        }
+        None
     }
 }
 
@@ -192,25 +191,49 @@ impl Drop for Running {
 fn say(address: usize, signal: c_int, code: c_int) {
     /// Set once a buffer was reported: an earlier handler may correct the fault, and others may follow.
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-    const SI_KERNEL: c_int = 0x80;
     let is_outside = address == 0 && code == SI_KERNEL;
-    let lists = iter::successors(Some(&RANKS), |list| list.next.get().map(|next| &**next));
-    let ranks = lists.flat_map(|list| &list.ranks).filter(|rank| rank.is_used.load(Acquire));
-    let mut entries =
-        ranks.flat_map(|rank| iter::once(&rank.first).chain(rank.more.entries()).map(move |entry| (rank, entry)));
-    let found = entries.find_map(|(rank, entry)| Some((rank, entry, entry.find(address, is_outside)?)));
-    let Some((rank, entry, (mut index, offset))) = found else { return };
-    if IS_REPORTED.swap(true, Relaxed) {
-        return;
+    if let Some(found) = find(address, is_outside)
+        && !IS_REPORTED.swap(true, Relaxed)
+    {
+        describe(found, address, signal, if is_outside { SI_KERNEL } else { code });
     }
+}
+
+/// A buffer that has an address: its rank, its operation, its index there, and the offset in it.
+type Found = (&'static Rank, &'static Entry, usize, usize);
+
+/// Finds the buffer that has an address. Most faults are others, whose handler needs the stack: this takes little of it.
+#[inline(never)]
+fn find(address: usize, is_outside: bool) -> Option<Found> {
+    let mut list = Some(&RANKS);
+    while let Some(ranks) = list {
+        for rank in &ranks.ranks {
+            let (mut entries, mut more) = (slice::from_ref(&rank.first), &rank.more);
+            loop {
+                for entry in entries {
+                    if let Some((index, offset)) = entry.find(address, is_outside) {
+                        return Some((rank, entry, index, offset));
+                    }
+                }
+                let Some(chunk) = more.0.get() else { break };
+                (entries, more) = (&chunk.0, &chunk.1);
+            }
+        }
+        list = ranks.next.get().map(|next| &**next);
+    }
+    None
+}
+
+#[inline(never)]
+fn describe((rank, entry, mut index, offset): Found, address: usize, signal: c_int, code: c_int) {
     let is_readable = cma::is_own_byte_readable(address);
     // In place, what can be read is the buffer that is written.
     if is_readable && entry.starts[0].load(Relaxed) == entry.starts[1].load(Relaxed) {
         index = 1;
     }
-    let header = CallHeader::decode([0, 1].map(|word| entry.call[word].load(Relaxed)));
+    let header = CallHeader::decode([entry.call[0].load(Relaxed), entry.call[1].load(Relaxed)]);
     let cause = match (signal, code) {
-        _ if is_outside => "this is no address of a process",
+        (_, SI_KERNEL) => "this is no address of a process",
         (libc::SIGBUS, _) => "the file that is mapped there is too short, or the memory has failed",
         (_, SEGV_MAPERR) => "no memory is mapped there",
         _ if is_readable => "the memory there is read-only",
@@ -230,4 +253,5 @@ fn say(address: usize, signal: c_int, code: c_int) {
     );
 }
 
+const SI_KERNEL: c_int = 0x80;
 const SEGV_MAPERR: c_int = 1;

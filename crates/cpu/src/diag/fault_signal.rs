@@ -1,6 +1,6 @@
 //! The signals of memory faults: a handler that reports a fault and then lets happen what would have happened without it.
 //!
-//! A handler allocates nothing and takes no lock. The CUDA emulation compiles this file too.
+//! A handler allocates nothing, takes no lock and needs little of its stack, which may have a few kilobytes. The CUDA emulation compiles this file too.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,8 @@ use std::os::fd::AsRawFd;
 use std::process;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
 /// A function that reports the fault at an address. `code` is the signal's `si_code`.
 pub(crate) type Report = fn(address: usize, signal: c_int, code: c_int);
@@ -55,7 +56,7 @@ pub(crate) fn install(report: Report) -> io::Result<()> {
 }
 
 /// Keeps the library with the handler loaded until the process ends.
-fn stay_loaded() {
+pub(crate) fn stay_loaded() {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: a valid out-parameter; any address may be looked up.
     if unsafe { libc::dladdr(ptr::from_ref(&REPORT).cast(), found.as_mut_ptr()) } == 0 {
@@ -69,8 +70,11 @@ fn stay_loaded() {
 }
 
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the signal's information.
-    let code = if info.is_null() { 0 } else { unsafe { (*info).si_code } };
+    let code = match info.is_null() {
+        true => 0,
+        // SAFETY: the kernel passes the signal's information.
+        false => unsafe { (*info).si_code },
+    };
     let report = REPORT.load(Relaxed);
     // A signal that a process has sent is no fault.
     let is_fault = code > 0;
@@ -115,41 +119,46 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 }
 
 /// Writes a finding of this name to stderr, after `prefix`, and to the file of findings. Nothing in `text` may have to be
-/// escaped in JSON.
+/// escaped in JSON. Faults of several threads at a time are reported once.
 pub(crate) fn say(name: &str, prefix: &str, file: Option<&File>, text: fmt::Arguments<'_>) {
-    // One, as the stack of a handler is small.
-    let mut line = Line { bytes: [0; 640], length: 0 };
-    line.write(libc::STDERR_FILENO, format_args!("{prefix}: {text} [{name}]\n"));
+    if IS_WRITING.swap(true, Acquire) {
+        return;
+    }
+    write(libc::STDERR_FILENO, format_args!("{prefix}: {text} [{name}]\n"));
     if let Some(file) = file {
         let process = process::id();
-        line.write(
+        write(
             file.as_raw_fd(),
-            format_args!("{{\"count\":1,\"finding\":\"{name}\",\"process\":{process},\"text\":\"{text}\"}}\n"),
+            format_args!(
+                "{{\"count\":1,\"finding\":\"{name}\",\"process\":{process},\"text\":\"{text}\"}}\n"
+            ),
         );
     }
+    IS_WRITING.store(false, Release);
 }
 
-/// A line that needs no allocation.
-struct Line {
-    bytes: [u8; 640],
-    length: usize,
+/// The line that is written. It is not on the stack of a handler, which may have a few kilobytes.
+static LINE: [AtomicU8; 640] = [const { AtomicU8::new(0) }; 640];
+
+static IS_WRITING: AtomicBool = AtomicBool::new(false);
+
+fn write(file: c_int, text: fmt::Arguments<'_>) {
+    let mut line = Line(0);
+    // It is long enough.
+    let _ = line.write_fmt(text);
+    // SAFETY: as many bytes are there.
+    unsafe { libc::write(file, LINE.as_ptr().cast(), line.0) };
 }
 
-impl Line {
-    fn write(&mut self, file: c_int, text: fmt::Arguments<'_>) {
-        self.length = 0;
-        // It is long enough.
-        let _ = self.write_fmt(text);
-        // SAFETY: as many bytes are there.
-        unsafe { libc::write(file, self.bytes.as_ptr().cast(), self.length) };
-    }
-}
+/// The number of bytes of a text in [`LINE`].
+struct Line(usize);
 
 impl Write for Line {
     fn write_str(&mut self, more: &str) -> fmt::Result {
-        let end = self.length + more.len();
-        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(more.as_bytes());
-        self.length = end;
+        for byte in more.as_bytes() {
+            LINE.get(self.0).ok_or(fmt::Error)?.store(*byte, Relaxed);
+            self.0 += 1;
+        }
         Ok(())
     }
 }

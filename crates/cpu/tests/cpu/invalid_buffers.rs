@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, init, last_error, on_threads, unique_id,
+    ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, assert_sum, init, last_error,
+    on_threads, unique_id,
 };
-use libnccl::sys::ncclResult_t;
+use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclResult_t};
 
 rank_tasks! {
     "use_buffer" => use_buffer,
@@ -28,6 +29,8 @@ const PAGE: usize = 1 << 16;
 const SHORT: usize = 2 * PAGE;
 
 const LONG: usize = 4 << 20;
+
+const SYMMETRIC: i32 = NCCL_WIN_COLL_SYMMETRIC as i32;
 
 /// Maps memory far from what the kernel chooses by itself, so that nothing else is mapped there once it is unmapped.
 fn map(length: usize, protection: libc::c_int) -> *mut u8 {
@@ -64,7 +67,8 @@ fn wrong_buffer(kind: &str, length: usize) -> *mut u8 {
 
 /// Makes the call of a rank on these buffers.
 fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm) -> ncclResult_t {
-    let (count, good, buffer) = (length / 4, wrong_buffer("good", 2 * length).cast::<c_void>(), buffer.cast());
+    let (count, good, buffer) =
+        (length / 4, wrong_buffer("good", 2 * length).cast::<c_void>(), buffer.cast());
     let (other, comm) = (1 - rank as i32, comm.0);
     match function {
         "sum_from" => nccl!(ncclAllReduce(buffer, good, count, F32, SUM, comm, STREAM)),
@@ -84,12 +88,17 @@ fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm)
             assert_eq!((first, second), (OK, OK));
             nccl!(ncclGroupEnd())
         }
+        // The other rank frees its part of the window.
         "put" => {
-            let (mut memory, mut window) = (ptr::null_mut(), ptr::null_mut());
-            assert_eq!(nccl!(ncclMemAlloc(&mut memory, length)), OK);
-            assert_eq!(nccl!(ncclCommWindowRegister(comm, memory, length, &mut window, 0)), OK);
+            let mut window = ptr::null_mut();
+            assert_eq!(nccl!(ncclCommWindowRegister(comm, good, length, &mut window, SYMMETRIC)), OK);
+            if rank == 0 {
+                // SAFETY: the memory that was mapped.
+                assert_eq!(unsafe { libc::munmap(good, 2 * length) }, 0);
+            }
+            assert_sum(comm, 2);
             match rank {
-                1 => nccl!(ncclPutSignal(buffer, count, F32, 0, window, 0, 0, 0, 0, comm, STREAM)),
+                1 => nccl!(ncclPutSignal(good, length / 4, F32, 0, window, 0, 0, 0, 0, comm, STREAM)),
                 _ => OK,
             }
         }
@@ -156,7 +165,6 @@ const PROGRAMS: &[(&str, &str, usize, &str)] = &[
     ("send", "short", LONG, "ncclSend(count 1048576, ncclFloat32, peer 0): sendbuff"),
     ("receive", "read_only", 400, "ncclRecv(count 100, ncclFloat32, peer 0): recvbuff"),
     ("receive", "unmapped", LONG, "ncclRecv(count 1048576, ncclFloat32, peer 0): recvbuff"),
-    ("put", "unmapped", 4096, "ncclPutSignal(4096 bytes, peer 0): localbuff"),
 ];
 
 /// Checks that a rank with an invalid buffer has said so and was killed by the fault.
@@ -171,7 +179,8 @@ fn check(signal: Option<i32>, printed: &str, kind: &str, length: usize, buffer: 
     let (place, bytes) = (format!("rank 1: {buffer} 0x"), format!(", {length} bytes, is invalid from byte "));
     let expected = [place.as_str(), &bytes, cause];
     assert!(expected.iter().all(|part| line.contains(*part)), "{expected:?}: {printed}");
-    let at: usize = line.split("from byte ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+    let at: usize =
+        line.split("from byte ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
     assert!(kind != "short" || (SHORT..length).contains(&at), "{printed}");
     assert_eq!(signal, Some(libc::SIGSEGV), "{printed}");
 }
@@ -182,7 +191,8 @@ fn invalid_buffer_is_named_and_other_processes_do_not_wait() {
         let outcomes = run(&format!("use_buffer {function} {kind} {length}"), TWO, &[]);
         let [(status, other), (signal, printed)] = &outcomes[..] else { panic!() };
         // Another process that reads the buffer may be first, and then no signal comes.
-        let is_read = other.contains(" of rank 1 is invalid from byte ") || other.contains("of rank 1 cannot be written");
+        let is_read = other.contains(" of rank 1 is invalid from byte ")
+            || other.contains("of rank 1 cannot be written");
         if !(is_read && signal.is_none()) {
             check(*signal, printed, kind, *length, buffer);
         }
@@ -193,7 +203,8 @@ fn invalid_buffer_is_named_and_other_processes_do_not_wait() {
 
 #[test]
 fn invalid_buffer_is_named_where_the_ranks_are_threads() {
-    for (function, kind, length, buffer) in PROGRAMS {
+    let put = ("put", "unmapped", 1 << 16, "ncclPutSignal(65536 bytes, peer 0): the peer's window");
+    for (function, kind, length, buffer) in PROGRAMS.iter().chain([&put]) {
         let task = format!("use_buffer_in_one_process {function} {kind} {length}");
         let [(signal, printed)] = &run(&task, &[&[0, 1]], &[])[..] else { panic!() };
         check(*signal, printed, kind, *length, buffer);
