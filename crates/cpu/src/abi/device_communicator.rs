@@ -10,7 +10,7 @@ use libnccl::sys::device::{
 };
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
-use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
+use super::ffi_guard::{check_not_null, guard, guard_of_all, write_out};
 use crate::comm::handle;
 use crate::diag::error::{Error, Result};
 
@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn ncclDevCommCreate(
     reqs: *const ncclDevCommRequirements_t,
     outDevComm: *mut ncclDevComm_t,
 ) -> ncclResult_t {
-    guard_in_group("ncclDevCommCreate", || -> Result {
+    guard_of_all("ncclDevCommCreate", comm, || -> Result {
         handle::get(comm)?.check_ready()?;
         check_not_null(reqs, "the requirements")?;
         check_not_null(outDevComm, "the device communicator")?;

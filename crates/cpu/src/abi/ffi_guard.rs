@@ -4,10 +4,10 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use libnccl::sys::ncclResult_t;
+use libnccl::sys::{ncclComm_t, ncclResult_t};
 
 use crate::cancellation::NoCancellation;
-use crate::comm::group;
+use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
 
@@ -28,6 +28,15 @@ pub(super) fn guard_in_group<T: Success>(
     mut call: impl FnMut() -> Result<T>,
 ) -> ncclResult_t {
     guard(|| call().inspect_err(|error| group::fail(function, error)))
+}
+
+/// Runs a call with a communicator, as [`guard_in_group`] does. The other ranks make it too, and may wait for this one.
+pub(super) fn guard_of_all<T: Success>(
+    function: &str,
+    comm: ncclComm_t,
+    mut call: impl FnMut() -> Result<T>,
+) -> ncclResult_t {
+    guard_in_group(function, || call().inspect_err(|error| handle::note_failed_call(comm, error)))
 }
 
 /// Runs the call of an operation, as [`guard_in_group`] does, but leaves it to that to hold off cancellations.

@@ -7,7 +7,7 @@ use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 use super::child::create_child;
 use super::config::check_rank_count;
-use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
+use super::ffi_guard::{check_not_null, guard, guard_of_all, write_out};
 use super::init::init_rank;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::handle;
@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
     newcomm: *mut ncclComm_t,
     config: *mut ncclConfig_t,
 ) -> ncclResult_t {
-    guard_in_group("ncclCommGrow", || {
+    guard_of_all("ncclCommGrow", comm, || {
         check_not_null(newcomm, "the new communicator")?;
         let id = if uniqueId.is_null() {
             None

@@ -7,7 +7,7 @@ use std::slice;
 use libnccl::sys::{NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, ncclComm_t, ncclConfig_t, ncclResult_t};
 
 use super::child::create_child;
-use super::ffi_guard::{check_not_null, guard_in_group};
+use super::ffi_guard::{check_not_null, guard_of_all};
 use crate::comm::communicator::StopReason;
 use crate::comm::init::InitKind;
 use crate::comm::{handle, shrink};
@@ -21,7 +21,7 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
     config: *mut ncclConfig_t,
     shrinkFlags: c_int,
 ) -> ncclResult_t {
-    guard_in_group("ncclCommShrink", || {
+    guard_of_all("ncclCommShrink", comm, || {
         let parent = handle::get(comm)?;
         check_not_null(newcomm, "the new communicator")?;
         check_not_null(excludeRanksList, "the excluded ranks")?;

@@ -7,7 +7,7 @@ use std::ptr;
 use libnccl::sys::{NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclConfig_t, ncclResult_t};
 
 use super::child::create_child;
-use super::ffi_guard::{check_not_null, guard_in_group};
+use super::ffi_guard::{check_not_null, guard_of_all};
 use crate::comm::handle;
 use crate::comm::init::InitKind;
 use crate::diag::error::Error;
@@ -19,7 +19,7 @@ pub(super) unsafe extern "C" fn ncclCommSplit(
     newcomm: *mut ncclComm_t,
     config: *mut ncclConfig_t,
 ) -> ncclResult_t {
-    guard_in_group("ncclCommSplit", || {
+    guard_of_all("ncclCommSplit", comm, || {
         let parent = handle::get(comm)?;
         check_not_null(newcomm, "the new communicator")?;
         if color < NCCL_SPLIT_NOCOLOR {

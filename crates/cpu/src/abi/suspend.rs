@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libnccl::sys::{NCCL_SUSPEND_MEM, ncclComm_t, ncclCommMemStat_t, ncclResult_t};
 
-use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
+use super::ffi_guard::{check_not_null, guard, guard_of_all, write_out};
 use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::suspend::{Resume, Suspend};
@@ -14,7 +14,7 @@ use crate::diag::error::{Error, Progress};
 use crate::shm::call_context::CallContext;
 
 pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) -> ncclResult_t {
-    guard_in_group("ncclCommSuspend", || {
+    guard_of_all("ncclCommSuspend", comm, || {
         let communicator = handle::get(comm)?;
         if flags == 0 {
             // Nothing to suspend, which NCCL accepts.
@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
 }
 
 pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t {
-    guard_in_group("ncclCommResume", || {
+    guard_of_all("ncclCommResume", comm, || {
         let communicator = handle::get(comm)?;
         communicator.check_not_failed()?;
         communicator.synchronize();

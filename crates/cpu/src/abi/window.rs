@@ -10,7 +10,7 @@ use libnccl::sys::{
     NCCL_WIN_STRICT_ORDERING, ncclComm_t, ncclResult_t, ncclWindow_t,
 };
 
-use super::ffi_guard::{check_not_null, guard, guard_in_group, write_out};
+use super::ffi_guard::{check_not_null, guard, guard_of_all, write_out};
 use crate::coll::window::WindowPart;
 use crate::comm::group;
 use crate::comm::handle;
@@ -75,7 +75,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
     win: *mut ncclWindow_t,
     winFlags: c_int,
 ) -> ncclResult_t {
-    guard_in_group("ncclCommWindowRegister", || {
+    guard_of_all("ncclCommWindowRegister", comm, || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_exclusive()?;
         check_not_null(win, "the window")?;

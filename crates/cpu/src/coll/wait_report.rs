@@ -212,6 +212,8 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     let elsewhere = elsewhere.map_or_else(String::new, |call| {
         format!(", and whose process is in {call}, on another communicator")
     });
+    let failure = if runs { None } else { state.failed_call(peer) };
+    let failure = failure.map_or_else(String::new, |text| format!(", and whose last call failed: {text}"));
     let condition = process.condition().map_or_else(String::new, |condition| format!(" and {condition}"));
     let group = if state.is_in_group(peer) {
         ", and has calls in a group that has not ended: ncclGroupEnd is missing, or late"
@@ -221,7 +223,7 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     } else {
         ""
     };
-    format!("rank {peer} (process {}), {call}{elsewhere}{condition}{group}", process.pid)
+    format!("rank {peer} (process {}), {call}{failure}{elsewhere}{condition}{group}", process.pid)
 }
 
 /// Returns the call that a process is in on another communicator than that of `state`, of which this process is too.

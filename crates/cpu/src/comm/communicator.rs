@@ -494,6 +494,16 @@ impl Communicator {
         self.join_wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records that a call has failed because of its arguments, for the reports of other ranks that wait for it.
+    #[cold]
+    pub(crate) fn note_failed_call(&self, error: &Error) {
+        let is_mistake =
+            matches!(error.code, ncclResult_t::ncclInvalidArgument | ncclResult_t::ncclInvalidUsage);
+        if let Some(RankInfo { state, rank, .. }) = self.rank_info.get().filter(|_| is_mistake) {
+            state.note_failed_call(*rank, &error.text);
+        }
+    }
+
     /// Records an operation's error if it leaves the ranks out of sync. The first one counts.
     pub(crate) fn record_error(&self, error: &Error) {
         if error.code == ncclResult_t::ncclInvalidUsage {

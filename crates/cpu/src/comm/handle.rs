@@ -15,7 +15,7 @@ use libnccl::sys::{ncclComm, ncclComm_t};
 use crate::coll::window::Window;
 use crate::comm::communicator::Communicator;
 use crate::comm::registry::Kind;
-use crate::comm::{fork, group};
+use crate::comm::{end, fork, group};
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
 use crate::vec_map::VecMap;
@@ -33,6 +33,7 @@ struct Table {
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
     fork::watch();
     report::begin();
+    end::watch_quick_exit();
     RwLock::default()
 });
 
@@ -110,11 +111,18 @@ pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) 
     let last = LAST.try_with(Cell::take).ok().flatten();
     let known = last.filter(|(last, communicator)| *last == number && !communicator.is_handle_destroyed());
     let communicator = known.map_or_else(|| look_up(handle, number), |(_, communicator)| Ok(communicator))?;
-    let result = call(&communicator);
+    let result = call(&communicator).inspect_err(|error| communicator.note_failed_call(error));
     if !communicator.is_handle_destroyed() {
         let _ = LAST.try_with(|last| last.set(Some((number, communicator))));
     }
     result
+}
+
+/// Records that a call with a handle has failed, for the other ranks that wait for it.
+pub(crate) fn note_failed_call(handle: ncclComm_t, error: &Error) {
+    if let Ok(communicator) = get(handle) {
+        communicator.note_failed_call(error);
+    }
 }
 
 /// Destroys a handle and returns its communicator.

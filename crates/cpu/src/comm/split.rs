@@ -9,10 +9,13 @@ use libnccl::sys::NCCL_SPLIT_NOCOLOR;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::control_allgather::control_allgather;
+use crate::coll::wait_report::WaitReport;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::join::{Parent, join, join_state};
 use crate::diag::error::{Error, Result};
+use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
+use crate::shm::peer_access::PeerAccess;
 use crate::shm::shared_state::SharedState;
 use crate::sync::executor;
 
@@ -69,13 +72,16 @@ pub(crate) fn allgather(
     data: &[u8],
 ) -> Result<Vec<Vec<u8>>> {
     let mut all = vec![];
-    state.begin_call(rank, CallHeader::Control { call, length: data.len() as u64 }.encode());
+    let header = CallHeader::Control { call, length: data.len() as u64 };
+    let number = state.begin_call(rank, header.encode());
+    let (mut report, peers) = (WaitReport::default(), PeerAccess::default());
     let operation = async {
         all = control_allgather(state, rank, call, data).await?;
         Ok(())
     };
-    executor::run_one(operation, state.ranks(), |_| {
+    executor::run_one(operation, state.ranks(), |waited| {
         state.check_liveness();
+        report.check_call(waited, number, header, CallContext { state, rank, peers: &peers });
         if communicator.is_cancelled() || parent.is_cancelled() {
             state.set_abort(rank, AbortReason::Aborted);
         }

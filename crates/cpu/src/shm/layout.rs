@@ -104,8 +104,13 @@ pub(crate) const COUNTED: usize = 8;
 pub(super) const DEVICE: usize = LAUNCHED + COUNTED;
 pub(super) const PROGRAM: usize = DEVICE + 1;
 pub(super) const IN_GROUP: usize = PROGRAM + 1;
+/// The number of the call that a rank would have made, had it not failed at once, and the text of the error.
+pub(super) const FAILED_CALL: usize = IN_GROUP + 1;
+pub(super) const FAILURE: usize = FAILED_CALL + 1;
+/// Bytes of that text at most.
+pub(super) const FAILURE_MAX: usize = if LOOM { 8 } else { 192 };
 /// Words of a rank's control block that are single ones; its records follow.
-pub(super) const RANK_WORDS: usize = (IN_GROUP + 1).next_multiple_of(LINE);
+pub(super) const RANK_WORDS: usize = (FAILURE + FAILURE_MAX / size_of::<u64>()).next_multiple_of(LINE);
 const RECORDS: usize = RANK_WORDS;
 const RECIPIENTS: usize = RECORDS + SLOTS as usize * RECORD;
 const CONTROL: usize = (RECIPIENTS + MAX_RANKS.div_ceil(u64::BITS as usize)).next_multiple_of(LINE);

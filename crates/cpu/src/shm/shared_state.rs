@@ -14,9 +14,9 @@ use std::time::Instant;
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::layout::{
-    CALL_ARGS, CALLS, COUNTED, DEVICE, IDENTITY, IN_GROUP, INLINE, INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL,
-    LAUNCHED, LINE, Layout, NONCE, PROCESS, PROGRAM, PUBLISHED, RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE,
-    STEP,
+    CALL_ARGS, CALLS, COUNTED, DEVICE, FAILED_CALL, FAILURE, FAILURE_MAX, IDENTITY, IN_GROUP, INLINE,
+    INLINE_MAX, LAST_CALL, LAST_EMPTY_CALL, LAUNCHED, LINE, Layout, NONCE, PROCESS, PROGRAM, PUBLISHED,
+    RANK_ARGS, RANK_WORDS, SEEN, SLOTS, STAGE, STEP,
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
@@ -450,6 +450,32 @@ impl SharedState {
     /// Returns `true` if calls of `rank` wait for the end of a group.
     pub(crate) fn is_in_group(&self, rank: usize) -> bool {
         self.control(rank)[IN_GROUP].load(Relaxed) != 0
+    }
+
+    /// Records that a call of `rank` has failed before others could see it.
+    pub(crate) fn note_failed_call(&self, rank: usize, text: &str) {
+        let control = self.control(rank);
+        let end =
+            (0..=FAILURE_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        let mut bytes = [0; FAILURE_MAX];
+        bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+        for (word, bytes) in control[FAILURE..].iter().zip(bytes.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
+        control[FAILED_CALL].store(control[CALLS].load(Relaxed) + 1, Release);
+    }
+
+    /// Returns the error of the last call of `rank`, if that failed before others could see it.
+    pub(crate) fn failed_call(&self, rank: usize) -> Option<String> {
+        let control = self.control(rank);
+        if control[FAILED_CALL].load(Acquire) != control[CALLS].load(Relaxed) + 1 {
+            return None;
+        }
+        let words = &control[FAILURE..][..FAILURE_MAX / size_of::<u64>()];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
+        let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        // Another process wrote it.
+        Some(String::from_utf8_lossy(text).replace(char::is_control, " "))
     }
 
     /// Notes that this thread enqueues `calls` collectives of `rank` on streams, in its group of this number. Returns another
