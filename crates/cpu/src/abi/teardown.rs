@@ -66,5 +66,5 @@ pub(super) unsafe extern "C" fn ncclCommRevoke(comm: ncclComm_t, revokeFlags: c_
 /// Checks that no call of the communicator waits for the end of a group, which fails otherwise: it must not run on a
 /// communicator that has been finalized or destroyed.
 fn check_group_ended(communicator: &Communicator, function: &str) -> Result {
-    communicator.check_group_ended(function).inspect_err(|error| group::fail(function, error))
+    communicator.check_group_ended(function).inspect_err(|error| group::fail_unended(function, error))
 }

@@ -10,7 +10,8 @@ use libnccl::sys::ncclResult_t;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, accept_with, recv, send, sendmsg,
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, accept_with, recv, send,
+    sendmsg, shutdown,
 };
 
 use crate::bootstrap::hello::Hello;
@@ -241,9 +242,11 @@ impl<'a> Root<'a> {
                     refused += 1;
                 }
                 Ok(None) => {}
-                Err(_) => return,
+                Err(_) => break,
             }
         }
+        // A process that was forked meanwhile may hold the socket a little longer: nobody may connect to it there.
+        let _ = shutdown(&self.listener, Shutdown::Both);
     }
 
     /// Waits a little for an authenticated rank, or for a process to end, and returns the index of the connection and

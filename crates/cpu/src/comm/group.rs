@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use crate::cancellation::NoCancellation;
 use crate::coll::call_header::{CallHeader, ControlCall};
@@ -29,6 +29,8 @@ use crate::cuda::driver::Stream;
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
+use crate::diag::strict::STRICT;
+use crate::diag::wait_limits;
 use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
@@ -128,12 +130,15 @@ fn leave(function: &str) -> Result<Option<Group>> {
 /// Records that a call failed: if it was in a group, nothing of that group runs.
 pub(crate) fn fail(function: &str, error: &Error) {
     with_group(|group| {
-        if group.depth > 0 && group.error.is_none() {
-            let text = format!("{function} in this group failed: {}", error.text);
-            group.error = Some(Error { text, ..error.clone() });
-            group.callers().for_each(|communicator| communicator.queued_calls().clear());
-        }
+        group.fail(function, error);
+        // The caller knows that they do not run.
+        group.callers().for_each(|communicator| communicator.queued_calls().clear());
     });
+}
+
+/// Records that a communicator was finalized or destroyed before its group has ended, of which nothing runs then.
+pub(crate) fn fail_unended(function: &str, error: &Error) {
+    with_group(|group| group.fail(function, error));
 }
 
 /// Explains why there is no handle of a `what` yet, if this thread's open group makes one: nothing is made before its end.
@@ -166,6 +171,9 @@ pub(crate) fn run(
     debug::info(header.subsystem(), || {
         header.log_line(operation.buffers(), communicator.handle().addr(), context, stream.addr())
     });
+    if stream.addr() > LAST_SPECIAL_STREAM && *STRICT && communicator.driver().is_none() {
+        report_unused(header, stream);
+    }
     let now = is_none_open();
     if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
         let buffers = operation.ranges();
@@ -178,6 +186,21 @@ pub(crate) fn run(
     let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
     context.state.set_in_group(context.rank, !now);
     add(operation)
+}
+
+/// The largest of the numbers that stand for default streams: `cudaStreamPerThread`.
+const LAST_SPECIAL_STREAM: usize = 2;
+
+/// Reports the first stream that is not used, nor checked, as the buffers are in host memory.
+#[cold]
+fn report_unused(header: CallHeader, stream: Stream) {
+    static REPORT: Once = Once::new();
+    REPORT.call_once(|| {
+        wait_limits::report(&format!(
+            "{header}: stream {:#x} is neither used nor checked, as there is no CUDA in this process (LIBNCCL_CPU_STRICT is 1)",
+            stream.addr()
+        ));
+    });
 }
 
 /// Runs an operation alone: there is nothing to combine, so nothing to put on the heap.
@@ -241,11 +264,7 @@ pub(crate) fn init(init: Init) -> Result<Progress> {
     add_by(&communicator, call, |group| group.inits.push(init))
 }
 
-fn add_by(
-    communicator: &Communicator,
-    call: QueuedCall,
-    push: impl FnOnce(&mut Group),
-) -> Result<Progress> {
+fn add_by(communicator: &Communicator, call: QueuedCall, push: impl FnOnce(&mut Group)) -> Result<Progress> {
     let alone = with_group(|group| {
         push(group);
         if group.depth > 0 && group.error.is_none() {
@@ -269,6 +288,13 @@ fn has_collective_on(communicator: &Arc<Communicator>) -> bool {
 }
 
 impl Group {
+    fn fail(&mut self, function: &str, error: &Error) {
+        if self.depth > 0 && self.error.is_none() {
+            let text = format!("{function} in this group failed: {}", error.text);
+            self.error = Some(Error { text, ..error.clone() });
+        }
+    }
+
     /// Returns the communicators of its calls, with repetitions.
     fn callers(&self) -> impl Iterator<Item = &Arc<Communicator>> {
         let of_operations = self.operations.iter().map(|operation| &operation.communicator);
@@ -297,7 +323,9 @@ impl Group {
         let callers = distinct(self.callers());
         if let Some(destroyed) = callers.iter().find(|communicator| communicator.is_handle_destroyed()) {
             let what = destroyed.describe();
-            return Err(Error::usage(format!("{what} was destroyed before the group that it has calls in ended")));
+            return Err(Error::usage(format!(
+                "{what} was destroyed before the group that it has calls in ended"
+            )));
         }
         let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
         let blocking = callers.iter().filter(|communicator| communicator.config().blocking).count();

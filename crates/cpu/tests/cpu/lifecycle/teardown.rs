@@ -243,9 +243,9 @@ fn teardown_before_the_end_of_a_group_with_calls_is_invalid_usage() {
     assert_eq!(nccl!(ncclGroupEnd()), OK);
     assert_eq!(nccl!(ncclCommDestroy(comms[0].0)), USAGE);
     assert_last_error(&format!("{UNENDED}ncclCommDestroy"));
+    assert_eq!(nccl!(ncclCommDestroy(comms[1].0)), USAGE, "another communicator of the group");
     assert_eq!(nccl!(ncclGroupEnd()), USAGE);
     assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), ARGUMENT, "it is destroyed nevertheless");
-    comms[1].destroy();
 
     // Another thread destroys the communicator.
     let comms = init(Mode::Group, 2);
