@@ -297,8 +297,8 @@ impl Communicator {
         self.shared.membership(self.size, self.rank)
     }
 
-    /// Gives the communicator one more observer, which is told of what happens from now on; for an example of one, see
-    /// [`Observer`].
+    /// Adds an observer, which is notified of the operations that start from now on and of their ends, also inside a group. For an
+    /// example, see [`Observer`].
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.shared.observers.add(self.membership(), observer);
     }
