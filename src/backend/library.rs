@@ -1,6 +1,7 @@
 use std::ffi::{CStr, OsString, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 #[cfg(feature = "dlopen")]
@@ -8,6 +9,7 @@ use super::dlopen;
 use super::kind::Backend;
 #[cfg(nccl_linked)]
 use super::linked;
+use super::parameter_lock::lock_parameters;
 use crate::dynamic_linker::mapped;
 use crate::environment::variable;
 use crate::sys::Functions;
@@ -311,7 +313,9 @@ pub(crate) unsafe fn memory_space(functions: &Functions) -> MemorySpace {
     const KEY: &CStr = c"LIBNCCL_MEMORY_SPACE"; // A parameter, and no variable.
     let Some(get_parameter) = functions.ncclParamGetParameter else { return MemorySpace::Device };
     let (mut value, mut length) = (std::ptr::null(), 0);
-    // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function.
+    let _one_at_a_time = lock_parameters(functions);
+    // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function. The lock keeps
+    // other threads out of it.
     let code = ResultCode::from_raw(unsafe { get_parameter(KEY.as_ptr(), &raw mut value, &raw mut length) });
     // SAFETY: null or a string that is valid until this thread queries another parameter.
     let value = unsafe { copy(value) };
@@ -342,9 +346,9 @@ unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     if text.is_null() {
         return Box::default();
     }
-    // SAFETY: the caller guarantees that the bytes up to the first zero, or 1024, are there. A volatile read is one of
-    // the value that is in memory at that moment.
-    let byte = |index| unsafe { text.cast::<u8>().add(index).read_volatile() };
+    // SAFETY: the caller guarantees that the bytes up to the first zero, or 1024, are there. The CPU backend writes them
+    // atomically. NCCL is C and does not: no read of its buffer can be free of a race, and this one reads each byte once.
+    let byte = |index| unsafe { AtomicU8::from_ptr(text.cast_mut().cast::<u8>().add(index)) }.load(Relaxed);
     let bytes: Vec<u8> = (0..BUFFER).map(byte).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).trim().into()
 }
