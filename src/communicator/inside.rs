@@ -5,8 +5,9 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::Arc;
 
+use super::object::free_all;
 use super::shared::Shared;
-use super::state::Purpose;
+use super::state::{Left, Purpose};
 use crate::{Error, Result};
 
 thread_local! {
@@ -14,8 +15,9 @@ thread_local! {
     static HAS_OPEN_GROUP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The stay of a thread in NCCL with a communicator. Its drop leaves, and aborts the communicator if that was requested
-/// meanwhile: it comes before everything that NCCL may use until then is freed.
+/// The stay of a thread in NCCL with a communicator. Its drop leaves NCCL, after the teardown of objects that was deferred
+/// meanwhile, and aborts the communicator if that was requested: it comes before everything that NCCL may use until then is
+/// freed.
 pub(crate) struct Inside<S: Borrow<Arc<Shared>>>(S);
 
 impl<S: Borrow<Arc<Shared>>> Inside<S> {
@@ -48,18 +50,28 @@ impl<S: Borrow<Arc<Shared>>> Drop for Inside<S> {
     #[inline(always)]
     fn drop(&mut self) {
         let shared = self.0.borrow();
-        if shared.state.leave() {
-            abort_as_requested(shared);
+        let left = shared.state.leave();
+        if left != Left::Done {
+            finish_leaving(shared, left);
         }
     }
 }
 
-/// Aborts the communicator as an abort handle requested while this thread was in NCCL.
+/// Runs the teardowns that were deferred while this thread was in NCCL, and aborts the communicator if an abort handle has
+/// requested it.
 #[cold]
 #[inline(never)]
-fn abort_as_requested(shared: &Arc<Shared>) {
-    // SAFETY: the state has told this thread to end it.
-    let _ = unsafe { shared.abort() };
+fn finish_leaving(shared: &Arc<Shared>, mut left: Left) {
+    let mut destroyed = Vec::new();
+    while left == Left::Deferred {
+        destroyed.append(&mut shared.deferred.destroy(shared));
+        left = shared.state.leave();
+    }
+    if left == Left::Abort {
+        // SAFETY: the state has told this thread to end it.
+        let _ = unsafe { shared.abort() };
+    }
+    free_all(destroyed);
 }
 
 #[inline]
