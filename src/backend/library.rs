@@ -46,6 +46,8 @@ pub(crate) struct Library {
     /// one file may have been opened twice, or linked and opened.
     own: [usize; 2],
     pub(crate) refuses_null: bool,
+    /// Set if the implementation returns the number of open groups.
+    pub(super) has_open_groups: OnceLock<bool>,
     /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
     replaced_error: Mutex<Option<[Box<str>; 2]>>,
 }
@@ -125,6 +127,7 @@ impl Library {
             version,
             has_device_memory: OnceLock::new(),
             refuses_null,
+            has_open_groups: OnceLock::new(),
             replaced_error: Mutex::default(),
         }))
     }

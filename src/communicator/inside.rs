@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::object::free_all;
 use super::shared::Shared;
 use super::state::{Left, Purpose};
+use crate::backend::Library;
 use crate::{Error, Result};
 
 thread_local! {
@@ -29,7 +30,7 @@ impl<S: Borrow<Arc<Shared>>> Inside<S> {
 
     #[inline(always)]
     pub(crate) fn ungrouped(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
-        check_no_open_group(call)?;
+        check_no_open_group(&shared.borrow().library, call)?;
         Self::new(shared, call, purpose)
     }
 
@@ -74,9 +75,17 @@ fn finish_leaving(shared: &Arc<Shared>, mut left: Left) {
     free_all(destroyed);
 }
 
+/// Returns an error if a group is open on this thread: one of this crate, of any implementation, or one of other code, as far
+/// as `library` tells.
 #[inline]
-pub(crate) fn check_no_open_group(call: &'static str) -> Result<()> {
-    if HAS_OPEN_GROUP.get() { Err(open_error(call)) } else { Ok(()) }
+pub(crate) fn check_no_open_group(library: &Library, call: &'static str) -> Result<()> {
+    if has_open_group() { Err(open_error(call)) } else { library.check_open_groups(call, 0) }
+}
+
+/// Returns `true` if this crate has opened a group on this thread.
+#[inline]
+pub(crate) fn has_open_group() -> bool {
+    HAS_OPEN_GROUP.get()
 }
 
 #[inline]

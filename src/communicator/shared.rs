@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::helper_thread::HelperThread;
-use super::inside::check_no_open_group;
+use super::inside::has_open_group;
 use super::object::Deferred;
 use super::state::State;
 use crate::backend::{Library, call};
@@ -318,7 +318,7 @@ impl Shared {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
             // A group that is open on this thread is the caller's.
-            if ended.is_err() && check_no_open_group("destroy").is_ok() {
+            if ended.is_err() && !has_open_group() {
                 shared.library.end_leaked_groups();
             }
             ended.map(drop)
