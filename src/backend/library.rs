@@ -48,6 +48,8 @@ pub(crate) struct Library {
     /// one file may have been opened twice, or linked and opened.
     own: [usize; 2],
     pub(crate) refuses_null: bool,
+    /// Set if the implementation returns the number of open groups.
+    pub(super) has_open_groups: OnceLock<bool>,
     /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
     replaced_error: Mutex<Option<[Box<str>; 2]>>,
 }
@@ -127,6 +129,7 @@ impl Library {
             version,
             has_device_memory: OnceLock::new(),
             refuses_null,
+            has_open_groups: OnceLock::new(),
             replaced_error: Mutex::default(),
         }))
     }
@@ -310,16 +313,24 @@ fn is_nccl(path: &Path) -> bool {
 /// # Safety
 /// As for [`Library::new`].
 pub(crate) unsafe fn memory_space(functions: &Functions) -> MemorySpace {
-    const KEY: &CStr = c"LIBNCCL_MEMORY_SPACE"; // A parameter, and no variable.
-    let Some(get_parameter) = functions.ncclParamGetParameter else { return MemorySpace::Device };
+    // SAFETY: the same contract. A parameter, and no variable.
+    let value = unsafe { parameter(functions, c"LIBNCCL_MEMORY_SPACE") };
+    if value.as_deref() == Some("host") { MemorySpace::Host } else { MemorySpace::Device }
+}
+
+/// Returns a parameter of an implementation as text, or `None` if the implementation has no such parameter.
+///
+/// # Safety
+/// As for [`Library::new`].
+pub(super) unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
+    let get_parameter = functions.ncclParamGetParameter?;
     let (mut value, mut length) = (std::ptr::null(), 0);
     let _one_at_a_time = lock_parameters(functions);
     // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function. The lock keeps
     // other threads out of it.
-    let code = ResultCode::from_raw(unsafe { get_parameter(KEY.as_ptr(), &raw mut value, &raw mut length) });
+    let code = ResultCode::from_raw(unsafe { get_parameter(key.as_ptr(), &raw mut value, &raw mut length) });
     // SAFETY: null or a string that is valid until this thread queries another parameter.
-    let value = unsafe { copy(value) };
-    if code.is_success() && &*value == "host" { MemorySpace::Host } else { MemorySpace::Device }
+    code.is_success().then(|| unsafe { copy(value) })
 }
 
 /// Copies a C string; null becomes an empty one.

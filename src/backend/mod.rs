@@ -17,6 +17,7 @@ mod kind;
 mod library;
 #[cfg(nccl_linked)]
 mod linked;
+mod open_groups;
 mod parameter_lock;
 #[cfg(all(feature = "dlopen", any(not(nccl_linked), all(target_os = "linux", target_env = "gnu"))))]
 pub(crate) mod search;

@@ -153,7 +153,8 @@ impl Communicator {
     /// return a valid size, rank and device for it, in which case it is aborted.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, which is not suspended, and nothing else uses it any more.
+    /// `raw` is a live communicator of `nccl`, which is not suspended and in no open group, and nothing else uses it any more.
+    /// The rule for [groups of other code](crate::Nccl#groups-of-other-code) holds.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
         unsafe {
@@ -224,14 +225,15 @@ impl Communicator {
     }
 
     /// Returns the C handle, for [functions](crate::Nccl::as_raw) that have no method in this crate; null after an abort.
-    /// The communicator keeps its ownership.
+    /// The communicator keeps its ownership. Code that calls C functions with the handle keeps the rule for [groups of other
+    /// code](crate::Nccl#groups-of-other-code).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
     }
 
     /// Returns the C handle, which the caller has to end; null after an abort. [`from_raw`](Self::from_raw) takes it
-    /// back.
+    /// back. The rule for [groups of other code](crate::Nccl#groups-of-other-code) holds.
     #[must_use]
     pub fn into_raw(self) -> sys::ncclComm_t {
         if !self.shared.state.end() {

@@ -69,7 +69,7 @@ impl Communicator {
     }
 
     fn destroy_for(self, call: &'static str) -> Result<()> {
-        check_no_open_group(call)?;
+        check_no_open_group(self.library(), call)?;
         if self.shared.state.is_failed() {
             return self.abort();
         }
@@ -157,7 +157,7 @@ impl Finalized {
     }
 
     fn destroy_for(self, call: &'static str) -> Result<()> {
-        check_no_open_group(call)?;
+        check_no_open_group(self.0.library(), call)?;
         let Self(communicator) = self;
         // With an asynchronous error, or while it is in progress, NCCL would return before it frees anything, and
         // nothing could end the communicator any more. Dropping one that has failed aborts it.

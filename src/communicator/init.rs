@@ -128,7 +128,7 @@ impl Nccl {
         ids: &[UniqueId],
         config: &Config,
     ) -> Result<BegunRank> {
-        check_no_open_group(call)?;
+        check_no_open_group(&self.library, call)?;
         let (size, rank) = to_c_size_and_rank(call, size, rank)?;
         let Some(first) = ids.first() else {
             let problem = "no unique ids; expected at least one";
@@ -200,7 +200,7 @@ impl Nccl {
         devices: &[i32],
         config: &Config,
     ) -> Result<Vec<Communicator>> {
-        check_no_open_group(call)?;
+        check_no_open_group(&self.library, call)?;
         let count = Self::check_devices(call, devices)?;
         let library = &self.library;
         let mut raws = vec![ptr::null_mut(); devices.len()];

@@ -150,7 +150,7 @@ impl Communicator {
     #[doc(alias = "NCCL_REVOKE_DEFAULT")]
     pub fn revoke(&self) -> Result<()> {
         const CALL: &str = "revoke";
-        check_no_open_group(CALL)?;
+        check_no_open_group(self.library(), CALL)?;
         let flags = sys::NCCL_REVOKE_DEFAULT.cast_signed();
         // As a query, as it is meant for communicators that have failed.
         self.query(CALL, || {
@@ -180,7 +180,7 @@ impl Nccl {
         config: &Config,
     ) -> Result<Communicator> {
         const CALL: &str = "grow_rank";
-        check_no_open_group(CALL)?;
+        check_no_open_group(&self.library, CALL)?;
         let (size, rank) = to_c_size_and_rank(CALL, size, rank)?;
         let library = &self.library;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;

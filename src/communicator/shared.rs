@@ -8,7 +8,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::helper_thread::HelperThread;
-use super::inside::check_no_open_group;
+use super::inside::has_open_group;
+use super::object::Deferred;
 use super::state::State;
 use crate::backend::{Library, call};
 use crate::config::RawConfig;
@@ -62,6 +63,7 @@ pub(crate) struct Shared {
     is_freed: AtomicBool,
     /// Set once the communicator is finalized: NCCL has stopped the threads that deregistering needs.
     pub(super) is_finalized: AtomicBool,
+    pub(super) deferred: Deferred,
 }
 
 // SAFETY: `state` lets one thread at a time into NCCL with the pointer.
@@ -90,6 +92,7 @@ impl Shared {
             is_ending,
             is_freed,
             is_finalized,
+            deferred: Deferred::default(),
         })
     }
 
@@ -315,7 +318,7 @@ impl Shared {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
             // A group that is open on this thread is the caller's.
-            if ended.is_err() && check_no_open_group("destroy").is_ok() {
+            if ended.is_err() && !has_open_group() {
                 shared.library.end_leaked_groups();
             }
             ended.map(drop)
@@ -323,7 +326,10 @@ impl Shared {
     }
 
     fn set_freed(&self) {
-        self.is_freed.store(self.known_memory_space() == MemorySpace::Host, Release);
+        if self.known_memory_space() == MemorySpace::Host {
+            self.is_freed.store(true, Release);
+            self.deferred.free();
+        }
     }
 
     /// Runs `end`, which ends communicators of one library; with a limit, as [`Ending`] says.

@@ -68,6 +68,11 @@ pub(crate) fn start() {
     with_group(|group| group.depth += 1);
 }
 
+/// Returns the number of groups that are open on this thread.
+pub(crate) fn depth() -> u32 {
+    with_group(|group| group.depth)
+}
+
 pub(crate) fn end() -> Result<Progress> {
     match leave("ncclGroupEnd")? {
         Some(group) => group.end(),
