@@ -10,7 +10,7 @@ use super::kind::Backend;
 #[cfg(nccl_linked)]
 use super::linked;
 use super::parameter_lock::lock_parameters;
-use crate::dynamic_linker::mapped;
+use crate::dynamic_linker::{keep_loaded, mapped};
 use crate::environment::variable;
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
@@ -118,6 +118,7 @@ impl Library {
             Ok(version) if code.is_success() && version > 0 => Version::from_code(version),
             _ => return Err(version_error(format!("it returned {code} and the version {version}"))),
         };
+        keep_loaded();
         Ok(Arc::new(Self {
             own: [
                 functions.ncclGroupStart.map_or(0, |function| function as usize),
