@@ -139,7 +139,8 @@ impl Nccl {
     /// # Safety
     /// Every function of the table has the signature and the contract of the NCCL function with its name, and stays
     /// callable until the process ends. Code that calls the functions keeps the rule for [groups of other
-    /// code](Self#groups-of-other-code).
+    /// code](Self#groups-of-other-code). If `LIBNCCL_MEMORY_SPACE` is a parameter of the implementation with the value
+    /// `host`, its `ncclMemAlloc` returns zeroed host memory.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
         let found = Found { functions, device_functions: DeviceFunctions::EMPTY, refuses_null: true };
         // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.

@@ -199,13 +199,7 @@ impl Library {
 
     /// Returns the most recent error message, or an empty string: that of the user's call, not of the cleanup after it.
     pub(crate) fn last_error(&self) -> Box<str> {
-        self.last_error_of(std::ptr::null_mut())
-    }
-
-    /// Returns the error message as [`last_error`](Self::last_error) does, for a communicator that is null or live. NCCL
-    /// ignores the communicator; of one that is in progress, the CPU implementation says whom it waits for.
-    pub(crate) fn last_error_of(&self, communicator: sys::ncclComm_t) -> Box<str> {
-        let text = self.raw_last_error(communicator);
+        let text = self.raw_last_error();
         match &*self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) {
             Some([after, before]) if *after == text => before.clone(),
             _ => text,
@@ -216,17 +210,31 @@ impl Library {
     pub(crate) fn keeping_last_error(&self, calls: impl FnOnce()) {
         let before = self.last_error();
         calls();
-        let after = self.raw_last_error(std::ptr::null_mut());
+        let after = self.raw_last_error();
         *self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) = Some([after, before]);
     }
 
-    fn raw_last_error(&self, communicator: sys::ncclComm_t) -> Box<str> {
-        let text = self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
+    fn raw_last_error(&self) -> Box<str> {
+        // SAFETY: null or a string of at most this length: NCCL's buffer.
+        unsafe { copy_shared(self.last_error_pointer(std::ptr::null_mut())) }
+    }
+
+    /// Returns what a communicator that is live and in progress waits for; an empty text if the library does not say.
+    ///
+    /// The CPU backend returns such a text at a separate address. NCCL ignores the communicator: its text is the last error
+    /// of any communicator, perhaps a long time ago, and says nothing about this one.
+    pub(crate) fn wait_of(&self, communicator: sys::ncclComm_t) -> Box<str> {
+        let [of_any, own] = [std::ptr::null_mut(), communicator].map(|it| self.last_error_pointer(it));
+        // SAFETY: null or a string of at most this length.
+        if own == of_any { Box::default() } else { unsafe { copy_shared(own) } }
+    }
+
+    /// Returns the text for a communicator that is null or live.
+    fn last_error_pointer(&self, communicator: sys::ncclComm_t) -> *const c_char {
+        self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
             // SAFETY: null or live, and returns a text of the process or the thread.
             unsafe { last_error(communicator) }
-        });
-        // SAFETY: null or a string of at most this length: NCCL's buffer.
-        unsafe { copy_shared(text) }
+        })
     }
 
     /// Calls `ncclGetUniqueId`; after a failure, returns the same error forever.

@@ -184,7 +184,7 @@ impl Nccl {
         let (size, rank) = to_c_size_and_rank(CALL, size, rank)?;
         let library = &self.library;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
-        let (id, slot) = (id.to_raw(), OutParam::new());
+        let (id, slot) = (id.to_raw(), OutParam::new(library));
         let (out, config_pointer) = (slot.as_mut_ptr(), raw_config.as_mut_ptr());
         // SAFETY: as in `init_rank_scalable`, except that NCCL writes the handle again when the communicator is
         // complete; a new rank passes no communicator.
@@ -197,7 +197,7 @@ impl Nccl {
             unsafe { Communicator::from_shared(CALL, shared, config.timeout_duration(), None) }
         });
         // SAFETY: this was the last use.
-        unsafe { slot.free_after(library, &created) };
+        unsafe { slot.free_after(&created) };
         created
     }
 }

@@ -239,8 +239,7 @@ impl Shared {
         if !self.state.end() {
             return Error::Aborted { call };
         }
-        // Of what is in progress, it says whom it waits for.
-        let error = self.timeout_error(call, elapsed, self.library.last_error_of(self.raw));
+        let error = self.timeout_error(call, elapsed, self.library.wait_of(self.raw));
         self.tell(CommunicatorEvent::TimedOut);
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { self.abort() };
@@ -277,7 +276,7 @@ impl Shared {
         };
         Self::end(call, all, Some(ABORT_LIMIT), move |all| match all {
             // One after the other, the first could wait for work of the second, which is not aborted yet.
-            [first, _, ..] if first.library.memory_space() == MemorySpace::Device => {
+            [first, _, ..] if first.known_memory_space() == MemorySpace::Device => {
                 // SAFETY: has no arguments; this thread ends the group below.
                 unsafe { call!(first.library, ncclGroupStart()) }?;
                 let aborted = abort_each(all);

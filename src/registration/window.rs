@@ -240,7 +240,7 @@ impl<'c, T: Element> Window<'c, T> {
             return Err(Error::argument(CALL, InvalidArgumentKind::Address, problem));
         }
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
-        let handle = OutParam::new();
+        let handle = OutParam::new(library);
         let mut shared = None;
         let operation = const { Operation::of(CALL) };
         let registered = operations.run(operation, || {
