@@ -106,7 +106,8 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// # Ending
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
 /// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first. Aborts and
-/// drops return within 5 s, whatever NCCL does, which then goes on in the background.
+/// drops return within 5 s on a GPU, whatever NCCL does, which then goes on in the background. On host memory they return
+/// when no other rank accesses the memory of this one; see [`abort`](Self::abort) for processes that are stopped.
 ///
 /// # CUDA graphs
 /// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers: these,

@@ -103,6 +103,10 @@ impl Communicator {
     /// another communicator keeps the device busy. So another thread ends it, and this one waits 5 s at most; the end
     /// then goes on in the background. [`Nccl::abort_all`] aborts several communicators of one thread.
     ///
+    /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped meanwhile,
+    /// see [`Config::timeout`](crate::Config::timeout). Without a timeout, the call also waits for a stopped process that copies
+    /// memory which is not from [`alloc`](Nccl::alloc).
+    ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone nevertheless. [`Error::Timeout`] if the end
     /// goes on in the background.

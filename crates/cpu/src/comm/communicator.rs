@@ -46,6 +46,7 @@ use crate::diag::fault::{self, Fault};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::strict::STRICT;
+use crate::diag::wait_limits::TIMEOUT;
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -121,10 +122,10 @@ impl Communicator {
             device,
             driver: driver.map_or_else(OnceLock::new, |driver| OnceLock::from(Some(driver))),
             runs_at_once: config.blocking && !fault::is_planted(),
-            config,
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
-            peers: PeerAccess::default(),
+            peers: PeerAccess::new(!config.blocking || TIMEOUT.is_some()),
+            config,
             jobs: Arc::new(Jobs::new()),
             stream_jobs: StreamJobs::default(),
             aborted: AtomicBool::new(false),
