@@ -17,7 +17,7 @@ use crate::diag::error::{Error, Result};
 use crate::diag::strict::STRICT;
 use crate::reduce::data_type::{self, DataType};
 use crate::shm::access::Exposed;
-use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::mailbox::{CELL, Mailbox};
@@ -79,6 +79,10 @@ impl Operation for SendMessage {
         [self.from.start().addr(), 0]
     }
 
+    fn ranges(&self) -> [BufferRange; 2] {
+        [self.from.range(), BufferRange::default()]
+    }
+
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
         on_stream.resolve_read("the send buffer", &mut self.from)
     }
@@ -121,6 +125,10 @@ impl Operation for RecvMessage {
 
     fn buffers(&self) -> [usize; 2] {
         [0, self.to.start().addr()]
+    }
+
+    fn ranges(&self) -> [BufferRange; 2] {
+        [BufferRange::default(), self.to.as_read().range()]
     }
 
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {

@@ -212,6 +212,29 @@ fn exceeds(value: u64, resource: Resource) -> bool {
     getrlimit(resource).current.is_some_and(|limit| value > limit)
 }
 
+/// Returns the offset of the first byte in `length` bytes at `start` where no memory is mapped, if there is one.
+pub(crate) fn first_unmapped(start: usize, length: usize) -> Option<usize> {
+    const PAGES: usize = 256;
+    let page = rustix::param::page_size();
+    let is_unmapped = |at: usize, pages: usize| {
+        let mut resident = [0u8; PAGES];
+        // SAFETY: the kernel writes a byte for each page, and looks at no memory of the process.
+        let result = unsafe { libc::mincore(ptr::without_provenance_mut(at), pages * page, resident.as_mut_ptr()) };
+        result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM)
+    };
+    let end = start.saturating_add(length);
+    let mut at = start - start % page;
+    while at < end {
+        let pages = (end - at).div_ceil(page).min(PAGES);
+        if is_unmapped(at, pages) {
+            let first = (0..pages).map(|index| at + index * page).find(|at| is_unmapped(*at, 1));
+            return first.map(|at| at.saturating_sub(start));
+        }
+        at = at.saturating_add(pages * page);
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,5 +338,22 @@ mod tests {
         assert_eq!(refused(0), (ncclResult_t::ncclRemoteError, true));
         child.wait().unwrap();
         assert_eq!(refused(0), (ncclResult_t::ncclRemoteError, true));
+    }
+
+    #[test]
+    fn first_byte_without_memory_is_found_in_any_page() {
+        let page = rustix::param::page_size();
+        let (pages, hole) = (600, 300);
+        let mapping = Mapping::private(pages * page).unwrap();
+        let start = mapping.start.as_ptr();
+        let at = |page_index: usize| start.addr() + page_index * page;
+        assert_eq!(first_unmapped(at(0), pages * page), None);
+        // SAFETY: a page of the mapping, which nothing uses; it is unmapped with the rest.
+        unsafe { munmap(start.add(hole * page).cast(), page).unwrap() };
+        assert_eq!(first_unmapped(at(0) + 5, hole * page + 1), Some(hole * page - 5));
+        assert_eq!(first_unmapped(at(0), hole * page), None);
+        assert_eq!(first_unmapped(at(hole) + 7, 1), Some(0));
+        assert_eq!(first_unmapped(at(hole + 1), page), None);
+        assert_eq!(first_unmapped(at(hole), 0), None);
     }
 }

@@ -18,7 +18,9 @@ mod error;
 mod event;
 pub mod extension;
 mod fault;
-// This and the stacks are those of libnccl-cpu, too, which is published without this crate.
+// This, the findings and the stacks are shared with libnccl-cpu, which is published without this crate.
+#[path = "../../../cpu/src/diag/fault_signal.rs"]
+mod fault_signal;
 #[path = "../../../cpu/src/diag/finding.rs"]
 mod finding;
 mod graph;
