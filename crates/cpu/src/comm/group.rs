@@ -42,25 +42,20 @@ struct Group {
 }
 
 thread_local! {
-    static GROUP: RefCell<Group> = RefCell::default();
-    /// The group of a thread that is ending and has dropped [`GROUP`]: destructors of the program's own variables may make
-    /// calls. It has no destructor, so that it is there until the end.
-    static LAST_GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
+    /// Without a destructor, so that it lasts as long as the thread: functions of `atexit` and destructors of the program's
+    /// variables may make calls. A group that never ends is leaked.
+    static GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
 }
 
 /// Calls `act` with this thread's group.
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
-    let act = |group: &mut Group| {
+    GROUP.with_borrow_mut(|group| {
         if group.generation != fork::generation() {
             // A forked child has no part in a group that its parent began.
-            *group = Group { generation: fork::generation(), ..Group::default() };
+            **group = Group { generation: fork::generation(), ..Group::default() };
         }
         act(group)
-    };
-    match GROUP.try_with(|_| ()) {
-        Ok(()) => GROUP.with_borrow_mut(act),
-        Err(_) => LAST_GROUP.with_borrow_mut(|group| act(group)),
-    }
+    })
 }
 
 pub(crate) fn start() {
@@ -198,8 +193,7 @@ pub(crate) fn run_on_host(
 }
 
 fn is_none_open() -> bool {
-    let now = GROUP.try_with(|group| group.borrow().depth == 0);
-    now.unwrap_or_else(|_| LAST_GROUP.with_borrow(|group| group.depth == 0))
+    GROUP.with_borrow(|group| group.depth == 0)
 }
 
 /// Adds an operation to this thread's group, or runs it as one.
