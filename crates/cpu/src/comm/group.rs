@@ -45,44 +45,40 @@ struct Group {
     operations: Vec<QueuedOperation>,
 }
 
-/// The group of a thread, which reports what it leaves behind when the thread ends.
-#[derive(Default)]
-struct ThreadGroup(RefCell<Group>);
+thread_local! {
+    /// Without a destructor, so that it lasts as long as the thread: functions of `atexit` and destructors of the program's
+    /// variables may make calls.
+    static GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
+    /// Reports the group that a thread leaves open when it ends. A thread that opens one creates it.
+    static THREAD_END: ThreadEnd = const { ThreadEnd };
+}
 
-impl Drop for ThreadGroup {
+struct ThreadEnd;
+
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
-        let group = std::mem::take(self.0.get_mut());
-        if group.depth > 0 && group.generation == fork::generation() && group.error.is_none() {
+        let group = with_group(std::mem::take);
+        if group.depth > 0 && group.error.is_none() {
             // A destructor of a thread must not unwind.
             let _ = catch_unwind(AssertUnwindSafe(|| group.abandon()));
         }
     }
 }
 
-thread_local! {
-    static GROUP: ThreadGroup = ThreadGroup::default();
-    /// The group of a thread that is ending and has dropped [`GROUP`]: destructors of the program's own variables may make
-    /// calls. It has no destructor, so that it is there until the end.
-    static LAST_GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
-}
-
 /// Calls `act` with this thread's group.
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
-    let act = |group: &mut Group| {
+    GROUP.with_borrow_mut(|group| {
         if group.generation != fork::generation() {
             // A forked child has no part in a group that its parent began.
-            *group = Group { generation: fork::generation(), ..Group::default() };
+            **group = Group { generation: fork::generation(), ..Group::default() };
         }
         act(group)
-    };
-    match GROUP.try_with(|_| ()) {
-        Ok(()) => GROUP.with(|group| act(&mut group.0.borrow_mut())),
-        Err(_) => LAST_GROUP.with_borrow_mut(|group| act(group)),
-    }
+    })
 }
 
 pub(crate) fn start() {
     fork::watch();
+    let _ = THREAD_END.try_with(|_| ());
     with_group(|group| group.depth += 1);
 }
 
@@ -228,8 +224,7 @@ pub(crate) fn run_on_host(
 }
 
 fn is_none_open() -> bool {
-    let now = GROUP.try_with(|group| group.0.borrow().depth == 0);
-    now.unwrap_or_else(|_| LAST_GROUP.with_borrow(|group| group.depth == 0))
+    GROUP.with_borrow(|group| group.depth == 0)
 }
 
 /// Adds an operation to this thread's group, or runs it as one.
@@ -246,11 +241,7 @@ pub(crate) fn init(init: Init) -> Result<Progress> {
     add_by(&communicator, call, |group| group.inits.push(init))
 }
 
-fn add_by(
-    communicator: &Communicator,
-    call: QueuedCall,
-    push: impl FnOnce(&mut Group),
-) -> Result<Progress> {
+fn add_by(communicator: &Communicator, call: QueuedCall, push: impl FnOnce(&mut Group)) -> Result<Progress> {
     let alone = with_group(|group| {
         push(group);
         if group.depth > 0 && group.error.is_none() {
@@ -302,7 +293,9 @@ impl Group {
         let callers = distinct(self.callers());
         if let Some(destroyed) = callers.iter().find(|communicator| communicator.is_handle_destroyed()) {
             let what = destroyed.describe();
-            return Err(Error::usage(format!("{what} was destroyed before the group that it has calls in ended")));
+            return Err(Error::usage(format!(
+                "{what} was destroyed before the group that it has calls in ended"
+            )));
         }
         let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
         let blocking = callers.iter().filter(|communicator| communicator.config().blocking).count();

@@ -196,8 +196,8 @@ fn say(address: usize, signal: c_int, code: c_int) {
     let is_outside = address == 0 && code == SI_KERNEL;
     let lists = iter::successors(Some(&RANKS), |list| list.next.get().map(|next| &**next));
     let ranks = lists.flat_map(|list| &list.ranks).filter(|rank| rank.is_used.load(Acquire));
-    let mut entries =
-        ranks.flat_map(|rank| iter::once(&rank.first).chain(rank.more.entries()).map(move |entry| (rank, entry)));
+    let mut entries = ranks
+        .flat_map(|rank| iter::once(&rank.first).chain(rank.more.entries()).map(move |entry| (rank, entry)));
     let found = entries.find_map(|(rank, entry)| Some((rank, entry, entry.find(address, is_outside)?)));
     let Some((rank, entry, (mut index, offset))) = found else { return };
     if IS_REPORTED.swap(true, Relaxed) {

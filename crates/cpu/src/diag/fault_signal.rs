@@ -124,7 +124,9 @@ pub(crate) fn say(name: &str, prefix: &str, file: Option<&File>, text: fmt::Argu
         let process = process::id();
         line.write(
             file.as_raw_fd(),
-            format_args!("{{\"count\":1,\"finding\":\"{name}\",\"process\":{process},\"text\":\"{text}\"}}\n"),
+            format_args!(
+                "{{\"count\":1,\"finding\":\"{name}\",\"process\":{process},\"text\":\"{text}\"}}\n"
+            ),
         );
     }
 }

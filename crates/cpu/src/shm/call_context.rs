@@ -133,9 +133,11 @@ impl CallContext<'_> {
         }
         cma::read(&self.state.process(owner), address, to).map_err(|error| {
             let what = self.describe_fault(owner, buffer.address, offset..offset + to.length(), &error);
-            Error::remote(what.unwrap_or_else(|| {
-                format!("{} bytes of rank {owner} cannot be read: {error}", to.length())
-            }))
+            Error::remote(
+                what.unwrap_or_else(|| {
+                    format!("{} bytes of rank {owner} cannot be read: {error}", to.length())
+                }),
+            )
         })
     }
 
@@ -155,7 +157,10 @@ impl CallContext<'_> {
                 let own = self.state.process(self.rank);
                 let is_own = cma::first_unreadable(&own, from.start().addr() as u64, from.length()).is_some();
                 (is_efault(&error) && !is_own).then(|| {
-                    format!("the receive buffer {:#x} of rank {owner} cannot be written: it is read-only", buffer.address)
+                    format!(
+                        "the receive buffer {:#x} of rank {owner} cannot be written: it is read-only",
+                        buffer.address
+                    )
                 })
             });
             Error::remote(what.unwrap_or_else(|| {

@@ -219,7 +219,8 @@ pub(crate) fn first_unmapped(start: usize, length: usize) -> Option<usize> {
     let is_unmapped = |at: usize, pages: usize| {
         let mut resident = [0u8; PAGES];
         // SAFETY: the kernel writes a byte for each page, and looks at no memory of the process.
-        let result = unsafe { libc::mincore(ptr::without_provenance_mut(at), pages * page, resident.as_mut_ptr()) };
+        let result =
+            unsafe { libc::mincore(ptr::without_provenance_mut(at), pages * page, resident.as_mut_ptr()) };
         result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM)
     };
     let end = start.saturating_add(length);

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::common::processes::{self, RankProcess};
 use crate::common::{
-    ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, init, last_error, on_threads, unique_id,
+    ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, init, last_error, on_threads,
+    unique_id,
 };
 use libnccl::sys::ncclResult_t;
 
@@ -64,7 +65,8 @@ fn wrong_buffer(kind: &str, length: usize) -> *mut u8 {
 
 /// Makes the call of a rank on these buffers.
 fn call(function: &str, rank: usize, buffer: *mut u8, length: usize, comm: Comm) -> ncclResult_t {
-    let (count, good, buffer) = (length / 4, wrong_buffer("good", 2 * length).cast::<c_void>(), buffer.cast());
+    let (count, good, buffer) =
+        (length / 4, wrong_buffer("good", 2 * length).cast::<c_void>(), buffer.cast());
     let (other, comm) = (1 - rank as i32, comm.0);
     match function {
         "sum_from" => nccl!(ncclAllReduce(buffer, good, count, F32, SUM, comm, STREAM)),
@@ -171,7 +173,8 @@ fn check(signal: Option<i32>, printed: &str, kind: &str, length: usize, buffer: 
     let (place, bytes) = (format!("rank 1: {buffer} 0x"), format!(", {length} bytes, is invalid from byte "));
     let expected = [place.as_str(), &bytes, cause];
     assert!(expected.iter().all(|part| line.contains(*part)), "{expected:?}: {printed}");
-    let at: usize = line.split("from byte ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
+    let at: usize =
+        line.split("from byte ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
     assert!(kind != "short" || (SHORT..length).contains(&at), "{printed}");
     assert_eq!(signal, Some(libc::SIGSEGV), "{printed}");
 }
@@ -182,7 +185,8 @@ fn invalid_buffer_is_named_and_other_processes_do_not_wait() {
         let outcomes = run(&format!("use_buffer {function} {kind} {length}"), TWO, &[]);
         let [(status, other), (signal, printed)] = &outcomes[..] else { panic!() };
         // Another process that reads the buffer may be first, and then no signal comes.
-        let is_read = other.contains(" of rank 1 is invalid from byte ") || other.contains("of rank 1 cannot be written");
+        let is_read = other.contains(" of rank 1 is invalid from byte ")
+            || other.contains("of rank 1 cannot be written");
         if !(is_read && signal.is_none()) {
             check(*signal, printed, kind, *length, buffer);
         }

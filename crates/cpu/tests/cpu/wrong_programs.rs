@@ -18,7 +18,11 @@ type Program = (&'static str, fn(&RankProcess), &'static str);
 
 const PROGRAMS: &[Program] = &[
     // Communicators.
-    ("different_sizes", different_sizes, "the ranks passed different nranks: rank 1 passed 2, rank 0 passed 3"),
+    (
+        "different_sizes",
+        different_sizes,
+        "the ranks passed different nranks: rank 1 passed 2, rank 0 passed 3",
+    ),
     ("same_rank", |process| init(process.id, 2, 0), "two callers passed rank 0"),
     ("rank_too_large", |process| refused(process, 1, 2, 2), "invalid rank 2: it has to be in 0..2"),
     (
@@ -31,33 +35,101 @@ const PROGRAMS: &[Program] = &[
         |process| refused(process, 1, 0, 0),
         "failed before all ranks had joined: invalid number of ranks 0: it has to be in 1..=1024",
     ),
-    ("no_place_for_the_communicator", null_communicator, "rank 1 failed before all ranks had joined: the pointer to the communicator is NULL"),
+    (
+        "no_place_for_the_communicator",
+        null_communicator,
+        "rank 1 failed before all ranks had joined: the pointer to the communicator is NULL",
+    ),
     ("too_many_ids", too_many_ids, "failed before all ranks had joined: invalid number of unique ids 3"),
-    ("failed_group_of_inits", failed_group, "rank 1 failed before all ranks had joined: ncclAllReduce in this group failed"),
-    ("zero_id", |process| init(ncclUniqueId::default(), 2, process.rank() as i32), "this unique id is not from"),
-    ("destroyed_twice", |process| twice(|comm| nccl!(ncclCommDestroy(comm)), process), "is not a communicator, or was destroyed"),
-    ("finalized_twice", |process| twice(|comm| nccl!(ncclCommFinalize(comm)), process), "has already been finalized"),
-    ("used_after_destroy", |process| then_sum(|comm| nccl!(ncclCommDestroy(comm)), process), "is not a communicator, or was destroyed"),
-    ("used_after_abort", |process| then_sum(|comm| nccl!(ncclCommAbort(comm)), process), "is not a communicator, or was destroyed"),
-    ("used_after_finalize", |process| then_sum(|comm| nccl!(ncclCommFinalize(comm)), process), "the communicator has been finalized"),
-    ("config_without_initializer", uninitialized_config, "the config was not initialized with NCCL_CONFIG_INITIALIZER"),
-    ("exit_without_destroy", exit_early, "rank 1 died: its process ended without destroying the communicator"),
+    (
+        "failed_group_of_inits",
+        failed_group,
+        "rank 1 failed before all ranks had joined: ncclAllReduce in this group failed",
+    ),
+    (
+        "zero_id",
+        |process| init(ncclUniqueId::default(), 2, process.rank() as i32),
+        "this unique id is not from",
+    ),
+    (
+        "destroyed_twice",
+        |process| twice(|comm| nccl!(ncclCommDestroy(comm)), process),
+        "is not a communicator, or was destroyed",
+    ),
+    (
+        "finalized_twice",
+        |process| twice(|comm| nccl!(ncclCommFinalize(comm)), process),
+        "has already been finalized",
+    ),
+    (
+        "used_after_destroy",
+        |process| then_sum(|comm| nccl!(ncclCommDestroy(comm)), process),
+        "is not a communicator, or was destroyed",
+    ),
+    (
+        "used_after_abort",
+        |process| then_sum(|comm| nccl!(ncclCommAbort(comm)), process),
+        "is not a communicator, or was destroyed",
+    ),
+    (
+        "used_after_finalize",
+        |process| then_sum(|comm| nccl!(ncclCommFinalize(comm)), process),
+        "the communicator has been finalized",
+    ),
+    (
+        "config_without_initializer",
+        uninitialized_config,
+        "the config was not initialized with NCCL_CONFIG_INITIALIZER",
+    ),
+    (
+        "exit_without_destroy",
+        exit_early,
+        "rank 1 died: its process ended without destroying the communicator",
+    ),
     // Arguments of operations.
     ("null_communicator", |_| report(sum(4, ptr::null_mut())), "the communicator is NULL"),
-    ("address_for_a_communicator", |_| report(sum(4, ptr::without_provenance_mut(0xdead_bee0))), "is not a communicator, or was destroyed"),
+    (
+        "address_for_a_communicator",
+        |_| report(sum(4, ptr::without_provenance_mut(0xdead_bee0))),
+        "is not a communicator, or was destroyed",
+    ),
     ("unknown_type", |process| all_reduce(process, 4, ncclDataType_t(77), SUM), "invalid ncclDataType_t 77"),
     ("unknown_reduction", |process| all_reduce(process, 4, F32, ncclRedOp_t(77)), "reduction 77 is unknown"),
-    ("negative_count", |process| all_reduce(process, usize::MAX, F32, SUM), "count 18446744073709551615 of ncclFloat32"),
+    (
+        "negative_count",
+        |process| all_reduce(process, usize::MAX, F32, SUM),
+        "count 18446744073709551615 of ncclFloat32",
+    ),
     ("null_buffer", null_buffer, "the pointer to the send buffer is NULL"),
     ("root_out_of_range", |process| broadcast(process, 2), "invalid root 2: it has to be in 0..2"),
-    ("different_roots", |process| broadcast(process, process.rank() as i32), "called ncclBroadcast(count 4, ncclFloat32, root 1)"),
+    (
+        "different_roots",
+        |process| broadcast(process, process.rank() as i32),
+        "called ncclBroadcast(count 4, ncclFloat32, root 1)",
+    ),
     // Groups and messages.
     ("group_end_without_start", |_| report(nccl!(ncclGroupEnd())), "ncclGroupEnd: not in a group call"),
-    ("group_left_open_with_inits", open_group_of_inits, "a rank called ncclCommInitRank in a group that has not ended"),
+    (
+        "group_left_open_with_inits",
+        open_group_of_inits,
+        "a rank called ncclCommInitRank in a group that has not ended",
+    ),
     ("split_in_an_open_group", open_group_of_split, "called ncclCommSplit in a group that has not ended"),
-    ("aborted_in_an_open_group", abort_in_group, "called ncclAllReduce(count 4, ncclFloat32, ncclSum) in a group that has not ended"),
-    ("messages_of_different_counts", different_messages, "send and receive do not match: rank 0 called ncclSend(count 4, ncclFloat32) to rank 1"),
-    ("both_send_first", both_send_first, "rank 0 of 2 still waits in call 1, ncclSend(count 1048576, ncclFloat32, peer 1), for rank 1"),
+    (
+        "aborted_in_an_open_group",
+        abort_in_group,
+        "called ncclAllReduce(count 4, ncclFloat32, ncclSum) in a group that has not ended",
+    ),
+    (
+        "messages_of_different_counts",
+        different_messages,
+        "send and receive do not match: rank 0 called ncclSend(count 4, ncclFloat32) to rank 1",
+    ),
+    (
+        "both_send_first",
+        both_send_first,
+        "rank 0 of 2 still waits in call 1, ncclSend(count 1048576, ncclFloat32, peer 1), for rank 1",
+    ),
     ("window_that_is_not_aligned", unaligned_window, "invalid window address"),
 ];
 
@@ -79,7 +151,10 @@ fn wrong_program_prints_its_cause() {
         let children: Vec<Child> = (0..2).map(start).collect();
         let printed: String = children.into_iter().map(finish).collect();
         assert!(printed.contains(cause), "{name}: no {cause:?} in:\n{printed}");
-        assert!(!printed.contains("have come; missing"), "{name}: a rank waited for one that never joins:\n{printed}");
+        assert!(
+            !printed.contains("have come; missing"),
+            "{name}: a rank waited for one that never joins:\n{printed}"
+        );
     }
 }
 
@@ -225,7 +300,8 @@ fn both_send_first(process: &RankProcess) {
 }
 
 fn unaligned_window(process: &RankProcess) {
-    let (comm, mut memory, mut window) = (process.join(), ptr::null_mut::<c_void>(), ptr::null_mut() as ncclWindow_t);
+    let (comm, mut memory, mut window) =
+        (process.join(), ptr::null_mut::<c_void>(), ptr::null_mut() as ncclWindow_t);
     report(nccl!(ncclMemAlloc(&mut memory, 8192)));
     let inside = memory.wrapping_byte_add(8);
     report(nccl!(ncclCommWindowRegister(comm.0, inside, 4096, &mut window, 0)));

@@ -329,7 +329,7 @@ impl Driver {
                     Executor::Library => work.execute(),
                     Executor::Peers => {
                         // For `libnccl_cuda_fail`.
-                        let _ = context.and_then(Current::push);
+                        let _ = context.map(Current::push);
                         work.execute();
                         let _ = Current::pop();
                     }
@@ -569,7 +569,7 @@ impl State {
             }
             PER_THREAD => {
                 let id = self.current()?;
-                let thread = self.thread()?;
+                let thread = self.thread();
                 if let Some(&stream) = self.context(id)?.thread_streams.get(&thread) {
                     return Ok(stream);
                 }
@@ -588,7 +588,7 @@ impl State {
     }
 
     /// Returns the number of the calling thread.
-    pub(crate) fn thread(&mut self) -> Result<u64> {
+    pub(crate) fn thread(&mut self) -> u64 {
         let threads = &mut self.threads;
         let number = || {
             *threads += 1;

@@ -44,6 +44,7 @@ mod scheduler_tests;
 #[path = "../../../cpu/src/diag/stack.rs"]
 mod stack;
 mod sync;
+mod thread_end;
 mod turns;
 mod user_object;
 mod virtual_memory;
