@@ -45,3 +45,4 @@ mod sync;
 mod turns;
 mod user_object;
 mod virtual_memory;
+mod visible;
