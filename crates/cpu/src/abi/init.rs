@@ -148,7 +148,10 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let number = driver.map(Driver::devices).transpose()?;
         for (rank, device) in devices.iter().enumerate() {
             if let Some(number) = number.filter(|number| !(0..*number).contains(device)) {
-                return Err(Error::argument(format!("invalid device {device}: it has to be in 0..{number}")));
+                let shortage = devices::shortage(ranks, number as usize);
+                return Err(Error::argument(format!(
+                    "{shortage}invalid device {device}: it has to be in 0..{number}"
+                )));
             }
             if *device < 0 {
                 return Err(Error::argument(format!("invalid device {device}")));

@@ -48,3 +48,4 @@ mod thread_end;
 mod turns;
 mod user_object;
 mod virtual_memory;
+mod visible;
