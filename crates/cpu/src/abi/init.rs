@@ -97,12 +97,14 @@ pub(super) unsafe fn init_rank(
     let rank_index = check_rank(rank, ranks, "rank")?;
     let ids = ids.iter().map(UniqueId::new).collect::<Result<Vec<_>>>()?;
     let id = *ids.first().ok_or_else(|| Error::argument("there is no unique id"))?;
+    debug::begin();
     let driver = driver();
     // SAFETY: the caller's contract.
     let prepared = unsafe { read_config(config) }.and_then(|config| {
         Ok((config.unwrap_or_default(), driver.map_or(Ok(rank), Driver::current_device)?))
     });
     let (config, device) = prepared.inspect_err(|error| rendezvous::fail(&id, ranks, rank_index, error))?;
+    config.log_network();
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
@@ -140,7 +142,9 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let state = Arc::new(SharedState::create(&vec![me; ranks])?.0);
         let id = UniqueId::generate()?;
         for (rank, device) in devices.into_iter().enumerate() {
-            let communicator = Communicator::new(device, driver, Config::default());
+            let config = Config::default();
+            config.log_network();
+            let communicator = Communicator::new(device, driver, config);
             communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, fault::of_rank(rank));
             let communicator = Arc::new(communicator);
             let handle = handle::add(Arc::clone(&communicator));

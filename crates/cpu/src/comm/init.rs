@@ -107,6 +107,9 @@ impl Init {
         let fault = match &self.parent {
             Some(parent) => parent.fault(),
             None => fault::of_rank(rank_info.rank),
+        if self.parent.is_some() {
+            communicator.config().log_network();
+        }
         };
         communicator.join(rank_info, fault);
         if communicator.handle().is_null() {
