@@ -647,7 +647,11 @@ impl Communicator {
         ] {
             if number > 0 {
                 let were = if number == 1 { one } else { many };
-                report::leak(finding, rank, &format!("{number} {were} before {what}; {}", self.describe()));
+                report::report_if_strict(
+                    finding,
+                    rank,
+                    &format!("{number} {were} before {what}; {}", self.describe()),
+                );
             }
         }
     }
@@ -657,7 +661,7 @@ impl Communicator {
         const END: &str = "the process exits";
         let text = format!("{} was not destroyed before {END}", self.describe());
         let rank = self.rank_info.get().map(|info| info.rank);
-        report::leak(Finding::LeakedCommunicator, rank, &text);
+        report::report_if_strict(Finding::LeakedCommunicator, rank, &text);
         self.report_leaks(END);
         if !*STRICT {
             debug::warn(|| text);

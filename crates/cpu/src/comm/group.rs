@@ -297,9 +297,9 @@ impl Group {
             return Ok(());
         };
         jobs.start_thread()?;
-        self.inits.iter().for_each(Init::hand_out_early);
+        let early: Vec<_> = self.inits.iter().filter_map(Init::hand_out_early).collect();
         let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(true);
-        let begun: Vec<_> = communicators.iter().map(begin).collect();
+        let begun: Vec<_> = distinct(communicators.iter().chain(&early)).iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();
         jobs.push(move || {
             parents.into_iter().for_each(|communicator| communicator.synchronize());

@@ -60,6 +60,8 @@ findings! {
     GraphAfterCommunicator = "graph-after-communicator",
     /// A call returned an error, which is in the file alone.
     FailedCall = "failed-call",
+    /// A call has an argument that NCCL accepts and its documentation does not.
+    UndocumentedArgument = "undocumented-argument",
     /// A communicator was not destroyed.
     LeakedCommunicator = "leaked-communicator",
     /// Windows were not deregistered.
