@@ -20,7 +20,7 @@ use crate::comm::communicator::Communicator;
 use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::queue::Queue;
-use crate::comm::queued_operation::{self, AbortOnPanic, QueuedOperation, distinct};
+use crate::comm::queued_operation::{self, AbortOnPanic, QueuedOperation, distinct, end_failed};
 use crate::comm::stream_job;
 use crate::comm::thread_job;
 use crate::cuda::driver::Stream;
@@ -180,7 +180,7 @@ fn run_now(
     std::mem::forget(guard);
     result
         .map_err(|error| wait_report::name_call(error, number, header, context))
-        .inspect_err(|error| communicator.record_error(error))
+        .inspect_err(|error| end_failed(communicator, error, || false))
         .map(|()| Progress::Done)
 }
 

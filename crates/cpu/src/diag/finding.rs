@@ -52,16 +52,18 @@ findings! {
     UnreceivedMessage = "unreceived-message",
     /// The ranks leave, and did not all make the same calls.
     MissingCall = "missing-call",
-    /// An operation on a stream failed.
+    /// The ranks leave, and made different calls without noticing.
+    DifferentCalls = "different-calls",
+    /// An operation on a stream failed, or one on the host that stays pending.
     FailedOperation = "failed-operation",
     /// An abort discards operations on streams.
     DiscardedOperation = "discarded-operation",
     /// A graph was launched whose communicator was destroyed.
     GraphAfterCommunicator = "graph-after-communicator",
-    /// A call returned an error, which is in the file alone.
-    FailedCall = "failed-call",
     /// A call has an argument that NCCL accepts and its documentation does not.
     UndocumentedArgument = "undocumented-argument",
+    /// A call returned an error, which is in the file alone.
+    FailedCall = "failed-call",
     /// A communicator was not destroyed.
     LeakedCommunicator = "leaked-communicator",
     /// Windows were not deregistered.

@@ -17,8 +17,10 @@ mod driver;
 mod error;
 mod event;
 pub mod extension;
+// libnccl-cpu, which is published without this crate, has this file, the findings and the stacks too.
+#[path = "../../../cpu/src/diag/failures.rs"]
+mod failures;
 mod fault;
-// This and the stacks are those of libnccl-cpu, too, which is published without this crate.
 #[path = "../../../cpu/src/diag/finding.rs"]
 mod finding;
 mod graph;
