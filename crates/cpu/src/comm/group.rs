@@ -22,7 +22,7 @@ use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::queue::Queue;
 use crate::comm::queued_calls::QueuedCall;
-use crate::comm::queued_operation::{self, AbortOnPanic, QueuedOperation, distinct};
+use crate::comm::queued_operation::{self, AbortOnPanic, QueuedOperation, distinct, end_failed};
 use crate::comm::stream_job;
 use crate::comm::thread_job;
 use crate::cuda::driver::Stream;
@@ -206,7 +206,7 @@ fn run_now(
     std::mem::forget(guard);
     result
         .map_err(|error| wait_report::name_call(error, number, header, context))
-        .inspect_err(|error| communicator.record_error(error))
+        .inspect_err(|error| end_failed(communicator, error, || false))
         .map(|()| Progress::Done)
 }
 
@@ -354,9 +354,9 @@ impl Group {
             return Ok(());
         };
         jobs.start_thread()?;
-        self.inits.iter().for_each(Init::hand_out_early);
+        let early: Vec<_> = self.inits.iter().filter_map(Init::hand_out_early).collect();
         let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(true);
-        let begun: Vec<_> = communicators.iter().map(begin).collect();
+        let begun: Vec<_> = distinct(communicators.iter().chain(&early)).iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();
         jobs.push(move || {
             parents.into_iter().for_each(|communicator| communicator.synchronize());

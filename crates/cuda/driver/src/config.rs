@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::device::host_memory;
 use crate::error::Result;
+use crate::failures::{FAILURES, Failures};
 use crate::finding::{self, IGNORE, Ignored, REPORT, STRICT};
 use crate::message;
 use crate::stack::STACKS;
@@ -55,9 +56,6 @@ const DEVICE_MEMORY: &str = "LIBNCCL_CPU_DEVICE_MEMORY";
 const RACES: &str = "LIBNCCL_CPU_RACES";
 /// The seed from which the order of operations on different streams is drawn. Default: they run at the same time.
 const SEED: &str = "LIBNCCL_CPU_SEED";
-/// The consequence of an operation of NCCL that fails on a stream: an `error` of all calls in its context until its communicator
-/// is aborted, or a `report` alone. Default: `error`.
-const FAILURES: &str = "LIBNCCL_CPU_FAILURES";
 /// `report` for a text about device memory that the host touches. Default: `off`, and the signal alone.
 const FAULTS: &str = "LIBNCCL_CPU_FAULTS";
 
@@ -83,11 +81,7 @@ impl Config {
             "report" => Some(true),
             _ => None,
         })?;
-        let failures = variable(FAILURES, "report or error", |text| match text {
-            "report" => Some(false),
-            "error" => Some(true),
-            _ => None,
-        })?;
+        let failures = variable(FAILURES, Failures::EXPECTED, Failures::parse)?;
         variable(REPORT, "the path of a file that can be written", |name| finding::open(name).ok())?;
         let is_on =
             |name| variable(name, "0 or 1", |text| ["0", "1"].iter().position(|value| *value == text));
@@ -100,7 +94,7 @@ impl Config {
             races: races.unwrap_or(Races::Report),
             seed,
             reports_faults: faults.unwrap_or(false),
-            failures_stay: failures.unwrap_or(true),
+            failures_stay: failures.is_none_or(|failures| failures == Failures::Error),
             ignored: ignored.unwrap_or_default(),
             lists_leaks: strict,
             notes_stacks: stacks,
