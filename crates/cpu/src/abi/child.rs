@@ -11,9 +11,10 @@ use crate::comm::communicator::Communicator;
 use crate::comm::group;
 use crate::comm::init::{Init, InitKind};
 use crate::comm::out_param::OutParam;
-use crate::diag::error::{Progress, Result};
+use crate::diag::error::Result;
 
-/// Makes a communicator from another, with that one's config unless it is given its own.
+/// Makes a communicator from another, with the parent's config unless the caller passes one. As in NCCL, this succeeds while a
+/// nonblocking parent still makes the child: NCCL drops the `ncclInProgress` of the group that it opens for the call.
 ///
 /// # Safety
 ///
@@ -23,7 +24,7 @@ pub(super) unsafe fn create_child(
     newcomm: *mut ncclComm_t,
     config: *const ncclConfig_t,
     kind: InitKind,
-) -> Result<Progress> {
+) -> Result {
     // SAFETY: the caller's contract.
     let config = unsafe { read_config(config) }?.unwrap_or_else(|| parent.config().clone());
     // SAFETY: the caller's contract.
@@ -34,5 +35,6 @@ pub(super) unsafe fn create_child(
         parent,
         kind,
         out,
-    ))
+    ))?;
+    Ok(())
 }

@@ -1,13 +1,13 @@
 //! Reading `ncclConfig_t`, of any release, and the number of ranks.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::mem::offset_of;
 use std::ptr;
 
 use libnccl::sys::{NCCL_API_MAGIC, ncclConfig_t};
 
-use crate::comm::config::{Config, NAMES_SINCE};
+use crate::comm::config::{Config, NAMES_SINCE, NETWORKS_SINCE, Names};
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
 
@@ -34,10 +34,16 @@ pub(super) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<C
         let bytes = size.min(size_of::<ncclConfig_t>());
         ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
     }
-    let named = complete.version >= NAMES_SINCE && !complete.commName.is_null();
-    // SAFETY: the C declaration's contract: a name is a terminated string.
-    let name = named.then(|| unsafe { CStr::from_ptr(complete.commName) }.to_string_lossy().into_owned());
-    Config::new(&complete, name).map(Some)
+    let name = |since, name: *const c_char| {
+        // SAFETY: the C declaration's contract: a name is a terminated string.
+        let read = || unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        (complete.version >= since && !name.is_null()).then(read)
+    };
+    let names = Names {
+        communicator: name(NAMES_SINCE, complete.commName),
+        network: name(NETWORKS_SINCE, complete.netName),
+    };
+    Config::new(&complete, names).map(Some)
 }
 
 pub(super) fn check_rank_count(number: c_int) -> Result<usize> {

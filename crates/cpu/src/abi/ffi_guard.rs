@@ -9,7 +9,9 @@ use libnccl::sys::{ncclComm_t, ncclResult_t};
 use crate::cancellation::NoCancellation;
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
-use crate::diag::last_error;
+use crate::diag::finding::Finding;
+use crate::diag::{last_error, report};
+use crate::shm::call_context::CallContext;
 
 /// Runs a call and returns its result code. An error becomes the last error; no panic gets out, and no cancellation gets
 /// in.
@@ -100,4 +102,17 @@ pub(super) fn check_rank(number: c_int, ranks: usize, what: &str) -> Result<usiz
         .ok()
         .filter(|rank| *rank < ranks)
         .ok_or_else(|| Error::argument(format!("invalid {what} {number}: it has to be in 0..{ranks}")))
+}
+
+/// Notes that NCCL ignores bits of `flags` beyond `known`, if there are any.
+pub(super) fn check_flags(context: CallContext<'_>, what: &str, flags: c_int, known: u32) {
+    let bits = flags.cast_unsigned();
+    if bits & !known != 0 {
+        undocumented(context, &format!("{what} are {bits:#x}, and NCCL ignores all but {known:#x}"));
+    }
+}
+
+/// Reports, in strict mode, that the rank passed an argument that NCCL accepts and its documentation does not.
+pub(super) fn undocumented(context: CallContext<'_>, text: &str) {
+    report::report_if_strict(Finding::UndocumentedArgument, context.rank, text);
 }

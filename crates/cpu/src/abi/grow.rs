@@ -49,7 +49,8 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
                 Error::argument("a new rank has to pass the unique id, an existing one its communicator")
             })?;
             // SAFETY: the C declaration's contract, which is that of `ncclCommInitRankConfig` here.
-            return unsafe { init_rank(newcomm, nRanks, &[id], rank, config) };
+            unsafe { init_rank(newcomm, nRanks, &[id], rank, config) }?;
+            return Ok(());
         }
         let parent = handle::get(comm)?;
         let ranks = check_rank_count(nRanks)?;

@@ -108,6 +108,7 @@ pub(super) unsafe fn init_rank(
     }
     let first = ids.first().map_or_else(|| Err(Error::argument("there is no unique id")), UniqueId::new);
     let place = check_rank_count(nranks).and_then(|ranks| Ok((ranks, check_rank(rank, ranks, "rank")?)));
+    debug::begin();
     let driver = driver();
     let prepare = || {
         check_not_null(comm, "the communicator")?;
@@ -126,6 +127,7 @@ pub(super) unsafe fn init_rank(
     })?;
     // SAFETY: not NULL, and by the caller's contract it can be written until the work has ended.
     let out = unsafe { OutParam::new(comm) };
+    config.log_network();
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
@@ -148,7 +150,10 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let number = driver.map(Driver::devices).transpose()?;
         for (rank, device) in devices.iter().enumerate() {
             if let Some(number) = number.filter(|number| !(0..*number).contains(device)) {
-                return Err(Error::argument(format!("invalid device {device}: it has to be in 0..{number}")));
+                let shortage = devices::shortage(ranks, number as usize);
+                return Err(Error::argument(format!(
+                    "{shortage}invalid device {device}: it has to be in 0..{number}"
+                )));
             }
             if *device < 0 {
                 return Err(Error::argument(format!("invalid device {device}")));
@@ -163,7 +168,9 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let state = Arc::new(SharedState::create(&vec![me; ranks])?.0);
         let id = UniqueId::generate()?;
         for (rank, device) in devices.into_iter().enumerate() {
-            let communicator = Communicator::new(device, driver, Config::default());
+            let config = Config::default();
+            config.log_network();
+            let communicator = Communicator::new(device, driver, config);
             communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, fault::of_rank(rank));
             let communicator = Arc::new(communicator);
             let handle = handle::add(Arc::clone(&communicator));

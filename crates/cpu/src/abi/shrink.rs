@@ -4,10 +4,10 @@
 use std::ffi::c_int;
 use std::slice;
 
-use libnccl::sys::{NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, ncclComm_t, ncclConfig_t, ncclResult_t};
+use libnccl::sys::{NCCL_SHRINK_ABORT, ncclComm_t, ncclConfig_t, ncclResult_t};
 
 use super::child::create_child;
-use super::ffi_guard::{check_not_null, guard_of_all};
+use super::ffi_guard::{check_flags, check_not_null, guard_of_all};
 use crate::comm::communicator::StopReason;
 use crate::comm::init::InitKind;
 use crate::comm::{handle, shrink};
@@ -25,15 +25,7 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
         let parent = handle::get(comm)?;
         check_not_null(newcomm, "the new communicator")?;
         check_not_null(excludeRanksList, "the excluded ranks")?;
-        let aborts = match u32::try_from(shrinkFlags) {
-            Ok(NCCL_SHRINK_DEFAULT) => false,
-            Ok(NCCL_SHRINK_ABORT) => true,
-            _ => {
-                return Err(Error::argument(format!(
-                    "invalid shrinkFlags {shrinkFlags}: NCCL_SHRINK_DEFAULT (0) or NCCL_SHRINK_ABORT (1)"
-                )));
-            }
-        };
+        let aborts = shrinkFlags.cast_unsigned() & NCCL_SHRINK_ABORT != 0;
         let context = if aborts { parent.context()? } else { parent.check_parent()? };
         let ranks = context.state.ranks();
         let number = usize::try_from(excludeRanksCount).ok().filter(|number| (1..ranks).contains(number));
@@ -46,6 +38,7 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
         let excluded = unsafe { slice::from_raw_parts_mut(excludeRanksList, number) };
         excluded.sort_unstable();
         let survivors = shrink::survivors(excluded, ranks, context.rank)?;
+        check_flags(context, "ncclCommShrink: shrinkFlags", shrinkFlags, NCCL_SHRINK_ABORT);
         if aborts {
             parent.stop(StopReason::Shrunk)?;
         }

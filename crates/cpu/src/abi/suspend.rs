@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libnccl::sys::{NCCL_SUSPEND_MEM, ncclComm_t, ncclCommMemStat_t, ncclResult_t};
 
-use super::ffi_guard::{check_not_null, guard, guard_of_all, write_out};
+use super::ffi_guard::{check_flags, check_not_null, guard, guard_of_all, write_out};
 use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::suspend::{Resume, Suspend};
@@ -16,16 +16,12 @@ use crate::shm::call_context::CallContext;
 pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) -> ncclResult_t {
     guard_of_all("ncclCommSuspend", comm, || {
         let communicator = handle::get(comm)?;
-        if flags == 0 {
+        check_flags(communicator.check_ready()?, "ncclCommSuspend: flags", flags, NCCL_SUSPEND_MEM);
+        if flags.cast_unsigned() & NCCL_SUSPEND_MEM == 0 {
             // Nothing to suspend, which NCCL accepts.
-            return communicator.check_ready().map(|_| Progress::Done);
+            return Ok(Progress::Done);
         }
         let context = communicator.check_exclusive()?;
-        if flags.cast_unsigned() != NCCL_SUSPEND_MEM {
-            return Err(Error::argument(format!(
-                "invalid flags {flags:#x}: they have to be NCCL_SUSPEND_MEM, {NCCL_SUSPEND_MEM:#x}"
-            )));
-        }
         let suspend = Suspend { suspended: Arc::clone(communicator.suspended()) };
         group::run_on_host(&communicator, context, suspend)
     })

@@ -10,7 +10,7 @@ use libnccl::sys::{
     NCCL_WIN_STRICT_ORDERING, ncclComm_t, ncclResult_t, ncclWindow_t,
 };
 
-use super::ffi_guard::{check_not_null, guard, guard_of_all, write_out};
+use super::ffi_guard::{check_flags, check_not_null, guard, guard_of_all, write_out};
 use crate::coll::window::WindowPart;
 use crate::comm::group;
 use crate::comm::handle;
@@ -18,6 +18,7 @@ use crate::comm::out_param::OutParam;
 use crate::comm::window::RegisterWindow;
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::ReadBuf;
+use crate::shm::call_context::CallContext;
 use crate::shm::mapping::first_unmapped;
 use crate::shm::peer_access::RemoteBuffer;
 use crate::shm::window_memory::WindowMemory;
@@ -86,7 +87,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
                 "invalid window address {buff:p}: it has to be a multiple of {alignment}"
             )));
         }
-        let flags = flags(winFlags)?;
+        let flags = flags(context, winFlags)?;
         let place: *const u8 = match communicator.driver() {
             Some(driver) => {
                 ptr::with_exposed_provenance(driver.resolve("the window's buffer", buff.addr(), size)?)
@@ -107,7 +108,9 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
             // SAFETY: the C declaration's contract: it can be written until the work has ended.
             out: unsafe { OutParam::new(win) },
         };
-        group::run_on_host(&communicator, context, register)
+        // As in NCCL, also while a nonblocking communicator still registers it.
+        group::run_on_host(&communicator, context, register)?;
+        Ok(())
     })
 }
 
@@ -155,13 +158,12 @@ fn check_end(buffer: *const c_void, size: usize) -> Result {
     Ok(())
 }
 
-fn flags(flags: c_int) -> Result<u32> {
+/// Returns the flags that NCCL looks at.
+fn flags(context: CallContext<'_>, flags: c_int) -> Result<u32> {
     const RESTRICTING: u32 = NCCL_WIN_GIN_ONLY | NCCL_WIN_CFT_COUNTED;
     const KNOWN: u32 = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | RESTRICTING;
-    let bits = flags.cast_unsigned();
-    if bits & !KNOWN != 0 {
-        return Err(Error::argument(format!("invalid winFlags {bits:#x}: the known ones are {KNOWN:#x}")));
-    }
+    check_flags(context, "ncclCommWindowRegister: winFlags", flags, KNOWN);
+    let bits = flags.cast_unsigned() & KNOWN;
     if bits & NCCL_WIN_COLL_SYMMETRIC != 0 && bits & RESTRICTING != 0 {
         return Err(Error::argument(format!(
             "invalid winFlags {bits:#x}: NCCL_WIN_COLL_SYMMETRIC cannot be combined with NCCL_WIN_GIN_ONLY or \

@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::coll::call_header::CallHeader;
-use crate::diag::error::{Error, Result};
+use crate::diag::error::Error;
+use crate::diag::finding::Finding;
 use crate::shm::shared_state::{EARLIER_CALLS, EMPTY_CALLS, SharedState, UNAWAITED};
 use crate::sync::primitive::fence;
 
@@ -58,20 +59,32 @@ fn decode([head, count]: [u64; 2]) -> CallHeader {
 
 /// Describes the first of the calls up to that of `step` in which two ranks differed without noticing.
 fn describe_unawaited(state: &SharedState, step: u64, one: usize, two: usize) -> String {
-    let calls = |step| {
-        let call = |rank| Some(decode(state.known_call_args(rank, step)?));
-        Some((call(one)?, call(two)?))
-    };
-    let mut known = (step.saturating_sub(KNOWN_STEPS) + 1..=step).filter_map(calls);
-    known.find(|(of_one, of_two)| of_one != of_two).map_or_else(
+    find_unawaited(state, step, one, two).map_or_else(
         || format!("rank {one} and rank {two} called different functions"),
         |(of_one, of_two)| format!("rank {two} called {of_two}, and rank {one} {of_one}"),
     )
 }
 
+/// Returns the first of the calls up to the one of `step` in which two ranks differed without noticing, if it is still known.
+fn find_unawaited(
+    state: &SharedState,
+    step: u64,
+    one: usize,
+    two: usize,
+) -> Option<(CallHeader, CallHeader)> {
+    let calls = |step| {
+        let call = |rank| Some(decode(state.known_call_args(rank, step)?));
+        Some((call(one)?, call(two)?))
+    };
+    let mut known = (step.saturating_sub(KNOWN_STEPS) + 1..=step).filter_map(calls);
+    known.find(|(of_one, of_two)| of_one != of_two)
+}
+
 /// Checks, as `rank` leaves, that no rank has made a call that it did not make, and, of ranks that have left before, that they
 /// made the same ones. What the others are yet to do they compare themselves.
-pub(crate) fn leaving(state: &SharedState, rank: usize) -> Result {
+///
+/// Returns the mistake with its kind, or `None`.
+pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, String)> {
     // Of two ranks that leave at the same time, at least one sees that of the other.
     fence(SeqCst);
     let own = state.begun_steps(rank);
@@ -84,18 +97,24 @@ pub(crate) fn leaving(state: &SharedState, rank: usize) -> Result {
                 CallHeader::decode(call)
             )
         };
-        let mistake = if steps > own {
-            missing(rank, other)
-        } else if has_left && steps < own {
-            missing(other, rank)
-        } else if has_left && (state.earlier_calls(rank) ^ state.earlier_calls(other)) & UNAWAITED != 0 {
-            format!("rank {rank} has left, and {}", describe_unawaited(state, own, other, rank))
-        } else {
-            continue;
-        };
-        return Err(Error::usage(mistake));
+        if steps > own {
+            return Some((Finding::MissingCall, missing(rank, other)));
+        }
+        if has_left && steps < own {
+            return Some((Finding::MissingCall, missing(other, rank)));
+        }
+        if has_left && (state.earlier_calls(rank) ^ state.earlier_calls(other)) & UNAWAITED != 0 {
+            let text = match find_unawaited(state, own, other, rank) {
+                Some((others, own)) => format!(
+                    "{}: rank {rank} called {own}, rank {other} called {others}",
+                    others.describe_difference(own)
+                ),
+                None => format!("rank {other} and rank {rank} called different functions"),
+            };
+            return Some((Finding::DifferentCalls, text));
+        }
     }
-    Ok(())
+    None
 }
 
 /// Describes the collectives of count 0 that one of two ranks has made and the other has not.

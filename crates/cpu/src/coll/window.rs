@@ -11,7 +11,8 @@ use crate::coll::call_header::ControlCall;
 use crate::coll::control_allgather::control_allgather;
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
-use crate::shm::access::WindowId;
+use crate::shm::access::{Exposed, WindowId};
+use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::WINDOWS;
 use crate::shm::peer_access::{MappedRange, RemoteBuffer};
@@ -79,6 +80,11 @@ impl WindowPart {
     }
 }
 
+/// Returns the memory of a window that is being closed. Other ranks map it.
+fn exposed(memory: &[ReadBuf]) -> Exposed<'_> {
+    Exposed { buffers: memory, by_address: false, windows: 1 }
+}
+
 impl Window {
     /// Registers a window together with all other ranks, each of which contributes its `part`. Returns `None` unless
     /// all ranks can use all parts. Without a window, no other rank accesses the memory any more.
@@ -88,6 +94,7 @@ impl Window {
         memory: Arc<WindowMemory>,
     ) -> Result<Option<Self>> {
         let CallContext { state, rank, .. } = context;
+        let own = context.map(rank, part.buffer, part.length).and_then(|own| own.read_buf(0, part.length));
         let id = state.open_window(rank);
         let parts = Self::exchange(context, part, id).await;
         if let Ok(Some(parts)) = parts {
@@ -95,7 +102,7 @@ impl Window {
         }
         // Another rank may have created its window, and put into it.
         if let Some(id) = id {
-            state.close_window(rank, id).await;
+            state.close_window(rank, id, exposed(own.as_slice())).await;
         }
         parts.map(|_| None)
     }
@@ -156,7 +163,9 @@ impl Window {
 
     /// Ends this rank's part: puts of other ranks into it fail from now on, and the memory is the caller's again.
     pub(crate) async fn close(&self, state: &SharedState) {
-        state.close_window(self.rank, self.parts[self.rank].id).await;
+        let own = self.part(self.rank);
+        let own = own.read_buf(0, own.length());
+        state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice())).await;
     }
 
     /// Returns an error if a rank has deregistered its part. The caller has begun an access.

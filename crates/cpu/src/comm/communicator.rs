@@ -44,10 +44,12 @@ use crate::comm::window::Windows;
 use crate::cuda::driver::{self, Driver};
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
+use crate::diag::failures::Failures;
 use crate::diag::fault::{self, Fault};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::strict::STRICT;
+use crate::diag::strict::{FAILURES, STRICT};
+use crate::diag::wait_limits::TIMEOUT;
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -88,6 +90,8 @@ pub(crate) struct Communicator {
     error: OnceLock<Error>,
     /// True while CUDA's calls fail because an operation on a stream has.
     fails_cuda: Mutex<bool>,
+    /// Set once an operation has failed that stays pending, as `LIBNCCL_CPU_FAILURES=wait` asks for.
+    is_stalled: AtomicBool,
     /// Set once an operation has told the caller that the ranks made different calls.
     knows_mistake: AtomicBool,
     custom_reductions: CustomReductions,
@@ -125,10 +129,10 @@ impl Communicator {
             device,
             driver: driver.map_or_else(OnceLock::new, |driver| OnceLock::from(Some(driver))),
             runs_at_once: config.blocking && !fault::is_planted(),
-            config,
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
-            peers: PeerAccess::default(),
+            peers: PeerAccess::new(!config.blocking || TIMEOUT.is_some()),
+            config,
             jobs: Arc::new(Jobs::new()),
             stream_jobs: StreamJobs::default(),
             queued_calls: QueuedCalls::default(),
@@ -142,6 +146,7 @@ impl Communicator {
             join_wait: Mutex::default(),
             error: OnceLock::new(),
             fails_cuda: Mutex::new(false),
+            is_stalled: AtomicBool::new(false),
             knows_mistake: AtomicBool::new(false),
             custom_reductions: CustomReductions::default(),
             windows: Arc::default(),
@@ -387,7 +392,7 @@ impl Communicator {
         let context = self.check_ready()?;
         // The peer may have begun this call, or another one, before it aborted: the outcome of this one must not depend
         // on how far that got. Those in progress have begun, and may still succeed.
-        context.state.check_abort().map_err(|error| has_failed(&error))?;
+        check_peers(context.state).map_err(|error| has_failed(&error))?;
         Ok(context)
     }
 
@@ -467,7 +472,7 @@ impl Communicator {
             state.check_liveness();
             // On CUDA devices, a peer that is done may be the first to revoke or to shrink: that ends nothing here.
             let is_error = self.known_driver().is_none() || !state.is_stopped();
-            if let Err(error) = state.check_abort()
+            if let Err(error) = check_peers(state)
                 && is_error
             {
                 self.record_error(&error);
@@ -514,6 +519,44 @@ impl Communicator {
         }
     }
 
+    /// Records the error of an operation on a stream, as [`record_error`](Self::record_error) does, unless it stays pending.
+    pub(crate) fn record_operation_error(&self, error: &Error) {
+        if !self.keeps_pending(error) {
+            self.record_error(error);
+        }
+    }
+
+    /// Returns whether an operation on host memory that has failed stays pending: its peer is the cause, and no limit is over.
+    pub(crate) fn keeps_pending(&self, error: &Error) -> bool {
+        *FAILURES == Failures::Wait
+            && error.code == ncclResult_t::ncclRemoteError
+            && self.rank_info.get().is_some_and(|info| info.state.check_timed_out().is_ok())
+    }
+
+    /// Reports an operation that has failed, and returns once this rank has ended it: by an abort, a revocation, a shrink that
+    /// aborts, or `ncclCommDestroy`; or once `is_over` says so.
+    pub(crate) fn stay_pending(&self, error: &Error, is_over: impl Fn() -> bool) {
+        const INTERVAL: Duration = Duration::from_millis(2);
+        if self.is_ended() {
+            return;
+        }
+        if !self.is_stalled.swap(true, Relaxed) {
+            let consequence = "it stays pending until this rank aborts or destroys the communicator, as LIBNCCL_CPU_FAILURES is wait";
+            self.report(
+                Finding::FailedOperation,
+                &format!("an operation failed: {}; {consequence}", error.text),
+            );
+        }
+        while !self.is_ended() && !is_over() {
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    /// Returns whether this rank has ended its operations.
+    fn is_ended(&self) -> bool {
+        self.is_aborted() || self.stopped().is_some() || self.is_handle_destroyed()
+    }
+
     /// Makes the communicator unusable. The first error counts.
     pub(crate) fn fail(&self, error: &Error) {
         let _ = self.error.set(error.clone());
@@ -522,13 +565,23 @@ impl Communicator {
     /// Makes the communicator unusable, as an operation has failed on the stream whose thread this is, and nobody takes its error
     /// there. Calls of CUDA in the stream's context fail from then on, until the program has taken note: by an abort, a revocation
     /// or a shrink that aborts, after which operations end without an error, as on a GPU.
+    ///
+    /// With `LIBNCCL_CPU_FAILURES=wait`, the communicator stays usable, and this returns once the rank has ended the operation.
     pub(crate) fn fail_on_stream(&self, error: &Error) {
+        if *FAILURES == Failures::Wait {
+            return self.stay_pending(error, || false);
+        }
         let mut fails_cuda = self.fails_cuda();
         if *fails_cuda || self.is_aborted() || self.stopped().is_some() {
             return;
         }
         self.fail(error);
-        let consequence = "CUDA answers with error 719 until this communicator is aborted, unless LIBNCCL_CPU_FAILURES=report";
+        let consequence = match *FAILURES {
+            Failures::Error => {
+                "CUDA's calls return error 719 until this communicator is aborted, unless LIBNCCL_CPU_FAILURES is report or wait"
+            }
+            _ => "CUDA's calls succeed, as LIBNCCL_CPU_FAILURES is report, and its results are not valid",
+        };
         let text = format!("an operation on a stream failed: {}; {consequence}", error.text);
         self.report(Finding::FailedOperation, &text);
         if let Some(driver) = self.driver() {
@@ -591,7 +644,7 @@ impl Communicator {
 
     /// Aborts the waits of other ranks for this one, and this rank's own.
     pub(crate) fn abort(&self) {
-        let had_failed = self.failure().is_some();
+        let had_failed = self.failure().is_some() || self.is_stalled.load(Relaxed);
         // An abort may be how the caller gives them up: it is no error.
         let _ = self.check_group_ended("ncclCommAbort");
         self.queued_calls.clear();
@@ -600,7 +653,7 @@ impl Communicator {
         // Nobody waits for a rank whose operations have all run: it leaves, and the others can end theirs.
         let has_ended = self.known_driver().is_some() && !self.jobs.is_busy() && self.stream_jobs.is_idle();
         match self.rank_info.get() {
-            Some(RankInfo { state, rank, .. }) if has_ended => state.depart(*rank),
+            Some(RankInfo { state, rank, .. }) if has_ended => state.depart_aborted(*rank),
             _ => self.set_abort(AbortReason::Aborted),
         }
         self.end_jobs();
@@ -620,7 +673,7 @@ impl Communicator {
         // Not with the last reference: a thread keeps the communicator that it used last, and ranks that make a child of one
         // that has failed would wait for this one.
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
-            state.depart(*rank);
+            state.depart_aborted(*rank);
         }
         drop(self.ras().take());
     }
@@ -650,8 +703,10 @@ impl Communicator {
         self.ras.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Departs. Unless an error explains them, reports messages that nobody received, and calls that the ranks did not all make,
-    /// which are an error too.
+    /// Departs. Unless an error explains them, reports messages that nobody received, and calls that the ranks did not all make.
+    ///
+    /// # Errors
+    /// The ranks did not all make the same calls, in strict mode or with `LIBNCCL_CPU_FAILURES=error`.
     fn leave(&self, state: &SharedState, rank: usize) -> Result {
         if state.has_departed(rank) {
             return Ok(());
@@ -661,12 +716,12 @@ impl Communicator {
             return Ok(());
         }
         unreceived::report(state, rank);
-        if self.knows_mistake.load(Relaxed) {
+        if self.knows_mistake.load(Relaxed) || self.is_stalled.load(Relaxed) {
             return Ok(());
         }
-        call_check::leaving(state, rank).inspect_err(|error| {
-            report::report(Finding::MissingCall, rank, &format!("{}; {}", error.text, self.describe()));
-        })
+        let Some((finding, text)) = call_check::leaving(state, rank) else { return Ok(()) };
+        report::report(finding, rank, &format!("{text}; {}", self.describe()));
+        if *STRICT || *FAILURES == Failures::Error { Err(Error::usage(text)) } else { Ok(()) }
     }
 
     /// Reports what was made of this communicator and is left before something happens.
@@ -694,7 +749,11 @@ impl Communicator {
         ] {
             if number > 0 {
                 let were = if number == 1 { one } else { many };
-                report::leak(finding, rank, &format!("{number} {were} before {what}; {}", self.describe()));
+                report::report_if_strict(
+                    finding,
+                    rank,
+                    &format!("{number} {were} before {what}; {}", self.describe()),
+                );
             }
         }
     }
@@ -705,7 +764,7 @@ impl Communicator {
         let _ = self.check_group_ended("the exit of the process");
         let text = format!("{} was not destroyed before {END}", self.describe());
         let rank = self.rank_info.get().map(|info| info.rank);
-        report::leak(Finding::LeakedCommunicator, rank, &text);
+        report::report_if_strict(Finding::LeakedCommunicator, rank, &text);
         self.report_leaks(END);
         if !*STRICT {
             debug::warn(|| text);
@@ -770,6 +829,12 @@ impl Communicator {
     pub(crate) fn children(&self) -> &Children {
         &self.children
     }
+}
+
+/// Returns an error if a peer ended the communicator, which is seen before an operation waits for that peer; with
+/// `LIBNCCL_CPU_FAILURES=wait`, as in NCCL, only a wait fails.
+fn check_peers(state: &SharedState) -> Result {
+    if *FAILURES == Failures::Wait { state.check_timed_out() } else { state.check_abort() }
 }
 
 /// Returns the error of a call that an earlier one in progress excludes.

@@ -1,10 +1,13 @@
 //! The configuration of a communicator, as far as it matters here.
 
 use std::ffi::c_int;
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use libnccl::environment::variable;
 use libnccl::sys::{NCCL_CONFIG_UNDEF_INT, ncclConfig_t};
 
+use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
 /// The fields of `ncclConfig_t` that have an effect, checked.
@@ -19,54 +22,67 @@ pub(crate) struct Config {
     pub(crate) eager_signals: bool,
     /// The communicator's name in the log.
     pub(crate) name: Option<String>,
+    /// The name of the network that NCCL would use. Here it is for the log.
+    pub(crate) network: Option<String>,
+}
+
+/// The texts of an `ncclConfig_t`.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    pub(crate) communicator: Option<String>,
+    pub(crate) network: Option<String>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { blocking: true, contexts: 1, signals: 1, eager_signals: false, name: None }
+        Self { blocking: true, contexts: 1, signals: 1, eager_signals: false, name: None, network: None }
     }
 }
 
-/// The first release whose config has a name; before it, the field was another.
+/// The first version whose config has the name of the communicator; before it, the field was another.
 pub(crate) const NAMES_SINCE: u32 = 22700;
+/// The first version whose config has the name of the network.
+pub(crate) const NETWORKS_SINCE: u32 = 21700;
 
 impl Config {
     /// Checks a complete `config`, in which fields that the caller's struct lacks are unset. Fields newer than its version
     /// are ignored, as in NCCL.
-    pub(crate) fn new(config: &ncclConfig_t, name: Option<String>) -> Result<Self> {
+    pub(crate) fn new(config: &ncclConfig_t, names: Names) -> Result<Self> {
         const SWITCH: RangeInclusive<c_int> = 0..=1;
         const POSITIVE: RangeInclusive<c_int> = 1..=c_int::MAX;
         const COUNT: RangeInclusive<c_int> = 0..=c_int::MAX;
-        // The version from which on a field counts, and its valid values, as NCCL has them.
+        const ANY: RangeInclusive<c_int> = c_int::MIN..=c_int::MAX;
+        // The version since which a field counts, and its valid values, as NCCL has them; its name in NCCL's log, and in the struct.
         let fields = [
-            ("blocking", 21400, config.blocking, SWITCH),
-            ("cgaClusterSize", 21700, config.cgaClusterSize, COUNT),
-            ("minCTAs", 21700, config.minCTAs, POSITIVE),
-            ("maxCTAs", 21700, config.maxCTAs, POSITIVE),
-            ("splitShare", 0, config.splitShare, SWITCH),
-            ("collnetEnable", 22700, config.collnetEnable, SWITCH),
-            ("CTAPolicy", 22700, config.CTAPolicy, 0..=3),
-            ("shrinkShare", 22700, config.shrinkShare, SWITCH),
-            ("nvlsCTAs", 22700, config.nvlsCTAs, POSITIVE),
-            ("nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, 1..=64),
-            ("nvlinkCentricSched", 22800, config.nvlinkCentricSched, SWITCH),
-            ("graphUsageMode", 22900, config.graphUsageMode, 0..=2),
-            ("numRmaCtx", 22900, config.numRmaCtx, COUNT),
-            ("maxP2pPeers", 23000, config.maxP2pPeers, POSITIVE),
-            ("graphStreamOrdering", 23005, config.graphStreamOrdering, SWITCH),
-            ("launchOrderImplicit", 23100, config.launchOrderImplicit, SWITCH),
-            ("numRmaSig", 23100, config.numRmaSig, COUNT),
-            ("rmaEagerInit", 23100, config.rmaEagerInit, SWITCH),
-            ("hostCftMode", 23100, config.hostCftMode, 1..=3),
-            ("nvlsHostMode", 23100, config.nvlsHostMode, COUNT),
+            ("Blocking", "blocking", 21400, config.blocking, SWITCH),
+            ("CGA cluster size", "cgaClusterSize", 21700, config.cgaClusterSize, COUNT),
+            ("Min CTAs", "minCTAs", 21700, config.minCTAs, POSITIVE),
+            ("Max CTAs", "maxCTAs", 21700, config.maxCTAs, POSITIVE),
+            ("Split share", "splitShare", 0, config.splitShare, SWITCH),
+            ("Traffic class", "trafficClass", 22500, config.trafficClass, ANY),
+            ("Collnet enable", "collnetEnable", 22700, config.collnetEnable, SWITCH),
+            ("CTA policy flags", "CTAPolicy", 22700, config.CTAPolicy, 0..=3),
+            ("shrinkShare", "shrinkShare", 22700, config.shrinkShare, SWITCH),
+            ("nvlsCTAs", "nvlsCTAs", 22700, config.nvlsCTAs, POSITIVE),
+            ("nChannelsPerNetPeer", "nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, 1..=64),
+            ("nvlinkCentricSched", "nvlinkCentricSched", 22800, config.nvlinkCentricSched, SWITCH),
+            ("graphUsageMode", "graphUsageMode", 22900, config.graphUsageMode, 0..=2),
+            ("numRmaCtx", "numRmaCtx", 22900, config.numRmaCtx, COUNT),
+            ("maxP2pPeers", "maxP2pPeers", 23000, config.maxP2pPeers, POSITIVE),
+            ("graphStreamOrdering", "graphStreamOrdering", 23005, config.graphStreamOrdering, SWITCH),
+            ("launchOrderImplicit", "launchOrderImplicit", 23100, config.launchOrderImplicit, SWITCH),
+            ("numRmaSig", "numRmaSig", 23100, config.numRmaSig, COUNT),
+            ("rmaEagerInit", "rmaEagerInit", 23100, config.rmaEagerInit, SWITCH),
+            ("hostCftMode", "hostCftMode", 23100, config.hostCftMode, 1..=3),
+            ("nvlsHostMode", "nvlsHostMode", 23100, config.nvlsHostMode, COUNT),
         ];
         let set = |name: &str| {
-            let known = fields.iter().find(|(known, ..)| *known == name);
+            let known = fields.iter().find(|(_, known, ..)| *known == name);
             known
-                .filter(|(_, since, value, _)| config.version >= *since && *value != NCCL_CONFIG_UNDEF_INT)
-                .map(|(_, _, value, _)| *value)
+                .filter(|(_, _, since, value, _)| config.version >= *since && *value != NCCL_CONFIG_UNDEF_INT)
+                .map(|(_, _, _, value, _)| *value)
         };
-        for (name, _, _, allowed) in &fields {
+        for (_, name, _, _, allowed) in &fields {
             if let Some(value) = set(name).filter(|value| !allowed.contains(value)) {
                 return Err(invalid(name, value, &expectation(allowed)));
             }
@@ -79,6 +95,16 @@ impl Config {
         {
             return Err(invalid("minCTAs", least, &format!("at most maxCTAs, which is {most}")));
         }
+        let Names { communicator: name, network } = names;
+        // In the order of NCCL, which logs the values that are set.
+        for (what, field, ..) in &fields {
+            log_value(what, set(field));
+            match *field {
+                "maxCTAs" => log_value("Net name", network.as_ref()),
+                "trafficClass" => log_value("Comm name", name.as_ref()),
+                _ => {}
+            }
+        }
         let contexts = set("numRmaCtx").unwrap_or(1);
         let signals = set("numRmaSig").unwrap_or(1);
         Ok(Self {
@@ -87,7 +113,25 @@ impl Config {
             signals,
             eager_signals: set("rmaEagerInit") == Some(1),
             name,
+            network,
         })
+    }
+
+    /// Logs the network that NCCL would use, by which tools tell runs apart: the one of `NCCL_NET`, or of the config.
+    pub(crate) fn log_network(&self) {
+        debug::info(Subsystem::Network, || {
+            let own = variable("NCCL_NET").map(|name| name.to_string_lossy().into_owned());
+            format!(
+                "Using network {}",
+                own.as_ref().or(self.network.as_ref()).map_or("Socket", String::as_str)
+            )
+        });
+    }
+}
+
+fn log_value(what: &str, value: Option<impl Display>) {
+    if let Some(value) = value {
+        debug::info(Subsystem::Environment, || format!("Comm config {what} set to {value}"));
     }
 }
 
@@ -110,7 +154,7 @@ mod tests {
     fn checked(change: impl FnOnce(&mut ncclConfig_t)) -> Result<Config, String> {
         let mut config = ncclConfig_t::initializer();
         change(&mut config);
-        Config::new(&config, None).map_err(|error| error.text)
+        Config::new(&config, Names::default()).map_err(|error| error.text)
     }
 
     #[test]
@@ -126,7 +170,8 @@ mod tests {
             config.numRmaSig = 8;
             config.rmaEagerInit = 1;
         });
-        let expected = Config { blocking: false, contexts: 2, signals: 8, eager_signals: true, name: None };
+        let expected =
+            Config { blocking: false, contexts: 2, signals: 8, eager_signals: true, ..Config::default() };
         assert_eq!(set, Ok(expected));
     }
 

@@ -22,7 +22,7 @@ use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::queue::Queue;
 use crate::comm::queued_calls::QueuedCall;
-use crate::comm::queued_operation::{self, AbortOnPanic, QueuedOperation, distinct};
+use crate::comm::queued_operation::{self, AbortOnPanic, QueuedOperation, distinct, end_failed};
 use crate::comm::stream_job;
 use crate::comm::thread_job;
 use crate::cuda::driver::Stream;
@@ -47,45 +47,46 @@ struct Group {
     operations: Vec<QueuedOperation>,
 }
 
-/// The group of a thread, which reports what it leaves behind when the thread ends.
-#[derive(Default)]
-struct ThreadGroup(RefCell<Group>);
+thread_local! {
+    /// Without a destructor, so that it lasts as long as the thread: functions of `atexit` and destructors of the program's
+    /// variables may make calls.
+    static GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
+    /// Reports the group that a thread leaves open when it ends. A thread that opens one creates it.
+    static THREAD_END: ThreadEnd = const { ThreadEnd };
+}
 
-impl Drop for ThreadGroup {
+struct ThreadEnd;
+
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
-        let group = std::mem::take(self.0.get_mut());
-        if group.depth > 0 && group.generation == fork::generation() && group.error.is_none() {
+        let group = with_group(std::mem::take);
+        if group.depth > 0 && group.error.is_none() {
             // A destructor of a thread must not unwind.
             let _ = catch_unwind(AssertUnwindSafe(|| group.abandon()));
         }
     }
 }
 
-thread_local! {
-    static GROUP: ThreadGroup = ThreadGroup::default();
-    /// The group of a thread that is ending and has dropped [`GROUP`]: destructors of the program's own variables may make
-    /// calls. It has no destructor, so that it is there until the end.
-    static LAST_GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
-}
-
 /// Calls `act` with this thread's group.
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
-    let act = |group: &mut Group| {
+    GROUP.with_borrow_mut(|group| {
         if group.generation != fork::generation() {
             // A forked child has no part in a group that its parent began.
-            *group = Group { generation: fork::generation(), ..Group::default() };
+            **group = Group { generation: fork::generation(), ..Group::default() };
         }
         act(group)
-    };
-    match GROUP.try_with(|_| ()) {
-        Ok(()) => GROUP.with(|group| act(&mut group.0.borrow_mut())),
-        Err(_) => LAST_GROUP.with_borrow_mut(|group| act(group)),
-    }
+    })
 }
 
 pub(crate) fn start() {
     fork::watch();
+    let _ = THREAD_END.try_with(|_| ());
     with_group(|group| group.depth += 1);
+}
+
+/// Returns the number of groups that are open on this thread.
+pub(crate) fn depth() -> u32 {
+    with_group(|group| group.depth)
 }
 
 pub(crate) fn end() -> Result<Progress> {
@@ -228,7 +229,7 @@ fn run_now(
     std::mem::forget(guard);
     result
         .map_err(|error| wait_report::name_call(error, number, header, context))
-        .inspect_err(|error| communicator.record_error(error))
+        .inspect_err(|error| end_failed(communicator, error, || false))
         .map(|()| Progress::Done)
 }
 
@@ -246,8 +247,7 @@ pub(crate) fn run_on_host(
 }
 
 fn is_none_open() -> bool {
-    let now = GROUP.try_with(|group| group.0.borrow().depth == 0);
-    now.unwrap_or_else(|_| LAST_GROUP.with_borrow(|group| group.depth == 0))
+    GROUP.with_borrow(|group| group.depth == 0)
 }
 
 /// Adds an operation to this thread's group, or runs it as one.
@@ -384,9 +384,9 @@ impl Group {
             return Ok(());
         };
         jobs.start_thread()?;
-        self.inits.iter().for_each(Init::hand_out_early);
+        let early: Vec<_> = self.inits.iter().filter_map(Init::hand_out_early).collect();
         let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(true);
-        let begun: Vec<_> = communicators.iter().map(begin).collect();
+        let begun: Vec<_> = distinct(communicators.iter().chain(&early)).iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();
         jobs.push(move || {
             parents.into_iter().for_each(|communicator| communicator.synchronize());

@@ -78,11 +78,14 @@ impl Init {
         }
     }
 
-    /// Gives the caller the handle before the initialisation ends, for it to poll.
-    pub(crate) fn hand_out_early(&self) {
-        if self.parent.is_none() {
-            self.out.write(handle::add(Arc::clone(&self.communicator)));
+    /// Gives the caller the handle before the initialisation ends, for it to poll, where NCCL does: of all but splits and shrinks.
+    /// Returns the communicator then.
+    pub(crate) fn hand_out_early(&self) -> Option<Arc<Communicator>> {
+        if matches!(self.kind, InitKind::Split { .. } | InitKind::Shrink { .. }) {
+            return None;
         }
+        self.out.write(handle::add(Arc::clone(&self.communicator)));
+        Some(Arc::clone(&self.communicator))
     }
 
     fn join(&mut self) -> Result {
@@ -115,6 +118,9 @@ impl Init {
     fn complete(self) {
         let Some(rank_info) = self.joined else { return self.out.write(ptr::null_mut()) };
         let communicator = &self.communicator;
+        if self.parent.is_some() {
+            communicator.config().log_network();
+        }
         let fault = match &self.parent {
             Some(parent) => parent.fault(),
             None => fault::of_rank(rank_info.rank),

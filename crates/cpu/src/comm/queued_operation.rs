@@ -1,7 +1,9 @@
 //! Operations that wait for the end of their group, and run together then.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::coll::call_header::CallHeader;
 use crate::coll::on_stream::OnStream;
@@ -12,6 +14,7 @@ use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::queue::{Queue, Turn};
 use crate::diag::error::{Error, Result};
 use crate::diag::strict::STRICT;
+use crate::diag::wait_limits::TIMEOUT;
 use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
@@ -119,6 +122,11 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         communicator.delay().inspect_err(|error| communicator.record_error(error))
     };
     communicators.iter().try_for_each(delay)?;
+    let is_on_host =
+        operations.iter().all(|operation| operation.on_stream.is_none() && !operation.is_exclusive);
+    // The communicator of an operation on the host that failed and stays pending.
+    let stalled = Cell::new(None);
+    let stalled_at = &stalled;
     let mut queues: Vec<VecDeque<BoxedOperation<'_>>> = vec![];
     for communicator in &communicators {
         let (turn, mut places) = (Turn::default(), VecMap::new());
@@ -137,7 +145,13 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
                     communicator.running().end_at(index);
                     result
                 };
-                operation.await.inspect_err(|error| communicator.record_error(error))
+                operation.await.inspect_err(|error| {
+                    if is_on_host && communicator.keeps_pending(error) {
+                        stalled_at.set(Some(communicator));
+                    } else {
+                        communicator.record_operation_error(error);
+                    }
+                })
             });
             if *STRICT {
                 operation = turn.clone().add(*queue, operation);
@@ -167,7 +181,23 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         }
     });
     std::mem::forget(guard);
-    result
+    result.inspect_err(|error| {
+        if let Some(communicator) = stalled.get() {
+            end_failed(communicator, error, || communicators.iter().any(|other| other.is_aborted()));
+        }
+    })
+}
+
+/// Ends an operation on host memory that has failed: immediately, or with `LIBNCCL_CPU_FAILURES=wait`, if a peer is the cause, once
+/// this rank aborts, `LIBNCCL_CPU_TIMEOUT` has elapsed, or `is_over` says so.
+#[cold]
+pub(super) fn end_failed(communicator: &Communicator, error: &Error, is_over: impl Fn() -> bool) {
+    if communicator.keeps_pending(error) {
+        let begin = Instant::now();
+        let is_late = || TIMEOUT.is_some_and(|limit| begin.elapsed() >= limit);
+        communicator.stay_pending(error, || is_over() || is_late());
+    }
+    communicator.record_error(error);
 }
 
 /// Sets the abort flag on drop, which is a panic in an operation: its rank is out of sync, and the others must not wait

@@ -32,6 +32,8 @@ pub(crate) enum Subsystem {
     Bootstrap = 1 << 12,
     Registration = 1 << 13,
     Ras = 1 << 15,
+    /// Lines that belong to INIT and NET.
+    Network = 1 << 0 | 1 << 4,
 }
 
 use Subsystem::*;
@@ -92,9 +94,17 @@ pub(crate) fn info(subsystem: Subsystem, text: impl FnOnce() -> String) {
     }
 }
 
+/// Logs the version, unless a line before has.
+pub(crate) fn begin() {
+    is_wanted(Init);
+}
+
 fn is_wanted(subsystem: Subsystem) -> bool {
     let wanted = enabled();
-    if subsystem == Init && wanted & VERSION != 0 && ENABLED.fetch_and(!VERSION, Relaxed) & VERSION != 0 {
+    if subsystem as u32 & Init as u32 != 0
+        && wanted & VERSION != 0
+        && ENABLED.fetch_and(!VERSION, Relaxed) & VERSION != 0
+    {
         version();
     }
     wanted & subsystem as u32 != 0

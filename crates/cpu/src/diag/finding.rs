@@ -56,12 +56,16 @@ findings! {
     UnendedGroup = "unended-group",
     /// An operation cannot read or write a buffer.
     InvalidBuffer = "invalid-buffer",
-    /// An operation on a stream failed.
+    /// The ranks leave, and made different calls without noticing.
+    DifferentCalls = "different-calls",
+    /// An operation on a stream failed, or one on the host that stays pending.
     FailedOperation = "failed-operation",
     /// An abort discards operations on streams.
     DiscardedOperation = "discarded-operation",
     /// A graph was launched whose communicator was destroyed.
     GraphAfterCommunicator = "graph-after-communicator",
+    /// A call has an argument that NCCL accepts and its documentation does not.
+    UndocumentedArgument = "undocumented-argument",
     /// A call returned an error, which is in the file alone.
     FailedCall = "failed-call",
     /// A communicator was not destroyed.

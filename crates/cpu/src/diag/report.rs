@@ -76,8 +76,8 @@ pub(crate) fn record(finding: Finding, rank: impl Into<Option<usize>>, text: &st
     }
 }
 
-/// Reports that something is left which the program should have destroyed, in strict mode, or records it.
-pub(crate) fn leak(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
+/// Reports a finding that is harmless to the program at hand in strict mode, and records it otherwise.
+pub(crate) fn report_if_strict(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     if *STRICT { report(finding, rank, text) } else { record(finding, rank, text) }
 }
 

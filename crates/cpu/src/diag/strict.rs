@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 use libnccl::environment::variable;
 
 use crate::diag::debug::{self, Subsystem};
+use crate::diag::failures::{self, Failures};
 use crate::diag::{finding, stack, wait_limits};
 
 /// Set in strict mode.
@@ -19,6 +20,21 @@ pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| is_on(finding::STRIC
 
 /// Set if findings are reported with stacks.
 pub(crate) static STACKS: LazyLock<bool> = LazyLock::new(|| is_on(stack::STACKS));
+
+/// The consequence of an operation that fails.
+pub(crate) static FAILURES: LazyLock<Failures> = LazyLock::new(|| {
+    let Some(text) = variable(failures::FAILURES).filter(|text| !text.is_empty()) else {
+        return Failures::Error;
+    };
+    text.to_str().and_then(Failures::parse).unwrap_or_else(|| {
+        wait_limits::report(&format!(
+            "{} is {text:?}, which is ignored; expected {}",
+            failures::FAILURES,
+            Failures::EXPECTED
+        ));
+        Failures::Error
+    })
+});
 
 fn is_on(name: &str) -> bool {
     let Some(text) = variable(name) else { return false };

@@ -110,7 +110,11 @@ impl CallContext<'_> {
             let error = cma::check_write(&self.state.process(self.rank)).err()?;
             Some(format!("memory of other ranks cannot be written and is staged: {error}"))
         };
-        let obstacle = unreadable.or_else(unwritable);
+        let can_time_out = self.peers.can_time_out.then(|| {
+            "memory of other ranks is staged: a timeout could not end a copy by a process that is stopped"
+                .into()
+        });
+        let obstacle = can_time_out.or(unreadable).or_else(unwritable);
         if let Some(obstacle) = &obstacle {
             debug::info(Subsystem::SharedMemory, || obstacle.clone());
         }

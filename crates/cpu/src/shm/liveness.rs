@@ -22,9 +22,11 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The value of a rank's word while others sleep until it goes on.
 const SLEEPERS: u64 = 1 << 32 | 1;
 
-/// The values of a rank's word once it does nothing more: because it has made all its calls, or for whatever reason.
+/// The values of a rank's word once it does nothing more: for any other reason, because it has made all its calls, or because it
+/// aborted.
 const DEPARTED_ANYHOW: u64 = 1;
 const LEFT: u64 = 2;
+const ABORTED: u64 = 3;
 
 /// The bits of the abort flag below a late rank: the reason, and the rank that gave it.
 const LATE: u32 = 32;
@@ -105,18 +107,21 @@ impl SharedState {
     /// Returns an error if waiting for `rank` is in vain.
     pub(crate) fn check_peer(&self, rank: usize) -> Result {
         self.check_abort()?;
-        if self.has_departed(rank) {
-            return Err(Error::remote(format!(
+        match self.control(rank)[DEPARTED].load(Acquire) {
+            0 => Ok(()),
+            ABORTED => Err(aborted(rank)),
+            _ => Err(Error::remote(format!(
                 "rank {rank} has left: its communicator was finalized or destroyed"
-            )));
+            ))),
         }
-        Ok(())
     }
 
     /// Returns an error if `rank` has departed or its process has ended, whatever the other ranks did.
     pub(crate) fn check_alive(&self, rank: usize) -> Result {
-        if self.has_departed(rank) {
-            return Err(Error::remote(format!("rank {rank} has left: its communicator is gone")));
+        match self.control(rank)[DEPARTED].load(Acquire) {
+            0 => {}
+            ABORTED => return Err(aborted(rank)),
+            _ => return Err(Error::remote(format!("rank {rank} has left: its communicator is gone"))),
         }
         if self.processes[rank].pid == u64::from(std::process::id()) {
             return Ok(());
@@ -214,8 +219,17 @@ impl SharedState {
 
     /// Records that `rank` does nothing more.
     pub(crate) fn depart(&self, rank: usize) {
+        self.depart_as(rank, DEPARTED_ANYHOW);
+    }
+
+    /// Records that `rank` does nothing more because it aborted.
+    pub(crate) fn depart_aborted(&self, rank: usize) {
+        self.depart_as(rank, ABORTED);
+    }
+
+    fn depart_as(&self, rank: usize, reason: u64) {
         if !self.has_departed(rank) {
-            self.control(rank)[DEPARTED].store(DEPARTED_ANYHOW, Release);
+            self.control(rank)[DEPARTED].store(reason, Release);
             self.wake_waiting(rank);
         }
     }
@@ -277,6 +291,11 @@ impl SharedState {
             }
         }
     }
+}
+
+#[cold]
+fn aborted(rank: usize) -> Error {
+    Error::remote(format!("rank {rank} aborted the communicator"))
 }
 
 #[cold]

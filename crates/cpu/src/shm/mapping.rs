@@ -4,13 +4,14 @@
 use std::ffi::c_void;
 use std::fs::{OpenOptions, read_dir, read_link};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use crate::cancellation::NoCancellation;
@@ -131,6 +132,27 @@ impl Mapping {
         let start =
             unsafe { mmap(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) };
         Self::new(start, length)
+    }
+
+    /// Maps a page-aligned `range` of `file`, which this maps from its start, so that a write copies the page. Before the first
+    /// write to a page, the page still is the file's; see [`copy_pages`](Self::copy_pages).
+    pub(crate) fn make_private(&self, file: impl AsFd, range: Range<usize>) -> rustix::io::Result<()> {
+        let (start, flags) =
+            (self.start.as_ptr().wrapping_add(range.start), MapFlags::PRIVATE | MapFlags::FIXED);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        debug_assert!(range.end <= self.length);
+        // SAFETY: the range is this mapping's, and gets the same bytes of the same file. The kernel replaces it in one step, so
+        // that threads which use the memory meanwhile find it before or after.
+        unsafe { mmap(start.cast(), range.len(), access, flags, file, range.start as u64) }.map(drop)
+    }
+
+    /// Copies the pages of a `range` that [is private](Self::make_private), as a write to each would. Pages that have been
+    /// copied before stay as they are.
+    pub(crate) fn copy_pages(&self, range: Range<usize>) -> rustix::io::Result<()> {
+        let start = self.start.as_ptr().wrapping_add(range.start);
+        debug_assert!(range.end <= self.length);
+        // SAFETY: the range is this mapping's. The kernel changes no byte of it.
+        unsafe { madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite) }
     }
 
     fn new(start: rustix::io::Result<*mut c_void>, length: usize) -> Result<Self> {

@@ -22,6 +22,8 @@ rank_tasks! {
     "leaks" => leaks,
     "leaks_of_child" => leaks_of_child,
     "fail" => fail,
+    "extra_call" => extra_call,
+    "undocumented" => pass_undocumented_arguments,
 }
 
 /// Runs two ranks with these variables, and returns what each prints.
@@ -260,4 +262,63 @@ fn finding_has_the_stack_of_its_call_if_asked_for() {
     let recorded = fs::read_to_string(path).unwrap();
     let first: Value = serde_json::from_str(recorded.lines().next().unwrap()).unwrap();
     assert_eq!(first["stacks"][0][0], "ncclCommDestroy", "{first}");
+}
+
+/// Rank 0 makes one short broadcast more, of which it is the root.
+fn extra_call(process: &RankProcess) {
+    let comm = process.join();
+    sum(comm);
+    if process.rank() == 0 {
+        let mut element = 1_f32;
+        let place = (&raw mut element).cast();
+        assert_eq!(nccl!(ncclBroadcast(place, place, 1, F32, 0, comm.0, ptr::null_mut())), OK);
+    }
+    let code = nccl!(ncclCommDestroy(comm.0));
+    eprintln!("destroyed: {}", if code == OK { "success" } else { "error" });
+}
+
+#[test]
+fn extra_call_is_a_finding_and_an_error_of_destroy_where_failures_are_errors() {
+    for (failures, is_error) in [("", true), ("error", true), ("report", false), ("wait", false)] {
+        let printed = run("extra_call", &[("LIBNCCL_CPU_FAILURES", failures)]).concat();
+        assert!(
+            printed.contains(" last; comm ") && printed.contains("[missing-call]"),
+            "{failures}: {printed}"
+        );
+        assert_eq!(printed.contains("destroyed: error"), is_error, "{failures}: {printed}");
+        assert!(printed.contains("destroyed: success"), "{failures}: {printed}");
+    }
+}
+
+/// Passes what NCCL accepts, and its documentation does not.
+fn pass_undocumented_arguments(process: &RankProcess) {
+    let comm = process.join();
+    let (mut child, mut memory, mut window) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    assert_eq!(nccl!(ncclCommSplit(comm.0, -7, 0, &mut child, ptr::null_mut())), OK);
+    Comm(child).destroy();
+    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 4096)), OK);
+    assert_eq!(nccl!(ncclCommWindowRegister(comm.0, memory, 4096, &mut window, 0x100)), OK);
+    assert_eq!(nccl!(ncclCommWindowDeregister(comm.0, window)), OK);
+    assert_eq!(nccl!(ncclMemFree(memory)), OK);
+    assert_eq!(nccl!(ncclCommSuspend(comm.0, 4)), OK);
+    if process.rank() == 0 {
+        assert_eq!(nccl!(ncclCommShrink(comm.0, [1].as_mut_ptr(), 1, &mut child, ptr::null_mut(), 2)), OK);
+        Comm(child).destroy();
+    }
+    comm.destroy();
+}
+
+#[test]
+fn undocumented_arguments_are_findings_in_strict_mode_alone() {
+    for (strict, is_reported) in [("0", false), ("1", true)] {
+        let printed = run("undocumented", &[("LIBNCCL_CPU_STRICT", strict)]).concat();
+        for text in [
+            "ncclCommSplit: color -7 is neither NCCL_SPLIT_NOCOLOR nor at least 0 [undocumented-argument]",
+            "ncclCommWindowRegister: winFlags are 0x100, and NCCL ignores all but ",
+            "ncclCommSuspend: flags are 0x4, and NCCL ignores all but 0x1 [undocumented-argument]",
+            "ncclCommShrink: shrinkFlags are 0x2, and NCCL ignores all but 0x1 [undocumented-argument]",
+        ] {
+            assert_eq!(printed.contains(text), is_reported, "{strict}: {text}: {printed}");
+        }
+    }
 }

@@ -47,6 +47,7 @@ mistakes! {
     different_type,
     different_root,
     different_root_of_short_call,
+    different_root_of_last_short_call,
     different_reduction,
     missing_rank,
     refused_rank,
@@ -164,6 +165,13 @@ fn different_root_of_short_call(process: &RankProcess) {
     let comm = process.join();
     broadcast(1, process.rank() as i32, comm);
     sum(4, comm);
+}
+
+/// Each rank is the root by itself, and makes no other call.
+fn different_root_of_last_short_call(process: &RankProcess) {
+    let comm = process.join();
+    broadcast(1, process.rank() as i32, comm);
+    report(nccl!(ncclCommDestroy(comm.0)));
 }
 
 fn different_reduction(process: &RankProcess) {

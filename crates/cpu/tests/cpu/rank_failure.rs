@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 use crate::common::processes::{self, RankProcess};
 use crate::common::random::{self, Random};
 use crate::common::{
-    Comm, F32, OK, REMOTE, STREAM, SUM, busy, init_rank, rendezvous_name, unique_id, wait_for_peers,
+    Comm, F32, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy, init_rank, last_error, rendezvous_name,
+    unique_id, wait_async, wait_for_peers,
 };
-use libnccl::sys::{ncclComm_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 /// Time within which the survivors have to notice a failure. The short tests, which also run on a loaded machine, allow
 /// more.
@@ -151,7 +152,7 @@ fn memory(count: usize, from_nccl: bool) -> *mut std::ffi::c_void {
     memory
 }
 
-rank_tasks! { "repeat" => repeat_operation }
+rank_tasks! { "repeat" => repeat_operation, "pending" => call_beside_a_failed_peer, "limit" => call_with_a_limit }
 
 /// Repeats the operation of the first argument, in memory from NCCL if the second one is `nccl`, until it fails.
 fn repeat_operation(process: &RankProcess) {
@@ -628,4 +629,103 @@ fn two_hundred_rank_failures_are_noticed_within_a_second() {
         }
     }
     assert!(failures.is_empty(), "{} of 200 failed: {failures:?}", failures.len());
+}
+
+/// With `LIBNCCL_CPU_FAILURES=wait`: rank 1 goes in one of the ways; a call of rank 0 that waits for it ends once rank 0 aborts.
+fn call_beside_a_failed_peer(process: &RankProcess) {
+    let [way, kind] = &process.arguments[..] else { panic!("not two arguments") };
+    let mut config =
+        ncclConfig_t { blocking: i32::from(kind != "nonblocking"), ..ncclConfig_t::initializer() };
+    let mut comm = ptr::null_mut();
+    let rank = process.rank() as i32;
+    let code = nccl!(ncclCommInitRankConfig(&mut comm, 2, process.id, rank, &mut config));
+    assert!(code == OK || code == PROGRESS, "{}", last_error());
+    assert_eq!(wait_async(comm), OK);
+    if rank == 1 {
+        match way.as_str() {
+            "abort" => assert_eq!(nccl!(ncclCommAbort(comm)), OK),
+            "destroy" => Comm(comm).destroy(),
+            _ => {}
+        }
+        return;
+    }
+    let handle = comm.addr();
+    let receive = move || {
+        let (comm, mut place) = (ptr::without_provenance_mut(handle), [0_f32; 4]);
+        let mut start = || nccl!(ncclRecv(place.as_mut_ptr().cast(), 4, F32, 1, comm, STREAM));
+        match kind.as_str() {
+            "group" => {
+                assert_eq!([nccl!(ncclGroupStart()), start()], [OK; 2]);
+                nccl!(ncclGroupEnd())
+            }
+            _ => start(),
+        }
+    };
+    thread::scope(|scope| {
+        let waiting = scope.spawn(receive);
+        // The other process sends a line once this one has reported the failure.
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        if kind == "nonblocking" {
+            assert_eq!(waiting.join().unwrap(), PROGRESS);
+            assert_eq!(async_error(comm), PROGRESS);
+            assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+        } else {
+            assert_eq!(async_error(comm), OK, "as in NCCL");
+            assert!(!waiting.is_finished());
+            assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+            assert_eq!(waiting.join().unwrap(), REMOTE);
+        }
+    });
+    eprintln!("ended by its own abort");
+}
+
+#[test]
+fn operation_with_a_failed_peer_stays_pending_until_the_own_abort_if_failures_wait() {
+    for (way, reason) in [
+        ("abort", "rank 1 aborted the communicator"),
+        ("destroy", "rank 1 has left: its communicator was finalized or destroyed"),
+        ("exit", "rank 1 died: its process ended without destroying the communicator"),
+    ] {
+        for kind in ["alone", "group", "nonblocking"] {
+            let id = unique_id();
+            let start = |rank| {
+                let mut command = processes::command(&format!("pending {way} {kind}"), &id, 2, &[rank]);
+                command.env("LIBNCCL_CPU_FAILURES", "wait").stdin(Stdio::piped()).stdout(Stdio::null());
+                command.spawn().unwrap()
+            };
+            let [mut waiting, failing] = [start(0), start(1)];
+            let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map(Result::unwrap);
+            let pending = lines
+                .find(|line| line.contains("it stays pending until this rank aborts"))
+                .expect("a report");
+            assert!(pending.contains(&format!("an operation failed: {reason}; ")), "{pending}");
+            assert!(pending.ends_with(" [failed-operation]"), "{pending}");
+            waiting.stdin.take().unwrap().write_all(b"go\n").unwrap();
+            assert!(lines.any(|line| line == "ended by its own abort"), "{way} {kind}");
+            processes::finish(waiting);
+            processes::finish(failing);
+        }
+    }
+}
+
+/// `LIBNCCL_CPU_TIMEOUT` ends the call on the host.
+fn call_with_a_limit(process: &RankProcess) {
+    let comm = process.join();
+    if process.rank() == 0 {
+        let place = [0_f32; 4].as_mut_ptr().cast();
+        assert_eq!(nccl!(ncclRecv(place, 4, F32, 1, comm.0, STREAM)), REMOTE);
+        assert_eq!(async_error(comm.0), REMOTE);
+    }
+    comm.destroy();
+}
+
+#[test]
+fn limit_of_waits_ends_an_operation_that_stays_pending() {
+    let id = unique_id();
+    let start = |rank| {
+        let mut command = processes::command("limit", &id, 2, &[rank]);
+        command.env("LIBNCCL_CPU_FAILURES", "wait").envs(processes::limits()).spawn().unwrap()
+    };
+    let printed = [start(0), start(1)].map(processes::finish).concat();
+    assert!(printed.contains("it stays pending until this rank aborts"), "{printed}");
 }

@@ -138,11 +138,7 @@ fn window_calls_with_invalid_arguments_fail() {
         assert_eq!(with(at(offset), 64, 0), ARGUMENT);
         assert_last_error("has to be a multiple of 4096");
     }
-    for flags in [0x10, 0x11, -1, i32::MIN] {
-        assert_eq!(with(at(0), 4096, flags), ARGUMENT);
-        assert_last_error("invalid winFlags");
-    }
-    for flags in [0x5, 0x9, 0xf] {
+    for flags in [0x5, 0x9, 0xf, 0x15, -1] {
         assert_eq!(with(at(0), 4096, flags), ARGUMENT);
         assert_last_error("cannot be combined with NCCL_WIN_GIN_ONLY");
     }

@@ -119,7 +119,7 @@ const PROGRAMS: &[Program] = &[
     (
         "split_that_is_refused_on_one_rank",
         |process| refused_split(process.join(), process.rank()),
-        "and whose last call failed: invalid color -7: it has to be at least 0, or NCCL_SPLIT_NOCOLOR",
+        "and whose last call failed: the config was not initialized with NCCL_CONFIG_INITIALIZER",
     ),
     (
         "operation_that_is_refused_on_one_rank",
@@ -325,8 +325,9 @@ fn quick_exit_in_group(process: &RankProcess) {
 
 /// The other rank waits until its limit.
 fn refused_split(comm: Comm, rank: usize) {
-    let (color, mut child) = ([0, -7][rank], ptr::null_mut());
-    report(nccl!(ncclCommSplit(comm.0, color, 0, &mut child, ptr::null_mut())));
+    let (mut config, mut child) = (ncclConfig_t::initializer(), ptr::null_mut());
+    config.size *= 1 - rank;
+    report(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, &mut config)));
     if rank == 1 {
         processes::outlast_the_limit();
     }

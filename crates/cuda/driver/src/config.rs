@@ -1,12 +1,14 @@
 //! Settings, from the environment.
 
 use std::env;
+use std::ffi::OsString;
 use std::str::FromStr;
 
 use cudarc::driver::sys::CUresult;
 
 use crate::device::host_memory;
 use crate::error::Result;
+use crate::failures::{FAILURES, Failures};
 use crate::finding::{self, IGNORE, Ignored, REPORT, STRICT};
 use crate::message;
 use crate::stack::STACKS;
@@ -25,7 +27,7 @@ pub(crate) enum Races {
 /// The settings of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
-    /// The number of devices.
+    /// The number of devices, visible or not.
     pub(crate) devices: usize,
     /// The number of bytes of each device.
     pub(crate) device_memory: usize,
@@ -54,9 +56,6 @@ const DEVICE_MEMORY: &str = "LIBNCCL_CPU_DEVICE_MEMORY";
 const RACES: &str = "LIBNCCL_CPU_RACES";
 /// The seed from which the order of operations on different streams is drawn. Default: they run at the same time.
 const SEED: &str = "LIBNCCL_CPU_SEED";
-/// The consequence of an operation of NCCL that fails on a stream: an `error` of all calls in its context until its communicator
-/// is aborted, or a `report` alone. Default: `error`.
-const FAILURES: &str = "LIBNCCL_CPU_FAILURES";
 /// `report` for a text about device memory that the host touches. Default: `off`, and the signal alone.
 const FAULTS: &str = "LIBNCCL_CPU_FAULTS";
 
@@ -82,11 +81,7 @@ impl Config {
             "report" => Some(true),
             _ => None,
         })?;
-        let failures = variable(FAILURES, "report or error", |text| match text {
-            "report" => Some(false),
-            "error" => Some(true),
-            _ => None,
-        })?;
+        let failures = variable(FAILURES, Failures::EXPECTED, Failures::parse)?;
         variable(REPORT, "the path of a file that can be written", |name| finding::open(name).ok())?;
         let is_on =
             |name| variable(name, "0 or 1", |text| ["0", "1"].iter().position(|value| *value == text));
@@ -99,7 +94,7 @@ impl Config {
             races: races.unwrap_or(Races::Report),
             seed,
             reports_faults: faults.unwrap_or(false),
-            failures_stay: failures.unwrap_or(true),
+            failures_stay: failures.is_none_or(|failures| failures == Failures::Error),
             ignored: ignored.unwrap_or_default(),
             lists_leaks: strict,
             notes_stacks: stacks,
@@ -122,14 +117,22 @@ fn bytes(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(unit).filter(|&bytes| bytes > 0)
 }
 
-fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+/// Returns the value of `CUDA_VISIBLE_DEVICES`, which may be empty.
+pub(crate) fn visible_devices() -> Option<String> {
+    value("CUDA_VISIBLE_DEVICES").map(|list| list.to_string_lossy().into_owned())
+}
+
+fn value(name: &str) -> Option<OsString> {
     // In a program with more rights than its user, the environment is that user's.
     // SAFETY: the function reads a value of the process, and accepts any number.
     #[allow(unsafe_code)]
     let is_own = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
     #[allow(clippy::disallowed_methods)] // Here alone.
-    let value = env::var_os(name).filter(|value| is_own && !value.is_empty());
-    let Some(value) = value else { return Ok(None) };
+    env::var_os(name).filter(|_| is_own)
+}
+
+fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+    let Some(value) = value(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     match value.to_str().and_then(parse) {
         Some(parsed) => Ok(Some(parsed)),
         None => {

@@ -5,9 +5,10 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t};
+use libnccl::sys::{NCCL_SUSPEND_MEM, ncclResult_t, ncclUniqueId};
 
 use super::calls::{count, init_nonblocking_pair, rank, sum};
+use crate::common::memory::Memory;
 use crate::common::watchdog::Watchdog;
 use crate::common::{
     ARGUMENT, Address, Comm, I32, LIMIT, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, alone,
@@ -49,7 +50,7 @@ fn completed_call_stays_successful_after_peer_abort() {
     let comms = init_nonblocking_pair();
     let mut children = [ptr::null_mut(); 2];
     for (comm, child) in comms.iter().zip(&mut children) {
-        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, child, ptr::null_mut())), PROGRESS);
+        assert_eq!(nccl!(ncclCommSplit(comm.0, 0, 0, child, ptr::null_mut())), OK);
     }
     comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
     assert_eq!(nccl!(ncclCommAbort(children[1])), OK);
@@ -385,5 +386,56 @@ fn call_that_needs_an_idle_comm_is_refused_while_one_is_in_progress() {
     assert_refused(start_sum(comms[0], one, 1024));
     assert_eq!(nccl!(ncclCommSuspend(comms[1].0, NCCL_SUSPEND_MEM as i32)), PROGRESS);
     comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// NCCL drops the `ncclInProgress` of the group that these calls open, and the state of the communicator has it.
+#[test]
+fn calls_that_make_something_of_a_nonblocking_comm_return_success_in_progress() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let (comms, none) = (init_nonblocking_pair(), ptr::null_mut());
+    let mut children = [ptr::null_mut(); 2];
+    for (rank, child) in children.iter_mut().enumerate() {
+        assert_eq!(nccl!(ncclCommSplit(comms[rank].0, 0, 0, child, none)), OK, "{}", last_error());
+        assert!(rank == 1 || (async_error(comms[0].0) == PROGRESS && child.is_null()));
+    }
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    children.into_iter().for_each(|child| Comm(child).destroy());
+
+    let memory = [Memory::new(1024), Memory::new(1024)];
+    let mut windows = [ptr::null_mut(); 2];
+    for (rank, window) in windows.iter_mut().enumerate() {
+        let (comm, place) = (comms[rank].0, memory[rank].start.cast());
+        assert_eq!(nccl!(ncclCommWindowRegister(comm, place, 4096, window, 0)), OK, "{}", last_error());
+        if rank == 0 {
+            assert_eq!(async_error(comm), PROGRESS);
+            assert!(window.is_null());
+        }
+    }
+    for (rank, window) in windows.into_iter().enumerate() {
+        assert_eq!(wait_async(comms[rank].0), OK, "{}", last_error());
+        assert_eq!(nccl!(ncclCommWindowDeregister(comms[rank].0, window)), OK);
+    }
+
+    let (mut id, mut grown) = (ncclUniqueId::default(), [ptr::null_mut(); 3]);
+    assert_eq!(nccl!(ncclCommGetUniqueId(comms[0].0, &mut id)), OK);
+    let mut config = nonblocking();
+    for (rank, grown) in grown.iter_mut().enumerate() {
+        let (comm, number) = comms.get(rank).map_or((ptr::null_mut(), rank as i32), |comm| (comm.0, -1));
+        let id = if rank == 1 { ptr::null() } else { &raw const id };
+        assert_eq!(nccl!(ncclCommGrow(comm, 3, id, number, grown, &mut config)), OK, "{}", last_error());
+        // As in NCCL, this handle is there immediately.
+        assert!(rank == 2 || async_error(*grown) == PROGRESS);
+    }
+    grown.iter().for_each(|comm| assert_eq!(wait_async(*comm), OK, "{}", last_error()));
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK, "{}", last_error()));
+    grown.iter().for_each(|comm| assert_eq!(count(*comm), 3));
+    grown.into_iter().for_each(|comm| Comm(comm).destroy());
+
+    let mut fewer = ptr::null_mut();
+    assert_eq!(nccl!(ncclCommShrink(comms[0].0, [1].as_mut_ptr(), 1, &mut fewer, none, 0)), OK);
+    assert_eq!(wait_async(comms[0].0), OK, "{}", last_error());
+    assert_eq!(count(fewer), 1);
+    Comm(fewer).destroy();
     comms.into_iter().for_each(Comm::destroy);
 }

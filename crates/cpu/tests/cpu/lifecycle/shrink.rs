@@ -59,7 +59,7 @@ fn shrink_does_not_wait_for_a_survivor_that_has_aborted() {
         assert_eq!(has_looked.recv(), Ok(OK));
         assert_eq!(nccl!(ncclCommAbort({ comms[1] }.0)), OK);
         assert_eq!(shrink({ comms[0] }.0, &[2], 1), Err(REMOTE));
-        assert_last_error("rank 1 has left");
+        assert_last_error("rank 1 aborted the communicator");
         drop(end);
     });
     for Comm(comm) in [comms[0], comms[2]] {
@@ -75,7 +75,6 @@ fn shrink_with_invalid_arguments_fails() {
     for exclude in [&[4][..], &[-1], &[0, 0], &[1], &[], &[0, 1, 2, 3]] {
         assert_eq!(shrink(comm, exclude, 0), Err(ARGUMENT), "{exclude:?}");
     }
-    assert_eq!(shrink(comm, &[0], 2), Err(ARGUMENT));
     assert_eq!(shrink(ptr::null_mut(), &[0], 0), Err(ARGUMENT));
     comms.into_iter().for_each(Comm::destroy);
 }

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use super::calls::{assert_members, shrink, sum};
+use super::calls::{assert_members, shrink, split, sum};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
     ARGUMENT, Comm, Mode, OK, REMOTE, alone, assert_last_error, init, last_error, on_threads,
@@ -14,9 +14,21 @@ fn split_with_invalid_arguments_fails() {
     let comms = init(Mode::Group, 1);
     let mut child = ptr::null_mut();
     let Comm(comm) = comms[0];
-    assert_eq!(nccl!(ncclCommSplit(comm, -2, 0, &mut child, ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, ptr::null_mut(), ptr::null_mut())), ARGUMENT);
     assert_eq!(nccl!(ncclCommSplit(ptr::null_mut(), 0, 0, &mut child, ptr::null_mut())), ARGUMENT);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// Colors may be any number: programs pass hashes, half of which are negative. Only `NCCL_SPLIT_NOCOLOR`, -1, makes no child.
+#[test]
+fn split_with_negative_colors_makes_a_child_for_each() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 4);
+    let colors = [i32::MIN, -2, i32::MIN, -1];
+    let children = on_threads(4, |rank| split({ comms[rank] }.0, colors[rank], 0).unwrap());
+    assert!(children[3].0.is_null(), "NCCL_SPLIT_NOCOLOR");
+    on_threads(3, |rank| assert_members(children[rank], rank as i32, if rank == 1 { &[1] } else { &[0, 2] }));
+    children.into_iter().take(3).for_each(Comm::destroy);
     comms.into_iter().for_each(Comm::destroy);
 }
 

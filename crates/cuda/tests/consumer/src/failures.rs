@@ -24,6 +24,8 @@ pub(crate) fn run(name: &str) {
         "two_communicators" => two_communicators(),
         "abort_without_a_question" => abort_without_a_question(),
         "reported_alone" => reported_alone(),
+        "pending_until_the_own_abort" => pending_until_the_own_abort(),
+        "pending_until_the_own_destroy" => pending_until_the_own_destroy(),
         other => panic!("there is no program {other}"),
     }
 }
@@ -208,5 +210,63 @@ fn reported_alone() {
         assert_eq!(async_error(rank.comm), ncclResult_t::ncclInvalidUsage);
         assert_all(&rank.stream, &to, 0.0);
         abort(rank.comm);
+    });
+}
+
+/// Appends findings to a file, and returns a function that waits until an operation has failed.
+fn watch_findings() -> impl Fn() {
+    let file = std::env::temp_dir().join(format!("findings-{}", std::process::id()));
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("LIBNCCL_CPU_REPORT", &file) };
+    move || {
+        while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains("failed-operation")) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+/// An operation whose peer has aborted while it was idle stays pending, and calls after it are enqueued, until the own abort.
+fn pending_until_the_own_abort() {
+    let wait_for_failure = watch_findings();
+    let has_aborted = Barrier::new(2);
+    run_ranks(2, |rank| {
+        let (from, mut to) = (rank.filled(COUNT), rank.zeros(COUNT));
+        rank.stream.synchronize().unwrap();
+        if rank.number == 1 {
+            abort(rank.comm);
+            has_aborted.wait();
+            return;
+        }
+        has_aborted.wait();
+        check(rank.all_reduce(&from, &mut to, &rank.stream));
+        wait_for_failure();
+        check(rank.all_reduce(&from, &mut to, &rank.stream));
+        // SAFETY: a stream that lives.
+        let query = || unsafe { cudarc::driver::sys::cuStreamQuery(rank.stream.cu_stream()) };
+        assert_eq!(query(), CUresult::CUDA_ERROR_NOT_READY);
+        assert_eq!(async_error(rank.comm), ncclResult_t::ncclSuccess);
+        abort(rank.comm);
+        assert_eq!(synchronize(&rank.context), Ok(()));
+        assert_all(&rank.stream, &to, 0.0);
+    });
+}
+
+/// A mismatch stays pending at both ranks, until they destroy their communicators.
+fn pending_until_the_own_destroy() {
+    let wait_for_failure = watch_findings();
+    let has_failed = Barrier::new(2);
+    run_ranks(2, |rank| {
+        let [_from, to] = reduce_differently(&rank);
+        if rank.number == 0 {
+            wait_for_failure();
+        }
+        has_failed.wait();
+        // SAFETY: a stream that lives.
+        let query = unsafe { cudarc::driver::sys::cuStreamQuery(rank.stream.cu_stream()) };
+        assert_eq!(query, CUresult::CUDA_ERROR_NOT_READY);
+        let stream = rank.stream.clone();
+        rank.destroy();
+        assert_all(&stream, &to, 0.0);
     });
 }

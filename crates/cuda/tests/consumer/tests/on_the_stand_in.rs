@@ -194,6 +194,10 @@ fn check_reports(program: [&str; 2], variable: Option<(&str, &str)>, texts: &[&s
 
 const MISMATCH: &str =
     "an operation on a stream failed: the ranks called ncclAllReduce with different counts: ";
+const PENDING: &str = "an operation failed: rank 1 aborted the communicator; rank 0 of 2 was in call 1, ncclAllReduce(count \
+                       1000, ncclFloat32, ncclSum); it stays pending until this rank aborts or destroys the communicator, as \
+                       LIBNCCL_CPU_FAILURES is wait";
+const PENDING_MISMATCH: &str = "an operation failed: the ranks called ncclAllReduce with different counts: ";
 const TIMEOUT: &str = "an operation on a stream failed: rank ";
 const WAITS: &str = " still waits in call 1, ";
 const DISCARDS: &str = "ncclCommAbort discards what was enqueued on streams and has not run: ncclAllReduce(count 1000, \
@@ -220,6 +224,10 @@ failures! {
     error_of_cuda_lasts_until_each_failed_communicator_is_aborted: "two_communicators", None, [MISMATCH; 4];
     failure_is_no_error_of_cuda_if_it_is_reported_alone:
         "reported_alone", Some(("LIBNCCL_CPU_FAILURES", "report")), [MISMATCH; 2];
+    failure_of_a_peer_is_pending_until_the_own_abort_if_failures_wait:
+        "pending_until_the_own_abort", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING];
+    mismatch_is_pending_until_the_own_destroy_if_failures_wait:
+        "pending_until_the_own_destroy", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING_MISMATCH; 2];
     abort_says_what_it_discards: "abort_without_a_question", None, [DISCARDS; 2];
 }
 
