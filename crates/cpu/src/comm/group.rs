@@ -297,7 +297,7 @@ impl Group {
             return Ok(());
         };
         jobs.start_thread()?;
-        self.inits.iter().for_each(Init::hand_out_early);
+        self.inits.iter().try_for_each(Init::hand_out_early)?;
         let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(true);
         let begun: Vec<_> = communicators.iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();
