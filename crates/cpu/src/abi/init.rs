@@ -167,17 +167,20 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let me = Process::current().map_err(|error| Error::system("/proc/self/stat", error))?;
         let state = Arc::new(SharedState::create(&vec![me; ranks])?.0);
         let id = UniqueId::generate()?;
+        let mut handles = Vec::new();
         for (rank, device) in devices.into_iter().enumerate() {
             let config = Config::default();
             config.log_network();
             let communicator = Communicator::new(device, driver, config);
             communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, fault::of_rank(rank));
             let communicator = Arc::new(communicator);
-            let handle = handle::add(Arc::clone(&communicator));
+            let added = handle::add(Arc::clone(&communicator));
+            handles
+                .push(added.inspect_err(|_| handles.iter().for_each(|other| drop(handle::remove(*other))))?);
             debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
-            // SAFETY: the C declaration's contract: there is room for `ndev` communicators.
-            unsafe { comm.add(rank).write(handle) };
         }
+        // SAFETY: the C declaration's contract: there is room for `ndev` communicators.
+        handles.iter().enumerate().for_each(|(rank, handle)| unsafe { comm.add(rank).write(*handle) });
         Ok(())
     })
 }

@@ -152,10 +152,7 @@ impl<'a> Root<'a> {
         let Hello { ranks, rank, .. } = self.hello;
         let absent: Vec<usize> =
             (0..ranks).filter(|other| *other != rank && self.joined[*other].is_none()).collect();
-        let named: Vec<_> = absent.iter().take(MAX_NAMED).map(|rank| self.context.name(*rank)).collect();
-        let (named, plural) = (named.join(", "), if absent.len() == 1 { "" } else { "s" });
-        let more = if absent.len() > MAX_NAMED { ", ..." } else { "" };
-        format!("{} of {ranks} ranks have come; missing: rank{plural} {named}{more}", ranks - absent.len())
+        describe(ranks, &absent, |rank| self.context.name(rank))
     }
 
     /// Accepts a rank of a process that is connected.
@@ -333,6 +330,17 @@ fn send_error(connection: &OwnedFd, error: &Error) {
     let _ = send(connection, &[&error.code.0.to_ne_bytes(), text].concat(), SendFlags::NOSIGNAL);
 }
 
+/// Describes the absent ranks, if there are any, by their names.
+fn describe(ranks: usize, absent: &[usize], name: impl Fn(usize) -> String) -> String {
+    if absent.is_empty() {
+        return format!("all {ranks} ranks have joined, but not all have confirmed it");
+    }
+    let named: Vec<_> = absent.iter().take(MAX_NAMED).map(|rank| name(*rank)).collect();
+    let (named, plural) = (named.join(", "), if absent.len() == 1 { "" } else { "s" });
+    let more = if absent.len() > MAX_NAMED { ", ..." } else { "" };
+    format!("{} of {ranks} ranks have come; missing: rank{plural} {named}{more}", ranks - absent.len())
+}
+
 /// Checks that this process finds the identity that the process of `rank` has found itself.
 fn check_identity(process: Process, rank: usize) -> Result {
     match Process::from_pid(process.pid) {
@@ -343,5 +351,17 @@ fn check_identity(process: Process, rank: usize) -> Result {
         ))),
         // One that has ended is noticed later.
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe;
+
+    #[test]
+    fn absent_ranks_are_listed_only_if_there_are_any() {
+        let text = |absent: &[usize]| describe(2, absent, |rank| rank.to_string());
+        assert_eq!(text(&[1]), "1 of 2 ranks have come; missing: rank 1");
+        assert_eq!(text(&[]), "all 2 ranks have joined, but not all have confirmed it");
     }
 }

@@ -354,7 +354,8 @@ impl Group {
             return Ok(());
         };
         jobs.start_thread()?;
-        let early: Vec<_> = self.inits.iter().filter_map(Init::hand_out_early).collect();
+        let early = self.inits.iter().map(Init::hand_out_early).collect::<Result<Vec<_>>>()?;
+        let early: Vec<_> = early.into_iter().flatten().collect();
         let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(true);
         let begun: Vec<_> = distinct(communicators.iter().chain(&early)).iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();

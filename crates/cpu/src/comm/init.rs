@@ -80,12 +80,12 @@ impl Init {
 
     /// Gives the caller the handle before the initialisation ends, for it to poll, where NCCL does: of all but splits and shrinks.
     /// Returns the communicator then.
-    pub(crate) fn hand_out_early(&self) -> Option<Arc<Communicator>> {
+    pub(crate) fn hand_out_early(&self) -> Result<Option<Arc<Communicator>>> {
         if matches!(self.kind, InitKind::Split { .. } | InitKind::Shrink { .. }) {
-            return None;
+            return Ok(None);
         }
-        self.out.write(handle::add(Arc::clone(&self.communicator)));
-        Some(Arc::clone(&self.communicator))
+        self.out.write(handle::add(Arc::clone(&self.communicator))?);
+        Ok(Some(Arc::clone(&self.communicator)))
     }
 
     fn join(&mut self) -> Result {
@@ -115,8 +115,11 @@ impl Init {
         Ok(())
     }
 
-    fn complete(self) {
-        let Some(rank_info) = self.joined else { return self.out.write(ptr::null_mut()) };
+    fn complete(self) -> Result {
+        let Some(rank_info) = self.joined else {
+            self.out.write(ptr::null_mut());
+            return Ok(());
+        };
         let communicator = &self.communicator;
         if self.parent.is_some() {
             communicator.config().log_network();
@@ -127,9 +130,12 @@ impl Init {
         };
         communicator.join(rank_info, fault);
         if communicator.handle().is_null() {
-            self.out.write(handle::add(Arc::clone(communicator)));
+            let handle =
+                handle::add(Arc::clone(communicator)).inspect_err(|error| communicator.fail(error))?;
+            self.out.write(handle);
         }
         debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
+        Ok(())
     }
 }
 
@@ -212,8 +218,7 @@ pub(crate) fn run_all(mut inits: Vec<Init>) -> Result {
         communicators.iter().for_each(|communicator| communicator.fail(&error));
         return Err(error);
     }
-    inits.into_iter().for_each(Init::complete);
-    Ok(())
+    inits.into_iter().try_for_each(Init::complete)
 }
 
 /// The initialisations of one thread. One that fails, or panics, ends all of the group: what the others wait for may
