@@ -19,6 +19,7 @@ pub(crate) mod join;
 pub(crate) mod out_param;
 pub(crate) mod queue;
 mod queued_operation;
+pub(crate) mod references;
 pub(crate) mod registry;
 pub(crate) mod shrink;
 pub(crate) mod split;

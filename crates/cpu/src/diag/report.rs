@@ -58,6 +58,11 @@ pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Relaxed)
 }
 
+/// Returns `true` if a finding is neither reported nor an error.
+pub(crate) fn is_ignored(finding: Finding) -> bool {
+    IGNORED.has(finding)
+}
+
 /// Reports a finding, of a rank if it is one's.
 pub(crate) fn report(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     note(finding, rank.into(), text, true);
@@ -77,7 +82,7 @@ pub(crate) fn leak(finding: Finding, rank: impl Into<Option<usize>>, text: &str)
 }
 
 fn note(finding: Finding, rank: Option<usize>, text: &str, is_reported: bool) {
-    if IGNORED.has(finding) {
+    if is_ignored(finding) {
         return;
     }
     // Each communicator has its id, and each wait is reported: a later one may be for ever.

@@ -122,7 +122,7 @@ const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
 
 fn version_is_three() {
     // SAFETY: it takes nothing.
-    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 3);
+    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 4);
 }
 
 fn alias_of_device_memory_has_its_bytes() {
