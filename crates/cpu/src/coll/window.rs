@@ -3,6 +3,7 @@
 //! All ranks have to be able to use all of it directly. If one of them cannot, registration succeeds without a window,
 //! as it does in NCCL where a system has no symmetric memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
@@ -197,6 +198,11 @@ impl Window {
         let MappedPart { memory, start, .. } = &self.parts[rank];
         let inside = offset < memory.length();
         inside.then(|| memory.mapped_at(offset).unwrap_or(start + offset))
+    }
+
+    /// Returns the addresses of this rank's own part, as the caller passed it.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        self.start()..self.start() + self.part(self.rank).length()
     }
 
     /// Returns `true` if `length` bytes at `start` are in this rank's own part.

@@ -85,22 +85,24 @@ pub(crate) fn is_known(address: usize) -> bool {
     get(ptr::without_provenance_mut(address)).is_ok()
 }
 
+/// Returns the communicators that this process made and has not destroyed.
+pub(crate) fn all() -> Vec<Arc<Communicator>> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+    own.map(|(_, communicator)| Arc::clone(communicator)).collect()
+}
+
 /// Returns a window of a communicator that this process made, and the communicator.
 #[cfg(feature = "device-api")]
 pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Arc<Window>)> {
     if window.is_null() {
         return Err(Error::argument(format!("the window is NULL{}", group::explain_absence("window"))));
     }
-    let communicators: Vec<_> = {
-        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-        let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
-        own.map(|(_, communicator)| Arc::clone(communicator)).collect()
-    };
     let find = |communicator: Arc<Communicator>| {
         let window = communicator.windows().get(window.addr()).ok()?;
         Some((communicator, window))
     };
-    communicators.into_iter().find_map(find).ok_or_else(|| {
+    all().into_iter().find_map(find).ok_or_else(|| {
         let cause = match Kind::of(window.addr()) {
             Some(Kind::Window) => ": it was deregistered".into(),
             Some(kind) => format!(": it is a {}", kind.name()),

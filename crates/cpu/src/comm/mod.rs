@@ -21,6 +21,7 @@ pub(crate) mod out_param;
 pub(crate) mod queue;
 pub(crate) mod queued_calls;
 mod queued_operation;
+pub(crate) mod references;
 pub(crate) mod registry;
 pub(crate) mod shrink;
 pub(crate) mod split;

@@ -6,8 +6,8 @@ use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
 
 use libnccl::sys::{cudaStream_t, ncclResult_t};
 
@@ -15,7 +15,7 @@ use crate::diag::error::{Error, Result};
 use crate::diag::wait_limits;
 
 /// The version of the functions beyond CUDA's that this file calls.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const CUDA_SUCCESS: c_int = 0;
 const CUDA_ERROR_NOT_READY: c_int = 600;
@@ -38,6 +38,10 @@ type CuEvent = *mut c_void;
 
 /// Work of a stream. It runs once, or if it is captured in a graph, at each launch.
 type Work = Box<dyn Fn() + Send + Sync>;
+
+/// A function that CUDA calls before it frees memory, with the name of the function that the program called, and the memory.
+/// If it does not return 0, the memory is not freed.
+pub(crate) type FreeCheck = unsafe extern "C" fn(*const c_char, CuDevicePtr, usize) -> c_int;
 
 #[repr(C)]
 struct Resolved {
@@ -209,6 +213,7 @@ define_functions! {
         unsafe extern "C" fn(*mut c_void),
         *mut c_void
     );
+    libnccl_cuda_on_free(FreeCheck);
     libnccl_cuda_fail(u64, c_uint);
     libnccl_cuda_recover(u64);
     libnccl_cuda_alloc_shared(c_int, usize, *mut CuDevicePtr);
@@ -409,6 +414,15 @@ impl Driver {
             drop(unsafe { Box::from_raw(data) });
         }
         self.check("the stream's launch of an operation", code)
+    }
+
+    /// Lets CUDA call `check`, always the same function, before it frees memory.
+    pub(crate) fn on_free(&self, check: FreeCheck) {
+        static ADDED: Once = Once::new();
+        ADDED.call_once(|| {
+            // SAFETY: a function that stays loaded, and takes what the driver passes.
+            let _ = unsafe { (self.functions.libnccl_cuda_on_free)(check) };
+        });
     }
 
     /// Makes calls in the context of the operation that this thread executes return an error, until [`recover`](Self::recover)

@@ -44,6 +44,8 @@ findings! {
     Race = "race",
     /// Memory is freed, and nothing orders that after an operation that uses it.
     FreeUnderWork = "free-under-work",
+    /// Memory is freed, and a registration, a window, a graph or another process still refers to it.
+    FreeUnderReference = "free-under-reference",
     /// The host touches device memory.
     DeviceMemoryTouched = "device-memory-touched",
     /// A rank waits for others for long.

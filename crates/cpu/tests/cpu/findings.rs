@@ -12,7 +12,7 @@ use std::ptr;
 
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{ARGUMENT, Comm, F32, OK, SUM, unique_id};
-use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclScalarResidence_t};
+use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 use serde_json::Value;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
@@ -24,6 +24,7 @@ rank_tasks! {
     "fail" => fail,
     "extra_call" => extra_call,
     "undocumented" => pass_undocumented_arguments,
+    "free" => free,
 }
 
 /// Runs two ranks with these variables, and returns what each prints.
@@ -167,6 +168,52 @@ fn what_is_left_is_listed_in_strict_mode() {
         assert_eq!(lines, expected, "{task} {variables:?}: {leaves}");
         assert_eq!(destroys.lines().find_map(line_of_leak), None, "{destroys}");
     }
+}
+
+/// Frees memory of a registration on rank 0, and of a window on rank 1, again once it is deregistered if the first was refused.
+fn free(process: &RankProcess) {
+    let comm = process.join();
+    let mut memory = ptr::null_mut();
+    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 8192)), OK);
+    let (mut window, mut handle) = (ptr::null_mut(), ptr::null_mut());
+    assert_eq!(nccl!(ncclCommWindowRegister(comm.0, memory, 4096, &mut window, 0)), OK);
+    if process.rank() == 0 {
+        assert_eq!(nccl!(ncclCommWindowDeregister(comm.0, window)), OK);
+        window = ptr::null_mut();
+        assert_eq!(nccl!(ncclCommRegister(comm.0, memory.wrapping_byte_add(8191), 1, &mut handle)), OK);
+    }
+    let is_refused = nccl!(ncclMemFree(memory)) == ncclResult_t::ncclInvalidUsage;
+    assert_eq!(nccl!(ncclCommWindowDeregister(comm.0, window)), OK);
+    assert_eq!(nccl!(ncclCommDeregister(comm.0, handle)), OK);
+    // It was freed, unless it was refused.
+    assert_eq!(nccl!(ncclMemFree(memory)) == OK, is_refused);
+    assert_eq!(is_refused, std::env::var("TEST_REFUSES").is_ok());
+    comm.destroy();
+}
+
+#[test]
+fn free_of_registered_memory_is_a_finding_and_refused_in_strict_mode() {
+    const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
+    const REFUSES: (&str, &str) = ("TEST_REFUSES", "");
+    let found = |variables: &[(&str, &str)]| {
+        let printed = run("free", variables);
+        printed.map(|printed| {
+            let lines = printed.lines().filter(|line| line.ends_with(" [free-under-reference]"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        })
+    };
+    for variables in [&[][..], &[STRICT, REFUSES]] {
+        let references = ["it is registered by ncclCommRegister as 0x", "it is in the window 0x"];
+        for (lines, reference) in found(variables).iter().zip(references) {
+            let [line] = &lines[..] else { panic!("{variables:?}: {lines:?}") };
+            assert!(
+                line.contains("ncclMemFree frees 8192 bytes at 0x") && line.contains(reference),
+                "{line}"
+            );
+        }
+    }
+    let ignored = [STRICT, ("LIBNCCL_CPU_IGNORE", "free-under-reference")];
+    assert_eq!(found(&ignored).concat(), [""; 0]);
 }
 
 /// Returns a line about a leak, without what names the communicator, which has to be rank 0 of 2.

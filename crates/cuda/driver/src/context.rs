@@ -30,11 +30,13 @@ pub(crate) struct Context {
     pub(crate) failures: BTreeMap<u64, CUresult>,
 }
 
+/// The number of a thread, and the function that is called with it when the thread ends.
+type Number = (u64, fn(u64));
+
 /// The state of a thread. [`thread_end`] frees it.
 #[derive(Debug)]
 struct Thread {
-    /// The number of the thread, and the function that is called with it when the thread ends.
-    number: Cell<Option<(u64, fn(u64))>>,
+    number: Cell<Option<Number>>,
     stack: RefCell<Vec<ContextId>>,
     /// The treatment of captures by its calls.
     capture_mode: Cell<Mode>,

@@ -487,7 +487,7 @@ impl Driver {
     }
 
     /// Reports findings that are alike, or appends them to the file alone, unless they are ignored.
-    fn say(&self, finding: Finding, count: u64, text: &str, is_reported: bool) {
+    pub(crate) fn say(&self, finding: Finding, count: u64, text: &str, is_reported: bool) {
         if self.config.ignored.has(finding) {
             return;
         }

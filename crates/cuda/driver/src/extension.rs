@@ -20,6 +20,7 @@ use crate::driver::{Driver, Request};
 use crate::error::from_code;
 use crate::operation::{Callback, Function, Work};
 use crate::race::Access;
+use crate::references::{self, FreeCheck};
 use crate::scheduler::{Executor, Point};
 
 /// Memory that no function of CUDA allocated or registered.
@@ -88,7 +89,7 @@ pub struct libnccl_cuda_device {
 /// Returns the version of these functions.
 #[unsafe(no_mangle)]
 pub extern "C" fn libnccl_cuda_version() -> u32 {
-    3
+    4
 }
 
 /// Describes a device, also before `cuInit` and in a forked child, and initialises nothing: a program that only looks around
@@ -235,6 +236,17 @@ pub extern "C" fn libnccl_cuda_recover(number: u64) -> CUresult {
         Ok(())
     };
     answer(recover())
+}
+
+/// Calls `check` before memory of CUDA is freed, unregistered or unmapped, with the name of the function that the program called,
+/// and the memory. If it does not return 0, the memory stays, and the program's call is `CUDA_ERROR_INVALID_VALUE`.
+///
+/// # Safety
+///
+/// `check` can be called by any thread, until the process ends. It takes a C string, an address and a length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libnccl_cuda_on_free(check: Option<FreeCheck>) -> CUresult {
+    answer(check.map(references::on_free).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
 }
 
 /// Makes device memory of the current context out of a memory file; `cuMemFree` frees it.

@@ -40,6 +40,7 @@ mod pool;
 mod race;
 #[cfg(test)]
 mod race_tests;
+mod references;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;

@@ -1,21 +1,24 @@
 //! The functions beyond CUDA's, from the library that cudarc loaded.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::result::{self, stream, stream::StreamKind};
-use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream, culib};
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream, culib};
 use cudarc::driver::{CudaContext, DriverError};
 
 use crate::process::Test;
+use crate::virtual_memory;
 
 crate::tests! {
-    version_is_three
+    version_is_four
     alias_of_device_memory_has_its_bytes
     range_beyond_an_allocation_is_not_resolved
     memory_of_a_file_is_device_memory
+    memory_stays_if_a_check_refuses_its_free
     operation_runs_once_even_if_its_stream_is_destroyed
     data_is_released_once_after_the_operation_and_not_if_it_is_refused
     failure_stays_with_the_context_of_the_operation_until_it_is_taken_back
@@ -52,6 +55,9 @@ type Enqueue = unsafe extern "C" fn(
 ) -> CUresult;
 type Resolve = unsafe extern "C" fn(CUdeviceptr, usize, *mut Memory) -> CUresult;
 type Shared = unsafe extern "C" fn(c_int, usize, *mut CUdeviceptr) -> CUresult;
+/// A function that is called before memory is freed.
+type FreeCheck = unsafe extern "C" fn(*const c_char, CUdeviceptr, usize) -> c_int;
+type OnFree = unsafe extern "C" fn(Option<FreeCheck>) -> CUresult;
 type Fail = unsafe extern "C" fn(u64, CUresult) -> CUresult;
 type Recover = unsafe extern "C" fn(u64) -> CUresult;
 type Version = unsafe extern "C" fn() -> u32;
@@ -130,9 +136,9 @@ fn device(ordinal: usize) {
 
 const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
 
-fn version_is_three() {
+fn version_is_four() {
     // SAFETY: it takes nothing.
-    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 3);
+    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 4);
 }
 
 fn alias_of_device_memory_has_its_bytes() {
@@ -185,6 +191,52 @@ fn memory_of_a_file_is_device_memory() {
         let read = rustix::io::pread(file.as_fd(), &mut bytes, 0).expect("bytes");
         assert_eq!((read, bytes), (4096, [3; 4096]));
         result::free_sync(address).expect("a free");
+    }
+}
+
+fn memory_stays_if_a_check_refuses_its_free() {
+    static CHECKED: Mutex<Vec<(CString, CUdeviceptr, usize)>> = Mutex::new(Vec::new());
+    /// Refuses each free that it has not seen.
+    unsafe extern "C" fn check(function: *const c_char, address: CUdeviceptr, length: usize) -> c_int {
+        assert!(may_call_cuda());
+        // SAFETY: a C string.
+        let call = (unsafe { CStr::from_ptr(function) }.into(), address, length);
+        let mut checked = CHECKED.lock().expect("no panic");
+        let is_new = !checked.contains(&call);
+        checked.push(call);
+        c_int::from(is_new)
+    }
+    device(0);
+    let on_free = function::<OnFree>(c"libnccl_cuda_on_free");
+    // SAFETY: the check is a function of this program. All memory is freed once.
+    unsafe {
+        assert_eq!(on_free(None).result(), Err(INVALID));
+        on_free(Some(check)).result().expect("a check");
+        let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+        let mut own = vec![0_u8; 100];
+        let place = own.as_mut_ptr().cast::<c_void>();
+        sys::cuMemHostRegister_v2(place, 100, 0).result().expect("a registration");
+        let mapped = virtual_memory::mapped(0, 1);
+        let device = result::malloc_sync(100).expect("memory");
+        let pooled = result::malloc_async(stream, 100).expect("memory");
+        let pinned = result::malloc_host(100, 0).expect("memory");
+        type Free<'a> = (&'static CStr, CUdeviceptr, usize, &'a dyn Fn() -> Result<(), DriverError>);
+        let frees: [Free<'_>; 5] = [
+            (c"cuMemFree_v2", device, 100, &|| result::free_sync(device)),
+            (c"cuMemFreeAsync", pooled, 100, &|| result::free_async(pooled, stream)),
+            (c"cuMemFreeHost", pinned as u64, 100, &|| result::free_host(pinned)),
+            (c"cuMemHostUnregister", place as u64, 100, &|| sys::cuMemHostUnregister(place).result()),
+            (c"cuMemUnmap", mapped, virtual_memory::PART, &|| {
+                sys::cuMemUnmap(mapped, virtual_memory::PART).result()
+            }),
+        ];
+        for (function, address, length, free) in frees {
+            assert_eq!(free(), Err(INVALID), "{function:?}");
+            assert!(resolve(address, length).is_ok(), "{function:?}: it is still there");
+            free().expect("a free");
+            let call = (function.into(), address, length);
+            assert_eq!(CHECKED.lock().expect("no panic").split_off(0), [call.clone(), call]);
+        }
     }
 }
 
