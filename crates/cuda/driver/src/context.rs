@@ -7,6 +7,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::capture::Mode;
 use crate::error::Result;
+use crate::extension::Failure;
 use crate::handle::{ContextId, StreamId};
 
 /// A context.
@@ -25,7 +26,7 @@ pub(crate) struct Context {
     /// An error that every call returns from now on.
     pub(crate) error: Option<CUresult>,
     /// Errors that every call returns until they are taken back, by the number of whoever does.
-    pub(crate) failures: BTreeMap<u64, CUresult>,
+    pub(crate) failures: BTreeMap<u64, Failure>,
 }
 
 /// The state of a thread.
