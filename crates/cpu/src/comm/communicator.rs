@@ -576,9 +576,23 @@ impl Communicator {
         let text = format!("an operation on a stream failed: {}; {consequence}", error.text);
         self.report(Finding::FailedOperation, &text);
         if let Some(driver) = self.driver() {
-            driver.fail(self.handle().addr() as u64);
+            driver.fail(self.handle().addr() as u64, &self.failure_on_stream(error));
             *fails_cuda = true;
         }
+    }
+
+    /// Describes the operation that failed on the stream whose thread this is, for those who see the error of CUDA alone.
+    fn failure_on_stream(&self, error: &Error) -> String {
+        let operation = self
+            .stream_jobs
+            .running()
+            .map_or_else(|| "an operation in a graph".into(), |name| name.to_string());
+        format!(
+            "an operation of NCCL failed on this device: {operation}: {}; {}; LIBNCCL_CPU_FAILURES=report keeps such failures out of CUDA's \
+             calls",
+            error.text,
+            self.describe()
+        )
     }
 
     /// Reports a finding of this rank.

@@ -1,7 +1,7 @@
 //! The driver API of the stand-in for CUDA, as far as NCCL's operations need it. All calls into CUDA are in this file.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -214,7 +214,8 @@ define_functions! {
         *mut c_void
     );
     libnccl_cuda_on_free(FreeCheck);
-    libnccl_cuda_fail(u64, c_uint);
+    libnccl_cuda_launched(*mut c_void);
+    libnccl_cuda_fail(u64, c_uint, *const c_char);
     libnccl_cuda_recover(u64);
     libnccl_cuda_alloc_shared(c_int, usize, *mut CuDevicePtr);
 }
@@ -326,11 +327,6 @@ impl Driver {
         self.check("cuDeviceGetAttribute", code).map(|()| bus)
     }
 
-    /// Returns NVML's index of a device. NVML lists all devices in the order of their buses, which begin with 1.
-    pub(crate) fn nvml_device(&self, device: i32) -> Result<i32> {
-        Ok(self.bus(device)? - 1)
-    }
-
     fn init(&self) -> c_int {
         // SAFETY: the flags have to be 0.
         unsafe { (self.functions.cuInit)(0) }
@@ -426,10 +422,19 @@ impl Driver {
     }
 
     /// Makes calls in the context of the operation that this thread executes return an error, until [`recover`](Self::recover)
-    /// is called with the same number.
-    pub(crate) fn fail(&self, number: u64) {
-        // SAFETY: takes numbers. On a thread that executes none, there is nothing to fail.
-        let _ = unsafe { (self.functions.libnccl_cuda_fail)(number, CUDA_ERROR_LAUNCH_FAILED) };
+    /// is called with the same number. The reason is what those who report such an error can add.
+    pub(crate) fn fail(&self, number: u64, reason: &str) {
+        let reason = CString::new(reason).unwrap_or_default();
+        // SAFETY: takes numbers and a C string. On a thread that executes none, there is nothing to fail.
+        let _ =
+            unsafe { (self.functions.libnccl_cuda_fail)(number, CUDA_ERROR_LAUNCH_FAILED, reason.as_ptr()) };
+    }
+
+    /// Waits for `stream` if `CUDA_LAUNCH_BLOCKING=1` is set.
+    pub(crate) fn launched(&self, stream: Stream) -> Result {
+        // SAFETY: the stream is the caller's, by the contract of NCCL's functions.
+        let code = unsafe { (self.functions.libnccl_cuda_launched)(stream.0) };
+        self.check("an operation that CUDA_LAUNCH_BLOCKING=1 waits for", code)
     }
 
     /// Takes back what [`fail`](Self::fail) did with a number.

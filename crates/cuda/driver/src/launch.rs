@@ -29,8 +29,8 @@ impl State {
 
 impl Driver {
     /// Enqueues the operations of a graph: after what is on the stream, after its last launch, and before all that will
-    /// be on the stream.
-    pub(crate) fn launch(&'static self, state: &mut State, id: ExecId, stream: StreamId) -> Result<()> {
+    /// be on the stream. Returns the point after them.
+    pub(crate) fn launch(&'static self, state: &mut State, id: ExecId, stream: StreamId) -> Result<Point> {
         let exec = state.execs.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         if let Some(freed) = exec.memory().find(|one| !state.allocations.has(one)) {
             let text = format!("cuGraphLaunch of a graph that uses {}, which was freed", freed.description());
@@ -76,9 +76,9 @@ impl Driver {
             end = self.enqueue(state, stream, &end, request)?;
         }
         if let Some(exec) = state.execs.get_mut(&id) {
-            exec.last = end;
+            exec.last = end.clone();
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Enqueues a record of an event, if that has not been destroyed.

@@ -37,6 +37,8 @@ mod mapping;
 mod message;
 mod operation;
 mod pool;
+#[path = "../../runtime/src/pytorch.rs"]
+mod pytorch;
 mod race;
 #[cfg(test)]
 mod race_tests;

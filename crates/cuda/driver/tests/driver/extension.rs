@@ -58,7 +58,8 @@ type Shared = unsafe extern "C" fn(c_int, usize, *mut CUdeviceptr) -> CUresult;
 /// A function that is called before memory is freed.
 type FreeCheck = unsafe extern "C" fn(*const c_char, CUdeviceptr, usize) -> c_int;
 type OnFree = unsafe extern "C" fn(Option<FreeCheck>) -> CUresult;
-type Fail = unsafe extern "C" fn(u64, CUresult) -> CUresult;
+type Fail = unsafe extern "C" fn(u64, CUresult, *const c_char) -> CUresult;
+type Failure = unsafe extern "C" fn(CUstream, *mut c_char, usize) -> CUresult;
 type Recover = unsafe extern "C" fn(u64) -> CUresult;
 type Version = unsafe extern "C" fn() -> u32;
 type Describe = unsafe extern "C" fn(c_int, *mut Device) -> CUresult;
@@ -83,7 +84,16 @@ pub(crate) fn describe(index: c_int) -> Result<Device, DriverError> {
         .map(|()| device)
 }
 
-fn function<F: Copy>(name: &CStr) -> F {
+/// A function that takes no arguments, or leaves them alone.
+pub(crate) type Nullary = extern "C" fn() -> CUresult;
+type Launched = extern "C" fn(CUstream) -> CUresult;
+
+/// Waits for a stream after a call of NCCL, if launches block.
+pub(crate) fn launched(stream: CUstream) -> Result<(), DriverError> {
+    function::<Launched>(c"libnccl_cuda_launched")(stream).result()
+}
+
+pub(crate) fn function<F: Copy>(name: &CStr) -> F {
     // SAFETY: the callers name the function's type.
     unsafe { *culib().get::<F>(name.to_bytes_with_nul()).expect("the function") }
 }
@@ -295,13 +305,24 @@ fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
     assert_eq!(STEPS.load(Ordering::SeqCst), expected);
 }
 
+/// Returns why calls with a stream fail, in at most so many bytes.
+fn reason(stream: CUstream, length: usize) -> String {
+    let failure = function::<Failure>(c"libnccl_cuda_failure");
+    let mut text = [c_char::MAX; 64];
+    // SAFETY: the buffer is longer.
+    unsafe { failure(stream, text.as_mut_ptr(), length) }.result().expect("a text");
+    // SAFETY: a C string.
+    unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().expect("ASCII").to_owned()
+}
+
 /// Enqueues an operation that fails with the numbers 3 and 4, on a stream of device 0, while another device is current.
 fn enqueue_failure() -> CUstream {
     unsafe extern "C" fn fail(_data: *mut c_void) {
         let fail = function::<Fail>(c"libnccl_cuda_fail");
         for number in [3, 4] {
-            // SAFETY: it takes numbers.
-            let failed = unsafe { fail(number, CUresult::CUDA_ERROR_LAUNCH_FAILED) };
+            let reason = CString::new(format!("operation {number} failed")).expect("no null byte");
+            // SAFETY: it takes numbers and a C string.
+            let failed = unsafe { fail(number, CUresult::CUDA_ERROR_LAUNCH_FAILED, reason.as_ptr()) };
             assert_eq!(failed, CUresult::CUDA_SUCCESS);
         }
     }
@@ -323,12 +344,17 @@ fn failure_stays_with_the_context_of_the_operation_until_it_is_taken_back() {
     unsafe {
         assert_eq!(stream::synchronize(stream), failed);
         result::ctx::synchronize().expect("another context");
+        assert_eq!(reason(ptr::null_mut(), 64), "", "the default stream of another context");
+        assert_eq!(reason(stream, 64), "operation 3 failed");
+        assert_eq!(reason(stream, 10), "operation");
         device(0);
+        assert_eq!(reason(ptr::null_mut(), 64), "operation 3 failed");
         assert_eq!(result::ctx::synchronize(), failed);
         assert_eq!(result::malloc_sync(1).map(|_| ()), failed);
         recover(4).result().expect("a recovery");
         assert_eq!(stream::synchronize(stream), failed, "3 has failed too");
         recover(3).result().expect("a recovery");
+        assert_eq!(reason(stream, 64), "");
         stream::synchronize(stream).expect("both are taken back");
         stream::destroy(stream).expect("an end");
     }
