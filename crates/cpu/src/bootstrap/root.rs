@@ -143,7 +143,8 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Describes the ranks that have not come.
+    /// Describes the ranks that have not come, and the processes of those that have: if ranks create several communicators in
+    /// different orders, the reports together show who waits for whom.
     fn describe_absent(&self) -> String {
         let Hello { ranks, rank, .. } = self.hello;
         let absent: Vec<usize> =
@@ -151,7 +152,21 @@ impl<'a> Root<'a> {
         let named: Vec<_> = absent.iter().take(MAX_NAMED).map(|rank| self.context.name(*rank)).collect();
         let (named, plural) = (named.join(", "), if absent.len() == 1 { "" } else { "s" });
         let more = if absent.len() > MAX_NAMED { ", ..." } else { "" };
-        format!("{} of {ranks} ranks have come; missing: rank{plural} {named}{more}", ranks - absent.len())
+        let own = std::process::id();
+        let process = |rank: usize| match self.joined[rank] {
+            Some(index) => self.connections[index].process.pid,
+            None => own.into(),
+        };
+        let come: Vec<usize> = (0..ranks).filter(|other| !absent.contains(other)).collect();
+        let named_come: Vec<_> =
+            come.iter().take(MAX_NAMED).map(|rank| format!("{rank} (process {})", process(*rank))).collect();
+        let more_come = if come.len() > MAX_NAMED { ", ..." } else { "" };
+        let plural_come = if come.len() == 1 { "" } else { "s" };
+        format!(
+            "{} of {ranks} ranks have come; missing: rank{plural} {named}{more}; come: rank{plural_come} {}{more_come}",
+            come.len(),
+            named_come.join(", ")
+        )
     }
 
     /// Accepts a rank of a process that is connected.
