@@ -11,7 +11,7 @@ use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 use super::config::{check_rank_count, read_config};
 use super::ffi_guard::{check_not_null, check_rank, guard, guard_in_group, write_out};
 use crate::bootstrap::rendezvous;
-use crate::bootstrap::unique_id::UniqueId;
+use crate::bootstrap::unique_id::{UniqueId, fnv1a};
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::config::Config;
 use crate::comm::devices;
@@ -96,6 +96,7 @@ pub(super) unsafe fn init_rank(
     let ranks = check_rank_count(nranks)?;
     let rank_index = check_rank(rank, ranks, "rank")?;
     let ids = ids.iter().map(UniqueId::new).collect::<Result<Vec<_>>>()?;
+    let digest = fnv1a(&ids.iter().map(|id| &id.public[..]).collect::<Vec<_>>()) as u64;
     let id = *ids.first().ok_or_else(|| Error::argument("there is no unique id"))?;
     debug::begin();
     let driver = driver();
@@ -108,7 +109,14 @@ pub(super) unsafe fn init_rank(
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
-    group::init(Init::of_rank(Communicator::new(device, driver, config), id, ranks, rank_index, out))
+    group::init(Init::of_rank(
+        Communicator::new(device, driver, config),
+        id,
+        ranks,
+        rank_index,
+        (ids.len(), digest),
+        out,
+    ))
 }
 
 pub(super) unsafe extern "C" fn ncclCommInitAll(

@@ -2,43 +2,19 @@
 
 use libnccl::environment::variable;
 
-use crate::coll::call_header::ControlCall;
-use crate::coll::control_allgather::control_allgather;
-use crate::comm::communicator::{Communicator, RankInfo};
 use crate::diag::error::{Error, Result};
-use crate::shm::liveness::AbortReason;
-use crate::sync::executor;
 
 /// Returns `true` if several ranks may have one device, `NCCL_MULTI_RANK_GPU_ENABLE=1`.
 pub(crate) fn may_repeat() -> bool {
     variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
 
-/// Checks, with the other ranks of a new communicator, that no two have the same device. The ranks have just joined.
-pub(crate) fn check(communicator: &Communicator, RankInfo { state, rank, .. }: &RankInfo) -> Result {
-    if communicator.known_driver().is_none() {
-        return Ok(());
-    }
-    let own = communicator.device().to_ne_bytes();
-    let mut all = vec![];
-    let exchange = async {
-        all = control_allgather(state, *rank, ControlCall::Devices, &own).await?;
-        Ok(())
-    };
-    executor::run_one(exchange, state.ranks(), |_| {
-        state.check_liveness();
-        if communicator.is_cancelled() {
-            state.set_abort(*rank, AbortReason::Aborted);
-        }
-    })?;
-    let all: Vec<i32> = all
-        .iter()
-        .map(|device| device.first_chunk().map_or(-1, |bytes| i32::from_ne_bytes(*bytes)))
-        .collect();
+/// Checks that no two ranks have the same of these devices.
+pub(crate) fn check(all: &[i32]) -> Result {
     if may_repeat() {
         return Ok(());
     }
-    match repeated(&all) {
+    match repeated(all) {
         None => Ok(()),
         Some((one, other)) => Err(Error::usage(format!(
             "rank {one} and rank {other} are both on device {}, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows",
