@@ -32,9 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Adds up the numbers of all ranks.
 fn run_rank(launch: &Launch) -> Result<(), Box<dyn Error>> {
-    let machine = Machine::new(launch.local_size());
-    // On the GPU with the number that this rank has on its host.
-    let rank = machine.create(launch.local_rank(), || launch.communicator(&machine.nccl))?;
+    // A launcher may show each rank its own GPU alone.
+    let machine = Machine::new(1);
+    let device = if machine.gpus > 0 { launch.device(machine.gpus)? } else { 0 };
+    let rank = machine.create(device, || launch.communicator(&machine.nccl))?;
     let mut buffer = rank.buffer(&[launch.rank() as f32])?;
     rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, rank.stream())?;
     rank.wait(TIMEOUT)?;
@@ -52,8 +53,13 @@ fn run_rank(launch: &Launch) -> Result<(), Box<dyn Error>> {
 /// Starts the ranks with the variables that torchrun sets.
 fn start_ranks(ranks: usize) -> Result<(), Box<dyn Error>> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let has_gpus = Machine::new(ranks).gpus > 0;
     let start = |rank: usize| {
         let mut command = Command::new(env::current_exe()?);
+        if !has_gpus {
+            // There may be GPUs, but too few: all ranks then use the CPU backend.
+            command.env("CUDA_VISIBLE_DEVICES", "");
+        }
         for name in ["RANK", "LOCAL_RANK"] {
             command.env(name, rank.to_string());
         }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
 use crate::backend::search::{Candidate, candidates};
-use crate::backend::{Found, PATH_VARIABLE, dlopen, memory_space};
+use crate::backend::{Found, PATH_VARIABLE, dlopen, lock_parameters, memory_space};
 use crate::dynamic_linker::{bare_name, mapped};
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
@@ -31,6 +31,14 @@ impl Forwarded {
     pub fn memory_space(&self) -> MemorySpace {
         // SAFETY: the caller of `forwarded` has guaranteed that the functions are NCCL's.
         unsafe { memory_space(&self.functions) }
+    }
+
+    /// Calls a function; one of the parameter functions, `ncclParam*`, when no other thread calls one, such as
+    /// [`memory_space`](Self::memory_space).
+    #[inline(always)]
+    pub fn call<R>(&self, is_of_parameters: bool, function: impl FnOnce() -> R) -> R {
+        let _one_at_a_time = is_of_parameters.then(|| lock_parameters(&self.functions));
+        function()
     }
 }
 

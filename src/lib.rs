@@ -116,6 +116,8 @@ pub use communicator::{
 pub use config::{CollectiveConfig, Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;
 pub use data_type::{DataType, Element, ParseDataTypeError};
+#[doc(hidden)] // For the crates on this one.
+pub use dynamic_linker::keep_loaded;
 pub use encryption::Encryption;
 pub use error::{Attempt, Error, InvalidArgumentKind, LoadError, Result, ResultCode};
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]

@@ -18,6 +18,16 @@ use crate::{Backend, Error, InvalidArgumentKind, LoadError, MemorySpace, Result,
 /// let comms = nccl.init_all(&[0, 1])?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
+///
+/// # Groups of other code
+/// C functions of the same library can be called beside this crate: by C++ in the same process, or through
+/// [`as_raw`](Self::as_raw). One rule of the `unsafe` code that does so concerns the thread and not a communicator: **no group
+/// that other code has started is open on a thread that calls a method of this crate**. For each `ncclGroupStart` there has been
+/// an `ncclGroupEnd`. Otherwise a method returns before its operation runs, and the operation uses buffers that the program has
+/// freed.
+///
+/// In a debug build (`debug_assertions`), such a call is [`Error::InvalidUsage`] with the CPU backend. NCCL itself cannot be
+/// queried for open groups.
 #[derive(Debug, Clone)]
 pub struct Nccl {
     pub(crate) library: Arc<Library>,
@@ -88,7 +98,8 @@ impl Nccl {
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have
-    /// the signatures and contracts of NCCL's functions.
+    /// the signatures and contracts of NCCL's functions. Other code that calls the functions keeps the rule for [groups of
+    /// other code](Self#groups-of-other-code).
     #[cfg(feature = "dlopen")]
     pub unsafe fn open(path: impl AsRef<std::path::Path>) -> Result<Self, LoadError> {
         // SAFETY: the caller guarantees that the file is an implementation of NCCL.
@@ -127,7 +138,9 @@ impl Nccl {
     ///
     /// # Safety
     /// Every function of the table has the signature and the contract of the NCCL function with its name, and stays
-    /// callable until the process ends.
+    /// callable until the process ends. Code that calls the functions keeps the rule for [groups of other
+    /// code](Self#groups-of-other-code). If `LIBNCCL_MEMORY_SPACE` is a parameter of the implementation with the value
+    /// `host`, its `ncclMemAlloc` returns zeroed host memory.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
         let found = Found { functions, device_functions: DeviceFunctions::EMPTY, refuses_null: true };
         // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.
@@ -203,7 +216,8 @@ impl Nccl {
         self.library.other_loaded_libraries()
     }
 
-    /// Returns the function table, for functions that have no method in this crate.
+    /// Returns the function table, for functions that have no method in this crate. Code that calls them keeps the rule for
+    /// [groups of other code](Self#groups-of-other-code).
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
@@ -218,7 +232,8 @@ impl Nccl {
         &self.library.functions
     }
 
-    /// Returns the table of the device API's host functions.
+    /// Returns the table of the device API's host functions. Code that calls them keeps the rule for [groups of other
+    /// code](Self#groups-of-other-code).
     #[cfg(feature = "device-api")]
     #[must_use]
     pub fn as_raw_device(&self) -> &DeviceFunctions {

@@ -1,11 +1,10 @@
 #![allow(unsafe_code)] // Calls into NCCL.
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::backend::call;
+use crate::backend::{call, lock_parameters};
 use crate::{Error, InvalidArgumentKind, Nccl, Result, ResultCode, sys};
+use sealed::Locked;
 
 /// The library's parameters (such as `NCCL_DEBUG`), which it has read from the environment or its configuration file,
 /// or which have their defaults. Since NCCL 2.30.4.
@@ -24,8 +23,6 @@ use crate::{Error, InvalidArgumentKind, Nccl, Result, ResultCode, sys};
 #[derive(Debug, Clone)]
 pub struct Parameters {
     nccl: Nccl,
-    /// Held during every call, as NCCL records the keys that were read in a table without a lock of its own.
-    lock: &'static Mutex<()>,
 }
 
 /// A type that [`Parameters::get`] can return.
@@ -53,9 +50,8 @@ impl Nccl {
     /// # Errors
     /// [`Error::Unsupported`] with an older library.
     pub fn parameters(&self) -> Result<Parameters> {
-        let read =
-            self.library.function("ncclParamGetParameter", self.library.functions.ncclParamGetParameter)?;
-        Ok(Parameters { nccl: self.clone(), lock: lock_of(read as usize) })
+        self.library.function("ncclParamGetParameter", self.library.functions.ncclParamGetParameter)?;
+        Ok(Parameters { nccl: self.clone() })
     }
 }
 
@@ -66,10 +62,10 @@ impl Parameters {
     /// [`Error::Nccl`] if NCCL cannot list them.
     #[doc(alias = "ncclParamGetAllParameterKeys")]
     pub fn keys(&self) -> Result<Vec<String>> {
-        let _one_at_a_time = self.lock();
+        let locked = self.lock();
         let (mut table, mut length) = (std::ptr::null_mut(), 0);
         // SAFETY: two valid out-parameters.
-        unsafe { call!(self.nccl.library, ncclParamGetAllParameterKeys(&raw mut table, &raw mut length)) }?;
+        unsafe { call!(locked.library, ncclParamGetAllParameterKeys(&raw mut table, &raw mut length)) }?;
         if table.is_null() {
             return Ok(Vec::new());
         }
@@ -102,8 +98,7 @@ impl Parameters {
             let problem = format!("the key {key:?} has a zero byte, at {}", error.nul_position());
             Error::argument("get", InvalidArgumentKind::Value, problem)
         })?;
-        let _one_at_a_time = self.lock();
-        T::read(&self.nccl, &key)
+        T::read(&self.lock(), &key)
     }
 
     /// Makes NCCL print all parameters to the standard output of this process. Since NCCL 2.30.4.
@@ -114,45 +109,44 @@ impl Parameters {
     /// [`Error::Unsupported`] if the library lacks the function.
     #[doc(alias = "ncclParamDumpAll")]
     pub fn dump(&self) -> Result<()> {
-        let library = &self.nccl.library;
+        let Locked { library, _one_at_a_time } = self.lock();
         let dump = library.function("ncclParamDumpAll", library.functions.ncclParamDumpAll)?;
-        let _one_at_a_time = self.lock();
         // SAFETY: has no arguments.
         unsafe { dump() };
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'static, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        let library = &*self.nccl.library;
+        Locked { library, _one_at_a_time: lock_parameters(&library.functions) }
     }
 }
 
-/// Returns the lock of the library that has a function at this address, however often and by whatever path it was
-/// opened. There is one for each library, and not one for all, so that a library may read another one's parameters.
-fn lock_of(function: usize) -> &'static Mutex<()> {
-    static LOCKS: Mutex<BTreeMap<usize, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
-    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
-    // Leaked, as libraries are never unloaded.
-    locks.entry(function).or_insert_with(|| Box::leak(Box::default()))
-}
-
 mod sealed {
-    use super::{CStr, Nccl, Result};
+    use super::{CStr, Result};
+    use crate::backend::{Library, ParameterGuard};
+
+    /// A library whose parameter functions this thread alone calls.
+    #[expect(missing_debug_implementations, reason = "private")]
+    pub struct Locked<'a> {
+        pub(super) library: &'a Library,
+        pub(super) _one_at_a_time: ParameterGuard,
+    }
 
     pub trait Read: Sized {
         /// Reads the value; `None` if NCCL does not know the key.
-        fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>>;
+        fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>>;
     }
 }
 
 impl ParameterValue for String {}
 
 impl sealed::Read for String {
-    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
+    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
         let (mut value, mut length) = (std::ptr::null(), 0);
         let found = unsafe {
             // SAFETY: a C string and two valid out-parameters.
-            call!(nccl.library, ncclParamGetParameter(key.as_ptr(), &raw mut value, &raw mut length))
+            call!(locked.library, ncclParamGetParameter(key.as_ptr(), &raw mut value, &raw mut length))
         };
         // SAFETY: null or a C string that is valid until this thread queries parameters again.
         Ok(none_if_unknown(found)?.map(|_| to_string_lossy(unsafe { copy(value) })))
@@ -162,11 +156,11 @@ impl sealed::Read for String {
 impl ParameterValue for CString {}
 
 impl sealed::Read for CString {
-    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
-        let Some(handle) = bind(nccl, key)? else { return Ok(None) };
+    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
+        let Some(handle) = bind(locked, key)? else { return Ok(None) };
         let mut value = std::ptr::null();
         // SAFETY: a handle of NCCL and a valid out-parameter.
-        unsafe { call!(nccl.library, ncclParamGetStr(handle, &raw mut value)) }?;
+        unsafe { call!(locked.library, ncclParamGetStr(handle, &raw mut value)) }?;
         // SAFETY: null or a C string that is valid until this thread queries parameters again.
         Ok(Some(unsafe { copy(value) }))
     }
@@ -175,17 +169,17 @@ impl sealed::Read for CString {
 impl ParameterValue for Vec<u8> {}
 
 impl sealed::Read for Vec<u8> {
-    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
+    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
         /// The maximum buffer size, above the 128 KiB to which Linux limits an environment variable.
         const MAX_CAPACITY: usize = 1 << 18;
-        let Some(handle) = bind(nccl, key)? else { return Ok(None) };
+        let Some(handle) = bind(locked, key)? else { return Ok(None) };
         let mut capacity = 64;
         loop {
             let (mut bytes, mut length) = (vec![0; capacity], 0);
             // SAFETY: a handle of NCCL, `capacity` bytes to write, and a valid out-parameter.
             let read = unsafe {
                 call!(
-                    nccl.library,
+                    locked.library,
                     ncclParamGet(handle, bytes.as_mut_ptr().cast(), capacity as c_int, &raw mut length)
                 )
             };
@@ -211,11 +205,11 @@ macro_rules! integers {
         impl ParameterValue for $type {}
 
         impl sealed::Read for $type {
-            fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
-                let Some(handle) = bind(nccl, key)? else { return Ok(None) };
+            fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
+                let Some(handle) = bind(locked, key)? else { return Ok(None) };
                 let mut value = 0;
                 // SAFETY: a handle of NCCL and a valid out-parameter of this size.
-                unsafe { call!(nccl.library, $function(handle, &raw mut value)) }?;
+                unsafe { call!(locked.library, $function(handle, &raw mut value)) }?;
                 Ok(Some(value))
             }
         }
@@ -234,10 +228,10 @@ integers! {
 }
 
 /// Returns NCCL's handle of a parameter, which lives as long as the library; `None` if NCCL does not know the key.
-fn bind(nccl: &Nccl, key: &CStr) -> Result<Option<sys::ncclParamHandle_t>> {
+fn bind(locked: &Locked<'_>, key: &CStr) -> Result<Option<sys::ncclParamHandle_t>> {
     let mut handle = std::ptr::null_mut();
     // SAFETY: a valid out-parameter and a C string.
-    let found = unsafe { call!(nccl.library, ncclParamBind(&raw mut handle, key.as_ptr())) };
+    let found = unsafe { call!(locked.library, ncclParamBind(&raw mut handle, key.as_ptr())) };
     Ok(none_if_unknown(found)?.map(|_| handle).filter(|handle| !handle.is_null()))
 }
 
@@ -385,36 +379,77 @@ mod tests {
         assert_eq!(endless.code(), Some(ResultCode::INVALID_ARGUMENT));
     }
 
-    /// Fails if two threads are in it, which NCCL does not survive.
-    unsafe extern "C" fn exclusive(
+    static INSIDE: AtomicUsize = AtomicUsize::new(0);
+    static COLLISIONS: AtomicUsize = AtomicUsize::new(0);
+
+    /// Counts the calls that find another thread in a parameter function, which NCCL does not survive.
+    fn enter_alone() {
+        COLLISIONS.fetch_add(INSIDE.fetch_add(1, Ordering::SeqCst).min(1), Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        INSIDE.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    unsafe extern "C" fn exclusive_parameter(
         key: *const c_char,
         value: *mut *const c_char,
         length: *mut c_int,
     ) -> ncclResult_t {
-        static INSIDE: AtomicUsize = AtomicUsize::new(0);
-        let others = INSIDE.fetch_add(1, Ordering::SeqCst);
-        std::thread::sleep(std::time::Duration::from_millis(2));
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
-        if others > 0 {
-            return ncclResult_t::ncclInternalError;
-        }
+        enter_alone();
         // SAFETY: the same contract.
         unsafe { parameter(key, value, length) }
     }
 
-    // Threads crashed in NCCL 2.32.3.
+    unsafe extern "C" fn exclusive_keys(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
+        enter_alone();
+        // SAFETY: the same contract.
+        unsafe { keys(table, length) }
+    }
+
+    unsafe extern "C" fn exclusive_bind(out: *mut ncclParamHandle_t, key: *const c_char) -> ncclResult_t {
+        enter_alone();
+        // SAFETY: the same contract.
+        unsafe { bind(out, key) }
+    }
+
+    unsafe extern "C" fn exclusive_dump() {
+        enter_alone();
+    }
+
+    // Threads crashed in NCCL 2.32.3. The memory space is read through a parameter too.
     #[test]
-    fn threads_read_parameters_of_one_library_in_turn() {
-        let functions = Functions { ncclParamGetParameter: Some(exclusive), ..TABLE };
-        let handles = [nccl(functions), nccl(functions)].map(|nccl| nccl.parameters().unwrap());
+    fn threads_call_the_parameter_functions_of_one_library_in_turn() {
+        const FUNCTIONS: Functions = Functions {
+            ncclParamGetParameter: Some(exclusive_parameter),
+            ncclParamGetAllParameterKeys: Some(exclusive_keys),
+            ncclParamBind: Some(exclusive_bind),
+            ncclParamDumpAll: Some(exclusive_dump),
+            ..TABLE
+        };
+        let calls: [fn(Nccl); 6] = [
+            |nccl| assert_eq!(nccl.parameters().unwrap().get("NUMBER").unwrap(), Some("  7 ".to_owned())),
+            |nccl| assert_eq!(nccl.parameters().unwrap().get("NUMBER").unwrap(), Some(vec![0xa5; 2])),
+            |nccl| assert_eq!(nccl.parameters().unwrap().keys().unwrap().len(), 3),
+            |nccl| nccl.parameters().unwrap().dump().unwrap(),
+            |nccl| assert_eq!(nccl.memory_space(), crate::MemorySpace::Device),
+            |nccl| assert!(!format!("{nccl:?}").is_empty()),
+        ];
         std::thread::scope(|scope| {
-            for parameters in &handles {
-                scope.spawn(move || {
-                    for _ in 0..20 {
-                        assert_eq!(parameters.get::<String>("NUMBER").unwrap().as_deref(), Some("  7 "));
-                    }
-                });
+            for call in calls {
+                // Each opens the library, as it stores the memory space.
+                scope.spawn(move || (0..20).for_each(|_| call(nccl(FUNCTIONS))));
             }
+            #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+            scope.spawn(|| {
+                let device_functions = crate::sys::device::DeviceFunctions::EMPTY;
+                let forwarded =
+                    crate::Forwarded { functions: FUNCTIONS, device_functions, path: "libnccl.so.2".into() };
+                for _ in 0..20 {
+                    forwarded.call(true, enter_alone);
+                    // The library may call a parameter function by name, and thereby the interposer.
+                    forwarded.call(true, || forwarded.memory_space());
+                }
+            });
         });
+        assert_eq!(COLLISIONS.load(Ordering::SeqCst), 0);
     }
 }

@@ -1,5 +1,7 @@
 //! Observers: what they are told, in which order, and that none of them does harm.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use libnccl::{
     AbortHandle, Communicator, CommunicatorEvent, CommunicatorId, Config, Error, Membership, Nccl, Observer,
     OperationEnd, OperationStart, ReduceOp, Result, StreamRef, UniqueId,
 };
-use libnccl_observe::{Answer, Watchdog};
+use libnccl_observe::{Answer, Recorder, Watchdog};
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
@@ -177,6 +179,151 @@ fn failed_group_is_told_once_with_all_its_operations() {
         "rank 0 of 1: Failed",
     ];
     assert_eq!(diary.take(), expected);
+}
+
+/// Checks that each end covers exactly the operations that have started and not ended.
+#[derive(Default)]
+struct Pairs {
+    open: Mutex<Vec<u64>>,
+    /// The numbers of starts, of ends and of operations that ended.
+    seen: Mutex<[u64; 3]>,
+    wrong: Mutex<Vec<String>>,
+}
+
+impl Observer for Pairs {
+    fn on_start(&self, start: &OperationStart<'_>) {
+        let (mut open, call) = (self.open.lock().unwrap(), start.call());
+        open.push(start.number());
+        let first = start.group().unwrap_or(start.number());
+        let is_first_of_group = call.is_grouped() && open.len() == 1;
+        if open[0] != first || call.is_first_of_group() != is_first_of_group {
+            self.wrong.lock().unwrap().push(format!("{start:?} of group {:?}, open {open:?}", start.group()));
+        }
+        self.seen.lock().unwrap()[0] += 1;
+    }
+
+    fn on_end(&self, end: &OperationEnd<'_>) {
+        let open = std::mem::take(&mut *self.open.lock().unwrap());
+        if open != (end.first..=end.last).collect::<Vec<_>>() {
+            self.wrong.lock().unwrap().push(format!("end of {} to {}, open {open:?}", end.first, end.last));
+        }
+        let mut seen = self.seen.lock().unwrap();
+        (seen[1], seen[2]) = (seen[1] + 1, seen[2] + open.len() as u64);
+    }
+}
+
+thread_local! {
+    /// The communicator to which `Adds` adds, as an observer may not contain one.
+    static OBSERVED: RefCell<Option<Rc<Communicator>>> = const { RefCell::new(None) };
+}
+
+/// Adds an observer to a communicator at the start or at the end of an operation with this number.
+struct Adds {
+    added: Arc<Pairs>,
+    at_start: bool,
+    number: u64,
+}
+
+impl Adds {
+    fn add(&self, at_start: bool, number: u64) {
+        if (at_start, number) == (self.at_start, self.number) {
+            let comm = OBSERVED.with_borrow(Clone::clone);
+            comm.unwrap().observe(self.added.clone());
+        }
+    }
+}
+
+impl Observer for Adds {
+    fn on_start(&self, start: &OperationStart<'_>) {
+        self.add(true, start.number());
+    }
+
+    fn on_end(&self, end: &OperationEnd<'_>) {
+        self.add(false, end.last);
+    }
+}
+
+/// Runs an operation, a group of three, a group that fails, and an operation; calls `at` before, between and after them.
+fn run_groups(nccl: &Nccl, comm: &Communicator, at: impl Fn(usize)) {
+    let mut buffers = [[1_i32]; 8];
+    let [first, a, b, c, d, e, f, _] = &mut buffers;
+    let sum = ReduceOp::Sum;
+    at(0);
+    comm.all_reduce_in_place(first, sum, STREAM).unwrap();
+    at(1);
+    nccl.group(|g| {
+        at(2);
+        g.all_reduce_in_place(comm, a, sum, STREAM)?;
+        at(3);
+        g.all_reduce_in_place(comm, b, sum, STREAM)?;
+        at(4);
+        g.all_reduce_in_place(comm, c, sum, STREAM)?;
+        at(5);
+        Ok(())
+    })
+    .unwrap();
+    at(6);
+    nccl.group(|g| {
+        at(7);
+        g.send(comm, &*d, 0, STREAM)?;
+        at(8);
+        g.send(comm, &*e, 0, STREAM)?;
+        at(9);
+        Ok(())
+    })
+    .unwrap_err();
+    at(10);
+    comm.all_reduce_in_place(f, sum, STREAM).unwrap_err();
+    at(11);
+}
+
+/// The number of operations that start at each of the points of `run_groups` or later. The last one is refused.
+const STARTED_FROM: [u64; 12] = [6, 5, 5, 4, 3, 2, 2, 2, 1, 0, 0, 0];
+
+#[test]
+fn observer_added_at_each_point_of_a_group_sees_starts_and_ends_in_pairs() {
+    let nccl = libnccl_cpu::nccl();
+    for (point, started) in STARTED_FROM.into_iter().enumerate() {
+        for earlier in [None, Some(Arc::new(Pairs::default()))] {
+            let mut config = Config::new();
+            if let Some(earlier) = &earlier {
+                config = config.observer(earlier.clone());
+            }
+            let comm = alone(&nccl, &config);
+            let added = Arc::new(Pairs::default());
+            let recorder = Recorder::new(comm.membership().clone(), 16);
+            run_groups(&nccl, &comm, |now| {
+                if now == point {
+                    comm.observe(added.clone());
+                    comm.observe(Arc::new(recorder.clone()));
+                }
+            });
+            for (pairs, started) in [(Some(&added), started), (earlier.as_ref(), STARTED_FROM[0])] {
+                let Some(pairs) = pairs else { continue };
+                assert_eq!(*pairs.wrong.lock().unwrap(), [""; 0], "point {point}");
+                let [starts, _, ended] = *pairs.seen.lock().unwrap();
+                assert_eq!([starts, ended], [started; 2], "point {point}");
+            }
+            let state = recorder.to_json("test");
+            assert!(!state.contains("in a call"), "point {point}: {state}");
+        }
+    }
+}
+
+#[test]
+fn observer_added_by_an_observer_sees_starts_and_ends_in_pairs() {
+    let nccl = libnccl_cpu::nccl();
+    for (at_start, number) in [true, false].into_iter().flat_map(|at| (1..=4).map(move |number| (at, number)))
+    {
+        let added = Arc::new(Pairs::default());
+        let adds = Adds { added: added.clone(), at_start, number };
+        let comm = Rc::new(alone(&nccl, &Config::new().observer(Arc::new(adds))));
+        OBSERVED.set(Some(comm.clone()));
+        run_groups(&nccl, &comm, |_| ());
+        assert_eq!(*added.wrong.lock().unwrap(), [""; 0], "start {at_start}, operation {number}");
+        let [starts, _, ended] = *added.seen.lock().unwrap();
+        assert_eq!(starts, ended, "start {at_start}, operation {number}");
+    }
 }
 
 #[test]

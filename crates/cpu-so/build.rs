@@ -5,4 +5,6 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
     // Binds its own calls to its own functions, whatever else in the process has their names.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    // Streams, graphs and threads call it after the program has closed it.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

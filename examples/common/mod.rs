@@ -13,7 +13,8 @@ use libnccl::{Communicator, Config, Nccl, NcclBuffer, Result, StreamRef, UniqueI
 /// NCCL and this machine's GPUs; where one of them is missing, the CPU implementation.
 pub(crate) struct Machine {
     pub(crate) nccl: Nccl,
-    gpus: usize,
+    /// The number of GPUs that this process sees and uses.
+    pub(crate) gpus: usize,
 }
 
 /// A rank: its communicator, and the memory and the stream of its device.

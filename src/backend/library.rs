@@ -1,6 +1,7 @@
 use std::ffi::{CStr, OsString, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 #[cfg(feature = "dlopen")]
@@ -8,7 +9,8 @@ use super::dlopen;
 use super::kind::Backend;
 #[cfg(nccl_linked)]
 use super::linked;
-use crate::dynamic_linker::mapped;
+use super::parameter_lock::lock_parameters;
+use crate::dynamic_linker::{keep_loaded, mapped};
 use crate::environment::variable;
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
@@ -46,6 +48,8 @@ pub(crate) struct Library {
     /// one file may have been opened twice, or linked and opened.
     own: [usize; 2],
     pub(crate) refuses_null: bool,
+    /// Set if the implementation returns the number of open groups.
+    pub(super) has_open_groups: OnceLock<bool>,
     /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
     replaced_error: Mutex<Option<[Box<str>; 2]>>,
 }
@@ -114,6 +118,7 @@ impl Library {
             Ok(version) if code.is_success() && version > 0 => Version::from_code(version),
             _ => return Err(version_error(format!("it returned {code} and the version {version}"))),
         };
+        keep_loaded();
         Ok(Arc::new(Self {
             own: [
                 functions.ncclGroupStart.map_or(0, |function| function as usize),
@@ -125,6 +130,7 @@ impl Library {
             version,
             has_device_memory: OnceLock::new(),
             refuses_null,
+            has_open_groups: OnceLock::new(),
             replaced_error: Mutex::default(),
         }))
     }
@@ -193,13 +199,7 @@ impl Library {
 
     /// Returns the most recent error message, or an empty string: that of the user's call, not of the cleanup after it.
     pub(crate) fn last_error(&self) -> Box<str> {
-        self.last_error_of(std::ptr::null_mut())
-    }
-
-    /// Returns the error message as [`last_error`](Self::last_error) does, for a communicator that is null or live. NCCL
-    /// ignores the communicator; of one that is in progress, the CPU implementation says whom it waits for.
-    pub(crate) fn last_error_of(&self, communicator: sys::ncclComm_t) -> Box<str> {
-        let text = self.raw_last_error(communicator);
+        let text = self.raw_last_error();
         match &*self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) {
             Some([after, before]) if *after == text => before.clone(),
             _ => text,
@@ -210,17 +210,31 @@ impl Library {
     pub(crate) fn keeping_last_error(&self, calls: impl FnOnce()) {
         let before = self.last_error();
         calls();
-        let after = self.raw_last_error(std::ptr::null_mut());
+        let after = self.raw_last_error();
         *self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) = Some([after, before]);
     }
 
-    fn raw_last_error(&self, communicator: sys::ncclComm_t) -> Box<str> {
-        let text = self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
+    fn raw_last_error(&self) -> Box<str> {
+        // SAFETY: null or a string of at most this length: NCCL's buffer.
+        unsafe { copy_shared(self.last_error_pointer(std::ptr::null_mut())) }
+    }
+
+    /// Returns what a communicator that is live and in progress waits for; an empty text if the library does not say.
+    ///
+    /// The CPU backend returns such a text at a separate address. NCCL ignores the communicator: its text is the last error
+    /// of any communicator, perhaps a long time ago, and says nothing about this one.
+    pub(crate) fn wait_of(&self, communicator: sys::ncclComm_t) -> Box<str> {
+        let [of_any, own] = [std::ptr::null_mut(), communicator].map(|it| self.last_error_pointer(it));
+        // SAFETY: null or a string of at most this length.
+        if own == of_any { Box::default() } else { unsafe { copy_shared(own) } }
+    }
+
+    /// Returns the text for a communicator that is null or live.
+    fn last_error_pointer(&self, communicator: sys::ncclComm_t) -> *const c_char {
+        self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
             // SAFETY: null or live, and returns a text of the process or the thread.
             unsafe { last_error(communicator) }
-        });
-        // SAFETY: null or a string of at most this length: NCCL's buffer.
-        unsafe { copy_shared(text) }
+        })
     }
 
     /// Calls `ncclGetUniqueId`; after a failure, returns the same error forever.
@@ -308,14 +322,24 @@ fn is_nccl(path: &Path) -> bool {
 /// # Safety
 /// As for [`Library::new`].
 pub(crate) unsafe fn memory_space(functions: &Functions) -> MemorySpace {
-    const KEY: &CStr = c"LIBNCCL_MEMORY_SPACE"; // A parameter, and no variable.
-    let Some(get_parameter) = functions.ncclParamGetParameter else { return MemorySpace::Device };
+    // SAFETY: the same contract. A parameter, and no variable.
+    let value = unsafe { parameter(functions, c"LIBNCCL_MEMORY_SPACE") };
+    if value.as_deref() == Some("host") { MemorySpace::Host } else { MemorySpace::Device }
+}
+
+/// Returns a parameter of an implementation as text, or `None` if the implementation has no such parameter.
+///
+/// # Safety
+/// As for [`Library::new`].
+pub(super) unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
+    let get_parameter = functions.ncclParamGetParameter?;
     let (mut value, mut length) = (std::ptr::null(), 0);
-    // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function.
-    let code = ResultCode::from_raw(unsafe { get_parameter(KEY.as_ptr(), &raw mut value, &raw mut length) });
+    let _one_at_a_time = lock_parameters(functions);
+    // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function. The lock keeps
+    // other threads out of it.
+    let code = ResultCode::from_raw(unsafe { get_parameter(key.as_ptr(), &raw mut value, &raw mut length) });
     // SAFETY: null or a string that is valid until this thread queries another parameter.
-    let value = unsafe { copy(value) };
-    if code.is_success() && &*value == "host" { MemorySpace::Host } else { MemorySpace::Device }
+    code.is_success().then(|| unsafe { copy(value) })
 }
 
 /// Copies a C string; null becomes an empty one.
@@ -342,9 +366,9 @@ unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     if text.is_null() {
         return Box::default();
     }
-    // SAFETY: the caller guarantees that the bytes up to the first zero, or 1024, are there. A volatile read is one of
-    // the value that is in memory at that moment.
-    let byte = |index| unsafe { text.cast::<u8>().add(index).read_volatile() };
+    // SAFETY: the caller guarantees that the bytes up to the first zero, or 1024, are there. The CPU backend writes them
+    // atomically. NCCL is C and does not: no read of its buffer can be free of a race, and this one reads each byte once.
+    let byte = |index| unsafe { AtomicU8::from_ptr(text.cast_mut().cast::<u8>().add(index)) }.load(Relaxed);
     let bytes: Vec<u8> = (0..BUFFER).map(byte).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).trim().into()
 }

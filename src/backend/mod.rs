@@ -17,6 +17,8 @@ mod kind;
 mod library;
 #[cfg(nccl_linked)]
 mod linked;
+mod open_groups;
+mod parameter_lock;
 #[cfg(all(feature = "dlopen", any(not(nccl_linked), all(target_os = "linux", target_env = "gnu"))))]
 pub(crate) mod search;
 
@@ -24,6 +26,7 @@ pub use kind::Backend;
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 pub(crate) use library::memory_space;
 pub(crate) use library::{Found, Library, call};
+pub(crate) use parameter_lock::{ParameterGuard, lock_parameters};
 
 /// Functions by which a library is known that dereferences a null communicator instead of refusing it, whatever its name is:
 /// one of HIP, which AMD's RCCL needs, and one that NCCL does not have, but Meta's NCCLX and the shim of MSCCL++.

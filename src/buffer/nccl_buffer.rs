@@ -68,6 +68,8 @@ pub struct NcclBuffer<T> {
 pub(crate) struct Allocation {
     library: Arc<Library>,
     pointer: NonNull<c_void>,
+    /// The library's at the time of the allocation: a program may load CUDA afterwards.
+    memory_space: MemorySpace,
     /// The size; zero if there is nothing to free.
     bytes: usize,
     /// The CUDA device, if it is known.
@@ -108,25 +110,12 @@ impl<T: Element> NcclBuffer<T> {
             let problem = format!("{length} elements of {size} bytes exceed isize::MAX bytes");
             Error::argument(call, InvalidArgumentKind::Length, problem)
         })?;
-        let pointer = if layout.size() == 0 {
-            NonNull::<T>::dangling().cast()
-        } else {
-            let mut pointer = ptr::null_mut();
-            // SAFETY: a valid out-parameter.
-            unsafe { call!(library, ncclMemAlloc(&raw mut pointer, layout.size())) }?;
-            // Never violated so far, but the unsafe code below relies on it.
-            NonNull::new(pointer).filter(|pointer| pointer.cast::<T>().is_aligned()).ok_or_else(|| {
-                Error::usage(call, format!("ncclMemAlloc returned {pointer:?}, which is null or not aligned"))
-            })?
-        };
-        if library.memory_space() == MemorySpace::Host {
-            // SAFETY: NCCL has just allocated the bytes, and nothing else uses them.
-            unsafe { pointer.cast::<u8>().write_bytes(0, layout.size()) };
-        }
-        let is_on_device = layout.size() > 0 && library.memory_space() == MemorySpace::Device;
+        let (pointer, memory_space) = allocate::<T>(call, library, layout.size())?;
+        let is_on_device = layout.size() > 0 && memory_space == MemorySpace::Device;
         let allocation = Allocation {
             library: Arc::clone(library),
             pointer,
+            memory_space,
             bytes: layout.size(),
             device: is_on_device.then(|| device_of_memory(pointer.as_ptr())).flatten(),
             busy: AtomicBool::new(false),
@@ -150,7 +139,7 @@ impl<T: Element> NcclBuffer<T> {
     /// Returns the memory space.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
-        self.allocation.library.memory_space()
+        self.allocation.memory_space
     }
 
     /// Returns the address, for calls into CUDA. Keep the buffer until the work of these calls has run too.
@@ -169,7 +158,8 @@ impl<T: Element> NcclBuffer<T> {
     /// may write.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {
-        // SAFETY: initialized elements in host memory, alive and unchanged as long as the buffer is borrowed.
+        // SAFETY: elements in host memory, whose bytes are initialized: by the library, which returned zeroed memory, and by
+        // operations and `as_mut_slice`, as `Element` requires initialized bytes. They are alive and unchanged as long as the buffer is borrowed.
         self.is_exclusive_host_memory()
             .then(|| unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) })
     }
@@ -249,6 +239,34 @@ impl<T: Element> NcclBuffer<T> {
     }
 }
 
+/// Allocates memory, which is zeroed in host memory, and returns its memory space.
+fn allocate<T>(
+    call: &'static str,
+    library: &Library,
+    bytes: usize,
+) -> Result<(NonNull<c_void>, MemorySpace)> {
+    if bytes == 0 {
+        return Ok((NonNull::<T>::dangling().cast(), library.memory_space()));
+    }
+    loop {
+        let memory_space = library.memory_space();
+        let mut pointer = ptr::null_mut();
+        // SAFETY: a valid out-parameter.
+        unsafe { call!(library, ncclMemAlloc(&raw mut pointer, bytes)) }?;
+        if library.memory_space() != memory_space {
+            // Another thread has loaded CUDA, which happens once: the memory may be in either memory space.
+            // SAFETY: memory of ncclMemAlloc, which nothing uses.
+            unsafe { call!(library, ncclMemFree(pointer)) }?;
+            continue;
+        }
+        // Never violated so far, but the unsafe code that uses the memory relies on it.
+        let pointer = NonNull::new(pointer).filter(|pointer| pointer.cast::<T>().is_aligned());
+        return pointer.map(|pointer| (pointer, memory_space)).ok_or_else(|| {
+            Error::usage(call, format!("ncclMemAlloc returned {pointer:?}, which is null or not aligned"))
+        });
+    }
+}
+
 impl Allocation {
     pub(crate) fn as_ptr(&self) -> *mut c_void {
         self.pointer.as_ptr()
@@ -259,7 +277,7 @@ impl Allocation {
     }
 
     fn set_busy(&self) {
-        if self.library.memory_space() == MemorySpace::Device {
+        if self.memory_space == MemorySpace::Device {
             self.busy.store(true, Relaxed);
         }
     }

@@ -35,8 +35,9 @@ impl Communicator {
     /// As for [`from_raw`](Self::from_raw); the communicator is not aborted.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, in no open group and not suspended. During `'a` it is not ended, and nothing else uses it
-    /// while a method of the result runs, or a group that it takes part in is open.
+    /// `raw` is a live communicator of `nccl`, in no open group and not suspended. During `'a` it is not ended, and nothing else
+    /// uses it while a method of the result runs, or a group that it takes part in is open. The rule for [groups of other
+    /// code](crate::Nccl#groups-of-other-code) holds.
     pub unsafe fn borrow_raw<'a>(nccl: &Nccl, raw: sys::ncclComm_t) -> Result<BorrowedCommunicator<'a>> {
         let shared = Shared::borrowed(&nccl.library, raw);
         // SAFETY: the caller guarantees that the handle is live, and used by nothing else at the same time.

@@ -106,7 +106,8 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// # Ending
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
 /// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first. Aborts and
-/// drops return within 5 s, whatever NCCL does, which then goes on in the background.
+/// drops return within 5 s on a GPU, whatever NCCL does, which then goes on in the background. On host memory they return
+/// when no other rank accesses the memory of this one; see [`abort`](Self::abort) for processes that are stopped.
 ///
 /// # CUDA graphs
 /// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers: these,
@@ -153,7 +154,8 @@ impl Communicator {
     /// return a valid size, rank and device for it, in which case it is aborted.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, which is not suspended, and nothing else uses it any more.
+    /// `raw` is a live communicator of `nccl`, which is not suspended and in no open group, and nothing else uses it any more.
+    /// The rule for [groups of other code](crate::Nccl#groups-of-other-code) holds.
     pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
         unsafe {
@@ -224,14 +226,15 @@ impl Communicator {
     }
 
     /// Returns the C handle, for [functions](crate::Nccl::as_raw) that have no method in this crate; null after an abort.
-    /// The communicator keeps its ownership.
+    /// The communicator keeps its ownership. Code that calls C functions with the handle keeps the rule for [groups of other
+    /// code](crate::Nccl#groups-of-other-code).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
     }
 
     /// Returns the C handle, which the caller has to end; null after an abort. [`from_raw`](Self::from_raw) takes it
-    /// back.
+    /// back. The rule for [groups of other code](crate::Nccl#groups-of-other-code) holds.
     #[must_use]
     pub fn into_raw(self) -> sys::ncclComm_t {
         if !self.shared.state.end() {
@@ -297,8 +300,8 @@ impl Communicator {
         self.shared.membership(self.size, self.rank)
     }
 
-    /// Gives the communicator one more observer, which is told of what happens from now on; for an example of one, see
-    /// [`Observer`].
+    /// Adds an observer, which is notified of the operations that start from now on and of their ends, also inside a group. For an
+    /// example, see [`Observer`].
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.shared.observers.add(self.membership(), observer);
     }

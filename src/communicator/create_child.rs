@@ -35,7 +35,7 @@ impl BegunChild {
         match written {
             Ok(()) => Ok((!raw.is_null()).then(|| Shared::new(library, raw, origin))),
             Err(error) => {
-                abandon(library, raw, origin.name);
+                abandon(library, &self.out, origin.name);
                 Err(error)
             }
         }
@@ -66,7 +66,7 @@ impl Communicator {
         });
         // SAFETY: the last use. NCCL does not write it any more: this communicator and the child are complete, or, on host
         // memory, the call has ended or is aborted.
-        unsafe { begun.out.free_after(self.library(), &child) };
+        unsafe { begun.out.free_after(&child) };
         child
     }
 
@@ -90,19 +90,20 @@ impl Communicator {
         // A communicator that was revoked after it failed can have children again.
         let purpose = if self.is_stopped.load(Relaxed) { Purpose::Query } else { purpose };
         let inside = Inside::ungrouped(shared, call, purpose)?;
-        let out = OutParam::new();
+        let out = OutParam::new(library);
         let called = create(out.as_mut_ptr(), raw_pointer);
         let origin = self.shared.origin_of_child(&config, &raw_config, color);
         Ok((called, inside, BegunChild { timeout: config.timeout_duration(), origin, out }))
     }
 }
 
-/// Gives up a handle that NCCL has written although its creation failed; null if it has not.
+/// Gives up a handle that NCCL may have written although its creation failed.
 ///
 /// NCCL cannot free it: until a child is complete, its parent points to its abort flag, and writes it when it is aborted
 /// itself. So it is leaked, with the name that NCCL was given.
-fn abandon(library: &Library, raw: sys::ncclComm_t, name: Option<Arc<CStr>>) {
-    match library.memory_space() {
+fn abandon(library: &Library, out: &OutParam<sys::ncclComm>, name: Option<Arc<CStr>>) {
+    let raw = out.get();
+    match out.memory_space() {
         MemorySpace::Device => mem::forget(name),
         MemorySpace::Host if raw.is_null() => {}
         MemorySpace::Host => {

@@ -69,7 +69,7 @@ impl Communicator {
     }
 
     fn destroy_for(self, call: &'static str) -> Result<()> {
-        check_no_open_group(call)?;
+        check_no_open_group(self.library(), call)?;
         if self.shared.state.is_failed() {
             return self.abort();
         }
@@ -102,6 +102,10 @@ impl Communicator {
     /// On a GPU, NCCL keeps a communicator as long as there is a CUDA graph with its work, and as long as a kernel of
     /// another communicator keeps the device busy. So another thread ends it, and this one waits 5 s at most; the end
     /// then goes on in the background. [`Nccl::abort_all`] aborts several communicators of one thread.
+    ///
+    /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped meanwhile,
+    /// see [`Config::timeout`](crate::Config::timeout). Without a timeout, the call also waits for a stopped process that copies
+    /// memory which is not from [`alloc`](Nccl::alloc).
     ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure; the communicator is gone nevertheless. [`Error::Timeout`] if the end
@@ -157,7 +161,7 @@ impl Finalized {
     }
 
     fn destroy_for(self, call: &'static str) -> Result<()> {
-        check_no_open_group(call)?;
+        check_no_open_group(self.0.library(), call)?;
         let Self(communicator) = self;
         // With an asynchronous error, or while it is in progress, NCCL would return before it frees anything, and
         // nothing could end the communicator any more. Dropping one that has failed aborts it.

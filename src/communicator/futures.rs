@@ -188,7 +188,7 @@ impl Communicator {
 
     /// Begins to destroy it as [`destroy`](Self::destroy) does. Returns `None` if it is ended already.
     fn begin_destroy(self, call: &'static str) -> Result<Option<Finalizing>> {
-        check_no_open_group(call)?;
+        check_no_open_group(self.library(), call)?;
         if self.shared.state.is_failed() {
             return self.abort().map(|()| None);
         }

@@ -116,7 +116,7 @@ impl Nccl {
         // SAFETY: NCCL has just created the handle, and nothing else has it.
         let created = unsafe { Communicator::from_shared(call, begun.shared, begun.timeout, None) };
         // SAFETY: this was the last use.
-        unsafe { begun.slot.free_after(&self.library, &created) };
+        unsafe { begun.slot.free_after(&created) };
         created
     }
 
@@ -128,24 +128,24 @@ impl Nccl {
         ids: &[UniqueId],
         config: &Config,
     ) -> Result<BegunRank> {
-        check_no_open_group(call)?;
+        check_no_open_group(&self.library, call)?;
         let (size, rank) = to_c_size_and_rank(call, size, rank)?;
         let Some(first) = ids.first() else {
             let problem = "no unique ids; expected at least one";
             return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         };
+        let count = to_c_length(call, ids.len(), "unique ids")?;
         let library = &self.library;
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
         // Initialized to null, as some releases read it when they fail.
-        let slot = OutParam::new();
+        let slot = OutParam::new(library);
         let (out, config_pointer) = (slot.as_mut_ptr(), raw_config.as_mut_ptr());
         // SAFETY: NCCL writes the handle to the slot before the call returns; 2.14.3 reads it until the communicator is
         // complete, and writes it if that fails. NCCL reads the ids and the options during the call, except the name,
         // which the communicator keeps alive.
         let created = unsafe {
             if ids.len() > 1 && library.functions.ncclCommInitRankScalable.is_some() {
-                let count = i32::try_from(ids.len()).unwrap_or(i32::MAX);
-                let mut ids: Vec<_> = ids.iter().take(i32::MAX as usize).map(|id| id.to_raw()).collect();
+                let mut ids: Vec<_> = ids.iter().map(|id| id.to_raw()).collect();
                 call!(
                     library,
                     ncclCommInitRankScalable(out, size, rank, count, ids.as_mut_ptr(), config_pointer)
@@ -168,7 +168,7 @@ impl Nccl {
                 library.end_leaked_groups();
                 let failed = Err(error);
                 // SAFETY: this was the last use.
-                unsafe { slot.free_after(library, &failed) };
+                unsafe { slot.free_after(&failed) };
                 failed
             }
         }
@@ -200,7 +200,7 @@ impl Nccl {
         devices: &[i32],
         config: &Config,
     ) -> Result<Vec<Communicator>> {
-        check_no_open_group(call)?;
+        check_no_open_group(&self.library, call)?;
         let count = Self::check_devices(call, devices)?;
         let library = &self.library;
         let mut raws = vec![ptr::null_mut(); devices.len()];

@@ -5,8 +5,10 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::Arc;
 
+use super::object::free_all;
 use super::shared::Shared;
-use super::state::Purpose;
+use super::state::{Left, Purpose};
+use crate::backend::Library;
 use crate::{Error, Result};
 
 thread_local! {
@@ -14,8 +16,9 @@ thread_local! {
     static HAS_OPEN_GROUP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The stay of a thread in NCCL with a communicator. Its drop leaves, and aborts the communicator if that was requested
-/// meanwhile: it comes before everything that NCCL may use until then is freed.
+/// The stay of a thread in NCCL with a communicator. Its drop leaves NCCL, after the teardown of objects that was deferred
+/// meanwhile, and aborts the communicator if that was requested: it comes before everything that NCCL may use until then is
+/// freed.
 pub(crate) struct Inside<S: Borrow<Arc<Shared>>>(S);
 
 impl<S: Borrow<Arc<Shared>>> Inside<S> {
@@ -27,7 +30,7 @@ impl<S: Borrow<Arc<Shared>>> Inside<S> {
 
     #[inline(always)]
     pub(crate) fn ungrouped(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
-        check_no_open_group(call)?;
+        check_no_open_group(&shared.borrow().library, call)?;
         Self::new(shared, call, purpose)
     }
 
@@ -48,23 +51,41 @@ impl<S: Borrow<Arc<Shared>>> Drop for Inside<S> {
     #[inline(always)]
     fn drop(&mut self) {
         let shared = self.0.borrow();
-        if shared.state.leave() {
-            abort_as_requested(shared);
+        let left = shared.state.leave();
+        if left != Left::Done {
+            finish_leaving(shared, left);
         }
     }
 }
 
-/// Aborts the communicator as an abort handle requested while this thread was in NCCL.
+/// Runs the teardowns that were deferred while this thread was in NCCL, and aborts the communicator if an abort handle has
+/// requested it.
 #[cold]
 #[inline(never)]
-fn abort_as_requested(shared: &Arc<Shared>) {
-    // SAFETY: the state has told this thread to end it.
-    let _ = unsafe { shared.abort() };
+fn finish_leaving(shared: &Arc<Shared>, mut left: Left) {
+    let mut destroyed = Vec::new();
+    while left == Left::Deferred {
+        destroyed.append(&mut shared.deferred.destroy(shared));
+        left = shared.state.leave();
+    }
+    if left == Left::Abort {
+        // SAFETY: the state has told this thread to end it.
+        let _ = unsafe { shared.abort() };
+    }
+    free_all(destroyed);
 }
 
+/// Returns an error if a group is open on this thread: one of this crate, of any implementation, or one of other code, as far
+/// as `library` tells.
 #[inline]
-pub(crate) fn check_no_open_group(call: &'static str) -> Result<()> {
-    if HAS_OPEN_GROUP.get() { Err(open_error(call)) } else { Ok(()) }
+pub(crate) fn check_no_open_group(library: &Library, call: &'static str) -> Result<()> {
+    if has_open_group() { Err(open_error(call)) } else { library.check_open_groups(call, 0) }
+}
+
+/// Returns `true` if this crate has opened a group on this thread.
+#[inline]
+pub(crate) fn has_open_group() -> bool {
+    HAS_OPEN_GROUP.get()
 }
 
 #[inline]

@@ -13,7 +13,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::state::{Purpose, State};
+use super::state::{Left, Purpose, State};
 use crate::Result;
 
 /// A communicator, as far as its state decides about it.
@@ -23,6 +23,8 @@ struct Communicator {
     is_live: UnsafeCell<bool>,
     /// The number of ends that were requested by others than the owner. (None of loom's: it is no part of the model.)
     requests: AtomicUsize,
+    /// The number of objects whose teardown is deferred.
+    deferred: AtomicUsize,
 }
 
 // SAFETY: loom checks the accesses.
@@ -32,7 +34,12 @@ unsafe impl Sync for Communicator {}
 
 impl Communicator {
     fn new() -> Self {
-        Self { state: State::default(), is_live: UnsafeCell::new(true), requests: AtomicUsize::new(0) }
+        Self {
+            state: State::default(),
+            is_live: UnsafeCell::new(true),
+            requests: AtomicUsize::new(0),
+            deferred: AtomicUsize::new(0),
+        }
     }
 
     /// Calls NCCL.
@@ -47,9 +54,15 @@ impl Communicator {
         self.is_live.with_mut(|is_live| assert!(unsafe { is_live.replace(false) }, "ended twice"));
     }
 
-    /// Leaves NCCL as `Shared::leave` does.
+    /// Leaves NCCL as a drop of `Inside` does.
     fn leave(&self) {
-        if self.state.leave() {
+        let mut left = self.state.leave();
+        while left == Left::Deferred {
+            self.call();
+            self.deferred.store(0, Relaxed);
+            left = self.state.leave();
+        }
+        if left == Left::Abort {
             self.end();
         }
     }
@@ -177,9 +190,16 @@ fn watches(comm: &Communicator) {
     }
 }
 
-/// The end of an object that does not borrow the communicator.
+/// The end of an object that does not borrow the communicator, which is deferred if the communicator is in use.
 fn drops_an_object(comm: &Communicator) {
-    comm.work(comm.state.enter_for_object("object"), 1);
+    let entered = comm.state.enter_for_object("object");
+    if entered.is_err() {
+        comm.deferred.fetch_add(1, Relaxed);
+        comm.state.set_deferred();
+        comm.work(comm.state.enter_for_object("object"), 0);
+    } else {
+        comm.work(entered, 1);
+    }
 }
 
 /// Explores an owner beside up to two other threads: beside one in all interleavings; beside two, in those in which threads
@@ -204,6 +224,8 @@ fn explore(owner: &'static [Owner], others: &[Other]) {
         let is_live = || comm.is_live.with(|is_live| unsafe { *is_live });
         // A request that found the owner inside NCCL is fulfilled when it leaves; one that nothing leaves is not.
         assert!(!is_live() || comm.requests.load(Relaxed) == 0 || is_forgotten, "a request was lost");
+        // The thread that was inside has run what it kept others from doing, or the end of the communicator does.
+        assert!(!is_live() || comm.deferred.load(Relaxed) == 0 || is_forgotten, "a teardown was lost");
         ends(&comm);
         assert!(!is_live(), "never ended");
     });

@@ -16,6 +16,7 @@ mod inside;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod memory_usage;
+mod object;
 mod out_param;
 mod owner;
 mod pending;
@@ -34,6 +35,7 @@ pub(crate) use communicator::wait_until;
 pub use destroy::Finalized;
 pub(crate) use inside::{Inside, check_no_open_group, set_open_group};
 pub use memory_usage::MemoryStatistic;
+pub(crate) use object::{Handle, Object, incomplete_window};
 pub(crate) use out_param::OutParam;
 pub(crate) use owner::Owner;
 pub use pending::PendingCommunicator;

@@ -5,25 +5,34 @@ use crate::{MemorySpace, Result};
 
 /// An out-parameter of NCCL for a handle: on the heap, as NCCL keeps its address and may write it after the call has
 /// returned, even if the call fails. It is leaked unless it is freed explicitly.
-pub(crate) struct OutParam<T>(*mut *mut T);
+pub(crate) struct OutParam<T> {
+    out: *mut *mut T,
+    /// The library's at the start of the call: a program may load CUDA afterwards.
+    memory_space: MemorySpace,
+}
 
 // SAFETY: it owns the memory, and reads it only after the call that writes it has ended.
 unsafe impl<T> Send for OutParam<T> {}
 
 impl<T> OutParam<T> {
-    pub(crate) fn new() -> Self {
-        Self(Box::into_raw(Box::new(ptr::null_mut())))
+    pub(crate) fn new(library: &Library) -> Self {
+        Self { out: Box::into_raw(Box::new(ptr::null_mut())), memory_space: library.memory_space() }
+    }
+
+    /// Returns the memory space of the library at the start of the call.
+    pub(crate) fn memory_space(&self) -> MemorySpace {
+        self.memory_space
     }
 
     pub(crate) fn as_mut_ptr(&self) -> *mut *mut T {
-        self.0
+        self.out
     }
 
     /// Returns the handle, null as long as NCCL has not written it.
     pub(crate) fn get(&self) -> *mut T {
         // SAFETY: allocated in `new`, and freed only by `free`, whose caller does not use it any more. NCCL writes it
         // only during calls on the communicator, which are made one at a time.
-        unsafe { self.0.read_volatile() }
+        unsafe { self.out.read_volatile() }
     }
 
     /// Frees the memory after the creation of a communicator, if NCCL does not use it any more: after a success, or if the
@@ -31,8 +40,8 @@ impl<T> OutParam<T> {
     ///
     /// # Safety
     /// `created` is the result of the creation including the wait for it, and `self` is not used any more.
-    pub(crate) unsafe fn free_after<R>(&self, library: &Library, created: &Result<R>) {
-        if created.is_ok() || library.memory_space() == MemorySpace::Host {
+    pub(crate) unsafe fn free_after<R>(&self, created: &Result<R>) {
+        if created.is_ok() || self.memory_space == MemorySpace::Host {
             // SAFETY: as above.
             unsafe { self.free() };
         }
@@ -44,6 +53,6 @@ impl<T> OutParam<T> {
     /// NCCL has written the handle or never will, and `self` is not used any more.
     pub(crate) unsafe fn free(&self) {
         // SAFETY: allocated in `new`; the caller guarantees that nothing uses it any more.
-        drop(unsafe { Box::from_raw(self.0) });
+        drop(unsafe { Box::from_raw(self.out) });
     }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::communicator::Communicator;
 use super::inside::Inside;
 use super::shared::Shared;
-use crate::{Error, Result, ResultCode};
+use super::state::Purpose;
+use crate::{Error, Result};
 
 /// A communicator as an object has it: borrowed, or shared with it, where a struct holds both.
 pub(crate) trait Owner {
@@ -15,8 +16,9 @@ pub(crate) trait Owner {
     /// Returns `true` if a group with calls for the object has failed, or has not ended.
     fn is_incomplete(&self) -> bool;
 
-    /// Runs the call of NCCL that ends the object, if the communicator is live; shared, if it is in no other call.
-    fn run_end(&self, call: &'static str, end: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode>;
+    /// Enters NCCL to destroy the object, if the communicator is live; an owned object, if the communicator is in no other
+    /// call. Returns `None` in a group of this thread, which has entered before.
+    fn enter_for_object(&self, call: &'static str) -> Result<Option<Inside<&Arc<Shared>>>>;
 }
 
 impl Owner for &Communicator {
@@ -28,8 +30,11 @@ impl Owner for &Communicator {
         self.is_in_group() || Communicator::shared(self).state.is_failed()
     }
 
-    fn run_end(&self, call: &'static str, end: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode> {
-        if self.is_in_group() { end() } else { self.query(call, end) }
+    fn enter_for_object(&self, call: &'static str) -> Result<Option<Inside<&Arc<Shared>>>> {
+        if self.is_in_group() {
+            return Ok(None);
+        }
+        Inside::new(Communicator::shared(self), call, Purpose::Query).map(Some)
     }
 }
 
@@ -43,12 +48,12 @@ impl Owner for Arc<Shared> {
         false
     }
 
-    fn run_end(&self, call: &'static str, end: impl FnOnce() -> Result<ResultCode>) -> Result<ResultCode> {
-        let _inside = Inside::for_object(self, call)?;
+    fn enter_for_object(&self, call: &'static str) -> Result<Option<Inside<&Arc<Shared>>>> {
+        let inside = Inside::for_object(self, call)?;
         if self.is_finalized.load(Relaxed) {
             let problem = "the communicator is finalized; it can only be aborted or destroyed";
             return Err(Error::usage(call, problem));
         }
-        end()
+        Ok(Some(inside))
     }
 }

@@ -59,7 +59,7 @@ impl PendingCommunicator {
         let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
         let handle = Rc::new(PendingHandle {
             library: Arc::clone(library),
-            slot: OutParam::new(),
+            slot: OutParam::new(library),
             state: Cell::new(PendingState::GroupOpen),
             origin: Origin::new(config, &raw_config, Some(CommunicatorId::of_unique_id(id))),
         });
@@ -103,7 +103,7 @@ impl PendingCommunicator {
                 // SAFETY: the group has created the handle, and it is taken out here.
                 let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
                 // SAFETY: a slot whose handle was taken out is not used any more.
-                unsafe { slot.free_after(library, &created) };
+                unsafe { slot.free_after(&created) };
                 created
             }
         }
@@ -122,13 +122,13 @@ impl Drop for PendingHandle {
             unsafe { Shared::new(library, raw, origin).abort() }
         } else {
             // An abort of what was never complete would free nothing, or crash (2.14.3). NCCL keeps it, and the name.
-            if library.memory_space() == MemorySpace::Device {
+            if self.slot.memory_space() == MemorySpace::Device {
                 mem::forget(origin.name);
             }
             Ok(())
         };
         // SAFETY: the group is over, and nothing else has the slot.
-        unsafe { self.slot.free_after(library, &ended) };
+        unsafe { self.slot.free_after(&ended) };
     }
 }
 

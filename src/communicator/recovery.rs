@@ -150,7 +150,7 @@ impl Communicator {
     #[doc(alias = "NCCL_REVOKE_DEFAULT")]
     pub fn revoke(&self) -> Result<()> {
         const CALL: &str = "revoke";
-        check_no_open_group(CALL)?;
+        check_no_open_group(self.library(), CALL)?;
         let flags = sys::NCCL_REVOKE_DEFAULT.cast_signed();
         // As a query, as it is meant for communicators that have failed.
         self.query(CALL, || {
@@ -180,11 +180,11 @@ impl Nccl {
         config: &Config,
     ) -> Result<Communicator> {
         const CALL: &str = "grow_rank";
-        check_no_open_group(CALL)?;
+        check_no_open_group(&self.library, CALL)?;
         let (size, rank) = to_c_size_and_rank(CALL, size, rank)?;
         let library = &self.library;
         let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
-        let (id, slot) = (id.to_raw(), OutParam::new());
+        let (id, slot) = (id.to_raw(), OutParam::new(library));
         let (out, config_pointer) = (slot.as_mut_ptr(), raw_config.as_mut_ptr());
         // SAFETY: as in `init_rank_scalable`, except that NCCL writes the handle again when the communicator is
         // complete; a new rank passes no communicator.
@@ -197,7 +197,7 @@ impl Nccl {
             unsafe { Communicator::from_shared(CALL, shared, config.timeout_duration(), None) }
         });
         // SAFETY: this was the last use.
-        unsafe { slot.free_after(library, &created) };
+        unsafe { slot.free_after(&created) };
         created
     }
 }

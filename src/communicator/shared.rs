@@ -8,7 +8,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::helper_thread::HelperThread;
-use super::inside::check_no_open_group;
+use super::inside::has_open_group;
+use super::object::Deferred;
 use super::state::State;
 use crate::backend::{Library, call};
 use crate::config::RawConfig;
@@ -62,6 +63,7 @@ pub(crate) struct Shared {
     is_freed: AtomicBool,
     /// Set once the communicator is finalized: NCCL has stopped the threads that deregistering needs.
     pub(super) is_finalized: AtomicBool,
+    pub(super) deferred: Deferred,
 }
 
 // SAFETY: `state` lets one thread at a time into NCCL with the pointer.
@@ -90,6 +92,7 @@ impl Shared {
             is_ending,
             is_freed,
             is_finalized,
+            deferred: Deferred::default(),
         })
     }
 
@@ -236,8 +239,7 @@ impl Shared {
         if !self.state.end() {
             return Error::Aborted { call };
         }
-        // Of what is in progress, it says whom it waits for.
-        let error = self.timeout_error(call, elapsed, self.library.last_error_of(self.raw));
+        let error = self.timeout_error(call, elapsed, self.library.wait_of(self.raw));
         self.tell(CommunicatorEvent::TimedOut);
         // SAFETY: the state has told this thread to end it.
         let _ = unsafe { self.abort() };
@@ -274,7 +276,7 @@ impl Shared {
         };
         Self::end(call, all, Some(ABORT_LIMIT), move |all| match all {
             // One after the other, the first could wait for work of the second, which is not aborted yet.
-            [first, _, ..] if first.library.memory_space() == MemorySpace::Device => {
+            [first, _, ..] if first.known_memory_space() == MemorySpace::Device => {
                 // SAFETY: has no arguments; this thread ends the group below.
                 unsafe { call!(first.library, ncclGroupStart()) }?;
                 let aborted = abort_each(all);
@@ -315,7 +317,7 @@ impl Shared {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
             // A group that is open on this thread is the caller's.
-            if ended.is_err() && check_no_open_group("destroy").is_ok() {
+            if ended.is_err() && !has_open_group() {
                 shared.library.end_leaked_groups();
             }
             ended.map(drop)
@@ -323,7 +325,10 @@ impl Shared {
     }
 
     fn set_freed(&self) {
-        self.is_freed.store(self.known_memory_space() == MemorySpace::Host, Release);
+        if self.known_memory_space() == MemorySpace::Host {
+            self.is_freed.store(true, Release);
+            self.deferred.free();
+        }
     }
 
     /// Runs `end`, which ends communicators of one library; with a limit, as [`Ending`] says.

@@ -22,6 +22,8 @@ const ENDED: u32 = 8;
 const OBJECT: u32 = 16;
 /// Set from a suspension to the end of the resumption: NCCL has freed memory that operations need, and does not look.
 const SUSPENDED: u32 = 32;
+/// Set when the teardown of an object was deferred, until a thread that leaves NCCL runs it.
+const DEFERRED: u32 = 64;
 
 /// The flags of one communicator, shared with its abort handles.
 #[derive(Debug, Default)]
@@ -38,6 +40,17 @@ pub(crate) enum Purpose {
     WhileSuspended,
     /// A query, or the end, which a communicator that has failed allows too.
     Query,
+}
+
+/// What remains to do for a thread that leaves NCCL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing.
+    Done,
+    /// The thread has to end the communicator, as an abort handle has requested it.
+    Abort,
+    /// The thread has not left yet: first, it has to run the teardowns that were deferred.
+    Deferred,
 }
 
 impl Purpose {
@@ -83,7 +96,7 @@ impl State {
     fn set_inside(&self, inside: u32, allowed: u32) -> u32 {
         loop {
             let flags = self.load_without_object();
-            if flags & !allowed != 0 {
+            if flags & !(allowed | DEFERRED) != 0 {
                 return flags;
             }
             if self.flags.compare_exchange(flags, flags | inside, Acquire, Relaxed).is_ok() {
@@ -108,23 +121,40 @@ impl State {
         }
     }
 
-    /// Leaves NCCL. Returns `true` if the owner now has to end the communicator, as an abort handle has requested it.
+    /// Leaves NCCL, unless there are deferred teardowns.
     #[inline]
     #[must_use]
-    pub(crate) fn leave(&self) -> bool {
+    pub(crate) fn leave(&self) -> Left {
         // The fast path: no other flag is set.
-        self.flags.compare_exchange(INSIDE, 0, Release, Relaxed).is_err() && self.leave_slow_path()
+        if self.flags.compare_exchange(INSIDE, 0, Release, Relaxed).is_ok() {
+            return Left::Done;
+        }
+        self.leave_slow_path()
     }
 
     #[cold]
     #[inline(never)]
-    fn leave_slow_path(&self) -> bool {
+    fn leave_slow_path(&self) -> Left {
         let leave = |flags| {
             let left = flags & !(INSIDE | OBJECT);
-            Some(if left & ABORT != 0 { left | ENDED } else { left })
+            Some(match flags & (ABORT | ENDED | DEFERRED) {
+                DEFERRED => flags & !DEFERRED,
+                others if others & ABORT != 0 => left | ENDED,
+                _ => left,
+            })
         };
         let before = self.flags.fetch_update(AcqRel, Acquire, leave).unwrap_or_else(|flags| flags);
-        before & (ABORT | ENDED) == ABORT
+        match before & (ABORT | ENDED | DEFERRED) {
+            DEFERRED => Left::Deferred,
+            others if others & (ABORT | ENDED) == ABORT => Left::Abort,
+            _ => Left::Done,
+        }
+    }
+
+    /// Records that the teardown of an object is deferred. The caller then enters and leaves NCCL, if it can: the owner may
+    /// have left before.
+    pub(crate) fn set_deferred(&self) {
+        self.flags.fetch_or(DEFERRED, AcqRel);
     }
 
     pub(crate) fn is_abort_requested(&self) -> bool {

@@ -56,7 +56,7 @@ impl Communicator {
     }
 
     fn is_done(&self, call: &'static str, stream: &(impl Stream + ?Sized), limit: Duration) -> Result<bool> {
-        check_no_open_group(call)?;
+        check_no_open_group(self.library(), call)?;
         let start = Instant::now();
         let mut pause = Duration::from_micros(10);
         loop {

@@ -215,6 +215,12 @@ impl Config {
     /// not take part, its kernel waits on the stream without a limit, as does whoever waits for the stream. On host
     /// memory, where an operation returns when it is complete, it bounds the operation too. Longer than zero. Default:
     /// calls wait without a limit. Since NCCL 2.14.3.
+    ///
+    /// On host memory, the error returns the buffers, so no other rank may still access them. A process that is stopped in an
+    /// access, by a signal, a debugger or a frozen cgroup, loses its access to memory of [`alloc`](crate::Nccl::alloc), and
+    /// never has direct access to other memory of a communicator with a timeout. The call waits, and reports it on the standard
+    /// error, if the memory is in a window too, is emulated device memory, or cannot be copied because memory is exhausted or
+    /// Linux is older than 5.14.
     #[doc(alias = "blocking")]
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {

@@ -1,13 +1,10 @@
 //! The objects that the dynamic linker has loaded: the program and its shared libraries.
 
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::Once;
 
-#[cfg(all(nccl_linked, not(nccl_archive)))]
 use super::Scope;
-use super::mapped;
 
 #[repr(C)]
 struct Info {
@@ -48,14 +45,31 @@ impl Object {
 
     /// Returns the object's file. Asking the dynamic linker, as [`at`](Self::at) does, takes a microsecond; reading
     /// /proc/self/maps takes 30 to 60.
-    pub(crate) fn path(&self) -> Option<PathBuf> {
+    #[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
+    pub(crate) fn path(&self) -> Option<std::path::PathBuf> {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        use std::path::Path;
+
         let name = Path::new(OsStr::from_bytes(self.name.to_bytes()));
-        if name.is_absolute() { std::fs::canonicalize(name).ok() } else { mapped::file_of(self.base) }
+        if name.is_absolute() { std::fs::canonicalize(name).ok() } else { super::mapped::file_of(self.base) }
     }
 
     /// Returns the scope of this object, `None` if it is the program. The object is never unloaded from then on.
-    #[cfg(all(nccl_linked, not(nccl_archive)))]
     pub(crate) fn scope(&self) -> Option<Scope> {
         Scope::loaded(&self.name)
     }
+}
+
+/// Keeps the object with this code, and what it is linked with, loaded until the process ends.
+///
+/// A plugin that contains this crate can be closed by the program while a thread, a signal handler or another library still
+/// calls it. The linker flag `-z nodelete` would prevent the unloading, but only the plugin's author can set it.
+pub fn keep_loaded() {
+    static KEPT: Once = Once::new();
+    KEPT.call_once(|| {
+        let own: fn() = keep_loaded;
+        // Without an object, as in a static program, nothing can be unloaded.
+        let _ = Object::at(own as *const c_void).and_then(|object| object.scope());
+    });
 }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 const RTLD_LAZY: c_int = 1;
 const RTLD_NOLOAD: c_int = 4;
+const RTLD_NODELETE: c_int = 0x1000;
 
 unsafe extern "C" {
     fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
@@ -33,8 +34,8 @@ impl Scope {
     /// Returns the scope of a shared library that is loaded, itself and what it needs; `None` if it is not. It is never
     /// unloaded from then on.
     pub(crate) fn loaded(name: &CStr) -> Option<Self> {
-        // SAFETY: a C string; the flag says that nothing is to be loaded.
-        let handle = unsafe { dlopen(name.as_ptr(), RTLD_LAZY | RTLD_NOLOAD) };
+        // SAFETY: a C string; the flags load nothing, and unload nothing.
+        let handle = unsafe { dlopen(name.as_ptr(), RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) };
         (!handle.is_null()).then_some(Self(handle))
     }
 

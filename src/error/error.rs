@@ -94,9 +94,8 @@ pub enum Error {
         rank: u32,
         /// The number of the last operation, if the communicator is [observed](crate::Observer), as by a recorder.
         sequence: Option<NonZeroU64>,
-        /// The ranks for which it waited, if they are known: the text of `ncclGetLastError` before the abort; may be
-        /// empty. The CPU implementation names them. NCCL's text is that of the latest failure in the process, and need
-        /// not be about this wait.
+        /// The ranks for which it waited, if they are known: the CPU backend names them. Empty with NCCL, whose text of
+        /// `ncclGetLastError` may be of another communicator.
         detail: Box<str>,
     },
 

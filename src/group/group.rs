@@ -260,7 +260,7 @@ struct OpenGroup<'g, 'scope> {
 impl<'g, 'scope> OpenGroup<'g, 'scope> {
     #[inline(always)]
     fn start(participants: &'g Participants<'scope>) -> Result<Self> {
-        check_no_open_group("group")?;
+        check_no_open_group(participants.library(), "group")?;
         // SAFETY: has no arguments.
         unsafe { call!(participants.library(), ncclGroupStart()) }?;
         set_open_group(true);
@@ -269,6 +269,12 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
 
     #[inline(always)]
     fn end(self) -> Result<()> {
+        // In a group of other code, which the closure has started, nothing would run yet. Dropping this cancels the group.
+        let participants = self.participants;
+        participants
+            .library()
+            .check_open_groups("group", 1)
+            .map_err(|error| participants.record_error(error))?;
         // SAFETY: has no arguments; ends the group that was started on this thread, which `self` cannot leave.
         self.end_with(|library| unsafe { call!(library, ncclGroupEnd()) })
     }

@@ -17,7 +17,7 @@ impl Nccl {
         if config.is_default() {
             return self.init_all_for(CALL, devices, config);
         }
-        check_no_open_group(CALL)?;
+        check_no_open_group(&self.library, CALL)?;
         Self::check_devices(CALL, devices)?;
         if self.memory_space() == MemorySpace::Device {
             let problem =

@@ -11,6 +11,7 @@ use crate::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
 /// # When it is told
 /// On the thread that calls: of an operation once it is checked and the communicator entered, before C is called; of its end after.
 /// Operations of a group are told of when they join it, and their end with that of the group, once for each communicator.
+/// An observer that is added during a call or in a group is notified of the end of exactly the operations whose start it saw.
 /// Several threads may tell it at the same time, of different communicators.
 ///
 /// A call waits for it. It may use other communicators, which return errors in an open group; the one of which it is told of a

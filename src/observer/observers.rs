@@ -26,6 +26,9 @@ struct Link {
     /// As every observer of it is told.
     communicator: Membership,
     observer: Arc<dyn Observer>,
+    /// The number of the first operation of which this observer was notified; 0 before it. An observer that is added in the
+    /// middle of a call or of a group is notified of the end of exactly the operations whose start it saw.
+    first: AtomicU64,
     next: OnceLock<Box<Link>>,
 }
 
@@ -45,17 +48,44 @@ impl RefUnwindSafe for Given {}
 impl Link {
     /// Tells this observer, and all after it. Most communicators have one.
     #[inline(always)]
-    fn tell_all(&self, tell: impl Fn(&dyn Observer) + Copy) {
-        let _ = catch_panic(move || tell(&*self.observer));
+    fn tell_all(&self, tell: impl Fn(&Link) + Copy) {
+        let _ = catch_panic(move || tell(self));
         if let Some(next) = self.next.get() {
             next.tell_rest(&tell);
         }
     }
 
     #[cold]
-    fn tell_rest(&self, tell: &dyn Fn(&dyn Observer)) {
+    fn tell_rest(&self, tell: &dyn Fn(&Link)) {
         for link in iter::successors(Some(self), |link| link.next.get().map(|next| &**next)) {
-            let _ = catch_panic(|| tell(&*link.observer));
+            let _ = catch_panic(|| tell(link));
+        }
+    }
+
+    #[inline(always)]
+    fn start(&self, start: &OperationStart<'_>) {
+        let mut first = self.first.load(Relaxed);
+        if first == 0 {
+            first = start.number;
+            self.first.store(first, Relaxed);
+        }
+        if (1..first).contains(&start.group) {
+            return self.start_in_joined_group(start, first);
+        }
+        self.observer.on_start(start);
+    }
+
+    /// Notifies an observer that was added inside the group: to it, the group begins with the first operation that it saw.
+    #[cold]
+    fn start_in_joined_group(&self, start: &OperationStart<'_>, first: u64) {
+        self.observer.on_start(&start.in_group(first));
+    }
+
+    #[inline(always)]
+    fn end(&self, end: &OperationEnd<'_>) {
+        let first = self.first.load(Relaxed);
+        if (1..=end.last).contains(&first) {
+            self.observer.on_end(&OperationEnd { first: end.first.max(first), ..*end });
         }
     }
 }
@@ -67,7 +97,12 @@ impl Observers {
     }
 
     pub(crate) fn add(&self, communicator: &Membership, observer: Arc<dyn Observer>) {
-        let mut link = Box::new(Link { communicator: communicator.clone(), observer, next: OnceLock::new() });
+        let mut link = Box::new(Link {
+            communicator: communicator.clone(),
+            observer,
+            first: AtomicU64::new(0),
+            next: OnceLock::new(),
+        });
         let mut end = &self.first;
         while let Err(refused) = end.set(link) {
             link = refused;
@@ -89,7 +124,7 @@ impl Observers {
     #[cold]
     pub(crate) fn tell_event(&self, event: CommunicatorEvent) {
         if let Some(first) = self.first.get() {
-            first.tell_all(|observer| observer.on_communicator(&first.communicator, event));
+            first.tell_all(|link| link.observer.on_communicator(&first.communicator, event));
         }
     }
 }
@@ -120,11 +155,15 @@ impl<'a> Observed<'a> {
         count.store(number, Relaxed);
         start.number = number;
         if let Some(is_first) = is_first_of_group {
-            start.group = if is_first { number } else { group.load(Relaxed) };
+            // It is 0 if the earlier operations of the group had no observer.
+            start.group = match group.load(Relaxed) {
+                first if first > 0 && !is_first => first,
+                _ => number,
+            };
             group.store(start.group, Relaxed);
-            start.call = start.call.in_group(is_first);
+            start.call = start.call.in_group(start.group == number);
         }
-        first.tell_all(|observer| observer.on_start(&start));
+        first.tell_all(|link| link.start(&start));
     }
 
     #[inline(always)]
@@ -149,7 +188,7 @@ impl<'a> Observed<'a> {
     #[inline(always)]
     fn tell_end(&self, numbers: [u64; 2], result: Result<(), &Error>) {
         let end = OperationEnd::new(self.communicator(), numbers, result);
-        self.first.tell_all(|observer| observer.on_end(&end));
+        self.first.tell_all(|link| link.end(&end));
     }
 }
 

@@ -1,10 +1,8 @@
 //! An operator that NCCL has made, until its owner destroys it.
-#![allow(unsafe_code)] // Calls C.
 
 use std::mem;
 
-use crate::backend::call;
-use crate::communicator::Owner;
+use crate::communicator::{Handle, Object, Owner};
 use crate::{DataType, sys};
 
 /// An operator of a communicator, for one type of elements; its drop destroys it. NCCL copies it into each call, so calls may
@@ -26,9 +24,6 @@ impl<O: Owner> CustomOperator<O> {
 
 impl<O: Owner> Drop for CustomOperator<O> {
     fn drop(&mut self) {
-        let (shared, raw) = (self.owner.shared(), self.raw);
-        // SAFETY: an operator of this communicator, which `run_end` makes sure is live; nothing uses it any more.
-        let destroy = || unsafe { call!(shared.library, ncclRedOpDestroy(raw, shared.raw)) };
-        let _ = self.owner.run_end("ncclRedOpDestroy", destroy);
+        let _ = Object::new(Handle::Operator(self.raw), None).end(&self.owner, "ncclRedOpDestroy");
     }
 }

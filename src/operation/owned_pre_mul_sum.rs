@@ -33,8 +33,8 @@ use crate::{BufferElement, Error, InvalidArgumentKind, Result};
 /// ```
 ///
 /// # Ending
-/// If its drop finds the communicator in a call or an open group, NCCL keeps the reduction until the end of the
-/// communicator, which is a few bytes.
+/// A drop destroys the reduction immediately, on any thread, unless the communicator is in a call or an open group. Then the
+/// thread that leaves that call or group destroys it.
 pub struct OwnedPreMulSum<T> {
     operator: CustomOperator<Arc<Shared>>,
     element: PhantomData<T>,

@@ -46,9 +46,9 @@ impl OwnedRegistration {
     ///
     /// # Errors
     /// The errors of [`Registration::deregister`](crate::Registration::deregister);
-    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) while the communicator is in a call or an open group;
-    /// [`Error::Aborted`](crate::Error::Aborted) after the end of the communicator on a GPU, and after
-    /// [`Communicator::into_raw`](crate::Communicator::into_raw).
+    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) while the communicator is in a call or an open group, after which
+    /// the buffer is deregistered; [`Error::Aborted`](crate::Error::Aborted) after the end of the communicator on a GPU, and
+    /// after [`Communicator::into_raw`](crate::Communicator::into_raw).
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(mut self) -> Result<()> {
         self.registered.end()

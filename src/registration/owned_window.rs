@@ -39,10 +39,13 @@ use crate::{Element, Result};
 /// ```
 ///
 /// # Ending
-/// Deregistering it, or dropping it, must find the communicator alive and in no call and no open group, on any thread;
-/// the communicator's own calls wait for it. Otherwise it lasts until the end of the communicator, and the memory is
-/// leaked, as it is before [`NcclBuffer::assume_idle`](crate::NcclBuffer::assume_idle). On host memory it is not leaked if
-/// the communicator was destroyed or aborted before, which ends the window too.
+/// A drop deregisters the window immediately, on any thread, unless the communicator is in a call or an open group. Then the
+/// thread that leaves that call or group deregisters it.
+///
+/// - After [`finalize`](crate::Communicator::finalize), and before
+///   [`NcclBuffer::assume_idle`](crate::NcclBuffer::assume_idle), the window lasts as long as the communicator.
+/// - On host memory, the memory of a dropped window is freed with the communicator at the latest, if it is idle by then.
+/// - On a GPU, the memory of a window that was not deregistered before the teardown of the communicator is leaked.
 pub struct OwnedWindow<T> {
     registered: RegisteredWindow<Arc<Shared>>,
     element: PhantomData<T>,
@@ -73,8 +76,9 @@ impl<T: Element> OwnedWindow<T> {
     ///
     /// # Errors
     /// The errors of [`Window::deregister`](crate::Window::deregister); [`Error::InvalidUsage`](crate::Error::InvalidUsage)
-    /// while the communicator is in a call or an open group; [`Error::Aborted`](crate::Error::Aborted) after the end of the
-    /// communicator on a GPU, and after [`Communicator::into_raw`](crate::Communicator::into_raw).
+    /// while the communicator is in a call or an open group, after which the window is deregistered;
+    /// [`Error::Aborted`](crate::Error::Aborted) after the end of the communicator on a GPU, and after
+    /// [`Communicator::into_raw`](crate::Communicator::into_raw).
     #[doc(alias = "ncclCommWindowDeregister")]
     pub fn deregister(mut self) -> Result<()> {
         self.registered.end()

@@ -1,5 +1,4 @@
 //! Memory that NCCL knows, until its owner ends that.
-#![allow(unsafe_code)] // Calls C.
 
 use std::ffi::c_void;
 use std::mem;
@@ -7,9 +6,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use crate::Result;
-use crate::backend::call;
 use crate::buffer::Allocation;
-use crate::communicator::{Owner, Shared};
+use crate::communicator::{Handle, Object, Owner};
 
 /// The method that ends a registration or a window, for errors.
 pub(super) const DEREGISTER: &str = "deregister";
@@ -35,16 +33,7 @@ impl<O: Owner> Registered<O> {
         if handle.is_null() {
             return Ok(());
         }
-        let (owner, shared) = (&self.owner, self.owner.shared());
-        let idle = memory.as_ref().map_or(Ok(()), |memory| memory.check_idle(DEREGISTER));
-        let ended = idle.and_then(|()| {
-            // SAFETY: a registration of this communicator, ended only here, which `run_end` makes sure is live. No work uses
-            // the memory: it is idle, or the caller of `register_raw` guarantees it.
-            owner.run_end(DEREGISTER, || unsafe {
-                call!(shared.library, ncclCommDeregister(shared.raw, handle))
-            })
-        });
-        ok_if_freed(shared, ended).inspect_err(|_| memory.into_iter().for_each(leak))
+        Object::new(Handle::Registration(handle), memory).end(&self.owner, DEREGISTER)
     }
 }
 
@@ -52,17 +41,4 @@ impl<O: Owner> Drop for Registered<O> {
     fn drop(&mut self) {
         let _ = self.end();
     }
-}
-
-/// Treats a communicator that has been freed on host memory as success: its registrations and windows ended with it.
-pub(super) fn ok_if_freed<R>(shared: &Shared, ended: Result<R>) -> Result<()> {
-    match ended {
-        Err(crate::Error::Aborted { .. }) if shared.is_freed() => Ok(()),
-        ended => ended.map(drop),
-    }
-}
-
-/// Leaks memory that could not be deregistered: NCCL may use it until the communicator ends.
-pub(super) fn leak(memory: Arc<Allocation>) {
-    mem::forget(memory);
 }

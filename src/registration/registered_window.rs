@@ -1,15 +1,13 @@
 //! This rank's part of a window, until its owner ends it.
-#![allow(unsafe_code)] // Calls C.
 
 use std::ptr;
 use std::sync::Arc;
 
-use super::registered::{DEREGISTER, leak, ok_if_freed};
-use crate::backend::call;
+use super::registered::DEREGISTER;
 use crate::buffer::Allocation;
-use crate::communicator::{OutParam, Owner};
+use crate::communicator::{Handle, Object, OutParam, Owner, incomplete_window};
 use crate::operation::Target;
-use crate::{Error, Result, sys};
+use crate::{Result, sys};
 
 /// A window with its owner; its drop ends this rank's part.
 pub(super) struct RegisteredWindow<O: Owner> {
@@ -33,8 +31,8 @@ impl<O: Owner> RegisteredWindow<O> {
         owner: P,
         call: &'static str,
     ) -> Result<RegisteredWindow<P>> {
-        if self.raw().is_null() {
-            self.check_complete(call)?;
+        if self.raw().is_null() && self.owner.is_incomplete() {
+            return Err(incomplete_window(call));
         }
         Ok(RegisteredWindow { owner, length: self.length, part: self.part.take() })
     }
@@ -49,39 +47,8 @@ impl<O: Owner> RegisteredWindow<O> {
     }
 
     pub(super) fn end(&mut self) -> Result<()> {
-        let window = self.raw();
         let Some(Part { handle, memory }) = self.part.take() else { return Ok(()) };
-        let (owner, shared) = (&self.owner, self.owner.shared());
-        let ended = if window.is_null() {
-            self.check_complete(DEREGISTER)
-        } else {
-            memory.check_idle(DEREGISTER).and_then(|()| {
-                // SAFETY: a window of this communicator, ended only here, which `run_end` makes sure is live; no work uses the
-                // memory.
-                let ended = owner.run_end(DEREGISTER, || unsafe {
-                    call!(shared.library, ncclCommWindowDeregister(shared.raw, window))
-                });
-                ok_if_freed(shared, ended)
-            })
-        };
-        match ended {
-            Ok(()) => {
-                memory.close_window();
-                // SAFETY: the call, or the group, has succeeded, so NCCL does not write the handle any more.
-                unsafe { handle.free() };
-            }
-            Err(_) => leak(memory),
-        }
-        ended
-    }
-
-    /// Returns an error if NCCL may not have written the handle yet.
-    fn check_complete(&self, call: &'static str) -> Result<()> {
-        if self.owner.is_incomplete() {
-            let problem = "the group that registers the window has failed or has not ended";
-            return Err(Error::usage(call, problem));
-        }
-        Ok(())
+        Object::new(Handle::Window(handle), Some(memory)).end(&self.owner, DEREGISTER)
     }
 }
 

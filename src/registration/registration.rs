@@ -5,10 +5,10 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use super::registered::{Registered, leak};
+use super::registered::Registered;
 use crate::backend::call;
 use crate::buffer::Allocation;
-use crate::communicator::Purpose;
+use crate::communicator::{Handle, Object, Purpose};
 use crate::operation::{check_buffers, check_devices};
 use crate::{Communicator, Element, Error, InvalidArgumentKind, NcclBuffer, Result};
 
@@ -28,7 +28,7 @@ use crate::{Communicator, Element, Error, InvalidArgumentKind, NcclBuffer, Resul
 ///
 /// It does not borrow the buffer, which remains usable in every operation. The two share the memory, which is freed
 /// after both are dropped. On a GPU, if the registration is dropped while work may use the buffer (see [`NcclBuffer`]),
-/// or after an abort, it lasts until the end of the communicator, and the memory is leaked.
+/// or after an abort, it may last until the end of the communicator, and the memory is then leaked.
 ///
 /// [`into_owned`](Self::into_owned) ends the borrow of the communicator, for a struct that holds both.
 #[doc(alias = "ncclCommRegister")]
@@ -114,7 +114,9 @@ impl Communicator {
         });
         if let Err(error) = registered {
             // If the wait failed, NCCL has the memory nevertheless.
-            memory.into_iter().filter(|_| is_registered).for_each(leak);
+            if is_registered {
+                Object::new(Handle::Registration(handle), memory).keep(self.shared());
+            }
             return Err(error);
         }
         Ok(Registration { registered: Registered { owner: self, handle, memory } })

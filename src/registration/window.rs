@@ -6,7 +6,6 @@ use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
 
-use super::registered::leak;
 use super::registered_window::{Part, RegisteredWindow};
 use crate::backend::{Library, call};
 use crate::communicator::OutParam;
@@ -241,7 +240,7 @@ impl<'c, T: Element> Window<'c, T> {
             return Err(Error::argument(CALL, InvalidArgumentKind::Address, problem));
         }
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
-        let handle = OutParam::new();
+        let handle = OutParam::new(library);
         let mut shared = None;
         let operation = const { Operation::of(CALL) };
         let registered = operations.run(operation, || {
@@ -263,7 +262,7 @@ impl<'c, T: Element> Window<'c, T> {
             }
             Err(error) => {
                 // Other ranks may have the window nevertheless, so the memory is one for good.
-                shared.into_iter().for_each(leak);
+                std::mem::forget(shared);
                 Err(error)
             }
         }

@@ -421,9 +421,9 @@ fn owned_objects_after_the_end_of_their_communicator_do_not_use_it() {
 }
 
 #[test]
-fn owned_objects_of_a_communicator_in_use_keep_their_memory() {
-    for open in [device, host] {
-        // In a group.
+fn owned_objects_of_a_communicator_in_use_end_after_its_call() {
+    for (open, frees) in [(device as fn() -> _, 0), (host, 2)] {
+        // In a group, on its thread and on another.
         let (fake, nccl, comm) = open();
         let mut other = nccl.alloc::<f32>(8).unwrap();
         let owned = Owned::new(&fake, &nccl, &comm);
@@ -433,11 +433,27 @@ fn owned_objects_of_a_communicator_in_use_keep_their_memory() {
             let problem = "deregister: the communicator is in use: in an open group, or by another thread";
             assert_eq!(text(registration.deregister()), problem);
             assert_eq!(text(window.deregister()), problem);
-            drop((halves, buffers));
+            std::thread::spawn(|| drop((halves, buffers))).join().unwrap();
+            assert!(calls(&fake).is_empty());
             Ok(())
         })
         .unwrap();
-        assert!(calls(&fake).is_empty());
+        assert_eq!(calls(&fake), [DEREGISTER, DEREGISTER_WINDOW, END_REDUCTION, FREE, FREE]);
+        // Memory that is busy when the object is dropped, and idle when the communicator is used again.
+        let Owned { registration, window, halves, mut buffers } = Owned::new(&fake, &nccl, &comm);
+        comm.put_signal(&buffers[1], 0, window.at(0), Signal::default(), STREAM).unwrap();
+        drop(window);
+        nccl.group(|g| {
+            g.all_reduce_in_place(&comm, &mut other, ReduceOp::Sum, STREAM)?;
+            // SAFETY: the fake does no work.
+            unsafe { buffers[1].assume_idle() };
+            drop(halves);
+            Ok(())
+        })
+        .unwrap();
+        drop((registration, buffers));
+        let (log, second) = (calls(&fake), END_REDUCTION.replace("custom0", "custom1"));
+        assert_eq!(log[1..], [DEREGISTER_WINDOW, &second, DEREGISTER, FREE, FREE], "{log:?}");
         // Given to other code, which has the windows and registrations with it.
         let owned = Owned::new(&fake, &nccl, &comm);
         let raw = comm.into_raw();
@@ -453,8 +469,86 @@ fn owned_objects_of_a_communicator_in_use_keep_their_memory() {
         let log = calls(&fake);
         assert!(!log.iter().any(|call| call.contains("Deregister") || call == FREE), "{log:?}");
         finalized.destroy().unwrap();
+        assert_eq!(calls(&fake), vec![FREE; frees]);
         assert_eq!(fake.violations(), [] as [String; 0]);
     }
+}
+
+/// The threads meet in all orders: the drop may find the owner before its call, in it, or after it.
+#[test]
+fn memory_of_objects_dropped_during_calls_of_their_owner_is_freed() {
+    const ROUNDS: usize = 300;
+    let fake = FakeNccl::new();
+    fake.set_host_memory(true);
+    let (nccl, comm) = open(&fake);
+    let mut value = [1_u32];
+    let mut log = Vec::new();
+    for _ in 0..ROUNDS {
+        let Owned { registration, window, halves, buffers } = Owned::new(&fake, &nccl, &comm);
+        let attached = fake.clone();
+        let dropping = std::thread::spawn(move || {
+            attached.attach();
+            drop((registration, window, halves, buffers));
+        });
+        while !dropping.is_finished() {
+            comm.all_reduce_in_place(&mut value, ReduceOp::Sum, STREAM).unwrap();
+        }
+        dropping.join().unwrap();
+        log.append(&mut calls(&fake));
+    }
+    let count = |expected: &str| log.iter().filter(|call| call.starts_with(expected)).count();
+    let ends = [DEREGISTER, DEREGISTER_WINDOW, "ncclRedOpDestroy("].map(count);
+    assert_eq!((ends, count(FREE)), ([ROUNDS; 3], 2 * ROUNDS));
+    comm.destroy().unwrap();
+    assert_eq!(fake.violations(), [] as [String; 0]);
+}
+
+/// An owner that waits for another rank, and that times out while objects are dropped.
+#[test]
+fn objects_dropped_while_their_owner_waits_leave_no_memory_and_no_descriptors() {
+    if !crate::own_process::is_own(
+        module_path!(),
+        "objects_dropped_while_their_owner_waits_leave_no_memory_and_no_descriptors",
+    ) {
+        return;
+    }
+    const ROUNDS: usize = 150;
+    let nccl = libnccl_cpu::nccl();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let config = libnccl::Config::new().timeout(std::time::Duration::from_secs(60));
+    let mut first = 0;
+    for round in 0..ROUNDS {
+        let id = nccl.unique_id().unwrap();
+        let (nccl, config, id) = (&nccl, &config, &id);
+        std::thread::scope(|scope| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                let comm = nccl.init_rank_with(2, 0, id, config).unwrap();
+                let buffer = nccl.alloc::<u8>(1 << 20).unwrap();
+                let registration = comm.register(&buffer).unwrap().into_owned().unwrap();
+                let halves = comm.pre_mul_sum(0.5_f32).unwrap().into_owned().unwrap();
+                sender.send((comm.abort_handle(), registration, halves, buffer)).unwrap();
+                let received = comm.recv(&mut [0_u8], 1, STREAM);
+                assert_eq!(received.is_ok(), round % 3 != 0, "{received:?}");
+            });
+            let comm = nccl.init_rank_with(2, 1, id, config).unwrap();
+            let (owner, registration, halves, buffer) = receiver.recv().unwrap();
+            while owner.health() != libnccl::Health::Busy {
+                std::thread::yield_now();
+            }
+            drop((registration, halves, buffer));
+            if round % 3 == 0 {
+                owner.abort().unwrap();
+            } else {
+                comm.send(&[1_u8], 0, STREAM).unwrap();
+            }
+        });
+        if round == 10 {
+            first = descriptors();
+        }
+    }
+    let last = descriptors();
+    assert!(last <= first + 5, "{first} descriptors after 10 rounds, {last} after {ROUNDS}");
 }
 
 #[test]

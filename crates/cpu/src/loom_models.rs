@@ -28,6 +28,7 @@ use crate::coll::point_to_point::{Message, RecvMessage, SendMessage};
 use crate::diag::error::Result;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
+use crate::shm::access::Exposed;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
@@ -358,6 +359,9 @@ fn failed_call_ends_access_to_buffers() {
     });
 }
 
+/// No memory of other processes is a part of these models.
+const NOTHING: Exposed<'_> = Exposed { buffers: &[], by_address: false, windows: 0 };
+
 #[test]
 fn quiesced_memory_is_not_accessed() {
     explore(&[1; 3], 2, |rank| {
@@ -368,7 +372,7 @@ fn quiesced_memory_is_not_accessed() {
             0 => {
                 let waited = rank.run(state.wait(2, || false));
                 assert_eq!(waited.unwrap_err().text, "rank 2 aborted the communicator");
-                rank.run(state.quiesce(0));
+                rank.run(state.quiesce(0, NOTHING));
                 target.write(0, &[0; GRAIN]);
             }
             1 => {
@@ -392,7 +396,7 @@ fn memory_of_a_closed_window_is_not_accessed() {
             let window = state.open_window(0).unwrap();
             *opened.lock().unwrap() = Some(window);
             rank.control_allgather(0);
-            rank.run(state.close_window(0, window));
+            rank.run(state.close_window(0, window, NOTHING));
             target.write(0, &[0; GRAIN]);
         } else {
             rank.control_allgather(0);

@@ -16,6 +16,8 @@ fn main() {
         "-Wl,--default-symver",
         "-fuse-ld=bfd",
         "-Wl,-Bsymbolic",
+        // As there.
+        "-Wl,-z,nodelete",
     ] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }

@@ -13,6 +13,8 @@ fn main() {
         "-fuse-ld=bfd",
         // Binds its own calls to its own functions, whatever else in the process has their names.
         "-Wl,-Bsymbolic",
+        // Other libraries and functions of `atexit` may call it after the program has closed it.
+        "-Wl,-z,nodelete",
     ] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }

@@ -14,6 +14,8 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
         return Ok(vec![SocketAddr::new(address, port)]);
     }
     // The system's resolver has time limits of its own, which are longer than most deadlines.
+    // The thread may outlast this call.
+    libnccl::keep_loaded();
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = host.to_owned();
     let resolver = thread::Builder::new().name("libnccl-resolver".into()).spawn(move || {

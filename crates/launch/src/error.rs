@@ -33,6 +33,19 @@ pub enum LaunchError {
         problem: Box<str>,
     },
 
+    /// This host has more ranks than this process sees devices.
+    #[error(
+        "{ranks} rank{}, {devices} device{}: expected a device for each rank on this host, or one visible device per process",
+        if *ranks == 1 { "" } else { "s" },
+        if *devices == 1 { "" } else { "s" }
+    )]
+    Devices {
+        /// The number of ranks on this host.
+        ranks: usize,
+        /// The number of devices that this process sees.
+        devices: usize,
+    },
+
     /// Some ranks did not join by the deadline.
     #[error(
         "{} of {size} did not join within {:.1} s{}{detail}",

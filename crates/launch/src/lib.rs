@@ -12,7 +12,7 @@
 //! println!("rank {} of {}, by {}", launch.rank(), launch.size(), launch.launcher());
 //! // The other ranks need not wait for one that has no library.
 //! let nccl = Nccl::load().inspect_err(|error| launch.fail(error))?;
-//! // On GPUs, first make device `launch.local_rank()` the current one of this thread.
+//! // On GPUs, first make device `launch.device(visible_devices)?` the current one of this thread.
 //! let comm = launch.communicator(&nccl)?;
 //! # Ok(())
 //! # }

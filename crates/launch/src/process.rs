@@ -103,9 +103,9 @@ impl Launch {
         self.environment.ranks.size as usize
     }
 
-    /// Returns this process's number among those on its host, from 0: usually that of its GPU.
+    /// Returns this process's number among those on its host, from 0.
     ///
-    /// If the launcher shows each process one GPU alone (SLURM's `--gpus-per-task`), that is device 0 in each.
+    /// It is not always the number of its GPU: see [`device`](Self::device).
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.environment.ranks.local_rank as usize
@@ -117,6 +117,35 @@ impl Launch {
         self.environment.ranks.local_size as usize
     }
 
+    /// Returns the number of the device for this rank, out of the `visible` devices of this process.
+    ///
+    /// This is device 0 if the process sees one device: SLURM's `--gpus-per-task=1`, Ray and others set `CUDA_VISIBLE_DEVICES` so that
+    /// each process sees its own GPU. Otherwise it is the device with the [local rank](Self::local_rank).
+    ///
+    /// ```
+    /// # use libnccl_launch::Launch;
+    /// let launch = Launch::from_variables([
+    ///     ("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3"), ("LOCAL_WORLD_SIZE", "4"),
+    ///     ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500"),
+    /// ])?;
+    /// assert_eq!(launch.device(4)?, 3);
+    /// assert_eq!(launch.device(1)?, 0);
+    /// assert!(launch.device(2).unwrap_err().to_string().starts_with("4 ranks, 2 devices"));
+    /// # Ok::<_, libnccl_launch::LaunchError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LaunchError::Devices`] if this host has more ranks than the process sees devices, except for one device, and if it sees none.
+    pub fn device(&self, visible: usize) -> Result<usize> {
+        match visible {
+            1 => Ok(0),
+            _ if visible < self.local_size() => {
+                Err(LaunchError::Devices { ranks: self.local_size(), devices: visible })
+            }
+            _ => Ok(self.local_rank()),
+        }
+    }
+
     /// Returns the place where the ranks find rank 0; `None` for a single rank, which needs no other.
     #[must_use]
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
@@ -125,9 +154,9 @@ impl Launch {
 
     /// Joins all ranks in a communicator: exchanges the id, and creates the communicator.
     ///
-    /// On GPUs the rank belongs to the calling thread's current device, so make one current first: that of
-    /// [`local_rank`](Self::local_rank). The communicator has the timeout of this launch as its
-    /// [`Config::timeout`]; [`communicator_with`](Self::communicator_with) sets another one.
+    /// On GPUs the rank belongs to the calling thread's current device, so make [`device`](Self::device) current first. The
+    /// communicator has the timeout of this launch as its [`Config::timeout`]; [`communicator_with`](Self::communicator_with) sets
+    /// another one.
     ///
     /// All ranks call it, each as often as the others and in the same order: [`communicator_named`](Self::communicator_named) finds
     /// out if they do not. One that cannot begin, for instance as its options are invalid, tells the

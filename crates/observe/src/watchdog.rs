@@ -152,6 +152,7 @@ impl Watchdog {
         limit: Duration,
         mut answer: impl FnMut(&Finding) -> Answer + Send + 'static,
     ) -> io::Result<Self> {
+        libnccl::keep_loaded();
         let state = Arc::new(State { watched: Mutex::default(), changed: Condvar::new() });
         let pause = Self::PAUSE.min(limit / 4).max(Duration::from_millis(1));
         let thread = thread::Builder::new().name("libnccl-watchdog".into()).spawn({

@@ -68,13 +68,25 @@ pub(crate) fn reset_debug() {
     }
 }
 
+/// Returns whether a function is one of those that one thread at a time calls.
+pub(crate) const fn is_of_parameters(name: &str) -> bool {
+    const PREFIX: &[u8] = b"ncclParam";
+    match name.as_bytes().split_at_checked(PREFIX.len()) {
+        Some((prefix, _)) => matches!(prefix, PREFIX),
+        None => false,
+    }
+}
+
 /// Calls a function of the library; returns an error if there is none.
 macro_rules! forward {
     ($table:ident.$name:ident($($argument:expr),* $(,)?)) => {
         match $crate::library::library() {
             Some(library) => match library.$table.$name {
-                // SAFETY: the caller of the function with this name has given the arguments that it takes.
-                Some(function) => unsafe { function($($argument),*) },
+                Some(function) => {
+                    // SAFETY: the caller of the function with this name has given the arguments that it takes.
+                    let call = || unsafe { function($($argument),*) };
+                    library.call(const { $crate::library::is_of_parameters(stringify!($name)) }, call)
+                }
                 None => $crate::returned::Returned::function($crate::returned::message!($name)),
             },
             None => $crate::returned::Returned::library(),

@@ -1,7 +1,7 @@
 //! The state of a thread: its group, and the communicators that it has used last.
 
 use std::cell::{Cell, RefCell};
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::sync::{Arc, Once};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t};
@@ -14,18 +14,22 @@ use crate::returned::Returned;
 use crate::signal;
 
 thread_local! {
-    static THREAD: Thread = const {
-        Thread {
+    /// Without a destructor, so that it lasts as long as the thread: functions of `atexit` and destructors of the program's
+    /// variables may make calls. A group that never ends is leaked.
+    static THREAD: ManuallyDrop<Thread> = const {
+        ManuallyDrop::new(Thread {
             is_inside: Cell::new(false),
             depth: Cell::new(0),
             group: RefCell::new(Group { members: Vec::new(), created: Vec::new() }),
-            recent: [const { Cell::new(Recent::NONE) }; RECENT],
-        }
+        })
     };
+
+    /// The communicators used before, by a hash of their handles. Once it is gone, the registry is searched.
+    static RECENT: [Cell<Recent>; RECENT_COUNT] = const { [const { Cell::new(Recent::NONE) }; RECENT_COUNT] };
 }
 
 /// The number of communicators that a thread finds without a lock, a power of two.
-const RECENT: usize = 64;
+const RECENT_COUNT: usize = 64;
 
 struct Thread {
     /// Set during a call of NCCL, which may call its own functions by their names, and so those here.
@@ -33,8 +37,6 @@ struct Thread {
     /// The number of groups that are open.
     depth: Cell<u32>,
     group: RefCell<Group>,
-    /// By a hash of their handles.
-    recent: [Cell<Recent>; RECENT],
 }
 
 /// The group that is open.
@@ -69,20 +71,19 @@ struct Begun {
 /// Makes the call of an operation with these arguments, and records it if it is the program's own and not NCCL's.
 #[inline(always)]
 pub(crate) fn record<R: Returned>(starter: &Starter, words: &[usize], call: impl FnOnce() -> R) -> R {
-    // It fails while the thread ends.
-    let Ok(Some(begun)) = THREAD.try_with(|thread| thread.begin(starter, words)) else { return call() };
+    let Some(begun) = THREAD.with(|thread| thread.begin(starter, words)) else { return call() };
     let returned = call();
-    let _ = THREAD.try_with(|thread| thread.finish(begun, returned.code()));
+    THREAD.with(|thread| thread.finish(begun, returned.code()));
     returned
 }
 
-/// Makes a call that is not recorded as an operation. Returns `None` beside its result if it is NCCL's own, or if the thread
-/// ends: nothing is to be recorded then.
+/// Makes a call that is not recorded as an operation. Returns `None` beside its result if it is NCCL's own: nothing is to be
+/// recorded then.
 pub(crate) fn outermost<R>(call: impl FnOnce() -> R) -> (R, Option<()>) {
-    let is_outermost = THREAD.try_with(|thread| !thread.is_inside.replace(true)).unwrap_or(false);
+    let is_outermost = THREAD.with(|thread| !thread.is_inside.replace(true));
     let result = call();
     if is_outermost {
-        let _ = THREAD.try_with(|thread| thread.is_inside.set(false));
+        THREAD.with(|thread| thread.is_inside.set(false));
     }
     (result, is_outermost.then_some(()))
 }
@@ -90,7 +91,7 @@ pub(crate) fn outermost<R>(call: impl FnOnce() -> R) -> (R, Option<()>) {
 /// Registers a communicator whose creation has begun: at the end of the group, if one is open.
 pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
     prepare();
-    let _ = THREAD.try_with(|thread| {
+    THREAD.with(|thread| {
         if thread.depth.get() == 0 {
             registry::created(new, code);
         } else if let Ok(mut group) = thread.group.try_borrow_mut() {
@@ -101,12 +102,12 @@ pub(crate) fn created(new: NewCommunicator, code: ncclResult_t) {
 
 /// Records the start of a group.
 pub(crate) fn start_group() {
-    let _ = THREAD.try_with(|thread| thread.depth.set(thread.depth.get().saturating_add(1)));
+    THREAD.with(|thread| thread.depth.set(thread.depth.get().saturating_add(1)));
 }
 
 /// Records the end of a group; `code` is its result, `None` if its operations were not to run.
 pub(crate) fn end_group(code: Option<ncclResult_t>) {
-    let _ = THREAD.try_with(|thread| {
+    THREAD.with(|thread| {
         let depth = thread.depth.get();
         thread.depth.set(depth.saturating_sub(1));
         // At the end of an inner one, nothing has run.
@@ -145,15 +146,15 @@ extern "C" fn forget_parent() {
     registry::forget();
     dump::forget();
     signal::forget();
-    let _ = THREAD.try_with(|thread| {
+    THREAD.with(|thread| {
         thread.depth.set(0);
         thread.is_inside.set(false);
         if let Ok(mut group) = thread.group.try_borrow_mut() {
             group.members.clear();
             group.created.clear();
         }
-        thread.recent.iter().for_each(|recent| drop(recent.take()));
     });
+    let _ = RECENT.try_with(|recent| recent.iter().for_each(|recent| drop(recent.take())));
 }
 
 /// Records the result of an operation, or of a group with some.
@@ -162,6 +163,14 @@ fn finish(communicator: &Communicator, code: ncclResult_t) {
     if communicator.finish(code) {
         dump::write("error");
     }
+}
+
+/// Returns the place for a communicator among the recent ones.
+#[inline(always)]
+fn slot(recent: &[Cell<Recent>; RECENT_COUNT], handle: usize) -> &Cell<Recent> {
+    // Handles are addresses of large structs, or small numbers. The constant is 2^64 divided by the golden ratio.
+    let hash = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    &recent[hash as usize % RECENT_COUNT]
 }
 
 impl Thread {
@@ -173,7 +182,7 @@ impl Thread {
             return None;
         }
         let generation = registry::generation();
-        let recent = self.slot(handle).take();
+        let recent = RECENT.try_with(|recent| slot(recent, handle).take()).unwrap_or_default();
         let communicator = match recent.communicator {
             Some(communicator) if recent.handle == handle && recent.generation == generation => communicator,
             _ => self.find(comm)?,
@@ -194,15 +203,8 @@ impl Thread {
             (ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress, true) => {}
             (code, _) => finish(&communicator, code),
         }
-        self.slot(handle).set(Recent { handle, generation, communicator: Some(communicator) });
-    }
-
-    /// Returns the place for a communicator among the recent ones.
-    #[inline(always)]
-    fn slot(&self, handle: usize) -> &Cell<Recent> {
-        // Handles are addresses of large structs, or small numbers. The constant is 2^64 divided by the golden ratio.
-        let hash = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.recent[hash as usize % RECENT]
+        let used = Recent { handle, generation, communicator: Some(communicator) };
+        let _ = RECENT.try_with(|recent| slot(recent, handle).set(used));
     }
 
     /// Returns a communicator that this thread has not used lately.

@@ -1,8 +1,11 @@
 //! Groups, and the effect of a failure on their members.
+#![allow(unsafe_code)] // Starts groups as C code does.
 
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, Error, Health, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
+use libnccl::{
+    Communicator, Config, Error, Health, MemorySpace, Nccl, ReduceOp, Result, ResultCode, ShrinkMode,
+};
 
 use super::common::{STREAM, cases, of_one_thread, sum_of_all};
 
@@ -20,6 +23,8 @@ cases! {
     abort_of_any_member_ends_a_group,
     shortest_timeout_of_the_members_ends_a_group,
     drop_in_a_group_leaves_the_group_open,
+    call_in_a_group_of_other_code_is_invalid_usage,
+    group_in_which_other_code_starts_one_is_cancelled,
 }
 
 fn assert_failed(comm: &Communicator) {
@@ -282,4 +287,79 @@ fn drop_in_a_group_leaves_the_group_open(nccl: &Nccl) {
     })
     .unwrap();
     assert_eq!(ones, [[2]; 2]);
+}
+
+/// Starts or ends a group as C code around this crate does.
+fn start_group(nccl: &Nccl) {
+    // SAFETY: has no arguments; the caller ends the group, and calls only methods that are to refuse it.
+    let code = unsafe { nccl.as_raw().ncclGroupStart.unwrap()() };
+    assert_eq!(ResultCode::from_raw(code), ResultCode::SUCCESS);
+}
+
+fn end_group(nccl: &Nccl) -> ResultCode {
+    // SAFETY: has no arguments.
+    ResultCode::from_raw(unsafe { nccl.as_raw().ncclGroupEnd.unwrap()() })
+}
+
+/// Returns `true` if groups of other code are errors: with the CPU backend, in a debug build.
+fn finds_groups_of_other_code(nccl: &Nccl) -> bool {
+    cfg!(debug_assertions) && nccl.memory_space() == MemorySpace::Host
+}
+
+fn call_in_a_group_of_other_code_is_invalid_usage(nccl: &Nccl) {
+    if !finds_groups_of_other_code(nccl) {
+        return;
+    }
+    let comms = of_one_thread(nccl, 1);
+    let id = nccl.unique_id().unwrap();
+    let (send, mut recv) = ([2_i32; 3], [1_i32; 3]);
+    for depth in 1..=3 {
+        start_group(nccl);
+        for (call, refused) in [
+            ("all_reduce", comms[0].all_reduce(&send, &mut recv, ReduceOp::Sum, STREAM)),
+            ("send", comms[0].send(&send, 0, STREAM)),
+            ("pre_mul_sum", comms[0].pre_mul_sum(1_i32).map(drop)),
+            ("split", comms[0].split(Some(0), 0).map(drop)),
+            ("init_rank", nccl.init_rank(1, 0, &id).map(drop)),
+            ("init_all", nccl.init_all(&[0]).map(drop)),
+            ("group", nccl.group(|g| g.all_reduce(&comms[0], &send, &mut recv, ReduceOp::Sum, STREAM))),
+            ("destroy", of_another_thread(nccl).destroy()),
+        ] {
+            assert!(matches!(refused, Err(Error::InvalidUsage { .. })), "{call}: {refused:?}");
+            let problem = format!(
+                "{call}: other code has called ncclGroupStart on this thread {depth} times without ncclGroupEnd"
+            );
+            let error = refused.unwrap_err().to_string();
+            assert!(error.starts_with(&problem), "{error}");
+        }
+        // Other threads have no open group.
+        std::thread::scope(|scope| scope.spawn(|| nccl.init_all(&[0]).map(drop)).join().unwrap()).unwrap();
+    }
+    assert_eq!([(); 3].map(|()| end_group(nccl)), [ResultCode::SUCCESS; 3]);
+    comms[0].all_reduce(&send, &mut recv, ReduceOp::Sum, STREAM).unwrap();
+    assert_eq!(recv, send);
+    assert_works(nccl, &comms);
+}
+
+fn group_in_which_other_code_starts_one_is_cancelled(nccl: &Nccl) {
+    if !finds_groups_of_other_code(nccl) {
+        return;
+    }
+    let comm = of_one_thread(nccl, 1).remove(0);
+    let (send, mut recv) = ([2_i32; 3], [1_i32; 3]);
+    let ended = nccl.group(|g| {
+        g.all_reduce(&comm, &send, &mut recv, ReduceOp::Sum, STREAM)?;
+        start_group(nccl);
+        Ok(())
+    });
+    let error = ended.unwrap_err().to_string();
+    assert!(
+        error.starts_with("group: other code has called ncclGroupStart on this thread 1 times"),
+        "{error}"
+    );
+    // What is left of the two groups has failed, and runs nothing.
+    assert_ne!(end_group(nccl), ResultCode::SUCCESS);
+    assert_eq!(recv, [1; 3]);
+    drop(comm);
+    assert_works(nccl, &of_one_thread(nccl, 1));
 }

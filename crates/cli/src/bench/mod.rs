@@ -29,7 +29,7 @@ use measure::watchdog::Watchdog;
 use output::Output;
 use parameters::Parameters;
 use session::Session;
-use start::implementation::{Implementation, implementation};
+use start::implementation::{Implementation, implementation, may_share_devices};
 use start::{Start, interrupt, processes, threads};
 
 /// Runs the subcommand, or measures the operation that the arguments select.
@@ -68,6 +68,9 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (threads, ranks) = (first.threads, first.ranks_per_thread);
+    start
+        .check_devices(first.ranks / (threads * ranks), threads * ranks, gpus, may_share_devices(&nccl))
+        .inspect_err(|problem| start.fail(problem))?;
     let (output, place) = (Output::new(arguments, &start), start.place(threads * ranks));
     if let Some(reason) = fallback
         && place.rank == 0

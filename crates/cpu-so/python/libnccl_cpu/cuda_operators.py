@@ -4,6 +4,7 @@ it returns and writes is copied back. Allocations, views and copies of whole ten
 import ctypes
 import functools
 import itertools
+import operator
 import warnings
 
 import torch
@@ -54,6 +55,7 @@ def install():
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.compile = functools.partial(_compile, torch.compile)
+    torch._C._cuda_sleep = _sleep
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # The kernels replace others.
@@ -68,11 +70,11 @@ def install():
             if has_kernel(name, "CUDA") or rest in _CHOOSING:
                 op = getattr(getattr(_aten, base), overload or "default")
                 if base not in _KEPT and not _is_view(op):
-                    _library.impl(rest, _kernel(name, op), "CUDA")
+                    _library.impl(rest, _on_plain_tensors(_kernel(name, op)), "CUDA")
             if rest in _WHOLE:
                 for key in ("AutogradCUDA", "CUDA"):
                     _library.impl(rest, _whole(getattr(getattr(_aten, base), overload or "default")), key)
-        _library.impl("copy_", _copy, "CUDA")
+        _library.impl("copy_", _on_plain_tensors(_copy), "CUDA")
 
 
 def _is_view(op):
@@ -81,10 +83,10 @@ def _is_view(op):
 
 
 def _kernel(name, op):
-    if torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CPU"):
-        return lambda *args, **kwargs: _compute(name, op, op, args, kwargs)
     if formula := formulas.OF.get(name):
         return lambda *args, **kwargs: _compute(name, op, formula, args, kwargs)
+    if torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CPU"):
+        return lambda *args, **kwargs: _compute(name, op, op, args, kwargs)
     return _refusing(f"{name} has no kernel for the CPU, and CUDA's needs a GPU")
 
 
@@ -94,19 +96,53 @@ def _whole(op):
 
     def compute(*args):
         tensors = list(_tensors(args))
-        if any(type(tensor) not in (torch.Tensor, torch.nn.Parameter) for tensor in tensors):
+        if any(type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for tensor in tensors):
             return op.decompose(*args)
         device = next(tensor.device for tensor in tensors if tensor.is_cuda)
-        results = op(*_map(args, lambda tensor: tensor.to(_CPU)))
-        return _map(results, lambda tensor: tensor.to(device))
+        with torch._C.DisableTorchFunction():
+            return _map(op(*_map(args, lambda value: _to(value, _CPU))), lambda value: _to(value, device))
 
     return compute
 
 
+def _to(value, device):
+    return torch.Tensor.to(value, device) if isinstance(value, torch.Tensor) else value
+
+
 def _map(value, function):
+    """Applies a function to a value, or to the elements of nested lists and tuples."""
     if isinstance(value, (list, tuple)):
         return type(value)(_map(element, function) for element in value)
-    return function(value) if isinstance(value, torch.Tensor) else value
+    return function(value)
+
+
+def _on_plain_tensors(kernel):
+    """Returns a kernel that never sees subclasses of tensors, whose attributes may be the program's, or raise as the shape of an
+    uninitialized parameter does."""
+
+    def run(*args, **kwargs):
+        with torch._C.DisableTorchFunction():
+            aliases = {}
+
+            def to_plain(value):
+                if not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter):
+                    return value
+                if id(value) not in aliases:
+                    aliases[id(value)] = (value, torch.Tensor.as_subclass(value, torch.Tensor))
+                return aliases[id(value)][1]
+
+            def to_original(value):
+                return next((original for original, alias in aliases.values() if alias is value), value)
+
+            args = _map(args, to_plain)
+            kwargs = {key: _map(value, to_plain) for key, value in kwargs.items()}
+            results = kernel(*args, **kwargs)
+            for original, alias in aliases.values():
+                if torch.Tensor.size(original) != alias.size():
+                    torch.Tensor.resize_(original, alias.size())
+            return _map(results, to_original)
+
+    return run
 
 
 def _refusing(text):
@@ -155,9 +191,8 @@ def _compute(name, op, function, args, kwargs):
         outputs -= {id(tensor) for tensor in read}
         hosts = {}
 
+        # Neither of the two calls itself: a closure that does is a reference cycle, which keeps the tensors until the collector runs.
         def to_host(value):
-            if isinstance(value, (list, tuple)):
-                return type(value)(map(to_host, value))
             if isinstance(value, torch.device):
                 return _CPU
             if not isinstance(value, torch.Tensor) or not value.is_cuda:
@@ -168,8 +203,6 @@ def _compute(name, op, function, args, kwargs):
             return hosts[id(value)][1]
 
         def to_device(value):
-            if isinstance(value, (list, tuple)):
-                return type(value)(map(to_device, value))
             if not isinstance(value, torch.Tensor):
                 return value
             for tensor, host in hosts.values():
@@ -186,8 +219,8 @@ def _compute(name, op, function, args, kwargs):
             _transfer(result, value, result)
             return result
 
-        host_kwargs = {key: to_host(value) for key, value in kwargs.items() if key != "pin_memory"}
-        host_args = to_host(args)
+        host_kwargs = {key: _map(value, to_host) for key, value in kwargs.items() if key != "pin_memory"}
+        host_args = _map(args, to_host)
         if torch.Tag.nondeterministic_seeded in op.tags:
             results = _draw(function, host_args, host_kwargs, device, _argument(schema, "generator", args, kwargs))
         else:
@@ -197,7 +230,7 @@ def _compute(name, op, function, args, kwargs):
             if tensor.shape != host.shape:
                 tensor.resize_(host.shape)
             _put(tensor, host)
-        return to_device(results)
+        return _map(results, to_device)
 
 
 def _argument(schema, name, args, kwargs):
@@ -351,19 +384,40 @@ def _transfer(to, source, tensor):
             gaps.append(dimension)
     rows = max(gaps, key=lambda dimension: dimension[2])
     gaps.remove(rows)
-    copy = _runtime().cudaMemcpy2DAsync
     with torch.cuda.device(tensor.device):
         stream = torch.cuda.current_stream()
         for place in itertools.product(*(range(n) for _, _, n in gaps)):
             to_address = to.data_ptr() + sum(index * t for index, (t, _, _) in zip(place, gaps))
             source_address = source.data_ptr() + sum(index * s for index, (_, s, _) in zip(place, gaps))
-            status = copy(to_address, rows[0], source_address, rows[1], width, rows[2], _BY_ADDRESS, stream.cuda_stream)
-            if status:
-                raise RuntimeError(f"cudaMemcpy2DAsync: error {status}")
+            _call(
+                "cudaMemcpy2DAsync", to_address, rows[0], source_address, rows[1], width, rows[2], _BY_ADDRESS, stream.cuda_stream
+            )
         stream.synchronize()
 
 
 _BY_ADDRESS = 4  # cudaMemcpyDefault
+
+
+def _sleep(cycles):
+    """`torch.cuda._sleep`: a host function that sleeps on the current stream, a nanosecond for each cycle. On a GPU it is a kernel, and
+    no operator."""
+    microseconds = min(max(operator.index(cycles), 0) // 1000, _LONGEST_SLEEP)
+    _call("cudaLaunchHostFunc", torch.cuda.current_stream().cuda_stream, _usleep(), microseconds)
+
+
+_LONGEST_SLEEP = 2**32 - 1  # useconds_t
+
+
+@functools.lru_cache(maxsize=None)
+def _usleep():
+    # A function of C: one of Python would need the interpreter's lock, which the program may hold while it waits for the stream.
+    return ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
+
+
+def _call(function, *arguments):
+    """Calls a function of the CUDA runtime."""
+    if status := getattr(_runtime(), function)(*arguments):
+        raise RuntimeError(f"{function}: error {status}")
 
 
 @functools.lru_cache(maxsize=None)
@@ -371,4 +425,5 @@ def _runtime():
     runtime = ctypes.CDLL("libcudart.so." + torch.version.cuda.partition(".")[0])
     size, address = ctypes.c_size_t, ctypes.c_void_p
     runtime.cudaMemcpy2DAsync.argtypes = [address, size, address, size, size, size, ctypes.c_int, address]
+    runtime.cudaLaunchHostFunc.argtypes = [address, address, address]
     return runtime

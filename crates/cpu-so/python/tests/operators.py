@@ -1,8 +1,10 @@
 """CUDA's operators, through `python3 -m libnccl_cpu.torch`: what they return and write is what the CPU's do."""
 
 import copy
+import gc
 import sys
 import threading
+import time
 
 import torch
 from torch import nn
@@ -92,6 +94,167 @@ def packed_lstm(device):
         return nn.utils.rnn.pad_packed_sequence(model(packed)[0])[0]
 
 
+HALF = (torch.float16, torch.bfloat16)
+
+
+def differentiated(compute, *tensors):
+    """What a function returns, and its derivatives."""
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+    results = compute(*leaves)
+    results = [results] if isinstance(results, torch.Tensor) else results
+    # Not a sum of squares, which is constant behind a normalization.
+    sum((result.float() * numbers(*result.shape).to(result.device)).sum() for result in results).backward()
+    return [*results, *(leaf.grad for leaf in leaves)]
+
+
+def float_of_half(compute):
+    """An operator of a half tensor that returns float, which has to be exact, and a derivative in half."""
+
+    def run(d):
+        found = []
+        for dtype in HALF:
+            half = numbers(3, 8).mul(3).to(d, dtype)
+            *results, gradient = differentiated(compute, half if d == "cuda" else half.float())
+            assert d == "cpu" or gradient.dtype == dtype, gradient.dtype
+            found += [*results, Near(gradient)]
+        return found
+
+    return run
+
+
+def normalized(make, shape, **types):
+    """A module's results, derivatives and statistics for half batches, in training and in evaluation, with the parameters and the
+    statistics in these types, or the batch's. The CPU computes all in float from values rounded to half."""
+
+    def run(d):
+        found = []
+        for dtype in HALF:
+            torch.manual_seed(0)
+            model = make()
+            for name, value in [*model.named_parameters(), *model.named_buffers()]:
+                kind = "parameters" if isinstance(value, nn.Parameter) else "statistics"
+                if value.is_floating_point():
+                    value.data = (value + numbers(*value.shape).to(dtype) / 4).to(types.get(kind, dtype))
+            model.to(d) if d == "cuda" else model.float()
+            for training in (True, False):
+                batch = numbers(*shape).to(dtype).to(d, dtype if d == "cuda" else torch.float32)
+                model.train(training).zero_grad()
+                result, gradient = differentiated(model, batch)
+                assert d == "cpu" or result.dtype == gradient.dtype == dtype, (result.dtype, gradient.dtype)
+                found += [result, gradient, *(parameter.grad for parameter in model.parameters())]
+            found += model.buffers()
+        return [Near(value) for value in flat(found)]
+
+    return run
+
+
+class Near:
+    """A tensor of any type, which is equal to others but for the rounding of bfloat16."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor.detach().float().cpu()
+
+    def __eq__(self, other):
+        return torch.allclose(self.tensor, other.tensor, rtol=2e-2, atol=2e-2)
+
+    def __repr__(self):
+        return repr(self.tensor)
+
+
+def near(compute):
+    """What is computed of half tensors, which the CPU computes in float."""
+
+    def run(d):
+        half = [numbers(2, 4, 6, 6).to(d, dtype) for dtype in HALF]
+        return [Near(part) for x in half for part in flat(differentiated(compute, x if d == "cuda" else x.float()))]
+
+    return run
+
+
+def amp(compute):
+    def run(d):
+        results = []
+        for dtype in HALF:
+            with torch.autocast(d, dtype=dtype):
+                results += flat(differentiated(compute, numbers(4, 5).to(d)))
+        return [Near(result) for result in results]
+
+    return run
+
+
+def product_of_another_type(multiply):
+    """CUDA alone has it, for a float result of half matrices."""
+
+    def run(d):
+        shapes = (2, 3, 4), (2, 4, 5)
+        one, other = (numbers(*shape).half().to(d) for shape in shapes)
+        return multiply(one, other, torch.float32) if d == "cuda" else one.float() @ other.float()
+
+    return run
+
+
+def moved_lazily(make, *shape):
+    """A lazy module that is moved, converted and initialized."""
+
+    def run(d):
+        torch.manual_seed(0)
+        model = make().to(d).half().float().cpu().to(d)
+        assert torch.nn.parameter.is_lazy(next(model.parameters()))
+        model(numbers(*shape).to(d))
+        devices = {value.device.type for value in [*model.parameters(), *model.buffers()]}
+        return [devices == {d}, *([*value.shape] for value in model.parameters())]
+
+    return run
+
+
+class Shapeless(torch.Tensor):
+    """A subclass whose attributes are the program's."""
+
+    @property
+    def shape(self):
+        raise RuntimeError("of the program")
+
+    dtype = device = is_cuda = layout = shape
+
+    def size(self, *dimension):
+        raise RuntimeError("of the program")
+
+    stride = numel = dim = is_contiguous = resize_ = element_size = data_ptr = size
+
+
+def shapeless(tensor):
+    return tensor.as_subclass(Shapeless)
+
+
+def plain(tensor):
+    return torch.Tensor.as_subclass(tensor, torch.Tensor)
+
+
+def subclass_written(device):
+    to = shapeless(torch.zeros(3, device=device))
+    returned = torch.add(shapeless(numbers(3).to(device)), 1, out=to)
+    assert returned is to
+    resized = shapeless(torch.zeros(0, device=device))
+    torch.add(numbers(2, 2).to(device), 1, out=resized)
+    return [plain(to), plain(resized), plain(to.mul_(2)), type(to.mul_(1)) is Shapeless]
+
+
+def subclass_copied(device):
+    to = shapeless(torch.zeros(2, 3, device=device))
+    to.copy_(shapeless(numbers(3, 2)).t())
+    return [plain(to), plain(to.to(torch.float64)), plain(shapeless(numbers(2)).to(device).cpu())]
+
+
+def subclass_in_an_lstm(device):
+    torch.manual_seed(0)
+    model = nn.LSTM(4, 6).to(device)
+
+    class Marked(torch.Tensor):
+        pass
+
+    return plain(model(numbers(3, 2, 4).to(device).as_subclass(Marked))[0])
+
+
 # Each is computed on either device, and has to return the same.
 SAME = {
     "arithmetic": lambda d: numbers(3, 4).to(d) * 2 + torch.ones(4, device=d),
@@ -147,6 +310,74 @@ SAME = {
     "adam_fused": lambda d: trained(lambda p, lr: torch.optim.Adam(p, lr=lr, fused=True), d),
     "sgd": lambda d: trained(lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, foreach=True), d),
     "mixed_precision": mixed_precision,
+    "softmax_of_half_in_float": float_of_half(lambda x: F.softmax(x, -1, dtype=torch.float32)),
+    "log_softmax_of_half_in_float": float_of_half(lambda x: F.log_softmax(x, 0, dtype=torch.float32)),
+    "softmin_of_half_in_float": float_of_half(lambda x: F.softmin(x, -1, dtype=torch.float32)),
+    "sums_of_half_in_float": float_of_half(
+        lambda x: [reduce(x, 0, dtype=torch.float32) for reduce in (torch.sum, torch.mean, torch.prod, torch.cumsum, torch.cumprod)]
+    ),
+    "norms_of_half_in_float": float_of_half(
+        lambda x: [torch.linalg.vector_norm(x, dtype=torch.float32), torch.norm(x, dim=0, dtype=torch.float32)]
+    ),
+    "half_batch_norm": normalized(lambda: nn.BatchNorm1d(8), (6, 8)),
+    "half_batch_norm_with_float_statistics": normalized(lambda: nn.BatchNorm2d(4), (3, 4, 2, 2), statistics=torch.float32),
+    "half_batch_norm_with_float_parameters": normalized(
+        lambda: nn.BatchNorm2d(4), (3, 4, 2, 2), parameters=torch.float32, statistics=torch.float32
+    ),
+    "half_batch_norm_without_parameters": normalized(
+        lambda: nn.BatchNorm1d(8, affine=False), (6, 8), statistics=torch.float32
+    ),
+    "half_batch_norm_without_statistics": normalized(lambda: nn.BatchNorm1d(8, track_running_stats=False), (6, 8)),
+    "half_instance_norm": normalized(
+        lambda: nn.InstanceNorm2d(4, affine=True, track_running_stats=True), (2, 4, 3, 3), statistics=torch.float32
+    ),
+    "half_layer_norm": normalized(lambda: nn.LayerNorm(8), (6, 8)),
+    "half_group_norm": normalized(lambda: nn.GroupNorm(2, 4), (3, 4, 5)),
+    "half_rms_norm": normalized(lambda: nn.RMSNorm(8), (6, 8)),
+    "half_weight_norm": normalized(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 4)), (6, 8)),
+    "half_attention": near(lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True)),
+    "half_attention_with_a_mask": near(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.zeros_like(x))),
+    "half_pooling": near(lambda x: [F.avg_pool3d(x, 2), F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 3)]),
+    "half_resized": near(lambda x: F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True)),
+    "half_margin_losses": near(
+        lambda x: [
+            F.multi_margin_loss(x[0, 0], torch.tensor([0, 1, 2, 3, 4, 5], device=x.device)),
+            F.multilabel_margin_loss(x[0, 0], torch.tensor([[0, 1, -1, 0, 0, 0]] * 6, device=x.device)),
+        ]
+    ),
+    "half_functions": near(lambda x: [torch.polygamma(1, x + 3), F.rrelu(x), x[0, 0].trace()]),
+    "half_rounded": near(lambda x: [x.detach().round(decimals=1), x.detach().clone().round_(decimals=1), x]),
+    "half_cross_entropy": near(lambda x: F.cross_entropy(x, torch.ones(2, 6, 6, dtype=torch.long, device=x.device), label_smoothing=0.1)),
+    "cross_entropy_under_amp": amp(
+        lambda x: F.cross_entropy(x @ x.t(), torch.tensor([0, 3, 2, 1], device=x.device), label_smoothing=0.1)
+    ),
+    "other_losses_under_amp": amp(
+        lambda x: [
+            F.nll_loss((x @ x.t()).log_softmax(1), torch.tensor([0, 3, 2, 1], device=x.device)),
+            F.binary_cross_entropy_with_logits(x @ x.t(), torch.ones(4, 4, device=x.device)),
+        ]
+    ),
+    "norms_under_amp": amp(
+        lambda x: [
+            normalize(x @ torch.eye(5, device=x.device))
+            for normalize in (
+                lambda half: F.layer_norm(half, (5,)),
+                lambda half: F.group_norm(half, 1),
+                lambda half: F.batch_norm(half, None, None, training=True),
+            )
+        ]
+    ),
+    "attention_under_amp": amp(lambda x: F.scaled_dot_product_attention(*[(x @ x.t())[None]] * 3)),
+    "float_product_of_half": product_of_another_type(lambda one, other, to: torch.bmm(one, other, out_dtype=to)),
+    "histogram_of_integers": lambda d: [
+        torch.histc(torch.tensor([0, 3, 3, 1, 9, 4], device=d).to(torch.int64 if d == "cuda" else torch.float32), 5, 0, 5).float()
+    ],
+    "lazy_linear": moved_lazily(lambda: nn.LazyLinear(4), 2, 3),
+    "lazy_conv": moved_lazily(lambda: nn.LazyConv2d(3, 2), 1, 2, 4, 4),
+    "lazy_batch_norm": moved_lazily(nn.LazyBatchNorm1d, 5, 3),
+    "subclass_written": subclass_written,
+    "subclass_copied": subclass_copied,
+    "subclass_in_an_lstm": subclass_in_an_lstm,
     "checkpoint": lambda d: torch.utils.checkpoint.checkpoint(torch.sin, numbers(3).to(d), use_reentrant=False),
 }
 
@@ -163,6 +394,103 @@ def equal(one, other):
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and one.shape == other.shape and torch.allclose(one, other, rtol=1e-5, atol=1e-6)
     return one == other
+
+
+class Without:
+    """A region without Python's collector, after which CUDA has no more memory in use than before."""
+
+    def __enter__(self):
+        gc.collect()
+        gc.disable()
+        torch.cuda.reset_peak_memory_stats()
+        self.before = torch.cuda.memory_allocated()
+        return self.before
+
+    def __exit__(self, *failure):
+        gc.enable()
+        if failure[0] is None:
+            left = torch.cuda.memory_allocated() - self.before
+            assert left == 0, f"{left} bytes are in use that only the collector frees"
+
+
+def tensors_are_freed_with_their_last_reference():
+    size = 1 << 20
+    with Without() as before:
+        for _ in range(20):
+            x = torch.ones(size // 4, device="cuda") * 2
+        peak = torch.cuda.max_memory_allocated() - before
+        del x
+    # The last result, a new one, and its operand.
+    assert peak <= 3 * size, peak
+
+
+def training_keeps_no_memory_but_the_models():
+    size = 1 << 20
+    with Without() as before:
+        model = nn.Linear(512, 512, bias=False, device="cuda")
+        steps = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+        for _ in range(5):
+            model(torch.ones(1, 512, device="cuda")).sum().backward()
+            steps.step()
+            steps.zero_grad()
+        peak = torch.cuda.max_memory_allocated() - before
+        del model, steps
+    # Parameters, gradients, and one more while the next gradient is added.
+    assert peak <= 4 * size, peak
+
+
+def no_operator_leaves_its_memory_to_the_collector():
+    left = {}
+    for name, run in SAME.items():
+        run("cuda")  # What is made once is made.
+        gc.collect()
+        gc.disable()
+        before = torch.cuda.memory_allocated()
+        run("cuda")
+        if kept := torch.cuda.memory_allocated() - before:
+            left[name] = kept
+        gc.enable()
+    assert not left, left
+
+
+def an_operator_that_fails_leaves_nothing():
+    def fails():
+        try:
+            torch.ones(1 << 18, device="cuda") @ torch.ones(3, device="cuda")
+        except RuntimeError:
+            return
+        raise AssertionError("the operator succeeds")
+
+    with Without():
+        fails()
+
+
+def sleep_delays_its_stream_alone():
+    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
+    done = torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        done.record()
+    with torch.cuda.stream(other):
+        torch.ones(2, device="cuda").add_(1)
+    start = time.monotonic()
+    assert not done.query(), "the sleep is over before the program asks"
+    stream.synchronize()
+    assert done.query()
+    assert time.monotonic() - start < 60
+    torch.cuda._sleep(0)
+    torch.cuda._sleep(-1)
+
+
+def sleep_is_captured_and_replayed():
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    start = time.monotonic()
+    with torch.cuda.graph(graph, stream=stream):
+        torch.cuda._sleep(50_000_000)
+    for _ in range(2):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert time.monotonic() - start >= 0.1
 
 
 def random_numbers_follow_the_state_of_cudas_generator():
@@ -312,6 +640,12 @@ def failure(name):
 
 
 OTHERS = [
+    tensors_are_freed_with_their_last_reference,
+    training_keeps_no_memory_but_the_models,
+    no_operator_leaves_its_memory_to_the_collector,
+    an_operator_that_fails_leaves_nothing,
+    sleep_delays_its_stream_alone,
+    sleep_is_captured_and_replayed,
     random_numbers_follow_the_state_of_cudas_generator,
     dropout_differs_between_layers_and_steps,
     checkpointed_dropout_is_drawn_again_the_same,

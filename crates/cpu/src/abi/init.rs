@@ -68,13 +68,26 @@ pub(super) unsafe extern "C" fn ncclCommInitRankScalable(
         check_not_null(commIds, "the unique ids")?;
         let number = usize::try_from(nId).ok().filter(|number| (1..=MAX_RANKS).contains(number));
         let number = number.filter(|_| nId <= nranks).ok_or_else(|| {
-            Error::argument(format!("invalid number of unique ids {nId}: it has to be in 1..={nranks}"))
+            let error =
+                Error::argument(format!("invalid number of unique ids {nId}: it has to be in 1..={nranks}"));
+            if nId > 0 {
+                // SAFETY: the C declaration's contract: there are `nId` ids.
+                refuse(unsafe { &*commIds }, &error);
+            }
+            error
         })?;
         // SAFETY: the C declaration's contract: there are `nId` ids.
         let ids = unsafe { slice::from_raw_parts(commIds, number) };
         // SAFETY: the same contract.
         unsafe { init_rank(newcomm, nranks, ids, myrank, config) }
     })
+}
+
+/// Notifies the ranks that wait at an id that a call with it was refused.
+fn refuse(id: &ncclUniqueId, error: &Error) {
+    if let Ok(id) = UniqueId::new(id) {
+        rendezvous::fail(&id, None, error);
+    }
 }
 
 /// Makes a communicator whose ranks join by the first of the ids.
@@ -89,22 +102,32 @@ pub(super) unsafe fn init_rank(
     rank: c_int,
     config: *const ncclConfig_t,
 ) -> Result<Progress> {
-    check_not_null(comm, "the communicator")?;
-    // SAFETY: the caller's contract: it can be written until the work has ended.
-    let out = unsafe { OutParam::new(comm) };
-    out.write(ptr::null_mut());
-    let ranks = check_rank_count(nranks)?;
-    let rank_index = check_rank(rank, ranks, "rank")?;
-    let ids = ids.iter().map(UniqueId::new).collect::<Result<Vec<_>>>()?;
-    let digest = fnv1a(&ids.iter().map(|id| &id.public[..]).collect::<Vec<_>>()) as u64;
-    let id = *ids.first().ok_or_else(|| Error::argument("there is no unique id"))?;
+    if !comm.is_null() {
+        // SAFETY: not NULL, so it can be written by the caller's contract.
+        unsafe { comm.write(ptr::null_mut()) };
+    }
+    let first = ids.first().map_or_else(|| Err(Error::argument("there is no unique id")), UniqueId::new);
+    let place = check_rank_count(nranks).and_then(|ranks| Ok((ranks, check_rank(rank, ranks, "rank")?)));
     debug::begin();
     let driver = driver();
-    // SAFETY: the caller's contract.
-    let prepared = unsafe { read_config(config) }.and_then(|config| {
-        Ok((config.unwrap_or_default(), driver.map_or(Ok(rank), Driver::current_device)?))
-    });
-    let (config, device) = prepared.inspect_err(|error| rendezvous::fail(&id, ranks, rank_index, error))?;
+    let prepare = || {
+        check_not_null(comm, "the communicator")?;
+        let (ranks, rank_index) = place.clone()?;
+        let id = first.clone()?;
+        let all = ids.iter().map(UniqueId::new).collect::<Result<Vec<_>>>()?;
+        let digest = fnv1a(&all.iter().map(|id| &id.public[..]).collect::<Vec<_>>()) as u64;
+        // SAFETY: the caller's contract.
+        let config = unsafe { read_config(config) }?.unwrap_or_default();
+        Ok((id, digest, ranks, rank_index, config, driver.map_or(Ok(rank), Driver::current_device)?))
+    };
+    let (id, digest, ranks, rank_index, config, device) = prepare().inspect_err(|error| {
+        // The others wait for this rank.
+        if let Ok(id) = &first {
+            rendezvous::fail(id, place.clone().ok(), error);
+        }
+    })?;
+    // SAFETY: not NULL, and by the caller's contract it can be written until the work has ended.
+    let out = unsafe { OutParam::new(comm) };
     config.log_network();
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
@@ -135,7 +158,10 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let number = driver.map(Driver::devices).transpose()?;
         for (rank, device) in devices.iter().enumerate() {
             if let Some(number) = number.filter(|number| !(0..*number).contains(device)) {
-                return Err(Error::argument(format!("invalid device {device}: it has to be in 0..{number}")));
+                let shortage = devices::shortage(ranks, number as usize);
+                return Err(Error::argument(format!(
+                    "{shortage}invalid device {device}: it has to be in 0..{number}"
+                )));
             }
             if *device < 0 {
                 return Err(Error::argument(format!("invalid device {device}")));

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicPtr;
 
 use libnccl::sys::{ncclParamHandle, ncclParamHandle_t};
 
+use crate::comm::group;
 use crate::cuda::driver::driver;
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
@@ -30,6 +31,8 @@ enum Value {
     Known(Vec<u8>, CString),
     /// The memory space, which is decided when a program first asks for it.
     MemorySpace,
+    /// The number of groups that are open on the calling thread.
+    OpenGroups,
 }
 
 /// All parameters, which live as long as the process, so that pointers given to C stay valid.
@@ -42,6 +45,13 @@ static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
             about: "Memory space of buffers",
             kind: TEXT,
             value: Value::MemorySpace,
+        },
+        // The facade checks this in debug builds: in a group of other code, its calls return before they run.
+        Parameter {
+            key: c"LIBNCCL_OPEN_GROUPS",
+            about: "Number of groups that are open on the calling thread; at most 9 are counted",
+            kind: TEXT,
+            value: Value::OpenGroups,
         },
         number(c"LIBNCCL_MAX_RANKS", "Maximum number of ranks of a communicator", MAX_RANKS as i64),
         text(c"NCCL_DEBUG", "Level of the lines that are printed", debug.level()),
@@ -77,12 +87,19 @@ fn memory_space() -> &'static CStr {
     if driver().is_some() { c"device" } else { c"host" }
 }
 
+/// Returns the number of open groups as text, which lives as long as the process.
+fn open_groups() -> &'static CStr {
+    const COUNTS: [&CStr; 10] = [c"0", c"1", c"2", c"3", c"4", c"5", c"6", c"7", c"8", c"9"];
+    COUNTS[(group::depth() as usize).min(COUNTS.len() - 1)]
+}
+
 impl Parameter {
     /// Returns the value as text, whatever its type.
     pub(crate) fn text(&self) -> &CStr {
         match &self.value {
             Value::Known(_, text) => text,
             Value::MemorySpace => memory_space(),
+            Value::OpenGroups => open_groups(),
         }
     }
 
@@ -91,6 +108,7 @@ impl Parameter {
         match &self.value {
             Value::Known(bytes, _) => bytes,
             Value::MemorySpace => memory_space().to_bytes_with_nul(),
+            Value::OpenGroups => open_groups().to_bytes_with_nul(),
         }
     }
 

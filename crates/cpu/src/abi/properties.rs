@@ -31,12 +31,14 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
         let (magic, version) = unsafe { ((*props).magic, (*props).version) };
         check(magic, version)?;
         let (ranks, device) = (state.ranks() as c_int, communicator.device());
+        let nvml_device =
+            communicator.known_driver().map_or(Ok(device), |driver| driver.nvml_device(device))?;
         // SAFETY: the C declaration's contract: it has the fields of the release that it names.
         unsafe {
             (*props).rank = *rank as c_int;
             (*props).nRanks = ranks;
             (*props).cudaDev = device;
-            (*props).nvmlDev = device;
+            (*props).nvmlDev = nvml_device;
             (*props).deviceApiSupport = false;
             (*props).multimemSupport = false;
             if version < LAYOUT_SINCE {

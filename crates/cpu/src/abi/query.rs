@@ -32,13 +32,16 @@ pub(super) unsafe extern "C" fn ncclGetErrorString(result: ncclResult_t) -> *con
 }
 
 pub(super) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_char {
-    // NCCL ignores the communicator. Here the text for one that is in progress says whom it waits for.
+    // NCCL ignores the communicator. Here the text for one that is in progress says whom it waits for. It has another address
+    // than the last error, so that the caller can tell them apart.
+    let mut wait = None;
     guard(|| {
-        let waits = if comm.is_null() { None } else { handle::with(comm, |comm| Ok(comm.describe_wait()))? };
-        waits.iter().for_each(|text| last_error::record(text));
+        if !comm.is_null() {
+            wait = handle::with(comm, |comm| Ok(comm.describe_wait()))?;
+        }
         Ok(())
     });
-    last_error::pointer()
+    wait.map_or_else(last_error::pointer, |text| last_error::wait_pointer(&text))
 }
 
 /// Reads `NCCL_DEBUG` and the variables beside it again. The header of NCCL hides this function, so that it is in no table, but

@@ -6,10 +6,10 @@ use std::ffi::c_int;
 use libnccl::sys::{NCCL_REVOKE_DEFAULT, ncclComm_t, ncclResult_t};
 
 use super::ffi_guard::guard;
-use crate::comm::communicator::StopReason;
-use crate::comm::handle;
+use crate::comm::communicator::{Communicator, StopReason};
+use crate::comm::{group, handle};
 use crate::diag::debug::{self, Subsystem};
-use crate::diag::error::{Error, Progress};
+use crate::diag::error::{Error, Progress, Result};
 
 pub(super) unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
     guard(|| {
@@ -18,6 +18,7 @@ pub(super) unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult
         }
         let communicator = handle::get(comm)?;
         let _entered = communicator.enter()?;
+        check_group_ended(&communicator, "ncclCommFinalize")?;
         communicator.finalize()
     })
 }
@@ -28,7 +29,9 @@ pub(super) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_
             let communicator = handle::get(comm)?;
             let _entered = communicator.enter()?;
             handle::remove(comm)?;
-            let left = communicator.destroy();
+            let ended = check_group_ended(&communicator, "ncclCommDestroy");
+            communicator.queued_calls().clear();
+            let left = ended.and(communicator.destroy());
             debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe()));
             return left;
         }
@@ -58,4 +61,10 @@ pub(super) unsafe extern "C" fn ncclCommRevoke(comm: ncclComm_t, revokeFlags: c_
         }
         communicator.stop(StopReason::Revoked)
     })
+}
+
+/// Checks that no call of the communicator waits for the end of a group, which fails otherwise: it must not run on a
+/// communicator that has been finalized or destroyed.
+fn check_group_ended(communicator: &Communicator, function: &str) -> Result {
+    communicator.check_group_ended(function).inspect_err(|error| group::fail(function, error))
 }

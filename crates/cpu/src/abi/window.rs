@@ -19,6 +19,7 @@ use crate::comm::window::RegisterWindow;
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
+use crate::shm::mapping::first_unmapped;
 use crate::shm::peer_access::RemoteBuffer;
 use crate::shm::window_memory::WindowMemory;
 
@@ -36,11 +37,23 @@ pub(super) unsafe extern "C" fn ncclCommRegister(
         check_end(buff, size)?;
         if let Some(driver) = communicator.driver() {
             driver.resolve("the buffer to register", buff.addr(), size)?;
+        } else {
+            check_mapped(buff, size)?;
         }
         let number = communicator.registrations().add(());
         // SAFETY: the C declaration's contract.
         unsafe { write_out(handle, ptr::without_provenance_mut(number)) }
     })
+}
+
+/// Checks that a buffer of host memory is mapped.
+fn check_mapped(buff: *const c_void, size: usize) -> Result {
+    match first_unmapped(buff.addr(), size) {
+        None => Ok(()),
+        Some(at) => Err(Error::argument(format!(
+            "invalid buff {buff:p}, {size} bytes: no memory is mapped from byte {at} on"
+        ))),
+    }
 }
 
 pub(super) unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mut c_void) -> ncclResult_t {
@@ -79,7 +92,10 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
             Some(driver) => {
                 ptr::with_exposed_provenance(driver.resolve("the window's buffer", buff.addr(), size)?)
             }
-            None => buff.cast(),
+            None => {
+                check_mapped(buff, size)?;
+                buff.cast()
+            }
         };
         let memory = Arc::new(WindowMemory::new(place, size));
         // SAFETY: the C declaration's contract: memory that stays valid until the window is deregistered.

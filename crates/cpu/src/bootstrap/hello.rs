@@ -1,4 +1,4 @@
-//! The first message of a peer to the root.
+//! The first message of a peer to the root, or of a process whose arguments were refused.
 
 use crate::bootstrap::unique_id::MAGIC;
 
@@ -14,6 +14,15 @@ pub(super) struct Hello {
 
 impl Hello {
     pub(super) const SIZE: usize = 8 + 16 + 4 + 4 + 8;
+
+    /// Returns the hello of a process whose call has no valid rank: the reason follows in a message.
+    pub(super) fn of_refused(secret: [u8; 16], identity: u64) -> Self {
+        Self { secret, ranks: 0, rank: 0, identity }
+    }
+
+    pub(super) fn is_of_refused(self) -> bool {
+        self.ranks == 0
+    }
 
     pub(super) fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -34,7 +43,8 @@ impl Hello {
             rank: number(28)?,
             identity: u64::from_ne_bytes(*bytes[32..].first_chunk()?),
         };
-        (bytes[..8] == MAGIC && hello.rank < hello.ranks).then_some(hello)
+        let is_valid = hello.rank < hello.ranks || hello.is_of_refused() && hello.rank == 0;
+        (bytes[..8] == MAGIC && is_valid).then_some(hello)
     }
 }
 
@@ -50,6 +60,9 @@ mod tests {
         assert_eq!(Hello::from_bytes(&bytes[1..]), None);
         assert_eq!(Hello::from_bytes(&[0; Hello::SIZE]), None);
         assert_eq!(Hello::from_bytes(&Hello { rank: 3, ..hello }.to_bytes()), None);
+        let refused = Hello::of_refused([7; 16], 5);
+        assert_eq!(Hello::from_bytes(&refused.to_bytes()), Some(refused));
+        assert_eq!(Hello::from_bytes(&Hello { rank: 1, ..refused }.to_bytes()), None);
     }
 
     #[test]
@@ -71,7 +84,7 @@ mod tests {
             bytes.resize(if random() % 8 == 0 { random() % 80 } else { bytes.len() }, 0);
             if let Some(hello) = Hello::from_bytes(&bytes) {
                 decoded += 1;
-                assert!(hello.rank < hello.ranks, "{hello:?}");
+                assert!(hello.rank < hello.ranks || hello.is_of_refused(), "{hello:?}");
                 assert_eq!(hello.to_bytes()[..], bytes, "{hello:?}");
             }
         }

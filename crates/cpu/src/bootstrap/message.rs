@@ -15,6 +15,7 @@ pub(super) const READY: &[u8] = b"ready";
 
 const ABORTED: [u8; 8] = *b"aborted\0";
 const FAILED: [u8; 8] = *b"failed\0\0";
+const REFUSED: [u8; 8] = *b"refused\0";
 
 /// Returns the message that a rank was cancelled.
 pub(super) fn aborted(rank: usize) -> [u8; 12] {
@@ -36,14 +37,25 @@ pub(super) fn failed(rank: usize, error: &Error) -> Vec<u8> {
     [&FAILED, &(rank as u32).to_ne_bytes()[..], text].concat()
 }
 
+/// Returns the message that the call of a process, which has no valid rank, has failed.
+pub(super) fn refused(process: u32, error: &Error) -> Vec<u8> {
+    let mut message = failed(process as usize, error);
+    message[..8].copy_from_slice(&REFUSED);
+    message
+}
+
 /// Returns the error of the other ranks, if `message` says that the call of one has failed.
 pub(super) fn failure(message: &[u8]) -> Option<Error> {
-    let (rank, text) = message.strip_prefix(&FAILED)?.split_first_chunk()?;
+    let (kind, rest) = message.split_first_chunk()?;
+    let (number, text) = rest.split_first_chunk()?;
+    let number = u32::from_ne_bytes(*number);
+    let who = match *kind {
+        FAILED => format!("rank {number}"),
+        REFUSED => format!("the call of process {number}"),
+        _ => return None,
+    };
     let text = String::from_utf8_lossy(text).replace(char::is_control, " ");
-    Some(Error::remote(format!(
-        "rank {} failed before all ranks had joined: {text}",
-        u32::from_ne_bytes(*rank)
-    )))
+    Some(Error::remote(format!("{who} failed before all ranks had joined: {text}")))
 }
 
 /// Returns the error about `who`, whose connection has ended without a message: its process has ended, or only its call.

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | a peer is cancelled, or its process ends | it says so, or its connection ends; the root tells all who are connected, and stays for [`LINGER`] for those who are not |
 //! | the root's call fails | it tells all who are connected, and stays for [`LINGER`] |
-//! | the call of another rank fails, or has failed before it comes | it comes, and says so; if it is the first, it stays for [`LINGER`] |
+//! | the call of another rank fails, or has failed before it comes, or its rank is refused | it comes, and says so; if it is the first, it stays for [`LINGER`] |
 //! | the root is cancelled, or its process ends | it says so, or all connections end: each peer fails, and one of them binds the address and stays for [`LINGER`], to tell those who come; the other peers tell it that they have failed |
 //! | the root's process ends after it told some peers that all have the state | those keep it, and [`liveness`](crate::shm::liveness) reports the root; the others fail, and leave the state with that |
 //! | a rank comes after [`LINGER`] | nothing is left of the rendezvous: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
@@ -29,7 +29,7 @@ use rustix::net::{SendFlags, SocketAddrUnix, bind, connect, listen, send};
 use crate::bootstrap::election::Election;
 use crate::bootstrap::hello::Hello;
 use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::message::{aborted, failed, failure};
+use crate::bootstrap::message::{aborted, failed, failure, refused};
 use crate::bootstrap::peer::{self, JoinError};
 use crate::bootstrap::root::{LINGER, Root};
 use crate::bootstrap::shared_join::{self, FirstRank, JoinRole};
@@ -65,12 +65,19 @@ pub(crate) fn join(
     }
 }
 
-/// Tells the ranks that were given `id` why the call of `rank`, for which they wait, has failed.
-pub(crate) fn fail(id: &UniqueId, ranks: usize, rank: usize, error: &Error) {
+/// Notifies the ranks that were given `id` that a call, for which they wait, has failed. `place` is its number of ranks and
+/// its rank, if they are valid.
+pub(crate) fn fail(id: &UniqueId, place: Option<(usize, usize)>, error: &Error) {
     let Ok(me) = Process::current() else { return };
-    let message = failed(rank, error);
-    let Some(error) = failure(&message).filter(|_| ranks > 1) else { return };
-    let (hello, began) = (Hello { secret: id.secret, ranks, rank, identity: me.identity }, Instant::now());
+    let (hello, message) = match place {
+        Some((1, _)) => return,
+        Some((ranks, rank)) => {
+            (Hello { secret: id.secret, ranks, rank, identity: me.identity }, failed(rank, error))
+        }
+        None => (Hello::of_refused(id.secret, me.identity), refused(std::process::id(), error)),
+    };
+    let Some(error) = failure(&message) else { return };
+    let began = Instant::now();
     let check_cancelled = || if began.elapsed() < LINGER { Ok(()) } else { Err(error.clone()) };
     let context = JoinContext { name: "", check_cancelled: &check_cancelled, waits_for: &drop, parent: None };
     match find_root(id, &context) {
@@ -81,7 +88,7 @@ pub(crate) fn fail(id: &UniqueId, ranks: usize, rank: usize, error: &Error) {
         }
         Err(error) => {
             debug::warn(|| {
-                format!("the other ranks were not told that rank {rank} has failed: {}", error.text)
+                format!("the other ranks were not notified that a call has failed: {}", error.text)
             });
         }
     }

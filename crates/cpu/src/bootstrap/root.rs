@@ -28,6 +28,7 @@ use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::wait_limits::{TIMEOUT, WARN_AFTER};
+use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
@@ -68,13 +69,16 @@ struct Connection {
 impl Connection {
     /// Returns the error of ranks that have ended their connection without a message.
     fn gone(&self) -> Error {
-        gone(&format!("rank {}", self.ranks[0]), Some(self.process))
+        let who = self.ranks.first().map_or_else(|| "a refused rank".into(), |rank| format!("rank {rank}"));
+        gone(&who, Some(self.process))
     }
 }
 
 impl<'a> Root<'a> {
     pub(super) fn new(listener: OwnedFd, hello: Hello, context: &'a JoinContext<'a>) -> Self {
-        let (joined, expected) = (vec![None; hello.ranks], hello.ranks);
+        let joined = vec![None; hello.ranks];
+        // A refused process does not know how many will come.
+        let expected = if hello.is_of_refused() { MAX_RANKS } else { hello.ranks };
         let (connections, unauthenticated) = (vec![], vec![]);
         Self { listener, hello, context, connections, joined, unauthenticated, former: 0, expected }
     }
@@ -172,6 +176,10 @@ impl<'a> Root<'a> {
     /// Accepts a rank of a process that is connected.
     fn accept(&mut self, index: usize, hello: Hello) -> Result {
         let Hello { ranks, rank, .. } = hello;
+        if hello.is_of_refused() {
+            // The reason follows.
+            return Ok(());
+        }
         if ranks != self.hello.ranks || rank == self.hello.rank || self.joined[rank].is_some() {
             self.former += 1;
             self.expected = self.expected.max(ranks);
@@ -315,7 +323,8 @@ impl<'a> Root<'a> {
     /// Removes the connection of ranks that have ended it.
     fn remove(&mut self, index: usize) -> Connection {
         let connection = self.connections.swap_remove(index);
-        self.former += connection.ranks.len();
+        // A process that was refused has none.
+        self.former += connection.ranks.len().max(1);
         // The other indices are not needed any more.
         self.joined.fill(None);
         connection

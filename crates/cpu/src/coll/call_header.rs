@@ -141,7 +141,7 @@ impl CallHeader {
         runs.then(|| Self::decode(call))
     }
 
-    pub(super) fn decode([head, count]: [u64; 2]) -> Self {
+    pub(crate) fn decode([head, count]: [u64; 2]) -> Self {
         let [number, data_type, reduction, ..] = head.to_le_bytes();
         if let Some(function) = Function::from_number(number) {
             let (data_type, is_grouped) = (data_type & !GROUPED, data_type & GROUPED != 0);
@@ -212,6 +212,17 @@ impl CallHeader {
             Self::PointToPoint { call, .. } => call.name(),
             Self::Control { call, .. } => call.name(),
             Self::Unknown { .. } => "a function",
+        }
+    }
+
+    /// Returns the name of the argument of a buffer, by its index: what is sent comes first.
+    pub(crate) fn buffer_name(self, index: usize) -> &'static str {
+        match self {
+            Self::PointToPoint { call: PeerCall::Send, .. } => "sendbuff",
+            Self::PointToPoint { call: PeerCall::Recv, .. } => "recvbuff",
+            Self::PointToPoint { .. } => "localbuff",
+            Self::Control { .. } | Self::Unknown { .. } => "the buffer",
+            Self::Collective { .. } => ["sendbuff", "recvbuff"][index],
         }
     }
 

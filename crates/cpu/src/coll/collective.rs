@@ -17,7 +17,7 @@ use crate::coll::sizes::{ALWAYS_EAGER_MAX, ALWAYS_EAGER_MAX_OF_TWO, PREFETCH_MAX
 use crate::coll::transport::{direct, eager};
 use crate::diag::error::Result;
 use crate::diag::strict::STRICT;
-use crate::shm::buffer::{self, ReadBuf, WriteBuf};
+use crate::shm::buffer::{self, BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::INLINE_MAX;
 use crate::shm::shared_state::SharedState;
@@ -39,6 +39,10 @@ impl Operation for Collective {
 
     fn buffers(&self) -> [usize; 2] {
         [self.send.start().addr(), self.recv.start().addr()]
+    }
+
+    fn ranges(&self) -> [BufferRange; 2] {
+        [self.send.range(), self.recv.as_read().range()]
     }
 
     fn set_grouped(&mut self) {

@@ -17,8 +17,10 @@ use crate::coll::rank_args::RankArgs;
 use crate::coll::transport::{cma, direct, eager, staged};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
+use crate::shm::access::Exposed;
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::EAGER_MAX;
+use crate::shm::mem_alloc;
 use crate::shm::peer_access::{RemoteBuffer, is_shm_disabled};
 use crate::shm::shared_state::SharedState;
 use crate::shm::tuner::Method;
@@ -36,6 +38,7 @@ enum Transport {
 pub(super) async fn run(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
     let CallContext { state, rank, peers } = local.context;
     let mut own = RankArgs::new(call, local, true);
+    let taken = mem_alloc::taken();
     let methods = if rank == call.last_rank() { methods(call, local, &own) } else { &[] };
     let tunes = !methods.is_empty();
     if tunes {
@@ -47,8 +50,12 @@ pub(super) async fn run(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     let is_eager = |args: &RankArgs| is_eager_if_private && !args.send.is_shared();
     let (mut copy, length) = (vec![], if is_eager(&own) { local.send.length() } else { 0 });
     state.publish(rank, step, call_args, local.send.bytes(0, length, &mut copy), Some(own.to_words()));
+    let buffers = [local.send, local.recv.as_read()];
+    // Ranks that have seen all arguments may read and write by address from now on, if that is known to work.
+    let mut exposed =
+        Exposed { buffers: &buffers, by_address: peers.readable.get() == Some(&true), windows: 0 };
     if let Err(error) = state.wait_all(rank, step).await {
-        state.quiesce(rank).await;
+        state.quiesce(rank, exposed).await;
         return Err(error);
     }
     if !state.all_made(call_args, rank, step, 0..call.ranks) {
@@ -65,7 +72,17 @@ pub(super) async fn run(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
         // the call before this one gets to see it.
         begin = Some(Instant::now());
     }
-    match transfer(call, local, &args).await {
+    // Written to the file by other ranks, while another communicator's failure made the pages here private.
+    let check_taken = |transport| {
+        if mem_alloc::taken() == taken || own.recv.is_still(local.recv.as_read()) {
+            return Ok(transport);
+        }
+        Err(Error::remote(
+            "the receive buffer shares pages with memory that was taken back from a process that is stopped, and may lack what \
+             other ranks wrote",
+        ))
+    };
+    match transfer(call, local, &args, &mut exposed.by_address).await.and_then(check_taken) {
         Ok(transport) => {
             let method = match transport {
                 Transport::Direct => None,
@@ -79,7 +96,7 @@ pub(super) async fn run(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
             Ok(())
         }
         Err(error) => {
-            state.quiesce(rank).await;
+            state.quiesce(rank, exposed).await;
             Err(error)
         }
     }
@@ -122,11 +139,18 @@ fn spread(call: &Call) -> Call {
     call.with_function(if is_broadcast { Function::SCATTER_ALLGATHER } else { call.function })
 }
 
-/// Moves the data of a call, once all ranks' arguments are known. Returns the way.
-async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result<Transport> {
+/// Moves the data of a call, once all ranks' arguments are known. Returns the transport, and stores in `by_address` whether
+/// ranks access each other's memory by its address.
+async fn transfer(
+    call: &Call,
+    local: &LocalCall<'_>,
+    args: &[RankArgs],
+    by_address: &mut bool,
+) -> Result<Transport> {
     let CallContext { state, peers, .. } = local.context;
     let spread = spread(call);
     let (transport, chosen) = choose(call, &spread, local, args).await?;
+    *by_address = transport == Transport::Cma;
     if peers.is_first_use(transport as u8) {
         debug::info(Subsystem::SharedMemory, || describe(&spread, transport, local.context, args));
     }

@@ -11,7 +11,7 @@ use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::window::Window;
 use crate::diag::error::Result;
-use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 
 /// The bytes from which on a put uses non-temporal stores.
@@ -54,6 +54,10 @@ impl Operation for PutSignal {
 
     fn buffers(&self) -> [usize; 2] {
         [self.from.start().addr(), 0]
+    }
+
+    fn ranges(&self) -> [BufferRange; 2] {
+        [self.from.range(), BufferRange::default()]
     }
 
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {

@@ -3,7 +3,7 @@
 use crate::coll::call_header::CallHeader;
 use crate::coll::on_stream::OnStream;
 use crate::diag::error::Result;
-use crate::shm::buffer::ReadBuf;
+use crate::shm::buffer::{BufferRange, ReadBuf};
 use crate::shm::call_context::CallContext;
 
 /// An operation of one rank.
@@ -15,6 +15,11 @@ pub(crate) trait Operation: Send + Sync + 'static {
     /// not pass.
     fn buffers(&self) -> [usize; 2] {
         [0, 0]
+    }
+
+    /// Returns the send and the receive buffer, once they are resolved; an empty one if the caller does not pass it.
+    fn ranges(&self) -> [BufferRange; 2] {
+        [BufferRange::default(); 2]
     }
 
     /// Notes that a collective on the communicator came before it in its group.

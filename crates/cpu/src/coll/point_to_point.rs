@@ -16,7 +16,8 @@ use crate::coll::operation::Operation;
 use crate::diag::error::{Error, Result};
 use crate::diag::strict::STRICT;
 use crate::reduce::data_type::{self, DataType};
-use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::access::Exposed;
+use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::mailbox::{CELL, Mailbox};
@@ -78,6 +79,10 @@ impl Operation for SendMessage {
         [self.from.start().addr(), 0]
     }
 
+    fn ranges(&self) -> [BufferRange; 2] {
+        [self.from.range(), BufferRange::default()]
+    }
+
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
         on_stream.resolve_read("the send buffer", &mut self.from)
     }
@@ -100,7 +105,7 @@ impl Operation for SendMessage {
             let same_process = state.process(rank) == state.process(peer);
             let buffer = RemoteBuffer::new(from, !same_process);
             if same_process || buffer.is_shared() {
-                outcome = message.send_by_rendezvous(context, &mailbox, peer, buffer).await?;
+                outcome = message.send_by_rendezvous(context, &mailbox, peer, from, buffer).await?;
             }
         }
         if let Outcome::Nack = outcome {
@@ -120,6 +125,10 @@ impl Operation for RecvMessage {
 
     fn buffers(&self) -> [usize; 2] {
         [0, self.to.start().addr()]
+    }
+
+    fn ranges(&self) -> [BufferRange; 2] {
+        [BufferRange::default(), self.to.as_read().range()]
     }
 
     fn resolve(&mut self, on_stream: &mut OnStream) -> Result {
@@ -177,6 +186,7 @@ impl Message {
         CallContext { state, rank, .. }: CallContext<'_>,
         mailbox: &Mailbox<'_>,
         peer: usize,
+        from: ReadBuf,
         buffer: RemoteBuffer,
     ) -> Result<Outcome> {
         let start = mailbox.write_position();
@@ -188,7 +198,7 @@ impl Message {
         mailbox.publish(end);
         let outcome = taken(state, mailbox, peer, start..end).await;
         if outcome.is_err() {
-            state.quiesce(rank).await;
+            state.quiesce(rank, Exposed { buffers: &[from], by_address: false, windows: 0 }).await;
         }
         outcome
     }

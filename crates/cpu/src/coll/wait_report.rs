@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use libnccl::sys::ncclResult_t;
@@ -24,7 +25,8 @@ use crate::sync::executor::BoxedOperation;
 
 thread_local! {
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };
-    static ANSWERS: RefCell<Vec<Wait>> = const { RefCell::new(Vec::new()) };
+    /// Without a destructor, so that it lasts as long as the thread. [`WaitReport`] empties it.
+    static ANSWERS: RefCell<ManuallyDrop<Vec<Wait>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// A wait in one communicator.
@@ -70,11 +72,24 @@ pub(crate) fn name_call(error: Error, number: u64, header: CallHeader, context: 
     Error::remote(format!("{}; rank {rank} of {} was in call {number}, {header}", error.text, state.ranks()))
 }
 
+fn take_answers() -> Vec<Wait> {
+    ANSWERS.with_borrow_mut(|answers| std::mem::take(&mut **answers))
+}
+
 /// The report of one thread's wait.
 #[derive(Debug, Default)]
 pub(crate) struct WaitReport {
     is_done: bool,
     waits: Vec<Wait>,
+}
+
+impl Drop for WaitReport {
+    /// Forgets the answers that came after the wait was over.
+    fn drop(&mut self) {
+        if IS_ASKED.replace(false) {
+            drop(take_answers());
+        }
+    }
 }
 
 impl WaitReport {
@@ -91,7 +106,7 @@ impl WaitReport {
         }
         IS_ASKED.set(false);
         if !self.is_done {
-            self.waits = ANSWERS.take();
+            self.waits = take_answers();
             self.waits.iter().for_each(|wait| wait.report(waited));
         }
         self.is_done = true;

@@ -14,7 +14,8 @@ use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::strict::STRICT;
-use crate::shm::access::WindowId;
+use crate::shm::access::{Exposed, WindowId};
+use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::WINDOWS;
 use crate::shm::peer_access::{MappedRange, RemoteBuffer};
@@ -82,6 +83,11 @@ impl WindowPart {
     }
 }
 
+/// Returns the memory of a window that is being closed. Other ranks map it.
+fn exposed(memory: &[ReadBuf]) -> Exposed<'_> {
+    Exposed { buffers: memory, by_address: false, windows: 1 }
+}
+
 impl Window {
     /// Registers a window together with all other ranks, each of which contributes its `part`. Returns `None` unless
     /// all ranks can use all parts. Without a window, no other rank accesses the memory any more.
@@ -91,6 +97,7 @@ impl Window {
         memory: Arc<WindowMemory>,
     ) -> Result<Option<Self>> {
         let CallContext { state, rank, .. } = context;
+        let own = context.map(rank, part.buffer, part.length).and_then(|own| own.read_buf(0, part.length));
         let id = state.open_window(rank);
         let parts = Self::exchange(context, part, id).await;
         if let Ok(Some(parts)) = parts {
@@ -98,7 +105,7 @@ impl Window {
         }
         // Another rank may have created its window, and put into it.
         if let Some(id) = id {
-            state.close_window(rank, id).await;
+            state.close_window(rank, id, exposed(own.as_slice())).await;
         }
         parts.map(|_| None)
     }
@@ -171,7 +178,9 @@ impl Window {
 
     /// Ends this rank's part: puts of other ranks into it fail from now on, and the memory is the caller's again.
     pub(crate) async fn close(&self, state: &SharedState) {
-        state.close_window(self.rank, self.parts[self.rank].id).await;
+        let own = self.part(self.rank);
+        let own = own.read_buf(0, own.length());
+        state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice())).await;
     }
 
     /// Returns an error if a rank has deregistered its part. The caller has begun an access.

@@ -38,13 +38,12 @@ pub(crate) fn check(communicator: &Communicator, joined: &RankInfo, kind: &InitK
     }
     let arguments = Arguments::new(communicator, kind).to_text();
     let digest = fnv1a(&[arguments.as_bytes()]).to_ne_bytes();
-    let own = [&communicator.device().to_ne_bytes()[..], &digest].concat();
+    let own = [&devices::publish(communicator)?[..], &digest].concat();
     let all = exchange(communicator, joined, &own)?;
     if communicator.known_driver().is_some() {
-        let device = |own: &Vec<u8>| own.first_chunk().map_or(-1, |bytes| i32::from_ne_bytes(*bytes));
-        devices::check(&all.iter().map(device).collect::<Vec<_>>())?;
+        devices::check(&all)?;
     }
-    if all.iter().all(|other| other[4..] == all[0][4..]) {
+    if all.iter().all(|other| other[devices::LENGTH..] == all[0][devices::LENGTH..]) {
         return Ok(());
     }
     let mut own = arguments.into_bytes();

@@ -35,7 +35,9 @@ use crate::coll::{call_check, unreceived, wait_report};
 use crate::comm::children::Children;
 use crate::comm::config::Config;
 use crate::comm::custom_reductions::CustomReductions;
+use crate::comm::invalid_buffer::Running;
 use crate::comm::jobs::Jobs;
+use crate::comm::queued_calls::QueuedCalls;
 use crate::comm::registry::{Kind, Registry};
 use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
@@ -47,6 +49,7 @@ use crate::diag::fault::{self, Fault};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::strict::{FAILURES, STRICT};
+use crate::diag::wait_limits::TIMEOUT;
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -72,6 +75,8 @@ pub(crate) struct Communicator {
     peers: PeerAccess,
     jobs: Arc<Jobs>,
     stream_jobs: StreamJobs,
+    queued_calls: QueuedCalls,
+    running: Running,
     aborted: AtomicBool,
     cancelled: AtomicBool,
     /// The handle has been destroyed.
@@ -124,12 +129,14 @@ impl Communicator {
             device,
             driver: driver.map_or_else(OnceLock::new, |driver| OnceLock::from(Some(driver))),
             runs_at_once: config.blocking && !fault::is_planted(),
-            config,
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
-            peers: PeerAccess::default(),
+            peers: PeerAccess::new(!config.blocking || TIMEOUT.is_some()),
+            config,
             jobs: Arc::new(Jobs::new()),
             stream_jobs: StreamJobs::default(),
+            queued_calls: QueuedCalls::default(),
+            running: Running::new(),
             aborted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             handle_destroyed: AtomicBool::new(false),
@@ -157,6 +164,7 @@ impl Communicator {
         }
         rank_info.state.set_name(self.name(&rank_info.id));
         rank_info.state.register();
+        self.running.set_rank(rank_info.rank);
         rank_info.state.set_device(rank_info.rank, self.device);
         rank_info.state.set_maker(rank_info.rank);
         *self.ras() = Service::of_process();
@@ -218,6 +226,33 @@ impl Communicator {
 
     pub(crate) fn stream_jobs(&self) -> &StreamJobs {
         &self.stream_jobs
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        &self.running
+    }
+
+    pub(crate) fn queued_calls(&self) -> &QueuedCalls {
+        &self.queued_calls
+    }
+
+    /// Checks that no call of this rank waits for the end of a group, after which it would have run, before `what`. Calls that
+    /// have failed, or that the caller has given up, do not count.
+    ///
+    /// # Errors
+    /// There are such calls. They are reported the first time.
+    pub(crate) fn check_group_ended(&self, what: &str) -> Result {
+        if self.failure().is_some() || self.stopped().is_some() {
+            return Ok(());
+        }
+        let Some((calls, is_reported)) = self.queued_calls.describe() else { return Ok(()) };
+        let rank = self.rank_info.get().map(|info| info.rank);
+        let who = rank.map_or_else(|| "a rank".into(), |rank| format!("rank {rank}"));
+        let text = format!("{who} {calls}: ncclGroupEnd is missing before {what}");
+        if !is_reported {
+            report::report(Finding::UnendedGroup, rank, &format!("{text}; {}", self.describe()));
+        }
+        Err(Error::usage(text))
     }
 
     /// Waits until the operations on streams have run.
@@ -600,6 +635,9 @@ impl Communicator {
     /// Aborts the waits of other ranks for this one, and this rank's own.
     pub(crate) fn abort(&self) {
         let had_failed = self.failure().is_some() || self.is_stalled.load(Relaxed);
+        // An abort may be how the caller gives them up: it is no error.
+        let _ = self.check_group_ended("ncclCommAbort");
+        self.queued_calls.clear();
         self.aborted.store(true, Relaxed);
         self.cancel();
         // Nobody waits for a rank whose operations have all run: it leaves, and the others can end theirs.
@@ -713,6 +751,7 @@ impl Communicator {
     /// Reports that the process ends before this is destroyed.
     pub(crate) fn report_end(&self) {
         const END: &str = "the process exits";
+        let _ = self.check_group_ended("the exit of the process");
         let text = format!("{} was not destroyed before {END}", self.describe());
         let rank = self.rank_info.get().map(|info| info.rank);
         report::report_if_strict(Finding::LeakedCommunicator, rank, &text);

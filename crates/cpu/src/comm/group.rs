@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use crate::comm::communicator::Communicator;
 use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::queue::Queue;
+use crate::comm::queued_calls::QueuedCall;
 use crate::comm::queued_operation::{self, AbortOnPanic, QueuedOperation, distinct, end_failed};
 use crate::comm::stream_job;
 use crate::comm::thread_job;
@@ -27,7 +29,9 @@ use crate::cuda::driver::Stream;
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
+use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
+use crate::shm::liveness::AbortReason;
 use crate::sync::executor;
 
 /// The calls of a thread's open group.
@@ -42,30 +46,45 @@ struct Group {
 }
 
 thread_local! {
-    static GROUP: RefCell<Group> = RefCell::default();
-    /// The group of a thread that is ending and has dropped [`GROUP`]: destructors of the program's own variables may make
-    /// calls. It has no destructor, so that it is there until the end.
-    static LAST_GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
+    /// Without a destructor, so that it lasts as long as the thread: functions of `atexit` and destructors of the program's
+    /// variables may make calls.
+    static GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
+    /// Reports the group that a thread leaves open when it ends. A thread that opens one creates it.
+    static THREAD_END: ThreadEnd = const { ThreadEnd };
+}
+
+struct ThreadEnd;
+
+impl Drop for ThreadEnd {
+    fn drop(&mut self) {
+        let group = with_group(std::mem::take);
+        if group.depth > 0 && group.error.is_none() {
+            // A destructor of a thread must not unwind.
+            let _ = catch_unwind(AssertUnwindSafe(|| group.abandon()));
+        }
+    }
 }
 
 /// Calls `act` with this thread's group.
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
-    let act = |group: &mut Group| {
+    GROUP.with_borrow_mut(|group| {
         if group.generation != fork::generation() {
             // A forked child has no part in a group that its parent began.
-            *group = Group { generation: fork::generation(), ..Group::default() };
+            **group = Group { generation: fork::generation(), ..Group::default() };
         }
         act(group)
-    };
-    match GROUP.try_with(|_| ()) {
-        Ok(()) => GROUP.with_borrow_mut(act),
-        Err(_) => LAST_GROUP.with_borrow_mut(|group| act(group)),
-    }
+    })
 }
 
 pub(crate) fn start() {
     fork::watch();
+    let _ = THREAD_END.try_with(|_| ());
     with_group(|group| group.depth += 1);
+}
+
+/// Returns the number of groups that are open on this thread.
+pub(crate) fn depth() -> u32 {
+    with_group(|group| group.depth)
 }
 
 pub(crate) fn end() -> Result<Progress> {
@@ -98,8 +117,9 @@ fn leave(function: &str) -> Result<Option<Group>> {
             Ok(None)
         }
     })?;
-    for operation in left.iter().flat_map(|group| &group.operations) {
-        if let Ok(CallContext { state, rank, .. }) = operation.communicator.context() {
+    for communicator in left.iter().flat_map(Group::callers) {
+        communicator.queued_calls().clear();
+        if let Ok(CallContext { state, rank, .. }) = communicator.context() {
             state.set_in_group(rank, false);
         }
     }
@@ -109,9 +129,10 @@ fn leave(function: &str) -> Result<Option<Group>> {
 /// Records that a call failed: if it was in a group, nothing of that group runs.
 pub(crate) fn fail(function: &str, error: &Error) {
     with_group(|group| {
-        if group.depth > 0 {
+        if group.depth > 0 && group.error.is_none() {
             let text = format!("{function} in this group failed: {}", error.text);
-            group.error.get_or_insert(Error { text, ..error.clone() });
+            group.error = Some(Error { text, ..error.clone() });
+            group.callers().for_each(|communicator| communicator.queued_calls().clear());
         }
     });
 }
@@ -148,7 +169,8 @@ pub(crate) fn run(
     });
     let now = is_none_open();
     if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
-        return run_now(communicator, context, header, pin!(operation.run(context)));
+        let buffers = operation.ranges();
+        return run_now(communicator, context, header, buffers, pin!(operation.run(context)));
     }
     let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
     if is_collective(header) && has_collective_on(communicator) {
@@ -164,6 +186,7 @@ fn run_now(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
     header: CallHeader,
+    buffers: [BufferRange; 2],
     running: Pin<&mut dyn Future<Output = Result>>,
 ) -> Result<Progress> {
     let _entered = communicator.enter()?;
@@ -171,12 +194,15 @@ fn run_now(
     state.check_timed_out().inspect_err(|error| communicator.record_error(error))?;
     let guard = AbortOnPanic(std::slice::from_ref(communicator));
     let mut report = WaitReport::default();
-    let number = state.begin_call(context.rank, header.encode());
+    let words = header.encode();
+    communicator.running().begin(words, buffers);
+    let number = state.begin_call(context.rank, words);
     let result = executor::run_one(running, state.ranks(), |waited| {
         state.check_liveness();
         report.check_call(waited, number, header, context);
     });
     state.end_call(context.rank);
+    communicator.running().end();
     std::mem::forget(guard);
     result
         .map_err(|error| wait_report::name_call(error, number, header, context))
@@ -198,23 +224,29 @@ pub(crate) fn run_on_host(
 }
 
 fn is_none_open() -> bool {
-    let now = GROUP.try_with(|group| group.borrow().depth == 0);
-    now.unwrap_or_else(|_| LAST_GROUP.with_borrow(|group| group.depth == 0))
+    GROUP.with_borrow(|group| group.depth == 0)
 }
 
 /// Adds an operation to this thread's group, or runs it as one.
 fn add(operation: QueuedOperation) -> Result<Progress> {
-    add_by(|group| group.operations.push(operation))
+    let communicator = Arc::clone(&operation.communicator);
+    let call = QueuedCall::Operation(operation.header);
+    add_by(&communicator, call, |group| group.operations.push(operation))
 }
 
 /// Runs an initialisation when the group ends, or now.
 pub(crate) fn init(init: Init) -> Result<Progress> {
-    add_by(|group| group.inits.push(init))
+    let communicator = Arc::clone(init.caller());
+    let call = QueuedCall::Init(init.function());
+    add_by(&communicator, call, |group| group.inits.push(init))
 }
 
-fn add_by(push: impl FnOnce(&mut Group)) -> Result<Progress> {
+fn add_by(communicator: &Communicator, call: QueuedCall, push: impl FnOnce(&mut Group)) -> Result<Progress> {
     let alone = with_group(|group| {
         push(group);
+        if group.depth > 0 && group.error.is_none() {
+            communicator.queued_calls().note(call);
+        }
         (group.depth == 0).then(|| std::mem::take(group))
     });
     alone.map_or(Ok(Progress::Done), Group::end)
@@ -233,13 +265,38 @@ fn has_collective_on(communicator: &Arc<Communicator>) -> bool {
 }
 
 impl Group {
+    /// Returns the communicators of its calls, with repetitions.
+    fn callers(&self) -> impl Iterator<Item = &Arc<Communicator>> {
+        let of_operations = self.operations.iter().map(|operation| &operation.communicator);
+        self.inits.iter().map(Init::caller).chain(of_operations)
+    }
+
+    /// Reports the calls of a thread that has ended, which never run. Their communicators are unusable, as the ranks are
+    /// out of sync.
+    fn abandon(self) {
+        for communicator in distinct(self.callers()) {
+            let Err(error) = communicator.check_group_ended("the end of its thread") else { continue };
+            communicator.fail(&error);
+            // At the end of the process, the other ranks find out by themselves that it has ended.
+            if !is_main_thread() {
+                communicator.set_abort(AbortReason::Failed);
+            }
+        }
+    }
+
     fn end(mut self) -> Result<Progress> {
         let _held_off = NoCancellation::new();
         if let Some(error) = self.error {
+            init::refuse_all(&self.inits, &error);
             return Err(error);
         }
-        let of_operations = self.operations.iter().map(|operation| &operation.communicator);
-        let callers = distinct(self.inits.iter().map(Init::caller).chain(of_operations));
+        let callers = distinct(self.callers());
+        if let Some(destroyed) = callers.iter().find(|communicator| communicator.is_handle_destroyed()) {
+            let what = destroyed.describe();
+            return Err(Error::usage(format!(
+                "{what} was destroyed before the group that it has calls in ended"
+            )));
+        }
         let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
         let blocking = callers.iter().filter(|communicator| communicator.config().blocking).count();
         if blocking == callers.len() {
@@ -312,6 +369,10 @@ impl Group {
         init::run_all(self.inits)?;
         queued_operation::run(&self.operations)
     }
+}
+
+fn is_main_thread() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ struct Table {
 }
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
+    // Streams of CUDA and threads call this code.
+    libnccl::keep_loaded();
     fork::watch();
     report::begin();
     RwLock::default()

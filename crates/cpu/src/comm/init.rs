@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libnccl::sys::ncclComm_t;
 
+use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::join::join;
@@ -81,6 +82,16 @@ impl Init {
     /// Returns the communicator whose mode decides whether the caller waits: the parent, if there is one.
     pub(crate) fn caller(&self) -> &Arc<Communicator> {
         self.parent.as_ref().unwrap_or(&self.communicator)
+    }
+
+    /// Returns the name of the function that was called.
+    pub(crate) fn function(&self) -> &'static str {
+        match self.kind {
+            InitKind::Rank { .. } => "ncclCommInitRank",
+            InitKind::Split { .. } => "ncclCommSplit",
+            InitKind::Shrink { .. } => "ncclCommShrink",
+            InitKind::Grow { .. } => "ncclCommGrow",
+        }
     }
 
     /// Gives the caller the handle before the initialisation ends, for it to poll, where NCCL does: of all but splits and shrinks.
@@ -162,6 +173,20 @@ fn note_used(id: &UniqueId) {
         used.pop_front();
     }
     used.push_back(id.public);
+}
+
+/// Notifies the ranks that wait for those of a group that has failed: they never join.
+pub(crate) fn refuse_all(inits: &[Init], error: &Error) {
+    let mut notified = vec![];
+    for init in inits {
+        let InitKind::Rank { id, ranks, rank, .. } = init.kind else { continue };
+        let is_same = |other: &&Init| matches!(other.kind, InitKind::Rank { id: other, .. } if other.public == id.public);
+        let has_others = inits.iter().filter(is_same).count() < ranks;
+        if has_others && !notified.contains(&id.public) {
+            notified.push(id.public);
+            rendezvous::fail(&id, Some((ranks, rank)), error);
+        }
+    }
 }
 
 /// Runs the initialisations of a group.

@@ -15,6 +15,7 @@ use crate::comm::queue::{Queue, Turn};
 use crate::diag::error::{Error, Result};
 use crate::diag::strict::STRICT;
 use crate::diag::wait_limits::TIMEOUT;
+use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
@@ -31,6 +32,7 @@ pub(super) struct QueuedOperation {
     /// The stream that it runs on, if it does not run on the host.
     pub(super) on_stream: Option<OnStream>,
     pub(super) header: CallHeader,
+    buffers: [BufferRange; 2],
     operation: Box<dyn Start>,
 }
 
@@ -67,8 +69,9 @@ impl QueuedOperation {
         }
         let header = operation.header();
         let is_exclusive = matches!(header, CallHeader::Control { .. });
+        let buffers = operation.ranges();
         let (communicator, operation) = (Arc::clone(communicator), Box::new(operation));
-        Ok(Self { communicator, is_exclusive, queue, bytes, on_stream, header, operation })
+        Ok(Self { communicator, is_exclusive, queue, bytes, on_stream, header, buffers, operation })
     }
 
     /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one
@@ -128,7 +131,8 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     for communicator in &communicators {
         let (turn, mut places) = (Turn::default(), VecMap::new());
         let is_own = |operation: &&QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
-        for QueuedOperation { queue, header, operation, .. } in operations.iter().filter(is_own) {
+        let own = operations.iter().filter(is_own).enumerate();
+        for (index, QueuedOperation { queue, header, buffers, operation, .. }) in own {
             let mut operation: BoxedOperation<'_> = Box::pin(async move {
                 let operation = async {
                     let context = communicator.context()?;
@@ -136,7 +140,10 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
                     let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
                     let running =
                         if is_wrong { operation.start_wrong(context) } else { operation.start(context) };
-                    wait_report::run(running, *header, context).await
+                    communicator.running().begin_at(index, header.encode(), *buffers);
+                    let result = wait_report::run(running, *header, context).await;
+                    communicator.running().end_at(index);
+                    result
                 };
                 operation.await.inspect_err(|error| {
                     if is_on_host && communicator.keeps_pending(error) {

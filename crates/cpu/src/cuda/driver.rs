@@ -21,6 +21,7 @@ const CUDA_SUCCESS: c_int = 0;
 const CUDA_ERROR_NOT_READY: c_int = 600;
 /// The error that a GPU's context keeps once a kernel has failed, as NCCL's are.
 const CUDA_ERROR_LAUNCH_FAILED: c_uint = 719;
+const CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: c_uint = 33;
 const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 const CU_EVENT_RECORD_EXTERNAL: c_uint = 1;
 const CU_EVENT_WAIT_EXTERNAL: c_uint = 1;
@@ -177,6 +178,7 @@ define_functions! {
     cuInit(c_uint);
     cuGetErrorName(c_int, *mut *const c_char);
     cuDeviceGetCount(*mut c_int);
+    cuDeviceGetAttribute(*mut c_int, c_uint, c_int);
     cuDevicePrimaryCtxRetain(*mut CuContext, c_int);
     cuCtxGetDevice(*mut c_int);
     cuCtxPushCurrent_v2(CuContext);
@@ -306,6 +308,22 @@ impl Driver {
         // SAFETY: a valid out-parameter.
         let code = unsafe { (self.functions.cuDeviceGetCount)(&raw mut count) };
         self.check("cuDeviceGetCount", code).map(|()| count)
+    }
+
+    /// Returns the number of the PCI bus of a device. It identifies the physical device, which processes may number differently
+    /// because of `CUDA_VISIBLE_DEVICES`.
+    pub(crate) fn bus(&self, device: i32) -> Result<i32> {
+        let mut bus = 0;
+        // SAFETY: a valid out-parameter.
+        let code = unsafe {
+            (self.functions.cuDeviceGetAttribute)(&raw mut bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device)
+        };
+        self.check("cuDeviceGetAttribute", code).map(|()| bus)
+    }
+
+    /// Returns NVML's index of a device. NVML lists all devices in the order of their buses, which begin with 1.
+    pub(crate) fn nvml_device(&self, device: i32) -> Result<i32> {
+        Ok(self.bus(device)? - 1)
     }
 
     fn init(&self) -> c_int {

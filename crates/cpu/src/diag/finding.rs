@@ -52,6 +52,10 @@ findings! {
     UnreceivedMessage = "unreceived-message",
     /// The ranks leave, and did not all make the same calls.
     MissingCall = "missing-call",
+    /// Calls in a group that has not ended never run.
+    UnendedGroup = "unended-group",
+    /// An operation cannot read or write a buffer.
+    InvalidBuffer = "invalid-buffer",
     /// The ranks leave, and made different calls without noticing.
     DifferentCalls = "different-calls",
     /// The ranks passed different arguments where NCCL requires equal ones.

@@ -1,5 +1,5 @@
 //! The text that `ncclGetLastError` returns: one per thread, so that ranks that are threads of one process do not
-//! overwrite each other's, as they do in NCCL. A thread without an error of its own gets the latest of all.
+//! overwrite each other's, as they do in NCCL. A thread without an own error gets the latest of all.
 //!
 //! Callers read a buffer without a lock, so it consists of atomic bytes, the last of which stays 0: a reader that races
 //! with a writer sees a mixture of two texts and never reads past the buffer.
@@ -16,7 +16,9 @@ const SIZE: usize = 1024;
 struct Text([AtomicU8; SIZE]);
 
 thread_local! {
-    static RANK_ARGS: Text = const { Text::new() };
+    static OWN: Text = const { Text::new() };
+    /// The text of a wait, which is not an error and belongs to one communicator.
+    static WAIT: Text = const { Text::new() };
 }
 
 static LATEST: Text = Text::new();
@@ -32,14 +34,23 @@ pub(crate) fn set(text: &str) {
 
 /// Makes a text the thread's last error without a warning. It is cut to what fits.
 pub(crate) fn record(text: &str) {
-    RANK_ARGS.with(|own| own.write(text));
+    OWN.with(|own| own.write(text));
     let _one_at_a_time = WRITER.lock();
     LATEST.write(text);
 }
 
 /// Returns the thread's text for C, valid until the thread ends.
 pub(crate) fn pointer() -> *const c_char {
-    RANK_ARGS.with(|own| if own.is_empty() { LATEST.pointer() } else { own.pointer() })
+    OWN.with(|own| if own.is_empty() { LATEST.pointer() } else { own.pointer() })
+}
+
+/// Returns a text for C that says what a communicator waits for, valid until this thread's next call of this function. The
+/// last error stays as it is.
+pub(crate) fn wait_pointer(text: &str) -> *const c_char {
+    WAIT.with(|wait| {
+        wait.write(text);
+        wait.pointer()
+    })
 }
 
 impl Text {
@@ -92,7 +103,7 @@ mod tests {
                     both.wait();
                     record(name);
                     both.wait();
-                    RANK_ARGS.with(|own| assert_eq!((pointer(), read(own).as_str()), (own.pointer(), name)));
+                    OWN.with(|own| assert_eq!((pointer(), read(own).as_str()), (own.pointer(), name)));
                 });
             }
         });

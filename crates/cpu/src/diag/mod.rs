@@ -4,6 +4,7 @@ pub(crate) mod debug;
 pub(crate) mod error;
 pub(crate) mod failures;
 pub(crate) mod fault;
+pub(crate) mod fault_signal;
 pub(crate) mod finding;
 pub(crate) mod last_error;
 pub(crate) mod report;

@@ -58,6 +58,11 @@ pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Relaxed)
 }
 
+/// Returns whether a finding is ignored.
+pub(crate) fn is_ignored(finding: Finding) -> bool {
+    IGNORED.has(finding)
+}
+
 /// Reports a finding, of a rank if it is one's.
 pub(crate) fn report(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     note(finding, rank.into(), text, true);

@@ -1,13 +1,23 @@
 //! Access to other ranks' memory, and how a rank that takes its own back waits until nobody accesses it.
+//!
+//! A process that is stopped in an access, by a signal, a debugger or a frozen cgroup, may never end it. Memory that it has
+//! mapped is then taken from it: see [`mem_alloc::take_back`]. The kernel's copies by address (cross-memory attach) cannot be
+//! kept from memory, so for these the wait goes on; communicators with a timeout do not use them.
+#![cfg_attr(test, allow(unsafe_code))]
 
 use std::future::poll_fn;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use crate::diag::error::Result;
+use crate::diag::error::{Error, Result};
+use crate::diag::finding::Finding;
+use crate::diag::report;
+use crate::diag::wait_limits::WARN_AFTER;
+use crate::shm::buffer::ReadBuf;
 use crate::shm::layout::{ACCESSES, WINDOWS};
 use crate::shm::liveness::AbortReason;
+use crate::shm::mem_alloc;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM, fence};
 
@@ -26,6 +36,34 @@ pub(crate) struct WindowId {
 
 /// The interval in which a rank checks that a rank that accesses its memory still runs.
 const LIVENESS_INTERVAL: Duration = if LOOM { Duration::MAX } else { Duration::from_millis(10) };
+
+/// The time after which memory is taken from a process that still accesses it and does not seem to be stopped: that of a frozen
+/// cgroup looks as if it slept.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The time between two attempts to take memory back.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The memory of a rank that other ranks may access until the rank has it back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exposed<'a> {
+    pub(crate) buffers: &'a [ReadBuf],
+    /// Set if other processes may access the memory by its address here.
+    pub(crate) by_address: bool,
+    /// The number of windows that the memory is in, at most.
+    pub(crate) windows: usize,
+}
+
+impl Exposed<'_> {
+    /// Makes it impossible for other processes to reach the memory.
+    fn take_back(&self) -> Result {
+        if self.by_address {
+            return Err(Error::usage("it is accessed by process_vm_readv or process_vm_writev"));
+        }
+        let take = |buffer: &ReadBuf| mem_alloc::take_back(buffer.start(), buffer.length(), self.windows);
+        self.buffers.iter().try_for_each(take)
+    }
+}
 
 /// A rank's access to other ranks' memory.
 #[derive(Debug)]
@@ -54,10 +92,10 @@ impl SharedState {
     }
 
     /// Ends an operation of `rank` that has failed after its buffers were published: sets the abort flag and waits
-    /// until no other rank accesses them, after which they are the caller's again.
-    pub(crate) async fn quiesce(&self, rank: usize) {
+    /// until no other rank accesses `exposed`, which is then the caller's again.
+    pub(crate) async fn quiesce(&self, rank: usize, exposed: Exposed<'_>) {
         self.set_abort(rank, AbortReason::Failed);
-        self.wait_for_accesses(rank).await;
+        self.wait_for_accesses(rank, exposed).await;
     }
 
     /// Opens a window of `rank`; `None` if it has as many as there can be.
@@ -74,19 +112,20 @@ impl SharedState {
         window.index < WINDOWS && self.window(rank, window.index).load(Acquire) == window.serial
     }
 
-    /// Closes a window of `rank` and waits until no other rank accesses its memory, which is the caller's again.
+    /// Closes a window of `rank` and waits until no other rank accesses its memory, `exposed`, which is the caller's again.
     ///
     /// The accessor sets its flag, then checks that the window is open; the owner closes it, then checks for accessors,
     /// as with the abort flag.
-    pub(crate) async fn close_window(&self, rank: usize, window: WindowId) {
+    pub(crate) async fn close_window(&self, rank: usize, window: WindowId, exposed: Exposed<'_>) {
         self.window(rank, window.index).store(0, Relaxed);
-        self.wait_for_accesses(rank).await;
+        self.wait_for_accesses(rank, exposed).await;
     }
 
-    /// Waits until the accesses of other ranks that have begun by now have ended.
-    async fn wait_for_accesses(&self, rank: usize) {
+    /// Waits until the accesses of other ranks that have begun by now have ended, or cannot reach `exposed` any more.
+    async fn wait_for_accesses(&self, rank: usize, exposed: Exposed<'_>) {
         let split = |accesses: u64| (accesses as u32, (accesses >> 32) as u32);
         fence(SeqCst);
+        let (begin, mut is_taken, mut tried, mut is_reported) = (Instant::now(), false, None, false);
         for other in (0..self.ranks()).filter(|other| *other != rank) {
             let accesses = &self.control(other)[ACCESSES];
             let (begun, before) = split(accesses.load(Acquire));
@@ -97,16 +136,54 @@ impl SharedState {
                 if present == 0 || ended.wrapping_sub(before) >= begun {
                     return Poll::Ready(());
                 }
-                if checked.elapsed() >= LIVENESS_INTERVAL {
-                    checked = Instant::now();
-                    if self.death(other).is_some() {
-                        return Poll::Ready(());
+                if checked.elapsed() < LIVENESS_INTERVAL {
+                    return Poll::Pending;
+                }
+                checked = Instant::now();
+                if self.death(other).is_some() {
+                    return Poll::Ready(());
+                }
+                let (process, waited) = (self.process(other), begin.elapsed());
+                if process == self.process(rank) {
+                    // Its thread runs as long as this one does.
+                    return Poll::Pending;
+                }
+                let is_due = tried.as_ref().is_none_or(|(at, _): &(Instant, Error)| at.elapsed() >= RETRY);
+                if !is_taken && is_due && (waited >= PATIENCE || process.is_stopped()) {
+                    match exposed.take_back() {
+                        Ok(()) => is_taken = true,
+                        Err(error) => tried = Some((Instant::now(), error)),
                     }
+                }
+                if is_taken {
+                    return Poll::Ready(());
+                }
+                if !is_reported && WARN_AFTER.is_some_and(|limit| waited >= limit) {
+                    is_reported = true;
+                    let why = tried.as_ref().map_or("", |(_, why)| &why.text);
+                    report::report(Finding::LateRank, rank, &self.describe_access(rank, other, waited, why));
                 }
                 Poll::Pending
             })
             .await;
         }
+    }
+
+    /// Describes the wait for `other` to end an access to memory of `rank`, which cannot be taken back for the reason `why`.
+    #[cold]
+    fn describe_access(&self, rank: usize, other: usize, waited: Duration, why: &str) -> String {
+        let process = self.process(other);
+        let state = process.state().map_or_else(String::new, |state| format!(", in state {state}"));
+        let condition =
+            process.condition().map_or_else(String::new, |condition| format!(", which {condition},"));
+        format!(
+            "after {:.1} s, in {}, rank {rank} of {} still waits for rank {other} (process {}{state}){condition} to end an \
+             access to the memory of rank {rank}, which cannot be taken back: {why}; continue or kill that process",
+            waited.as_secs_f64(),
+            self.name(),
+            self.ranks(),
+            process.pid
+        )
     }
 }
 
@@ -115,7 +192,10 @@ mod tests {
     use super::*;
     use crate::shm::process::Process;
     use crate::sync::executor;
+    use std::process::{Child, Command};
     use std::sync::atomic::AtomicBool;
+
+    const NONE: Exposed<'_> = Exposed { buffers: &[], by_address: false, windows: 0 };
 
     #[test]
     fn quiesce_waits_until_accesses_have_ended() {
@@ -125,7 +205,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let quiesce = async {
-                    state.quiesce(0).await;
+                    state.quiesce(0, NONE).await;
                     Ok(())
                 };
                 executor::run_one(quiesce, 2, |_| ()).unwrap();
@@ -150,7 +230,7 @@ mod tests {
         std::thread::scope(|scope| {
             let close = scope.spawn(|| {
                 let close = async {
-                    state.close_window(0, window).await;
+                    state.close_window(0, window, NONE).await;
                     Ok(())
                 };
                 executor::run_one(close, 2, |_| ())
@@ -171,5 +251,123 @@ mod tests {
         assert!(!state.is_window_open(0, window) && state.is_window_open(0, next));
         let outside = WindowId { index: WINDOWS, serial: 0 };
         assert!(!state.is_window_open(0, outside));
+    }
+
+    /// A process that does nothing, as another rank's; stopped if that is asked for. It is killed on drop.
+    struct Other(Child);
+
+    impl Other {
+        fn new(is_stopped: bool) -> (Self, Process) {
+            let other = Self(Command::new("sleep").arg("600").spawn().unwrap());
+            let process = Process::from_pid(other.0.id().into()).unwrap();
+            if is_stopped {
+                let pid = rustix::process::Pid::from_child(&other.0);
+                rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+                while !process.is_stopped() {
+                    std::thread::yield_now();
+                }
+            }
+            (other, process)
+        }
+    }
+
+    impl Drop for Other {
+        fn drop(&mut self) {
+            // Also ends a process that is stopped.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Runs `quiesce` while the other rank is in an access. Returns `false` if it has not returned by the time that the other
+    /// process is killed.
+    fn returns(is_stopped: bool, exposed: Exposed<'_>, limit: Duration) -> bool {
+        let (other, process) = Other::new(is_stopped);
+        let state = SharedState::create(&[Process::current().unwrap(), process]).unwrap().0;
+        // In place of the other process.
+        let access = state.begin_access(1).unwrap();
+        let returned = std::thread::scope(|scope| {
+            let quiesce = scope.spawn(|| {
+                let quiesce = async {
+                    state.quiesce(0, exposed).await;
+                    Ok(())
+                };
+                executor::run_one(quiesce, 2, |_| ()).unwrap();
+            });
+            let begin = Instant::now();
+            while !quiesce.is_finished() && begin.elapsed() < limit {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let returned = quiesce.is_finished();
+            // Its death ends the wait.
+            drop(other);
+            returned
+        });
+        drop(access);
+        returned
+    }
+
+    /// Runs `test` with memory that other processes can map, and another mapping of it.
+    fn with_shared_memory(test: impl FnOnce(ReadBuf, *mut u8)) {
+        const LENGTH: usize = 10_000;
+        let memory = mem_alloc::allocate(LENGTH).unwrap().cast::<u8>();
+        let handle = mem_alloc::find(memory, LENGTH).unwrap();
+        let mapping = crate::shm::mapping::Mapping::open(&Process::current().unwrap(), handle.file).unwrap();
+        // SAFETY: as many bytes, which live until the end of this function.
+        test(unsafe { ReadBuf::new(memory, LENGTH) }, mapping.start().as_ptr());
+        // SAFETY: it is not used any more.
+        unsafe { mem_alloc::free(memory.cast()) }.unwrap();
+    }
+
+    #[test]
+    fn memory_is_taken_from_a_process_that_is_stopped_or_does_not_end_its_access() {
+        for is_stopped in [true, false] {
+            with_shared_memory(|buffer, there| {
+                let exposed = Exposed { buffers: &[buffer], by_address: false, windows: 0 };
+                assert!(returns(is_stopped, exposed, Duration::from_secs(60)), "stopped: {is_stopped}");
+                // What the other process writes now goes to the file.
+                // SAFETY: inside the mapping, and in the memory that `buffer` vouches for.
+                let here = unsafe {
+                    there.write_volatile(7);
+                    buffer.start().read_volatile()
+                };
+                assert_eq!(here, 0);
+            });
+        }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_taken_back_is_waited_for() {
+        let limit = PATIENCE + Duration::from_millis(500);
+        with_shared_memory(|buffer, _| {
+            let exposed = Exposed { buffers: &[buffer], by_address: true, windows: 0 };
+            assert!(!returns(true, exposed, limit), "it is accessed by its address");
+            let _window = crate::shm::window_memory::WindowMemory::new(buffer.start(), 1);
+            assert!(!returns(true, Exposed { by_address: false, ..exposed }, limit), "it is in a window");
+            assert!(returns(
+                true,
+                Exposed { by_address: false, windows: 1, ..exposed },
+                Duration::from_secs(60)
+            ));
+        });
+        // Other processes cannot reach it at all.
+        let bytes = [0_u8; 10];
+        // SAFETY: ten bytes.
+        let private = [unsafe { ReadBuf::new(bytes.as_ptr(), 10) }];
+        let exposed = Exposed { buffers: &private, by_address: false, windows: 0 };
+        assert!(returns(true, exposed, Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn stopped_process_that_does_not_end_its_access_is_described() {
+        let (_other, process) = Other::new(true);
+        let state = SharedState::create(&[Process::current().unwrap(), process]).unwrap().0;
+        let text = state.describe_access(0, 1, Duration::from_secs(10), "why");
+        let expected = format!(
+            "rank 0 of 2 still waits for rank 1 (process {}, in state T), which is stopped by a signal or a debugger, to end an \
+             access to the memory of rank 0, which cannot be taken back: why; continue or kill that process",
+            process.pid
+        );
+        assert!(text.starts_with("after 10.0 s, in ") && text.ends_with(&expected), "{text}");
     }
 }

@@ -25,6 +25,13 @@ pub(crate) struct WriteBuf {
     extent: Extent,
 }
 
+/// The addresses of a buffer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BufferRange {
+    pub(crate) start: usize,
+    pub(crate) length: usize,
+}
+
 /// A number of bytes, below `isize::MAX` as that of all memory, and in the highest bit whether some of them are in a
 /// window: a buffer that is two words is passed in registers.
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +116,10 @@ impl ReadBuf {
 
     pub(crate) fn length(self) -> usize {
         self.extent.length()
+    }
+
+    pub(crate) fn range(self) -> BufferRange {
+        BufferRange { start: self.start.addr(), length: self.extent.length() }
     }
 
     /// Returns `true` if some of it is in a window.

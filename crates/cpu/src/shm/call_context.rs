@@ -6,6 +6,9 @@
 //! map it.
 #![allow(unsafe_code)]
 
+use std::io;
+use std::ops::Range;
+
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
@@ -21,6 +24,10 @@ pub(crate) struct CallContext<'a> {
     pub(crate) state: &'a SharedState,
     pub(crate) rank: usize,
     pub(crate) peers: &'a PeerAccess,
+}
+
+fn is_efault(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EFAULT)
 }
 
 impl CallContext<'_> {
@@ -103,7 +110,11 @@ impl CallContext<'_> {
             let error = cma::check_write(&self.state.process(self.rank)).err()?;
             Some(format!("memory of other ranks cannot be written and is staged: {error}"))
         };
-        let obstacle = unreadable.or_else(unwritable);
+        let can_time_out = self.peers.can_time_out.then(|| {
+            "memory of other ranks is staged: a timeout could not end a copy by a process that is stopped"
+                .into()
+        });
+        let obstacle = can_time_out.or(unreadable).or_else(unwritable);
         if let Some(obstacle) = &obstacle {
             debug::info(Subsystem::SharedMemory, || obstacle.clone());
         }
@@ -121,7 +132,12 @@ impl CallContext<'_> {
             return Ok(());
         }
         cma::read(&self.state.process(owner), address, to).map_err(|error| {
-            Error::remote(format!("{} bytes of rank {owner} cannot be read: {error}", to.length()))
+            let what = self.describe_fault(owner, buffer.address, offset..offset + to.length(), &error);
+            Error::remote(
+                what.unwrap_or_else(|| {
+                    format!("{} bytes of rank {owner} cannot be read: {error}", to.length())
+                }),
+            )
         })
     }
 
@@ -135,8 +151,40 @@ impl CallContext<'_> {
             return Ok(());
         }
         cma::write(&self.state.process(owner), address, from).map_err(|error| {
-            Error::remote(format!("{} bytes of rank {owner} cannot be written: {error}", from.length()))
+            let what = self.describe_fault(owner, buffer.address, offset..offset + from.length(), &error);
+            let what = what.or_else(|| {
+                // What can be read there cannot be written, unless this rank's own memory is at fault.
+                let own = self.state.process(self.rank);
+                let is_own = cma::first_unreadable(&own, from.start().addr() as u64, from.length()).is_some();
+                (is_efault(&error) && !is_own).then(|| {
+                    format!(
+                        "the receive buffer {:#x} of rank {owner} cannot be written: it is read-only",
+                        buffer.address
+                    )
+                })
+            });
+            Error::remote(what.unwrap_or_else(|| {
+                format!("{} bytes of rank {owner} cannot be written: {error}", from.length())
+            }))
         })
+    }
+
+    /// Describes the memory of another process in which an access to the bytes in `range` of a buffer has failed, if nothing can
+    /// be read there.
+    fn describe_fault(
+        self,
+        owner: usize,
+        buffer: u64,
+        range: Range<usize>,
+        error: &io::Error,
+    ) -> Option<String> {
+        let process = self.state.process(owner);
+        let start = buffer + range.start as u64;
+        let at = is_efault(error).then(|| cma::first_unreadable(&process, start, range.len()))??;
+        Some(format!(
+            "the buffer {buffer:#x} of rank {owner} is invalid from byte {} on: no memory is mapped there, or it cannot be read",
+            range.start + at
+        ))
     }
 
     /// Returns the `length` bytes of `buffer` of `owner`, to read.

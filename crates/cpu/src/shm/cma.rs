@@ -35,6 +35,28 @@ pub(crate) fn check_write(own: &Process) -> io::Result<()> {
     write(own, (&raw mut copy).expose_provenance() as u64, from)
 }
 
+/// Returns the offset of the first byte in `length` bytes at `address` that cannot be read, if there is one.
+pub(crate) fn first_unreadable(process: &Process, address: u64, length: usize) -> Option<usize> {
+    const PAGE: usize = 4096;
+    let to_next_page = PAGE - address as usize % PAGE;
+    let mut pages = std::iter::once(0).chain((to_next_page..length).step_by(PAGE));
+    pages.find(|at| {
+        let mut byte = 0u8;
+        // SAFETY: one byte, accessed through this only.
+        let to = unsafe { WriteBuf::new(&raw mut byte, 1) };
+        read(process, address + *at as u64, to).is_err()
+    })
+}
+
+/// Returns whether this process can read the byte at an address. It only calls the kernel, so a signal handler may use it.
+pub(crate) fn is_own_byte_readable(address: usize) -> bool {
+    let mut byte = 0u8;
+    let own = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let other = iovec { iov_base: ptr::without_provenance_mut(address), iov_len: 1 };
+    // SAFETY: the kernel writes one byte, which is there, and checks the other address itself.
+    unsafe { process_vm_readv(libc::getpid(), &raw const own, 1, &raw const other, 1, 0) == 1 }
+}
+
 /// Repeats `call` until it has transferred `length` bytes.
 fn transfer(
     process: &Process,
@@ -77,6 +99,10 @@ mod tests {
         assert_eq!(&bytes, b"otherbytes");
         check_write(&own).unwrap();
         assert!(read(&own, 8, target).is_err(), "nothing is mapped there");
+        assert!(is_own_byte_readable(bytes.as_ptr().addr()) && !is_own_byte_readable(8));
+        let address = bytes.as_ptr().addr() as u64;
+        assert_eq!(first_unreadable(&own, address, bytes.len()), None);
+        assert_eq!(first_unreadable(&own, 8, 10), Some(0));
         assert!(read(&Process { pid: u64::MAX, identity: 0 }, 0, target).is_err());
     }
 }

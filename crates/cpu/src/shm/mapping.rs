@@ -4,13 +4,14 @@
 use std::ffi::c_void;
 use std::fs::{OpenOptions, read_dir, read_link};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use crate::cancellation::NoCancellation;
@@ -133,6 +134,27 @@ impl Mapping {
         Self::new(start, length)
     }
 
+    /// Maps a page-aligned `range` of `file`, which this maps from its start, so that a write copies the page. Before the first
+    /// write to a page, the page still is the file's; see [`copy_pages`](Self::copy_pages).
+    pub(crate) fn make_private(&self, file: impl AsFd, range: Range<usize>) -> rustix::io::Result<()> {
+        let (start, flags) =
+            (self.start.as_ptr().wrapping_add(range.start), MapFlags::PRIVATE | MapFlags::FIXED);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        debug_assert!(range.end <= self.length);
+        // SAFETY: the range is this mapping's, and gets the same bytes of the same file. The kernel replaces it in one step, so
+        // that threads which use the memory meanwhile find it before or after.
+        unsafe { mmap(start.cast(), range.len(), access, flags, file, range.start as u64) }.map(drop)
+    }
+
+    /// Copies the pages of a `range` that [is private](Self::make_private), as a write to each would. Pages that have been
+    /// copied before stay as they are.
+    pub(crate) fn copy_pages(&self, range: Range<usize>) -> rustix::io::Result<()> {
+        let start = self.start.as_ptr().wrapping_add(range.start);
+        debug_assert!(range.end <= self.length);
+        // SAFETY: the range is this mapping's. The kernel changes no byte of it.
+        unsafe { madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite) }
+    }
+
     fn new(start: rustix::io::Result<*mut c_void>, length: usize) -> Result<Self> {
         let start = start
             .map_err(|error| Error::system(&format!("{length} bytes of memory cannot be mapped"), error))?;
@@ -188,6 +210,30 @@ fn cannot_create(error: Errno) -> Error {
 
 fn exceeds(value: u64, resource: Resource) -> bool {
     getrlimit(resource).current.is_some_and(|limit| value > limit)
+}
+
+/// Returns the offset of the first byte in `length` bytes at `start` where no memory is mapped, if there is one.
+pub(crate) fn first_unmapped(start: usize, length: usize) -> Option<usize> {
+    const PAGES: usize = 256;
+    let page = rustix::param::page_size();
+    let is_unmapped = |at: usize, pages: usize| {
+        let mut resident = [0u8; PAGES];
+        // SAFETY: the kernel writes a byte for each page, and looks at no memory of the process.
+        let result =
+            unsafe { libc::mincore(ptr::without_provenance_mut(at), pages * page, resident.as_mut_ptr()) };
+        result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM)
+    };
+    let end = start.saturating_add(length);
+    let mut at = start - start % page;
+    while at < end {
+        let pages = (end - at).div_ceil(page).min(PAGES);
+        if is_unmapped(at, pages) {
+            let first = (0..pages).map(|index| at + index * page).find(|at| is_unmapped(*at, 1));
+            return first.map(|at| at.saturating_sub(start));
+        }
+        at = at.saturating_add(pages * page);
+    }
+    None
 }
 
 #[cfg(test)]
@@ -293,5 +339,22 @@ mod tests {
         assert_eq!(refused(0), (ncclResult_t::ncclRemoteError, true));
         child.wait().unwrap();
         assert_eq!(refused(0), (ncclResult_t::ncclRemoteError, true));
+    }
+
+    #[test]
+    fn first_byte_without_memory_is_found_in_any_page() {
+        let page = rustix::param::page_size();
+        let (pages, hole) = (600, 300);
+        let mapping = Mapping::private(pages * page).unwrap();
+        let start = mapping.start.as_ptr();
+        let at = |page_index: usize| start.addr() + page_index * page;
+        assert_eq!(first_unmapped(at(0), pages * page), None);
+        // SAFETY: a page of the mapping, which nothing uses; it is unmapped with the rest.
+        unsafe { munmap(start.add(hole * page).cast(), page).unwrap() };
+        assert_eq!(first_unmapped(at(0) + 5, hole * page + 1), Some(hole * page - 5));
+        assert_eq!(first_unmapped(at(0), hole * page), None);
+        assert_eq!(first_unmapped(at(hole) + 7, 1), Some(0));
+        assert_eq!(first_unmapped(at(hole + 1), page), None);
+        assert_eq!(first_unmapped(at(hole), 0), None);
     }
 }

@@ -4,11 +4,12 @@
 //! as another user's, cannot map it.
 //!
 //! A forked child shares this memory with its parent, unlike other memory: each sees the other's writes. It is freed
-//! when the process that allocated it frees it.
+//! when the process that allocated it frees it. Pages that were [taken back](take_back) are no longer shared.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,7 @@ use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::shm::mapping::Mapping;
+use crate::shm::window_memory;
 
 /// The granularity of sizes in bytes; where pages are larger, the kernel rounds further.
 const PAGE: usize = 4096;
@@ -39,10 +41,15 @@ struct Allocation {
     file: Option<OwnedFd>,
     /// The pid of the process that allocated it, and not of a forked child.
     process: u32,
+    /// The pages that this process has taken back, by their offsets: they are no longer the file's.
+    taken: Vec<Range<usize>>,
 }
 
 /// The allocations, by the address at which this process accesses them.
 static ALLOCATIONS: RwLock<BTreeMap<usize, Allocation>> = RwLock::new(BTreeMap::new());
+
+/// The number of times that memory was taken back.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Shared memory of a process, in terms that other processes understand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +109,7 @@ impl Allocation {
     fn new(address: usize, mapping: Mapping, driver: Option<&'static Driver>, file: Option<OwnedFd>) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { number, address, mapping, driver, file, process: std::process::id() }
+        Self { number, address, mapping, driver, file, process: std::process::id(), taken: Vec::new() }
     }
 }
 
@@ -165,13 +172,71 @@ fn remove(address: usize) -> Option<Allocation> {
     allocations.remove(&place)
 }
 
-/// Returns the handle of `length` bytes at `start`, or `None` unless they are in one shared allocation of this process.
+/// Returns the handle of `length` bytes at `start`, or `None` unless they are in one shared allocation of this process, and
+/// none of them was taken back.
 pub(crate) fn find(start: *const u8, length: usize) -> Option<ShmHandle> {
     let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
-    let (first, Allocation { number, mapping, file, .. }) = allocations.range(..=start.addr()).next_back()?;
+    let (first, Allocation { number, mapping, file, taken, .. }) =
+        allocations.range(..=start.addr()).next_back()?;
     let (file, offset) = (file.as_ref()?, (start.addr() - first) as u64);
     mapping.range(offset, length)?;
+    let (begin, end) = (offset as usize, offset as usize + length);
+    if taken.iter().any(|taken| begin < taken.end && taken.start < end) {
+        return None;
+    }
     Some(ShmHandle { allocation: *number, file: file.as_raw_fd().unsigned_abs(), offset })
+}
+
+/// Returns the number of times that memory was taken back. If it is the same after a call as before, what other processes wrote
+/// to memory with a [handle](find) has arrived.
+pub(crate) fn taken() -> u64 {
+    TAKEN.load(Ordering::Acquire)
+}
+
+/// Takes `length` bytes at `start` back from other processes, which may never finish an access: replaces their pages in this
+/// process by private copies. Other processes keep the file. Memory that other processes cannot map is taken back already.
+///
+/// The memory must not be in more than `windows` windows, whose other ranks would write to the file and not see this process's
+/// writes.
+///
+/// # Errors
+/// The memory is still shared, for this reason. It can be tried again.
+pub(crate) fn take_back(start: *const u8, length: usize, windows: usize) -> Result {
+    let mut allocations = allocations();
+    let Some((first, allocation)) = allocations.range_mut(..=start.addr()).next_back() else { return Ok(()) };
+    let Allocation { mapping, driver, file: Some(file), process, taken, .. } = allocation else {
+        return Ok(());
+    };
+    let offset = start.addr() - first;
+    if length == 0 || offset >= mapping.length() {
+        return Ok(());
+    }
+    if driver.is_some() || *process != std::process::id() {
+        return Err(Error::usage("it is device memory, or memory of a parent process"));
+    }
+    let page = rustix::param::page_size();
+    let end = offset.saturating_add(length).checked_next_multiple_of(page);
+    let pages = offset / page * page..end.unwrap_or(usize::MAX).min(mapping.length());
+    if window_memory::count(mapping.start().as_ptr().wrapping_add(pages.start), pages.len()) > windows {
+        return Err(Error::usage("some of it is in a window"));
+    }
+    TAKEN.fetch_add(1, Ordering::AcqRel);
+    // Pages that are private already have bytes that the file does not have.
+    let mut at = pages.start;
+    while at < pages.end {
+        if let Some(known) = taken.iter().find(|known| known.contains(&at)) {
+            at = known.end;
+            continue;
+        }
+        let next = taken.iter().map(|known| known.start).filter(|known| *known > at).min();
+        let part = at..next.unwrap_or(pages.end).min(pages.end);
+        mapping
+            .make_private(&*file, part.clone())
+            .map_err(|error| Error::system("it cannot be mapped", error))?;
+        at = part.end;
+        taken.push(part);
+    }
+    mapping.copy_pages(pages).map_err(|error| Error::system("it cannot be copied", error))
 }
 
 fn allocations() -> RwLockWriteGuard<'static, BTreeMap<usize, Allocation>> {
@@ -228,6 +293,44 @@ mod tests {
         drop(memory);
         // SAFETY: as above; `mapping` keeps the file's size, and its pages are zero again.
         assert_eq!(unsafe { there.add(9_999).read() }, 0);
+    }
+
+    #[test]
+    fn memory_that_was_taken_back_keeps_its_bytes_and_is_not_written_by_others() {
+        const PAGES: usize = 6;
+        let page = rustix::param::page_size();
+        let memory = Memory::new(PAGES * page);
+        let handle = find(memory.0, PAGES * page).unwrap();
+        let mapping = Mapping::open(&Process::current().unwrap(), handle.file).unwrap();
+        let there = mapping.range(0, PAGES * page).unwrap().as_ptr();
+        let here = |index: usize| memory.0.wrapping_add(index);
+        // SAFETY: inside the memory, which only this test uses, here and below.
+        let write = |start: *mut u8, index: usize, value| unsafe { start.add(index).write_volatile(value) };
+        // SAFETY: as above.
+        let read = |start: *mut u8, index: usize| unsafe { start.add(index).read_volatile() };
+        (0..PAGES * page).for_each(|index| write(memory.0, index, 1));
+        let before = taken();
+        // Part of the pages 1 and 2, then of 1 to 4.
+        take_back(here(page + 5), page, 0).unwrap();
+        assert!(taken() > before);
+        write(memory.0, page, 2);
+        take_back(here(2 * page - 1), 2 * page + 2, 0).unwrap();
+        (0..PAGES * page).for_each(|index| write(there, index, 3));
+        let bytes = [0, page, page + 1, 2 * page, 4 * page - 1, 5 * page - 1, 5 * page]
+            .map(|index| read(memory.0, index));
+        assert_eq!(bytes, [3, 2, 1, 1, 1, 1, 3], "only what was not taken back");
+        assert_eq!(find(here(page), 1), None);
+        assert_eq!(find(memory.0, PAGES * page), None);
+        assert_eq!(find(here(5 * page), page), Some(ShmHandle { offset: 5 * page as u64, ..handle }));
+        // Other ranks of a window keep writing to the file.
+        let window = window_memory::WindowMemory::new(here(5 * page + 8), 8);
+        let refused = take_back(here(5 * page), 1, 0).unwrap_err();
+        assert_eq!(refused.text, "some of it is in a window");
+        take_back(here(5 * page), 1, 1).unwrap();
+        drop(window);
+        // Memory that others cannot map.
+        let own = [0_u8; 10];
+        take_back(own.as_ptr(), own.len(), 0).unwrap();
     }
 
     #[test]

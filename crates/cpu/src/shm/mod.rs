@@ -6,11 +6,11 @@
 pub(crate) mod access;
 pub(crate) mod buffer;
 pub(crate) mod call_context;
-mod cma;
+pub(crate) mod cma;
 pub(crate) mod layout;
 pub(crate) mod liveness;
 pub(crate) mod mailbox;
-mod mapping;
+pub(crate) mod mapping;
 pub(crate) mod mem_alloc;
 mod memfd;
 pub(crate) mod peer_access;

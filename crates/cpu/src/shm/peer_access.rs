@@ -72,6 +72,11 @@ impl RemoteBuffer {
         self.address != 0
     }
 
+    /// Returns `true` if other processes that have mapped this buffer, `memory` of this process, still see what it has.
+    pub(crate) fn is_still(self, memory: ReadBuf) -> bool {
+        self.handle.is_none() || self.handle == mem_alloc::find(memory.start(), memory.length())
+    }
+
     /// Returns `true` if other processes can map it, as far as its owner knows.
     pub(crate) fn is_shared(self) -> bool {
         self.handle.is_some()
@@ -111,6 +116,9 @@ pub(crate) struct PeerAccess {
     mappings: Mutex<VecMap<Key, Option<Arc<Mapping>>>>,
     /// Set once ranks know whether every one may read and write every other's memory.
     pub(crate) readable: OnceLock<bool>,
+    /// Set if this rank's calls can time out: then no rank may access its memory by address, from which a process that is stopped
+    /// cannot be kept.
+    pub(super) can_time_out: bool,
     /// This rank's choice among transports that do not map memory.
     pub(crate) tuner: Tuner,
     /// The transports that the log has mentioned, a bit each.
@@ -118,6 +126,10 @@ pub(crate) struct PeerAccess {
 }
 
 impl PeerAccess {
+    pub(crate) fn new(can_time_out: bool) -> Self {
+        Self { can_time_out, ..Self::default() }
+    }
+
     /// Returns `true` the first time it is called for `transport`.
     pub(crate) fn is_first_use(&self, transport: u8) -> bool {
         // Nearly always `false`, and then nothing is written.

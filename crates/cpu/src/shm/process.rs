@@ -105,8 +105,13 @@ impl Process {
 
     /// Returns `true` if the process is certainly stopped, by a signal or a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
-        let stat = self.pid_in_proc().and_then(|pid| read_stat(pid).ok());
-        stat.is_some_and(|stat| matches!(stat.state, 'T' | 't'))
+        matches!(self.state(), Some('T' | 't'))
+    }
+
+    /// Returns the state of the process's first thread, as `/proc` shows it: `T` if it is stopped.
+    pub(crate) fn state(&self) -> Option<char> {
+        let stat = self.pid_in_proc().and_then(|pid| read_stat(pid).ok())?;
+        Some(stat.state)
     }
 
     /// Returns the process's pid in `/proc`, which may show a PID namespace around this process's; `None` if it shows

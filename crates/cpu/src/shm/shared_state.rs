@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::diag::error::Result;
@@ -22,6 +21,7 @@ use crate::shm::process::Process;
 use crate::shm::segment::Segment;
 use crate::sync::backoff;
 use crate::sync::primitive::{AtomicU64, fence};
+use crate::sync::thread_number;
 
 /// Bytes of eager data whose cache lines are fetched for the next step.
 const PREFETCH_EXCLUSIVE_MAX: usize = 2 << 10;
@@ -52,7 +52,7 @@ pub(crate) struct SharedState {
     pub(super) last_check: Mutex<(u64, Instant)>,
     name: OnceLock<String>,
     /// The thread that has made the communicator of each rank of this process.
-    makers: Mutex<Vec<Option<ThreadId>>>,
+    makers: Mutex<Vec<Option<u64>>>,
     /// The last collectives of each rank of this process that were enqueued on streams.
     enqueued: Mutex<Vec<Option<Enqueued>>>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct SharedState {
 #[derive(Debug, Clone, Copy)]
 struct Enqueued {
     /// The thread and its group that enqueued the last.
-    thread: ThreadId,
+    thread: u64,
     group: u64,
     calls: u64,
 }
@@ -455,7 +455,7 @@ impl SharedState {
     /// Notes that this thread enqueues `calls` collectives of `rank` on streams, in its group of this number. Returns another
     /// rank of which it has enqueued the first of these in another group, if there is one.
     pub(crate) fn note_enqueued(&self, rank: usize, group: u64, calls: u64) -> Option<usize> {
-        let thread = thread::current().id();
+        let thread = thread_number();
         let mut enqueued = self.enqueued.lock().unwrap_or_else(PoisonError::into_inner);
         enqueued.resize(self.ranks(), None);
         let before = enqueued[rank].map_or(0, |own| own.calls);
@@ -470,7 +470,7 @@ impl SharedState {
 
     /// Records that this thread has made the communicator of `rank`.
     pub(crate) fn set_maker(&self, rank: usize) {
-        self.makers()[rank] = Some(thread::current().id());
+        self.makers()[rank] = Some(thread_number());
     }
 
     /// Returns `true` if one thread of this process has made the communicators of two ranks.
@@ -479,7 +479,7 @@ impl SharedState {
         makers[one].is_some() && makers[one] == makers[two]
     }
 
-    fn makers(&self) -> MutexGuard<'_, Vec<Option<ThreadId>>> {
+    fn makers(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
         self.makers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

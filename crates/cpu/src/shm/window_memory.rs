@@ -56,6 +56,13 @@ pub(super) fn overlaps(start: *const u8, length: usize) -> bool {
     COUNT.load(Relaxed) != 0 && is_listed(start.addr(), length)
 }
 
+/// Returns the number of windows that have some of the `length` bytes at `start`.
+pub(super) fn count(start: *const u8, length: usize) -> usize {
+    let ranges = RANGES.read().unwrap_or_else(PoisonError::into_inner);
+    let end = start.addr().saturating_add(length);
+    ranges.iter().filter(|range| start.addr() < range.end && range.start < end).count()
+}
+
 #[cold]
 fn is_listed(start: usize, length: usize) -> bool {
     let ranges = RANGES.read().unwrap_or_else(PoisonError::into_inner);

@@ -7,11 +7,12 @@
 use std::ffi::c_void;
 use std::process::{Child, Stdio};
 use std::ptr;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{Comm, F32, OK, SUM, init_rank, last_error, unique_id};
+use crate::common::{Comm, F32, OK, SUM, init_rank, last_error, unique_id, wait_for_peers};
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
@@ -49,12 +50,15 @@ mistakes! {
     different_root_of_last_short_call,
     different_reduction,
     missing_rank,
+    refused_rank,
     extra_call,
     extra_short_broadcast,
     different_communicator,
     two_communicators_in_different_order,
     one_thread_for_two_ranks_without_group,
     group_without_end,
+    group_that_no_rank_ends,
+    group_open_at_exit,
     different_groups,
     send_to_itself_without_group,
     message_nobody_receives,
@@ -185,6 +189,14 @@ fn missing_rank(process: &RankProcess) {
     }
 }
 
+fn refused_rank(process: &RankProcess) {
+    let rank = [0, 7][process.rank()];
+    if process.rank() == 1 {
+        wait_for_peers(&process.id, 0);
+    }
+    report(init_rank(process.id, process.ranks, rank).expect_err("rank 7 is refused"));
+}
+
 fn extra_call(process: &RankProcess) {
     let comm = process.join();
     sum(4, comm);
@@ -234,6 +246,33 @@ fn group_without_end(process: &RankProcess) {
         return processes::outlast_the_limit();
     }
     sum(4, comm);
+}
+
+/// Each rank ends one group fewer than it has started.
+fn group_that_no_rank_ends(process: &RankProcess) {
+    let comm = process.join();
+    report(nccl!(ncclGroupStart()));
+    report(nccl!(ncclGroupStart()));
+    sum(4, comm);
+    report(nccl!(ncclGroupEnd()));
+    report(nccl!(ncclCommDestroy(comm.0)));
+}
+
+/// The group is that of a thread that still runs when the process exits.
+fn group_open_at_exit(process: &RankProcess) {
+    let comm = process.join();
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        report(nccl!(ncclGroupStart()));
+        sum(4, comm);
+        sum(5, comm);
+        sender.send(()).unwrap();
+        loop {
+            thread::park();
+        }
+    });
+    receiver.recv().unwrap();
+    std::process::exit(0);
 }
 
 /// Rank 0's two sums are one group; rank 1 makes them one by one.

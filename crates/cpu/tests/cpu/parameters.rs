@@ -10,8 +10,9 @@ use libnccl::sys::{
     ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclParamHandle, ncclParamHandle_t, ncclResult_t,
 };
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     "LIBNCCL_MEMORY_SPACE",
+    "LIBNCCL_OPEN_GROUPS",
     "LIBNCCL_MAX_RANKS",
     "NCCL_DEBUG",
     "NCCL_DEBUG_FILE",
@@ -163,7 +164,7 @@ fn dump(environment: &[(&str, &str)]) -> Vec<(String, String)> {
 fn dump_shows_interpreted_environment() {
     let (keys, values): (Vec<_>, Vec<_>) = dump(&[]).into_iter().unzip();
     assert_eq!(keys, KEYS);
-    assert_eq!(values, ["host", "1024", "<unknown>", "", "INIT,ENV,BOOTSTRAP", "[%F %T] ", "WARN,ATTN"]);
+    assert_eq!(values, ["host", "0", "1024", "<unknown>", "", "INIT,ENV,BOOTSTRAP", "[%F %T] ", "WARN,ATTN"]);
     let environment = [
         ("LIBNCCL_MEMORY_SPACE", "device"),
         ("LIBNCCL_MAX_RANKS", "1"),
@@ -174,7 +175,7 @@ fn dump_shows_interpreted_environment() {
         ("NCCL_DEBUG_TIMESTAMP_LEVELS", "^all"),
     ];
     let values: Vec<_> = dump(&environment).into_iter().map(|(_, value)| value).collect();
-    assert_eq!(values, ["host", "1024", "WARN", "/dev/null", "COLL,P2P", "%T", "NONE"]);
+    assert_eq!(values, ["host", "0", "1024", "WARN", "/dev/null", "COLL,P2P", "%T", "NONE"]);
 }
 
 fn encrypt(mode: c_int, secret: Option<&CStr>) -> ncclResult_t {

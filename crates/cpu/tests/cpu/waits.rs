@@ -5,14 +5,15 @@
 use std::io::{BufRead, BufReader};
 use std::process::Child;
 use std::ptr;
+use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, finish, kill, stop};
 use crate::common::{
-    I32, Mode, OK, REMOTE, STREAM, SUM, all_reduce, alone, hex, init, init_rank, last_error, unique_id,
-    wait_for_peers,
+    Comm, I32, LIMIT, Mode, OK, PROGRESS, REMOTE, STREAM, SUM, all_reduce, alone, async_error, hex, init,
+    init_nonblocking, init_rank, last_error, unique_id, wait_async, wait_for_peers,
 };
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
@@ -28,7 +29,11 @@ rank_tasks! {
     "come" => init_as_peer,
     "sum_in_child" => sum_in_named_child,
     "no_sum" => join_child_only,
+    "sum_until_error" => sum_until_error,
 }
+
+/// The elements of a sum in which a process is most of its time.
+const LONG: usize = 8 << 20;
 
 /// Prints the error of a call, which has to be that of a wait that was given up.
 fn print_remote_error(code: ncclResult_t) {
@@ -74,6 +79,14 @@ fn sum_twice(process: &RankProcess) {
     let comm = process.join();
     assert_eq!(all_reduce(&mut [1.0; 3], comm.0), OK);
     print_remote_error(all_reduce(&mut [1.0; 4], comm.0));
+}
+
+/// Sums in memory from NCCL, or else of the program, until a sum fails.
+fn sum_until_error(process: &RankProcess) {
+    let comm = process.join();
+    let (memory, mut own) = (Memory::new(LONG), vec![0; LONG]);
+    let elements = if process.arguments[0] == "nccl" { memory.elements() } else { &mut own[..] };
+    while all_reduce(elements, comm.0) == OK {}
 }
 
 fn sum_and_sleep(process: &RankProcess) {
@@ -181,6 +194,69 @@ fn stopped_process_is_reported_with_its_last_call() {
             "), which has called nothing since call 1, ncclAllReduce(count 3, ncclFloat64, ncclSum) and is stopped by a signal",
         ],
     );
+}
+
+/// A process that is killed on drop, also if it is stopped.
+struct Peer(Option<Child>);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(kill);
+    }
+}
+
+/// The peer is stopped at any time, in most rounds while it accesses the memory of this rank.
+#[test]
+fn abort_while_a_peer_is_stopped_returns_and_the_peer_does_not_write_any_more() {
+    let _alone = alone();
+    for (kind, rounds) in [("nccl", 4), ("heap", 2)] {
+        for round in 0..rounds {
+            let id = unique_id();
+            let mut peer = Peer(Some(processes::spawn(&format!("sum_until_error {kind}"), &id, 2, 1)));
+            let comm = init_nonblocking(id, 2, 0);
+            assert_eq!(wait_async(comm.0), OK, "{}", last_error());
+            let (memory, mut own) = (Memory::new(LONG), vec![0; LONG]);
+            let elements = if kind == "nccl" { memory.elements() } else { &mut own[..] };
+            let sum = |elements: &mut [i32]| {
+                assert!(matches!(all_reduce(elements, comm.0), OK | PROGRESS));
+                let begin = Instant::now();
+                while async_error(comm.0) == PROGRESS && begin.elapsed() < Duration::from_secs(1) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                async_error(comm.0) == OK
+            };
+            thread::scope(|scope| {
+                let child = peer.0.as_ref().unwrap();
+                let stopped = scope.spawn(move || {
+                    thread::sleep(Duration::from_millis(200 + 23 * round));
+                    stop(child);
+                });
+                // One that takes long on a busy machine is aborted while the peer runs, and tests less.
+                while sum(elements) {}
+                stopped.join().unwrap();
+            });
+            let (sender, receiver) = mpsc::channel();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    // The whole of it, which can be sent to another thread.
+                    let Comm(handle) = { comm };
+                    assert_eq!(nccl!(ncclCommAbort(handle)), OK);
+                    sender.send(()).unwrap();
+                });
+                let returned = receiver.recv_timeout(LIMIT);
+                if returned.is_err() {
+                    // Or the abort would never return.
+                    processes::resume(peer.0.as_ref().unwrap());
+                }
+                assert_eq!(returned, Ok(()), "{kind}, round {round}: the abort waits for the peer");
+            });
+            elements.fill(-1);
+            let child = peer.0.take().unwrap();
+            processes::resume(&child);
+            finish(child);
+            assert!(elements.iter().all(|element| *element == -1), "{kind}, round {round}: written later");
+        }
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl State {
         if self.captures.is_empty() {
             return Ok(());
         }
-        let (thread, mode) = (self.thread()?, Current::capture_mode()?);
+        let (thread, mode) = (self.thread(), Current::capture_mode());
         let forbidding = self.captures.forbidding(thread, mode);
         self.fail_captures(forbidding)
     }

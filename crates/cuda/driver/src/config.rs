@@ -1,6 +1,7 @@
 //! Settings, from the environment.
 
 use std::env;
+use std::ffi::OsString;
 use std::str::FromStr;
 
 use cudarc::driver::sys::CUresult;
@@ -26,7 +27,7 @@ pub(crate) enum Races {
 /// The settings of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
-    /// The number of devices.
+    /// The number of devices, visible or not.
     pub(crate) devices: usize,
     /// The number of bytes of each device.
     pub(crate) device_memory: usize,
@@ -116,14 +117,22 @@ fn bytes(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(unit).filter(|&bytes| bytes > 0)
 }
 
-fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+/// Returns the value of `CUDA_VISIBLE_DEVICES`, which may be empty.
+pub(crate) fn visible_devices() -> Option<String> {
+    value("CUDA_VISIBLE_DEVICES").map(|list| list.to_string_lossy().into_owned())
+}
+
+fn value(name: &str) -> Option<OsString> {
     // In a program with more rights than its user, the environment is that user's.
     // SAFETY: the function reads a value of the process, and accepts any number.
     #[allow(unsafe_code)]
     let is_own = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
     #[allow(clippy::disallowed_methods)] // Here alone.
-    let value = env::var_os(name).filter(|value| is_own && !value.is_empty());
-    let Some(value) = value else { return Ok(None) };
+    env::var_os(name).filter(|_| is_own)
+}
+
+fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+    let Some(value) = value(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     match value.to_str().and_then(parse) {
         Some(parsed) => Ok(Some(parsed)),
         None => {

@@ -33,6 +33,7 @@ use crate::stack::Stack;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::user_object::{Destructors, References, UserObject};
 use crate::virtual_memory::Backing;
+use crate::visible;
 
 /// A stream, beyond what its order needs.
 #[derive(Debug)]
@@ -90,6 +91,8 @@ pub(crate) struct State {
 pub(crate) struct Driver {
     /// Its settings.
     pub(crate) config: Config,
+    /// The physical device behind each device of the program, see [`visible`].
+    visible: Vec<usize>,
     state: Mutex<State>,
     /// Tells waiting host threads that operations are complete.
     done: Condvar,
@@ -152,13 +155,14 @@ impl Driver {
     pub(crate) fn init() -> Result<()> {
         if DRIVER.get().is_none() {
             let config = Config::from_env()?;
-            if config.devices == 0 {
+            let visible = visible::devices(config.devices);
+            if visible.is_empty() {
                 return Err(CUresult::CUDA_ERROR_NO_DEVICE);
             }
             if config.reports_faults && !config.ignored.has(Finding::DeviceMemoryTouched) {
                 fault::report()?;
             }
-            if DRIVER.set(Self::new(config)).is_ok() && config.seed.is_some() {
+            if DRIVER.set(Self::new(config, visible)).is_ok() && config.seed.is_some() {
                 let ticker = thread::Builder::new().name("cuda ticker".to_owned());
                 let spawned = ticker.spawn(|| Self::get().map(Self::tick_forever));
                 spawned.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
@@ -178,10 +182,10 @@ impl Driver {
     }
 
     /// Creates a driver without contexts.
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config, visible: Vec<usize>) -> Self {
         let mut handles = Handles::new();
         let mut pools = BTreeMap::new();
-        let devices = (0..config.devices)
+        let devices = (0..visible.len())
             .map(|device| {
                 let pool = PoolId(handles.next());
                 pools.insert(pool, Pool::new(device, true));
@@ -215,13 +219,40 @@ impl Driver {
             calls: 0,
             last_call: Instant::now(),
         };
-        Self { config, state: Mutex::new(state), done: Condvar::new(), process: process::id() }
+        Self { config, visible, state: Mutex::new(state), done: Condvar::new(), process: process::id() }
     }
 
     /// Returns the index of a device that a program passes.
     pub(crate) fn device(&self, device: CUdevice) -> Result<usize> {
-        let device = usize::try_from(device).ok().filter(|&device| device < self.config.devices);
+        let device = usize::try_from(device).ok().filter(|&device| device < self.devices());
         device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+    }
+
+    /// Returns the number of devices that the program sees.
+    pub(crate) fn devices(&self) -> usize {
+        self.visible.len()
+    }
+
+    /// Returns the physical device behind one that the program sees.
+    pub(crate) fn physical(&self, device: usize) -> Result<usize> {
+        self.visible.get(device).copied().ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+    }
+
+    /// Returns the device as which the program sees a physical one, or `None` if it does not.
+    pub(crate) fn visible(&self, physical: usize) -> Option<usize> {
+        self.visible.iter().position(|&device| device == physical)
+    }
+
+    /// Returns the device for memory that another process has on a physical device. Memory of a device that this program does not
+    /// see can be opened, as in CUDA 10.1 and newer, and belongs to the current device here.
+    pub(crate) fn device_for_import(&self, state: &mut State, physical: usize) -> Result<usize> {
+        if physical >= self.config.devices {
+            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+        }
+        match self.visible(physical) {
+            Some(device) => Ok(device),
+            None => Ok(state.context(Current::require()?)?.device),
+        }
     }
 
     /// Takes the lock for what is no call of CUDA.
@@ -329,7 +360,7 @@ impl Driver {
                     Executor::Library => work.execute(),
                     Executor::Peers => {
                         // For `libnccl_cuda_fail`.
-                        let _ = context.and_then(Current::push);
+                        let _ = context.map(Current::push);
                         work.execute();
                         let _ = Current::pop();
                     }
@@ -569,7 +600,7 @@ impl State {
             }
             PER_THREAD => {
                 let id = self.current()?;
-                let thread = self.thread()?;
+                let thread = self.thread();
                 if let Some(&stream) = self.context(id)?.thread_streams.get(&thread) {
                     return Ok(stream);
                 }
@@ -588,7 +619,7 @@ impl State {
     }
 
     /// Returns the number of the calling thread.
-    pub(crate) fn thread(&mut self) -> Result<u64> {
+    pub(crate) fn thread(&mut self) -> u64 {
         let threads = &mut self.threads;
         let number = || {
             *threads += 1;

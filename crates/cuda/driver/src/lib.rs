@@ -17,10 +17,12 @@ mod driver;
 mod error;
 mod event;
 pub mod extension;
-// libnccl-cpu, which is published without this crate, has this file, the findings and the stacks too.
+// Shared with libnccl-cpu, which is published without this crate, as the fault signal, the findings and the stacks are.
 #[path = "../../../cpu/src/diag/failures.rs"]
 mod failures;
 mod fault;
+#[path = "../../../cpu/src/diag/fault_signal.rs"]
+mod fault_signal;
 #[path = "../../../cpu/src/diag/finding.rs"]
 mod finding;
 mod graph;
@@ -44,6 +46,8 @@ mod scheduler_tests;
 #[path = "../../../cpu/src/diag/stack.rs"]
 mod stack;
 mod sync;
+mod thread_end;
 mod turns;
 mod user_object;
 mod virtual_memory;
+mod visible;

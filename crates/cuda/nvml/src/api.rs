@@ -148,6 +148,38 @@ struct MemoryV2 {
     used: c_ulonglong,
 }
 
+/// `nvmlGpuFabricInfo_t`. The default describes a device without a fabric: state 0 is `NVML_GPU_FABRIC_STATE_NOT_SUPPORTED`.
+#[derive(Default)]
+#[repr(C)]
+struct FabricInfo {
+    cluster_uuid: [u8; 16],
+    status: c_uint,
+    clique: c_uint,
+    state: u8,
+}
+
+/// `nvmlGpuFabricInfo_v2_t`.
+#[derive(Default)]
+#[repr(C)]
+struct FabricInfoV2 {
+    version: c_uint,
+    info: FabricInfo,
+    health_mask: c_uint,
+}
+
+/// `nvmlGpuFabricInfo_v3_t`.
+#[derive(Default)]
+#[repr(C)]
+struct FabricInfoV3 {
+    info: FabricInfoV2,
+    health_summary: u8,
+}
+
+/// The version of a struct as NVML encodes it: its size and its number.
+const fn version_of<T>(number: c_uint) -> c_uint {
+    size_of::<T>() as c_uint | number << 24
+}
+
 /// `nvmlProcessInfo_v1_t`.
 #[repr(C)]
 struct Process {
@@ -269,7 +301,7 @@ api! {
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(own: Handle, memory: *mut MemoryV2) {
-        const VERSION: c_uint = size_of::<MemoryV2>() as c_uint | 2 << 24;
+        const VERSION: c_uint = version_of::<MemoryV2>(2);
         let (_, Device { total, free, .. }) = device(own)?;
         if memory.is_null() {
             return Err(Status::INVALID_ARGUMENT);
@@ -290,6 +322,28 @@ api! {
         const NONE: c_uint = c_uint::MAX;
         let entry = |process| ProcessV2 { process, gpu_instance: NONE, compute_instance: NONE };
         list_processes(own, count, out, entry)
+    }
+
+    fn nvmlDeviceGetGpuFabricInfo(own: Handle, info: *mut FabricInfo) {
+        device(own)?;
+        put(info, FabricInfo::default())
+    }
+
+    fn nvmlDeviceGetGpuFabricInfoV(own: Handle, info: *mut FabricInfoV2) {
+        const V2: c_uint = version_of::<FabricInfoV2>(2);
+        const V3: c_uint = version_of::<FabricInfoV3>(3);
+        device(own)?;
+        if info.is_null() {
+            return Err(Status::INVALID_ARGUMENT);
+        }
+        match (*info).version {
+            V2 => put(info, FabricInfoV2 { version: V2, ..FabricInfoV2::default() }),
+            V3 => {
+                let v2 = FabricInfoV2 { version: V3, ..FabricInfoV2::default() };
+                put(info.cast(), FabricInfoV3 { info: v2, health_summary: 0 })
+            }
+            _ => Err(Status::ARGUMENT_VERSION_MISMATCH),
+        }
     }
 
     fn nvmlDeviceGetPciInfo_v3(own: Handle, info: *mut PciInfo) {

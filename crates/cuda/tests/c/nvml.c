@@ -27,6 +27,15 @@ typedef struct {
     unsigned long long used;
     unsigned gpu_instance, compute_instance;
 } Process;
+/* The third version; the second ends before `health_summary`, and the first begins with `uuid` and ends after `state`. */
+typedef struct {
+    unsigned version;
+    unsigned char uuid[16];
+    unsigned status, clique;
+    unsigned char state;
+    unsigned health_mask;
+    unsigned char health_summary;
+} Fabric;
 
 #define NVML(name, ...) ANSWERS(0, name, __VA_ARGS__)
 
@@ -89,6 +98,38 @@ static void compare(int index) {
     REQUIRE_EQUAL(index, (int)number);
 }
 
+/* Requires zeros, that is, no fabric, in each version of the struct, and nothing after its end. */
+static void require_no_fabric(Handle handle) {
+    const unsigned versions[] = {0, 36 | 2 << 24, 40 | 3 << 24};
+    const size_t sizes[] = {28, 36, 40};
+    REQUIRE_EQUAL(sizes[2], sizeof(Fabric));
+    for (int number = 0; number < 3; number++) {
+        Fabric info[2], expected[2];
+        memset(info, 0xff, sizeof info);
+        memset(expected, 0xff, sizeof expected);
+        if (number == 0) {
+            NVML("nvmlDeviceGetGpuFabricInfo", handle, info);
+            unsigned char *bytes = (unsigned char *)info;
+            for (int i = 0; i < 25; i++)
+                REQUIRE_EQUAL(0, bytes[i]);
+        } else {
+            info->version = versions[number];
+            NVML("nvmlDeviceGetGpuFabricInfoV", handle, info);
+            REQUIRE_EQUAL(versions[number], info->version);
+            for (int i = 0; i < 16; i++)
+                REQUIRE_EQUAL(0, info->uuid[i]);
+            REQUIRE(info->status == 0 && info->clique == 0 && info->state == 0 && info->health_mask == 0);
+            REQUIRE_EQUAL(number == 2 ? 0 : 0xff, info->health_summary);
+        }
+        REQUIRE(memcmp((char *)info + sizes[number], (char *)expected + sizes[number], sizeof info - sizes[number]) == 0);
+    }
+    Fabric info = {.version = 1};
+    ANSWERS(MISMATCH, "nvmlDeviceGetGpuFabricInfoV", handle, &info);
+    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfoV", handle, NULL);
+    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfo", handle, NULL);
+    ANSWERS(INVALID_ARGUMENT, "nvmlDeviceGetGpuFabricInfo", NULL, &info);
+}
+
 static void require_processes(int index, unsigned expected, unsigned long long used) {
     Process process = {0, 0, 0, 0};
     unsigned count = 1;
@@ -110,6 +151,7 @@ int main(void) {
     ANSWERS(UNINITIALIZED, "nvmlShutdown");
     ANSWERS(UNINITIALIZED, "nvmlDeviceGetCount_v2", &count);
     ANSWERS(UNINITIALIZED, "nvmlDeviceGetMigMode", NULL, &count, &count);
+    ANSWERS(UNINITIALIZED, "nvmlDeviceGetGpuFabricInfo", NULL, text);
     NVML("nvmlInit_v2");
     NVML("nvmlInitWithFlags", 0);
     NVML("nvmlShutdown");
@@ -130,6 +172,7 @@ int main(void) {
     CUDA(cudaMalloc(&memory, 1 << 20));
     for (int index = 0; index < devices; index++)
         compare(index);
+    require_no_fabric(handle_of(0));
     require_processes(0, 1, 1 << 20);
     require_processes(1, 0, 0);
     CUDA(cudaFree(memory));

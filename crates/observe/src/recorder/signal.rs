@@ -19,6 +19,7 @@ pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -
             format!("signal {signal} cannot be handled"),
         ));
     }
+    libnccl::keep_loaded();
     let mut signals = Signals::new([signal])?;
     let handle = signals.handle();
     // `nccl recorder diff --pid` looks for the name.

@@ -6,6 +6,8 @@ use anyhow::{Result, bail};
 use libnccl::{MemorySpace, Nccl};
 
 use super::backend::Backend;
+use crate::settings::Settings;
+use crate::system::System;
 use crate::{gpu, library};
 
 /// The implementation of NCCL to measure.
@@ -15,6 +17,11 @@ pub(crate) struct Implementation {
     pub(crate) gpus: usize,
     /// The reason why it is the CPU implementation, unless the user asked for that.
     pub(crate) fallback: Option<String>,
+}
+
+/// Returns whether several ranks may have one device.
+pub(crate) fn may_share_devices(nccl: &Nccl) -> bool {
+    Settings::read(&System::here(), nccl.version()).value("NCCL_MULTI_RANK_GPU_ENABLE") == Some("1")
 }
 
 /// Returns the implementation that the user selected, or else NCCL if it is available with a GPU, or else the CPU

@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use libnccl::{Nccl, UniqueId};
 
 use super::arguments::RankArguments;
-use super::implementation::{Implementation, implementation};
+use super::implementation::{Implementation, implementation, may_share_devices};
 use super::{Place, Start, processes, threads};
 use crate::output;
 
@@ -45,6 +45,9 @@ pub(crate) fn run(
     let (processes, threads) = start.processes_and_threads(arguments.ranks, gpus);
     let (size, launch, parent) = (processes * threads, start.to_string(), start.parent().map(str::to_owned));
     ensure!(size > 1, "there is one GPU, and --ranks is not given: expected two ranks at least");
+    start
+        .check_devices(processes, threads, gpus, may_share_devices(&nccl))
+        .inspect_err(|problem| start.fail(problem))?;
     if let (Some(reason), Start::Threads | Start::Processes) = (fallback, &start) {
         output::write_to_stderr(&format!("{reason}\n"));
     }

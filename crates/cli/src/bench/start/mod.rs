@@ -10,7 +10,7 @@ pub(crate) mod threads;
 
 use std::fmt::{self, Display, Formatter};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use libnccl::environment::variable;
 use libnccl::{Nccl, UniqueId};
 use libnccl_launch::{Launch, LaunchError};
@@ -86,6 +86,30 @@ impl Start {
             Self::Processes | Self::Launched { .. } => (ranks, 1),
             Self::Launcher(launch) => (launch.size(), 1),
         }
+    }
+
+    /// Checks that there is a device for each rank of this host, or that ranks may share one. On a host without GPUs ranks need none.
+    pub(crate) fn check_devices(
+        &self,
+        processes: usize,
+        ranks: usize,
+        gpus: usize,
+        may_share: bool,
+    ) -> Result<()> {
+        let processes = match self {
+            // A launcher may have given each process its own devices.
+            Self::Launcher(_) if gpus == ranks => 1,
+            Self::Launcher(launch) => launch.local_size(),
+            Self::Threads | Self::Processes | Self::Launched { .. } => processes,
+        };
+        let local = processes * ranks;
+        ensure!(
+            gpus == 0 || local <= gpus || may_share,
+            "{local} ranks, {gpus} device{}: expected a device for each rank of this host, unless \
+             NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30.3 and newer)",
+            if gpus == 1 { "" } else { "s" }
+        );
+        Ok(())
     }
 
     /// Returns the place of this process among those of so many ranks.

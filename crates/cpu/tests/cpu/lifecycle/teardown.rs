@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use libnccl::sys::{ncclResult_t, ncclUniqueId};
 use super::calls::{init_nonblocking_pair, split, sum};
 use crate::common::watchdog::Watchdog;
 use crate::common::{
-    ARGUMENT, Comm, F32, I32, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, alone, assert_last_error, async_error,
-    init_nonblocking, init_rank, nonblocking, unique_id, wait_async, wait_for_peers,
+    ARGUMENT, Comm, F32, I32, Mode, OK, PROGRESS, REMOTE, SOON, STREAM, SUM, USAGE, alone, assert_last_error,
+    async_error, init, init_nonblocking, init_rank, nonblocking, unique_id, wait_async, wait_for_peers,
 };
 
 #[test]
@@ -213,4 +213,85 @@ fn thread_local_destructor_can_use_and_destroy_comm() {
         LAST.with_borrow_mut(|last| last.as_mut().unwrap().0 = Some(comm));
     });
     assert_eq!(receiver.recv().unwrap(), [Ok(5), Ok(0), Ok(0), Ok(6), Ok(1), Ok(0), Ok(0)]);
+}
+
+/// Opens a group and adds a sum of each communicator.
+fn sum_in_an_open_group(comms: &[Comm], buffer: &mut [i32]) {
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    for (comm, element) in comms.iter().zip(buffer) {
+        let place = ptr::from_mut(element).cast();
+        assert_eq!(nccl!(ncclAllReduce(place, place, 1, I32, SUM, comm.0, STREAM)), OK);
+    }
+}
+
+#[test]
+fn teardown_before_the_end_of_a_group_with_calls_is_invalid_usage() {
+    const UNENDED: &str = "rank 0 called ncclAllReduce(count 1, ncclInt32, ncclSum) in a group that has not ended, so it has \
+                           not run: ncclGroupEnd is missing before ";
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let mut buffer = [1, 2];
+
+    // The communicators can be used after a refused ncclCommFinalize.
+    let comms = init(Mode::Group, 2);
+    sum_in_an_open_group(&comms, &mut buffer);
+    assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), USAGE);
+    assert_last_error(&format!("{UNENDED}ncclCommFinalize"));
+    assert_eq!(nccl!(ncclGroupEnd()), USAGE);
+    assert_last_error("ncclCommFinalize in this group failed: rank 0 called ncclAllReduce(");
+    assert_eq!(buffer, [1, 2]);
+    sum_in_an_open_group(&comms, &mut buffer);
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
+    assert_eq!(buffer, [3, 3]);
+
+    // The inner of two groups has ended.
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    sum_in_an_open_group(&comms, &mut buffer);
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
+    assert_eq!(nccl!(ncclCommDestroy(comms[0].0)), USAGE);
+    assert_last_error(&format!("{UNENDED}ncclCommDestroy"));
+    assert_eq!(nccl!(ncclGroupEnd()), USAGE);
+    assert_eq!(nccl!(ncclCommCount(comms[0].0, &mut 0)), ARGUMENT, "it is destroyed nevertheless");
+    comms[1].destroy();
+
+    // Another thread destroys the communicator.
+    let comms = init(Mode::Group, 2);
+    let turn = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            sum_in_an_open_group(&comms, &mut buffer);
+            turn.wait();
+            turn.wait();
+            assert_eq!(nccl!(ncclGroupEnd()), USAGE);
+            assert_last_error("was destroyed before the group that it has calls in ended");
+        });
+        turn.wait();
+        assert_eq!(nccl!(ncclCommDestroy(comms[0].0)), USAGE);
+        assert_last_error(&format!("{UNENDED}ncclCommDestroy"));
+        turn.wait();
+    });
+    comms[1].destroy();
+    assert_eq!(buffer, [3, 3]);
+}
+
+#[test]
+fn thread_that_ends_in_an_open_group_with_calls_fails_its_communicator() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, 2);
+    let mut buffer = [1];
+    thread::scope(|scope| {
+        scope.spawn(|| sum_in_an_open_group(&comms[..1], &mut buffer)).join().unwrap();
+    });
+    assert_eq!(nccl!(ncclCommFinalize(comms[0].0)), OK, "nobody waits for the group any more");
+    assert_eq!(async_error(comms[1].0), REMOTE);
+    assert_eq!(buffer, [1]);
+    comms.into_iter().for_each(Comm::destroy);
+
+    // Without calls there is nothing to lose.
+    let comms = init(Mode::Group, 2);
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(nccl!(ncclGroupStart()), OK)).join().unwrap();
+    });
+    assert_eq!(nccl!(ncclGroupStart()), OK);
+    comms.iter().for_each(|comm| assert_eq!(nccl!(ncclCommDestroy(comm.0)), OK));
+    assert_eq!(nccl!(ncclGroupEnd()), OK);
 }

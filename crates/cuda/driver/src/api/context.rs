@@ -27,7 +27,8 @@ unsafe fn create(out: *mut CUcontext, flags: c_uint, device: CUdevice) -> Result
     // SAFETY: the callers say that it is valid for a write.
     unsafe { put(out, id.pointer())? };
     state.open_context(id, device, flags);
-    Current::push(id)
+    Current::push(id);
+    Ok(())
 }
 
 /// Limits, which concern kernels alone, and hold nothing back here: the values that a device begins with.
@@ -87,7 +88,7 @@ api! {
             return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
         }
         drop(driver.destroy_context(state, id, |_| true));
-        if Current::get()? == Some(id) {
+        if Current::get() == Some(id) {
             Current::pop()?;
         }
         Ok(())
@@ -96,20 +97,23 @@ api! {
     fn cuCtxSetCurrent(context: CUcontext) {
         let driver = Driver::get()?;
         if context.is_null() {
-            return Current::set(None);
+            Current::set(None);
+            return Ok(());
         }
         driver.enter().context(ContextId::of(context))?;
-        Current::set(Some(ContextId::of(context)))
+        Current::set(Some(ContextId::of(context)));
+        Ok(())
     }
 
     fn cuCtxGetCurrent(out: *mut CUcontext) {
         Driver::get()?;
-        put(out, Current::get()?.map_or(ptr::null_mut(), ContextId::pointer))
+        put(out, Current::get().map_or(ptr::null_mut(), ContextId::pointer))
     }
 
     fn cuCtxPushCurrent_v2(context: CUcontext) {
         Driver::get()?.enter().context(ContextId::of(context))?;
-        Current::push(ContextId::of(context))
+        Current::push(ContextId::of(context));
+        Ok(())
     }
 
     fn cuCtxPopCurrent_v2(out: *mut CUcontext) {

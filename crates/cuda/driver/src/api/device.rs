@@ -14,12 +14,19 @@ use crate::driver::Driver;
 use crate::error::Result;
 use crate::extension::libnccl_cuda_device;
 use crate::handle::PoolId;
+use crate::visible;
 
 /// The compute capability of each device.
 const CAPABILITY: [c_int; 2] = [9, 0];
 
 fn get(ordinal: c_int) -> Result<CUdevice> {
     Driver::get()?.device(ordinal).map(|_| ordinal)
+}
+
+/// Returns the physical device behind one that a program passes.
+fn physical(device: CUdevice) -> Result<usize> {
+    let driver = Driver::get()?;
+    driver.physical(driver.device(device)?)
 }
 
 /// The name of every device, as of GPUs of one model: XLA runs nothing on devices that have different ones.
@@ -38,36 +45,28 @@ unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn uuid(device: CUdevice) -> CUuuid {
-    let mut bytes: [c_char; 16] = [0; 16];
-    let text = format!("libnccl-cpu {device:04}");
-    for (byte, letter) in bytes.iter_mut().zip(text.bytes()) {
-        *byte = letter as c_char;
-    }
-    CUuuid { bytes }
-}
-
-/// Describes a device for whom CUDA need not be initialised.
+/// Describes a physical device, visible or not. CUDA need not be initialized.
 pub(crate) fn describe(device: c_int) -> Result<libnccl_cuda_device> {
     let driver = Driver::get();
     let config = driver.map_or_else(|_| Config::from_env(), |driver| Ok(driver.config))?;
     let index = usize::try_from(device).ok().filter(|&index| index < config.devices);
     let index = index.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
     let total = config.device_memory;
-    let free = driver.map_or(total, |driver| driver.lock().allocations.free(index));
+    let visible = driver.ok().and_then(|driver| Some((driver, driver.visible(index)?)));
+    let free = visible.map_or(total, |(driver, device)| driver.lock().allocations.free(device));
     let mut name = [0; 64];
     name[..NAME.len()].copy_from_slice(NAME.as_bytes());
     Ok(libnccl_cuda_device {
         name,
-        uuid: uuid(device).bytes.map(|byte| byte as u8),
-        bus: bus(device),
+        uuid: visible::uuid(index),
+        bus: bus(index),
         capability: CAPABILITY,
         total: total as u64,
         free: free as u64,
     })
 }
 
-fn device_attribute(code: c_uint, device: CUdevice) -> Result<c_int> {
+fn device_attribute(code: c_uint, physical: usize) -> Result<c_int> {
     const KIB: c_int = 1024;
     // Attributes that later releases of CUDA added: this library has nothing of what they tell.
     const LAST: c_uint = 200;
@@ -112,20 +111,20 @@ fn device_attribute(code: c_uint, device: CUdevice) -> Result<c_int> {
         (Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1),
-        (Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, bus(device) as c_int),
+        (Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, bus(physical) as c_int),
         (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CAPABILITY[0]),
         (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, CAPABILITY[1]),
     ];
     Ok(values.iter().find(|(attribute, _)| *attribute as c_uint == code).map_or(0, |(_, value)| *value))
 }
 
-/// The number of a device's PCI bus.
-fn bus(device: CUdevice) -> u32 {
-    device.unsigned_abs() + 1
+/// The number of a physical device's PCI bus.
+fn bus(physical: usize) -> u32 {
+    physical as u32 + 1
 }
 
-fn bus_id(device: CUdevice) -> String {
-    format!("0000:{:02X}:00.0", bus(device))
+fn bus_id(physical: usize) -> String {
+    format!("0000:{:02X}:00.0", bus(physical))
 }
 
 api! {
@@ -134,7 +133,7 @@ api! {
     }
 
     fn cuDeviceGetCount(count: *mut c_int) {
-        put(count, Driver::get()?.config.devices as c_int)
+        put(count, Driver::get()?.devices() as c_int)
     }
 
     fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
@@ -143,7 +142,8 @@ api! {
     }
 
     fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) {
-        put(out, uuid(get(device)?))
+        let bytes = visible::uuid(physical(device)?);
+        put(out, CUuuid { bytes: bytes.map(|byte| byte as c_char) })
     }
 
     fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) {
@@ -157,7 +157,7 @@ api! {
     }
 
     fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) {
-        put(out, device_attribute(attribute, get(device)?)?)
+        put(out, device_attribute(attribute, physical(device)?)?)
     }
 
     fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: CUdevice) {
@@ -166,7 +166,7 @@ api! {
     }
 
     fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) {
-        let id = bus_id(get(device)?);
+        let id = bus_id(physical(device)?);
         // A part of an id would be that of no device.
         if usize::try_from(length).is_ok_and(|length| length > id.len()) {
             put_text(out, length, &id)
@@ -183,11 +183,11 @@ api! {
         let text = CStr::from_ptr(text).to_str().unwrap_or_default();
         // The domain and the function can be left out.
         let is_named = |device: &CUdevice| {
-            let id = bus_id(*device);
+            let Ok(id) = physical(*device).map(bus_id) else { return false };
             let text = text.to_ascii_uppercase();
             [&id[..], &id[5..], &id[..10], &id[5..10]].contains(&&text[..])
         };
-        let device = (0..driver.config.devices as CUdevice).find(is_named);
+        let device = (0..driver.devices() as CUdevice).find(is_named);
         let is_id = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':' || letter == '.');
         let none =
             if is_id { CUresult::CUDA_ERROR_INVALID_DEVICE } else { CUresult::CUDA_ERROR_INVALID_VALUE };

@@ -98,7 +98,7 @@ api! {
         if state.context(context)?.default_stream == stream {
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        let thread = state.thread()?;
+        let thread = state.thread();
         let graph = GraphId(state.next_handle());
         state.captures.begin(graph, stream, context, thread, mode)
     }
@@ -109,7 +109,7 @@ api! {
         }
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
-        let thread = state.thread()?;
+        let thread = state.thread();
         let (result, mut graph) = state.captures.end(stream, thread)?;
         match result {
             // Nobody asked for the graph.
@@ -176,7 +176,7 @@ api! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
         Driver::get()?;
         let fresh = mode.as_ref().copied().and_then(Mode::of);
-        let old = Current::exchange_capture_mode(fresh.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?)?;
+        let old = Current::exchange_capture_mode(fresh.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?);
         put(mode, old as c_uint)
     }
 

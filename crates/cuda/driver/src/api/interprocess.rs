@@ -73,7 +73,8 @@ fn open_memory(
 
 api! {
     fn cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: CUdeviceptr) {
-        let state = Driver::get()?.enter();
+        let driver = Driver::get()?;
+        let state = driver.enter();
         state.check_current()?;
         let allocation = state.allocations.containing(address);
         let is_own = |allocation: &&Arc<Allocation>| {
@@ -81,7 +82,7 @@ api! {
             *kind == Kind::Device && pool.is_none() && backing.is_none() && !is_imported
         };
         let allocation = allocation.filter(is_own).ok_or(INVALID)?;
-        let (device, length) = (allocation.device as u32, allocation.length as u64);
+        let (device, length) = (driver.physical(allocation.device)? as u32, allocation.length as u64);
         put_handle(out, Shared::Memory { device, length }, allocation.export())
     }
 
@@ -97,7 +98,7 @@ api! {
             return Err(INVALID);
         }
         check_other_process(&place)?;
-        let device = driver.device(device as i32)?;
+        let device = driver.device_for_import(&mut state, device as usize)?;
         let address = open_memory(&mut state, context, device, length, place)?;
         put(out, address)
     }

@@ -72,7 +72,7 @@ fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUde
         }
         c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint => Value::Bool(false),
         c if c == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => {
-            let device = Current::get()?.and_then(|context| state.contexts.get(&context));
+            let device = Current::get().and_then(|context| state.contexts.get(&context));
             let device = device.map_or(allocation.device, |context| context.device);
             let is_mapped = allocation.backing.is_some();
             Value::Int(if is_mapped { state.permission(allocation, device) } else { READ_WRITE } as c_int)

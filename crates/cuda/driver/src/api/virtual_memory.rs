@@ -133,7 +133,7 @@ api! {
         }
         let mut state = driver.enter();
         state.allocations.check_room(device, length)?;
-        let physical = Physical::new(device, length, handle_types == FILE_DESCRIPTOR)?;
+        let physical = Physical::new(driver.physical(device)?, length, handle_types == FILE_DESCRIPTOR)?;
         let id = state.add_backing(device, length, handle_types, physical, true);
         put(out, id.0)
     }
@@ -267,7 +267,7 @@ api! {
         let file = c_int::try_from(handle.addr()).ok().filter(|&file| is_open(file)).ok_or(INVALID)?;
         // SAFETY: it is open, and by CUDA's contract stays so until this returns.
         let (physical, device, length) = Physical::of_file(unsafe { BorrowedFd::borrow_raw(file) })?;
-        driver.device(c_int::try_from(device).map_err(|_| INVALID)?)?;
+        let device = driver.device_for_import(&mut state, device)?;
         let id = state.add_backing(device, length, handle_type, physical, false);
         put(out, id.0)
     }

@@ -57,14 +57,24 @@ type Recover = unsafe extern "C" fn(u64) -> CUresult;
 type Version = unsafe extern "C" fn() -> u32;
 type Describe = unsafe extern "C" fn(c_int, *mut Device) -> CUresult;
 
+/// A physical device.
 #[repr(C)]
-struct Device {
+pub(crate) struct Device {
     name: [u8; 64],
-    uuid: [c_char; 16],
+    pub(crate) uuid: [c_char; 16],
     bus: u32,
     capability: [c_int; 2],
     total: u64,
-    free: u64,
+    pub(crate) free: u64,
+}
+
+/// Describes a physical device.
+pub(crate) fn describe(index: c_int) -> Result<Device, DriverError> {
+    let mut device = Device { name: [0; 64], uuid: [0; 16], bus: 0, capability: [0; 2], total: 0, free: 0 };
+    // SAFETY: a variable.
+    unsafe { function::<Describe>(c"libnccl_cuda_describe")(index, &raw mut device) }
+        .result()
+        .map(|()| device)
 }
 
 fn function<F: Copy>(name: &CStr) -> F {
@@ -290,20 +300,14 @@ pub(crate) const REPORTED: &[Test] = &[Test {
 }];
 
 fn devices_are_described_before_cuda_is_initialised() {
-    let describe = function::<Describe>(c"libnccl_cuda_describe");
-    let device = |index| {
-        let mut device =
-            Device { name: [0; 64], uuid: [0; 16], bus: 0, capability: [0; 2], total: 0, free: 0 };
-        // SAFETY: a variable.
-        unsafe { describe(index, &raw mut device) }.result().map(|()| device)
-    };
     // SAFETY: null is an error.
-    assert_eq!(unsafe { describe(0, ptr::null_mut()) }.result(), Err(INVALID));
+    let null = unsafe { function::<Describe>(c"libnccl_cuda_describe")(0, ptr::null_mut()) };
+    assert_eq!(null.result(), Err(INVALID));
     for none in [-1, 8] {
-        let error = device(none).map(drop);
+        let error = describe(none).map(drop);
         assert_eq!(error, Err(DriverError(CUresult::CUDA_ERROR_INVALID_DEVICE)), "{none}");
     }
-    let early = device(1).expect("a device");
+    let early = describe(1).expect("a device");
     let is_initialised = |code| code != Err(DriverError(CUresult::CUDA_ERROR_NOT_INITIALIZED));
     assert!(!is_initialised(result::device::get_count().map(drop)));
 
@@ -318,7 +322,7 @@ fn devices_are_described_before_cuda_is_initialised() {
     // SAFETY: the memory lives until the process ends.
     unsafe { result::malloc_sync(1000) }.expect("memory");
     let (free, total) = result::mem_get_info().expect("two numbers");
-    let late = device(1).expect("a device");
+    let late = describe(1).expect("a device");
     assert_eq!((late.free, late.total), (free as u64, total as u64));
     assert!(late.free < early.free);
 }

@@ -93,6 +93,7 @@ fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
     {
         command.env_remove(format!("LIBNCCL_CPU_{name}"));
     }
+    command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("CUDA_LAUNCH_BLOCKING");
     command.envs(test.environment.iter().copied()).envs(seed.map(|seed| ("LIBNCCL_CPU_SEED", seed)));
     let output = command.output().map_err(|error| error.to_string())?;
     let errors = String::from_utf8_lossy(&output.stderr);

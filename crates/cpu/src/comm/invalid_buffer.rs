@@ -1,0 +1,233 @@
+//! Invalid buffers: the report of one that an operation cannot read or write.
+//!
+//! Operations use the caller's buffers without a check: it would cost a system call each time. So one that is not mapped, or is
+//! read-only, is a memory fault, and the [handler](fault_signal) looks for its address in the buffers of the operations that
+//! run. They are in a list of atomics, which stays for as long as the process.
+
+use std::ffi::c_int;
+use std::iter;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+use crate::coll::call_header::CallHeader;
+use crate::diag::fault_signal;
+use crate::diag::finding::{self, Finding};
+use crate::diag::report;
+use crate::diag::wait_limits;
+use crate::shm::buffer::BufferRange;
+use crate::shm::cma;
+
+/// A running operation: its call, and the places and lengths of its buffers.
+#[derive(Debug)]
+struct Entry {
+    call: [AtomicU64; 2],
+    starts: [AtomicUsize; 2],
+    lengths: [AtomicUsize; 2],
+}
+
+impl Entry {
+    const fn free() -> Self {
+        Self {
+            call: [const { AtomicU64::new(0) }; 2],
+            starts: [const { AtomicUsize::new(0) }; 2],
+            lengths: [const { AtomicUsize::new(0) }; 2],
+        }
+    }
+
+    #[inline]
+    fn begin(&self, call: [u64; 2], buffers: [BufferRange; 2]) {
+        for (index, BufferRange { start, length }) in buffers.into_iter().enumerate() {
+            self.call[index].store(call[index], Relaxed);
+            self.starts[index].store(start, Relaxed);
+            self.lengths[index].store(length, Release);
+        }
+    }
+
+    #[inline]
+    fn end(&self) {
+        self.lengths.iter().for_each(|length| length.store(0, Relaxed));
+    }
+
+    /// Returns the buffer that has the address, by its index, and the offset there.
+    fn find(&self, address: usize, is_outside: bool) -> Option<(usize, usize)> {
+        (0..2).find_map(|index| {
+            let length = self.lengths[index].load(Acquire);
+            let start = self.starts[index].load(Relaxed);
+            if start == 0 {
+                return None;
+            }
+            if is_outside && length > 0 && start >> ADDRESS_BITS != 0 {
+                return Some((index, 0));
+            }
+            let offset = address.checked_sub(start)?;
+            (offset < length).then_some((index, offset))
+        })
+    }
+}
+
+/// The bits of the addresses of processes. On x86-64, an access to others is a fault without an address.
+const ADDRESS_BITS: u32 = 47;
+
+/// The running operations of a rank.
+#[derive(Debug)]
+struct Rank {
+    is_used: AtomicBool,
+    rank: AtomicUsize,
+    /// The operation of a call outside groups, or the first of a group.
+    first: Entry,
+    /// The others of a group.
+    more: Chunk,
+}
+
+/// Entries, and more of them if they do not suffice.
+#[derive(Debug)]
+struct Chunk(OnceLock<Box<([Entry; 16], Chunk)>>);
+
+impl Chunk {
+    fn entry(&self, index: usize) -> &Entry {
+        let new = || Box::new(([const { Entry::free() }; 16], Self(OnceLock::new())));
+        let mut chunk = self.0.get_or_init(new);
+        for _ in 0..index / 16 {
+            chunk = chunk.1.0.get_or_init(new);
+        }
+        &chunk.0[index % 16]
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        iter::successors(self.0.get(), |chunk| chunk.1.0.get()).flat_map(|chunk| &chunk.0)
+    }
+}
+
+impl Rank {
+    const fn free() -> Self {
+        Self {
+            is_used: AtomicBool::new(false),
+            rank: AtomicUsize::new(0),
+            first: Entry::free(),
+            more: Chunk(OnceLock::new()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Ranks {
+    ranks: [Rank; 16],
+    next: OnceLock<Box<Ranks>>,
+}
+
+impl Ranks {
+    const fn new() -> Self {
+        Self { ranks: [const { Rank::free() }; 16], next: OnceLock::new() }
+    }
+}
+
+static RANKS: Ranks = Ranks::new();
+
+/// The running operations of a communicator's rank, which are listed until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running(&'static Rank);
+
+impl Running {
+    pub(crate) fn new() -> Self {
+        static INSTALL: OnceLock<()> = OnceLock::new();
+        INSTALL.get_or_init(|| {
+            if report::is_ignored(Finding::InvalidBuffer) {
+                return;
+            }
+            if let Err(error) = fault_signal::install(say) {
+                wait_limits::report(&format!("invalid buffers are not reported: {error}"));
+            }
+        });
+        let mut list = &RANKS;
+        loop {
+            let claim = |rank: &&Rank| rank.is_used.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+            if let Some(rank) = list.ranks.iter().find(claim) {
+                return Self(rank);
+            }
+            list = list.next.get_or_init(|| Box::new(Ranks::new()));
+        }
+    }
+
+    /// Sets the rank, once it is known.
+    pub(crate) fn set_rank(&self, rank: usize) {
+        self.0.rank.store(rank, Relaxed);
+    }
+
+    /// Notes that the operation of a call outside groups has begun.
+    #[inline]
+    pub(crate) fn begin(&self, call: [u64; 2], buffers: [BufferRange; 2]) {
+        self.0.first.begin(call, buffers);
+    }
+
+    /// Notes that it has ended.
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.0.first.end();
+    }
+
+    /// Notes that an operation of a group has begun, which is the one at `index`.
+    pub(crate) fn begin_at(&self, index: usize, call: [u64; 2], buffers: [BufferRange; 2]) {
+        self.entry(index).begin(call, buffers);
+    }
+
+    pub(crate) fn end_at(&self, index: usize) {
+        self.entry(index).end();
+    }
+
+    fn entry(&self, index: usize) -> &Entry {
+        index.checked_sub(1).map_or(&self.0.first, |index| self.0.more.entry(index))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Rank { is_used, first, more, .. } = self.0;
+        iter::once(first).chain(more.entries()).for_each(Entry::end);
+        is_used.store(false, Release);
+    }
+}
+
+/// Says which buffer of which operation an address is in, if it is in any.
+fn say(address: usize, signal: c_int, code: c_int) {
+    /// Set once a buffer was reported: an earlier handler may correct the fault, and others may follow.
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    const SI_KERNEL: c_int = 0x80;
+    let is_outside = address == 0 && code == SI_KERNEL;
+    let lists = iter::successors(Some(&RANKS), |list| list.next.get().map(|next| &**next));
+    let ranks = lists.flat_map(|list| &list.ranks).filter(|rank| rank.is_used.load(Acquire));
+    let mut entries = ranks
+        .flat_map(|rank| iter::once(&rank.first).chain(rank.more.entries()).map(move |entry| (rank, entry)));
+    let found = entries.find_map(|(rank, entry)| Some((rank, entry, entry.find(address, is_outside)?)));
+    let Some((rank, entry, (mut index, offset))) = found else { return };
+    if IS_REPORTED.swap(true, Relaxed) {
+        return;
+    }
+    let is_readable = cma::is_own_byte_readable(address);
+    // In place, what can be read is the buffer that is written.
+    if is_readable && entry.starts[0].load(Relaxed) == entry.starts[1].load(Relaxed) {
+        index = 1;
+    }
+    let header = CallHeader::decode([0, 1].map(|word| entry.call[word].load(Relaxed)));
+    let cause = match (signal, code) {
+        _ if is_outside => "this is no address of a process",
+        (libc::SIGBUS, _) => "the file that is mapped there is too short, or the memory has failed",
+        (_, SEGV_MAPERR) => "no memory is mapped there",
+        _ if is_readable => "the memory there is read-only",
+        _ => "the memory there cannot be read",
+    };
+    fault_signal::say(
+        Finding::InvalidBuffer.name(),
+        "libnccl-cpu",
+        finding::file(),
+        format_args!(
+            "rank {}: {header}: {} {:#x}, {} bytes, is invalid from byte {offset} on: {cause}",
+            rank.rank.load(Relaxed),
+            header.buffer_name(index),
+            entry.starts[index].load(Relaxed),
+            entry.lengths[index].load(Relaxed)
+        ),
+    );
+}
+
+const SEGV_MAPERR: c_int = 1;

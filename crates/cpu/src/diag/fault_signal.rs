@@ -1,0 +1,157 @@
+//! The signals of memory faults: a handler that reports a fault and then lets happen what would have happened without it.
+//!
+//! A handler allocates nothing and takes no lock. The CUDA emulation compiles this file too.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::fmt::{self, Write};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::process;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// A function that reports the fault at an address. `code` is the signal's `si_code`.
+pub(crate) type Report = fn(address: usize, signal: c_int, code: c_int);
+
+/// The signals and their earlier actions, which are set once the handler is installed.
+static EARLIER: [(c_int, OnceLock<libc::sigaction>); 2] =
+    [(libc::SIGSEGV, OnceLock::new()), (libc::SIGBUS, OnceLock::new())];
+
+/// The function that the handler calls, as an address: 0 until there is one.
+static REPORT: AtomicUsize = AtomicUsize::new(0);
+
+/// Calls `report` at memory faults from now on. Only the first call in a process counts.
+pub(crate) fn install(report: Report) -> io::Result<()> {
+    if REPORT.compare_exchange(0, report as usize, Relaxed, Relaxed).is_err() {
+        return Ok(());
+    }
+    stay_loaded();
+    for (signal, earlier) in &EARLIER {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: a valid out-parameter; without a new action, nothing changes.
+        if unsafe { libc::sigaction(*signal, ptr::null(), action.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it was written; besides, zero is a value of all its fields.
+        let mut action = unsafe { action.assume_init() };
+        let is_default = matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        let _ = earlier.set(action);
+        // An earlier handler runs on the stack and with the blocked signals that it asked for.
+        let kept = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+        let flags = if is_default { libc::SA_ONSTACK } else { action.sa_flags & kept };
+        action.sa_flags = libc::SA_SIGINFO | flags;
+        action.sa_sigaction = handle as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
+        // SAFETY: the handler does only what a handler may, and this library is never unloaded.
+        if unsafe { libc::sigaction(*signal, &raw const action, ptr::null_mut()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the library with the handler loaded until the process ends.
+fn stay_loaded() {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: a valid out-parameter; any address may be looked up.
+    if unsafe { libc::dladdr(ptr::from_ref(&REPORT).cast(), found.as_mut_ptr()) } == 0 {
+        return;
+    }
+    // SAFETY: it was written, and the name is valid for as long as the library is loaded.
+    let name = unsafe { found.assume_init() }.dli_fname;
+    let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: this library, which is loaded: only its mode changes. A program, which is none, always stays.
+    unsafe { libc::dlopen(name, mode) };
+}
+
+extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes the signal's information.
+    let code = if info.is_null() { 0 } else { unsafe { (*info).si_code } };
+    let report = REPORT.load(Relaxed);
+    // A signal that a process has sent is no fault.
+    let is_fault = code > 0;
+    if is_fault && report != 0 {
+        // SAFETY: `install` has stored a function of this type.
+        let report = unsafe { std::mem::transmute::<usize, Report>(report) };
+        // SAFETY: a fault has an address.
+        report(unsafe { (*info).si_addr() }.addr(), signal, code);
+    }
+    let earlier = EARLIER.iter().find(|(number, _)| *number == signal).and_then(|(_, action)| action.get());
+    let Some(earlier) = earlier else { return };
+    match earlier.sa_sigaction {
+        libc::SIG_IGN if !is_fault => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The access is made again when the handler returns, and is then what it would have been without it.
+            // SAFETY: the action was in force before.
+            unsafe { libc::sigaction(signal, earlier, ptr::null_mut()) };
+            if !is_fault {
+                // SAFETY: sends the signal again, which is blocked until the handler returns.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        function => {
+            if earlier.sa_flags & libc::SA_RESETHAND != 0 {
+                // SAFETY: zero is a value of all fields, and the default action.
+                let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
+                // SAFETY: a valid action.
+                unsafe { libc::sigaction(signal, &raw const default, ptr::null_mut()) };
+            }
+            if earlier.sa_flags & libc::SA_SIGINFO != 0 {
+                type Function = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+                // SAFETY: a handler with this flag has this signature.
+                let function = unsafe { std::mem::transmute::<usize, Function>(function) };
+                function(signal, info, context);
+            } else {
+                // SAFETY: a handler without the flag has this signature.
+                let function = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(function) };
+                function(signal);
+            }
+        }
+    }
+}
+
+/// Writes a finding of this name to stderr, after `prefix`, and to the file of findings. Nothing in `text` may have to be
+/// escaped in JSON.
+pub(crate) fn say(name: &str, prefix: &str, file: Option<&File>, text: fmt::Arguments<'_>) {
+    // One, as the stack of a handler is small.
+    let mut line = Line { bytes: [0; 640], length: 0 };
+    line.write(libc::STDERR_FILENO, format_args!("{prefix}: {text} [{name}]\n"));
+    if let Some(file) = file {
+        let process = process::id();
+        line.write(
+            file.as_raw_fd(),
+            format_args!(
+                "{{\"count\":1,\"finding\":\"{name}\",\"process\":{process},\"text\":\"{text}\"}}\n"
+            ),
+        );
+    }
+}
+
+/// A line that needs no allocation.
+struct Line {
+    bytes: [u8; 640],
+    length: usize,
+}
+
+impl Line {
+    fn write(&mut self, file: c_int, text: fmt::Arguments<'_>) {
+        self.length = 0;
+        // It is long enough.
+        let _ = self.write_fmt(text);
+        // SAFETY: as many bytes are there.
+        unsafe { libc::write(file, self.bytes.as_ptr().cast(), self.length) };
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let end = self.length + more.len();
+        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(more.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}

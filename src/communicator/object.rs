@@ -1,0 +1,203 @@
+//! The objects of a communicator, such as windows, and their teardown. A teardown that is not possible yet is deferred.
+
+use std::ffi::c_void;
+use std::mem::{self, ManuallyDrop};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::inside::Inside;
+use super::out_param::OutParam;
+use super::owner::Owner;
+use super::shared::Shared;
+use crate::backend::call;
+use crate::buffer::Allocation;
+use crate::{Error, Result, sys};
+
+/// An object of a communicator in NCCL, with the memory that it uses. A drop frees neither.
+pub(crate) struct Object {
+    handle: Handle,
+    /// `None` if the object uses no memory, or if the program keeps the memory allocated.
+    memory: ManuallyDrop<Option<Arc<Allocation>>>,
+    /// Set if NCCL must not be called with the handle any more.
+    is_refused: bool,
+}
+
+/// The handle of an [`Object`].
+pub(crate) enum Handle {
+    Registration(*mut c_void),
+    /// Written by the end of the group that registers the window.
+    Window(OutParam<sys::ncclWindow_vidmem>),
+    Operator(sys::ncclRedOp_t),
+}
+
+// SAFETY: a handle is a name for NCCL. It is used by one thread, which has entered NCCL with the communicator.
+unsafe impl Send for Object {}
+
+impl Object {
+    pub(crate) fn new(handle: Handle, memory: Option<Arc<Allocation>>) -> Self {
+        Self { handle, memory: ManuallyDrop::new(memory), is_refused: false }
+    }
+
+    /// Destroys the object on behalf of the method `call`. If that is not possible yet, the communicator does it when it is
+    /// no longer in use.
+    ///
+    /// # Errors
+    /// The object still exists. An object of a communicator that was freed on host memory does not exist any more.
+    pub(crate) fn end(self, owner: &impl Owner, call: &'static str) -> Result<()> {
+        let shared = owner.shared();
+        if let Err(error) = self.check(owner.is_incomplete(), call) {
+            self.defer(shared);
+            return Err(error);
+        }
+        if self.is_null() {
+            self.free();
+            return Ok(());
+        }
+        let inside = match owner.enter_for_object(call) {
+            Ok(inside) => inside,
+            Err(Error::Aborted { .. }) if shared.is_freed() => {
+                self.free();
+                return Ok(());
+            }
+            Err(error) => {
+                self.defer(shared);
+                return Err(error);
+            }
+        };
+        let ended = self.destroy(shared);
+        drop(inside);
+        match ended {
+            Ok(()) => self.free(),
+            Err(_) => self.keep(shared),
+        }
+        ended
+    }
+
+    /// Keeps the memory of an object until the communicator is freed, without another call of NCCL.
+    pub(crate) fn keep(mut self, shared: &Shared) {
+        self.is_refused = true;
+        shared.deferred.push(shared, [self]);
+    }
+
+    /// Leaves the teardown to the next thread that leaves NCCL, which may be this one.
+    fn defer(self, shared: &Arc<Shared>) {
+        shared.deferred.push(shared, [self]);
+        shared.state.set_deferred();
+        // The owner may have left before the flag was set. Leaving runs what is deferred.
+        drop(Inside::for_object(shared, "drop"));
+    }
+
+    /// Returns `true` if NCCL has no such object.
+    fn is_null(&self) -> bool {
+        match &self.handle {
+            Handle::Registration(handle) => handle.is_null(),
+            Handle::Window(handle) => handle.get().is_null(),
+            Handle::Operator(_) => false,
+        }
+    }
+
+    /// Returns an error if the object cannot be destroyed yet. In an incomplete group, NCCL may write the handle later.
+    fn check(&self, is_incomplete: bool, call: &'static str) -> Result<()> {
+        match &self.handle {
+            Handle::Window(handle) if handle.get().is_null() => {
+                if is_incomplete {
+                    Err(incomplete_window(call))
+                } else {
+                    Ok(())
+                }
+            }
+            _ => self.memory.as_ref().map_or(Ok(()), |memory| memory.check_idle(call)),
+        }
+    }
+
+    /// Destroys the object in NCCL. The caller has entered NCCL with the communicator.
+    fn destroy(&self, shared: &Shared) -> Result<()> {
+        let (library, raw) = (&shared.library, shared.raw);
+        if self.is_null() {
+            return Ok(());
+        }
+        // SAFETY: an object of this live communicator, which is destroyed only here. No work uses its memory: the memory is
+        // idle, or the caller of `register_raw` guarantees it. NCCL copies an operator into each call.
+        let ended = unsafe {
+            match &self.handle {
+                Handle::Registration(handle) => call!(library, ncclCommDeregister(raw, *handle)),
+                Handle::Window(handle) => call!(library, ncclCommWindowDeregister(raw, handle.get())),
+                Handle::Operator(handle) => call!(library, ncclRedOpDestroy(*handle, raw)),
+            }
+        };
+        ended.map(drop)
+    }
+
+    /// Frees the memory of an object that NCCL no longer has.
+    fn free(self) {
+        if let Handle::Window(handle) = &self.handle {
+            self.memory.iter().for_each(|memory| memory.close_window());
+            // SAFETY: the group and the window are over, so NCCL does not write the handle any more; this is the last use.
+            unsafe { handle.free() };
+        }
+        drop(ManuallyDrop::into_inner(self.memory));
+    }
+}
+
+/// Returns the error for a window whose handle NCCL may not have written yet.
+pub(crate) fn incomplete_window(call: &'static str) -> Error {
+    Error::usage(call, "the group that registers the window has failed or has not ended")
+}
+
+/// The objects of a communicator whose teardown was not possible when they were dropped.
+///
+/// A thread that leaves NCCL with the communicator destroys them. On host memory, the teardown of the communicator frees the
+/// rest. Otherwise NCCL may use their memory, which is leaked.
+#[derive(Default)]
+pub(crate) struct Deferred(Mutex<Vec<Object>>);
+
+impl Deferred {
+    fn lock(&self) -> MutexGuard<'_, Vec<Object>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, shared: &Shared, objects: impl IntoIterator<Item = Object>) {
+        self.lock().extend(objects);
+        // The teardown of the communicator may have looked before.
+        if shared.is_freed() {
+            self.free();
+        }
+    }
+
+    /// Destroys the objects in NCCL, which the caller has entered with the communicator. Returns those that are gone, whose
+    /// memory the caller frees after it has left NCCL.
+    pub(super) fn destroy(&self, shared: &Shared) -> Vec<Object> {
+        // A finalized communicator has no threads left to deregister with.
+        if shared.is_finalized.load(Relaxed) {
+            return Vec::new();
+        }
+        // Not locked during a call, so that a drop on another thread never waits for NCCL.
+        let objects = mem::take(&mut *self.lock());
+        let is_incomplete = shared.state.is_failed();
+        let (mut destroyed, mut kept) = (Vec::new(), Vec::new());
+        for mut object in objects {
+            let is_possible = !object.is_refused && object.check(is_incomplete, "drop").is_ok();
+            if is_possible && object.destroy(shared).is_ok() {
+                destroyed.push(object);
+            } else {
+                object.is_refused |= is_possible;
+                kept.push(object);
+            }
+        }
+        self.push(shared, kept);
+        destroyed
+    }
+
+    /// Frees the objects of a communicator that was freed on host memory.
+    pub(super) fn free(&self) {
+        let objects = mem::take(&mut *self.lock());
+        // Other ranks may access a window until the program promises that it is idle.
+        let is_idle = |object: &Object| object.memory.iter().all(|memory| memory.check_idle("drop").is_ok());
+        objects.into_iter().filter(is_idle).for_each(Object::free);
+    }
+}
+
+/// Frees the memory of objects that [`Deferred::destroy`] has destroyed.
+pub(super) fn free_all(objects: Vec<Object>) {
+    objects.into_iter().for_each(Object::free);
+}
