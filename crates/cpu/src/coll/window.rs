@@ -12,6 +12,9 @@ use crate::coll::call_header::ControlCall;
 use crate::coll::control_allgather::control_allgather;
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
+use crate::diag::finding::Finding;
+use crate::diag::report;
+use crate::diag::strict::STRICT;
 use crate::shm::access::{Exposed, WindowId};
 use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
@@ -138,6 +141,18 @@ impl Window {
                  rank 0 with {:#x}",
                 parts[other].flags, parts[0].flags
             )));
+        }
+        if let Some(other) = parts.iter().position(|other| other.length != parts[0].length) {
+            let text = format!(
+                "the ranks called ncclCommWindowRegister with different sizes: rank {other} with {}, rank 0 with {}",
+                parts[other].length, parts[0].length
+            );
+            if other == rank {
+                report::report(Finding::DifferentArguments, rank, &format!("{text}; {}", state.name()));
+            }
+            if *STRICT {
+                return Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)")));
+            }
         }
         let buffers: Vec<_> = parts.iter().enumerate().map(|(owner, part)| (owner, part.buffer)).collect();
         if !context.all_can_map(&buffers).await? {

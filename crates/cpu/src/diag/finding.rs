@@ -60,6 +60,8 @@ findings! {
     InvalidBuffer = "invalid-buffer",
     /// The ranks leave, and made different calls without noticing.
     DifferentCalls = "different-calls",
+    /// The ranks passed different arguments where NCCL requires equal ones.
+    DifferentArguments = "different-arguments",
     /// An operation on a stream failed, or one on the host that stays pending.
     FailedOperation = "failed-operation",
     /// An abort discards operations on streams.
