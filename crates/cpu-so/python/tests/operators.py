@@ -347,6 +347,13 @@ SAME = {
         ]
     ),
     "half_functions": near(lambda x: [torch.polygamma(1, x + 3), F.rrelu(x), x[0, 0].trace()]),
+    "half_written": near(
+        lambda x: [
+            torch.round(x.detach(), decimals=1, out=x.new_empty(0)),
+            torch.polygamma(1, x.detach() + 3, out=x.new_empty(x.shape)),
+            x,
+        ]
+    ),
     "half_rounded": near(lambda x: [x.detach().round(decimals=1), x.detach().clone().round_(decimals=1), x]),
     "half_cross_entropy": near(lambda x: F.cross_entropy(x, torch.ones(2, 6, 6, dtype=torch.long, device=x.device), label_smoothing=0.1)),
     "cross_entropy_under_amp": amp(
