@@ -70,7 +70,7 @@ fn link_library(out: &std::path::Path) {
         return; // docs.rs links nothing and may have no C compiler for the target.
     }
     link::check(link::variable).unwrap_or_else(|problem| panic!("{problem}"));
-    let defaults = link::default_directories();
+    let defaults = link::default_directories(link::variable, &link::linker_cache());
     let found = link::find(link::variable, &defaults, std::path::Path::exists);
     for path in link::watched(&found, link::variable, &defaults) {
         println!("cargo::rerun-if-changed={}", path.display());

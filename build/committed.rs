@@ -28,6 +28,38 @@ pub(crate) fn copy(root: &Path, out: &Path, reason: Option<&str>) {
     }
 }
 
+/// Describes the first line in which bindgen's output differs from the copy. If the headers have changed since the copy was
+/// generated, it has to differ, and nothing is compared.
+#[allow(dead_code)] // in builds without bindgen
+pub(crate) fn difference(root: &Path, generated: &[(&str, String)]) -> Option<String> {
+    let copy = |file: &str| fs::read_to_string(root.join(DIRECTORY).join(file)).unwrap_or_default();
+    if copy(HASH) != hash_of_headers(root) {
+        return None;
+    }
+    generated.iter().find_map(|(file, text)| {
+        let copy = copy(file);
+        let equal = copy.lines().zip(text.lines()).take_while(|(ours, theirs)| ours == theirs).count();
+        let [ours, theirs] = [&copy, text].map(|text| text.lines().nth(equal).map(str::trim));
+        let item = copy.lines().take(equal + 1).filter_map(item_of).last();
+        (ours != theirs).then(|| {
+            format!(
+                "{file}, line {}{}: the copy has `{}`, bindgen `{}`",
+                equal + 1,
+                item.map(|item| format!(", {item}")).unwrap_or_default(),
+                ours.unwrap_or_default(),
+                theirs.unwrap_or_default()
+            )
+        })
+    })
+}
+
+/// Returns the name of the item whose declaration starts on the line.
+fn item_of(line: &str) -> Option<&str> {
+    let mut words = line.trim_start().strip_prefix("pub ")?.split(' ');
+    words.find(|word| ["const", "fn", "struct", "type", "union"].contains(word))?;
+    words.next()?.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
 pub(crate) fn save(file: &Path, text: &str) {
     fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::committed;
 
-/// The answer to a bindgen that cannot run: `auto` compiles the committed bindings, with a warning, `require` fails; `never` does not try
-/// bindgen. Default: `auto`.
+/// What to do if bindgen cannot run, or generates other bindings than the committed ones from the same headers: `auto` compiles the
+/// committed bindings, with a warning, `require` fails; `never` does not try bindgen. Default: `auto`.
 const BINDGEN: &str = "LIBNCCL_BINDGEN";
 
 /// Writes the bindings into `out`, from where the crate includes them.
@@ -25,7 +25,7 @@ pub(crate) fn write(root: &Path, out: &Path) {
     }
 }
 
-/// Runs bindgen; an error gives the reason why it cannot.
+/// Runs bindgen; an error gives the reason why it cannot run, or why its output is wrong.
 #[cfg(feature = "bindgen")]
 fn generate(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
     for variable in ["LIBCLANG_PATH", "LLVM_CONFIG_PATH", "CLANG_PATH"] {
@@ -37,9 +37,14 @@ fn generate(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
          directory of another, and LIBNCCL_BINDGEN=never builds libnccl without."
     );
     let generated = crate::bindings::catch(|| crate::bindings::Bindings::generate(root));
-    generated
-        .map(|bindings| bindings.0)
-        .map_err(|reason| format!("bindgen failed: {}", reason.trim().lines().next().unwrap_or_default()))
+    let files = generated
+        .map_err(|reason| format!("bindgen failed: {}", reason.trim().lines().next().unwrap_or_default()))?
+        .0;
+    let Some(difference) = committed::difference(root, &files) else { return Ok(files) };
+    let libclang = crate::bindings::catch(|| Ok(bindgen::clang_version().full)).unwrap_or_default();
+    Err(format!(
+        "bindgen with libclang ({libclang}) generates other bindings from the same headers: {difference}"
+    ))
 }
 
 #[cfg(not(feature = "bindgen"))]

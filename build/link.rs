@@ -6,10 +6,21 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+// Part of the package, and compiled into libnccl as well.
+#[cfg(unix)]
+#[path = "../src/dynamic_linker/cache.rs"]
+#[allow(dead_code)]
+pub(crate) mod cache;
+#[path = "../src/places.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod places;
+
+use places::{CUDA, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, NAMES, RCCL_NAMES, ROCM};
+
 /// Set, and not 0, for a program that links no NCCL, whatever features its dependencies enable. Default: features decide.
 pub(crate) const NO_LINK: &str = "LIBNCCL_NO_LINK";
 /// The environment variables that the result depends on. An empty one is as good as none.
-pub(crate) const INPUTS: [&str; 12] = [
+pub(crate) const INPUTS: [&str; 15] = [
     "DOCS_RS",
     NO_LINK,
     "NCCL_LIB_DIR",
@@ -19,14 +30,13 @@ pub(crate) const INPUTS: [&str; 12] = [
     "NCCL_STATIC",
     "CUDA_HOME",
     "CUDA_PATH",
+    HPC_SDK_HOME,
+    "CONDA_PREFIX",
+    "ROCM_PATH",
     "PKG_CONFIG",
     "PKG_CONFIG_PATH",
     "PKG_CONFIG_LIBDIR",
 ];
-
-/// The variables that name the prefix of an NCCL that was installed by itself, and of CUDA; the first that is set counts.
-const HOMES: [&str; 3] = ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR"];
-const CUDA_HOMES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 
 /// The directories in which systems keep their libraries.
 const SYSTEM: [&str; 3] = ["/usr/lib64", "/usr/lib", "/usr/local/lib"];
@@ -55,7 +65,7 @@ pub(crate) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Result<(), S
                     libraries of CUDA itself; build with `-C target-feature=-crt-static`, or set LIBNCCL_NO_LINK=1"
             .into());
     }
-    for name in ["NCCL_LIB_DIR"].into_iter().chain(HOMES).chain(CUDA_HOMES) {
+    for name in ["NCCL_LIB_DIR", HPC_SDK_HOME].into_iter().chain(HOMES).chain(CUDA_HOMES) {
         if let Some(value) = variable(name).filter(|value| Path::new(value).is_relative()) {
             return Err(format!("{name} is {value:?}; expected an absolute path"));
         }
@@ -70,8 +80,8 @@ pub(crate) enum Library {
     Development(PathBuf),
     /// `libnccl.so.2` alone, as in a run-time package or a Python package.
     Runtime(PathBuf),
-    /// `libnccl_static.a`, with the directory of the CUDA runtime library that it needs.
-    Static(PathBuf, Option<PathBuf>),
+    /// `libnccl_static.a`, with the directories in which the CUDA runtime library that it needs may be.
+    Static(PathBuf, Vec<PathBuf>),
 }
 
 impl Library {
@@ -110,6 +120,8 @@ pub(crate) struct Missing {
     pub(crate) searched: Vec<PathBuf>,
     /// Set if the user named the directory: there is no fallback.
     pub(crate) named: bool,
+    /// AMD's library, which cannot be linked.
+    pub(crate) rccl: Option<PathBuf>,
 }
 
 impl fmt::Display for Missing {
@@ -121,7 +133,15 @@ impl fmt::Display for Missing {
             "no NCCL library to link in {}; NCCL_LIB_DIR names the directory of libnccl.so or libnccl.so.2, or, \
              with NCCL_STATIC=1, of libnccl_static.a",
             searched.join(", ")
-        )
+        )?;
+        match &self.rccl {
+            Some(rccl) => write!(
+                f,
+                "; {} is AMD's RCCL, which cannot be linked, only loaded: build without the feature `link`, or with {NO_LINK}=1",
+                rccl.display()
+            ),
+            None => Ok(()),
+        }
     }
 }
 
@@ -137,16 +157,30 @@ pub(crate) fn find(
     let library = |directory: &PathBuf| {
         let has = |file| exists(&directory.join(file));
         if is_static {
-            let cuda = CUDA_HOMES.iter().find_map(|name| variable(name));
-            let cuda = cuda.map(|home| Path::new(&home).join("lib64"));
-            has("libnccl_static.a").then(|| Library::Static(directory.clone(), cuda))
+            has("libnccl_static.a").then(|| Library::Static(directory.clone(), in_toolkits(&variable)))
         } else if has("libnccl.so") {
             Some(Library::Development(directory.clone()))
         } else {
             has("libnccl.so.2").then(|| Library::Runtime(directory.clone()))
         }
     };
-    searched.iter().find_map(library).ok_or(Missing { searched, named })
+    searched.iter().find_map(library).ok_or_else(|| {
+        let rocm = variable("ROCM_PATH").map_or_else(|| ROCM.into(), PathBuf::from).join("lib");
+        let directories = searched.iter().chain((!named).then_some(&rocm));
+        let files = directories.flat_map(|directory| RCCL_NAMES.map(|name| directory.join(name)));
+        let rccl = files.into_iter().find(|file| exists(file));
+        Missing { searched, named, rccl }
+    })
+}
+
+/// Returns the library directories of the CUDA toolkits that variables name, or else of the default one, for the target.
+fn in_toolkits(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let architecture = variable("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let mut homes: Vec<_> = CUDA_HOMES.into_iter().filter_map(variable).map(PathBuf::from).collect();
+    if homes.is_empty() {
+        homes.push(CUDA.into());
+    }
+    homes.iter().flat_map(|home| places::in_toolkit(home, &architecture.to_string_lossy())).collect()
 }
 
 /// Returns the directories of the search, and whether the user named them.
@@ -155,7 +189,7 @@ fn searched(variable: impl Fn(&str) -> Option<OsString>, defaults: &[PathBuf]) -
     if let Some(directory) = path("NCCL_LIB_DIR") {
         (vec![directory], true)
     } else if let Some(home) = HOMES.iter().find_map(|name| path(name)) {
-        (vec![home.join("lib"), home.join("lib64")], true)
+        (places::in_home(&home), true)
     } else {
         (defaults.to_vec(), false)
     }
@@ -188,7 +222,8 @@ pub(crate) fn watched(
         let paths = ["PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"].into_iter().filter_map(variable);
         let paths = paths.chain(pkg_config(&["--variable=pc_path", "pkg-config"]));
         paths.for_each(|paths| directories.extend(env::split_paths(&paths)));
-        directories.push("/etc/ld.so.cache".into());
+        #[cfg(unix)]
+        directories.push(cache::FILE.into());
     }
     directories.retain(|path| path.is_absolute() && path.exists() && !is_system(path));
     directories.push(directory.join(file));
@@ -210,14 +245,42 @@ fn pkg_config(arguments: &[&str]) -> Option<OsString> {
     Some(String::from_utf8_lossy(&output.stdout).trim().into()).filter(|text: &OsString| !text.is_empty())
 }
 
-/// Returns the directories where this system keeps libraries; none when cross-compiling.
-pub(crate) fn default_directories() -> Vec<PathBuf> {
-    if env::var_os("HOST") != env::var_os("TARGET") {
-        return Vec::new();
+/// Returns the directories where libraries for the target are without the user naming one: the system's, those of the dynamic
+/// linker's cache, and those of the installations that the search at run time knows too, in its order. Cross-compiling, only
+/// those in a toolkit are for the target.
+pub(crate) fn default_directories(
+    variable: impl Fn(&str) -> Option<OsString>,
+    linker_cache: &[u8],
+) -> Vec<PathBuf> {
+    let toolkits = in_toolkits(&variable).into_iter();
+    if variable("HOST") != variable("TARGET") {
+        return toolkits.filter(|directory| !directory.ends_with("lib64")).collect();
     }
+    let path = |name| variable(name).map(PathBuf::from);
+    let architecture = variable("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let architecture = architecture.to_string_lossy();
     let from_pkg_config = pkg_config(&["--variable=libdir", "nccl"]).map(PathBuf::from);
-    let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let multiarch = format!("/usr/lib/{architecture}-linux-gnu").into();
-    let cuda = CUDA_HOMES.iter().find_map(|name| variable(name)).map(|home| Path::new(&home).join("lib64"));
-    from_pkg_config.into_iter().chain([multiarch]).chain(SYSTEM.map(PathBuf::from)).chain(cuda).collect()
+    let mut directories: Vec<_> =
+        from_pkg_config.into_iter().chain([multiarch]).chain(SYSTEM.map(PathBuf::from)).collect();
+    #[cfg(unix)]
+    directories.extend(
+        NAMES
+            .iter()
+            .flat_map(|name| cache::files(linker_cache, Path::new(name)))
+            .filter_map(|file| file.parent().map(Path::to_path_buf)),
+    );
+    directories.extend(path("CONDA_PREFIX").map(|prefix| prefix.join("lib")));
+    directories.extend(toolkits);
+    directories.extend(path(HPC_SDK_HOME).map(|release| release.join(IN_HPC_SDK)));
+    directories.extend(places::in_hpc_sdk(Path::new(HPC_SDK), &architecture));
+    directories
+}
+
+/// Returns the dynamic linker's cache; an empty one if there is none.
+pub(crate) fn linker_cache() -> Vec<u8> {
+    #[cfg(unix)]
+    return std::fs::read(cache::FILE).unwrap_or_default();
+    #[cfg(not(unix))]
+    Vec::new()
 }

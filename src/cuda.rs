@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::error::Error;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::sys::cudaStream_t;
 
@@ -90,6 +90,22 @@ pub(crate) unsafe fn is_stream_complete(stream: cudaStream_t) -> Result<bool, Bo
     match unsafe { query(stream.cast()) } {
         SUCCESS => Ok(true),
         NOT_READY => Ok(false),
-        code => Err(format!("cuStreamQuery returned {code}").into()),
+        code => {
+            let reason = emulated_failure(stream).map_or_else(String::new, |reason| format!(": {reason}"));
+            Err(format!("cuStreamQuery returned {code}{reason}").into())
+        }
     }
+}
+
+/// Returns why calls with a stream fail, if the driver is the CUDA emulation and an operation of NCCL is the cause. CUDA itself keeps no
+/// such text.
+fn emulated_failure(stream: cudaStream_t) -> Option<String> {
+    type Failure = unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> c_int;
+    // SAFETY: the signature of the emulation's function; no other driver has one of this name.
+    let failure: Failure = unsafe { driver_function(c"libnccl_cuda_failure") }?;
+    let mut text = [0_u8; 1024];
+    // SAFETY: a buffer of this length.
+    let code = unsafe { failure(stream.cast(), text.as_mut_ptr().cast(), text.len()) };
+    let text = CStr::from_bytes_until_nul(&text).ok().filter(|text| code == 0 && !text.is_empty())?;
+    Some(text.to_string_lossy().into_owned())
 }

@@ -90,8 +90,10 @@ impl DataType {
 /// ```
 ///
 /// # Safety
-/// The type must have the size and representation of [`DATA_TYPE`](Self::DATA_TYPE), every bit pattern must
-/// be a valid value, and it must be plain data: NCCL overwrites elements with any bit pattern.
+/// - The type has the size and representation of [`DATA_TYPE`](Self::DATA_TYPE).
+/// - Every bit pattern is a valid value: NCCL overwrites elements with any bit pattern.
+/// - All bytes of every value are initialized: no padding and no `MaybeUninit`, as NCCL reads all bytes. These are the
+///   requirements of bytemuck's `Pod`.
 #[diagnostic::on_unimplemented(
     message = "NCCL has no data type for `{Self}`",
     label = "not an element type",
@@ -106,8 +108,8 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
 macro_rules! elements {
     ($($(#[$feature:meta])* $type:ty => $data_type:ident),* $(,)?) => {$(
         $(#[$feature])*
-        // SAFETY: a number of exactly this representation, of which every bit pattern is valid: a primitive, or a
-        // transparent wrapper of the unsigned integer of its size.
+        // SAFETY: a number of exactly this representation, of which every bit pattern is valid and all bytes are
+        // initialized: a primitive, or a transparent wrapper of the unsigned integer of its size.
         unsafe impl Element for $type {
             const DATA_TYPE: DataType = DataType::$data_type;
         }

@@ -91,6 +91,8 @@ mod nccl;
 mod observer;
 mod operation;
 mod parameters;
+#[doc(hidden)] // For the tool.
+pub mod places;
 mod reduce_op;
 mod registration;
 mod stream;

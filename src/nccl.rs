@@ -55,8 +55,9 @@ impl Nccl {
     /// 2. the Python package `nvidia-nccl-cu12` or `nvidia-nccl-cu13` in the directories of `$PYTHONPATH`; of an
     ///    environment: `$VIRTUAL_ENV`, that of the first `python3` on `PATH`, `$CONDA_PREFIX` (there also `lib`); then of
     ///    the user (`$PYTHONUSERBASE` or `~/.local`), then of the system (below `/usr/local` and `/usr`);
-    /// 3. `lib` and `lib64` of `$NCCL_HOME`, `$NCCL_ROOT`, `$NCCL_ROOT_DIR`; `$CUDA_HOME/lib64`, `$CUDA_PATH/lib64`;
-    ///    NVIDIA's HPC SDK: `$NVHPC_ROOT/comm_libs/nccl/lib`, then the releases in `/opt/nvidia/hpc_sdk`;
+    /// 3. `lib` and `lib64` of `$NCCL_HOME`, `$NCCL_ROOT`, `$NCCL_ROOT_DIR`; `targets/x86_64-linux/lib` (on aarch64
+    ///    `targets/sbsa-linux/lib` and `targets/aarch64-linux/lib`) and `lib64` of a CUDA toolkit: `$CUDA_HOME`, `$CUDA_PATH`,
+    ///    `/usr/local/cuda`; NVIDIA's HPC SDK: `$NVHPC_ROOT/comm_libs/nccl/lib`, then the versions in `/opt/nvidia/hpc_sdk`;
     /// 4. for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic linker; the packages
     ///    `rocm-sdk-libraries` and `torch`, where 2 looks; `$ROCM_PATH/lib`, `/opt/rocm/lib`.
     ///

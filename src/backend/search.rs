@@ -1,25 +1,15 @@
 //! The places where a libnccl may be, in search order.
 
-use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use super::PATH_VARIABLE;
+use crate::places::{
+    self, CUDA, HPC_SDK, IN_HPC_SDK, IN_PACKAGES, NAMES, RCCL_NAMES, ROCM, children, version,
+};
 
-/// The library's file names; Python packages have only the first.
-const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// The file names of RCCL, AMD's implementation of the same functions.
-const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
-/// The library in a folder of Python packages, from `nvidia-nccl-cu12` or `nvidia-nccl-cu13`.
-const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
 const NO_ROCM_PACKAGE: &str = "no librccl.so in _rocm_sdk_libraries*/lib or torch/lib of Python's packages";
 /// The prefixes of the system's Python: what `pip` installs, then what the distribution does.
 const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
-/// The directory in which NVIDIA's packages install the HPC SDK, each release in a directory for each architecture.
-const HPC_SDK: &str = "/opt/nvidia/hpc_sdk";
-/// The directory of NCCL in a release of the HPC SDK.
-const IN_HPC_SDK: &str = "comm_libs/nccl/lib";
-/// The directory in which AMD's packages install RCCL.
-const ROCM: &str = "/opt/rocm";
 
 /// A file, or a bare name for the dynamic linker to find.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +28,7 @@ type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
 /// All places, in order.
 ///
 /// NCCL comes before RCCL wherever it is: if both are installed, this crate prefers the one it is named after.
-const PLACES: [Place; 19] = [
+const PLACES: [Place; 20] = [
     // A file even if it is a bare name, for which the dynamic linker would search.
     (PATH_VARIABLE, |variable| Ok(vec![Path::new(".").join(variable(PATH_VARIABLE)?)])),
     ("dynamic linker", |_| Ok(NAMES.map(PathBuf::from).into())),
@@ -60,8 +50,9 @@ const PLACES: [Place; 19] = [
     ("NCCL_HOME", |variable| Ok(in_home(&variable("NCCL_HOME")?))),
     ("NCCL_ROOT", |variable| Ok(in_home(&variable("NCCL_ROOT")?))),
     ("NCCL_ROOT_DIR", |variable| Ok(in_home(&variable("NCCL_ROOT_DIR")?))),
-    ("CUDA_HOME", |variable| Ok(in_directory(&variable("CUDA_HOME")?.join("lib64"), NAMES))),
-    ("CUDA_PATH", |variable| Ok(in_directory(&variable("CUDA_PATH")?.join("lib64"), NAMES))),
+    ("CUDA_HOME", |variable| Ok(in_toolkit(&variable("CUDA_HOME")?))),
+    ("CUDA_PATH", |variable| Ok(in_toolkit(&variable("CUDA_PATH")?))),
+    ("CUDA's default directory", |_| Ok(in_toolkit(Path::new(CUDA)))),
     ("NVHPC_ROOT", |variable| Ok(in_directory(&variable("NVHPC_ROOT")?.join(IN_HPC_SDK), NAMES))),
     ("HPC SDK's default directory", |_| Ok(in_hpc_sdk(Path::new(HPC_SDK)))),
     ("dynamic linker", |_| Ok(RCCL_NAMES.map(PathBuf::from).into())),
@@ -97,9 +88,15 @@ fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     vec![existing.or_else(|| with_full_version(&files[0])).unwrap_or_else(|| files[0].clone())]
 }
 
-/// Returns what is in the directories of an NCCL that was installed by itself.
+/// Returns the files in the directories of an NCCL that was installed by itself.
 fn in_home(home: &Path) -> Vec<PathBuf> {
-    ["lib", "lib64"].map(|lib| in_directory(&home.join(lib), NAMES)).concat()
+    places::in_home(home).iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
+}
+
+/// Returns the files in the directories of a CUDA toolkit.
+fn in_toolkit(home: &Path) -> Vec<PathBuf> {
+    let directories = places::in_toolkit(home, std::env::consts::ARCH);
+    directories.iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
 }
 
 /// Returns the newest of the files beside `file` that have more of a version in their names, as `libnccl.so.2.16.2` has
@@ -112,26 +109,18 @@ pub(super) fn with_full_version(file: &Path) -> Option<PathBuf> {
 
 /// Returns the libraries of the HPC SDK's releases, the newest first; if there are none, the pattern of their paths.
 fn in_hpc_sdk(directory: &Path) -> Vec<PathBuf> {
-    let releases = directory.join(format!("Linux_{}", std::env::consts::ARCH));
-    let mut found: Vec<_> = children(&releases).collect();
-    found.sort_by_key(|release| Reverse(version(release, "")));
-    let files = found.iter().flat_map(|release| in_directory(&release.join(IN_HPC_SDK), NAMES));
-    let mut files: Vec<_> = files.filter(|file| file.exists()).collect();
+    let found = places::in_hpc_sdk(directory, std::env::consts::ARCH);
+    let mut files: Vec<_> =
+        found.iter().flat_map(|lib| in_directory(lib, NAMES)).filter(|file| file.exists()).collect();
     if files.is_empty() {
-        files.push(releases.join("*").join(IN_HPC_SDK).join(NAMES[0]));
+        files.push(
+            places::hpc_sdk_releases(directory, std::env::consts::ARCH)
+                .join("*")
+                .join(IN_HPC_SDK)
+                .join(NAMES[0]),
+        );
     }
     files
-}
-
-/// Returns the numbers of the version, such as 2.16.2, that is the rest of a file's name.
-fn version(file: &Path, start: &str) -> Option<Vec<u32>> {
-    let version = file.file_name()?.to_str()?.strip_prefix(start)?;
-    version.split('.').map(|number| number.parse().ok()).collect()
-}
-
-/// Returns what is in a directory, nothing if it cannot be read.
-fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Returns the directories of a list that are absolute. Others do not count: a library must not be loaded because a
@@ -295,7 +284,7 @@ mod tests {
             unset("LIBNCCL_PATH"), (LINKER, None), unset("PYTHONPATH"), unset("VIRTUAL_ENV"), unset(ON_PATH),
             unset("CONDA_PREFIX"), (USER, Some("neither PYTHONUSERBASE nor HOME is set")), (SYSTEM, None),
             unset("NCCL_HOME"), unset("NCCL_ROOT"), unset("NCCL_ROOT_DIR"), unset("CUDA_HOME"), unset("CUDA_PATH"),
-            unset("NVHPC_ROOT"), ("HPC SDK's default directory", None), (LINKER, None),
+            ("CUDA's default directory", None), unset("NVHPC_ROOT"), ("HPC SDK's default directory", None), (LINKER, None),
             (ROCM_PACKAGES, Some(NO_ROCM_PACKAGE)), unset("ROCM_PATH"), ("ROCm's default directory", None),
         ];
         assert_eq!(places, expected);
@@ -432,6 +421,23 @@ mod tests {
         {
             touch(&lib.join(newer));
             assert_eq!(found(), lib.join(newer));
+        }
+    }
+
+    #[test]
+    fn toolkit_has_libraries_for_the_architecture_in_targets() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = if cfg!(target_arch = "aarch64") { "sbsa-linux" } else { "x86_64-linux" };
+        let file = directory.path().join("targets").join(target).join("lib/libnccl.so.2");
+        touch(&file);
+        // Libraries for another machine.
+        touch(&directory.path().join("targets/other-linux/lib/libnccl.so.2"));
+        for variable in ["CUDA_HOME", "CUDA_PATH"] {
+            let found: Vec<_> = named(&[(variable, directory.path())], variable);
+            assert_eq!(found[0], Ok(file.clone()), "{variable}");
+            assert_eq!(found.last(), Some(&Ok(directory.path().join("lib64/libnccl.so.2"))), "{variable}");
+            let existing = found.iter().flatten().filter(|file| file.exists());
+            assert_eq!(existing.count(), 1, "{found:?}");
         }
     }
 

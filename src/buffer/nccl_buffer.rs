@@ -320,8 +320,8 @@ impl Drop for Allocation {
     }
 }
 
-// SAFETY: `length` elements in that memory space. In host memory they are initialized, and borrowed as long as the
-// buffer is. On a GPU they are not freed before `assume_idle`, whose caller guarantees that the work has run, as an
+// SAFETY: `length` elements in that memory space, both of which never change. In host memory they are initialized, as
+// `as_slice` says, and borrowed as long as the buffer is. On a GPU they are not freed before `assume_idle`, whose caller guarantees that the work has run, as an
 // operation makes the memory busy; no Rust reference to them exists.
 unsafe impl<T: Element> Buffer for NcclBuffer<T> {
     type Element = T;

@@ -128,7 +128,8 @@ impl<'a, B: Buffer + ?Sized> SendBuffer<'a> for &'a B {
     ) -> BufferResult<(DeviceSlice<'a, B::Element>, B::Guard<'a>)> {
         let (length, space, device) = (self.len(), self.memory_space(), self.device());
         let (pointer, guard) = self.as_ptr(stream)?;
-        // SAFETY: the implementation of `Buffer` guarantees that the elements are there while they are borrowed, which
+        // SAFETY: the implementation of `Buffer`, whose methods are called in the order of its contract, guarantees that the
+        // elements are there while they are borrowed, which
         // is `'a`, and until the work has run that is enqueued on `stream` before the guard is dropped; the caller
         // guarantees that the view is used by no other work.
         Ok((unsafe { DeviceSlice::new(pointer, length, space) }.on_device(device), guard))

@@ -70,15 +70,18 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 /// drop that waits for the device, there is nothing to do, and the guard is `()`.
 ///
 /// # Safety
-/// `as_ptr` returns the address of `len` elements in the memory that `memory_space` names; device memory is that of the
-/// device that [`device`](Self::device) returns or, if that is `None`, of every communicator that it is used with.
+/// An operation calls [`len`](Self::len), [`memory_space`](Self::memory_space) and [`device`](Self::device), in this order
+/// and once each, and then [`as_ptr`](Self::as_ptr) or [`as_mut_ptr`](BufferMut::as_mut_ptr). `as_ptr` returns the address of
+/// as many elements as `len` has returned before it, in the memory that `memory_space` has named. So a buffer does not shrink
+/// in `as_ptr`. Device memory is that of the device that `device` has returned or, if that is `None`, of every communicator
+/// that it is used with.
 ///
-/// - Host memory is initialized, and neither written nor freed as long as the buffer is borrowed and the guard lives.
+/// - Host memory is initialized, as are all bytes of an [`Element`], and neither written nor freed as long as the buffer is borrowed and the guard lives.
 /// - Device memory is not freed before the work has run that is enqueued on `stream` until the guard is dropped. No Rust
 ///   reference to the elements exists in that time.
 ///
 /// Other work may use device memory at the same time: the elements then have unspecified values, and nothing worse
-/// happens, as every value is a valid [`Element`].
+/// happens, as every bit pattern is a valid [`Element`].
 #[allow(clippy::len_without_is_empty)]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer",
@@ -119,7 +122,7 @@ pub unsafe trait Buffer {
 /// Memory that operations can write. They then accept `&mut B`; for an example, see [`Buffer`].
 ///
 /// # Safety
-/// As for [`Buffer`], with `as_mut_ptr` instead of `as_ptr`, and the elements can be written. Nothing else reads or
+/// As for [`Buffer`], with `as_mut_ptr` instead of `as_ptr` also in the order of the calls, and the elements can be written. Nothing else reads or
 /// writes host memory as long as the buffer is borrowed and the guard lives.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that can be written",
@@ -238,7 +241,8 @@ unsafe impl Stream for StreamRef<'_> {
 
 macro_rules! host_buffers {
     ($(($($generics:tt)*) $buffer:ty;)*) => {$(
-        // SAFETY: initialized host memory, which cannot be written or freed while a reference to the buffer lives.
+        // SAFETY: host memory, initialized as `Element` requires initialized bytes, which cannot be written or freed while a
+        // reference to the buffer lives. The length stays as it is.
         unsafe impl<T: Element, $($generics)*> Buffer for $buffer {
             type Element = T;
             type Guard<'a> = () where T: 'a;

@@ -9,7 +9,7 @@ use std::{fs, iter};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use super::elf;
+use super::{cache, elf};
 
 /// Returns the library of this name, or with this SONAME, that is in the process.
 pub(crate) fn loaded(name: &Path) -> Result<Library, libloading::Error> {
@@ -51,7 +51,7 @@ pub(crate) fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = 
     };
     let name = name.to_owned();
     let (named, system) = (in_directories(named), in_directories(system));
-    let cached = iter::once_with(move || in_cache(&fs::read("/etc/ld.so.cache").unwrap_or_default(), &name));
+    let cached = iter::once_with(move || cache::files(&fs::read(cache::FILE).unwrap_or_default(), &name));
     // The linker would map an empty element of LD_LIBRARY_PATH as a relative path too.
     named.into_iter().chain(cached.flatten()).chain(system).filter_map(|file| std::path::absolute(file).ok())
 }
@@ -138,38 +138,11 @@ fn processor_levels() -> impl Iterator<Item = &'static str> {
     levels.into_iter().filter_map(|(level, is_usable)| is_usable.then_some(level))
 }
 
-/// Returns the files of this name in the dynamic linker's cache, in its order. The format is glibc's since 2.2; a cache
-/// that does not have it has none.
-fn in_cache(cache: &[u8], name: &Path) -> Vec<PathBuf> {
-    const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
-    const HEADER: usize = 48;
-    const ENTRY: usize = 24;
-    // An older format may come before it.
-    let start = cache.windows(MAGIC.len()).position(|bytes| bytes == MAGIC).unwrap_or(cache.len());
-    let cache = &cache[start..];
-    let number = |at: usize| {
-        let bytes = cache.get(at..at + 4)?;
-        Some(u32::from_ne_bytes(bytes.try_into().ok()?) as usize)
-    };
-    let text = |at: usize| {
-        let text = cache.get(number(at)?..)?;
-        Some(Path::new(OsStr::from_bytes(text.split(|byte| *byte == 0).next()?)))
-    };
-    let count = number(MAGIC.len()).unwrap_or_default();
-    let entries = cache.get(HEADER..).unwrap_or_default().chunks_exact(ENTRY).take(count).enumerate();
-    let is_for_every_processor = |entry: &[u8]| entry[16..].iter().all(|byte| *byte == 0);
-    let files = entries.filter(|(_, entry)| is_for_every_processor(entry)).filter_map(|(index, _)| {
-        let entry = HEADER + index * ENTRY;
-        (text(entry + 4)? == name).then(|| text(entry + 8).map(PathBuf::from))?
-    });
-    files.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{directories, find, in_cache, system_directories};
+    use super::{directories, find, system_directories};
 
     const C_LIBRARY: &str = "libc.so.6";
 
@@ -195,46 +168,5 @@ mod tests {
         assert_eq!(system_directories(&directories[..1]), 0);
         let below = ["/usr/lib/nccl", "/lib/x86_64-linux-gnu", "/lib64"].map(PathBuf::from);
         assert_eq!(system_directories(&below), if cfg!(target_arch = "x86_64") { 2 } else { 1 });
-    }
-
-    /// Returns a cache with these entries: the name, the path, and the processors that it is for.
-    fn cache(entries: &[(&str, &str, u64)]) -> Vec<u8> {
-        let mut strings = Vec::new();
-        let mut table = Vec::new();
-        let mut text = |text: &str| {
-            let at = 48 + 24 * entries.len() + strings.len();
-            strings.extend_from_slice(text.as_bytes());
-            strings.push(0);
-            u32::try_from(at).unwrap().to_ne_bytes()
-        };
-        for (name, path, processors) in entries {
-            table.extend_from_slice(&0x303_u32.to_ne_bytes());
-            table.extend_from_slice(&text(name));
-            table.extend_from_slice(&text(path));
-            table.extend_from_slice(&[0; 4]);
-            table.extend_from_slice(&processors.to_ne_bytes());
-        }
-        let mut cache = b"glibc-ld.so.cache1.1".to_vec();
-        cache.extend_from_slice(&u32::try_from(entries.len()).unwrap().to_ne_bytes());
-        cache.resize(48, 0);
-        [cache, table, strings].concat()
-    }
-
-    #[test]
-    fn cache_gives_the_files_of_a_name_in_its_order() {
-        let name = Path::new("libnccl.so.2");
-        let bytes = cache(&[
-            ("libnccl.so.2", "/b/libnccl.so.2", 0),
-            ("libnccl.so.2", "/some-processor/libnccl.so.2", 1),
-            ("libnccl.so.2", "/a/libnccl.so.2", 0),
-            ("libnccl.so", "/b/libnccl.so", 0),
-        ]);
-        let expected = ["/b/libnccl.so.2", "/a/libnccl.so.2"].map(PathBuf::from);
-        assert_eq!(in_cache(&bytes, name), expected);
-        // The older format comes first in a cache that has both.
-        assert_eq!(in_cache(&[b"ld.so-1.7.0\0\0\0\0\0".as_slice(), &bytes].concat(), name), expected);
-        for length in 0..bytes.len() {
-            let _ = in_cache(&bytes[..length], name);
-        }
     }
 }

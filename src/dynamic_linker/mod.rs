@@ -3,6 +3,8 @@
 
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 pub(crate) mod bare_name;
+#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+mod cache;
 #[cfg(feature = "dlopen")]
 pub(crate) mod elf;
 pub(crate) mod mapped;

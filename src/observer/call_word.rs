@@ -20,11 +20,11 @@ const NO_RANK: u64 = (1 << RANK_BITS) - 1;
 const _: () = assert!(Operation::ALL.len() <= OPERATION as usize);
 
 impl CallWord {
-    /// Returns that of an operation with a root or a peer, and with the source of an exchange.
+    /// Returns that of an operation with a root or a peer, and with the source of an exchange. A rank beyond 24 bits is none.
     #[inline(always)]
     pub(crate) fn new(operation: &Operation, data_type: Option<DataType>, ranks: [Option<usize>; 2]) -> Self {
         let data_type = data_type.map_or(0, |data_type| 1 + data_type as u64);
-        let [first, second] = ranks.map(|rank| rank.map_or(NO_RANK, |rank| rank as u64 & NO_RANK));
+        let [first, second] = ranks.map(|rank| rank.map_or(NO_RANK, |rank| (rank as u64).min(NO_RANK)));
         Self(
             operation.number() as u64
                 | data_type << DATA_TYPE_SHIFT

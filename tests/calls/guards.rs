@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use libnccl::{
-    Buffer, BufferMut, BufferResult, CollectiveConfig, Communicator, Config, DeviceSlice, Error, Group,
-    InvalidArgumentKind, MemorySpace, ReduceOp, Result, SendBuffer, Signal, StreamRef, WaitSignal,
+    AnyBuffer, Buffer, BufferMut, BufferResult, CollectiveConfig, Communicator, Config, DataType,
+    DeviceSlice, Error, Group, InvalidArgumentKind, MemorySpace, ReduceOp, Result, SendBuffer, Signal,
+    StreamRef, WaitSignal,
 };
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
@@ -349,4 +350,67 @@ fn options_and_signals_may_be_temporary_in_a_group() {
         })
         .unwrap();
     fixture.close("temporary");
+}
+
+/// A buffer that records which of its methods are called.
+#[derive(Default)]
+struct Recorded(RefCell<Vec<&'static str>>);
+
+// SAFETY: never read: the fake moves no data.
+unsafe impl Buffer for Recorded {
+    type Element = u8;
+    type Guard<'a> = ();
+
+    fn memory_space(&self) -> MemorySpace {
+        self.0.borrow_mut().push("memory_space");
+        MemorySpace::Device
+    }
+    fn len(&self) -> usize {
+        self.0.borrow_mut().push("len");
+        4
+    }
+    fn device(&self) -> Option<i32> {
+        self.0.borrow_mut().push("device");
+        None
+    }
+    fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const u8, ())> {
+        self.0.borrow_mut().push("as_ptr");
+        Ok((std::ptr::without_provenance(SEND), ()))
+    }
+}
+
+// SAFETY: as above.
+unsafe impl BufferMut for Recorded {
+    type GuardMut<'a> = ();
+
+    fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> BufferResult<(*mut u8, ())> {
+        self.0.borrow_mut().push("as_mut_ptr");
+        Ok((std::ptr::without_provenance_mut(RECV), ()))
+    }
+}
+
+#[test]
+fn methods_of_a_buffer_are_called_in_the_documented_order() {
+    type Use = fn(&Fixture, &Recorded, &mut Recorded) -> Result<()>;
+    let uses: [Use; 4] = [
+        |f, send, recv| f.comm.all_reduce(send, recv, ReduceOp::Sum, stream()),
+        |f, send, recv| f.comm.sendrecv(send, recv, 1, 1, stream()),
+        |f, send, recv| {
+            f.nccl.group(|g| {
+                g.send(&f.comm, send, 1, stream())?;
+                g.recv(&f.comm, recv, 1, stream())
+            })
+        },
+        |f, send, recv| {
+            f.comm.send(AnyBuffer::new(DataType::Int8, send), 1, stream())?;
+            f.comm.recv(AnyBuffer::new(DataType::Int8, recv), 1, stream())
+        },
+    ];
+    for act in uses {
+        let fixture = Fixture::new();
+        let (send, mut recv) = (Recorded::default(), Recorded::default());
+        act(&fixture, &send, &mut recv).unwrap();
+        assert_eq!(*send.0.borrow(), ["len", "memory_space", "device", "as_ptr"]);
+        assert_eq!(*recv.0.borrow(), ["len", "memory_space", "device", "as_mut_ptr"]);
+    }
 }

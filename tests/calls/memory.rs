@@ -2,8 +2,12 @@
 //! library, and their results over the CPU implementation.
 #![allow(unsafe_code)]
 
+use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+use libnccl::sys::{Functions, ncclResult_t};
 use libnccl::{
     Communicator, Element, Error, MemorySpace, Nccl, NcclBuffer, OwnedPreMulSum, OwnedRegistration,
     OwnedWindow, ReduceOp, Registration, Result, ResultCode, Signal, StreamRef, Version, WaitSignal, Window,
@@ -120,6 +124,70 @@ fn buffer_is_allocated_and_freed_once() {
     }));
     assert!(unwound.is_err());
     assert_eq!(calls(&fake), ["ncclMemAlloc(&, 5)", FREE]);
+}
+
+/// As when the program loads CUDA.
+#[test]
+fn memory_space_of_a_buffer_stays_when_that_of_the_library_changes() {
+    let fake = FakeNccl::new();
+    fake.set_host_memory(true);
+    let (nccl, comm) = open(&fake);
+    let mut buffers = [8, 0].map(|length| nccl.alloc::<f32>(length).unwrap());
+    sum(&comm, &mut buffers[0]);
+    let registration = comm.register(&buffers[0]).unwrap();
+    calls(&fake);
+    fake.set_host_memory(false);
+    assert_eq!(nccl.memory_space(), MemorySpace::Device);
+    assert_eq!(nccl.alloc::<f32>(8).unwrap().memory_space(), MemorySpace::Device);
+    calls(&fake);
+    registration.deregister().unwrap();
+    sum(&comm, &mut buffers[0]);
+    for buffer in &buffers {
+        assert_eq!(buffer.memory_space(), MemorySpace::Host);
+        assert_eq!(buffer.as_slice(), Some(&[0.0; 8][..buffer.len()]));
+    }
+    let [buffer, _] = buffers;
+    buffer.free().unwrap();
+    assert_eq!(calls(&fake), [DEREGISTER, FREE]);
+}
+
+/// Another thread may load CUDA during the allocation.
+#[test]
+fn memory_space_that_changes_during_an_allocation_is_of_the_memory() {
+    static HAS_CUDA: AtomicBool = AtomicBool::new(false);
+    static FREED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn parameter(
+        key: *const c_char,
+        value: *mut *const c_char,
+        length: *mut c_int,
+    ) -> ncclResult_t {
+        if HAS_CUDA.load(SeqCst) {
+            return ncclResult_t::ncclInvalidArgument;
+        }
+        // SAFETY: the same contract.
+        unsafe { libnccl_cpu::TABLE.ncclParamGetParameter.unwrap()(key, value, length) }
+    }
+    unsafe extern "C" fn allocate(memory: *mut *mut c_void, size: usize) -> ncclResult_t {
+        HAS_CUDA.store(true, SeqCst);
+        // SAFETY: the same contract.
+        unsafe { libnccl_cpu::TABLE.ncclMemAlloc.unwrap()(memory, size) }
+    }
+    unsafe extern "C" fn free(memory: *mut c_void) -> ncclResult_t {
+        FREED.fetch_add(1, SeqCst);
+        // SAFETY: the same contract.
+        unsafe { libnccl_cpu::TABLE.ncclMemFree.unwrap()(memory) }
+    }
+    let functions = Functions {
+        ncclParamGetParameter: Some(parameter),
+        ncclMemAlloc: Some(allocate),
+        ncclMemFree: Some(free),
+        ..libnccl_cpu::TABLE
+    };
+    // SAFETY: functions of the CPU backend.
+    let nccl = unsafe { Nccl::from_table("a library that gets CUDA", functions) }.unwrap();
+    let buffer = nccl.alloc::<f32>(8).unwrap();
+    assert_eq!((buffer.memory_space(), buffer.as_slice()), (MemorySpace::Device, None));
+    assert_eq!(FREED.load(SeqCst), 1, "the memory that may be host memory");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::{CollectiveConfig, Communicator, Config, Error, MemorySpace, ReduceOp, Result, ShrinkMode};
-use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
+use libnccl_test_support::fake_nccl::{ErrorText, FakeNccl, IN_PROGRESS, SUCCESS};
 
 use crate::fixture::{Fixture, id, recv, send, stream, work};
 
@@ -100,6 +100,19 @@ fn communicator_after_timeout_is_aborted() {
     comm.destroy().ok();
     assert_eq!(aborts(&fake), 0);
     fake.assert_clean("after a timeout");
+}
+
+/// NCCL has one text for all communicators, perhaps from a call long ago.
+#[test]
+fn timeout_has_no_text_that_may_be_of_another_communicator() {
+    for text in [ErrorText::Plain, ErrorText::Changing] {
+        let (fake, _, comm) = nonblocking();
+        fake.set_error_text(text);
+        fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
+        fake.set_async_states([], IN_PROGRESS);
+        let Err(Error::Timeout { detail, .. }) = work(&comm) else { panic!("{text:?}") };
+        assert_eq!(&*detail, "", "{text:?}");
+    }
 }
 
 #[test]

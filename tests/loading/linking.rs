@@ -6,7 +6,7 @@ mod link;
 
 use std::path::{Path, PathBuf};
 
-use link::{Library, Missing, check, find, is_vetoed, watched};
+use link::{Library, Missing, check, default_directories, find, is_vetoed, watched};
 
 fn found(environment: &[(&str, &str)], defaults: &[&str], files: &[&str]) -> Result<Library, Missing> {
     let variable = |name: &str| Some(environment.iter().find(|(n, _)| *n == name)?.1.into());
@@ -37,7 +37,9 @@ fn static_c_library_and_relative_directory_are_refused() {
     assert_eq!(check(variables(&[("CARGO_CFG_TARGET_FEATURE", "fxsr,sse"), ("CUDA_HOME", "/c")])), Ok(()));
     let problem = check(variables(&[("CARGO_CFG_TARGET_FEATURE", "crt-static,fxsr")])).unwrap_err();
     assert!(problem.contains("`-C target-feature=-crt-static`"), "{problem}");
-    for name in ["NCCL_LIB_DIR", "NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR", "CUDA_HOME", "CUDA_PATH"] {
+    for name in
+        ["NCCL_LIB_DIR", "NVHPC_ROOT", "NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR", "CUDA_HOME", "CUDA_PATH"]
+    {
         let problem = check(variables(&[(name, "lib")])).unwrap_err();
         assert_eq!(problem, format!("{name} is \"lib\"; expected an absolute path"));
     }
@@ -66,7 +68,7 @@ fn watched_are_the_file_and_where_a_better_one_may_appear() {
         assert!(found.contains(directory), "no {directory:?} in {found:?}");
     }
     assert!(!defaults[..2].iter().any(|system| found.contains(system)), "{found:?}");
-    let missing = Err(Missing { searched: vec!["/a".into(), "/b".into()], named: false });
+    let missing = Err(Missing { searched: vec!["/a".into(), "/b".into()], named: false, rccl: None });
     let absent = ["/a/libnccl.so", "/b/libnccl.so"].map(PathBuf::from);
     assert_eq!(link::watched(&missing, variables(&[]), &[]), absent);
 }
@@ -82,7 +84,7 @@ fn nccl_lib_dir_excludes_other_directories() {
         assert_eq!(found(&environment, &["/usr/lib"], &files), Ok(Library::Development("/home/lib".into())));
     }
     assert_eq!(found(&[], &["/lib", "/usr/lib"], &files), Ok(Library::Development("/usr/lib".into())));
-    let missing = Missing { searched: vec!["/empty".into()], named: true };
+    let missing = Missing { searched: vec!["/empty".into()], named: true, rccl: None };
     assert_eq!(found(&[("NCCL_LIB_DIR", "/empty")], &["/usr/lib"], &files), Err(missing));
 }
 
@@ -92,10 +94,109 @@ fn archive_is_linked_only_with_nccl_static() {
     let environment = [("NCCL_LIB_DIR", "/n"), ("NCCL_STATIC", "1"), ("CUDA_HOME", "/cuda")];
     assert_eq!(found(&environment[..1], &[], &files), Ok(Library::Development("/n".into())));
     let library = found(&environment, &[], &files).unwrap();
-    assert_eq!(library, Library::Static("/n".into(), Some("/cuda/lib64".into())));
+    assert_eq!(library, Library::Static("/n".into(), vec!["/cuda/lib64".into()]));
     let directives = library.directives();
     assert_eq!(directives[1], "rustc-link-lib=static:+whole-archive,-bundle=nccl_static");
     assert!(directives.contains(&"rustc-link-search=native=/cuda/lib64".into()));
+}
+
+#[test]
+fn archive_is_linked_with_the_toolkits_libraries_for_the_target() {
+    for (architecture, targets) in
+        [("x86_64", &["x86_64-linux"][..]), ("aarch64", &["sbsa-linux", "aarch64-linux"])]
+    {
+        let environment = [
+            ("NCCL_LIB_DIR", "/n"),
+            ("NCCL_STATIC", "1"),
+            ("CUDA_PATH", "/cuda"),
+            ("CARGO_CFG_TARGET_ARCH", architecture),
+        ];
+        let library = found(&environment, &[], &["/n/libnccl_static.a"]).unwrap();
+        let targets = targets.iter().map(|target| format!("/cuda/targets/{target}/lib"));
+        let expected: Vec<_> = targets.chain(["/cuda/lib64".into()]).collect();
+        let search: Vec<_> = expected.iter().map(|lib| format!("rustc-link-search=native={lib}")).collect();
+        assert_eq!(library.directives()[2..2 + search.len()], search);
+    }
+    let library = found(&[("NCCL_LIB_DIR", "/n"), ("NCCL_STATIC", "1")], &[], &["/n/libnccl_static.a"]);
+    assert_eq!(library, Ok(Library::Static("/n".into(), vec!["/usr/local/cuda/lib64".into()])));
+}
+
+/// The names of a host and a target, which is the host, of an architecture.
+const NATIVE: [(&str, &str); 3] =
+    [("HOST", "native"), ("TARGET", "native"), ("CARGO_CFG_TARGET_ARCH", "aarch64")];
+
+#[test]
+fn default_directories_are_those_of_every_installation() {
+    let cache = link::cache::with(&[
+        ("libnccl.so.2", "/srv/nccl/libnccl.so.2", 0),
+        ("libother.so", "/other/libother.so", 0),
+    ]);
+    let named =
+        [("CONDA_PREFIX", "/conda"), ("CUDA_HOME", "/c"), ("CUDA_PATH", "/d"), ("NVHPC_ROOT", "/hpc")];
+    let directories = default_directories(variables(&[&NATIVE[..], &named].concat()), &cache);
+    let expected = [
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib",
+        "/srv/nccl",
+        "/conda/lib",
+        "/c/targets/sbsa-linux/lib",
+        "/c/lib64",
+        "/d/targets/sbsa-linux/lib",
+        "/d/lib64",
+        "/hpc/comm_libs/nccl/lib",
+    ];
+    let mut rest = directories.iter();
+    for path in expected {
+        assert!(
+            rest.any(|directory| directory == Path::new(path)),
+            "{path} is missing or misplaced: {directories:?}"
+        );
+    }
+    assert!(!directories.contains(&"/other".into()), "{directories:?}");
+    let library = found(&[], &["/srv/nccl"], &["/srv/nccl/libnccl.so.2"]);
+    assert_eq!(library, Ok(Library::Runtime("/srv/nccl".into())));
+
+    let directories = default_directories(variables(&NATIVE), &[]);
+    assert!(directories.contains(&"/usr/local/cuda/targets/sbsa-linux/lib".into()), "{directories:?}");
+}
+
+#[test]
+fn cross_compiling_finds_only_a_toolkits_libraries_for_the_target() {
+    let environment = [
+        ("HOST", "host"),
+        ("TARGET", "target"),
+        ("CARGO_CFG_TARGET_ARCH", "aarch64"),
+        ("CUDA_HOME", "/c"),
+        ("CONDA_PREFIX", "/conda"),
+    ];
+    let expected = ["/c/targets/sbsa-linux/lib", "/c/targets/aarch64-linux/lib"].map(PathBuf::from);
+    assert_eq!(default_directories(variables(&environment), &[]), expected);
+}
+
+#[test]
+fn rccl_alone_is_named_with_the_reason_why_it_is_not_linked() {
+    let cases: [(&[(&str, &str)], &[&str], &str); 4] = [
+        (&[("NCCL_LIB_DIR", "/r")], &[], "/r/librccl.so"),
+        (&[("NCCL_HOME", "/r")], &[], "/r/lib64/librccl.so.1"),
+        (&[("ROCM_PATH", "/r")], &["/usr/lib"], "/r/lib/librccl.so"),
+        (&[], &["/usr/lib"], "/opt/rocm/lib/librccl.so.1"),
+    ];
+    for (environment, defaults, file) in cases {
+        let missing = found(environment, defaults, &[file]).unwrap_err().to_string();
+        let expected = format!(
+            "; {file} is AMD's RCCL, which cannot be linked, only loaded: build without the feature `link`, or with \
+             LIBNCCL_NO_LINK=1"
+        );
+        assert!(
+            missing.starts_with("no NCCL library to link in ") && missing.ends_with(&expected),
+            "{missing}"
+        );
+    }
+    // Beside an NCCL, or elsewhere, it does not matter.
+    let files = ["/r/librccl.so", "/r/libnccl.so"];
+    assert_eq!(found(&[("NCCL_LIB_DIR", "/r")], &[], &files), Ok(Library::Development("/r".into())));
+    let missing = found(&[("NCCL_LIB_DIR", "/n")], &[], &["/opt/rocm/lib/librccl.so"]).unwrap_err();
+    assert_eq!(missing.rccl, None);
 }
 
 #[test]

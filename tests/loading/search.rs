@@ -209,7 +209,9 @@ fn load_without_library_lists_every_place_searched() {
         "  NCCL_ROOT: not set\n",
         "  /no/such/place/lib/libnccl.so.2 (NCCL_ROOT_DIR): No such file or directory",
         "  CUDA_HOME: not set\n",
+        "-linux/lib/libnccl.so.2 (CUDA_PATH): No such file or directory",
         "  /no/such/place/lib64/libnccl.so.2 (CUDA_PATH): No such file or directory",
+        "  /usr/local/cuda/lib64/libnccl.so.2 (CUDA's default directory): No such file or directory",
         "  /no/such/place/comm_libs/nccl/lib/libnccl.so.2 (NVHPC_ROOT): No such file or directory",
         "/*/comm_libs/nccl/lib/libnccl.so.2 (HPC SDK's default directory): No such file or directory",
         "  librccl.so.1 (dynamic linker): librccl.so.1: cannot open shared object file: No such file or directory\n",
@@ -235,6 +237,11 @@ fn load_finds_the_library_in_the_directory_of_each_variable() {
     let directory = tempfile::tempdir().unwrap();
     let root = fs::canonicalize(directory.path()).unwrap();
     let library = rccl_library::build_without_hip(&root, "libnccl.so.2");
+    let in_targets = if cfg!(target_arch = "aarch64") {
+        "targets/sbsa-linux/lib/libnccl.so.2"
+    } else {
+        "targets/x86_64-linux/lib/libnccl.so.2"
+    };
     for (variable, source, name) in [
         // `pip install --target` has put it there.
         ("PYTHONPATH", "PYTHONPATH", "nvidia/nccl/lib/libnccl.so.2"),
@@ -243,6 +250,7 @@ fn load_finds_the_library_in_the_directory_of_each_variable() {
         ("NCCL_ROOT_DIR", "NCCL_ROOT_DIR", "lib/libnccl.so"),
         ("CUDA_HOME", "CUDA_HOME", "lib64/libnccl.so.2.16.2"),
         ("CUDA_PATH", "CUDA_PATH", "lib64/libnccl.so.2"),
+        ("CUDA_HOME", "CUDA_HOME", in_targets),
         ("NVHPC_ROOT", "NVHPC_ROOT", "comm_libs/nccl/lib/libnccl.so.2"),
         ("PYTHONPATH", "ROCm's Python packages", "_rocm_sdk_libraries_gfx94X_dcgpu/lib/librccl.so.1"),
         ("VIRTUAL_ENV", "ROCm's Python packages", "lib/python3.12/site-packages/torch/lib/librccl.so"),

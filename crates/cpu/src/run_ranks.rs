@@ -3,6 +3,8 @@ use std::thread;
 
 use libnccl::{Communicator, Result};
 
+use crate::shm::layout::MAX_RANKS;
+
 /// Runs `each` on the ranks of one communicator, each on a thread of its own, and returns the error of the lowest rank that
 /// has one: for examples, and tests.
 ///
@@ -20,13 +22,19 @@ use libnccl::{Communicator, Result};
 /// ```
 ///
 /// # Errors
-/// The errors of `each`; [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0.
+/// The errors of `each`; [`Error::InvalidArgument`](libnccl::Error::InvalidArgument) or
+/// [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0 or above 1024.
 ///
 /// # Panics
 /// If `each` panics on a rank, once all others have ended.
 pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync) -> Result<()> {
-    let devices: Vec<i32> = (0..).take(ranks).collect();
-    let comms = crate::nccl().init_all(&devices)?;
+    let nccl = crate::nccl();
+    if ranks > MAX_RANKS {
+        // Fails, before there is a list of so many devices.
+        nccl.init_rank(ranks, 0, &nccl.unique_id()?)?;
+    }
+    let devices: Vec<i32> = (0..).take(ranks.min(MAX_RANKS)).collect();
+    let comms = nccl.init_all(&devices)?;
     thread::scope(|scope| {
         let each = &each;
         let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(move || each(comm))).collect();
@@ -35,4 +43,18 @@ pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync)
             .map(|ended| ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked)))
             .fold(Ok(()), Result::and)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_ranks_with_a_number_out_of_range_is_an_error_with_the_number() {
+        for ranks in [MAX_RANKS + 1, i32::MAX as usize, i32::MAX as usize + 1, usize::MAX] {
+            let error = run_ranks(ranks, |_| panic!("ran")).unwrap_err().to_string();
+            assert!(error.contains(&ranks.to_string()), "{error}");
+        }
+        assert!(run_ranks(0, |_| panic!("ran")).is_err());
+    }
 }

@@ -172,7 +172,8 @@ impl Client<'_> {
         // The list of missing ranks has to arrive before this rank gives up.
         let remaining = deadline.remaining();
         let wait = remaining - (remaining / 8).min(Duration::from_millis(500));
-        let hello = Hello { job: job.hash, root_nonce, nonce, rank: job.rank, size: job.size, wait };
+        let Job { hash, rank, size, name, .. } = *job;
+        let hello = Hello { job: hash, root_nonce, nonce, rank, size, wait, name };
         stream.write_all(&hello.to_bytes()).map_err(retry)?;
         let mut is_accepted = false;
         loop {

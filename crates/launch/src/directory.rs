@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    const JOB: Job = Job { rank: 1, size: 2, hash: [7; 16], is_open: false };
+    const JOB: Job = Job { rank: 1, size: 2, hash: [7; 16], is_open: false, name: crate::job::Name::ANY };
 
     fn make_fifo(path: &Path) {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());

@@ -48,8 +48,8 @@ pub enum LaunchError {
 
     /// Some ranks did not join by the deadline.
     #[error(
-        "{} of {size} did not join within {:.1} s{}{detail}",
-        list(ranks, *missing),
+        "{} within {:.1} s{}{detail}",
+        absence(ranks, *missing, *size),
         elapsed.as_secs_f64(),
         if detail.is_empty() { "" } else { ": " }
     )]
@@ -105,28 +105,38 @@ impl From<libnccl::LoadError> for LaunchError {
 /// The result of what a [`Launch`](super::Launch) does.
 pub type Result<T, E = LaunchError> = std::result::Result<T, E>;
 
+/// Returns which ranks did not join. There may be none if a rank waited no longer while the others were about to begin.
+fn absence(ranks: &[usize], missing: usize, size: usize) -> String {
+    match list(ranks, missing) {
+        None => format!("all {size} ranks joined, but the exchange of the unique id did not finish"),
+        Some(ranks) => format!("{ranks} of {size} did not join"),
+    }
+}
+
 /// Returns `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`.
-fn list(ranks: &[usize], missing: usize) -> String {
+fn list(ranks: &[usize], missing: usize) -> Option<String> {
     let mut texts: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     if missing > ranks.len() {
         texts.push(format!("{} more", missing - ranks.len()));
     }
-    match texts.split_last() {
-        None => "no rank".into(),
-        Some((only, [])) => format!("rank {only}"),
-        Some((last, others)) => format!("ranks {} and {last}", others.join(", ")),
-    }
+    let (last, others) = texts.split_last()?;
+    Some(match others {
+        [] => format!("rank {last}"),
+        _ => format!("ranks {} and {last}", others.join(", ")),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LaunchError, list};
+    use super::{LaunchError, absence};
 
     #[test]
     fn missing_ranks_are_listed() {
-        assert_eq!(list(&[3], 1), "rank 3");
-        assert_eq!(list(&[3, 5], 2), "ranks 3 and 5");
-        assert_eq!(list(&[1, 2, 3], 10), "ranks 1, 2, 3 and 7 more");
+        assert_eq!(absence(&[3], 1, 4), "rank 3 of 4 did not join");
+        assert_eq!(absence(&[3, 5], 2, 8), "ranks 3 and 5 of 8 did not join");
+        assert_eq!(absence(&[1, 2, 3], 10, 16), "ranks 1, 2, 3 and 7 more of 16 did not join");
+        let all = "all 2 ranks joined, but the exchange of the unique id did not finish";
+        assert_eq!(absence(&[], 0, 2), all);
         let error = LaunchError::MissingRanks {
             ranks: [1, 2].into(),
             missing: 2,

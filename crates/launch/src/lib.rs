@@ -72,13 +72,15 @@
 //!
 //! | hello, bytes | |
 //! |---|---|
-//! | 0..8 | `libnccl` and the version of the protocol, 2 |
+//! | 0..8 | `libnccl` and the version of the protocol, 3 |
 //! | 8..24 | hash of the job id (FNV-1a, 128 bits) |
 //! | 24..40 | the nonce that rank 0 has published with its address; else 0 |
 //! | 40..56 | nonce of this rank, a new one for each exchange |
 //! | 56..60 | rank |
 //! | 60..64 | number of ranks |
 //! | 64..68 | milliseconds that the rank will wait |
+//! | 68..84 | hash of the communicator's name (FNV-1a, 128 bits); 0 without a name, all ones if no name is compared |
+//! | 84..148 | the name in UTF-8, cut if it is longer; then 0 |
 //!
 //! | report, bytes | |
 //! |---|---|

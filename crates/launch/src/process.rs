@@ -13,7 +13,7 @@ use super::client::{self, Client};
 use super::deadline::Deadline;
 use super::environment::{self, Environment, Ranks};
 use super::error::LaunchError;
-use super::job::{self, Job, Nonce};
+use super::job::{self, Job, Name, Nonce};
 use super::launcher::Launcher;
 use super::rendezvous::Rendezvous;
 use super::root::{Root, TELL};
@@ -158,7 +158,8 @@ impl Launch {
     /// communicator has the timeout of this launch as its [`Config::timeout`]; [`communicator_with`](Self::communicator_with) sets
     /// another one.
     ///
-    /// All ranks call it, each as often as the others. One that cannot begin, for instance as its options are invalid, tells the
+    /// All ranks call it, each as often as the others and in the same order: [`communicator_named`](Self::communicator_named) finds
+    /// out if they do not. One that cannot begin, for instance as its options are invalid, tells the
     /// others why, if the library is NCCL 2.14.3 or newer.
     ///
     /// # Errors
@@ -174,13 +175,38 @@ impl Launch {
     /// # Errors
     /// The errors of [`communicator`](Self::communicator).
     pub fn communicator_with(&self, nccl: &Nccl, config: &Config) -> Result<Communicator> {
-        let (size, rank) = (self.size(), self.rank());
+        self.communicator_named("", nccl, config)
+    }
+
+    /// Joins all ranks in a communicator as [`communicator_with`](Self::communicator_with) does, by a name that has to be the same
+    /// on all of them.
+    ///
+    /// Ranks that create several communicators have to create them in the same order. If they do not, they join each other's
+    /// communicators, and their collectives have wrong results. Names turn this mistake into an error of all ranks. A name is
+    /// compared before NCCL is called; [`Config::name`] sets the one in NCCL's log.
+    ///
+    /// ```no_run
+    /// # use libnccl::{Config, Nccl};
+    /// # let launch = libnccl_launch::Launch::from_env()?;
+    /// # let nccl = Nccl::load()?;
+    /// let data = launch.communicator_named("data", &nccl, &Config::new())?;
+    /// let model = launch.communicator_named("model", &nccl, &Config::new())?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LaunchError::RankFailed`] if a rank passes another name than rank 0, with both names; the errors of
+    /// [`communicator`](Self::communicator).
+    pub fn communicator_named(&self, name: &str, nccl: &Nccl, config: &Config) -> Result<Communicator> {
+        let (size, rank, name) = (self.size(), self.rank(), Name::new(name));
         if nccl.version() < Version::new(2, 14, 3) {
-            return Ok(nccl.init_rank_with(size, rank, &self.unique_id(nccl)?, config)?);
+            let id = self.exchange(nccl, name, |id| Ok(*id))?;
+            return Ok(nccl.init_rank_with(size, rank, &id, config)?);
         }
         let timeout = config.timeout_duration().unwrap_or(self.timeout);
         let config = config.clone().timeout(timeout);
-        let creation = self.exchange(nccl, |id| begin(nccl.init_rank_async(size, rank, id, &config)))?;
+        let creation =
+            self.exchange(nccl, name, |id| begin(nccl.init_rank_async(size, rank, id, &config)))?;
         Ok(wait(creation)?)
     }
 
@@ -193,7 +219,7 @@ impl Launch {
     /// [`LaunchError::RankFailed`] if another rank has failed; [`LaunchError::Rendezvous`] if the exchange cannot succeed;
     /// those of [`Nccl::unique_id`].
     pub fn unique_id(&self, nccl: &Nccl) -> Result<UniqueId> {
-        self.exchange(nccl, |id| Ok(*id))
+        self.exchange(nccl, Name::ANY, |id| Ok(*id))
     }
 
     /// Takes part in the exchange as a rank that has failed, instead of [`communicator`](Self::communicator) or
@@ -210,7 +236,7 @@ impl Launch {
     pub fn fail(&self, reason: impl Display) {
         let (rank, reason) = (self.rank(), reason.to_string());
         let deadline = Deadline::after(self.timeout.min(TELL));
-        let Some((rendezvous, job)) = self.others() else { return };
+        let Some((rendezvous, job)) = self.others(Name::ANY) else { return };
         log::error!("rank {rank} tells the other ranks that it has failed: {reason}");
         let told = if rank > 0 {
             self.client(rendezvous, job, deadline, Some(reason)).join().map(drop)
@@ -228,9 +254,14 @@ impl Launch {
     }
 
     /// Returns what `begin` makes of the id that all ranks get, once all have begun.
-    fn exchange<T>(&self, nccl: &Nccl, begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>) -> Result<T> {
+    fn exchange<T>(
+        &self,
+        nccl: &Nccl,
+        name: Name,
+        begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>,
+    ) -> Result<T> {
         let deadline = Deadline::after(self.timeout);
-        let Some((rendezvous, job)) = self.others() else {
+        let Some((rendezvous, job)) = self.others(name) else {
             return Ok(begin(&nccl.unique_id()?)?);
         };
         if job.rank > 0 {
@@ -250,11 +281,11 @@ impl Launch {
     }
 
     /// Returns the place where this rank meets others, if there are any.
-    fn others(&self) -> Option<(&Rendezvous, Job)> {
+    fn others(&self, name: Name) -> Option<(&Rendezvous, Job)> {
         let Environment { ranks: Ranks { rank, size, .. }, rendezvous, job, is_open, .. } = &self.environment;
         let hash = job::hash(job).to_be_bytes();
         let rendezvous = rendezvous.as_ref().filter(|_| *size > 1)?;
-        Some((rendezvous, Job { rank: *rank, size: *size, hash, is_open: *is_open }))
+        Some((rendezvous, Job { rank: *rank, size: *size, hash, is_open: *is_open, name }))
     }
 
     fn client<'a>(

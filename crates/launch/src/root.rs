@@ -293,7 +293,14 @@ impl<'a> Root<'a> {
             self.done.remove(&rank);
             self.gone.remove(&rank);
             let (until, stage, report) = (Instant::now() + hello.wait, Stage::Waits, Vec::new());
-            self.joined.insert(rank, Joined { stream, nonce, until, stage, report, failure: None });
+            let own = &self.job.name;
+            let failure = (!own.fits(&hello.name)).then(|| {
+                format!(
+                    "it creates {}, and rank 0 creates {own}: all ranks have to create their communicators in the same order",
+                    hello.name
+                )
+            });
+            self.joined.insert(rank, Joined { stream, nonce, until, stage, report, failure });
         }
     }
 

@@ -5,11 +5,11 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::deadline::Deadline;
-use super::job::Nonce;
+use super::job::{Name, Nonce};
 use libnccl::UniqueId;
 
 /// The name and the version of the protocol.
-const MAGIC: [u8; 8] = *b"libnccl\x02";
+const MAGIC: [u8; 8] = *b"libnccl\x03";
 
 /// The number of missing ranks that a reply names.
 pub(super) const NAMED: usize = 32;
@@ -26,10 +26,11 @@ pub(super) struct Hello {
     pub(super) rank: u32,
     pub(super) size: u32,
     pub(super) wait: Duration,
+    pub(super) name: Name,
 }
 
 impl Hello {
-    pub(super) const BYTES: usize = 68;
+    pub(super) const BYTES: usize = 84 + Name::TEXT;
 
     pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
         let wait = u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX);
@@ -40,7 +41,9 @@ impl Hello {
         bytes[40..56].copy_from_slice(&self.nonce);
         bytes[56..60].copy_from_slice(&self.rank.to_le_bytes());
         bytes[60..64].copy_from_slice(&self.size.to_le_bytes());
-        bytes[64..].copy_from_slice(&wait.to_le_bytes());
+        bytes[64..68].copy_from_slice(&wait.to_le_bytes());
+        bytes[68..84].copy_from_slice(&self.name.hash);
+        bytes[84..].copy_from_slice(&self.name.text);
         bytes
     }
 
@@ -53,6 +56,7 @@ impl Hello {
             rank: u32::from_le_bytes(array(bytes, 56)),
             size: u32::from_le_bytes(array(bytes, 60)),
             wait: Duration::from_millis(u32::from_le_bytes(array(bytes, 64)).into()),
+            name: Name { hash: array(bytes, 68), text: array(bytes, 84) },
         })
     }
 }
@@ -86,7 +90,7 @@ impl Report {
     pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         match (array::<8>(bytes, 0), u32::from_le_bytes(array(bytes, 8))) {
             (MAGIC, 1) => Some(Self::Begun),
-            (MAGIC, 2) => Some(Self::Failed(read_reason(&bytes[12..]))),
+            (MAGIC, 2) => Some(Self::Failed(read_text(&bytes[12..]))),
             _ => None,
         }
     }
@@ -182,7 +186,7 @@ impl Reply {
                 5 => Refusal::AlreadyJoined,
                 _ => return None,
             }),
-            5 => Self::Failed(number, read_reason(&bytes[32..])),
+            5 => Self::Failed(number, read_text(&bytes[32..])),
             6 => Self::Begun,
             _ => return None,
         })
@@ -198,8 +202,8 @@ fn write_reason(place: &mut [u8], reason: &str) {
     }
 }
 
-/// Returns a reason without what could change a terminal: it is the text of another process.
-fn read_reason(bytes: &[u8]) -> String {
+/// Returns a text of another process without what could change a terminal.
+pub(super) fn read_text(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let mut reason = String::new();
     for character in String::from_utf8_lossy(text).chars() {
@@ -243,7 +247,7 @@ pub(super) fn is_retry(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Hello, REASON, Refusal, Reply, Report};
+    use super::{Hello, Name, REASON, Refusal, Reply, Report};
     use libnccl::UniqueId;
     use libnccl_test_support::random_inputs::{Random, inputs};
     use std::time::Duration;
@@ -256,6 +260,7 @@ mod tests {
             rank: 4,
             size: 5,
             wait: Duration::from_millis(6),
+            name: Name::new("data"),
         }
     }
 

@@ -1,6 +1,7 @@
-//! The tasks, run as commands; and builds that check a header.
+//! The tasks, run as commands; and builds that check a header, or generate other bindings than the committed ones.
 
 mod check_header;
+mod generated;
 
 use std::path::Path;
 use std::process::{Command, Output};

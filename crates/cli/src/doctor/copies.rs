@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use libnccl::places::{self, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, IN_PACKAGES, NAMES};
+
 use super::finding::Finding;
 use super::library::Library;
 use crate::nccl_file::NcclFile;
 use crate::system::System;
 
-const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// The library below a folder of Python's packages. Packages for several releases of CUDA have this one path.
-const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
 /// The processes whose mappings are read at most.
 const PROCESSES: usize = 1024;
 
@@ -132,22 +131,17 @@ fn folders(system: &System) -> Vec<PathBuf> {
     }
     let list = system.variable("LD_LIBRARY_PATH").unwrap_or_default();
     folders.extend(list.split(':').filter(|folder| folder.starts_with('/')).map(PathBuf::from));
-    for variable in ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR", "CUDA_HOME", "CUDA_PATH"] {
-        let home = system.variable(variable).map(Path::new);
-        folders.extend(home.into_iter().flat_map(|home| ["lib", "lib64"].map(|lib| home.join(lib))));
-    }
-    let releases =
-        system.children("/opt/nvidia/hpc_sdk").into_iter().flat_map(|folder| system.children(folder));
-    let releases = releases.chain(system.variable("NVHPC_ROOT").map(PathBuf::from));
-    folders.extend(releases.map(|release| release.join("comm_libs/nccl/lib")));
-    let toolkits = system.children("/usr/local").into_iter();
-    folders.extend(
-        toolkits
-            .filter(|folder| {
-                folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda"))
-            })
-            .map(|folder| folder.join("lib64")),
-    );
+    let named = |variable: &&str| system.variable(variable).map(PathBuf::from);
+    folders.extend(HOMES.iter().filter_map(named).flat_map(|home| places::in_home(&home)));
+    let default = system
+        .children("/usr/local")
+        .into_iter()
+        .filter(|folder| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda")));
+    let toolkits = CUDA_HOMES.iter().filter_map(named).chain(default);
+    folders.extend(toolkits.flat_map(|home| places::in_toolkit(&home, &system.architecture)));
+    let releases = system.children(HPC_SDK).into_iter().flat_map(|folder| system.children(folder));
+    let releases = releases.chain(system.variable(HPC_SDK_HOME).map(PathBuf::from));
+    folders.extend(releases.map(|release| release.join(IN_HPC_SDK)));
     folders.extend(conda(system).into_iter().map(|prefix| prefix.join("lib")));
     folders
 }

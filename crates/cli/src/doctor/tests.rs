@@ -320,6 +320,8 @@ fn copies_are_found_wherever_the_search_looks() {
         ("NCCL_ROOT", "/opt/nccl", "/opt/nccl/lib/libnccl.so.2"),
         ("NCCL_ROOT_DIR", "/srv/nccl", "/srv/nccl/lib64/libnccl.so"),
         ("CUDA_PATH", "/cuda", "/cuda/lib64/libnccl.so.2"),
+        ("CUDA_HOME", "/toolkit", "/toolkit/targets/x86_64-linux/lib/libnccl.so.2"),
+        ("NCCL_DEBUG", "WARN", "/usr/local/cuda-12.9/targets/x86_64-linux/lib/libnccl.so"),
         ("NVHPC_ROOT", "/hpc", "/hpc/comm_libs/nccl/lib/libnccl.so.2"),
         ("NCCL_DEBUG", "WARN", "/opt/nvidia/hpc_sdk/Linux_x86_64/25.1/comm_libs/nccl/lib/libnccl.so.2"),
     ];

@@ -51,7 +51,7 @@ fn doctor_without_a_library_lists_the_search() {
 }
 
 /// The places of the search before those of RCCL.
-const PLACES: [&str; 15] = [
+const PLACES: [&str; 16] = [
     "LIBNCCL_PATH",
     "dynamic linker",
     "PYTHONPATH",
@@ -65,6 +65,7 @@ const PLACES: [&str; 15] = [
     "NCCL_ROOT_DIR",
     "CUDA_HOME",
     "CUDA_PATH",
+    "CUDA's default directory",
     "NVHPC_ROOT",
     "HPC SDK's default directory",
 ];

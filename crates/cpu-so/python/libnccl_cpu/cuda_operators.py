@@ -330,6 +330,8 @@ def _fetch(tensor):
     if tensor.is_neg():
         return -_fetch(tensor._neg_view())
     host = torch.empty_like(tensor, device=_CPU)
+    if tensor.numel() == 0:
+        return host
     if tensor._is_zerotensor():
         return host.zero_()
     if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride())):

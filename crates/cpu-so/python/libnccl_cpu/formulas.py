@@ -84,7 +84,7 @@ def _in_float(operator, args, kwargs):
 
     results = operator(*map(widen, args), **{key: widen(value) for key, value in kwargs.items()})
     for half, copy in copies.values():
-        half.copy_(copy)
+        half.resize_(copy.shape).copy_(copy)
     return tuple(map(narrow, results)) if isinstance(results, tuple) else narrow(results)
 
 

@@ -288,6 +288,7 @@ SAME = {
     "list_returned": lambda d: numbers(7).to(d).split([3, 4]),
     "scatter": lambda d: torch.zeros(3, device=d).scatter_add_(0, torch.tensor([0, 2, 0], device=d), numbers(3).to(d)),
     "empty": lambda d: torch.cat([torch.empty(0, device=d), numbers(2).to(d)]).sum() + torch.empty(0, 3, device=d).sum(),
+    "empty_differentiated": lambda d: differentiated(lambda x: (x.sum(), x.exp()), torch.empty(0, 3, device=d)),
     "item": lambda d: (numbers(3).to(d).sum().item(), bool(numbers(1).to(d) > 0)),
     "text": lambda d: str(numbers(3).to(d)).replace(", device='cuda:0'", ""),
     "sort": lambda d: numbers(9).to(d).sort(descending=True),
@@ -334,7 +335,7 @@ SAME = {
     "half_layer_norm": normalized(lambda: nn.LayerNorm(8), (6, 8)),
     "half_group_norm": normalized(lambda: nn.GroupNorm(2, 4), (3, 4, 5)),
     "half_rms_norm": normalized(lambda: nn.RMSNorm(8), (6, 8)),
-    "half_weight_norm": normalized(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 4)), (6, 8)),
+    "half_weight_norm": near(lambda x: torch._weight_norm(x, x[:, :1, :1, :1] + 2, 0)),
     "half_attention": near(lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True)),
     "half_attention_with_a_mask": near(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.zeros_like(x))),
     "half_pooling": near(lambda x: [F.avg_pool3d(x, 2), F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 3)]),
@@ -346,6 +347,13 @@ SAME = {
         ]
     ),
     "half_functions": near(lambda x: [torch.polygamma(1, x + 3), F.rrelu(x), x[0, 0].trace()]),
+    "half_written": near(
+        lambda x: [
+            torch.round(x.detach(), decimals=1, out=x.new_empty(0)),
+            torch.polygamma(1, x.detach() + 3, out=x.new_empty(x.shape)),
+            x,
+        ]
+    ),
     "half_rounded": near(lambda x: [x.detach().round(decimals=1), x.detach().clone().round_(decimals=1), x]),
     "half_cross_entropy": near(lambda x: F.cross_entropy(x, torch.ones(2, 6, 6, dtype=torch.long, device=x.device), label_smoothing=0.1)),
     "cross_entropy_under_amp": amp(

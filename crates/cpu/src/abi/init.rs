@@ -11,7 +11,7 @@ use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 use super::config::{check_rank_count, read_config};
 use super::ffi_guard::{check_not_null, check_rank, guard, guard_in_group, write_out};
 use crate::bootstrap::rendezvous;
-use crate::bootstrap::unique_id::UniqueId;
+use crate::bootstrap::unique_id::{UniqueId, fnv1a};
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::config::Config;
 use crate::comm::devices;
@@ -114,12 +114,13 @@ pub(super) unsafe fn init_rank(
         check_not_null(comm, "the communicator")?;
         let (ranks, rank_index) = place.clone()?;
         let id = first.clone()?;
-        ids.iter().skip(1).try_for_each(|id| UniqueId::new(id).map(drop))?;
+        let all = ids.iter().map(UniqueId::new).collect::<Result<Vec<_>>>()?;
+        let digest = fnv1a(&all.iter().map(|id| &id.public[..]).collect::<Vec<_>>()) as u64;
         // SAFETY: the caller's contract.
         let config = unsafe { read_config(config) }?.unwrap_or_default();
-        Ok((id, ranks, rank_index, config, driver.map_or(Ok(rank), Driver::current_device)?))
+        Ok((id, digest, ranks, rank_index, config, driver.map_or(Ok(rank), Driver::current_device)?))
     };
-    let (id, ranks, rank_index, config, device) = prepare().inspect_err(|error| {
+    let (id, digest, ranks, rank_index, config, device) = prepare().inspect_err(|error| {
         // The others wait for this rank.
         if let Ok(id) = &first {
             rendezvous::fail(id, place.clone().ok(), error);
@@ -131,7 +132,14 @@ pub(super) unsafe fn init_rank(
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
-    group::init(Init::of_rank(Communicator::new(device, driver, config), id, ranks, rank_index, out))
+    group::init(Init::of_rank(
+        Communicator::new(device, driver, config),
+        id,
+        ranks,
+        rank_index,
+        (ids.len(), digest),
+        out,
+    ))
 }
 
 pub(super) unsafe extern "C" fn ncclCommInitAll(
@@ -167,17 +175,20 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let me = Process::current().map_err(|error| Error::system("/proc/self/stat", error))?;
         let state = Arc::new(SharedState::create(&vec![me; ranks])?.0);
         let id = UniqueId::generate()?;
+        let mut handles = Vec::new();
         for (rank, device) in devices.into_iter().enumerate() {
             let config = Config::default();
             config.log_network();
             let communicator = Communicator::new(device, driver, config);
             communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, fault::of_rank(rank));
             let communicator = Arc::new(communicator);
-            let handle = handle::add(Arc::clone(&communicator));
+            let added = handle::add(Arc::clone(&communicator));
+            handles
+                .push(added.inspect_err(|_| handles.iter().for_each(|other| drop(handle::remove(*other))))?);
             debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
-            // SAFETY: the C declaration's contract: there is room for `ndev` communicators.
-            unsafe { comm.add(rank).write(handle) };
         }
+        // SAFETY: the C declaration's contract: there is room for `ndev` communicators.
+        handles.iter().enumerate().for_each(|(rank, handle)| unsafe { comm.add(rank).write(*handle) });
         Ok(())
     })
 }

@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use libnccl::sys::ncclResult_t;
 
 use super::ffi_guard::{check_not_null, guard, write_out};
+use crate::comm::references;
 use crate::diag::report;
 use crate::shm::mem_alloc;
 
@@ -20,6 +21,11 @@ pub(super) unsafe extern "C" fn ncclMemAlloc(ptr: *mut *mut c_void, size: usize)
 }
 
 pub(super) unsafe extern "C" fn ncclMemFree(ptr: *mut c_void) -> ncclResult_t {
-    // SAFETY: the C declaration's contract: memory that is freed is no longer used.
-    guard(|| unsafe { mem_alloc::free(ptr) })
+    guard(|| {
+        let length = mem_alloc::length(ptr).unwrap_or(0);
+        references::free("ncclMemFree", ptr.addr()..ptr.addr() + length, || {
+            // SAFETY: the C declaration's contract: memory that is freed is no longer used.
+            unsafe { mem_alloc::free(ptr) }
+        })
+    })
 }

@@ -31,8 +31,9 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
         let (magic, version) = unsafe { ((*props).magic, (*props).version) };
         check(magic, version)?;
         let (ranks, device) = (state.ranks() as c_int, communicator.device());
+        // NVML lists all devices in the order of their buses, which begin with 1.
         let nvml_device =
-            communicator.known_driver().map_or(Ok(device), |driver| driver.nvml_device(device))?;
+            communicator.known_driver().map_or(Ok(device), |driver| Ok(driver.bus(device)? - 1))?;
         // SAFETY: the C declaration's contract: it has the fields of the release that it names.
         unsafe {
             (*props).rank = *rank as c_int;

@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
             Scalar::Immediate(bytes)
         };
         // SAFETY: the C declaration's contract.
-        unsafe { write_out(op, communicator.custom_reductions().create(data_type, scalar)) }
+        unsafe { write_out(op, communicator.custom_reductions().create(data_type, scalar)?) }
     })
 }
 

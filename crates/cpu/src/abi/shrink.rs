@@ -43,6 +43,6 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
             parent.stop(StopReason::Shrunk)?;
         }
         // SAFETY: the C declaration's contract.
-        unsafe { create_child(parent, newcomm, config, InitKind::Shrink { survivors }) }
+        unsafe { create_child(parent, newcomm, config, InitKind::Shrink { survivors, flags: shrinkFlags }) }
     })
 }

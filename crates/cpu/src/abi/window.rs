@@ -15,6 +15,7 @@ use crate::coll::window::WindowPart;
 use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::out_param::OutParam;
+use crate::comm::references;
 use crate::comm::window::RegisterWindow;
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::ReadBuf;
@@ -37,10 +38,11 @@ pub(super) unsafe extern "C" fn ncclCommRegister(
         check_end(buff, size)?;
         if let Some(driver) = communicator.driver() {
             driver.resolve("the buffer to register", buff.addr(), size)?;
+            driver.on_free(references::check_free);
         } else {
             check_mapped(buff, size)?;
         }
-        let number = communicator.registrations().add(());
+        let number = communicator.registrations().add(buff.addr()..buff.addr() + size);
         // SAFETY: the C declaration's contract.
         unsafe { write_out(handle, ptr::without_provenance_mut(number)) }
     })
@@ -65,7 +67,7 @@ pub(super) unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mu
             return Ok(());
         }
         let removed = communicator.registrations().remove(handle.addr());
-        removed.map_err(|Error { text, .. }| Error::usage(text))
+        removed.map(drop).map_err(|Error { text, .. }| Error::usage(text))
     })
 }
 
@@ -90,6 +92,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
         let flags = flags(context, winFlags)?;
         let place: *const u8 = match communicator.driver() {
             Some(driver) => {
+                driver.on_free(references::check_free);
                 ptr::with_exposed_provenance(driver.resolve("the window's buffer", buff.addr(), size)?)
             }
             None => {

@@ -148,15 +148,18 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Describes the ranks that have not come.
+    /// Describes the ranks that have not come, and the processes of those that have: if ranks create several communicators in
+    /// different orders, the reports together show who waits for whom.
     fn describe_absent(&self) -> String {
         let Hello { ranks, rank, .. } = self.hello;
         let absent: Vec<usize> =
             (0..ranks).filter(|other| *other != rank && self.joined[*other].is_none()).collect();
-        let named: Vec<_> = absent.iter().take(MAX_NAMED).map(|rank| self.context.name(*rank)).collect();
-        let (named, plural) = (named.join(", "), if absent.len() == 1 { "" } else { "s" });
-        let more = if absent.len() > MAX_NAMED { ", ..." } else { "" };
-        format!("{} of {ranks} ranks have come; missing: rank{plural} {named}{more}", ranks - absent.len())
+        let process = |rank: usize| match self.joined[rank] {
+            Some(index) => self.connections[index].process.pid,
+            None => std::process::id().into(),
+        };
+        let joined = |rank| format!("{rank} (process {})", process(rank));
+        describe(ranks, &absent, |rank| self.context.name(rank), joined)
     }
 
     /// Accepts a rank of a process that is connected.
@@ -336,6 +339,33 @@ fn send_error(connection: &OwnedFd, error: &Error) {
     let _ = send(connection, &[&error.code.0.to_ne_bytes(), text].concat(), SendFlags::NOSIGNAL);
 }
 
+/// Describes the absent ranks, if there are any, by their names.
+fn describe(
+    ranks: usize,
+    absent: &[usize],
+    absent_name: impl Fn(usize) -> String,
+    joined_name: impl Fn(usize) -> String,
+) -> String {
+    if absent.is_empty() {
+        return format!("all {ranks} ranks have joined, but not all have confirmed it");
+    }
+    let joined: Vec<usize> = (0..ranks).filter(|rank| !absent.contains(rank)).collect();
+    format!(
+        "{} of {ranks} ranks have come; missing: {}; come: {}",
+        joined.len(),
+        list(absent, absent_name),
+        list(&joined, joined_name)
+    )
+}
+
+/// Lists the first ranks by name.
+fn list(ranks: &[usize], name: impl Fn(usize) -> String) -> String {
+    let named: Vec<_> = ranks.iter().take(MAX_NAMED).map(|rank| name(*rank)).collect();
+    let plural = if ranks.len() == 1 { "" } else { "s" };
+    let more = if ranks.len() > MAX_NAMED { ", ..." } else { "" };
+    format!("rank{plural} {}{more}", named.join(", "))
+}
+
 /// Checks that this process finds the identity that the process of `rank` has found itself.
 fn check_identity(process: Process, rank: usize) -> Result {
     match Process::from_pid(process.pid) {
@@ -346,5 +376,18 @@ fn check_identity(process: Process, rank: usize) -> Result {
         ))),
         // One that has ended is noticed later.
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe;
+
+    #[test]
+    fn absent_ranks_are_listed_only_if_there_are_any() {
+        let process = |rank| format!("{rank} (process 7)");
+        let text = |absent: &[usize]| describe(2, absent, |rank| rank.to_string(), process);
+        assert_eq!(text(&[1]), "1 of 2 ranks have come; missing: rank 1; come: rank 0 (process 7)");
+        assert_eq!(text(&[]), "all 2 ranks have joined, but not all have confirmed it");
     }
 }

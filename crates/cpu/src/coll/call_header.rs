@@ -49,8 +49,8 @@ pub(crate) enum ControlCall {
     Suspend,
     Resume,
     RegisterWindow,
-    /// The exchange of the ranks' devices, in `ncclCommInitRank`.
-    Devices,
+    /// The exchange of devices and arguments, in `ncclCommInitRank` and the other functions that create communicators.
+    Arguments,
 }
 
 /// The calls for one peer.
@@ -88,7 +88,7 @@ const FIRST_CONTROL_CALL: u64 = 0x80;
 
 impl ControlCall {
     const ALL: [Self; 6] =
-        [Self::Split, Self::Grow, Self::Suspend, Self::Resume, Self::RegisterWindow, Self::Devices];
+        [Self::Split, Self::Grow, Self::Suspend, Self::Resume, Self::RegisterWindow, Self::Arguments];
 
     fn name(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl ControlCall {
             Self::Suspend => "ncclCommSuspend",
             Self::Resume => "ncclCommResume",
             Self::RegisterWindow => "ncclCommWindowRegister",
-            Self::Devices => "ncclCommInitRank",
+            Self::Arguments => "ncclCommInitRank",
         }
     }
 }

@@ -3,6 +3,7 @@
 //! All ranks have to be able to use all of it directly. If one of them cannot, registration succeeds without a window,
 //! as it does in NCCL where a system has no symmetric memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
@@ -11,6 +12,9 @@ use crate::coll::call_header::ControlCall;
 use crate::coll::control_allgather::control_allgather;
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
+use crate::diag::finding::Finding;
+use crate::diag::report;
+use crate::diag::strict::STRICT;
 use crate::shm::access::{Exposed, WindowId};
 use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
@@ -138,6 +142,18 @@ impl Window {
                 parts[other].flags, parts[0].flags
             )));
         }
+        if let Some(other) = parts.iter().position(|other| other.length != parts[0].length) {
+            let text = format!(
+                "the ranks called ncclCommWindowRegister with different sizes: rank {other} with {}, rank 0 with {}",
+                parts[other].length, parts[0].length
+            );
+            if other == rank {
+                report::report(Finding::DifferentArguments, rank, &format!("{text}; {}", state.name()));
+            }
+            if *STRICT {
+                return Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)")));
+            }
+        }
         let buffers: Vec<_> = parts.iter().enumerate().map(|(owner, part)| (owner, part.buffer)).collect();
         if !context.all_can_map(&buffers).await? {
             debug::info(Subsystem::Registration, || {
@@ -197,6 +213,11 @@ impl Window {
         let MappedPart { memory, start, .. } = &self.parts[rank];
         let inside = offset < memory.length();
         inside.then(|| memory.mapped_at(offset).unwrap_or(start + offset))
+    }
+
+    /// Returns the addresses of this rank's own part, as the caller passed it.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        self.start()..self.start() + self.part(self.rank).length()
     }
 
     /// Returns `true` if `length` bytes at `start` are in this rank's own part.

@@ -21,6 +21,7 @@
 //!
 //! Calls that use what the ranks share also [`enter`](Communicator::enter): one thread at a time.
 
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -96,7 +97,7 @@ pub(crate) struct Communicator {
     knows_mistake: AtomicBool,
     custom_reductions: CustomReductions,
     windows: Arc<Windows>,
-    registrations: Registry<()>,
+    registrations: Registry<Range<usize>>,
     suspended: Arc<AtomicBool>,
     /// The caller's handle, 0 before there is one.
     handle: AtomicUsize,
@@ -320,8 +321,8 @@ impl Communicator {
         ))
     }
 
-    /// Returns the buffers that the caller registered. Nothing is gained from knowing them.
-    pub(crate) fn registrations(&self) -> &Registry<()> {
+    /// Returns the addresses of the buffers that the caller registered. They matter when memory is freed, and make no call faster.
+    pub(crate) fn registrations(&self) -> &Registry<Range<usize>> {
         &self.registrations
     }
 
@@ -585,9 +586,23 @@ impl Communicator {
         let text = format!("an operation on a stream failed: {}; {consequence}", error.text);
         self.report(Finding::FailedOperation, &text);
         if let Some(driver) = self.driver() {
-            driver.fail(self.handle().addr() as u64);
+            driver.fail(self.handle().addr() as u64, &self.failure_on_stream(error));
             *fails_cuda = true;
         }
+    }
+
+    /// Describes the operation that failed on the stream whose thread this is, for those who see the error of CUDA alone.
+    fn failure_on_stream(&self, error: &Error) -> String {
+        let operation = self
+            .stream_jobs
+            .running()
+            .map_or_else(|| "an operation in a graph".into(), |name| name.to_string());
+        format!(
+            "an operation of NCCL failed on this device: {operation}: {}; {}; LIBNCCL_CPU_FAILURES=report keeps such failures out of CUDA's \
+             calls",
+            error.text,
+            self.describe()
+        )
     }
 
     /// Reports a finding of this rank.

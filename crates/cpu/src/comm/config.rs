@@ -24,6 +24,8 @@ pub(crate) struct Config {
     pub(crate) name: Option<String>,
     /// The name of the network that NCCL would use. Here it is for the log.
     pub(crate) network: Option<String>,
+    /// The fields that are set, but for `blocking` and the names, which ranks have to set alike.
+    pub(crate) options: Vec<(&'static str, c_int)>,
 }
 
 /// The texts of an `ncclConfig_t`.
@@ -35,7 +37,15 @@ pub(crate) struct Names {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { blocking: true, contexts: 1, signals: 1, eager_signals: false, name: None, network: None }
+        Self {
+            blocking: true,
+            contexts: 1,
+            signals: 1,
+            eager_signals: false,
+            name: None,
+            network: None,
+            options: vec![],
+        }
     }
 }
 
@@ -114,6 +124,11 @@ impl Config {
             eager_signals: set("rmaEagerInit") == Some(1),
             name,
             network,
+            options: fields
+                .iter()
+                .filter_map(|(_, field, ..)| Some((*field, set(field)?)))
+                .filter(|(field, _)| *field != "blocking")
+                .collect(),
         })
     }
 
@@ -170,8 +185,14 @@ mod tests {
             config.numRmaSig = 8;
             config.rmaEagerInit = 1;
         });
-        let expected =
-            Config { blocking: false, contexts: 2, signals: 8, eager_signals: true, ..Config::default() };
+        let expected = Config {
+            blocking: false,
+            contexts: 2,
+            signals: 8,
+            eager_signals: true,
+            options: vec![("numRmaCtx", 2), ("numRmaSig", 8), ("rmaEagerInit", 1)],
+            ..Config::default()
+        };
         assert_eq!(set, Ok(expected));
     }
 
@@ -183,7 +204,7 @@ mod tests {
             config.numRmaCtx = 99;
             config.cgaClusterSize = 8;
         });
-        assert_eq!(old, Ok(Config::default()));
+        assert_eq!(old, Ok(Config { options: vec![("cgaClusterSize", 8)], ..Config::default() }));
     }
 
     #[test]

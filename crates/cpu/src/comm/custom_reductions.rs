@@ -26,12 +26,11 @@ pub(crate) enum Scalar {
 
 impl CustomReductions {
     /// Creates a reduction that multiplies this rank's inputs by a scalar first.
-    pub(crate) fn create(&self, data_type: DataType, scalar: Scalar) -> ncclRedOp_t {
-        // Never reused, so that a destroyed reduction, or another communicator's, is detected.
+    pub(crate) fn create(&self, data_type: DataType, scalar: Scalar) -> Result<ncclRedOp_t> {
         static NEXT: AtomicU32 = AtomicU32::new(ncclRedOp_t::ncclNumOps.0);
-        let number = NEXT.fetch_add(1, Relaxed);
+        let number = next_number(&NEXT)?;
         self.scalars().insert(number, (data_type, scalar));
-        ncclRedOp_t(number)
+        Ok(ncclRedOp_t(number))
     }
 
     pub(crate) fn destroy(&self, op: ncclRedOp_t) -> Result {
@@ -63,5 +62,32 @@ impl CustomReductions {
 
     fn scalars(&self) -> MutexGuard<'_, VecMap<u32, (DataType, Scalar)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the next number of a custom reduction. A number is never reused, so that a destroyed reduction, or one of another
+/// communicator, is detected; it never becomes the number of one of NCCL's own reductions.
+fn next_number(next: &AtomicU32) -> Result<u32> {
+    const MAX: u32 = ncclRedOp_t::ncclMaxRedOp.0;
+    let increment = |number| (number <= MAX).then_some(number + 1);
+    next.fetch_update(Relaxed, Relaxed, increment).map_err(|_| {
+        let created = MAX - ncclRedOp_t::ncclNumOps.0 + 1;
+        Error::usage(format!(
+            "the process has created {created} custom reductions, and there are no more numbers"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_reductions_end_with_an_error_and_are_not_reused() {
+        let next = AtomicU32::new(ncclRedOp_t::ncclMaxRedOp.0);
+        assert_eq!(next_number(&next).unwrap(), ncclRedOp_t::ncclMaxRedOp.0);
+        for _ in 0..2 {
+            assert!(next_number(&next).unwrap_err().text.contains("2147483643 custom reductions"));
+        }
     }
 }

@@ -2,18 +2,17 @@
 
 use libnccl::environment::variable;
 
-use crate::coll::call_header::ControlCall;
-use crate::coll::control_allgather::control_allgather;
-use crate::comm::communicator::{Communicator, RankInfo};
+use crate::comm::communicator::Communicator;
 use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Result};
-use crate::shm::liveness::AbortReason;
-use crate::sync::executor;
 
 /// Returns `true` if several ranks may have one device, `NCCL_MULTI_RANK_GPU_ENABLE=1`.
 pub(crate) fn may_repeat() -> bool {
     variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
+
+/// Bytes of a published device.
+pub(crate) const LENGTH: usize = 16;
 
 /// The device of a rank, as the ranks compare it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +34,8 @@ impl Device {
         Ok(Self { number, bus: driver.bus(number)?, visible })
     }
 
-    fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
+    fn to_bytes(self) -> [u8; LENGTH] {
+        let mut bytes = [0; LENGTH];
         bytes[..4].copy_from_slice(&self.number.to_ne_bytes());
         bytes[4..8].copy_from_slice(&self.bus.to_ne_bytes());
         bytes[8..].copy_from_slice(&self.visible.to_ne_bytes());
@@ -52,21 +51,16 @@ impl Device {
     }
 }
 
-/// Checks, with the other ranks of a new communicator, that no two have the same device. The ranks have just joined.
-pub(crate) fn check(communicator: &Communicator, RankInfo { state, rank, .. }: &RankInfo) -> Result {
-    let Some(driver) = communicator.known_driver() else { return Ok(()) };
-    let own = Device::find(driver, communicator.device())?.to_bytes();
-    let mut all = vec![];
-    let exchange = async {
-        all = control_allgather(state, *rank, ControlCall::Devices, &own).await?;
-        Ok(())
-    };
-    executor::run_one(exchange, state.ranks(), |_| {
-        state.check_liveness();
-        if communicator.is_cancelled() {
-            state.set_abort(*rank, AbortReason::Aborted);
-        }
-    })?;
+/// Returns the device of a rank for the other ranks; zeros without CUDA.
+pub(crate) fn publish(communicator: &Communicator) -> Result<[u8; LENGTH]> {
+    match communicator.known_driver() {
+        Some(driver) => Ok(Device::find(driver, communicator.device())?.to_bytes()),
+        None => Ok([0; LENGTH]),
+    }
+}
+
+/// Checks that no two ranks have the same of these devices, which the ranks have [published](publish).
+pub(crate) fn check(all: &[Vec<u8>]) -> Result {
     if may_repeat() {
         return Ok(());
     }

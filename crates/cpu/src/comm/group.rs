@@ -384,7 +384,8 @@ impl Group {
             return Ok(());
         };
         jobs.start_thread()?;
-        let early: Vec<_> = self.inits.iter().filter_map(Init::hand_out_early).collect();
+        let early = self.inits.iter().map(Init::hand_out_early).collect::<Result<Vec<_>>>()?;
+        let early: Vec<_> = early.into_iter().flatten().collect();
         let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(true);
         let begun: Vec<_> = distinct(communicators.iter().chain(&early)).iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();
@@ -409,6 +410,7 @@ fn is_main_thread() -> bool {
 mod tests {
     use super::*;
     use crate::bootstrap::unique_id::UniqueId;
+    use crate::comm::agreement;
     use crate::comm::communicator::RankInfo;
     use crate::comm::config::Config;
     use crate::comm::init::InitKind;
@@ -513,13 +515,14 @@ mod tests {
             let other = scope.spawn(|| {
                 let child = Arc::new(child());
                 let joined = split::split(&child, &parents[1], 0, 0).unwrap().unwrap();
+                agreement::check(&child, &joined, &split()).unwrap();
                 executor::run_one(joined.state.wait(0, || false), 2, |_| ()).unwrap_err().text
             });
             let mut handles = [ptr::null_mut(); 2];
             let [one, two] = handles.each_mut().map(OutParam::for_test);
             start();
             init(Init::of_child(child(), Arc::clone(&parents[0]), split(), one)).unwrap();
-            let excluded = InitKind::Shrink { survivors: vec![1] };
+            let excluded = InitKind::Shrink { survivors: vec![1], flags: 0 };
             init(Init::of_child(child(), Arc::clone(&parents[0]), excluded, two)).unwrap();
             assert_eq!(end().unwrap_err().text, "an excluded rank called ncclCommShrink");
             assert_eq!(handles, [ptr::null_mut(); 2]);

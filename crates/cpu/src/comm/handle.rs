@@ -22,6 +22,8 @@ use crate::vec_map::VecMap;
 
 /// Bits of a number below those of the process's [`generation`](fork::generation).
 const SERIAL: u32 = usize::BITS / 2;
+/// Bits of the generation: a handle has 4 more bits below the number.
+const GENERATION: u32 = SERIAL - 4;
 
 #[derive(Debug, Default)]
 struct Table {
@@ -46,15 +48,28 @@ thread_local! {
 }
 
 /// Adds a communicator and returns its handle.
-pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
+///
+/// # Errors
+/// The process has used up its numbers.
+pub(crate) fn add(communicator: Arc<Communicator>) -> Result<ncclComm_t> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    table.last += 1;
-    let number = fork::generation() << SERIAL | table.last;
+    let number = next_number(fork::generation(), &mut table.last)?;
     // Far from any real object, and aligned, in case a debugger follows it.
     let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
     communicator.set_handle(handle);
     table.communicators.insert(number, communicator);
-    handle
+    Ok(handle)
+}
+
+/// Returns the number of the next handle, whose serial and generation fit into their bits.
+fn next_number(generation: usize, last: &mut usize) -> Result<usize> {
+    if (*last + 1) >> SERIAL == 0 && generation >> GENERATION == 0 {
+        *last += 1;
+        return Ok(generation << SERIAL | *last);
+    }
+    Err(Error::usage(format!(
+        "the process has made {last} communicators after {generation} forks, and there are no more handles"
+    )))
 }
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
@@ -71,22 +86,24 @@ pub(crate) fn is_known(address: usize) -> bool {
     get(ptr::without_provenance_mut(address)).is_ok()
 }
 
+/// Returns the communicators that this process made and has not destroyed.
+pub(crate) fn all() -> Vec<Arc<Communicator>> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+    own.map(|(_, communicator)| Arc::clone(communicator)).collect()
+}
+
 /// Returns a window of a communicator that this process made, and the communicator.
 #[cfg(feature = "device-api")]
 pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Arc<Window>)> {
     if window.is_null() {
         return Err(Error::argument(format!("the window is NULL{}", group::explain_absence("window"))));
     }
-    let communicators: Vec<_> = {
-        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-        let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
-        own.map(|(_, communicator)| Arc::clone(communicator)).collect()
-    };
     let find = |communicator: Arc<Communicator>| {
         let window = communicator.windows().get(window.addr()).ok()?;
         Some((communicator, window))
     };
-    communicators.into_iter().find_map(find).ok_or_else(|| {
+    all().into_iter().find_map(find).ok_or_else(|| {
         let cause = match Kind::of(window.addr()) {
             Some(Kind::Window) => ": it was deregistered".into(),
             Some(kind) => format!(": it is a {}", kind.name()),
@@ -172,9 +189,21 @@ mod tests {
     use crate::comm::config::Config;
 
     #[test]
+    fn numbers_of_handles_end_with_an_error_and_are_not_reused() {
+        let mut last = (1 << SERIAL) - 2;
+        assert_eq!(next_number(0, &mut last).unwrap(), (1 << SERIAL) - 1);
+        for generation in [0, 1] {
+            let error = next_number(generation, &mut last).unwrap_err();
+            assert!(error.text.contains("has made 4294967295 communicators"), "{}", error.text);
+        }
+        assert_eq!(next_number(1, &mut 0).unwrap(), 1 << SERIAL | 1);
+        assert!(next_number(1 << GENERATION, &mut 0).is_err());
+    }
+
+    #[test]
     fn handle_destroyed_by_another_thread_is_unknown_and_dropped() {
         let communicator = Arc::new(Communicator::new(0, None, Config::default()));
-        let (kept, handle) = (Arc::downgrade(&communicator), add(communicator));
+        let (kept, handle) = (Arc::downgrade(&communicator), add(communicator).unwrap());
         with(handle, |_| Ok(())).unwrap();
         let address = handle.addr();
         let destroy = move || drop(remove(ptr::without_provenance_mut(address)).unwrap());

@@ -13,7 +13,7 @@ use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::join::join;
 use crate::comm::out_param::OutParam;
-use crate::comm::{devices, grow, handle, shrink, split};
+use crate::comm::{agreement, grow, handle, shrink, split};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::diag::fault;
@@ -33,10 +33,25 @@ pub(crate) struct Init {
 /// The way in which the ranks of a new communicator find each other.
 #[derive(Debug)]
 pub(crate) enum InitKind {
-    Rank { id: UniqueId, ranks: usize, rank: usize },
-    Split { color: c_int, key: c_int },
-    Shrink { survivors: Vec<usize> },
-    Grow { ranks: usize, id: Option<UniqueId> },
+    Rank {
+        id: UniqueId,
+        ranks: usize,
+        rank: usize,
+        /// The number of ids that the caller passed, and their digest.
+        ids: (usize, u64),
+    },
+    Split {
+        color: c_int,
+        key: c_int,
+    },
+    Shrink {
+        survivors: Vec<usize>,
+        flags: c_int,
+    },
+    Grow {
+        ranks: usize,
+        id: Option<UniqueId>,
+    },
 }
 
 impl Init {
@@ -46,9 +61,10 @@ impl Init {
         id: UniqueId,
         ranks: usize,
         rank: usize,
+        ids: (usize, u64),
         out: OutParam<ncclComm_t>,
     ) -> Self {
-        let kind = InitKind::Rank { id, ranks, rank };
+        let kind = InitKind::Rank { id, ranks, rank, ids };
         Self { communicator: Arc::new(communicator), parent: None, kind, joined: None, out }
     }
 
@@ -80,43 +96,41 @@ impl Init {
 
     /// Gives the caller the handle before the initialisation ends, for it to poll, where NCCL does: of all but splits and shrinks.
     /// Returns the communicator then.
-    pub(crate) fn hand_out_early(&self) -> Option<Arc<Communicator>> {
+    pub(crate) fn hand_out_early(&self) -> Result<Option<Arc<Communicator>>> {
         if matches!(self.kind, InitKind::Split { .. } | InitKind::Shrink { .. }) {
-            return None;
+            return Ok(None);
         }
-        self.out.write(handle::add(Arc::clone(&self.communicator)));
-        Some(Arc::clone(&self.communicator))
+        self.out.write(handle::add(Arc::clone(&self.communicator))?);
+        Ok(Some(Arc::clone(&self.communicator)))
     }
 
     fn join(&mut self) -> Result {
         let communicator = &self.communicator;
         self.joined = match (&self.kind, &self.parent) {
-            (InitKind::Rank { id, ranks, rank }, _) => {
+            (InitKind::Rank { id, ranks, rank, .. }, _) => {
                 check_unused(id)?;
                 let joined = join(communicator, None, *id, *ranks, *rank)?;
                 note_used(id);
-                devices::check(communicator, &joined)?;
                 Some(joined)
             }
             (InitKind::Split { color, key }, Some(parent)) => {
                 split::split(communicator, parent, *color, *key)
                     .inspect_err(|error| parent.record_error(error))?
             }
-            (InitKind::Shrink { survivors }, Some(parent)) => {
+            (InitKind::Shrink { survivors, .. }, Some(parent)) => {
                 shrink::shrink(communicator, parent, survivors)?
             }
-            (InitKind::Grow { ranks, id }, Some(parent)) => {
-                let joined = grow::grow(communicator, parent, *ranks, *id)?;
-                joined.iter().try_for_each(|joined| devices::check(communicator, joined))?;
-                joined
-            }
+            (InitKind::Grow { ranks, id }, Some(parent)) => grow::grow(communicator, parent, *ranks, *id)?,
             (kind, None) => return Err(Error::internal(format!("{kind:?} without a parent"))),
         };
-        Ok(())
+        self.joined.iter().try_for_each(|joined| agreement::check(communicator, joined, &self.kind))
     }
 
-    fn complete(self) {
-        let Some(rank_info) = self.joined else { return self.out.write(ptr::null_mut()) };
+    fn complete(self) -> Result {
+        let Some(rank_info) = self.joined else {
+            self.out.write(ptr::null_mut());
+            return Ok(());
+        };
         let communicator = &self.communicator;
         if self.parent.is_some() {
             communicator.config().log_network();
@@ -127,9 +141,12 @@ impl Init {
         };
         communicator.join(rank_info, fault);
         if communicator.handle().is_null() {
-            self.out.write(handle::add(Arc::clone(communicator)));
+            let handle =
+                handle::add(Arc::clone(communicator)).inspect_err(|error| communicator.fail(error))?;
+            self.out.write(handle);
         }
         debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
+        Ok(())
     }
 }
 
@@ -168,7 +185,7 @@ fn note_used(id: &UniqueId) {
 pub(crate) fn refuse_all(inits: &[Init], error: &Error) {
     let mut notified = vec![];
     for init in inits {
-        let InitKind::Rank { id, ranks, rank } = init.kind else { continue };
+        let InitKind::Rank { id, ranks, rank, .. } = init.kind else { continue };
         let is_same = |other: &&Init| matches!(other.kind, InitKind::Rank { id: other, .. } if other.public == id.public);
         let has_others = inits.iter().filter(is_same).count() < ranks;
         if has_others && !notified.contains(&id.public) {
@@ -212,8 +229,7 @@ pub(crate) fn run_all(mut inits: Vec<Init>) -> Result {
         communicators.iter().for_each(|communicator| communicator.fail(&error));
         return Err(error);
     }
-    inits.into_iter().for_each(Init::complete);
-    Ok(())
+    inits.into_iter().try_for_each(Init::complete)
 }
 
 /// The initialisations of one thread. One that fails, or panics, ends all of the group: what the others wait for may

@@ -3,6 +3,7 @@
 //! In: checked arguments from `abi`. Out: handles, and operations handed to the executor with the context that they run
 //! in. `bootstrap` finds the other ranks, `coll` knows what an operation does; neither knows a communicator.
 
+pub(crate) mod agreement;
 pub(crate) mod children;
 pub(crate) mod communicator;
 pub(crate) mod config;
@@ -21,6 +22,7 @@ pub(crate) mod out_param;
 pub(crate) mod queue;
 pub(crate) mod queued_calls;
 mod queued_operation;
+pub(crate) mod references;
 pub(crate) mod registry;
 pub(crate) mod shrink;
 pub(crate) mod split;

@@ -74,6 +74,11 @@ impl<T: Clone> Registry<T> {
         self.entries().values().any(test)
     }
 
+    /// Returns the number of the first entry that passes the test.
+    pub(crate) fn find(&self, mut test: impl FnMut(&T) -> bool) -> Option<usize> {
+        self.entries().iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
+    }
+
     fn unknown(&self, number: usize) -> Error {
         let what = self.kind.name();
         let cause = match Kind::of(number) {

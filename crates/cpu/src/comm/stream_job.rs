@@ -19,6 +19,7 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
     let group = GROUPS.replace(GROUPS.get() + 1);
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
     communicators.iter().try_for_each(|communicator| check_own_messages(communicator, &operations))?;
+    let mut launched = vec![];
     for communicator in communicators {
         let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, &communicator);
         let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
@@ -39,9 +40,15 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
                             communicator.fail(error);
                             communicator.set_abort(AbortReason::Failed);
                         }
-                    })
+                    })?;
+                launched.push((driver, communicator.device(), streams));
+                Ok(())
             })?;
         }
+    }
+    // Not before: operations of one rank may wait for those of another in this group.
+    for (driver, device, streams) in launched {
+        driver.on_device(device, || streams.iter().try_for_each(|stream| driver.launched(*stream)))?;
     }
     Ok(())
 }

@@ -114,6 +114,12 @@ impl StreamJobs {
         Running { jobs: self, capture }
     }
 
+    /// Returns the name of the job that runs; `None` if it is of a graph.
+    pub(crate) fn running(&self) -> Option<Arc<str>> {
+        let counts = self.counts();
+        counts.enqueued.front().filter(|_| counts.launched == 0).cloned()
+    }
+
     /// Returns the names of the jobs that an abort, which has been set, keeps from running, or running to their end. None runs.
     pub(crate) fn discarded(&self) -> Vec<Arc<str>> {
         let counts = self.counts();

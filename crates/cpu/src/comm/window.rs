@@ -72,6 +72,11 @@ impl Windows {
         self.any_registered.load(Relaxed)
     }
 
+    /// Returns the number of a window that passes the test.
+    pub(crate) fn find(&self, test: impl Fn(&Window) -> bool) -> Option<usize> {
+        self.registry.find(|window| test(window))
+    }
+
     /// Returns `true` if `length` bytes at `start` are in this rank's part of a symmetric window.
     pub(crate) fn contain(&self, start: usize, length: usize) -> bool {
         self.registry.any(|window| window.is_symmetric() && window.contains(start, length))

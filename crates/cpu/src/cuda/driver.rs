@@ -1,13 +1,13 @@
 //! The driver API of the stand-in for CUDA, as far as NCCL's operations need it. All calls into CUDA are in this file.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
 
 use libnccl::sys::{cudaStream_t, ncclResult_t};
 
@@ -15,7 +15,7 @@ use crate::diag::error::{Error, Result};
 use crate::diag::wait_limits;
 
 /// The version of the functions beyond CUDA's that this file calls.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const CUDA_SUCCESS: c_int = 0;
 const CUDA_ERROR_NOT_READY: c_int = 600;
@@ -38,6 +38,10 @@ type CuEvent = *mut c_void;
 
 /// Work of a stream. It runs once, or if it is captured in a graph, at each launch.
 type Work = Box<dyn Fn() + Send + Sync>;
+
+/// A function that CUDA calls before it frees memory, with the name of the function that the program called, and the memory.
+/// If it does not return 0, the memory is not freed.
+pub(crate) type FreeCheck = unsafe extern "C" fn(*const c_char, CuDevicePtr, usize) -> c_int;
 
 #[repr(C)]
 struct Resolved {
@@ -209,7 +213,9 @@ define_functions! {
         unsafe extern "C" fn(*mut c_void),
         *mut c_void
     );
-    libnccl_cuda_fail(u64, c_uint);
+    libnccl_cuda_on_free(FreeCheck);
+    libnccl_cuda_launched(*mut c_void);
+    libnccl_cuda_fail(u64, c_uint, *const c_char);
     libnccl_cuda_recover(u64);
     libnccl_cuda_alloc_shared(c_int, usize, *mut CuDevicePtr);
 }
@@ -321,11 +327,6 @@ impl Driver {
         self.check("cuDeviceGetAttribute", code).map(|()| bus)
     }
 
-    /// Returns NVML's index of a device. NVML lists all devices in the order of their buses, which begin with 1.
-    pub(crate) fn nvml_device(&self, device: i32) -> Result<i32> {
-        Ok(self.bus(device)? - 1)
-    }
-
     fn init(&self) -> c_int {
         // SAFETY: the flags have to be 0.
         unsafe { (self.functions.cuInit)(0) }
@@ -411,11 +412,29 @@ impl Driver {
         self.check("the stream's launch of an operation", code)
     }
 
+    /// Lets CUDA call `check`, always the same function, before it frees memory.
+    pub(crate) fn on_free(&self, check: FreeCheck) {
+        static ADDED: Once = Once::new();
+        ADDED.call_once(|| {
+            // SAFETY: a function that stays loaded, and takes what the driver passes.
+            let _ = unsafe { (self.functions.libnccl_cuda_on_free)(check) };
+        });
+    }
+
     /// Makes calls in the context of the operation that this thread executes return an error, until [`recover`](Self::recover)
-    /// is called with the same number.
-    pub(crate) fn fail(&self, number: u64) {
-        // SAFETY: takes numbers. On a thread that executes none, there is nothing to fail.
-        let _ = unsafe { (self.functions.libnccl_cuda_fail)(number, CUDA_ERROR_LAUNCH_FAILED) };
+    /// is called with the same number. The reason is what those who report such an error can add.
+    pub(crate) fn fail(&self, number: u64, reason: &str) {
+        let reason = CString::new(reason).unwrap_or_default();
+        // SAFETY: takes numbers and a C string. On a thread that executes none, there is nothing to fail.
+        let _ =
+            unsafe { (self.functions.libnccl_cuda_fail)(number, CUDA_ERROR_LAUNCH_FAILED, reason.as_ptr()) };
+    }
+
+    /// Waits for `stream` if `CUDA_LAUNCH_BLOCKING=1` is set.
+    pub(crate) fn launched(&self, stream: Stream) -> Result {
+        // SAFETY: the stream is the caller's, by the contract of NCCL's functions.
+        let code = unsafe { (self.functions.libnccl_cuda_launched)(stream.0) };
+        self.check("an operation that CUDA_LAUNCH_BLOCKING=1 waits for", code)
     }
 
     /// Takes back what [`fail`](Self::fail) did with a number.

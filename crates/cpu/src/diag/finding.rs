@@ -44,6 +44,8 @@ findings! {
     Race = "race",
     /// Memory is freed, and nothing orders that after an operation that uses it.
     FreeUnderWork = "free-under-work",
+    /// Memory is freed, and a registration, a window, a graph or another process still refers to it.
+    FreeUnderReference = "free-under-reference",
     /// The host touches device memory.
     DeviceMemoryTouched = "device-memory-touched",
     /// A rank waits for others for long.
@@ -58,6 +60,8 @@ findings! {
     InvalidBuffer = "invalid-buffer",
     /// The ranks leave, and made different calls without noticing.
     DifferentCalls = "different-calls",
+    /// The ranks passed different arguments where NCCL requires equal ones.
+    DifferentArguments = "different-arguments",
     /// An operation on a stream failed, or one on the host that stays pending.
     FailedOperation = "failed-operation",
     /// An abort discards operations on streams.

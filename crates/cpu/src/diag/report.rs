@@ -58,7 +58,7 @@ pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Relaxed)
 }
 
-/// Returns whether a finding is ignored.
+/// Returns `true` if a finding is neither reported nor an error.
 pub(crate) fn is_ignored(finding: Finding) -> bool {
     IGNORED.has(finding)
 }
@@ -82,7 +82,7 @@ pub(crate) fn report_if_strict(finding: Finding, rank: impl Into<Option<usize>>,
 }
 
 fn note(finding: Finding, rank: Option<usize>, text: &str, is_reported: bool) {
-    if IGNORED.has(finding) {
+    if is_ignored(finding) {
         return;
     }
     // Each communicator has its id, and each wait is reported: a later one may be for ever.

@@ -161,6 +161,13 @@ pub(crate) fn report_end() {
     }
 }
 
+/// Returns the length of the allocation that the program has at `address`.
+pub(crate) fn length(address: *mut c_void) -> Option<usize> {
+    let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
+    let mut all = allocations.values();
+    all.find(|allocation| allocation.address == address.addr()).map(|allocation| allocation.mapping.length())
+}
+
 /// Removes the allocation that the program has at `address`.
 fn remove(address: usize) -> Option<Allocation> {
     let mut allocations = allocations();

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::ptr;
 
 use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{ARGUMENT, Comm, F32, OK, SUM, unique_id};
-use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclScalarResidence_t};
+use crate::common::{ARGUMENT, Comm, F32, OK, SUM, hex, unique_id};
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 use serde_json::Value;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
@@ -24,6 +25,9 @@ rank_tasks! {
     "fail" => fail,
     "extra_call" => extra_call,
     "undocumented" => pass_undocumented_arguments,
+    "free" => free,
+    "shrink_flags" => shrink_with_different_flags,
+    "grow" => grow_by_one,
 }
 
 /// Runs two ranks with these variables, and returns what each prints.
@@ -167,6 +171,52 @@ fn what_is_left_is_listed_in_strict_mode() {
         assert_eq!(lines, expected, "{task} {variables:?}: {leaves}");
         assert_eq!(destroys.lines().find_map(line_of_leak), None, "{destroys}");
     }
+}
+
+/// Frees memory of a registration on rank 0, and of a window on rank 1, again once it is deregistered if the first was refused.
+fn free(process: &RankProcess) {
+    let comm = process.join();
+    let mut memory = ptr::null_mut();
+    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 8192)), OK);
+    let (mut window, mut handle) = (ptr::null_mut(), ptr::null_mut());
+    assert_eq!(nccl!(ncclCommWindowRegister(comm.0, memory, 4096, &mut window, 0)), OK);
+    if process.rank() == 0 {
+        assert_eq!(nccl!(ncclCommWindowDeregister(comm.0, window)), OK);
+        window = ptr::null_mut();
+        assert_eq!(nccl!(ncclCommRegister(comm.0, memory.wrapping_byte_add(8191), 1, &mut handle)), OK);
+    }
+    let is_refused = nccl!(ncclMemFree(memory)) == ncclResult_t::ncclInvalidUsage;
+    assert_eq!(nccl!(ncclCommWindowDeregister(comm.0, window)), OK);
+    assert_eq!(nccl!(ncclCommDeregister(comm.0, handle)), OK);
+    // It was freed, unless it was refused.
+    assert_eq!(nccl!(ncclMemFree(memory)) == OK, is_refused);
+    assert_eq!(is_refused, std::env::var("TEST_REFUSES").is_ok());
+    comm.destroy();
+}
+
+#[test]
+fn free_of_registered_memory_is_a_finding_and_refused_in_strict_mode() {
+    const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
+    const REFUSES: (&str, &str) = ("TEST_REFUSES", "");
+    let found = |variables: &[(&str, &str)]| {
+        let printed = run("free", variables);
+        printed.map(|printed| {
+            let lines = printed.lines().filter(|line| line.ends_with(" [free-under-reference]"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        })
+    };
+    for variables in [&[][..], &[STRICT, REFUSES]] {
+        let references = ["it is registered by ncclCommRegister as 0x", "it is in the window 0x"];
+        for (lines, reference) in found(variables).iter().zip(references) {
+            let [line] = &lines[..] else { panic!("{variables:?}: {lines:?}") };
+            assert!(
+                line.contains("ncclMemFree frees 8192 bytes at 0x") && line.contains(reference),
+                "{line}"
+            );
+        }
+    }
+    let ignored = [STRICT, ("LIBNCCL_CPU_IGNORE", "free-under-reference")];
+    assert_eq!(found(&ignored).concat(), [""; 0]);
 }
 
 /// Returns a line about a leak, without what names the communicator, which has to be rank 0 of 2.
@@ -321,4 +371,58 @@ fn undocumented_arguments_are_findings_in_strict_mode_alone() {
             assert_eq!(printed.contains(text), is_reported, "{strict}: {text}: {printed}");
         }
     }
+}
+
+/// Ranks 0 and 1 go on without rank 2, and pass different flags.
+fn shrink_with_different_flags(process: &RankProcess) {
+    let (comm, mut child) = (process.join(), ptr::null_mut());
+    if process.rank() < 2 {
+        let flags = process.rank() as i32;
+        assert_eq!(
+            nccl!(ncclCommShrink(comm.0, [2].as_mut_ptr(), 1, &mut child, ptr::null_mut(), flags)),
+            OK
+        );
+        Comm(child).destroy();
+    }
+    assert_eq!(nccl!(ncclCommAbort(comm.0)), OK);
+}
+
+/// A communicator with a name grows by a rank without options, which is no difference.
+fn grow_by_one(process: &RankProcess) {
+    let mut grown = ptr::null_mut();
+    let (mut comm, mut id) = (ptr::null_mut(), process.id);
+    if process.rank() == 0 {
+        let mut config = ncclConfig_t { commName: c"data".as_ptr(), ..ncclConfig_t::initializer() };
+        assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 1, unique_id(), 0, &mut config)), OK);
+        assert_eq!(nccl!(ncclCommGetUniqueId(comm, &mut id)), OK);
+        println!("\n{}", hex(&id.internal));
+    }
+    let rank = if process.rank() == 0 { -1 } else { 1 };
+    assert_eq!(nccl!(ncclCommGrow(comm, 2, &id, rank, &mut grown, ptr::null_mut())), OK);
+    Comm(grown).destroy();
+    if process.rank() == 0 {
+        Comm(comm).destroy();
+    }
+}
+
+#[test]
+fn different_flags_of_shrink_are_a_finding_and_new_ranks_of_a_growing_one_are_none() {
+    let id = unique_id();
+    let start = |rank| processes::command("shrink_flags", &id, 3, &[rank]).spawn().unwrap();
+    let printed: String = [start(0), start(1), start(2)].map(finish).concat();
+    let text =
+        "the ranks called ncclCommShrink with different shrinkFlags (rank 1: 1, rank 0: 0); communicator ";
+    assert_eq!(printed.matches(text).count(), 1, "{printed}");
+
+    let mut old = processes::command("grow", &id, 2, &[0]).stdout(Stdio::piped()).spawn().unwrap();
+    // Kept until both have ended, as the first one still prints.
+    let mut lines = BufReader::new(old.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.len() == 2 * id.internal.len()).expect("an id");
+    let mut id = id;
+    for (place, digits) in id.internal.iter_mut().zip(line.as_bytes().chunks(2)) {
+        *place = u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap() as _;
+    }
+    let new = processes::command("grow", &id, 2, &[1]).stdout(Stdio::null()).spawn().unwrap();
+    let printed: String = [old, new].map(finish).concat();
+    assert!(!printed.contains("[different-arguments]"), "{printed}");
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{Comm, F32, OK, SUM, init_rank, last_error, unique_id, wait_for_peers};
-use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/what-it-finds.md");
 
@@ -70,6 +70,10 @@ mistakes! {
     wrong_offset_in_place,
     all_to_all_in_place with "LIBNCCL_CPU_STRICT" = "1",
     count_zero_on_one_rank,
+    different_options,
+    different_options_of_a_child,
+    different_number_of_ids,
+    different_window_sizes,
     communicator_not_destroyed with "NCCL_DEBUG" = "WARN",
 }
 
@@ -412,6 +416,65 @@ fn count_zero_on_one_rank(process: &RankProcess) {
         sum(0, comm);
     }
     sum(4, comm);
+}
+
+fn different_options(process: &RankProcess) {
+    let rank = process.rank();
+    let mut config =
+        ncclConfig_t { commName: [c"data", c"model"][rank].as_ptr(), ..ncclConfig_t::initializer() };
+    if rank == 1 {
+        config.minCTAs = 4;
+    }
+    let mut comm = ptr::null_mut();
+    report(nccl!(ncclCommInitRankConfig(&mut comm, 2, process.id, rank as i32, &mut config)));
+}
+
+fn different_options_of_a_child(process: &RankProcess) {
+    let (comm, mut child) = (process.join(), ptr::null_mut());
+    let mut config = ncclConfig_t { trafficClass: process.rank() as i32, ..ncclConfig_t::initializer() };
+    report(nccl!(ncclCommSplit(comm.0, 0, 0, &mut child, &mut config)));
+}
+
+/// Rank 1 passes a second id.
+fn different_number_of_ids(process: &RankProcess) {
+    let (rank, mut comm) = (process.rank() as i32, ptr::null_mut());
+    let mut ids = [process.id, unique_id()];
+    report(nccl!(ncclCommInitRankScalable(&mut comm, 2, rank, rank + 1, ids.as_mut_ptr(), ptr::null_mut())));
+}
+
+fn different_window_sizes(process: &RankProcess) {
+    let (comm, mut memory, mut window) = (process.join(), ptr::null_mut(), ptr::null_mut());
+    assert_eq!(nccl!(ncclMemAlloc(&mut memory, 8192)), OK);
+    let size = 4096 * (1 + process.rank());
+    report(nccl!(ncclCommWindowRegister(comm.0, memory, size, &mut window, 0)));
+}
+
+#[test]
+fn different_arguments_are_an_error_of_all_ranks_in_strict_mode() {
+    let tasks = [
+        "different_options",
+        "different_options_of_a_child",
+        "different_number_of_ids",
+        "different_window_sizes",
+    ];
+    for task in tasks {
+        for strict in [false, true] {
+            let id = unique_id();
+            let start = |rank| {
+                let mut command = processes::command(task, &id, 2, &[rank]);
+                command.env("LIBNCCL_CPU_STRICT", if strict { "1" } else { "0" }).spawn().unwrap()
+            };
+            let children: Vec<Child> = (0..2).map(start).collect();
+            for printed in children.into_iter().map(finish) {
+                let has_error = printed.contains("ncclResult_t(5): the ranks called ");
+                assert_eq!(
+                    has_error && printed.contains("(LIBNCCL_CPU_STRICT is 1)"),
+                    strict,
+                    "{task}: {printed}"
+                );
+            }
+        }
+    }
 }
 
 fn communicator_not_destroyed(process: &RankProcess) {

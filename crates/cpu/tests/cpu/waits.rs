@@ -289,7 +289,8 @@ fn peer_reports_that_the_root_waits_for_other_ranks() {
             "rank 1 of 3 still waits for the root of its id, the rank that came first (process ",
             "), which waits for the ranks that are missing and reports them [late-rank]\n",
             "error: ",
-            "2 of 3 ranks have come; missing: rank 2 (LIBNCCL_CPU_TIMEOUT)",
+            "2 of 3 ranks have come; missing: rank 2; come: ranks ",
+            ") (LIBNCCL_CPU_TIMEOUT)",
         ],
     );
     assert!(finish(root).contains(&format!("{}, 2 of 3 ranks have come; missing: rank 2", name(&id))));

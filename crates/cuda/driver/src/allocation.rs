@@ -88,6 +88,12 @@ impl Allocation {
         self.mapping.as_ref().filter(|_| is_own)?.export()
     }
 
+    /// Returns whether another process has opened it.
+    pub(crate) fn is_open_elsewhere(&self) -> bool {
+        let is_own = self.kind == Kind::Device && !self.is_imported;
+        self.mapping.as_ref().filter(|_| is_own).is_some_and(Mapping::is_imported)
+    }
+
     /// Returns whether another one lies behind this in the same reservation, or in one that continues it.
     fn is_continued_by(&self, next: &Self) -> bool {
         let are_mapped = self.backing.is_some() && next.backing.is_some();

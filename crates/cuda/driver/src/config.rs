@@ -45,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) lists_leaks: bool,
     /// True if the stacks of calls are noted.
     pub(crate) notes_stacks: bool,
+    /// True if copies, memsets, launches of graphs and NCCL's operations return when they are complete.
+    pub(crate) blocks_launches: bool,
 }
 
 /// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
@@ -98,6 +100,7 @@ impl Config {
             ignored: ignored.unwrap_or_default(),
             lists_leaks: strict,
             notes_stacks: stacks,
+            blocks_launches: value("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value == "1"),
         })
     }
 }

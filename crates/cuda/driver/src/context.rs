@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUresult;
 
 use crate::capture::Mode;
 use crate::error::Result;
+use crate::extension::Failure;
 use crate::handle::{ContextId, StreamId};
 use crate::thread_end;
 
@@ -27,14 +28,16 @@ pub(crate) struct Context {
     /// An error that every call returns from now on.
     pub(crate) error: Option<CUresult>,
     /// Errors that every call returns until they are taken back, by the number of whoever does.
-    pub(crate) failures: BTreeMap<u64, CUresult>,
+    pub(crate) failures: BTreeMap<u64, Failure>,
 }
+
+/// The number of a thread, and the function that is called with it when the thread ends.
+type Number = (u64, fn(u64));
 
 /// The state of a thread. [`thread_end`] frees it.
 #[derive(Debug)]
 struct Thread {
-    /// The number of the thread, and the function that is called with it when the thread ends.
-    number: Cell<Option<(u64, fn(u64))>>,
+    number: Cell<Option<Number>>,
     stack: RefCell<Vec<ContextId>>,
     /// The treatment of captures by its calls.
     capture_mode: Cell<Mode>,

@@ -406,6 +406,12 @@ impl Driver {
         state
     }
 
+    /// Returns whether the calling thread waits for what it enqueues, as `CUDA_LAUNCH_BLOCKING=1` asks for. A function on a stream must
+    /// not wait.
+    pub(crate) fn blocks_launches(&self) -> bool {
+        self.config.blocks_launches && Current::check_is_no_function().is_ok()
+    }
+
     /// Waits for the work of all contexts.
     pub(crate) fn synchronize_all<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let contexts = state.contexts.keys().copied().collect::<Vec<_>>();
@@ -487,7 +493,7 @@ impl Driver {
     }
 
     /// Reports findings that are alike, or appends them to the file alone, unless they are ignored.
-    fn say(&self, finding: Finding, count: u64, text: &str, is_reported: bool) {
+    pub(crate) fn say(&self, finding: Finding, count: u64, text: &str, is_reported: bool) {
         if self.config.ignored.has(finding) {
             return;
         }
@@ -527,7 +533,10 @@ impl State {
     /// Returns the error of a context, if it has one.
     pub(crate) fn check(&self, context: ContextId) -> Result<()> {
         let context = self.contexts.get(&context).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-        context.error.or_else(|| context.failures.values().next().copied()).map_or(Ok(()), Err)
+        context
+            .error
+            .or_else(|| context.failures.values().next().map(|failure| failure.error))
+            .map_or(Ok(()), Err)
     }
 
     /// The current context, which must be active and without an error.

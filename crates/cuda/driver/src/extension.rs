@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
@@ -18,8 +18,10 @@ use crate::api::{allocate_shared, answer, describe, put};
 use crate::context::Current;
 use crate::driver::{Driver, Request};
 use crate::error::from_code;
+use crate::handle::StreamId;
 use crate::operation::{Callback, Function, Work};
 use crate::race::Access;
+use crate::references::{self, FreeCheck};
 use crate::scheduler::{Executor, Point};
 
 /// Memory that no function of CUDA allocated or registered.
@@ -85,10 +87,19 @@ pub struct libnccl_cuda_device {
     pub free: u64,
 }
 
+/// An error that an operation of NCCL has left.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The error.
+    pub(crate) error: CUresult,
+    /// The operation, and why it failed.
+    pub(crate) reason: CString,
+}
+
 /// Returns the version of these functions.
 #[unsafe(no_mangle)]
 pub extern "C" fn libnccl_cuda_version() -> u32 {
-    3
+    4
 }
 
 /// Describes a device, also before `cuInit` and in a forked child, and initialises nothing: a program that only looks around
@@ -207,21 +218,80 @@ pub unsafe extern "C" fn libnccl_cuda_enqueue(
     answer(enqueue())
 }
 
+/// Waits for a stream if `CUDA_LAUNCH_BLOCKING=1` is set: called once all operations of a call of NCCL are enqueued, because those of one
+/// rank may wait for those of another. Does nothing if the stream is captured.
+#[unsafe(no_mangle)]
+pub extern "C" fn libnccl_cuda_launched(stream: CUstream) -> CUresult {
+    let wait = || {
+        let driver = Driver::get()?;
+        if !driver.blocks_launches() {
+            return Ok(());
+        }
+        let mut state = driver.enter();
+        let stream = state.stream(stream.addr())?;
+        if state.is_captured(stream)? {
+            return Ok(());
+        }
+        let context = state.context_of(stream)?;
+        let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        driver.synchronize(state, &point).check(context)
+    };
+    answer(wait())
+}
+
 /// Makes all calls in the context of the operation that this thread executes, or else in the current one, return an error, until
 /// `libnccl_cuda_recover` is called with the same number. Does nothing if the program wants failures to be reported alone.
 ///
-/// A code that CUDA does not have is `CUDA_ERROR_UNKNOWN`.
+/// A code that CUDA does not have is `CUDA_ERROR_UNKNOWN`. The reason names the operation, for `libnccl_cuda_failure`.
+///
+/// # Safety
+///
+/// `reason` is null or a C string.
 #[unsafe(no_mangle)]
-pub extern "C" fn libnccl_cuda_fail(number: u64, error: c_uint) -> CUresult {
+pub unsafe extern "C" fn libnccl_cuda_fail(number: u64, error: c_uint, reason: *const c_char) -> CUresult {
     let fail = || {
         let driver = Driver::get()?;
         if driver.config.failures_stay {
+            // SAFETY: the caller promises that it is null or a C string.
+            let reason = unsafe { reason.as_ref() }.map(|reason| unsafe { CStr::from_ptr(reason) });
+            let failure = Failure { error: from_code(error), reason: reason.unwrap_or_default().to_owned() };
             let mut state = driver.enter();
-            state.context(Current::require()?)?.failures.entry(number).or_insert(from_code(error));
+            state.context(Current::require()?)?.failures.entry(number).or_insert(failure);
         }
         Ok(())
     };
     answer(fail())
+}
+
+/// Stores why calls with a stream fail: the reason of an operation of NCCL that failed in the stream's context, as a C string, of which
+/// what has no room is cut. Without such a failure the text is empty.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for `length` writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libnccl_cuda_failure(stream: CUstream, out: *mut c_char, length: usize) -> CUresult {
+    let find = || {
+        let state = Driver::get()?.enter();
+        // The special handles are default streams of the current context, in which calls fail.
+        let context = match stream.addr() {
+            0..=2 => Current::require()?,
+            handle => state.context_of(StreamId(handle as u64))?,
+        };
+        let context = state.contexts.get(&context).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        let failure = context.failures.values().next().filter(|_| context.error.is_none());
+        let text = failure.map_or(c"", |failure| &failure.reason).to_bytes();
+        let room =
+            length.checked_sub(1).filter(|_| !out.is_null()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let kept = text.len().min(room);
+        // SAFETY: the caller promises that there is room.
+        unsafe {
+            out.copy_from_nonoverlapping(text.as_ptr().cast(), kept);
+            out.add(kept).write(0);
+        }
+        Ok(())
+    };
+    answer(find())
 }
 
 /// Takes back the errors that were set with a number, in all contexts.
@@ -235,6 +305,17 @@ pub extern "C" fn libnccl_cuda_recover(number: u64) -> CUresult {
         Ok(())
     };
     answer(recover())
+}
+
+/// Calls `check` before memory of CUDA is freed, unregistered or unmapped, with the name of the function that the program called,
+/// and the memory. If it does not return 0, the memory stays, and the program's call is `CUDA_ERROR_INVALID_VALUE`.
+///
+/// # Safety
+///
+/// `check` can be called by any thread, until the process ends. It takes a C string, an address and a length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn libnccl_cuda_on_free(check: Option<FreeCheck>) -> CUresult {
+    answer(check.map(references::on_free).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
 }
 
 /// Makes device memory of the current context out of a memory file; `cuMemFree` frees it.

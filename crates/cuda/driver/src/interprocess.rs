@@ -14,7 +14,7 @@ use rustix::param::page_size;
 
 use crate::error::Result;
 use crate::handle::ContextId;
-use crate::mapping::{Exported, Mapping};
+use crate::mapping::{Exported, ImportLock, Mapping};
 use crate::message;
 
 /// The kind of what a handle stands for.
@@ -83,6 +83,8 @@ pub(crate) struct Import {
     pub(crate) address: u64,
     /// The number of times that it was opened and not closed.
     pub(crate) count: usize,
+    /// Shows the process that allocated the memory that it is open here.
+    pub(crate) _lock: ImportLock,
 }
 
 /// The state of an event that processes share, in memory that all have.
@@ -112,7 +114,7 @@ impl SharedEvent {
 
     /// Opens an event of another process.
     pub(crate) fn open(place: &Exported) -> Result<Self> {
-        Ok(Self { memory: Mapping::import(place, page_size())? })
+        Ok(Self { memory: Mapping::import(place, page_size())?.0 })
     }
 
     /// Returns what another process needs to open it, or nothing if it cannot.

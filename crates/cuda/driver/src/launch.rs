@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUresult;
 use crate::driver::{Action, Driver, Exec, Request, State};
 use crate::error::Result;
 use crate::event::{LastRecord, Record};
+use crate::finding::Finding;
 use crate::handle::{EventId, ExecId, GraphId, StreamId};
 use crate::operation::Work;
 use crate::scheduler::{Ordering, Point};
@@ -24,25 +25,18 @@ impl State {
         self.execs.insert(id, Exec { graph, flags, streams, references, last: Point::default() });
         Ok(id)
     }
-
-    /// Checks that everything is there that the operations of a graph use.
-    fn check_memory(&self, exec: &Exec) -> Result<()> {
-        let requests = exec.graph.nodes.iter().filter_map(|node| match &node.action {
-            Action::Execute(request) => Some(request),
-            Action::Record(_) | Action::Wait(_) => None,
-        });
-        let mut accesses = requests.flat_map(|request| &request.accesses);
-        let is_there = accesses.all(|access| access.allocations().all(|one| self.allocations.has(one)));
-        is_there.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
-    }
 }
 
 impl Driver {
     /// Enqueues the operations of a graph: after what is on the stream, after its last launch, and before all that will
-    /// be on the stream.
-    pub(crate) fn launch(&'static self, state: &mut State, id: ExecId, stream: StreamId) -> Result<()> {
+    /// be on the stream. Returns the point after them.
+    pub(crate) fn launch(&'static self, state: &mut State, id: ExecId, stream: StreamId) -> Result<Point> {
         let exec = state.execs.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        state.check_memory(exec)?;
+        if let Some(freed) = exec.memory().find(|one| !state.allocations.has(one)) {
+            let text = format!("cuGraphLaunch of a graph that uses {}, which was freed", freed.description());
+            self.say(Finding::FreeUnderReference, 1, &text, true);
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         let (graph, streams, last) = (Arc::clone(&exec.graph), exec.streams.clone(), exec.last.clone());
         let references = exec.references.clone();
         // All that can fail, so that a launch is enqueued as a whole or not at all.
@@ -82,9 +76,9 @@ impl Driver {
             end = self.enqueue(state, stream, &end, request)?;
         }
         if let Some(exec) = state.execs.get_mut(&id) {
-            exec.last = end;
+            exec.last = end.clone();
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Enqueues a record of an event, if that has not been destroyed.

@@ -37,9 +37,12 @@ mod mapping;
 mod message;
 mod operation;
 mod pool;
+#[path = "../../runtime/src/pytorch.rs"]
+mod pytorch;
 mod race;
 #[cfg(test)]
 mod race_tests;
+mod references;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;

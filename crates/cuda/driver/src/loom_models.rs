@@ -37,6 +37,7 @@ fn driver(seed: Option<u64>) -> (&'static Driver, [StreamId; 2]) {
         ignored: Default::default(),
         lists_leaks: false,
         notes_stacks: false,
+        blocks_launches: false,
     };
     let driver = Box::leak(Box::new(Driver::new(config, vec![0])));
     let mut state = driver.enter();

@@ -176,6 +176,48 @@ pub(crate) struct Exported {
     pub(crate) offset: u64,
 }
 
+/// A lock on memory of another process, by which that process finds out that the memory is open here. The kernel releases it when
+/// this process ends.
+#[derive(Debug)]
+pub(crate) struct ImportLock {
+    file: OwnedFd,
+    offset: u64,
+}
+
+impl ImportLock {
+    /// Locks memory in its file, which has no other locks.
+    pub(crate) fn new(file: OwnedFd, place: &Exported) -> Self {
+        let lock = Self { file, offset: place.offset };
+        lock.set(libc::F_RDLCK);
+        lock
+    }
+
+    fn set(&self, kind: i32) {
+        let lock = lock(kind, self.offset);
+        // If it fails, a free of the memory is not found.
+        // SAFETY: an open file, and a struct that the call reads.
+        let _ = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    }
+}
+
+impl Drop for ImportLock {
+    /// Also of a forked child, which has the descriptor.
+    fn drop(&mut self) {
+        self.set(libc::F_UNLCK);
+    }
+}
+
+/// Describes a lock on the first byte of exported memory.
+fn lock(kind: i32, offset: u64) -> libc::flock {
+    // SAFETY: a struct of numbers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = offset as libc::off_t;
+    lock.l_len = 1;
+    lock
+}
+
 /// A source of pages: few of them come out of a mapping that they share, as a process may have 65,530 mappings.
 ///
 /// So bytes have others beside them, and no page without access: it is the check of each operation's range that keeps them
@@ -414,8 +456,20 @@ impl Mapping {
         Some(Exported { process: std::process::id(), file: file.as_raw_fd().unsigned_abs(), inode, offset })
     }
 
-    /// Maps memory of another process, whose user is the same.
-    pub(crate) fn import(from: &Exported, length: usize) -> Result<Self> {
+    /// Returns whether another process holds an [`ImportLock`] on it.
+    pub(crate) fn is_imported(&self) -> bool {
+        let (Some(offset), Some(file)) = (self.bytes.mapped.offset, DEVICE_MEMORY.file()) else {
+            return false;
+        };
+        let offset = offset + (self.bytes.address - self.bytes.mapped.address) as u64;
+        let mut lock = lock(libc::F_WRLCK, offset);
+        // SAFETY: an open file, and a struct that the call reads and fills.
+        let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+        asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
+    }
+
+    /// Maps memory of another process, whose user is the same. Returns its file too.
+    pub(crate) fn import(from: &Exported, length: usize) -> Result<(Self, OwnedFd)> {
         const GONE: CUresult = CUresult::CUDA_ERROR_MAP_FAILED;
         let path = format!("/proc/{}/fd/{}", from.process, from.file);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -429,7 +483,7 @@ impl Mapping {
         let end = from.offset.checked_add(length as u64).filter(|&end| end <= LENGTH_OF_FILE);
         end.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let bytes = Pages::all(Mapped::part_of_file(file.as_fd(), from.offset, length)?);
-        Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
+        Ok((Self { bytes, device: Some(DevicePages::new(length)?) }, file))
     }
 
     /// The address that programs see.

@@ -21,3 +21,5 @@ mod cublas;
 #[cfg(feature = "curand")]
 mod curand;
 mod handles;
+#[path = "../../runtime/src/pytorch.rs"]
+mod pytorch;

@@ -5,11 +5,16 @@ use std::ffi::c_int;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
+use crate::pytorch;
+
 /// Says once for each function that it is not there, and returns the code.
 pub(crate) fn refuse(function: &'static str, code: c_int) -> c_int {
     static SAID: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(function) {
-        let message = format!("libnccl: the CPU stand-in for CUDA does not support {function}\n");
+        let message = format!(
+            "libnccl: the CPU stand-in for CUDA does not support {function}{}\n",
+            pytorch::advice(function)
+        );
         let _ = std::io::stderr().write_all(message.as_bytes()); // In one piece; if stderr is closed, it is lost.
     }
     code

@@ -16,6 +16,7 @@ use libloading::os::unix::Library;
 
 use crate::link_map::is_only_preloaded;
 use crate::open::open;
+use crate::pytorch;
 use crate::status::{Result, Status};
 
 /// Returns the driver, which is loaded and initialised by the first call.
@@ -56,7 +57,10 @@ static LOAD: extern "C" fn() = load;
 pub(crate) fn not_supported(function: &'static str, reason: &str) -> Status {
     static SAID: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(function) {
-        let message = format!("libnccl's libcudart: {function} is not supported{reason}\n");
+        let message = format!(
+            "libnccl's libcudart: {function} is not supported{reason}{}\n",
+            pytorch::advice(function)
+        );
         let _ = std::io::stderr().write_all(message.as_bytes()); // In one piece; if stderr is closed, it is lost.
     }
     Status::NOT_SUPPORTED

@@ -25,6 +25,7 @@ mod memory;
 mod open;
 mod pool;
 mod properties;
+mod pytorch;
 mod status;
 mod stream;
 mod unsupported;

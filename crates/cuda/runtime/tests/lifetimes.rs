@@ -51,11 +51,15 @@ fn compile(compiler: &[&str], source: &str, name: &str, libraries: &[&str]) -> P
     program
 }
 
-fn run(program: &Path, arguments: &[&str]) -> String {
+fn command(program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).env("LD_LIBRARY_PATH", DIRECTORY.path()).env("LIBNCCL_CPU_DEVICES", "2");
     command.env("LIBNCCL_CPU_RACES", "error").env_remove("NCCL_DEBUG");
-    time_limit::run(&mut command).0
+    command
+}
+
+fn run(program: &Path, arguments: &[&str]) -> String {
+    time_limit::run(&mut command(program, arguments)).0
 }
 
 #[test]
@@ -162,4 +166,67 @@ fn every_library_works_in_atexit_and_is_recorded_by_the_tracing_library() {
     let recording = fs::read_to_string(recorded.path()).expect("a recording");
     // Two before the end, one on the communicator that is left, and one each in atexit and the destructor.
     assert_eq!(recording.matches("all_reduce_in_place").count(), 5, "{recording}");
+}
+
+static FREED: LazyLock<PathBuf> =
+    LazyLock::new(|| compile(&["cc", "-std=gnu11"], "freed.c", "freed", &LINKED));
+
+/// References to memory with the memory, and a part of what is said if it is freed.
+const REFERENCES: [(&str, &str, &str); 9] = [
+    ("registration", "device", "cuMemFree_v2 frees 65536 bytes at 0x"),
+    ("registration", "pool", "cuMemFreeAsync frees 65536 bytes at 0x"),
+    ("registration", "pinned", "cuMemFreeHost frees 65536 bytes at 0x"),
+    ("registration", "nccl", "ncclMemFree frees 65536 bytes at 0x"),
+    ("part", "device", " while it is registered by ncclCommRegister as 0x"),
+    ("part", "nccl", " while it is registered by ncclCommRegister as 0x"),
+    ("window", "device", " while it is in the window 0x"),
+    ("window", "nccl", " while it is in the window 0x"),
+    ("process", "device", ", while another process has it open: cudaIpcCloseMemHandle has to come before"),
+];
+
+/// Runs the program, and returns its findings.
+fn freed(reference: &str, memory: &str, order: &str, environment: &[(&str, &str)]) -> String {
+    let mut command = command(&FREED, &[reference, memory, order]);
+    let (output, errors) = time_limit::run(command.envs(environment.iter().copied()));
+    assert_eq!(output, "ok\n", "{reference}, {memory}, {order}: {errors}");
+    errors
+}
+
+const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
+
+#[test]
+fn free_under_a_reference_is_a_finding_and_an_error_in_strict_mode() {
+    for (reference, memory, expected) in REFERENCES {
+        for (order, environment) in [("wrong", &[][..]), ("refused", &[STRICT])] {
+            let found = freed(reference, memory, order, environment);
+            let is_expected = found.contains(expected) && found.contains(" [free-under-reference]\n");
+            assert!(is_expected && found.lines().count() == 1, "{reference}, {memory}, {order}: {found}");
+        }
+    }
+}
+
+#[test]
+fn free_after_the_reference_is_taken_back_is_no_finding() {
+    for (reference, memory, _) in REFERENCES.into_iter().chain([("graph", "device", "")]) {
+        assert_eq!(freed(reference, memory, "right", &[STRICT]), "", "{reference}, {memory}");
+    }
+}
+
+#[test]
+fn free_under_a_reference_that_is_ignored_is_no_error() {
+    let ignored = ("LIBNCCL_CPU_IGNORE", "free-under-reference");
+    for (reference, memory, _) in REFERENCES {
+        assert_eq!(freed(reference, memory, "wrong", &[STRICT, ignored]), "", "{reference}, {memory}");
+    }
+}
+
+#[test]
+fn graph_that_is_launched_without_its_memory_is_a_finding_and_its_free_in_strict_mode() {
+    let launched = "cuGraphLaunch of a graph that uses allocation ";
+    let found = freed("graph", "device", "wrong", &[]);
+    assert!(found.contains(launched) && found.lines().count() == 1, "{found}");
+    let found = freed("graph", "device", "wrong", &[STRICT]);
+    let is_freed =
+        found.contains(", while a graph that uses it can still be launched [free-under-reference]\n");
+    assert!(is_freed && found.contains(launched) && found.lines().count() == 2, "{found}");
 }

@@ -74,6 +74,25 @@ fn error_of(variables: Vec<(&'static str, &'static str)>) -> String {
 }
 
 #[test]
+fn device_is_the_local_rank_unless_the_process_sees_one_device() {
+    // Local rank 1 of 2.
+    let launch = Launch::from_variables(entries(TORCHRUN)).unwrap();
+    for (visible, device) in [(1, 0), (2, 1), (8, 1)] {
+        assert_eq!(launch.device(visible), Ok(device), "{visible} devices");
+    }
+    let error = launch.device(0).unwrap_err();
+    assert_eq!(error, LaunchError::Devices { ranks: 2, devices: 0 });
+    assert!(error.to_string().starts_with("2 ranks, 0 devices: "), "{error}");
+    let one = Launch::from_variables(entries(TRAINER)).unwrap();
+    assert_eq!((one.local_size(), one.device(1)), (1, Ok(0)));
+    assert!(one.device(0).unwrap_err().to_string().starts_with("1 rank, 0 devices: "));
+    let variables = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=5 LOCAL_WORLD_SIZE=8 MASTER_ADDR=a MASTER_PORT=1";
+    let many = Launch::from_variables(entries(variables)).unwrap();
+    assert!(many.device(7).unwrap_err().to_string().starts_with("8 ranks, 7 devices: "));
+    assert_eq!(many.device(8), Ok(5));
+}
+
+#[test]
 fn each_launcher_is_recognised() {
     // The launcher, its variables, rank, size, local rank, local size, and the start of the rendezvous.
     type Case = (Launcher, Table, [usize; 4], &'static str);

@@ -78,6 +78,62 @@ fn invalid_config_of_a_rank_is_the_error_of_the_others() {
     }
 }
 
+/// Ranks that create their communicators in different orders would join each other's.
+#[test]
+fn communicator_of_another_name_is_an_error_of_all_ranks_with_both_names() {
+    let port = free_port();
+    let long = "x".repeat(100);
+    for (names, failing, text) in [
+        (
+            ["data", "data", "model"],
+            2,
+            "it creates communicator \"model\", and rank 0 creates communicator \"data\": ",
+        ),
+        (
+            ["data", "", "data"],
+            1,
+            "it creates a communicator without a name, and rank 0 creates communicator \"data\": ",
+        ),
+        (
+            ["", "", "data"],
+            2,
+            "it creates communicator \"data\", and rank 0 creates a communicator without a name: ",
+        ),
+        ([&long, &long[1..], &long], 1, "all ranks have to create their communicators in the same order"),
+        (["data", "\u{1b}[2J", "data"], 1, "it creates communicator \"\\\\u{1b}[2J\", and rank 0"),
+    ] {
+        let errors = errors(|rank| {
+            let launch = launch(of_job("names", rank, 4, port));
+            launch.communicator_named(names[rank % 3], &libnccl_cpu::nccl(), &Config::new()).map(drop)
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            assert!(
+                error.starts_with(&format!("rank {failing} failed: it creates ")),
+                "rank {rank}: {error}"
+            );
+            assert!(error.contains(text), "rank {rank}: {error}");
+        }
+    }
+}
+
+#[test]
+fn communicators_of_the_same_names_are_created() {
+    let port = free_port();
+    let long = "x".repeat(100);
+    thread::scope(|scope| {
+        for rank in 0..2 {
+            let long = &long;
+            scope.spawn(move || {
+                let (launch, nccl) = (launch(of_job("names", rank, 2, port)), libnccl_cpu::nccl());
+                for name in ["data", "model", "", long] {
+                    let comm = launch.communicator_named(name, &nccl, &Config::new()).unwrap();
+                    assert_eq!((comm.rank(), comm.size()), (rank, 2));
+                }
+            });
+        }
+    });
+}
+
 /// The CPU implementation itself refuses it, so that the id is needed to find it.
 #[test]
 fn config_that_the_library_refuses_is_the_error_of_the_others() {

@@ -25,7 +25,7 @@ pub(crate) fn connect(port: u16) -> TcpStream {
 }
 
 /// The start of a hello of this protocol.
-const MAGIC: &[u8] = b"libnccl\x02";
+const MAGIC: &[u8] = b"libnccl\x03";
 
 /// The bytes of a reply, and those of a report.
 pub(crate) const REPLY: usize = 1056;
@@ -42,9 +42,9 @@ fn send_garbage(port: u16, count: usize) {
             1 => stream.write_all(&noise),
             2 => Ok(()), // Closed at once.
             3 => stream.write_all(&[MAGIC, &noise[..30]].concat()),
-            4 => stream.write_all(&[MAGIC, &noise[..60]].concat()),
+            4 => stream.write_all(&[MAGIC, &noise[..130]].concat()),
             5 => stream.write_all(b"\0\xce\xf7\x85\x3c\x0d\x01\0\0\0"), // A TCPStore's client.
-            _ => stream.write_all(&[MAGIC, &[0; 60]].concat()),
+            _ => stream.write_all(&[MAGIC, &[0; 140]].concat()),
         };
         if i % 3 == 0 {
             open.push(stream);
@@ -145,7 +145,7 @@ pub(crate) fn hello(job: &str, rank: u32, size: u32) -> Vec<u8> {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
     });
     let numbers = [rank, size, 0].map(u32::to_le_bytes).concat();
-    [MAGIC, &hash.to_be_bytes(), &[0; 16], &[7; 16], &numbers].concat()
+    [MAGIC, &hash.to_be_bytes(), &[0; 16], &[7; 16], &numbers, &[0; 80]].concat()
 }
 
 /// Sends a hello, and returns the kinds of the replies.
@@ -352,7 +352,7 @@ fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
     thread::spawn(move || {
         let mut open = Vec::new();
         for mut stream in listener.incoming().flatten() {
-            let mut hello = [0; 68];
+            let mut hello = [0; 148];
             stream.read_exact(&mut hello).unwrap();
             if open.is_empty() {
                 let reply = [MAGIC, &hello[40..56], &[4, 0, 0, 0, 1, 0, 0, 0], &[0; 1024]].concat();
@@ -447,7 +447,7 @@ fn random_replies_are_an_id_or_an_error_by_the_deadline() {
     thread::spawn(move || {
         let mut random = Random(29);
         for mut stream in listener.incoming().flatten() {
-            let mut hello = [0; 68];
+            let mut hello = [0; 148];
             if stream.read_exact(&mut hello).is_err() {
                 continue;
             }

@@ -1,5 +1,6 @@
 //! Nonblocking communicators.
 
+use std::ffi::CStr;
 use std::fs;
 use std::ptr;
 use std::thread;
@@ -57,6 +58,34 @@ fn completed_call_stays_successful_after_peer_abort() {
     assert_eq!(wait_async(children[0]), OK, "{}", last_error());
     assert_eq!(async_error(children[0]), REMOTE);
     Comm(children[0]).destroy();
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+/// The text of a wait is not an error, and is returned for its communicator alone.
+#[test]
+fn text_of_a_wait_is_of_its_communicator_and_leaves_the_last_error() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init_nonblocking_pair();
+    assert_eq!(sum(ptr::null_mut(), 1), Err(ARGUMENT));
+    let error = last_error();
+    let has_own_text =
+        |comm: Comm| nccl!(ncclGetLastError(comm.0)) != nccl!(ncclGetLastError(ptr::null_mut()));
+    assert_eq!(comms.iter().map(|comm| has_own_text(*comm)).collect::<Vec<_>>(), [false; 2]);
+    let mut places = [[0], [7]];
+    let [to, from] = places.each_mut().map(|place| place.as_mut_ptr().cast());
+    assert_eq!(nccl!(ncclRecv(to, 1, I32, 1, comms[0].0, STREAM)), PROGRESS);
+    // Its thread begins the call.
+    while !has_own_text(comms[0]) {
+        thread::yield_now();
+    }
+    // SAFETY: a NUL-terminated string, as the header promises.
+    let text = unsafe { CStr::from_ptr(nccl!(ncclGetLastError(comms[0].0))) }.to_str().unwrap();
+    assert!(text.contains("rank 0 of 2 still waits in call 1, ncclRecv("), "{text}");
+    assert_eq!((has_own_text(comms[1]), last_error()), (false, error));
+    assert_eq!(nccl!(ncclSend(from, 1, I32, 0, comms[1].0, STREAM)), PROGRESS);
+    comms.iter().for_each(|comm| assert_eq!(wait_async(comm.0), OK));
+    assert!(!has_own_text(comms[0]));
+    assert_eq!(places[0], [7]);
     comms.into_iter().for_each(Comm::destroy);
 }
 

@@ -113,7 +113,7 @@ impl Copy {
             // Between devices, nothing waits, in either form.
             None => !(is_device(&from) && is_device(&to)),
             Some(_) => is_pageable(&to),
-        };
+        } || driver.blocks_launches();
         if is_known_after || uses_source {
             Current::check_is_no_function()?;
         }

@@ -44,7 +44,7 @@ fn fill(
 
     let rows = Rows { width, height };
     let accesses = vec![Access::of_rows(&part, rows, pitch, true)];
-    let waits = is_sync && part.allocation.kind != Kind::Device;
+    let waits = (is_sync && part.allocation.kind != Kind::Device) || driver.blocks_launches();
     if waits {
         Current::check_is_no_function()?;
     }

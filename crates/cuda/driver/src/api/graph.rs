@@ -284,6 +284,11 @@ api! {
             unsupported::say("cuGraphLaunch on a stream that is captured");
         }
         state.check_not_captured(stream)?;
-        driver.launch(&mut state, ExecId::of(exec), stream)
+        let end = driver.launch(&mut state, ExecId::of(exec), stream)?;
+        if driver.blocks_launches() {
+            let context = state.context_of(stream)?;
+            return driver.synchronize(state, &end).check(context);
+        }
+        Ok(())
     }
 }

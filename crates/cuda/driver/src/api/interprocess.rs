@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::event::{Event, LastRecord};
 use crate::handle::{ContextId, EventId};
 use crate::interprocess::{Import, IpcHandle, Shared, SharedEvent};
-use crate::mapping::{Exported, Mapping};
+use crate::mapping::{Exported, ImportLock, Mapping};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -52,7 +52,7 @@ fn open_memory(
         return Ok(import.address);
     }
     let length = usize::try_from(length).map_err(|_| INVALID)?;
-    let mapping = Mapping::import(&place, length)?;
+    let (mapping, file) = Mapping::import(&place, length)?;
     let (id, address) = (state.allocations.next_id(), mapping.address() as u64);
     state.allocations.insert(Allocation {
         id,
@@ -67,7 +67,7 @@ fn open_memory(
         length,
         mapping: Some(mapping),
     });
-    state.imports.push(Import { context, place, address, count: 1 });
+    state.imports.push(Import { context, place, address, count: 1, _lock: ImportLock::new(file, &place) });
     Ok(address)
 }
 
@@ -105,6 +105,10 @@ api! {
 
     fn cuIpcCloseMemHandle(address: CUdeviceptr) {
         let driver = Driver::get()?;
+        let is_last = |import: &Import| import.address == address && import.count == 1;
+        if driver.lock().imports.iter().any(is_last) {
+            driver.check_free(c"cuIpcCloseMemHandle", address)?;
+        }
         let mut state = driver.enter();
         let context = state.current()?;
         state.check_may_wait()?;

@@ -1,6 +1,6 @@
 //! Memory of devices, pinned and managed memory.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -49,8 +49,10 @@ fn whole(allocation: &Arc<Allocation>) -> Part {
 }
 
 /// Frees or unregisters host memory.
-fn free_host(function: &'static str, pointer: *mut c_void, kind: Kind, error: CUresult) -> Result<()> {
+fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: CUresult) -> Result<()> {
     let driver = Driver::get()?;
+    driver.check_free(function, pointer.addr() as u64)?;
+    let function = function.to_str().unwrap_or_default();
     let mut state = driver.enter();
     let address = pointer.addr() as u64;
     let allocation = state.allocations.at(address).filter(|allocation| allocation.kind == kind);
@@ -200,6 +202,7 @@ api! {
 
     fn cuMemFree_v2(address: CUdeviceptr) {
         let driver = Driver::get()?;
+        driver.check_free(c"cuMemFree_v2", address)?;
         let mut state = driver.enter();
         if address == 0 {
             return state.check_current();
@@ -231,12 +234,12 @@ api! {
         if pointer.is_null() {
             return Driver::get()?.enter().check_current();
         }
-        free_host("cuMemFreeHost", pointer, Kind::Pinned, CUresult::CUDA_ERROR_INVALID_VALUE)
+        free_host(c"cuMemFreeHost", pointer, Kind::Pinned, CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
         let error = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-        free_host("cuMemHostUnregister", pointer, Kind::Registered, error)
+        free_host(c"cuMemHostUnregister", pointer, Kind::Registered, error)
     }
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c_uint) {
@@ -349,6 +352,7 @@ api! {
 
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) {
         let driver = Driver::get()?;
+        driver.check_free(c"cuMemFreeAsync", address)?;
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
         if address == 0 {

@@ -1,4 +1,5 @@
-//! NVIDIA's own runtime library, which needs more of a driver than is documented, and so does not run on this one.
+//! NVIDIA's own runtime library, alone or linked in to another file, which needs more of a driver than is documented, and so does not
+//! run on this one.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::fmt::Write;
@@ -25,29 +26,70 @@ pub(super) fn report() {
     }
     let own = object_of(report as fn() as *const c_void).unwrap_or_default();
     let caller = caller(&own).unwrap_or_else(|| "a file of this process".into());
-    let name = caller.file_name().unwrap_or_default().as_bytes();
+    message::write(&text(&caller, &own));
+}
+
+/// Describes the file that called, and what to do about it.
+fn text(caller: &Path, own: &Path) -> String {
+    let name = caller.file_name().unwrap_or_default().to_string_lossy();
+    let is_nvidias = OF_NVIDIA.iter().any(|library| name.starts_with(&format!("{library}.so")));
     let caller = caller.display();
-    let message = if name.starts_with(b"libcudart.so") {
+    if name.starts_with("libcudart.so") {
         format!(
             "libnccl: {caller} is NVIDIA's, and does not run on the CPU stand-in for CUDA: start the program with `nccl run --cpu`, or \
              with{}\n",
-            preload(&own)
+            preload(own)
+        )
+    } else if name.contains("nccl") {
+        format!(
+            "libnccl: {caller} is NVIDIA's NCCL, and does not run on the CUDA emulation: something in this process has loaded it by its path, \
+             which LD_LIBRARY_PATH and LD_PRELOAD do not change. Load libnccl.so.2 by that name alone, or give the path of the CPU \
+             backend's{} (in vLLM, VLLM_NCCL_SO_PATH)\n",
+            nccl_beside(own).map_or_else(String::new, |file| format!(", {}", file.display())),
+        )
+    } else if is_nvidias {
+        format!(
+            "libnccl: {caller} is NVIDIA's, has NVIDIA's runtime library linked in, and does not run on the CUDA emulation\n"
         )
     } else {
         format!(
             "libnccl: {caller} asks for per-thread default streams, which the CPU stand-in for CUDA does not have; so does NVIDIA's \
-             runtime library, if it is linked in, as by nvcc's default: nvcc -cudart shared links one that runs here\n"
+             runtime library, if it is linked in to that file, as by nvcc's default: nvcc -cudart shared links one that runs here\n"
         )
-    };
-    message::write(&message);
+    }
+}
+
+/// Libraries of NVIDIA with its runtime library linked in, apart from NCCL.
+const OF_NVIDIA: [&str; 13] = [
+    "libcublas",
+    "libcublasLt",
+    "libcudnn",
+    "libcufft",
+    "libcufile",
+    "libcupti",
+    "libcurand",
+    "libcusolver",
+    "libcusparse",
+    "libcusparseLt",
+    "libnvrtc",
+    "libnvJitLink",
+    "libnvshmem_host",
+];
+
+/// The files of the CPU backend of NCCL, by their place relative to this library: in the Python wheel, NCCL is in another directory.
+const NCCL: [&str; 2] = ["libnccl.so.2", "../lib/libnccl.so.2"];
+
+/// Returns the CPU backend of NCCL that belongs to this library.
+fn nccl_beside(own: &Path) -> Option<PathBuf> {
+    let directory = own.parent()?;
+    NCCL.iter().map(|name| directory.join(name)).find(|file| file.exists())
 }
 
 /// Returns the variable by which the libraries beside this one are preloaded.
 fn preload(own: &Path) -> String {
     let folder = own.parent().unwrap_or(own);
     let mut text = " LD_PRELOAD=".to_owned();
-    // In the Python wheel, NCCL is in another folder.
-    let names = ["libcudart.so.12", "libcudart.so.13", "libnccl.so.2", "../lib/libnccl.so.2"];
+    let names = ["libcudart.so.12", "libcudart.so.13", NCCL[0], NCCL[1]];
     for (place, file) in names.map(|name| folder.join(name)).iter().filter(|file| file.exists()).enumerate() {
         let _ = write!(text, "{}{}", if place > 0 { ":" } else { "" }, file.display());
     }
@@ -73,4 +115,30 @@ fn object_of(address: *const c_void) -> Option<PathBuf> {
         information.assume_init().dli_fname.as_ref().map(|name| CStr::from_ptr(name))
     };
     name.map(|name| PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_names_the_file_that_called_and_the_remedy_for_it() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let own = directory.path().join("libcuda.so.1");
+        let cpu = directory.path().join("libnccl.so.2");
+        std::fs::write(&cpu, "").expect("a file");
+        for (caller, expected) in [
+            ("/a/libcudart.so.12", "with `nccl run --cpu`, or with LD_PRELOAD="),
+            ("/a/nvidia/nccl/lib/libnccl.so.2", "Load libnccl.so.2 by that name alone"),
+            ("/a/libnccl_2.28.9.so", cpu.to_str().expect("UTF-8")),
+            ("/a/libcudnn.so.9", "is NVIDIA's, has NVIDIA's runtime library linked in"),
+            ("/a/program", "linked in to that file, as by nvcc's default"),
+            ("/a/libcudnn_own.so", "nvcc -cudart shared"),
+        ] {
+            let text = text(Path::new(caller), &own);
+            assert!(text.starts_with(&format!("libnccl: {caller} ")), "{text}");
+            assert!(text.contains(expected), "{text}");
+            assert_eq!(text.contains("-cudart shared"), expected.contains("nvcc"), "{text}");
+        }
+    }
 }

@@ -5,13 +5,16 @@ use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::CUresult;
 
-use crate::message;
+use crate::{message, pytorch};
 
 /// Says on stderr, once for each, that something is not supported.
 pub(super) fn say(what: &'static str) {
     static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(what) {
-        message::write(&format!("libnccl: the CPU stand-in for CUDA does not support {what}\n"));
+        message::write(&format!(
+            "libnccl: the CPU stand-in for CUDA does not support {what}{}\n",
+            pytorch::advice(what)
+        ));
     }
 }
 

@@ -15,6 +15,7 @@ use crate::driver::Driver;
 use crate::error::Result;
 use crate::handle::BackingId;
 use crate::mapping::{Physical, Reservation};
+use crate::references;
 use crate::virtual_memory::{GRANULARITY, READ_WRITE};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -181,9 +182,9 @@ api! {
 
     fn cuMemUnmap(address: CUdeviceptr, length: usize) {
         let driver = Driver::get()?;
-        let state = driver.enter();
         check_range(address, length)?;
-        driver.unmap(state, address, length)
+        references::check_range(c"cuMemUnmap", address, length)?;
+        driver.unmap(driver.enter(), address, length)
     }
 
     fn cuMemSetAccess(

@@ -1,21 +1,24 @@
 //! The functions beyond CUDA's, from the library that cudarc loaded.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::result::{self, stream, stream::StreamKind};
-use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream, culib};
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream, culib};
 use cudarc::driver::{CudaContext, DriverError};
 
 use crate::process::Test;
+use crate::virtual_memory;
 
 crate::tests! {
-    version_is_three
+    version_is_four
     alias_of_device_memory_has_its_bytes
     range_beyond_an_allocation_is_not_resolved
     memory_of_a_file_is_device_memory
+    memory_stays_if_a_check_refuses_its_free
     operation_runs_once_even_if_its_stream_is_destroyed
     data_is_released_once_after_the_operation_and_not_if_it_is_refused
     failure_stays_with_the_context_of_the_operation_until_it_is_taken_back
@@ -52,7 +55,11 @@ type Enqueue = unsafe extern "C" fn(
 ) -> CUresult;
 type Resolve = unsafe extern "C" fn(CUdeviceptr, usize, *mut Memory) -> CUresult;
 type Shared = unsafe extern "C" fn(c_int, usize, *mut CUdeviceptr) -> CUresult;
-type Fail = unsafe extern "C" fn(u64, CUresult) -> CUresult;
+/// A function that is called before memory is freed.
+type FreeCheck = unsafe extern "C" fn(*const c_char, CUdeviceptr, usize) -> c_int;
+type OnFree = unsafe extern "C" fn(Option<FreeCheck>) -> CUresult;
+type Fail = unsafe extern "C" fn(u64, CUresult, *const c_char) -> CUresult;
+type Failure = unsafe extern "C" fn(CUstream, *mut c_char, usize) -> CUresult;
 type Recover = unsafe extern "C" fn(u64) -> CUresult;
 type Version = unsafe extern "C" fn() -> u32;
 type Describe = unsafe extern "C" fn(c_int, *mut Device) -> CUresult;
@@ -77,7 +84,16 @@ pub(crate) fn describe(index: c_int) -> Result<Device, DriverError> {
         .map(|()| device)
 }
 
-fn function<F: Copy>(name: &CStr) -> F {
+/// A function that takes no arguments, or leaves them alone.
+pub(crate) type Nullary = extern "C" fn() -> CUresult;
+type Launched = extern "C" fn(CUstream) -> CUresult;
+
+/// Waits for a stream after a call of NCCL, if launches block.
+pub(crate) fn launched(stream: CUstream) -> Result<(), DriverError> {
+    function::<Launched>(c"libnccl_cuda_launched")(stream).result()
+}
+
+pub(crate) fn function<F: Copy>(name: &CStr) -> F {
     // SAFETY: the callers name the function's type.
     unsafe { *culib().get::<F>(name.to_bytes_with_nul()).expect("the function") }
 }
@@ -130,9 +146,9 @@ fn device(ordinal: usize) {
 
 const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
 
-fn version_is_three() {
+fn version_is_four() {
     // SAFETY: it takes nothing.
-    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 3);
+    assert_eq!(unsafe { function::<Version>(c"libnccl_cuda_version")() }, 4);
 }
 
 fn alias_of_device_memory_has_its_bytes() {
@@ -185,6 +201,52 @@ fn memory_of_a_file_is_device_memory() {
         let read = rustix::io::pread(file.as_fd(), &mut bytes, 0).expect("bytes");
         assert_eq!((read, bytes), (4096, [3; 4096]));
         result::free_sync(address).expect("a free");
+    }
+}
+
+fn memory_stays_if_a_check_refuses_its_free() {
+    static CHECKED: Mutex<Vec<(CString, CUdeviceptr, usize)>> = Mutex::new(Vec::new());
+    /// Refuses each free that it has not seen.
+    unsafe extern "C" fn check(function: *const c_char, address: CUdeviceptr, length: usize) -> c_int {
+        assert!(may_call_cuda());
+        // SAFETY: a C string.
+        let call = (unsafe { CStr::from_ptr(function) }.into(), address, length);
+        let mut checked = CHECKED.lock().expect("no panic");
+        let is_new = !checked.contains(&call);
+        checked.push(call);
+        c_int::from(is_new)
+    }
+    device(0);
+    let on_free = function::<OnFree>(c"libnccl_cuda_on_free");
+    // SAFETY: the check is a function of this program. All memory is freed once.
+    unsafe {
+        assert_eq!(on_free(None).result(), Err(INVALID));
+        on_free(Some(check)).result().expect("a check");
+        let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+        let mut own = vec![0_u8; 100];
+        let place = own.as_mut_ptr().cast::<c_void>();
+        sys::cuMemHostRegister_v2(place, 100, 0).result().expect("a registration");
+        let mapped = virtual_memory::mapped(0, 1);
+        let device = result::malloc_sync(100).expect("memory");
+        let pooled = result::malloc_async(stream, 100).expect("memory");
+        let pinned = result::malloc_host(100, 0).expect("memory");
+        type Free<'a> = (&'static CStr, CUdeviceptr, usize, &'a dyn Fn() -> Result<(), DriverError>);
+        let frees: [Free<'_>; 5] = [
+            (c"cuMemFree_v2", device, 100, &|| result::free_sync(device)),
+            (c"cuMemFreeAsync", pooled, 100, &|| result::free_async(pooled, stream)),
+            (c"cuMemFreeHost", pinned as u64, 100, &|| result::free_host(pinned)),
+            (c"cuMemHostUnregister", place as u64, 100, &|| sys::cuMemHostUnregister(place).result()),
+            (c"cuMemUnmap", mapped, virtual_memory::PART, &|| {
+                sys::cuMemUnmap(mapped, virtual_memory::PART).result()
+            }),
+        ];
+        for (function, address, length, free) in frees {
+            assert_eq!(free(), Err(INVALID), "{function:?}");
+            assert!(resolve(address, length).is_ok(), "{function:?}: it is still there");
+            free().expect("a free");
+            let call = (function.into(), address, length);
+            assert_eq!(CHECKED.lock().expect("no panic").split_off(0), [call.clone(), call]);
+        }
     }
 }
 
@@ -243,13 +305,24 @@ fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
     assert_eq!(STEPS.load(Ordering::SeqCst), expected);
 }
 
+/// Returns why calls with a stream fail, in at most so many bytes.
+fn reason(stream: CUstream, length: usize) -> String {
+    let failure = function::<Failure>(c"libnccl_cuda_failure");
+    let mut text = [c_char::MAX; 64];
+    // SAFETY: the buffer is longer.
+    unsafe { failure(stream, text.as_mut_ptr(), length) }.result().expect("a text");
+    // SAFETY: a C string.
+    unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().expect("ASCII").to_owned()
+}
+
 /// Enqueues an operation that fails with the numbers 3 and 4, on a stream of device 0, while another device is current.
 fn enqueue_failure() -> CUstream {
     unsafe extern "C" fn fail(_data: *mut c_void) {
         let fail = function::<Fail>(c"libnccl_cuda_fail");
         for number in [3, 4] {
-            // SAFETY: it takes numbers.
-            let failed = unsafe { fail(number, CUresult::CUDA_ERROR_LAUNCH_FAILED) };
+            let reason = CString::new(format!("operation {number} failed")).expect("no null byte");
+            // SAFETY: it takes numbers and a C string.
+            let failed = unsafe { fail(number, CUresult::CUDA_ERROR_LAUNCH_FAILED, reason.as_ptr()) };
             assert_eq!(failed, CUresult::CUDA_SUCCESS);
         }
     }
@@ -271,12 +344,17 @@ fn failure_stays_with_the_context_of_the_operation_until_it_is_taken_back() {
     unsafe {
         assert_eq!(stream::synchronize(stream), failed);
         result::ctx::synchronize().expect("another context");
+        assert_eq!(reason(ptr::null_mut(), 64), "", "the default stream of another context");
+        assert_eq!(reason(stream, 64), "operation 3 failed");
+        assert_eq!(reason(stream, 10), "operation");
         device(0);
+        assert_eq!(reason(ptr::null_mut(), 64), "operation 3 failed");
         assert_eq!(result::ctx::synchronize(), failed);
         assert_eq!(result::malloc_sync(1).map(|_| ()), failed);
         recover(4).result().expect("a recovery");
         assert_eq!(stream::synchronize(stream), failed, "3 has failed too");
         recover(3).result().expect("a recovery");
+        assert_eq!(reason(stream, 64), "");
         stream::synchronize(stream).expect("both are taken back");
         stream::destroy(stream).expect("an end");
     }

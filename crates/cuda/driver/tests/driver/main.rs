@@ -1,5 +1,6 @@
 //! The shared object as cudarc uses it: each test is a process that finds it as `libcuda.so.1`.
 
+mod blocking;
 mod devices;
 mod exports;
 mod extension;
@@ -20,6 +21,7 @@ use libtest_mimic::{Arguments, Trial};
 
 /// The tests that run in a process of their own, by name.
 const TESTS: &[&[process::Test]] = &[
+    blocking::TESTS,
     devices::TESTS,
     devices::LISTED,
     extension::TESTS,

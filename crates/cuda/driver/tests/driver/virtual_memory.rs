@@ -63,7 +63,7 @@ pub(crate) const PLANTED: &[Test] = &[
 ];
 
 /// The granularity.
-const PART: usize = 2 << 20;
+pub(crate) const PART: usize = 2 << 20;
 
 fn context(device: usize) -> std::sync::Arc<CudaContext> {
     let context = CudaContext::new(device).expect("a device");
@@ -118,7 +118,7 @@ fn set_access(address: u64, length: usize, device: i32, flags: sys::CUmemAccess_
 const READ_WRITE: sys::CUmemAccess_flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 
 /// Maps so many parts of memory of a device side by side, which it may use.
-fn mapped(device: i32, parts: usize) -> u64 {
+pub(crate) fn mapped(device: i32, parts: usize) -> u64 {
     let address = reserve(parts * PART);
     for part in 0..parts {
         let handle = create(device, PART);

@@ -1,0 +1,71 @@
+//! References to memory: registrations and windows, which have to be deregistered before the memory is freed.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int};
+use std::ops::Range;
+use std::panic::catch_unwind;
+
+use crate::comm::communicator::Communicator;
+use crate::comm::handle;
+use crate::diag::error::{Error, Result};
+use crate::diag::finding::Finding;
+use crate::diag::report;
+use crate::diag::strict::STRICT;
+
+thread_local! {
+    /// Set while this thread frees memory that was checked.
+    static IS_CHECKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Frees `memory` by `free`, unless it is an error in strict mode because a registration or a window refers to it.
+pub(crate) fn free(function: &str, memory: Range<usize>, free: impl FnOnce() -> Result) -> Result {
+    check(function, memory)?;
+    IS_CHECKED.set(true);
+    let freed = free();
+    IS_CHECKED.set(false);
+    freed
+}
+
+/// Checks memory that CUDA is about to free, as [`Driver::on_free`](crate::cuda::driver::Driver::on_free) demands.
+///
+/// # Safety
+/// `function` is a C string.
+pub(crate) unsafe extern "C" fn check_free(function: *const c_char, address: u64, length: usize) -> c_int {
+    if IS_CHECKED.get() {
+        return 0;
+    }
+    // SAFETY: the caller's contract.
+    let function = unsafe { CStr::from_ptr(function) }.to_string_lossy();
+    let start = address as usize;
+    let checked = catch_unwind(|| check(&function, start..start.saturating_add(length)));
+    c_int::from(matches!(checked, Ok(Err(_))))
+}
+
+/// Reports the registrations and windows that refer to memory that `function` frees.
+fn check(function: &str, memory: Range<usize>) -> Result {
+    let mut checked = Ok(());
+    for communicator in handle::all() {
+        let Some(reference) = reference(&communicator, &memory) else { continue };
+        let text = format!(
+            "{function} frees {} bytes at {:#x} while {reference}, which has to be deregistered before",
+            memory.len(),
+            memory.start
+        );
+        communicator.report(Finding::FreeUnderReference, &text);
+        if *STRICT && !report::is_ignored(Finding::FreeUnderReference) {
+            checked = Err(Error::usage(text));
+        }
+    }
+    checked
+}
+
+/// Describes a registration or a window of a communicator that refers to some of the memory.
+fn reference(communicator: &Communicator, memory: &Range<usize>) -> Option<String> {
+    let is_in = |other: &Range<usize>| other.start < memory.end && memory.start < other.end;
+    if let Some(number) = communicator.registrations().find(is_in) {
+        return Some(format!("it is registered by ncclCommRegister as {number:#x}"));
+    }
+    let window = communicator.windows().find(|window| is_in(&window.addresses()))?;
+    Some(format!("it is in the window {window:#x}"))
+}

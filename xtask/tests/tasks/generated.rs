@@ -1,0 +1,103 @@
+//! Builds of a copy of libnccl, in which bindgen generates something else than the committed bindings.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// Makes bindgen give a constant another value, as a wrong libclang may.
+const PLANT: [&str; 2] = [
+    "let types = generate(builder().blocklist_function(\".*\").layout_tests(true))?;",
+    "let types = generate(builder().blocklist_function(\".*\").layout_tests(true))?
+            .replace(\"NCCL_SPLIT_NOCOLOR: i32 = -1\", \"NCCL_SPLIT_NOCOLOR: i32 = -7\");",
+];
+const COMMITTED: i32 = -1;
+const GENERATED: i32 = -7;
+
+/// A copy of libnccl with the planted difference, and a crate that depends on it.
+struct Planted(TempDir);
+
+impl Planted {
+    fn new() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let planted = Self(tempfile::tempdir().expect("a temporary directory"));
+        let [libnccl, dependent] = ["libnccl", "dependent/src"].map(|name| planted.0.path().join(name));
+        fs::create_dir_all(&dependent).expect("a directory");
+        for directory in ["", "build", "vendor-headers"] {
+            fs::create_dir(libnccl.join(directory)).expect("a directory");
+            for entry in fs::read_dir(root.join(directory)).expect("the checkout") {
+                let entry = entry.expect("an entry");
+                let name = entry.file_name();
+                if ![".git", "build", "target", "vendor-headers"].iter().any(|left_out| name == *left_out) {
+                    symlink(entry.path(), libnccl.join(directory).join(name)).expect("a link");
+                }
+            }
+        }
+        planted.replace("libnccl/build/bindings.rs", PLANT[0], PLANT[1]);
+        let manifest = format!(
+            "[package]\nname = \"dependent\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
+             libnccl = {{ path = {libnccl:?}, default-features = false, features = [\"bindgen\"] }}\n"
+        );
+        fs::write(planted.0.path().join("dependent/Cargo.toml"), manifest).expect("the manifest is written");
+        // The dependencies that are here already.
+        fs::copy(root.join("Cargo.lock"), planted.0.path().join("dependent/Cargo.lock")).expect("the lock");
+        planted
+    }
+
+    /// Replaces text in a file, which may be a link.
+    fn replace(&self, file: &str, old: &str, new: &str) {
+        let file = self.0.path().join(file);
+        let text = fs::read_to_string(&file).expect("the file");
+        assert_eq!(text.matches(old).count(), 1, "{old}");
+        fs::remove_file(&file).expect("it is replaced");
+        fs::write(&file, text.replace(old, new)).expect("it is written");
+    }
+
+    /// Builds the dependent crate, which compiles only if the constant has this value. Returns what cargo prints.
+    fn build(&self, value: i32, environment: &[(&str, &str)]) -> Result<String, String> {
+        let directory = self.0.path().join("dependent");
+        let text = format!("const _: () = assert!(libnccl::sys::NCCL_SPLIT_NOCOLOR == {value});\n");
+        fs::write(directory.join("src/lib.rs"), text).expect("the library is written");
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["check", "--offline"]).current_dir(directory);
+        command.env("CARGO_TARGET_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/check-header"));
+        let output = command.envs(environment.iter().copied()).output().expect("cargo runs");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(stderr) } else { Err(stderr) }
+    }
+}
+
+const WARNING: &str = "the committed copy of the bindings is compiled: ";
+
+#[test]
+#[ignore = "builds bindgen: .ci/generated"]
+fn bindings_that_differ_from_the_copy_are_compiled_only_for_changed_headers() {
+    let planted = Planted::new();
+    let printed = planted.build(COMMITTED, &[]).unwrap_or_else(|stderr| panic!("{stderr}"));
+    assert_eq!(printed.matches("warning: libnccl").count(), 1, "{printed}");
+    assert!(printed.contains(&format!("{WARNING}bindgen with libclang (")), "{printed}");
+    let version = printed.split_once("libclang (").expect("as above").1.split_once(')').expect("it ends").0;
+    assert!(version.contains("clang version "), "{version}");
+    let item = ", NCCL_SPLIT_NOCOLOR: the copy has `pub const NCCL_SPLIT_NOCOLOR: i32 = -1;`, bindgen `pub const \
+                NCCL_SPLIT_NOCOLOR: i32 = -7;`";
+    assert!(
+        printed.contains(") generates other bindings from the same headers: types.rs, line "),
+        "{printed}"
+    );
+    assert!(printed.contains(item), "{printed}");
+
+    let failed = planted.build(COMMITTED, &[("LIBNCCL_BINDGEN", "require")]).expect_err("it is required");
+    assert!(failed.contains("LIBNCCL_BINDGEN=require, but bindgen with libclang ("), "{failed}");
+
+    let printed = planted.build(COMMITTED, &[("LIBCLANG_PATH", "/nowhere")]).expect("the copy is compiled");
+    assert!(printed.contains(&format!("{WARNING}bindgen failed: Unable to find libclang")), "{printed}");
+
+    let line = "typedef struct ncclComm ";
+    planted.replace("libnccl/vendor-headers/nccl.h", line, &format!("int ncclOwn(void);\n{line}"));
+    let printed = planted.build(GENERATED, &[]).unwrap_or_else(|stderr| panic!("{stderr}"));
+    assert!(!printed.contains("warning"), "{printed}");
+    let printed = planted.build(COMMITTED, &[("LIBCLANG_PATH", "/nowhere")]).expect("the copy is compiled");
+    assert!(printed.contains("; the copy is stale, as the headers have changed"), "{printed}");
+}
