@@ -158,8 +158,9 @@ impl<T: Element> NcclBuffer<T> {
     /// may write.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {
-        // SAFETY: elements in host memory, whose bytes are initialized: by the library, which returned zeroed memory, and by
-        // operations and `as_mut_slice`, as `Element` requires initialized bytes. They are alive and unchanged as long as the buffer is borrowed.
+        // SAFETY: elements in host memory, alive and unchanged as long as the buffer is borrowed. Their bytes are initialized:
+        // the library returned zeroed memory, and what writes it, operations and `as_mut_slice`, writes initialized bytes, as
+        // `Element` requires.
         self.is_exclusive_host_memory()
             .then(|| unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) })
     }
@@ -321,8 +322,8 @@ impl Drop for Allocation {
 }
 
 // SAFETY: `length` elements in that memory space, both of which never change. In host memory they are initialized, as
-// `as_slice` says, and borrowed as long as the buffer is. On a GPU they are not freed before `assume_idle`, whose caller guarantees that the work has run, as an
-// operation makes the memory busy; no Rust reference to them exists.
+// `as_slice` says, and borrowed as long as the buffer is. On a GPU they are not freed before `assume_idle`, whose caller
+// guarantees that the work has run, as an operation makes the memory busy; no Rust reference to them exists.
 unsafe impl<T: Element> Buffer for NcclBuffer<T> {
     type Element = T;
     type Guard<'a>

@@ -23,6 +23,7 @@ cases! {
     ranks_created_in_a_group_work,
     failed_group_creates_no_ranks,
     last_error_is_of_the_failed_init_and_not_of_the_cleanup,
+    last_error_beside_failing_calls_of_another_thread_is_a_text,
     invalid_split_shrink_and_grow_arguments_are_errors,
     init_with_several_ids_creates_one_communicator,
 }
@@ -38,6 +39,19 @@ fn last_error_is_of_the_failed_init_and_not_of_the_cleanup(nccl: &Nccl) {
         assert!(detail.contains("id"), "{error}");
         assert_eq!(nccl.last_error(), *detail);
     }
+}
+
+// ThreadSanitizer examines whether the two threads race.
+fn last_error_beside_failing_calls_of_another_thread_is_a_text(nccl: &Nccl) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..200 {
+                nccl.init_rank(2, 0, &UniqueId::from_bytes([0; 128])).unwrap_err();
+            }
+        });
+        // A mixture of two texts may have bytes that are not UTF-8, each of which becomes three.
+        (0..200).for_each(|_| assert!(nccl.last_error().len() <= 3 * 1024));
+    });
 }
 
 fn ranks_on_threads_report_rank_and_size(nccl: &Nccl) {

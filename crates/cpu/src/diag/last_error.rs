@@ -1,12 +1,10 @@
 //! The text that `ncclGetLastError` returns: one per thread, so that ranks that are threads of one process do not
-//! overwrite each other's, as they do in NCCL. A thread without an own error gets the latest of all.
-//!
-//! Callers read a buffer without a lock, so it consists of atomic bytes, the last of which stays 0: a reader that races
-//! with a writer sees a mixture of two texts and never reads past the buffer.
+//! overwrite each other's, as they do in NCCL. A thread without an own error gets a copy of the latest of all, as C reads a
+//! text without a lock.
 
 use std::ffi::c_char;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use crate::diag::finding::Finding;
 use crate::diag::{debug, report};
@@ -17,12 +15,13 @@ struct Text([AtomicU8; SIZE]);
 
 thread_local! {
     static OWN: Text = const { Text::new() };
+    /// The latest error of all threads, when this thread read it.
+    static COPY: Text = const { Text::new() };
     /// The text of a wait, which is not an error and belongs to one communicator.
     static WAIT: Text = const { Text::new() };
 }
 
-static LATEST: Text = Text::new();
-static WRITER: Mutex<()> = Mutex::new(());
+static LATEST: Mutex<String> = Mutex::new(String::new());
 
 /// Logs a warning and makes it the thread's last error.
 #[track_caller]
@@ -35,13 +34,18 @@ pub(crate) fn set(text: &str) {
 /// Makes a text the thread's last error without a warning. It is cut to what fits.
 pub(crate) fn record(text: &str) {
     OWN.with(|own| own.write(text));
-    let _one_at_a_time = WRITER.lock();
-    LATEST.write(text);
+    text.clone_into(&mut LATEST.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 /// Returns the thread's text for C, valid until the thread ends.
 pub(crate) fn pointer() -> *const c_char {
-    OWN.with(|own| if own.is_empty() { LATEST.pointer() } else { own.pointer() })
+    if OWN.with(|own| !own.is_empty()) {
+        return OWN.with(Text::pointer);
+    }
+    COPY.with(|copy| {
+        copy.write(&LATEST.lock().unwrap_or_else(PoisonError::into_inner));
+        copy.pointer()
+    })
 }
 
 /// Returns a text for C that says what a communicator waits for, valid until this thread's next call of this function. The
@@ -99,7 +103,7 @@ mod tests {
             for name in ["one", "the other"] {
                 let both = &both;
                 scope.spawn(move || {
-                    assert_eq!(pointer(), LATEST.pointer());
+                    assert_eq!(pointer(), COPY.with(Text::pointer));
                     both.wait();
                     record(name);
                     both.wait();

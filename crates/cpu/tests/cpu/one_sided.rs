@@ -61,10 +61,18 @@ fn element(from: usize, to: usize, round: usize, index: usize) -> i32 {
     (from * 1_000_003 + to * 10_007 + round * 101 + index) as i32
 }
 
+/// Allocates the memory of an exchange. Its halves have no word in common: a put accesses whole words, and this rank writes the
+/// second half while others put into the first.
+fn exchange_memory(ranks: usize, block: usize) -> Memory {
+    Memory::new(2 * (ranks * block).next_multiple_of(2))
+}
+
 /// In every round, puts a block into every rank's window, this rank's included, and waits for all ranks' blocks.
 fn exchange(rank: usize, ranks: usize, block: usize, memory: &Memory, win: ncclWindow_t, comm: ncclComm_t) {
     for round in 0..3 {
-        let (received, sent) = memory.elements().split_at_mut(ranks * block);
+        let elements = memory.elements();
+        let (received, sent) = elements.split_at_mut(elements.len() / 2);
+        let (received, sent) = (&received[..ranks * block], &mut sent[..ranks * block]);
         for (index, element_at) in sent.iter_mut().enumerate() {
             *element_at = element(rank, index / block, round, index % block);
         }
@@ -355,7 +363,7 @@ fn put_into_deregistered_part_of_another_process_is_invalid_usage() {
 fn exchange_in_process(process: &RankProcess) {
     let (ranks, block) = (process.ranks, process.arguments[0].parse().unwrap());
     let Comm(comm) = process.join();
-    let (memory, mut win) = (Memory::new(2 * ranks * block), ptr::null_mut());
+    let (memory, mut win) = (exchange_memory(ranks, block), ptr::null_mut());
     assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
     assert!(!win.is_null());
     exchange(process.rank(), ranks, block, &memory, win, comm);
@@ -393,7 +401,7 @@ fn put_signal_between_threads_and_process_delivers_data() {
     on_threads(ranks, |rank| {
         if rank != 1 {
             let Comm(comm) = common::init_rank(id, ranks, rank).unwrap();
-            let (memory, mut win) = (Memory::new(2 * ranks * block), ptr::null_mut());
+            let (memory, mut win) = (exchange_memory(ranks, block), ptr::null_mut());
             assert_eq!(register(comm, &memory, &mut win), OK, "{}", last_error());
             exchange(rank, ranks, block, &memory, win, comm);
             assert_eq!(nccl!(ncclCommWindowDeregister(comm, win)), OK);
