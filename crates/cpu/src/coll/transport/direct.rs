@@ -7,6 +7,9 @@ use crate::coll::transport::kernel::{self, Output};
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 
+/// The bytes of a task after which a rank looks whether the communicator is aborted: an abort waits for it.
+const STRETCH: usize = 4 << 20;
+
 /// Does this rank's tasks.
 pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
     let LocalCall { context, send, recv } = *local;
@@ -38,7 +41,17 @@ pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]
             let nontemporal = kernel::is_nontemporal(call);
             targets.push(Output { memory: whole.slice(to.clone()), nontemporal, is_own: target == rank });
         }
-        kernel::run(call, &sources, &targets);
+        for at in (0..from.len()).step_by(STRETCH) {
+            if at > 0 {
+                state.check_abort()?;
+            }
+            let part = at..from.len().min(at + STRETCH);
+            let sources: Vec<_> =
+                sources.iter().map(|(source, factor)| (source.slice(part.clone()), *factor)).collect();
+            let slice = |target: &Output| Output { memory: target.memory.slice(part.clone()), ..*target };
+            let targets: Vec<_> = targets.iter().map(slice).collect();
+            kernel::run(call, &sources, &targets);
+        }
     }
     Ok(())
 }
