@@ -1,5 +1,7 @@
+use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::ptr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -137,6 +139,11 @@ struct Entry {
     has_failed: bool,
 }
 
+thread_local! {
+    /// The state of the watchdog whose thread this is.
+    static WATCHES: Cell<*const State> = const { Cell::new(ptr::null()) };
+}
+
 impl Watchdog {
     /// The time after which PyTorch takes its heartbeat for lost.
     pub const DEFAULT_LIMIT: Duration = Duration::from_secs(480);
@@ -157,7 +164,10 @@ impl Watchdog {
         let pause = Self::PAUSE.min(limit / 4).max(Duration::from_millis(1));
         let thread = thread::Builder::new().name("libnccl-watchdog".into()).spawn({
             let state = Arc::clone(&state);
-            move || state.watch(pause, limit, &mut answer)
+            move || {
+                WATCHES.set(Arc::as_ptr(&state));
+                state.watch(pause, limit, &mut answer);
+            }
         })?;
         Ok(Self { state, thread: Some(thread) })
     }
@@ -282,7 +292,7 @@ impl Drop for Watchdog {
         self.state.lock().is_over = true;
         self.state.changed.notify_all();
         // Its own function may own it.
-        let thread = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id());
+        let thread = self.thread.take().filter(|_| WATCHES.get() != Arc::as_ptr(&self.state));
         // The drop of the function may have panicked, with any payload.
         let _ = thread.map(|thread| thread.join().map_err(mem::forget));
     }
