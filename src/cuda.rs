@@ -103,7 +103,7 @@ fn emulated_failure(stream: cudaStream_t) -> Option<String> {
     type Failure = unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> c_int;
     // SAFETY: the signature of the emulation's function; no other driver has one of this name.
     let failure: Failure = unsafe { driver_function(c"libnccl_cuda_failure") }?;
-    let mut text = [0_u8; 1024];
+    let mut text = [0_u8; 4096];
     // SAFETY: a buffer of this length.
     let code = unsafe { failure(stream.cast(), text.as_mut_ptr().cast(), text.len()) };
     let text = CStr::from_bytes_until_nul(&text).ok().filter(|text| code == 0 && !text.is_empty())?;

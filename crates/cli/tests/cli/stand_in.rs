@@ -72,6 +72,30 @@ fn bench_names_the_stand_in_if_it_uses_devices() {
     assert!(!on_host.contains("stand-in"), "{on_host}");
 }
 
+#[test]
+fn bench_refuses_more_ranks_than_devices() {
+    for (devices, arguments, problem) in [
+        (7, "--ranks 8", "8 ranks, 7 devices: expected a device for each rank"),
+        (2, "--ranks 3 --processes", "3 ranks, 2 devices: "),
+        (1, "-t 2 -g 2", "4 ranks, 1 device: "),
+    ] {
+        let (_, errors) = nccl(devices, &format!("bench all_reduce {arguments} -e 8"), 1);
+        assert_has(&errors, &[problem]);
+    }
+    let (_, errors) = nccl(2, "bench pairs --ranks 3", 1);
+    assert_has(&errors, &["3 ranks, 2 devices: "]);
+    let mut shared = on_devices(2, NCCL, "bench all_reduce --ranks 3 -e 8");
+    run(shared.env("NCCL_MULTI_RANK_GPU_ENABLE", "1"), 0);
+}
+
+#[test]
+fn bench_uses_the_devices_that_each_rank_of_a_launcher_sees() {
+    let script = format!("CUDA_VISIBLE_DEVICES=$((3 - LOCAL_RANK)) exec {NCCL} bench all_reduce -e 8");
+    let mut command = on_devices(4, NCCL, "run -n 2 -- /bin/sh -c");
+    let (output, _) = run(command.arg(script), 0);
+    assert_has(&output, &["[0000:04:00] libnccl CPU stand-in", "[0000:03:00] libnccl CPU stand-in"]);
+}
+
 /// Runs `nccl bench` on four devices, and returns the table, in which all elements are right.
 fn bench_on_devices(arguments: &str) -> String {
     let (table, _) = nccl(4, &format!("bench {arguments} -b 1K -e 64K -f 8 -n 2 -w 1"), 0);

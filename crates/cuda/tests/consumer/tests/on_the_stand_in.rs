@@ -45,6 +45,20 @@ fn collectives_and_messages_of_two_to_eight_devices_have_the_right_values() {
 }
 
 #[test]
+fn blocking_launches_have_the_right_values() {
+    for program in ["collectives", "graphs"] {
+        let blocking = Some(("CUDA_LAUNCH_BLOCKING", "1".to_owned()));
+        assert_eq!(run_with(&[program, "3"], blocking), "", "{program}");
+    }
+}
+
+#[test]
+fn collectives_of_listed_devices_have_the_right_values() {
+    let list = Some(("CUDA_VISIBLE_DEVICES", "6,1,3,-1,0".to_owned()));
+    assert_eq!(run_with(&["collectives", "3"], list), "");
+}
+
+#[test]
 fn captured_collectives_of_two_to_eight_devices_have_the_right_values() {
     run_on_devices("graphs");
 }
