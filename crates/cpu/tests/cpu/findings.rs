@@ -335,8 +335,8 @@ fn extra_call_is_a_finding_and_an_error_of_destroy_where_failures_are_errors() {
             printed.contains(" last; comm ") && printed.contains("[missing-call]"),
             "{failures}: {printed}"
         );
+        // The rank that leaves last, or both if they leave at the same time.
         assert_eq!(printed.contains("destroyed: error"), is_error, "{failures}: {printed}");
-        assert!(printed.contains("destroyed: success"), "{failures}: {printed}");
     }
 }
 
