@@ -225,8 +225,11 @@ impl Library {
     /// of any communicator, perhaps a long time ago, and says nothing about this one.
     pub(crate) fn wait_of(&self, communicator: sys::ncclComm_t) -> Box<str> {
         let [of_any, own] = [std::ptr::null_mut(), communicator].map(|it| self.last_error_pointer(it));
+        if own == of_any {
+            return Box::default();
+        }
         // SAFETY: null or a string of at most this length.
-        if own == of_any { Box::default() } else { unsafe { copy_shared(own) } }
+        unsafe { copy_shared(own) }
     }
 
     /// Returns the text for a communicator that is null or live.
