@@ -123,7 +123,10 @@ fn common_cases<C: CudaCrate>() -> [(Needs, Cases); 3] {
         memory_of_nccl_on_another_device_is_invalid_argument,
     ];
     // NCCL on one host does not notice that a peer is gone.
-    let stand_in = cases![C: synchronize_ends_with_an_error_when_a_peer_aborts];
+    let stand_in = cases![C:
+        synchronize_ends_with_an_error_when_a_peer_aborts,
+        failed_operation_of_another_communicator_is_named_where_the_stream_cannot_be_asked,
+    ];
     [(Needs::OneDevice, one_device), (Needs::TwoDevices, two_devices), (Needs::StandIn, stand_in)]
 }
 
@@ -358,6 +361,35 @@ fn synchronize_in_the_context_of_another_device_is_invalid_usage<C: CudaCrate>()
         rank.comm.synchronize(&default, LONG).unwrap();
         rank.comm.synchronize(&StreamRef::DEFAULT, LONG).unwrap();
         assert_eq!(C::read(&default, &buffer), [3.0; LENGTH]);
+    });
+}
+
+/// The failure makes the calls of CUDA fail for all communicators of the device.
+fn failed_operation_of_another_communicator_is_named_where_the_stream_cannot_be_asked<C: CudaCrate>() {
+    run_ranks::<C>(0, |rank| {
+        let other = rank.comm.split(Some(0), 0).unwrap().unwrap();
+        let mut buffer = C::zeros(&rank.stream, LENGTH + rank.comm.rank());
+        other.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+        let error = other.synchronize(&rank.stream, LONG).unwrap_err();
+        assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
+        let of_communicator = rank.comm.synchronize(&rank.stream, LONG).unwrap_err().to_string();
+        assert!(
+            of_communicator.starts_with("synchronize: the stream cannot be asked: "),
+            "{of_communicator}"
+        );
+        let of_stream = rank.stream.is_complete().unwrap_err().to_string();
+        for text in [of_communicator, of_stream] {
+            for part in [
+                "cuStreamQuery returned 719: an operation of NCCL failed on this device: ncclAllReduce(count ",
+                ": the ranks called ncclAllReduce with different counts",
+                &format!("; comm 0x{:x} rank {} nranks 2", other.as_raw().addr(), rank.comm.rank()),
+                "; LIBNCCL_CPU_FAILURES=report keeps such failures out of CUDA's calls",
+            ] {
+                assert!(text.contains(part), "{part:?} in {text}");
+            }
+        }
+        other.abort().unwrap();
+        rank.comm.synchronize(&rank.stream, LONG).unwrap();
     });
 }
 
