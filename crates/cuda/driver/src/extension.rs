@@ -253,7 +253,7 @@ pub unsafe extern "C" fn libnccl_cuda_fail(number: u64, error: c_uint, reason: *
         let driver = Driver::get()?;
         if driver.config.failures_stay {
             // SAFETY: the caller promises that it is null or a C string.
-            let reason = unsafe { reason.as_ref() }.map(|reason| unsafe { CStr::from_ptr(reason) });
+            let reason = unsafe { reason.as_ref().map(|reason| CStr::from_ptr(reason)) };
             let failure = Failure { error: from_code(error), reason: reason.unwrap_or_default().to_owned() };
             let mut state = driver.enter();
             state.context(Current::require()?)?.failures.entry(number).or_insert(failure);

@@ -48,7 +48,7 @@ fn is_loaded() -> bool {
         // SAFETY: the linker's description of an object.
         let name = unsafe { (*object).dlpi_name };
         // SAFETY: null or a C string.
-        let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
+        let name = unsafe { name.as_ref().map(|name| CStr::from_ptr(name)) }.unwrap_or_default();
         let file = name.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let is_torch = file.starts_with(b"libtorch");
         // SAFETY: the caller's variable.
