@@ -175,7 +175,8 @@ fn cross_compiling_finds_only_a_toolkits_libraries_for_the_target() {
 
 #[test]
 fn rccl_alone_is_named_with_the_reason_why_it_is_not_linked() {
-    let cases: [(&[(&str, &str)], &[&str], &str); 4] = [
+    type Case = (&'static [(&'static str, &'static str)], &'static [&'static str], &'static str);
+    let cases: [Case; 4] = [
         (&[("NCCL_LIB_DIR", "/r")], &[], "/r/librccl.so"),
         (&[("NCCL_HOME", "/r")], &[], "/r/lib64/librccl.so.1"),
         (&[("ROCM_PATH", "/r")], &["/usr/lib"], "/r/lib/librccl.so"),

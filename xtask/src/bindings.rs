@@ -142,7 +142,12 @@ mod tests {
         let files = bindings_in(root.path());
         for (file, old, new, item) in [
             ("types.rs", "    pub internal: [", "    pub _address: [", "ncclUniqueId"),
-            ("types.rs", "NCCL_SPLIT_NOCOLOR: i32 = -1", "NCCL_SPLIT_NOCOLOR: i32 = 1", "NCCL_SPLIT_NOCOLOR"),
+            (
+                "types.rs",
+                "pub const NCCL_SPLIT_NOCOLOR: i32 = -1",
+                "pub const NCCL_SPLIT_NOCOLOR: i32 = 1",
+                "NCCL_SPLIT_NOCOLOR",
+            ),
             ("linked.rs", "    pub fn ncclGetVersion(", "    pub fn ncclGetVersion2(", "ncclGetVersion"),
             ("dynamic.rs", "    pub unsafe fn ncclGetVersion(", "    pub unsafe fn gone(", "ncclGetVersion"),
         ] {

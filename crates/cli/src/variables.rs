@@ -28,7 +28,7 @@ impl Newest {
 }
 
 /// The variables of the CPU implementation, and of the stand-in for CUDA.
-const OF_CPU: [&str; 24] = [
+const OF_CPU: [&str; 25] = [
     "LIBNCCL_CPU_DEVICES",
     "LIBNCCL_CPU_DEVICE_MEMORY",
     "LIBNCCL_CPU_FAILURES",
@@ -49,6 +49,7 @@ const OF_CPU: [&str; 24] = [
     "NCCL_DEBUG_TIMESTAMP_FORMAT",
     "NCCL_DEBUG_TIMESTAMP_LEVELS",
     "NCCL_MULTI_RANK_GPU_ENABLE",
+    "NCCL_NET",
     "NCCL_P2P_DISABLE",
     "NCCL_RAS_ADDR",
     "NCCL_RAS_ENABLE",
