@@ -12,6 +12,7 @@ use crate::diag::error::{Error, Progress, Result};
 use crate::diag::finding::Finding;
 use crate::diag::{last_error, report};
 use crate::shm::call_context::CallContext;
+use crate::shm::mapping::first_unmapped;
 
 /// Runs a call and returns its result code. An error becomes the last error; no panic gets out, and no cancellation gets
 /// in.
@@ -94,6 +95,16 @@ pub(super) unsafe fn write_out<T>(out: *mut T, value: T) -> Result {
 
 pub(super) fn check_not_null<T>(pointer: *const T, what: &str) -> Result {
     if pointer.is_null() { Err(Error::argument(format!("the pointer to {what} is NULL"))) } else { Ok(()) }
+}
+
+/// Checks that host memory is mapped.
+pub(super) fn check_mapped<T>(pointer: *const T, size: usize, what: &str) -> Result {
+    match first_unmapped(pointer.addr(), size) {
+        None => Ok(()),
+        Some(at) => Err(Error::argument(format!(
+            "invalid {what} {pointer:p}, {size} bytes: no memory is mapped from byte {at} on"
+        ))),
+    }
 }
 
 /// Checks a rank that a caller passes.

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
-use super::ffi_guard::{check_not_null, guard, write_out};
+use super::ffi_guard::{check_mapped, check_not_null, guard, write_out};
 use crate::comm::custom_reductions::Scalar;
 use crate::comm::handle;
 use crate::diag::error::Error;
@@ -27,13 +27,17 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         if residence.0 > ncclScalarResidence_t::ncclScalarHostImmediate.0 {
             return Err(Error::argument(format!("invalid ncclScalarResidence_t {}", residence.0)));
         }
+        let is_on_device = residence == ncclScalarResidence_t::ncclScalarDevice;
+        match communicator.driver().filter(|_| is_on_device) {
+            Some(driver) => {
+                driver.resolve("the scalar", scalar.addr(), data_type.size())?;
+            }
+            None => check_mapped(scalar, data_type.size(), "scalar")?,
+        }
         // SAFETY: the C declaration's contract: one element, which in device memory (host memory here) stays valid
         // until the last operation with it has run.
         let place = unsafe { ReadBuf::of_caller(scalar.cast(), data_type.size()) };
-        let scalar = if residence == ncclScalarResidence_t::ncclScalarDevice {
-            if let Some(driver) = communicator.driver() {
-                driver.resolve("the scalar", scalar.addr(), data_type.size())?;
-            }
+        let scalar = if is_on_device {
             Scalar::Deferred(place)
         } else {
             let mut bytes = [0; 8];

@@ -10,7 +10,7 @@ use libnccl::sys::{
     NCCL_WIN_STRICT_ORDERING, ncclComm_t, ncclResult_t, ncclWindow_t,
 };
 
-use super::ffi_guard::{check_flags, check_not_null, guard, guard_of_all, write_out};
+use super::ffi_guard::{check_flags, check_mapped, check_not_null, guard, guard_of_all, write_out};
 use crate::coll::window::WindowPart;
 use crate::comm::group;
 use crate::comm::handle;
@@ -20,7 +20,6 @@ use crate::comm::window::RegisterWindow;
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
-use crate::shm::mapping::first_unmapped;
 use crate::shm::peer_access::RemoteBuffer;
 use crate::shm::window_memory::WindowMemory;
 
@@ -40,22 +39,12 @@ pub(super) unsafe extern "C" fn ncclCommRegister(
             driver.resolve("the buffer to register", buff.addr(), size)?;
             driver.on_free(references::check_free);
         } else {
-            check_mapped(buff, size)?;
+            check_mapped(buff, size, "buff")?;
         }
         let number = communicator.registrations().add(buff.addr()..buff.addr() + size);
         // SAFETY: the C declaration's contract.
         unsafe { write_out(handle, ptr::without_provenance_mut(number)) }
     })
-}
-
-/// Checks that a buffer of host memory is mapped.
-fn check_mapped(buff: *const c_void, size: usize) -> Result {
-    match first_unmapped(buff.addr(), size) {
-        None => Ok(()),
-        Some(at) => Err(Error::argument(format!(
-            "invalid buff {buff:p}, {size} bytes: no memory is mapped from byte {at} on"
-        ))),
-    }
 }
 
 pub(super) unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mut c_void) -> ncclResult_t {
@@ -96,7 +85,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
                 ptr::with_exposed_provenance(driver.resolve("the window's buffer", buff.addr(), size)?)
             }
             None => {
-                check_mapped(buff, size)?;
+                check_mapped(buff, size, "buff")?;
                 buff.cast()
             }
         };

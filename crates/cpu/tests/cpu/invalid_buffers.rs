@@ -14,7 +14,7 @@ use crate::common::{
     ARGUMENT, Comm, F32, Mode, OK, STREAM, SUM, alone, assert_last_error, assert_sum, init, last_error,
     on_threads, unique_id,
 };
-use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclResult_t};
+use libnccl::sys::{NCCL_WIN_COLL_SYMMETRIC, ncclResult_t, ncclScalarResidence_t};
 
 rank_tasks! {
     "use_buffer" => use_buffer,
@@ -278,5 +278,20 @@ fn registration_of_memory_that_is_not_mapped_is_invalid_argument() {
     assert_eq!(nccl!(ncclCommWindowRegister(comms[0].0, buffer, 4 * SHORT, &mut window, 0)), ARGUMENT);
     assert_last_error(&expected);
     assert_eq!(nccl!(ncclCommRegister(comms[0].0, buffer, SHORT, &mut handle)), OK);
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn scalar_that_is_not_mapped_is_invalid_argument() {
+    let _alone = alone();
+    let comms = init(Mode::Group, 1);
+    let scalar = wrong_buffer("unmapped", PAGE).cast();
+    for residence in [ncclScalarResidence_t::ncclScalarHostImmediate, ncclScalarResidence_t::ncclScalarDevice]
+    {
+        let mut op = SUM;
+        let created = nccl!(ncclRedOpCreatePreMulSum(&mut op, scalar, F32, residence, comms[0].0));
+        assert_eq!(created, ARGUMENT, "{residence:?}");
+        assert_last_error("4 bytes: no memory is mapped from byte 0 on");
+    }
     comms.into_iter().for_each(Comm::destroy);
 }
