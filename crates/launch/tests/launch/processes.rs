@@ -166,16 +166,21 @@ fn directory_of_a_killed_launch_is_removed_by_the_next_one() {
     };
     let published = || {
         let entries = folder.path().read_dir().unwrap().flatten();
-        entries.flat_map(|entry| entry.path().read_dir().unwrap()).flatten().count()
+        let files = entries.flat_map(|entry| entry.path().read_dir().into_iter().flatten()).flatten();
+        files.map(|file| file.path()).collect::<Vec<_>>()
     };
-    for killed in ["1", "2"] {
-        let root = start(LONG, &variables(0, killed));
-        wait_until(|| published() == 1);
-        drop(root);
-    }
+    // Each launch removes the directory of the one before.
+    let mut before = Vec::new();
+    let mut start_alone = |run| {
+        let root = start(LONG, &variables(0, run));
+        wait_until(|| published().len() == 1 && published() != before);
+        before = published();
+        root
+    };
+    drop(start_alone("1"));
+    drop(start_alone("2"));
     // That of a launch that goes on, of another user, and of another program.
-    let goes_on = start(LONG, &variables(0, "3"));
-    wait_until(|| published() == 1);
+    let goes_on = start_alone("3");
     let shared = folder.path().join("libnccl-launch-shared");
     std::fs::create_dir(&shared).unwrap();
     let foreign = std::fs::DirBuilder::new().mode(0o700).create(folder.path().join("libnccl-launch-0"));
