@@ -29,8 +29,8 @@ const FACADE_LIMIT: i64 = 110;
 const GROUP_LIMIT: i64 = 180;
 /// The instructions that a lock may add: the lock and unlock of a [`Mutex`](std::sync::Mutex) are 34.
 const LOCK_LIMIT: i64 = 40;
-/// The instructions that observers may add.
-const OBSERVER_LIMIT: i64 = 120;
+/// The instructions that observers may add. Each stores its first operation, so that it gets matching starts and ends.
+const OBSERVER_LIMIT: i64 = 140;
 
 /// A way to call, and its limit.
 struct CallPath {
