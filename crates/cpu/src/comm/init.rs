@@ -181,7 +181,7 @@ fn note_used(id: &UniqueId) {
     used.push_back(id.public);
 }
 
-/// Notifies the ranks that wait for those of a group that has failed: they never join.
+/// Notifies the ranks that wait for the ranks of a failed group, which never join.
 pub(crate) fn refuse_all(inits: &[Init], error: &Error) {
     let mut notified = vec![];
     for init in inits {

@@ -46,7 +46,7 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
             })?;
         }
     }
-    // Not before: operations of one rank may wait for those of another in this group.
+    // Not before: an operation of one rank may wait for an operation of another rank in this group.
     for (driver, device, streams) in launched {
         driver.on_device(device, || streams.iter().try_for_each(|stream| driver.launched(*stream)))?;
     }

@@ -104,7 +104,7 @@ pub(crate) const COUNTED: usize = 8;
 pub(super) const DEVICE: usize = LAUNCHED + COUNTED;
 pub(super) const PROGRAM: usize = DEVICE + 1;
 pub(super) const IN_GROUP: usize = PROGRAM + 1;
-/// The number of the call that a rank would have made, had it not failed at once, and the text of the error.
+/// The number of the call that a rank would have made, had it not failed immediately, and the text of the error.
 pub(super) const FAILED_CALL: usize = IN_GROUP + 1;
 pub(super) const FAILURE: usize = FAILED_CALL + 1;
 /// Bytes of that text at most.
