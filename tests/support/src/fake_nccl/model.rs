@@ -99,8 +99,8 @@ pub(super) struct State {
     signals_in_use: Vec<(*const ncclWaitSignalDesc_t, Vec<c_int>)>,
 
     pub(super) memory: Memory,
-    /// The addresses that are registered with a communicator, by its number.
-    registered: Vec<(usize, usize)>,
+    /// The addresses that are registered with a communicator, by its number and the function that deregisters them.
+    registered: Vec<(usize, &'static str, usize)>,
     pub(super) has_host_memory: bool,
     pub(super) registers: bool,
 }
@@ -297,7 +297,7 @@ impl State {
         self.cliques[clique] -= usize::from(is_first);
         if self.cliques[clique] == 0 {
             let comms = &self.comms;
-            self.registered.retain(|(number, _)| comms[*number].clique != clique);
+            self.registered.retain(|(number, ..)| comms[*number].clique != clique);
         }
     }
 
@@ -347,7 +347,8 @@ impl State {
                 code = self.end_by(function, raw, (code, state));
             }
             ("ncclMemFree", &[Argument::Address(address)]) => {
-                if let Some((number, _)) = self.registered.iter().find(|(_, start)| *start == address.addr())
+                if let Some((number, ..)) =
+                    self.registered.iter().find(|(.., start)| *start == address.addr())
                     && !self.has_forged
                 {
                     self.violations.push(format!("memory is freed that comm{number} has registered"));
@@ -422,13 +423,18 @@ impl State {
                 "ncclCommRegister" | "ncclCommWindowRegister",
                 &[Argument::Comm(raw), Argument::Address(start), ..],
             ) if self.registers => {
-                self.registered.extend(number(raw).map(|number| (number, start.addr())));
+                let end = match function {
+                    "ncclCommRegister" => "ncclCommDeregister",
+                    _ => "ncclCommWindowDeregister",
+                };
+                self.registered.extend(number(raw).map(|number| (number, end, start.addr())));
             }
             ("ncclCommDeregister" | "ncclCommWindowDeregister", &[Argument::Comm(raw), ..]) => {
                 // All handles of a kind are equal.
-                let of_comm = |entry: &&(usize, usize)| Some(entry.0) == number(raw);
-                if let Some(entry) = self.registered.iter().rev().find(of_comm).copied() {
-                    self.registered.retain(|other| *other != entry);
+                let is_ended =
+                    |entry: &(usize, &str, usize)| Some(entry.0) == number(raw) && entry.1 == function;
+                if let Some(index) = self.registered.iter().rposition(is_ended) {
+                    self.registered.remove(index);
                 }
             }
             _ => {}
