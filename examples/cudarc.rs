@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use cudarc::driver::CudaContext;
-use libnccl::{Config, Nccl, ReduceOp, UniqueId};
+use libnccl::{Nccl, ReduceOp, UniqueId};
 
 /// The time after which a rank that does not come is an error.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,8 +53,7 @@ fn main() -> Result<()> {
 fn norm(nccl: &Nccl, ranks: usize, rank: usize, id: &UniqueId) -> Result<f32> {
     let context = CudaContext::new(rank)?;
     let stream = context.new_stream()?;
-    let config = Config::new().timeout(TIMEOUT);
-    let comm = nccl.init_rank_on(&context, ranks, rank, id, &config)?;
+    let comm = nccl.communicator(ranks, rank, id).device(&context).timeout(TIMEOUT).init()?;
     let part: Vec<f32> = (1..=LENGTH).map(|i| (rank * LENGTH + i) as f32).collect();
     // A kernel of the program would do this on the device.
     let squares: f32 = part.iter().map(|x| x * x).sum();

@@ -95,7 +95,7 @@ fn run_rank(ranks: usize, number: usize) -> Result<(), Box<dyn Error>> {
             Err(error) => {
                 eprintln!("rank {number}, step {}: {error}", step + 1);
                 let dead = from_launcher()?.parse()?;
-                rank.comm = rank.comm.shrink(&[dead], ShrinkMode::Abort, &config)?;
+                rank.comm = rank.comm.shrink(&[dead], ShrinkMode::Abort).config(&config).init()?;
                 // The others may have completed a step that this rank has not.
                 step = combine(&rank, &mut buffer, step as f32, ReduceOp::Min)? as usize;
             }

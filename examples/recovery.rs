@@ -113,11 +113,11 @@ impl Process {
     }
 
     fn replace<'a>(&self, mut rank: Rank<'a>, lost: usize) -> Result<Rank<'a>> {
-        let fewer = rank.comm.shrink(&[lost], ShrinkMode::Abort, &self.config)?;
+        let fewer = rank.comm.shrink(&[lost], ShrinkMode::Abort).config(&self.config).init()?;
         // For the new process; the others need none.
         let id = (fewer.rank() == 0).then(|| fewer.unique_id()).transpose()?;
         id.iter().for_each(|id| println!("id {id}"));
-        rank.comm = fewer.grow(self.ranks, id.as_ref(), &self.config)?;
+        rank.comm = fewer.grow(self.ranks, id.as_ref()).config(&self.config).init()?;
         Ok(rank)
     }
 
@@ -125,12 +125,14 @@ impl Process {
     fn take_the_place(&self) -> Result<Rank<'_>> {
         let id = self.line_of_launcher()?.parse()?;
         let (machine, ranks) = (&self.machine, self.ranks);
-        Ok(machine.create(self.number, || machine.nccl.grow_rank(ranks, ranks - 1, &id, &self.config))?)
+        Ok(machine.create(self.number, || {
+            machine.nccl.communicator(ranks, ranks - 1, &id).grow().config(&self.config).init()
+        })?)
     }
 
     fn shrink_revoked<'a>(&self, mut rank: Rank<'a>, lost: usize) -> Result<Rank<'a>> {
         rank.comm.revoke()?;
-        rank.comm = rank.comm.shrink(&[lost], ShrinkMode::Default, &self.config)?;
+        rank.comm = rank.comm.shrink(&[lost], ShrinkMode::Default).config(&self.config).init()?;
         Ok(rank)
     }
 

@@ -77,8 +77,8 @@ fn copy(rank: &Rank<'_>, from: Option<NcclSlice<'_, f32>>, to: Option<NcclSliceM
     let (Some(from), Some(to)) = (from, to) else { return Ok(()) };
     let (comm, own, stream) = (&rank.comm, rank.comm.rank(), rank.stream());
     rank.nccl.group(|g| {
-        g.send(comm, from, own, stream)?;
-        g.recv(comm, to, own, stream)
+        comm.send(from, own, g.stream(stream))?;
+        comm.recv(to, own, g.stream(stream))
     })
 }
 

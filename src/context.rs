@@ -1,13 +1,13 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-use crate::{Communicator, Config, Element, Error, Nccl, NcclBuffer, Result, UniqueId};
+use crate::{Element, Error, Nccl, NcclBuffer, Result};
 
 /// A CUDA context of another crate. Contexts of the crates cudarc and cuda-core implement this, with the features of these
 /// names.
 ///
 /// ```
-/// use libnccl::{Config, Context};
+/// use libnccl::Context;
 /// use std::error::Error;
 ///
 /// /// The primary context of a device, in some CUDA crate.
@@ -24,7 +24,7 @@ use crate::{Communicator, Config, Element, Error, Nccl, NcclBuffer, Result, Uniq
 /// }
 ///
 /// let nccl = libnccl_cpu::nccl();
-/// let comm = nccl.init_rank_on(&Device(0), 1, 0, &nccl.unique_id()?, &Config::new())?;
+/// let comm = nccl.communicator(1, 0, &nccl.unique_id()?).device(&Device(0)).init()?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
@@ -53,26 +53,6 @@ impl<C: Context + ?Sized> Context for Arc<C> {
 }
 
 impl Nccl {
-    /// Creates a communicator as [`init_rank_with`](Self::init_rank_with) does, on the device of `context`, which
-    /// becomes the calling thread's current context. For an example, see [`Context`].
-    ///
-    /// # Errors
-    /// The errors of [`init_rank_with`](Self::init_rank_with); [`Error::InvalidUsage`] if CUDA cannot make the context
-    /// current.
-    #[doc(alias = "ncclCommInitRankConfig")]
-    pub fn init_rank_on(
-        &self,
-        context: &(impl Context + ?Sized),
-        size: usize,
-        rank: usize,
-        id: &UniqueId,
-        config: &Config,
-    ) -> Result<Communicator> {
-        const CALL: &str = "init_rank_on";
-        make_current(CALL, context)?;
-        self.create_rank(CALL, size, rank, std::slice::from_ref(id), config)
-    }
-
     /// Allocates elements as [`alloc`](Self::alloc) does, on the device of `context`, which becomes the calling thread's
     /// current context.
     ///
@@ -90,7 +70,7 @@ impl Nccl {
     }
 }
 
-fn make_current(call: &'static str, context: &(impl Context + ?Sized)) -> Result<()> {
+pub(crate) fn make_current(call: &'static str, context: &(impl Context + ?Sized)) -> Result<()> {
     context.make_current().map_err(|error| {
         let device = context.device();
         Error::usage(call, format!("the context of device {device} cannot be made current: {error}"))

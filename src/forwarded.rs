@@ -35,7 +35,7 @@ impl Forwarded {
 
     /// Calls a function; one of the parameter functions, `ncclParam*`, when no other thread calls one, such as
     /// [`memory_space`](Self::memory_space).
-    #[inline(always)]
+    #[inline]
     pub fn call<R>(&self, is_of_parameters: bool, function: impl FnOnce() -> R) -> R {
         let _one_at_a_time = is_of_parameters.then(|| lock_parameters(&self.functions));
         function()

@@ -14,7 +14,7 @@
 //!     let mut buffers = [[1.0_f32; 3], [2.0; 3]];
 //!     nccl.group(|g| {
 //!         for (comm, buffer) in comms.iter().zip(&mut buffers) {
-//!             g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+//!             comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
 //!         }
 //!         Ok(())
 //!     })?;
@@ -23,8 +23,8 @@
 //! }
 //! ```
 //!
-//! A process or thread for each rank calls [`Nccl::init_rank`] with the [`UniqueId`] that one of them has made. Operations are
-//! methods of [`Communicator`], at once, and of [`Group`], together. On GPUs, buffers are [`DeviceSlice`] and [`DeviceSliceMut`], or
+//! A process or thread for each rank calls [`Nccl::communicator`] with the [`UniqueId`] that one of them has made. Operations are
+//! methods of [`Communicator`], which take a stream; with [`Group::stream`], they start together. On GPUs, buffers are [`DeviceSlice`] and [`DeviceSliceMut`], or
 //! types that implement [`Buffer`] and [`BufferMut`]; streams are [`StreamRef`], or types that implement [`Stream`].
 //!
 //! # The contract between ranks
@@ -102,6 +102,7 @@ mod unique_id;
 mod unique_id_serde;
 mod values;
 mod version;
+mod window;
 
 pub use backend::Backend;
 #[doc(hidden)] // The tool sets it.
@@ -112,8 +113,8 @@ pub use buffer::{
     Stream,
 };
 pub use communicator::{
-    AbortHandle, BorrowedCommunicator, Communicator, Finalized, Health, MemoryStatistic, PendingCommunicator,
-    Properties, ShrinkMode,
+    AbortHandle, ChildBuilder, Communicator, CommunicatorBuilder, Finalized, Health, MemoryStatistic,
+    PendingCommunicator, Properties, ShrinkMode,
 };
 pub use config::{CollectiveConfig, Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 pub use context::Context;
@@ -134,12 +135,11 @@ pub use observer::{
     CallWord, CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart, observe,
 };
 pub use operation::{
-    Extent, Grouped, Grouping, Operation, Operations, OwnedPreMulSum, PreMulSum, PreMulSumOperations, Role,
-    Signal, Ungrouped, WaitSignal, WindowOffset,
+    CallOptions, Extent, OnStream, Operation, Operator, PreMulSum, Role, Signal, WaitSignal,
 };
 pub use parameters::{ParameterValue, Parameters};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
-pub use registration::{OwnedRegistration, OwnedWindow, Registration, Window, WindowFlags};
+pub use registration::Registration;
 pub use stream::StreamRef;
 pub use unique_id::{ParseUniqueIdError, UniqueId};
 pub use version::{ParseVersionError, Version};
@@ -148,3 +148,4 @@ pub use version::{ParseVersionError, Version};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+pub use window::{Window, WindowFlags, WindowOffset};

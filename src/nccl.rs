@@ -251,7 +251,7 @@ impl Nccl {
     /// let nccl = libnccl_cpu::nccl();
     /// let text = nccl.unique_id()?.to_string(); // On one rank, which sends it ...
     /// let id: UniqueId = text.parse().expect("sent by another rank"); // ... to the others.
-    /// let comm = nccl.init_rank(1, 0, &id)?;
+    /// let comm = nccl.communicator(1, 0, &id).init()?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///

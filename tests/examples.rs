@@ -135,12 +135,3 @@ fn ranks_in_processes_of_their_own_add_up_their_numbers() {
 fn edges_put_into_windows_give_the_whole_rod() {
     run("windows", "4");
 }
-
-#[test]
-fn ranks_of_one_thread_join_split_and_finalize() {
-    let printed = run("tokio", "4");
-    let expected = "4 ranks joined on one thread\n\
-        all: [[4.0, 6.0], [4.0, 6.0], [4.0, 6.0], [4.0, 6.0]]\n\
-        half: [[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [2.0, 1.0]]\n";
-    assert_eq!(printed, expected);
-}

@@ -11,6 +11,7 @@ use libnccl::{
     OperationEnd, OperationStart, ReduceOp, Result, StreamRef, UniqueId,
 };
 use libnccl_observe::{Answer, Recorder, Watchdog};
+use libnccl_test_support::init_in_group;
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 
@@ -63,7 +64,7 @@ impl Observer for Panicking {
 
 /// Returns a communicator of one rank that an observer watches.
 fn alone(nccl: &Nccl, config: &Config) -> Communicator {
-    nccl.init_rank_with(1, 0, &nccl.unique_id().unwrap(), config).unwrap()
+    nccl.communicator(1, 0, &nccl.unique_id().unwrap()).config(config).init().unwrap()
 }
 
 fn observed(nccl: &Nccl) -> (Arc<Diary>, Communicator) {
@@ -79,8 +80,8 @@ fn observer_is_told_of_operations_groups_and_the_life_of_a_communicator() {
     let [mut sum, mut maximum] = [[1_i32; 3], [2; 3]];
     comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, STREAM).unwrap();
     nccl.group(|g| {
-        g.all_reduce_in_place(&comm, &mut sum, ReduceOp::Sum, STREAM)?;
-        g.all_reduce_in_place(&comm, &mut maximum, ReduceOp::Max, STREAM)
+        comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, g.stream(STREAM))?;
+        comm.all_reduce_in_place(&mut maximum, ReduceOp::Max, g.stream(STREAM))
     })
     .unwrap();
     comm.barrier(&mut [0_u8], STREAM).unwrap();
@@ -166,10 +167,10 @@ fn failed_group_is_told_once_with_all_its_operations() {
     let mut buffers = [[0_u8]; 3];
     let [first, second, third] = &mut buffers;
     nccl.group(|g| {
-        g.barrier(&comm, first, STREAM)?;
-        g.barrier(&comm, second, STREAM)?;
-        // Refused, which ends the group.
-        g.broadcast_in_place(&comm, third, 9, STREAM)
+        comm.barrier(first, g.stream(STREAM))?;
+        comm.barrier(second, g.stream(STREAM))?;
+        // Refused, which cancels the group.
+        comm.broadcast_in_place(third, 9, g.stream(STREAM))
     })
     .unwrap_err();
     let expected = [
@@ -253,11 +254,11 @@ fn run_groups(nccl: &Nccl, comm: &Communicator, at: impl Fn(usize)) {
     at(1);
     nccl.group(|g| {
         at(2);
-        g.all_reduce_in_place(comm, a, sum, STREAM)?;
+        comm.all_reduce_in_place(a, sum, g.stream(STREAM))?;
         at(3);
-        g.all_reduce_in_place(comm, b, sum, STREAM)?;
+        comm.all_reduce_in_place(b, sum, g.stream(STREAM))?;
         at(4);
-        g.all_reduce_in_place(comm, c, sum, STREAM)?;
+        comm.all_reduce_in_place(c, sum, g.stream(STREAM))?;
         at(5);
         Ok(())
     })
@@ -265,9 +266,9 @@ fn run_groups(nccl: &Nccl, comm: &Communicator, at: impl Fn(usize)) {
     at(6);
     nccl.group(|g| {
         at(7);
-        g.send(comm, &*d, 0, STREAM)?;
+        comm.send(&*d, 0, g.stream(STREAM))?;
         at(8);
-        g.send(comm, &*e, 0, STREAM)?;
+        comm.send(&*e, 0, g.stream(STREAM))?;
         at(9);
         Ok(())
     })
@@ -331,13 +332,13 @@ fn children_have_the_observers_of_their_parent_unless_they_have_their_own() {
     let nccl = libnccl_cpu::nccl();
     let (diary, comm) = observed(&nccl);
     diary.take();
-    let child = comm.split(Some(0), 0).unwrap().unwrap();
+    let child = comm.split(Some(0), 0).init().unwrap().unwrap();
     assert_eq!(diary.take(), ["rank 0 of 1: Created"]);
     child.barrier(&mut [0_u8], STREAM).unwrap();
     assert_eq!(diary.take(), ["1 barrier", "1 to 1 done"]);
     let own = Arc::new(Diary::default());
     let config = Config::new().observer(own.clone());
-    let other = comm.split_with(Some(0), 0, &config).unwrap().unwrap();
+    let other = comm.split(Some(0), 0).config(&config).init().unwrap().unwrap();
     other.barrier(&mut [0_u8], STREAM).unwrap();
     assert_eq!(diary.take(), [""; 0]);
     assert_eq!(own.take(), ["rank 0 of 1: Created", "1 barrier", "1 to 1 done"]);
@@ -361,8 +362,8 @@ fn members_of_a_communicator_and_its_children_have_an_identity_in_common() {
         for rank in 0..2 {
             let (nccl, config) = (&nccl, &config);
             scope.spawn(move || {
-                let comm = nccl.init_rank_with(2, rank, &id, config).unwrap();
-                drop(comm.split(Some(0), 0).unwrap());
+                let comm = nccl.communicator(2, rank, &id).config(config).init().unwrap();
+                drop(comm.split(Some(0), 0).init().unwrap());
             });
         }
     });
@@ -383,7 +384,7 @@ fn panic_of_an_observer_does_no_harm() {
     let comm = alone(&nccl, &config);
     let mut sum = [1; 2];
     comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, STREAM).unwrap();
-    nccl.group(|g| g.all_reduce_in_place(&comm, &mut sum, ReduceOp::Sum, STREAM)).unwrap();
+    nccl.group(|g| comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, g.stream(STREAM))).unwrap();
     assert_eq!(sum, [1; 2]);
     comm.destroy().unwrap();
     // The one after it was told of everything.
@@ -409,7 +410,7 @@ fn observer_that_uses_communicators_does_no_harm() {
     let comm = alone(&nccl, &Config::new().observer(busy.clone()));
     let mut buffer = [0_u8];
     comm.barrier(&mut buffer, STREAM).unwrap();
-    nccl.group(|g| g.barrier(&comm, &mut buffer, STREAM)).unwrap();
+    nccl.group(|g| comm.barrier(&mut buffer, g.stream(STREAM))).unwrap();
     let results = std::mem::take(&mut *busy.results.lock().unwrap());
     assert!(matches!(results[..], [Ok(()), Err(Error::InvalidUsage { .. })]), "{results:?}");
 }
@@ -446,7 +447,7 @@ fn observer_of_the_process_is_given_to_communicators_that_are_created_later() {
         (communicator.name.as_deref() == Some(name)).then(|| given.clone() as Arc<dyn Observer>)
     });
     before.barrier(&mut [0_u8], STREAM).unwrap();
-    let comms = nccl.init_all_with(&[0], &Config::new().name(name)).unwrap();
+    let comms = init_in_group(&nccl, 1, &Config::new().name(name)).unwrap();
     comms[0].barrier(&mut [0_u8], STREAM).unwrap();
     assert_eq!(diary.take(), ["rank 0 of 1: Created", "1 barrier", "1 to 1 done"]);
 }
@@ -456,7 +457,7 @@ fn watchdog_tells_of_a_communicator_that_stalls() {
     let nccl = libnccl_cpu::nccl();
     let diary = Arc::new(Diary::default());
     let config = Config::new().timeout(Duration::from_secs(60)).observer(diary.clone());
-    let comms = nccl.init_all_with(&[0, 1], &config).unwrap();
+    let comms = init_in_group(&nccl, 2, &config).unwrap();
     diary.take();
     let watchdog = Watchdog::new(Duration::from_millis(50), |_| Answer::AbortAll).unwrap();
     watchdog.watch(&comms[0]).unwrap();
@@ -474,7 +475,7 @@ fn observers_are_part_of_the_options_and_none_that_nccl_knows() {
     assert_ne!(config, Config::new().observer(Arc::new(Diary::default())));
     // NCCL before 2.14.3 has no options.
     let diary = Arc::new(Diary::default());
-    let comms = libnccl_cpu::nccl().init_all_with(&[0], &Config::new().observer(diary.clone())).unwrap();
+    let comms = init_in_group(&libnccl_cpu::nccl(), 1, &Config::new().observer(diary.clone())).unwrap();
     assert_eq!((comms[0].device(), diary.take()), (0, vec!["rank 0 of 1: Created".to_owned()]));
 }
 

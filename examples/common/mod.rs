@@ -63,7 +63,7 @@ impl Machine {
 
     /// Joins the other ranks, on the device with the rank's number, or one that they share.
     pub(crate) fn join(&self, ranks: usize, rank: usize, id: &UniqueId, config: &Config) -> Result<Rank<'_>> {
-        self.create(rank, || self.nccl.init_rank_with(ranks, rank, id, config))
+        self.create(rank, || self.nccl.communicator(ranks, rank, id).config(config).init())
     }
 
     /// Creates a rank with its communicator, while the device is current.

@@ -49,7 +49,7 @@ impl<'a, B: SendBuffer<'a, Element = u8>> SendBuffer<'a> for AnyBuffer<B> {
     type Element = AnyElement;
     type Guard = B::Guard;
 
-    #[inline(always)]
+    #[inline]
     unsafe fn into_view(self, stream: StreamRef<'a>) -> BufferResult<(AnySlice<'a>, B::Guard)> {
         // SAFETY: the caller guarantees it.
         let (bytes, guard) = unsafe { self.bytes.into_view(stream) }?;
@@ -61,7 +61,7 @@ impl<'a, B: RecvBuffer<'a, Element = u8>> RecvBuffer<'a> for AnyBuffer<B> {
     type Element = AnyElement;
     type Guard = B::Guard;
 
-    #[inline(always)]
+    #[inline]
     unsafe fn into_view(self, stream: StreamRef<'a>) -> BufferResult<(AnySliceMut<'a>, B::Guard)> {
         // SAFETY: the caller guarantees it.
         let (bytes, guard) = unsafe { self.bytes.into_view(stream) }?;

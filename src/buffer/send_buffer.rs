@@ -121,7 +121,7 @@ impl<'a, B: Buffer + ?Sized> SendBuffer<'a> for &'a B {
     type Element = B::Element;
     type Guard = B::Guard<'a>;
 
-    #[inline(always)]
+    #[inline]
     unsafe fn into_view(
         self,
         stream: StreamRef<'a>,
@@ -140,7 +140,7 @@ impl<'a, B: BufferMut + ?Sized> RecvBuffer<'a> for &'a mut B {
     type Element = B::Element;
     type Guard = B::GuardMut<'a>;
 
-    #[inline(always)]
+    #[inline]
     unsafe fn into_view(
         self,
         stream: StreamRef<'a>,
@@ -156,7 +156,7 @@ impl<'a, T: BufferElement> SendBuffer<'a> for DeviceSlice<'a, T> {
     type Element = T;
     type Guard = ();
 
-    #[inline(always)]
+    #[inline]
     unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(Self, ())> {
         Ok((self, ()))
     }
@@ -166,7 +166,7 @@ impl<'a, T: BufferElement> RecvBuffer<'a> for DeviceSliceMut<'a, T> {
     type Element = T;
     type Guard = ();
 
-    #[inline(always)]
+    #[inline]
     unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(Self, ())> {
         Ok((self, ()))
     }

@@ -70,42 +70,42 @@ impl RawSlice {
         (self.pointer, self.bytes())
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.length
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn data_type(&self) -> DataType {
         self.data_type
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn device(&self) -> Option<i32> {
         self.device
     }
 
     /// Returns the memory space; `None` for an empty buffer, which may be in any.
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn memory_space(&self) -> Option<MemorySpace> {
         if self.length == 0 { None } else { Some(self.space) }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
         debug_assert!(start + length <= self.length);
         Self { pointer: self.pointer.wrapping_byte_add(start * self.data_type.size()), length, ..*self }
     }
 
     /// Returns one of so many parts of the same length.
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn part(&self, index: usize, parts: usize) -> Self {
         let length = self.length / parts;
         self.slice(index * length, length)
     }
 
     /// Returns the address as C takes it: null for an empty buffer.
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn as_raw(&self) -> *const c_void {
         if self.length == 0 { std::ptr::null() } else { self.pointer }
     }
@@ -151,7 +151,7 @@ macro_rules! views {
                 self
             }
 
-            #[inline(always)]
+            #[inline]
             pub(crate) const fn raw(&self) -> RawSlice {
                 self.raw
             }
@@ -193,7 +193,7 @@ impl<T: Element> DeviceSlice<'_, T> {
     ///
     /// ```no_run
     /// # let nccl = libnccl::Nccl::load()?;
-    /// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+    /// # let comm = nccl.communicator(8, 0, &nccl.unique_id()?).init()?;
     /// # let (pointer, length, mut sums) = (std::ptr::null::<f32>(), 1024, nccl.alloc::<f32>(1024)?);
     /// # fn synchronize() {}
     /// use libnccl::{DeviceSlice, ReduceOp, StreamRef};
@@ -284,8 +284,8 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     /// let mut sums = [1.0_f32, 2.0, 3.0];
     /// let (first, second) = DeviceSliceMut::from(&mut sums).split_at_mut(1).expect("it has 3 elements");
     /// nccl.group(|g| {
-    ///     g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, StreamRef::DEFAULT)?;
-    ///     g.all_reduce_in_place(&comms[0], second, ReduceOp::Max, StreamRef::DEFAULT)
+    ///     comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
+    ///     comms[0].all_reduce_in_place(second, ReduceOp::Max, g.stream(StreamRef::DEFAULT))
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```

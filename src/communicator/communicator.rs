@@ -36,7 +36,7 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// let nccl = libnccl_cpu::nccl();
 /// let id = nccl.unique_id()?;
 /// let work = |rank| {
-///     let comm = nccl.init_rank(2, rank, &id)?;
+///     let comm = nccl.communicator(2, rank, &id).init()?;
 ///     let mut sum = [0; 2];
 ///     let own = [1, comm.rank() as i32];
 ///     comm.all_reduce(&own, &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
@@ -94,6 +94,20 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// The lock does not order the calls: if two threads use one communicator, something else has to ensure that all ranks make
 /// their calls in the same order. Threads that lock several communicators, as for a group, do so in one order, or two could
 /// wait for each other.
+///
+/// # Async code
+/// Calls that wait for other ranks block their thread: run them in `tokio::task::spawn_blocking`, or the like. On a GPU,
+/// operations only enqueue work, and [`wait_for`](Self::wait_for) without a timeout polls it:
+///
+/// ```
+/// # async fn yield_now() {}
+/// # use std::time::Duration;
+/// # async fn wait(comm: libnccl::Communicator, stream: libnccl::StreamRef<'_>) -> libnccl::Result<()> {
+/// while !comm.wait_for(&stream, Duration::ZERO)? {
+///     yield_now().await; // `tokio::task::yield_now`, or a short sleep
+/// }
+/// # Ok(()) }
+/// ```
 ///
 /// # The contract between ranks
 /// All ranks of a communicator must call the same operations in the same order, with the same counts, element types,
@@ -163,6 +177,47 @@ impl Communicator {
         }
     }
 
+    /// Calls `with` with a communicator that other code has created with `nccl`, and that it destroys later.
+    ///
+    /// Nothing destroys it here: neither its end nor an [`AbortHandle`](crate::AbortHandle), which only ends its use. It has no
+    /// timeout. Its registrations, windows and reductions are dropped inside `with`; otherwise they last as long as the
+    /// communicator, and their memory is leaked.
+    ///
+    /// ```
+    /// use libnccl::{Communicator, ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let owner = nccl.init_all(&[0])?.remove(0);
+    /// let mut sum = [1.0_f32];
+    /// // SAFETY: a live communicator of `nccl`, which nothing else uses as long as it is borrowed.
+    /// unsafe {
+    ///     Communicator::borrow_raw(&nccl, owner.as_raw(), |comm| {
+    ///         comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, StreamRef::DEFAULT)
+    ///     })
+    /// }?;
+    /// owner.destroy()?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`from_raw`](Self::from_raw), except that the communicator is not aborted; the error of `with`.
+    ///
+    /// # Safety
+    /// `raw` is a live communicator of `nccl`, in no open group and not suspended. Until this returns, it is not destroyed, and
+    /// nothing else uses it while a method of the communicator runs, or a group that it takes part in is open. The rule for
+    /// [groups of other code](crate::Nccl#groups-of-other-code) holds.
+    pub unsafe fn borrow_raw<R>(
+        nccl: &crate::Nccl,
+        raw: sys::ncclComm_t,
+        with: impl FnOnce(&Self) -> Result<R>,
+    ) -> Result<R> {
+        let shared = Shared::borrowed(&nccl.library, raw);
+        // SAFETY: the caller guarantees that the handle is live, and used by nothing else at the same time.
+        let communicator = unsafe { Self::from_shared("borrow_raw", shared, None, None) }?;
+        // Its drop ends the use of the handle, by objects that still exist as well. `with` cannot forget it.
+        with(&communicator)
+    }
+
     /// Creates the communicator for a handle, and waits until it is complete. For a child, the `parent` is in the call that
     /// creates it: aborting the parent aborts the child too, as no abort handle of the child exists yet.
     ///
@@ -174,24 +229,10 @@ impl Communicator {
         timeout: Option<Duration>,
         parent: Option<&State>,
     ) -> Result<Self> {
-        let mut communicator = Self::incomplete(call, shared, timeout)?;
-        // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
-        let start = Instant::now();
-        wait_until(|| communicator.shared.progress(call, start, timeout, parent))?;
-        communicator.read_properties()?;
-        Ok(communicator)
-    }
-
-    /// Creates the communicator for a handle that need not be complete.
-    pub(super) fn incomplete(
-        call: &'static str,
-        shared: Arc<Shared>,
-        timeout: Option<Duration>,
-    ) -> Result<Self> {
         if shared.raw.is_null() {
             return Err(Error::argument(call, InvalidArgumentKind::Address, "the handle is null"));
         }
-        Ok(Self {
+        let mut communicator = Self {
             shared,
             size: 0,
             rank: 0,
@@ -201,11 +242,16 @@ impl Communicator {
             in_group: AtomicBool::new(false),
             options: Mutex::default(),
             sharing: PhantomData,
-        })
+        };
+        // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
+        let start = Instant::now();
+        wait_until(|| communicator.shared.progress(call, start, timeout, parent))?;
+        communicator.read_properties()?;
+        Ok(communicator)
     }
 
-    /// Reads size, rank and device, once the communicator is complete, of which its observers are told.
-    pub(super) fn read_properties(&mut self) -> Result<()> {
+    /// Reads size, rank and device of the complete communicator, and notifies its observers.
+    fn read_properties(&mut self) -> Result<()> {
         let (library, raw) = (&self.shared.library, self.shared.raw);
         let (mut size, mut rank, mut device) = (0, 0, 0);
         // SAFETY: a live communicator and a valid out-parameter, three times.
@@ -267,11 +313,6 @@ impl Communicator {
         self.device
     }
 
-    /// Sets the number of the device, where it has no meaning.
-    pub(crate) fn set_device(&mut self, device: i32) {
-        self.device = device;
-    }
-
     /// Returns the memory space that buffers must be in.
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
@@ -312,7 +353,7 @@ impl Communicator {
         self.shared.observers.find()
     }
 
-    /// Returns `true` if other code owns the communicator, as that of [`BorrowedCommunicator`](crate::BorrowedCommunicator).
+    /// Returns `true` if other code owns the communicator, as that of [`borrow_raw`](Self::borrow_raw).
     #[must_use]
     pub fn is_borrowed(&self) -> bool {
         self.shared.is_borrowed
@@ -331,7 +372,7 @@ impl Communicator {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn tell_end(&self, result: Result<(), &Error>) {
         if let Some(observed) = self.shared.observed() {
             observed.end(result);
@@ -350,14 +391,14 @@ impl Communicator {
     }
 
     /// Enters NCCL for the first operation in a group, which then [leaves](Self::leave_group) it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn join_group(&self, call: &'static str) -> Result<()> {
         std::mem::forget(Inside::new(&self.shared, call, Purpose::Work)?);
         self.in_group.store(true, Relaxed);
         Ok(())
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_in_group(&self) -> bool {
         self.in_group.load(Relaxed)
     }

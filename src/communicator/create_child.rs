@@ -1,46 +1,18 @@
 #![allow(unsafe_code)]
 
-use std::borrow::Borrow;
 use std::ffi::CStr;
 use std::mem;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use super::communicator::Communicator;
 use super::inside::Inside;
 use super::out_param::OutParam;
-use super::shared::{Origin, Shared};
+use super::shared::Shared;
 use super::state::Purpose;
 use crate::backend::{Library, call};
 use crate::{Config, MemorySpace, Result, ResultCode, sys};
-
-/// A child that NCCL has begun to create. Its parent is in NCCL until it is complete.
-pub(super) struct BegunChild {
-    pub(super) timeout: Option<Duration>,
-    origin: Origin,
-    pub(super) out: OutParam<sys::ncclComm>,
-}
-
-impl BegunChild {
-    /// Returns what is known of the child once the parent is complete, or has failed, as `written` says. `None` if NCCL
-    /// has written no handle.
-    pub(super) fn take(
-        &mut self,
-        library: &Arc<Library>,
-        written: Result<()>,
-    ) -> Result<Option<Arc<Shared>>> {
-        let (raw, origin) = (self.out.get(), mem::take(&mut self.origin));
-        match written {
-            Ok(()) => Ok((!raw.is_null()).then(|| Shared::new(library, raw, origin))),
-            Err(error) => {
-                abandon(library, &self.out, origin.name);
-                Err(error)
-            }
-        }
-    }
-}
 
 impl Communicator {
     /// Creates a communicator of a `color`, if there are several, from this one with `create`, after entering NCCL for
@@ -53,34 +25,6 @@ impl Communicator {
         purpose: Purpose,
         create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
     ) -> Result<Option<Self>> {
-        let (called, _inside, mut begun) =
-            self.begin_child(call, config, color, purpose, &self.shared, create)?;
-        // A nonblocking communicator returns success at once, and writes the handle by the time its state is success
-        // (measured on 2.28.3 and 2.32.3): so wait, whatever the call returned.
-        let written = called.and_then(|_| self.wait_within(call, None));
-        let child = begun.take(self.library(), written).and_then(|shared| {
-            let (timeout, parent) = (begun.timeout, Some(&self.shared.state));
-            // SAFETY: NCCL has just created the handle, and nothing else has it.
-            let adopt = |shared| unsafe { Self::from_shared(call, shared, timeout, parent) };
-            shared.map(adopt).transpose()
-        });
-        // SAFETY: the last use. NCCL does not write it any more: this communicator and the child are complete, or, on host
-        // memory, the call has ended or is aborted.
-        unsafe { begun.out.free_after(&child) };
-        child
-    }
-
-    /// Enters NCCL for `purpose`, and begins to create a communicator from this one with `create`, whose result is
-    /// returned too.
-    pub(super) fn begin_child<S: Borrow<Arc<Shared>>>(
-        &self,
-        call: &'static str,
-        config: &Config,
-        color: i32,
-        purpose: Purpose,
-        shared: S,
-        create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
-    ) -> Result<(Result<ResultCode>, Inside<S>, BegunChild)> {
         let library = self.library();
         // Without options, NCCL uses those of this communicator.
         let inherits = config.is_default();
@@ -89,11 +33,29 @@ impl Communicator {
         let raw_pointer = if inherits { ptr::null_mut() } else { raw_config.as_mut_ptr() };
         // A communicator that was revoked after it failed can have children again.
         let purpose = if self.is_stopped.load(Relaxed) { Purpose::Query } else { purpose };
-        let inside = Inside::ungrouped(shared, call, purpose)?;
+        let _inside = Inside::ungrouped(&self.shared, call, purpose)?;
         let out = OutParam::new(library);
         let called = create(out.as_mut_ptr(), raw_pointer);
         let origin = self.shared.origin_of_child(&config, &raw_config, color);
-        Ok((called, inside, BegunChild { timeout: config.timeout_duration(), origin, out }))
+        // A nonblocking communicator returns success at once, and writes the handle by the time its state is success
+        // (measured on 2.28.3 and 2.32.3): so wait, whatever the call returned.
+        let child = match called.and_then(|_| self.wait_within(call, None)) {
+            Ok(()) if out.get().is_null() => Ok(None),
+            Ok(()) => {
+                let shared = Shared::new(library, out.get(), origin);
+                let (timeout, parent) = (config.timeout_duration(), Some(&self.shared.state));
+                // SAFETY: NCCL has just created the handle, and nothing else has it.
+                unsafe { Self::from_shared(call, shared, timeout, parent) }.map(Some)
+            }
+            Err(error) => {
+                abandon(library, &out, origin.name);
+                Err(error)
+            }
+        };
+        // SAFETY: the last use. NCCL does not write it any more: this communicator and the child are complete, or, on host
+        // memory, the call has ended or is aborted.
+        unsafe { out.free_after(&child) };
+        child
     }
 }
 

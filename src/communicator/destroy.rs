@@ -19,7 +19,7 @@ use crate::{CommunicatorEvent, Error, InvalidArgumentKind, MemorySpace, Nccl, Re
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Finalized(pub(super) Communicator);
+pub struct Finalized(Communicator);
 
 impl Communicator {
     /// Completes the work in progress, together with the other ranks; the result only remains to be destroyed. Since

@@ -22,13 +22,13 @@ thread_local! {
 pub(crate) struct Inside<S: Borrow<Arc<Shared>>>(S);
 
 impl<S: Borrow<Arc<Shared>>> Inside<S> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
         shared.borrow().state.enter(call, purpose)?;
         Ok(Self(shared))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn ungrouped(shared: S, call: &'static str, purpose: Purpose) -> Result<Self> {
         check_no_open_group(&shared.borrow().library, call)?;
         Self::new(shared, call, purpose)
@@ -41,14 +41,14 @@ impl<S: Borrow<Arc<Shared>>> Inside<S> {
     }
 
     /// Returns the stay of a communicator in a group, for which `state` was entered.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn of_group(shared: S) -> Self {
         Self(shared)
     }
 }
 
 impl<S: Borrow<Arc<Shared>>> Drop for Inside<S> {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         let shared = self.0.borrow();
         let left = shared.state.leave();

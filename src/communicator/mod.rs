@@ -1,24 +1,21 @@
 //! A communicator: its state, its creation, its children, and its end. Its operations are in
 //! [`operation`](crate::operation), its groups in [`group`](crate::group), what it registers in
-//! [`registration`](crate::registration).
+//! [`registration`](crate::registration) and [`window`](crate::window).
 #![allow(unsafe_code)]
 
 mod abort_handle;
-mod borrowed;
+mod builder;
 #[allow(clippy::module_inception)] // The type has the name of the module.
 mod communicator;
 mod create_child;
 mod destroy;
-mod futures;
 mod helper_thread;
-mod init;
 mod inside;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod memory_usage;
 mod object;
 mod out_param;
-mod owner;
 mod pending;
 mod properties;
 mod recovery;
@@ -26,18 +23,15 @@ mod shared;
 mod split;
 mod state;
 mod synchronize;
-mod timer;
 
 pub use abort_handle::{AbortHandle, Health};
-pub use borrowed::BorrowedCommunicator;
+pub use builder::{ChildBuilder, CommunicatorBuilder};
 pub use communicator::Communicator;
 pub(crate) use communicator::wait_until;
 pub use destroy::Finalized;
 pub(crate) use inside::{Inside, check_no_open_group, set_open_group};
 pub use memory_usage::MemoryStatistic;
-pub(crate) use object::{Handle, Object, incomplete_window};
-pub(crate) use out_param::OutParam;
-pub(crate) use owner::Owner;
+pub(crate) use object::{Handle, Object, OwnedObject, WindowHandle};
 pub use pending::PendingCommunicator;
 pub(crate) use pending::PendingHandle;
 pub use properties::Properties;

@@ -2,14 +2,14 @@
 
 use std::ffi::c_void;
 use std::mem::{self, ManuallyDrop};
+use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::inside::Inside;
 use super::out_param::OutParam;
-use super::owner::Owner;
 use super::shared::Shared;
-use crate::backend::call;
+use crate::backend::{Library, call};
 use crate::buffer::Allocation;
 use crate::{Error, Result, sys};
 
@@ -25,9 +25,41 @@ pub(crate) struct Object {
 /// The handle of an [`Object`].
 pub(crate) enum Handle {
     Registration(*mut c_void),
-    /// Written by the end of the group that registers the window.
-    Window(OutParam<sys::ncclWindow_vidmem>),
+    Window(Arc<WindowHandle>),
     Operator(sys::ncclRedOp_t),
+}
+
+/// The handle of a window, which NCCL writes during the registration or at the end of its group.
+pub(crate) struct WindowHandle {
+    out: OutParam<sys::ncclWindow_vidmem>,
+    /// Set once the registration has succeeded. Until then, NCCL may write `out`.
+    known: OnceLock<sys::ncclWindow_t>,
+}
+
+// SAFETY: a handle is a name for NCCL. `out` is read only by the thread that registers the window, and freed only together
+// with the object.
+unsafe impl Send for WindowHandle {}
+// SAFETY: as above.
+unsafe impl Sync for WindowHandle {}
+
+impl WindowHandle {
+    pub(crate) fn new(library: &Library) -> Arc<Self> {
+        Arc::new(Self { out: OutParam::new(library), known: OnceLock::new() })
+    }
+
+    pub(crate) fn as_mut_ptr(&self) -> *mut sys::ncclWindow_t {
+        self.out.as_mut_ptr()
+    }
+
+    /// Records that the registration has succeeded, on the thread that registers the window.
+    pub(crate) fn resolve(&self) {
+        let _ = self.known.set(self.out.get());
+    }
+
+    /// Returns the handle. It is null if the window is not active; `None` means that NCCL may still write it.
+    pub(crate) fn get(&self) -> Option<sys::ncclWindow_t> {
+        self.known.get().copied()
+    }
 }
 
 // SAFETY: a handle is a name for NCCL. It is used by one thread, which has entered NCCL with the communicator.
@@ -43,19 +75,11 @@ impl Object {
     ///
     /// # Errors
     /// The object still exists. An object of a communicator that was freed on host memory does not exist any more.
-    pub(crate) fn end(self, owner: &impl Owner, call: &'static str) -> Result<()> {
-        let shared = owner.shared();
-        if let Err(error) = self.check(owner.is_incomplete(), call) {
-            self.defer(shared);
-            return Err(error);
-        }
-        if self.is_null() {
-            self.free();
-            return Ok(());
-        }
-        let inside = match owner.enter_for_object(call) {
+    fn end(self, shared: &Arc<Shared>, call: &'static str) -> Result<()> {
+        let inside = match self.enter(shared, call) {
             Ok(inside) => inside,
-            Err(Error::Aborted { .. }) if shared.is_freed() => {
+            // NCCL has no such object any more. Other ranks may access a window until the program promises that it is idle.
+            Err(Error::Aborted { .. }) if self.is_null() || shared.is_freed() && self.check(call).is_ok() => {
                 self.free();
                 return Ok(());
             }
@@ -71,6 +95,17 @@ impl Object {
             Err(_) => self.keep(shared),
         }
         ended
+    }
+
+    /// Enters NCCL to destroy the object, if that is possible.
+    fn enter<'s>(&self, shared: &'s Arc<Shared>, call: &'static str) -> Result<Inside<&'s Arc<Shared>>> {
+        let inside = Inside::for_object(shared, call)?;
+        if shared.is_finalized.load(Relaxed) {
+            let problem = "the communicator is finalized; it can only be aborted or destroyed";
+            return Err(Error::usage(call, problem));
+        }
+        self.check(call)?;
+        Ok(inside)
     }
 
     /// Keeps the memory of an object until the communicator is freed, without another call of NCCL.
@@ -91,21 +126,18 @@ impl Object {
     fn is_null(&self) -> bool {
         match &self.handle {
             Handle::Registration(handle) => handle.is_null(),
-            Handle::Window(handle) => handle.get().is_null(),
+            Handle::Window(handle) => handle.get().is_some_and(|handle| handle.is_null()),
             Handle::Operator(_) => false,
         }
     }
 
-    /// Returns an error if the object cannot be destroyed yet. In an incomplete group, NCCL may write the handle later.
-    fn check(&self, is_incomplete: bool, call: &'static str) -> Result<()> {
+    /// Returns an error if the object cannot be destroyed yet.
+    fn check(&self, call: &'static str) -> Result<()> {
         match &self.handle {
-            Handle::Window(handle) if handle.get().is_null() => {
-                if is_incomplete {
-                    Err(incomplete_window(call))
-                } else {
-                    Ok(())
-                }
+            Handle::Window(handle) if handle.get().is_none() => {
+                Err(Error::usage(call, "the group that registers the window has failed or has not ended"))
             }
+            _ if self.is_null() => Ok(()),
             _ => self.memory.as_ref().map_or(Ok(()), |memory| memory.check_idle(call)),
         }
     }
@@ -121,7 +153,10 @@ impl Object {
         let ended = unsafe {
             match &self.handle {
                 Handle::Registration(handle) => call!(library, ncclCommDeregister(raw, *handle)),
-                Handle::Window(handle) => call!(library, ncclCommWindowDeregister(raw, handle.get())),
+                Handle::Window(handle) => {
+                    let window = handle.get().unwrap_or(ptr::null_mut());
+                    call!(library, ncclCommWindowDeregister(raw, window))
+                }
                 Handle::Operator(handle) => call!(library, ncclRedOpDestroy(*handle, raw)),
             }
         };
@@ -132,16 +167,49 @@ impl Object {
     fn free(self) {
         if let Handle::Window(handle) = &self.handle {
             self.memory.iter().for_each(|memory| memory.close_window());
-            // SAFETY: the group and the window are over, so NCCL does not write the handle any more; this is the last use.
-            unsafe { handle.free() };
+            // SAFETY: the group and the window are over, so NCCL does not write the handle any more. The memory is not read
+            // again, as the handle is known or the communicator is freed, and an object is freed once.
+            unsafe { handle.out.free() };
         }
         drop(ManuallyDrop::into_inner(self.memory));
     }
 }
 
-/// Returns the error for a window whose handle NCCL may not have written yet.
-pub(crate) fn incomplete_window(call: &'static str) -> Error {
-    Error::usage(call, "the group that registers the window has failed or has not ended")
+/// An [`Object`] with its communicator. Its drop destroys the object on any thread, or leaves that to the communicator.
+pub(crate) struct OwnedObject {
+    shared: Arc<Shared>,
+    /// `None` once it was destroyed.
+    object: Option<Object>,
+}
+
+// SAFETY: a shared reference only reads the handle.
+unsafe impl Sync for OwnedObject {}
+
+impl OwnedObject {
+    pub(crate) fn new(shared: &Arc<Shared>, object: Object) -> Self {
+        Self { shared: Arc::clone(shared), object: Some(object) }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        self.object.as_ref().map(|object| &object.handle)
+    }
+
+    /// Destroys the object on behalf of the method `call`.
+    pub(crate) fn end(mut self, call: &'static str) -> Result<()> {
+        self.object.take().map_or(Ok(()), |object| object.end(&self.shared, call))
+    }
+}
+
+impl Drop for OwnedObject {
+    fn drop(&mut self) {
+        if let Some(object) = self.object.take() {
+            let _ = object.end(&self.shared, "drop");
+        }
+    }
 }
 
 /// The objects of a communicator whose teardown was not possible when they were dropped.
@@ -173,10 +241,9 @@ impl Deferred {
         }
         // Not locked during a call, so that a drop on another thread never waits for NCCL.
         let objects = mem::take(&mut *self.lock());
-        let is_incomplete = shared.state.is_failed();
         let (mut destroyed, mut kept) = (Vec::new(), Vec::new());
         for mut object in objects {
-            let is_possible = !object.is_refused && object.check(is_incomplete, "drop").is_ok();
+            let is_possible = !object.is_refused && object.check("drop").is_ok();
             if is_possible && object.destroy(shared).is_ok() {
                 destroyed.push(object);
             } else {

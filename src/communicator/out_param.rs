@@ -11,9 +11,6 @@ pub(crate) struct OutParam<T> {
     memory_space: MemorySpace,
 }
 
-// SAFETY: it owns the memory, and reads it only after the call that writes it has ended.
-unsafe impl<T> Send for OutParam<T> {}
-
 impl<T> OutParam<T> {
     pub(crate) fn new(library: &Library) -> Self {
         Self { out: Box::into_raw(Box::new(ptr::null_mut())), memory_space: library.memory_space() }

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::communicator::Communicator;
-use super::init::to_c_size_and_rank;
 use super::out_param::OutParam;
 use super::shared::{Origin, Shared};
-use crate::backend::{Library, call};
-use crate::{CommunicatorId, Config, Error, MemorySpace, Result, UniqueId, sys};
+use crate::backend::Library;
+use crate::{Error, MemorySpace, Result, sys};
 
-/// A communicator that a group creates at its end; see [`Group::init_rank`](crate::Group::init_rank).
+/// A communicator that a group creates at its end; see [`CommunicatorBuilder::init_in`](crate::CommunicatorBuilder::init_in).
 pub struct PendingCommunicator {
     call: &'static str,
     handle: Rc<PendingHandle>,
+    size: usize,
+    rank: usize,
     timeout: Option<Duration>,
 }
 
@@ -47,39 +48,28 @@ impl PendingHandle {
 }
 
 impl PendingCommunicator {
-    pub(crate) fn init_rank(
+    pub(super) fn new(
         call: &'static str,
         library: &Arc<Library>,
-        size: usize,
-        rank: usize,
-        id: &UniqueId,
-        config: &Config,
-    ) -> Result<Self> {
-        let (size, rank) = to_c_size_and_rank(call, size, rank)?;
-        let mut raw_config = config.to_raw(call, library.version, &library.backend.to_string())?;
+        origin: Origin,
+        (size, rank): (usize, usize),
+        timeout: Option<Duration>,
+    ) -> Self {
         let handle = Rc::new(PendingHandle {
             library: Arc::clone(library),
             slot: OutParam::new(library),
             state: Cell::new(PendingState::GroupOpen),
-            origin: Origin::new(config, &raw_config, Some(CommunicatorId::of_unique_id(id))),
+            origin,
         });
-        let out = handle.slot.as_mut_ptr();
-        // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as
-        // the group keeps the handle; NCCL drops it if the call fails. The options are read during the call, except the name, which the handle keeps alive.
-        unsafe {
-            if config.is_default() {
-                call!(library, ncclCommInitRank(out, size, id.to_raw(), rank))?;
-            } else {
-                call!(
-                    library,
-                    ncclCommInitRankConfig(out, size, id.to_raw(), rank, raw_config.as_mut_ptr())
-                )?;
-            }
-        }
-        Ok(Self { call, handle, timeout: config.timeout_duration() })
+        Self { call, handle, size, rank, timeout }
     }
 
-    pub(crate) fn handle(&self) -> Rc<PendingHandle> {
+    /// Returns the place for the handle, which is freed once the group has ended, and NCCL is known to be done with it.
+    pub(super) fn out(&self) -> *mut sys::ncclComm_t {
+        self.handle.slot.as_mut_ptr()
+    }
+
+    pub(super) fn handle(&self) -> Rc<PendingHandle> {
         Rc::clone(&self.handle)
     }
 
@@ -87,7 +77,7 @@ impl PendingCommunicator {
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of
-    /// [`Nccl::init_rank_with`](crate::Nccl::init_rank_with).
+    /// [`CommunicatorBuilder::init`](crate::CommunicatorBuilder::init).
     pub fn finish(self) -> Result<Communicator> {
         match self.handle.state.get() {
             PendingState::GroupOpen => {
@@ -100,6 +90,8 @@ impl PendingCommunicator {
                 let PendingHandle { library, slot, state, origin } = &*self.handle;
                 state.set(PendingState::Taken);
                 let shared = Shared::new(library, slot.get(), origin.clone());
+                // For the error of a rank that never joins.
+                shared.membership(self.size, self.rank);
                 // SAFETY: the group has created the handle, and it is taken out here.
                 let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
                 // SAFETY: a slot whose handle was taken out is not used any more.

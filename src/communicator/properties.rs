@@ -8,7 +8,7 @@ use crate::{Result, Version};
 ///
 /// ```no_run
 /// # let nccl = libnccl::Nccl::load()?;
-/// # let comm = nccl.init_rank(8, 0, &nccl.unique_id()?)?;
+/// # let comm = nccl.communicator(8, 0, &nccl.unique_id()?).init()?;
 /// let properties = comm.properties()?;
 /// if properties.host_rma == Some(true) {
 ///     println!("GPU {} can put and signal", properties.cuda_device);

@@ -3,14 +3,12 @@
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::builder::{Child, ChildBuilder, to_c_size_and_rank};
 use super::communicator::Communicator;
-use super::init::to_c_size_and_rank;
 use super::inside::check_no_open_group;
-use super::out_param::OutParam;
-use super::shared::{Origin, Shared};
 use super::state::Purpose;
 use crate::backend::call;
-use crate::{Config, Error, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId, sys};
+use crate::{Config, Error, InvalidArgumentKind, Result, ResultCode, UniqueId, sys};
 
 /// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -26,25 +24,34 @@ pub enum ShrinkMode {
 }
 
 impl Communicator {
-    /// Creates a communicator without the ranks in `exclude`, which do not call this; the others keep their order.
-    /// Since NCCL 2.27.3.
+    /// Returns a builder of a communicator without the ranks in `exclude`, which do not call this; the others keep their
+    /// order. Since NCCL 2.27.3.
     ///
     /// ```
-    /// use libnccl::{Config, ShrinkMode};
+    /// use libnccl::ShrinkMode;
     ///
     /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// drop(comms.pop()); // Rank 1 is lost.
     /// comms[0].revoke()?; // Work that waits for it ends.
-    /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort, &Config::default())?;
+    /// let survivors = comms[0].shrink(&[1], ShrinkMode::Abort).init()?;
     /// assert_eq!(survivors.size(), 1);
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `exclude` is empty, or contains this rank, a rank twice, or a rank out of range;
-    /// [`Error::Unsupported`]; [`Error::Nccl`].
+    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `exclude` is empty, or contains this rank, a rank
+    /// twice, or a rank out of range; [`Error::Unsupported`]; [`Error::Timeout`]; [`Error::Nccl`].
     #[doc(alias = "ncclCommShrink")]
-    pub fn shrink(&self, exclude: &[usize], mode: ShrinkMode, config: &Config) -> Result<Self> {
+    pub fn shrink<'a>(&'a self, exclude: &'a [usize], mode: ShrinkMode) -> ChildBuilder<'a> {
+        ChildBuilder::new(self, Child::Shrink { exclude, mode })
+    }
+
+    pub(super) fn create_shrunk(
+        &self,
+        exclude: &[usize],
+        mode: ShrinkMode,
+        config: &Config,
+    ) -> Result<Option<Self>> {
         const CALL: &str = "shrink";
         // A copy: NCCL sorts the list in place.
         let mut list = exclude.to_vec();
@@ -71,7 +78,7 @@ impl Communicator {
             ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, Purpose::Work),
             ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, Purpose::Query),
         };
-        let shrunk = self.create_child(CALL, config, 0, purpose, |out, config| {
+        self.create_child(CALL, config, 0, purpose, |out, config| {
             let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; `create_child` provides the out-parameter and
             // the options.
@@ -79,8 +86,7 @@ impl Communicator {
                 .inspect(|_| {
                     self.is_stopped.fetch_or(mode == ShrinkMode::Abort, Relaxed);
                 })
-        })?;
-        shrunk.ok_or_else(|| Error::usage(CALL, "NCCL created no communicator"))
+        })
     }
 
     /// Creates the id with which new ranks join this communicator when it [grows](Self::grow), once. One rank creates
@@ -98,30 +104,37 @@ impl Communicator {
         Ok(UniqueId::from_raw(id))
     }
 
-    /// Creates a communicator of `size` ranks: those of this one, and new ranks that call [`Nccl::grow_rank`]. Since
-    /// NCCL 2.29.2.
+    /// Returns a builder of a communicator of `size` ranks: those of this one, and new ranks that join with
+    /// [`CommunicatorBuilder::grow`](crate::CommunicatorBuilder::grow). Since NCCL 2.29.2.
     ///
     /// All ranks of this communicator call it; the rank that created the [id](Self::unique_id) passes it, the others
     /// pass `None`.
     ///
     /// ```
-    /// use libnccl::Config;
-    ///
     /// let nccl = libnccl_cpu::nccl();
     /// let comm = nccl.init_all(&[0])?.remove(0);
     /// let id = comm.unique_id()?; // Send it to the new rank, which joins with it.
-    /// let new = std::thread::spawn(move || nccl.grow_rank(2, 1, &id, &Config::default()));
-    /// let grown = comm.grow(2, Some(&id), &Config::default())?;
+    /// let new = std::thread::spawn(move || nccl.communicator(2, 1, &id).grow().init());
+    /// let grown = comm.grow(2, Some(&id)).init()?;
     /// assert_eq!((grown.size(), grown.rank()), (2, comm.rank()));
     /// # new.join().unwrap()?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `size` is not above this communicator's; [`Error::Unsupported`];
-    /// [`Error::Nccl`].
+    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `size` is not above this communicator's;
+    /// [`Error::Unsupported`]; [`Error::Timeout`]; [`Error::Nccl`].
     #[doc(alias = "ncclCommGrow")]
-    pub fn grow(&self, size: usize, id: Option<&UniqueId>, config: &Config) -> Result<Self> {
+    pub fn grow<'a>(&'a self, size: usize, id: Option<&'a UniqueId>) -> ChildBuilder<'a> {
+        ChildBuilder::new(self, Child::Grow { size, id })
+    }
+
+    pub(super) fn create_grown(
+        &self,
+        size: usize,
+        id: Option<&UniqueId>,
+        config: &Config,
+    ) -> Result<Option<Self>> {
         const CALL: &str = "grow";
         if size <= self.size {
             let own = self.size;
@@ -130,14 +143,13 @@ impl Communicator {
         }
         let (size, _) = to_c_size_and_rank(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());
-        let grown = self.create_child(CALL, config, 0, Purpose::Work, |out, config| {
+        self.create_child(CALL, config, 0, Purpose::Work, |out, config| {
             const EXISTING_RANK: i32 = -1;
             let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
             // SAFETY: a live communicator; the id is null or valid; `create_child` provides the out-parameter and the
             // options.
             unsafe { call!(self.library(), ncclCommGrow(self.raw(), size, id, EXISTING_RANK, out, config)) }
-        })?;
-        grown.ok_or_else(|| Error::usage(CALL, "NCCL created no communicator"))
+        })
     }
 
     /// Stops this rank's work in progress, and rejects new work. The communicator can then only be split, shrunk or ended.
@@ -162,42 +174,5 @@ impl Communicator {
         })?;
         self.is_stopped.store(true, Relaxed);
         Ok(())
-    }
-}
-
-impl Nccl {
-    /// Joins a communicator that other ranks [`grow`](Communicator::grow), as number `rank` of its new `size`; for an
-    /// example, see there. Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if `rank` is not below `size`; [`Error::Unsupported`]; [`Error::Nccl`].
-    #[doc(alias = "ncclCommGrow")]
-    pub fn grow_rank(
-        &self,
-        size: usize,
-        rank: usize,
-        id: &UniqueId,
-        config: &Config,
-    ) -> Result<Communicator> {
-        const CALL: &str = "grow_rank";
-        check_no_open_group(&self.library, CALL)?;
-        let (size, rank) = to_c_size_and_rank(CALL, size, rank)?;
-        let library = &self.library;
-        let mut raw_config = config.to_raw(CALL, library.version, &library.backend.to_string())?;
-        let (id, slot) = (id.to_raw(), OutParam::new(library));
-        let (out, config_pointer) = (slot.as_mut_ptr(), raw_config.as_mut_ptr());
-        // SAFETY: as in `init_rank_scalable`, except that NCCL writes the handle again when the communicator is
-        // complete; a new rank passes no communicator.
-        let created = unsafe {
-            call!(library, ncclCommGrow(ptr::null_mut(), size, &raw const id, rank, out, config_pointer))
-        };
-        let created = created.inspect_err(|_| library.end_leaked_groups()).and_then(|_| {
-            let shared = Shared::new(library, slot.get(), Origin::new(config, &raw_config, None));
-            // SAFETY: NCCL has just created the handle, and nothing else has it.
-            unsafe { Communicator::from_shared(CALL, shared, config.timeout_duration(), None) }
-        });
-        // SAFETY: this was the last use.
-        unsafe { slot.free_after(&created) };
-        created
     }
 }

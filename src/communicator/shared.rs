@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::helper_thread::HelperThread;
+use super::helper_thread::run_on_helper_thread;
 use super::inside::has_open_group;
 use super::object::Deferred;
 use super::state::State;
@@ -114,16 +114,6 @@ impl Shared {
         shared
     }
 
-    /// Returns the state for an object that does not borrow the communicator; an error if other code owns it, and may end
-    /// it before the object.
-    pub(crate) fn owned(self: &Arc<Self>, call: &'static str) -> Result<Arc<Self>> {
-        if self.is_borrowed {
-            let problem = "other code owns the communicator, and may end it before this object";
-            return Err(Error::usage(call, problem));
-        }
-        Ok(Arc::clone(self))
-    }
-
     /// Returns what observers know of the communicator, which has this size and rank.
     pub(crate) fn membership(&self, size: usize, rank: usize) -> &Membership {
         self.membership.get_or_init(|| {
@@ -141,7 +131,7 @@ impl Shared {
         self.membership.get().map_or((0, 0), |known| (known.size as u32, known.rank as u32))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn observed(&self) -> Option<Observed<'_>> {
         self.observers.observed()
     }
@@ -297,20 +287,6 @@ impl Shared {
         Self::end("destroy", vec![Arc::clone(self)], limit, Self::destroy_all)
     }
 
-    /// Begins to destroy the communicator on behalf of the method `call`, on a GPU on another thread, which takes over the
-    /// `context`.
-    ///
-    /// # Safety
-    /// [`State`] has told the caller to end it.
-    pub(crate) unsafe fn begin_destroy(
-        self: &Arc<Self>,
-        call: &'static str,
-        context: Option<CudaContext>,
-    ) -> Ending {
-        self.tell(CommunicatorEvent::Ended);
-        Ending::start(call, vec![Arc::clone(self)], context, Self::destroy_all)
-    }
-
     /// Calls `ncclCommDestroy` for each; the callers have been told to end them.
     fn destroy_all(all: &[Arc<Self>]) -> Result<()> {
         all.iter().try_for_each(|shared| {
@@ -331,7 +307,11 @@ impl Shared {
         }
     }
 
-    /// Runs `end`, which ends communicators of one library; with a limit, as [`Ending`] says.
+    /// Runs `end`, which ends communicators of one library.
+    ///
+    /// On a GPU it may never return: NCCL waits as long as there is a CUDA graph with work of the communicator. And on a
+    /// thread with an open group it would only be queued, and dropped if the group is cancelled. So with a limit, another
+    /// thread runs it, and goes on after the limit.
     fn end(
         call: &'static str,
         mut all: Vec<Arc<Self>>,
@@ -339,86 +319,21 @@ impl Shared {
         end: impl Fn(&[Arc<Self>]) -> Result<()> + Copy + Send + 'static,
     ) -> Result<()> {
         all.retain(|shared| !shared.is_borrowed);
-        match limit
-            .filter(|_| all.first().is_some_and(|shared| shared.known_memory_space() == MemorySpace::Device))
-        {
-            Some(limit) => {
-                let mut ending = Ending::start(call, all, CudaContext::current(), end);
-                ending.wait(limit).unwrap_or_else(|| Err(ending.timeout_error()))
-            }
-            None => end_here(&all, end),
-        }
-    }
-}
-
-fn end_here(all: &[Arc<Shared>], end: impl Fn(&[Arc<Shared>]) -> Result<()>) -> Result<()> {
-    end(all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()))
-}
-
-/// The end of communicators of one library, which goes on after a drop of this.
-///
-/// On a GPU it may never return: NCCL waits as long as there is a CUDA graph with work of the communicator. And on a thread
-/// with an open group it would only be queued, and dropped if the group is cancelled. So another thread runs it. On host
-/// memory, it ends at once.
-pub(crate) struct Ending {
-    call: &'static str,
-    all: Vec<Arc<Shared>>,
-    start: Instant,
-    /// `None` once the result is there.
-    thread: Option<HelperThread<Result<()>>>,
-    /// The result, until it is taken.
-    result: Option<Result<()>>,
-}
-
-impl Ending {
-    /// Starts `end`; another thread takes over the `context`.
-    fn start(
-        call: &'static str,
-        all: Vec<Arc<Shared>>,
-        context: Option<CudaContext>,
-        end: impl Fn(&[Arc<Shared>]) -> Result<()> + Copy + Send + 'static,
-    ) -> Self {
-        let start = Instant::now();
-        let (mut thread, mut result) = (None, None);
-        if all.first().is_some_and(|shared| shared.known_memory_space() == MemorySpace::Device) {
-            let kept = all.clone();
-            thread = Some(HelperThread::start(move || {
-                context.into_iter().for_each(CudaContext::make_current);
-                end(&kept)
-            }));
-        } else {
-            result = Some(end_here(&all, end));
-        }
-        Self { call, all, start, thread, result }
-    }
-
-    /// Waits for the result, which is returned once; `None` after the `limit`.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Option<Result<()>> {
-        if let Some(thread) = &mut self.thread {
-            self.result = Some(thread.wait(limit)?);
-            self.thread = None;
-        }
-        self.result.take()
-    }
-
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    pub(crate) fn timeout_error(&self) -> Error {
-        let (call, elapsed) = (self.call, self.elapsed());
-        // Not asked what it waits for, as it is being freed.
-        let detail =
-            "NCCL goes on ending it in the background; perhaps a CUDA graph with its work still exists";
-        let error = self.all.first().map(|shared| shared.timeout_error(call, elapsed, detail.into()));
-        error.unwrap_or(Error::Aborted { call })
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if self.thread.is_some() {
-            self.all.iter().for_each(|shared| shared.is_ending.store(true, Relaxed));
-        }
+        let Some(first) = all.first() else { return end(&all) };
+        let Some(limit) = limit.filter(|_| first.known_memory_space() == MemorySpace::Device) else {
+            return end(&all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()));
+        };
+        let (start, kept, context) = (Instant::now(), all.clone(), CudaContext::current());
+        let ended = run_on_helper_thread(limit, move || {
+            context.into_iter().for_each(CudaContext::make_current);
+            end(&kept)
+        });
+        ended.unwrap_or_else(|| {
+            all.iter().for_each(|shared| shared.is_ending.store(true, Relaxed));
+            // Not asked what it waits for, as it is being freed.
+            let detail =
+                "NCCL goes on ending it in the background; perhaps a CUDA graph with its work still exists";
+            Err(first.timeout_error(call, start.elapsed(), detail.into()))
+        })
     }
 }

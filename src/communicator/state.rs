@@ -66,7 +66,7 @@ impl Purpose {
 
 impl State {
     /// Enters NCCL. Pairs with [`leave`](Self::leave).
-    #[inline(always)]
+    #[inline]
     pub(crate) fn enter(&self, call: &'static str, purpose: Purpose) -> Result<()> {
         // The fast path: no flag is set.
         if self.flags.compare_exchange(0, INSIDE, Acquire, Relaxed).is_ok() {
@@ -81,7 +81,7 @@ impl State {
         self.enter_slow_path(INSIDE | OBJECT, call, Purpose::Query)
     }
 
-    #[inline(always)]
+    #[inline]
     fn enter_slow_path(&self, inside: u32, call: &'static str, purpose: Purpose) -> Result<()> {
         match self.set_inside(inside, purpose.allowed()) {
             0 => Ok(()),

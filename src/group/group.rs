@@ -1,17 +1,17 @@
-#![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd.
+#![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd, and adds operations to the group.
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::participants::{Participants, Phase};
 use crate::backend::{Library, call};
-use crate::communicator::{PendingCommunicator, check_no_open_group, set_open_group};
-use crate::{Config, Error, Nccl, Result, ResultCode, UniqueId, sys};
+use crate::communicator::{check_no_open_group, set_open_group};
+use crate::{Error, Nccl, OnStream, Result, ResultCode, sys};
 
 /// Operations that NCCL starts together; see [`Nccl::group`] and, for a function that adds to one, [`group`](Self::group).
 #[derive(Debug)]
 pub struct Group<'scope, 'env: 'scope> {
-    participants: Participants<'scope>,
+    pub(crate) participants: Participants<'scope>,
     // Invariant, as in `std::thread::scope`.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -32,7 +32,7 @@ impl Nccl {
     /// let mut buffers = [[1.0_f32, 2.0], [10.0, 20.0]];
     /// nccl.group(|g| {
     ///     for (comm, buffer) in comms.iter().zip(&mut buffers) {
-    ///         g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///         comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
     ///     }
     ///     Ok(())
     /// })?;
@@ -77,7 +77,7 @@ impl Nccl {
     ///     if !loss[0].is_finite() {
     ///         return Err("the loss is not finite".into());
     ///     }
-    ///     Ok(g.all_reduce_in_place(&comms[0], &mut loss, ReduceOp::Sum, StreamRef::DEFAULT)?)
+    ///     Ok(comms[0].all_reduce_in_place(&mut loss, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?)
     /// })?;
     /// # Ok::<(), Box<dyn Error>>(())
     /// ```
@@ -105,7 +105,7 @@ impl Nccl {
     /// let comms = nccl.init_all(&[0, 1])?;
     /// let mut buffer = [1.0_f32, 2.0];
     /// let microseconds =
-    ///     nccl.simulate(|g| g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, StreamRef::DEFAULT))?;
+    ///     nccl.simulate(|g| comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(StreamRef::DEFAULT)))?;
     /// assert_eq!(buffer, [1.0, 2.0]);
     /// # Ok::<(), libnccl::Error>(())
     /// ```
@@ -126,7 +126,7 @@ impl Nccl {
     }
 
     /// Opens a group, runs `operations`, and ends or cancels the group.
-    #[inline(always)]
+    #[inline]
     fn scope<'env, R, S, E, F>(
         &'env self,
         phase: Phase,
@@ -156,13 +156,33 @@ impl Nccl {
 }
 
 impl<'scope, 'env> Group<'scope, 'env> {
-    #[inline(always)]
-    pub(crate) fn participants(&self) -> &Participants<'scope> {
-        &self.participants
+    /// Returns the stream for operations that start at the end of the group.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let (mut first, mut second) = ([1.0_f32], [2.0_f32]);
+    /// nccl.group(|g| {
+    ///     comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
+    ///     comms[1].all_reduce_in_place(&mut second, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))
+    /// })?;
+    /// assert_eq!((first, second), ([3.0], [3.0]));
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// Buffers, communicators and options must live until the end of the group. A function that adds to a group of its
+    /// caller takes `on: impl Into<OnStream<'b, 'c>>`, or the group itself.
+    #[inline]
+    pub fn stream(&'scope self, on: impl Into<OnStream<'scope, 'scope>>) -> OnStream<'scope, 'scope> {
+        // SAFETY: `'scope` is the lifetime of the reference that the closure received. The result is invariant in it, so that
+        // the operation borrows its buffers and its communicator for the whole scope.
+        unsafe { on.into().in_group(&self.participants) }
     }
 
     /// Limits the wait at the end of the group for each of its communicators, instead of their own
-    /// [timeouts](Config::timeout), as [`Operations::timeout`](crate::Operations::timeout) does for one call. Communicators
+    /// [timeouts](crate::Config::timeout), as [`CallOptions::timeout`](crate::CallOptions::timeout) does for one call. Communicators
     /// without one block inside NCCL, and one that other code owns, which cannot be aborted here, is waited for, whatever
     /// is set here.
     pub fn timeout(&self, timeout: Duration) {
@@ -181,8 +201,8 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///     peer: usize,
     /// ) -> Result<()> {
     ///     g.group(|g| {
-    ///         g.send(comm, mine, peer, StreamRef::DEFAULT)?;
-    ///         g.recv(comm, theirs, peer, StreamRef::DEFAULT)
+    ///         comm.send(mine, peer, g.stream(StreamRef::DEFAULT))?;
+    ///         comm.recv(theirs, peer, g.stream(StreamRef::DEFAULT))
     ///     })
     /// }
     ///
@@ -202,53 +222,6 @@ impl<'scope, 'env> Group<'scope, 'env> {
         let _nested = NestedGroup::start(&self.participants)?;
         operations(self)
     }
-
-    /// Creates a communicator as [`Nccl::init_rank_with`] does, at the end of the group: for one thread that creates
-    /// several ranks. On GPUs, make the device of each rank current before its call.
-    ///
-    /// A group that creates communicators contains no operations.
-    ///
-    /// ```
-    /// use libnccl::Config;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let id = nccl.unique_id()?;
-    /// let pending = nccl.group(|g| {
-    ///     Ok([g.init_rank(2, 0, &id, &Config::default())?, g.init_rank(2, 1, &id, &Config::default())?])
-    /// })?;
-    /// for pending in pending {
-    ///     assert_eq!(pending.finish()?.size(), 2);
-    /// }
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`Nccl::init_rank_with`]; [`Error::InvalidUsage`] if the group has operations, which are refused after this too.
-    #[doc(alias = "ncclCommInitRankConfig")]
-    pub fn init_rank(
-        &self,
-        size: usize,
-        rank: usize,
-        id: &UniqueId,
-        config: &Config,
-    ) -> Result<PendingCommunicator> {
-        self.init_rank_for("init_rank", size, rank, id, config)
-    }
-
-    pub(super) fn init_rank_for(
-        &self,
-        call: &'static str,
-        size: usize,
-        rank: usize,
-        id: &UniqueId,
-        config: &Config,
-    ) -> Result<PendingCommunicator> {
-        let participants = &self.participants;
-        participants.begin_creation(call)?;
-        PendingCommunicator::init_rank(call, participants.library(), size, rank, id, config)
-            .inspect(|pending| participants.add_pending(pending.handle()))
-            .map_err(|error| participants.record_failed_init(error))
-    }
 }
 
 /// NCCL's group, open on this thread. Dropping it without [`end`](Self::end) cancels the group, and its participants
@@ -258,7 +231,7 @@ struct OpenGroup<'g, 'scope> {
 }
 
 impl<'g, 'scope> OpenGroup<'g, 'scope> {
-    #[inline(always)]
+    #[inline]
     fn start(participants: &'g Participants<'scope>) -> Result<Self> {
         check_no_open_group(participants.library(), "group")?;
         // SAFETY: has no arguments.
@@ -267,7 +240,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         Ok(Self { participants })
     }
 
-    #[inline(always)]
+    #[inline]
     fn end(self) -> Result<()> {
         // In a group of other code, which the closure has started, nothing would run yet. Dropping this cancels the group.
         let participants = self.participants;
@@ -286,7 +259,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         Ok(Some(info.estimatedTime).filter(|time| *time >= 0.0))
     }
 
-    #[inline(always)]
+    #[inline]
     fn end_with(self, end: impl FnOnce(&Library) -> Result<ResultCode>) -> Result<()> {
         let participants = self.participants;
         std::mem::forget(self);

@@ -2,7 +2,6 @@
 
 #[allow(clippy::module_inception)] // The type has the name of the module.
 mod group;
-mod init_all;
 mod participants;
 
 pub use group::Group;

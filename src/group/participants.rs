@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::backend::Library;
-use crate::communicator::{PendingHandle, wait_until};
+use crate::communicator::{PendingHandle, WindowHandle, wait_until};
 use crate::{Communicator, CommunicatorEvent, Error, InvalidArgumentKind, MemorySpace, Operation, Result};
 
 /// The participants of a group: its communicators, and what they need until its end.
@@ -56,6 +56,7 @@ struct Overflow<'scope> {
     /// The communicators that joined before the last.
     communicators: Vec<&'scope Communicator>,
     pending: Vec<Rc<PendingHandle>>,
+    windows: Vec<Arc<WindowHandle>>,
     has_failed_init: bool,
     /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the
     /// group itself.
@@ -88,24 +89,20 @@ impl<'scope> Participants<'scope> {
     }
 
     #[inline]
-    pub(super) fn library(&self) -> &'scope Arc<Library> {
+    pub(crate) fn library(&self) -> &'scope Arc<Library> {
         self.library
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn check(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
-        if !self.library.is_same(communicator.library()) {
-            let problem = "the communicator and the group belong to different libraries";
-            return Err(Error::argument(operation.name, InvalidArgumentKind::Communicator, problem));
+        if self.library.is_same(communicator.library()) && self.phase.get() == Phase::Open {
+            return Ok(());
         }
-        match self.phase.get() {
-            Phase::Open => Ok(()),
-            _ => self.check_phase(communicator, operation),
-        }
+        self.refusal(communicator, operation)
     }
 
     /// Enters NCCL for an operation in this group. Returns `true` if it is the first one of its communicator.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn join(
         &self,
         communicator: &'scope Communicator,
@@ -119,8 +116,17 @@ impl<'scope> Participants<'scope> {
         Ok(is_first)
     }
 
-    /// Returns an error if the group has ended or creates communicators, or if NCCL does not simulate the operation.
+    /// Returns the error of an operation that cannot join.
     #[cold]
+    fn refusal(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
+        if !self.library.is_same(communicator.library()) {
+            let problem = "the communicator and the group belong to different libraries";
+            return Err(Error::argument(operation.name, InvalidArgumentKind::Communicator, problem));
+        }
+        self.check_phase(communicator, operation)
+    }
+
+    /// Returns an error if the group has ended or creates communicators, or if NCCL does not simulate the operation.
     fn check_phase(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
         self.check_open(operation.name)?;
         let problem = if self.phase.get() == Phase::Creating {
@@ -146,7 +152,7 @@ impl<'scope> Participants<'scope> {
 
     /// Begins to create communicators; an error if the group has ended, has operations, or is only simulated, as NCCL does
     /// not simulate communicators.
-    pub(super) fn begin_creation(&self, call: &'static str) -> Result<()> {
+    pub(crate) fn begin_creation(&self, call: &'static str) -> Result<()> {
         self.check_open(call)?;
         let problem = if self.is_simulated() {
             "NCCL does not simulate the creation of communicators"
@@ -189,15 +195,21 @@ impl<'scope> Participants<'scope> {
     }
 
     /// Keeps the guards of buffers until the end of the group.
-    #[inline(always)]
-    pub(crate) fn keep_guards<K: 'scope>(&self, guards: K) {
+    ///
+    /// # Safety
+    /// The guards live for `'scope`. (A bound would say so, but the lifetime of buffers is another parameter of a call.)
+    #[inline]
+    pub(crate) unsafe fn keep_guards<K>(&self, guards: K) {
         if mem::needs_drop::<K>() {
-            self.keep_boxed_guards(Box::new(guards));
+            // SAFETY: the caller guarantees it.
+            unsafe { self.keep_boxed_guards(Box::new(guards)) };
         }
     }
 
+    /// # Safety
+    /// As for [`keep_guards`](Self::keep_guards).
     #[cold]
-    fn keep_boxed_guards(&self, guards: Box<dyn Guard + 'scope>) {
+    unsafe fn keep_boxed_guards(&self, guards: Box<dyn Guard + '_>) {
         // SAFETY: only the lifetime changes. `OpenGroup` drops the guards while `'scope` lasts: `'scope` is the lifetime of
         // the reference to the group that the closure received, for which it works whatever it is; so everything that
         // lives for `'scope` outlives the group, or is the group itself. The group refuses operations then.
@@ -221,11 +233,15 @@ impl<'scope> Participants<'scope> {
         self.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }
 
-    pub(super) fn add_pending(&self, handle: Rc<PendingHandle>) {
+    pub(crate) fn add_pending(&self, handle: Rc<PendingHandle>) {
         self.change_overflow(|overflow| overflow.pending.push(handle));
     }
 
-    pub(super) fn record_failed_init(&self, error: Error) -> Error {
+    pub(crate) fn add_window(&self, handle: Arc<WindowHandle>) {
+        self.change_overflow(|overflow| overflow.windows.push(handle));
+    }
+
+    pub(crate) fn record_failed_init(&self, error: Error) -> Error {
         self.change_overflow(|overflow| overflow.has_failed_init |= error.code().is_some());
         self.record_error(error)
     }
@@ -280,6 +296,12 @@ impl<'scope> Participants<'scope> {
     /// nevertheless is ended before, as it uses the buffers.
     #[inline]
     pub(super) fn close(&self, result: Result<(), &Error>) {
+        if result.is_ok()
+            && let Some(overflow) = &*self.overflow.borrow()
+        {
+            // Before the communicators leave, which destroys the windows that were dropped in the group.
+            overflow.windows.iter().for_each(|handle| handle.resolve());
+        }
         if let Some(last) = self.last.get()
             && result.is_ok()
         {

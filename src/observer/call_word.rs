@@ -21,7 +21,7 @@ const _: () = assert!(Operation::ALL.len() <= OPERATION as usize);
 
 impl CallWord {
     /// Returns that of an operation with a root or a peer, and with the source of an exchange. A rank beyond 24 bits is none.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(operation: &Operation, data_type: Option<DataType>, ranks: [Option<usize>; 2]) -> Self {
         let data_type = data_type.map_or(0, |data_type| 1 + data_type as u64);
         let [first, second] = ranks.map(|rank| rank.map_or(NO_RANK, |rank| (rank as u64).min(NO_RANK)));
@@ -33,7 +33,7 @@ impl CallWord {
         )
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn in_group(self, is_first: bool) -> Self {
         Self(self.0 | IS_GROUPED | if is_first { IS_FIRST_OF_GROUP } else { 0 })
     }
@@ -45,14 +45,14 @@ impl CallWord {
     }
 
     /// Returns the bits.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
     /// Returns `true` for an operation of messages: `send`, `recv`, `sendrecv` and one-sided ones.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub const fn is_message(self) -> bool {
         // The operations of messages come last.

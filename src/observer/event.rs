@@ -21,7 +21,7 @@ pub struct OperationStart<'a> {
 
 impl<'a> OperationStart<'a> {
     /// Creates the start of an operation with a call, without a number.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn of_call(
         communicator: &'a Membership,
         call: CallWord,
@@ -170,7 +170,7 @@ impl<'a> OperationStart<'a> {
     }
 
     /// Returns what the methods above return of the operation, in one word.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn call(&self) -> CallWord {
         self.call

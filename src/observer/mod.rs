@@ -11,7 +11,6 @@ mod observers;
 mod process;
 
 pub use call_word::CallWord;
-pub(crate) use catch_panic::catch_panic;
 pub use communicator_id::CommunicatorId;
 pub use event::{CommunicatorEvent, OperationEnd, OperationStart};
 pub use membership::Membership;

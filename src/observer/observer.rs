@@ -45,7 +45,7 @@ use crate::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
 ///
 /// let (nccl, metrics) = (libnccl_cpu::nccl(), Arc::new(Metrics::default()));
 /// let config = Config::new().observer(metrics.clone());
-/// let comm = nccl.init_rank_with(1, 0, &nccl.unique_id()?, &config)?;
+/// let comm = nccl.communicator(1, 0, &nccl.unique_id()?).config(&config).init()?;
 /// comm.all_reduce_in_place(&mut [1.0_f32; 1000], ReduceOp::Sum, StreamRef::DEFAULT)?;
 /// assert_eq!(metrics.render(), "nccl_sent_bytes_total{operation=\"all_reduce_in_place\"} 4000\n");
 /// # Ok::<(), libnccl::Error>(())

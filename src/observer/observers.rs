@@ -47,7 +47,7 @@ impl RefUnwindSafe for Given {}
 
 impl Link {
     /// Tells this observer, and all after it. Most communicators have one.
-    #[inline(always)]
+    #[inline]
     fn tell_all(&self, tell: impl Fn(&Link) + Copy) {
         let _ = catch_panic(move || tell(self));
         if let Some(next) = self.next.get() {
@@ -62,7 +62,7 @@ impl Link {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn start(&self, start: &OperationStart<'_>) {
         let mut first = self.first.load(Relaxed);
         if first == 0 {
@@ -81,7 +81,7 @@ impl Link {
         self.observer.on_start(&start.in_group(first));
     }
 
-    #[inline(always)]
+    #[inline]
     fn end(&self, end: &OperationEnd<'_>) {
         let first = self.first.load(Relaxed);
         if (1..=end.last).contains(&first) {
@@ -91,7 +91,7 @@ impl Link {
 }
 
 impl Observers {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn observed(&self) -> Option<Observed<'_>> {
         self.first.get().map(|first| Observed { observers: self, first })
     }
@@ -141,13 +141,13 @@ impl Drop for Observers {
 }
 
 impl<'a> Observed<'a> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn communicator(&self) -> &'a Membership {
         &self.first.communicator
     }
 
     /// Tells them of an operation, the first of the communicator in a group or a later one if there is a group.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn start(&self, mut start: OperationStart<'_>, is_first_of_group: Option<bool>) {
         let Self { observers: Observers { count, group, .. }, first, .. } = self;
         // One thread at a time uses the communicator.
@@ -166,7 +166,7 @@ impl<'a> Observed<'a> {
         first.tell_all(|link| link.start(&start));
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn end(&self, result: Result<(), &Error>) {
         let number = self.observers.count.load(Relaxed);
         self.tell_end([number; 2], result);
@@ -185,7 +185,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn tell_end(&self, numbers: [u64; 2], result: Result<(), &Error>) {
         let end = OperationEnd::new(self.communicator(), numbers, result);
         self.first.tell_all(|link| link.end(&end));

@@ -1,59 +1,322 @@
-//! The call of an operation as a value.
+//! One call of an operation: views of its buffers, the checks that all operations share, and the only way into and out of NCCL.
+//!
+//! Every public operation has the same four lines: it creates a [`Call`], makes plain views of its buffers, applies its own
+//! rules and calls C in a function that is not generic, and ends the call.
+#![allow(unsafe_code)] // Makes views of buffers.
 
+use std::error::Error as StdError;
+use std::ffi::c_void;
 use std::panic::Location;
+use std::ptr;
+use std::sync::Arc;
 
-use super::arguments::Arguments;
-use super::grouping::Start;
-use crate::buffer::RawSlice;
-use crate::config::RawCollectiveConfig;
-use crate::{CollectiveConfig, Communicator, Operation, Result, StreamRef};
+use super::on_stream::OnStream;
+use super::table::{Extent, Operation};
+use crate::backend::Library;
+use crate::buffer::{BufferElement, RawSlice, RecvBuffer, SendBuffer};
+use crate::communicator::{Communicator, Inside, Purpose, Shared};
+use crate::config::CollectiveConfig;
+use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
+use crate::group::Participants;
+use crate::observer::{CallWord, OperationStart};
+use crate::sys;
 
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
+pub(crate) struct Call<'b, 'c> {
     pub(super) operation: &'static Operation,
-    pub(super) communicator: &'a Communicator,
-    pub(super) send: RawSlice,
-    /// The only buffer of an operation in place.
-    pub(super) recv: RawSlice,
-    pub(super) arguments: Arguments<'a>,
-    pub(super) config: Option<&'a CollectiveConfig>,
-    pub(super) stream: StreamRef<'a>,
-    pub(super) site: &'static Location<'static>,
-}
-
-/// The arguments that C gets: the buffers as this rank uses them, and the rest as C has it.
-#[derive(Clone, Copy)]
-pub(super) struct Checked {
+    pub(super) communicator: &'c Communicator,
+    /// The buffers as this rank uses them. They are the same if the operation has one buffer.
     pub(super) send: RawSlice,
     pub(super) recv: RawSlice,
-    /// The count, as the operation has it.
-    pub(super) count: usize,
-    /// The root or the other rank; of an exchange, the destination and the source.
-    pub(super) ranks: [i32; 2],
+    /// The root or the peer; for an exchange, the destination and the source.
+    pub(super) ranks: [Option<usize>; 2],
+    pub(super) on: OnStream<'b, 'c>,
+    site: &'static Location<'static>,
 }
 
-impl Checked {
-    pub(super) const NONE: Self =
-        Self { send: RawSlice::NONE, recv: RawSlice::NONE, count: 0, ranks: [0; 2] };
-}
+impl<'b, 'c> Call<'b, 'c> {
+    #[inline]
+    #[track_caller]
+    pub(crate) fn new(
+        communicator: &'c Communicator,
+        operation: &'static Operation,
+        on: OnStream<'b, 'c>,
+    ) -> Self {
+        let (send, recv) = (RawSlice::NONE, RawSlice::NONE);
+        Self { operation, communicator, send, recv, ranks: [None; 2], on, site: Location::caller() }
+    }
 
-impl Call<'_> {
-    /// Returns the options as a C struct, if there are any, which is kept as long as NCCL may read it. NCCL has been entered.
+    /// Makes views of both buffers, and checks them. [`end`](Self::end) takes the guards.
+    #[inline]
+    pub(super) fn buffers<S: SendBuffer<'b>, R: RecvBuffer<'b, Element = S::Element>>(
+        &mut self,
+        send: S,
+        recv: R,
+    ) -> Result<(S::Guard, R::Guard)> {
+        let first = self.send_view(send)?;
+        let second = self.recv_view(recv)?;
+        self.check_as::<S::Element>()?;
+        Ok((first, second))
+    }
+
+    /// Makes a view of the only buffer, which is read, and checks it.
+    #[inline]
+    pub(super) fn send_buffer<S: SendBuffer<'b>>(&mut self, buffer: S) -> Result<S::Guard> {
+        let guard = self.send_view(buffer)?;
+        self.recv = self.send;
+        self.check_as::<S::Element>()?;
+        Ok(guard)
+    }
+
+    /// Makes a view of the only buffer, which is written, and checks it.
+    #[inline]
+    pub(super) fn recv_buffer<R: RecvBuffer<'b>>(&mut self, buffer: R) -> Result<R::Guard> {
+        let guard = self.recv_view(buffer)?;
+        self.send = self.recv;
+        self.check_as::<R::Element>()?;
+        Ok(guard)
+    }
+
+    #[inline]
+    fn send_view<S: SendBuffer<'b>>(&mut self, buffer: S) -> Result<S::Guard> {
+        // SAFETY: the guard is kept until the operation is enqueued.
+        match unsafe { buffer.into_view(self.on.stream) } {
+            Ok((view, guard)) => {
+                self.send = view.raw();
+                Ok(guard)
+            }
+            Err(reason) => Err(self.not_ready(&*reason)),
+        }
+    }
+
+    #[inline]
+    fn recv_view<R: RecvBuffer<'b>>(&mut self, buffer: R) -> Result<R::Guard> {
+        // SAFETY: the guard is kept until the operation is enqueued.
+        match unsafe { buffer.into_view(self.on.stream) } {
+            Ok((view, guard)) => {
+                self.recv = view.raw();
+                Ok(guard)
+            }
+            Err(reason) => Err(self.not_ready(&*reason)),
+        }
+    }
+
+    /// Formats the reason before NCCL is entered, because that runs code of other crates.
     #[cold]
-    pub(super) fn raw_config(
-        self,
-        start: Start<'_>,
-        config: &CollectiveConfig,
-    ) -> Result<Option<RawCollectiveConfig>> {
-        if config.is_default() {
-            return Ok(None);
+    fn not_ready(&self, reason: &dyn StdError) -> Error {
+        self.on.refuse(self.wrong(InvalidArgumentKind::NotReady, format!("a buffer is not ready: {reason}")))
+    }
+
+    #[inline]
+    fn check_as<T: BufferElement>(&self) -> Result<()> {
+        if !T::HAS_TYPE {
+            self.check_types().map_err(|error| self.on.refuse(error))?;
         }
-        let Self { operation, communicator, .. } = self;
-        let library = communicator.library();
-        let raw = config.to_raw(operation.name, library.version, &library.backend.to_string())?;
-        if let Some(raw) = start.keep_arguments(raw.clone()) {
-            communicator.keep_options(raw);
+        self.check()
+    }
+
+    /// Checks what all operations require: group, devices, stream, options, element types and memory.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.check_all().map_err(|error| self.on.refuse(error))
+    }
+
+    #[inline]
+    fn check_all(&self) -> Result<()> {
+        let Self { operation, communicator, send, recv, on, .. } = self;
+        on.check(communicator, operation)?;
+        let device = communicator.device();
+        for (place, found) in [on.stream.device(), send.device(), recv.device()].iter().enumerate() {
+            if let Some(found) = found
+                && *found != device
+            {
+                self.check_device(place, *found)?;
+            }
         }
-        Ok(Some(raw))
+        if on.stream.is_per_thread() {
+            self.check_per_thread_stream()?;
+        }
+        if let Some(config) = on.config {
+            self.check_config(config)?;
+        }
+        recv.data_type().require(communicator.library())?;
+        let space = communicator.memory_space();
+        for (place, found) in [send.memory_space(), recv.memory_space()].iter().enumerate() {
+            if let Some(found) = found
+                && *found != space
+            {
+                return Err(self.wrong_memory(place, *found));
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters NCCL, calls C with `enqueue`, and leaves NCCL or joins the group. The count is the operation's.
+    #[inline]
+    pub(crate) fn submit(
+        &self,
+        count: usize,
+        enqueue: impl FnOnce(&Self) -> Result<ResultCode>,
+    ) -> Result<()> {
+        let Self { operation, communicator, on, .. } = *self;
+        let entered = match on.group() {
+            None => Entered::Now(Inside::ungrouped(communicator.shared(), operation.name, Purpose::Work)?),
+            Some(group) => Entered::InGroup(group, group.join(communicator, operation)?),
+        };
+        if communicator.shared().observed().is_some() {
+            self.notify_start(count, &entered);
+        }
+        match (enqueue(self), entered) {
+            (Ok(ResultCode::SUCCESS), Entered::Now(inside)) => {
+                drop(inside);
+                communicator.tell_end(Ok(()));
+                Ok(())
+            }
+            (result, Entered::Now(inside)) => self.leave_slow_path(inside, result),
+            (Ok(_), Entered::InGroup(..)) => Ok(()),
+            (Err(error), Entered::InGroup(group, is_first)) => {
+                Err(group.on_error(communicator, is_first, error))
+            }
+        }
+    }
+
+    /// Completes an operation that has failed or is in progress, outside a group.
+    #[cold]
+    fn leave_slow_path(&self, inside: Inside<&Arc<Shared>>, result: Result<ResultCode>) -> Result<()> {
+        let Self { communicator, operation, on, .. } = self;
+        let result = result.and_then(|code| match code {
+            ResultCode::IN_PROGRESS => communicator.wait_within(operation.name, on.timeout()),
+            _ => Ok(()),
+        });
+        drop(inside);
+        communicator.tell_end(result.as_ref().copied());
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn notify_start(&self, count: usize, entered: &Entered<'_>) {
+        let is_first_of_group = match entered {
+            Entered::Now(_) => None,
+            Entered::InGroup(_, is_first) => Some(*is_first),
+        };
+        let Self { operation, communicator, send, recv, ranks, on, site } = *self;
+        let Some(observed) = communicator.shared().observed() else { return };
+        let data_type = match (operation.sends, operation.receives) {
+            (Extent::None, Extent::None) => None,
+            (Extent::None, _) => Some(recv.data_type()),
+            _ => Some(send.data_type()),
+        };
+        let [sent, received] = operation.elements(count, communicator.size());
+        let own = |extent, length, buffer: RawSlice| {
+            if matches!(extent, Extent::Counts) { buffer.len() } else { length }
+        };
+        let elements = [own(operation.sends, sent, send), own(operation.receives, received, recv)];
+        let word = CallWord::new(operation, data_type, ranks);
+        let stream = on.stream.as_raw().addr();
+        observed.start(
+            OperationStart::of_call(observed.communicator(), word, elements, stream, site),
+            is_first_of_group,
+        );
+    }
+
+    /// Ends the call. A group keeps the guards of the buffers until its end, and records the error.
+    #[inline]
+    pub(crate) fn end(&self, guards: impl Sized + 'b, result: Result<()>) -> Result<()> {
+        if let Some(group) = self.on.group()
+            // Queued work may use the buffers, unless the operation was refused before NCCL was called.
+            && result.as_ref().err().is_none_or(|error| error.code().is_some())
+        {
+            // SAFETY: `OnStream::in_group` guarantees that `'b` is the scope of the group.
+            unsafe { group.keep_guards(guards) };
+        }
+        result.map_err(|error| self.on.refuse(error))
     }
 }
+
+/// A call that has entered NCCL. It leaves NCCL when this is dropped, or at the end of its group.
+enum Entered<'c> {
+    Now(Inside<&'c Arc<Shared>>),
+    /// `true` for the first operation of its communicator.
+    InGroup(&'c Participants<'c>, bool),
+}
+
+/// The arguments in C's form.
+impl Call<'_, '_> {
+    pub(super) fn library(&self) -> &Library {
+        self.communicator.library()
+    }
+
+    pub(super) fn from(&self) -> *const c_void {
+        self.send.as_raw()
+    }
+
+    pub(super) fn to(&self) -> *mut c_void {
+        self.recv.as_raw().cast_mut()
+    }
+
+    pub(super) fn data_type(&self) -> sys::ncclDataType_t {
+        self.recv.data_type().as_raw()
+    }
+
+    #[inline]
+    pub(super) fn code(&self, function: &'static str, code: sys::ncclResult_t) -> Result<ResultCode> {
+        if code == sys::ncclResult_t::ncclSuccess {
+            Ok(ResultCode::SUCCESS)
+        } else {
+            self.not_success(function, code)
+        }
+    }
+
+    #[cold]
+    fn not_success(&self, function: &'static str, code: sys::ncclResult_t) -> Result<ResultCode> {
+        self.library().check(function, code)
+    }
+
+    /// Returns the options as a C struct, or null if there are none. NCCL has been entered.
+    #[inline]
+    pub(super) fn config(&self) -> Result<*const sys::ncclCollConfig_t> {
+        self.on.config.map_or(Ok(ptr::null()), |config| self.raw_config(config))
+    }
+
+    /// The communicator or the group keeps the struct as long as NCCL may read it.
+    #[cold]
+    fn raw_config(&self, config: &CollectiveConfig) -> Result<*const sys::ncclCollConfig_t> {
+        if config.is_default() {
+            return Ok(ptr::null());
+        }
+        let library = self.library();
+        let raw = config.to_raw(self.operation.name, library.version, &library.backend.to_string())?;
+        let pointer = raw.as_ptr();
+        if let Some(raw) = self.on.keep_arguments(raw) {
+            self.communicator.keep_options(raw);
+        }
+        Ok(pointer)
+    }
+}
+
+/// Calls a function of NCCL, or its form with options if the call has any. The communicator and the stream follow the other
+/// arguments. For use in an `unsafe` block.
+macro_rules! nccl {
+    ($call:ident, $plain:ident | $configured:ident($($argument:expr),*)) => {{
+        let config = $call.config()?;
+        nccl!($call, config, $plain | $configured($($argument),*))
+    }};
+    ($call:ident, $config:ident, $plain:ident | $configured:ident($($argument:expr),*)) => {
+        if $config.is_null() {
+            nccl!($call, $plain($($argument),*))
+        } else {
+            nccl!(@ $call, $configured(
+                $($argument,)* $call.communicator.raw(), $call.on.stream.as_raw(), $config
+            ))
+        }
+    };
+    ($call:ident, $function:ident($($argument:expr),*)) => {
+        nccl!(@ $call, $function($($argument,)* $call.communicator.raw(), $call.on.stream.as_raw()))
+    };
+    (@ $call:ident, $function:ident($($argument:expr),*)) => {{
+        let library = $call.library();
+        let function = library.function(stringify!($function), library.functions.$function)?;
+        $call.code(stringify!($function), function($($argument),*))
+    }};
+}
+pub(super) use nccl;

@@ -1,5 +1,6 @@
-use super::check::to_c_int;
-use crate::{Result, sys};
+use super::rules::to_c_int;
+use crate::error::Result;
+use crate::sys;
 
 /// The signal of a rank, by its numbers: by default, the only one that there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

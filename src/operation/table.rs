@@ -1,7 +1,7 @@
 //! The table of operations: the only place that knows the shape of each.
 
-use super::c_function::{CFunction, c_function};
-use crate::{Version, sys};
+use crate::sys;
+use crate::version::Version;
 
 /// An operation of communicators: the numbers of elements that its ranks send and receive.
 ///
@@ -43,27 +43,10 @@ pub struct Operation {
     /// messages for the next group of the communicator (`ncclKernelPlanner::peers`), whose buffers they may outlive; from
     /// 2.29.2 on it does so with broadcasts too. It starts one-sided operations.
     pub is_simulated: bool,
-    pub(super) call: CallKind,
+    /// The names of its buffers in errors, that which is sent and that which is received.
+    pub(super) buffer_names: [&'static str; 2],
     /// The place in the table.
     number: u8,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum CallKind {
-    /// One with a count, which is checked as its row says.
-    Collective(CFunction),
-    AllGatherV,
-    ReduceScatterV,
-    AllToAllV,
-    GatherV,
-    ScatterV,
-    Send,
-    Recv,
-    SendRecv,
-    PutSignal,
-    Signal,
-    WaitSignal,
-    RegisterWindow,
 }
 
 /// A number of elements, as a multiple of the count.
@@ -109,13 +92,7 @@ impl Extent {
     }
 }
 
-const fn row(
-    name: &'static str,
-    function: &'static str,
-    call: CallKind,
-    sends: Extent,
-    receives: Extent,
-) -> Operation {
+const fn row(name: &'static str, function: &'static str, sends: Extent, receives: Extent) -> Operation {
     Operation {
         name,
         function,
@@ -126,57 +103,51 @@ const fn row(
         reduces: false,
         is_in_place: false,
         is_simulated: false,
-        call,
+        buffer_names: match sends {
+            Extent::None => ["the receive buffer"; 2],
+            _ => ["the send buffer", "the receive buffer"],
+        },
         number: 0,
     }
 }
 
-/// Returns the row of a collective with one count. What its C function has between the type of the elements and the
-/// communicator is a variant of [`CFunction`].
-macro_rules! collective {
-    ($name:literal, $arguments:ident: $function:ident or $with_config:ident, $sends:ident, $receives:ident) => {
-        row(
-            $name,
-            stringify!($function),
-            CallKind::Collective(c_function!($arguments: $function or $with_config)),
-            $sends,
-            $receives,
-        )
-        .or(stringify!($with_config))
-    };
+/// Returns the row of a collective with one count.
+const fn collective(
+    name: &'static str,
+    [function, with_config]: [&'static str; 2],
+    sends: Extent,
+    receives: Extent,
+) -> Operation {
+    row(name, function, sends, receives).or(with_config)
 }
 
 /// The operations, those of messages last.
 const TABLE: &[Operation] = &{
-    use CallKind as Call;
     use Extent::{Count, CountPerRank, Counts, None, One};
     use Role::{Message, RootReceives, RootSends};
 
-    let all_reduce = collective!("all_reduce", Op: ncclAllReduce or ncclAllReduceConfig, Count, Count);
+    let all_reduce = collective("all_reduce", ["ncclAllReduce", "ncclAllReduceConfig"], Count, Count);
     let all_reduce = all_reduce.reduces().simulated();
-    let broadcast = collective!("broadcast", Root: ncclBroadcast or ncclBroadcastConfig, Count, Count);
+    let broadcast = collective("broadcast", ["ncclBroadcast", "ncclBroadcastConfig"], Count, Count);
     let broadcast = broadcast.with(RootSends);
-    let reduce = collective!("reduce", OpAndRoot: ncclReduce or ncclReduceConfig, Count, Count);
+    let reduce = collective("reduce", ["ncclReduce", "ncclReduceConfig"], Count, Count);
     let reduce = reduce.with(RootReceives).reduces().simulated();
-    let all_gather =
-        collective!("all_gather", Plain: ncclAllGather or ncclAllGatherConfig, Count, CountPerRank);
+    let all_gather = collective("all_gather", ["ncclAllGather", "ncclAllGatherConfig"], Count, CountPerRank);
     let all_gather = all_gather.simulated();
     let reduce_scatter =
-        collective!("reduce_scatter", Op: ncclReduceScatter or ncclReduceScatterConfig, CountPerRank, Count);
+        collective("reduce_scatter", ["ncclReduceScatter", "ncclReduceScatterConfig"], CountPerRank, Count);
     let reduce_scatter = reduce_scatter.reduces().simulated();
     let all_to_all =
-        collective!("all_to_all", Plain: ncclAlltoAll or ncclAlltoAllConfig, CountPerRank, CountPerRank);
-    let gather = collective!("gather", Root: ncclGather or ncclGatherConfig, Count, CountPerRank);
+        collective("all_to_all", ["ncclAlltoAll", "ncclAlltoAllConfig"], CountPerRank, CountPerRank);
+    let gather = collective("gather", ["ncclGather", "ncclGatherConfig"], Count, CountPerRank);
     let gather = gather.with(RootReceives);
-    let scatter = collective!("scatter", Root: ncclScatter or ncclScatterConfig, CountPerRank, Count);
+    let scatter = collective("scatter", ["ncclScatter", "ncclScatterConfig"], CountPerRank, Count);
     let scatter = scatter.with(RootSends);
-    let all_gather_v =
-        row("all_gather_v", "ncclBroadcast", Call::AllGatherV, Count, Counts).or("ncclBroadcastConfig");
-    let reduce_scatter_v = row("reduce_scatter_v", "ncclReduce", Call::ReduceScatterV, Counts, Count)
-        .or("ncclReduceConfig")
-        .reduces();
-    let gather_v = row("gather_v", "ncclSend", Call::GatherV, Count, Counts).with(RootReceives);
-    let scatter_v = row("scatter_v", "ncclSend", Call::ScatterV, Counts, Count).with(RootSends);
+    let all_gather_v = row("all_gather_v", "ncclBroadcast", Count, Counts).or("ncclBroadcastConfig");
+    let reduce_scatter_v =
+        row("reduce_scatter_v", "ncclReduce", Counts, Count).or("ncclReduceConfig").reduces();
+    let gather_v = row("gather_v", "ncclSend", Count, Counts).with(RootReceives);
+    let scatter_v = row("scatter_v", "ncclSend", Counts, Count).with(RootSends);
     numbered([
         all_reduce,
         all_reduce.in_place("all_reduce_in_place"),
@@ -197,20 +168,20 @@ const TABLE: &[Operation] = &{
         all_gather_v.in_place("all_gather_v_in_place"),
         reduce_scatter_v,
         reduce_scatter_v.in_place("reduce_scatter_v_in_place"),
-        row("all_to_all_v", "ncclSend", Call::AllToAllV, Counts, Counts),
+        row("all_to_all_v", "ncclSend", Counts, Counts),
         gather_v,
         gather_v.in_place("gather_v_in_place"),
         scatter_v,
         scatter_v.in_place("scatter_v_in_place"),
         // NCCL has none, and drops an operation without elements.
         Operation { sends: One, receives: One, ..all_reduce.in_place("barrier") },
-        row("register_window", "ncclCommWindowRegister", Call::RegisterWindow, None, None),
-        row("send", "ncclSend", Call::Send, Count, None).with(Message),
-        row("recv", "ncclRecv", Call::Recv, None, Count).with(Message),
-        row("sendrecv", "ncclSend", Call::SendRecv, Counts, Counts).with(Message),
-        row("put_signal", "ncclPutSignal", Call::PutSignal, Count, None).with(Message),
-        row("signal", "ncclSignal", Call::Signal, None, None).with(Message),
-        row("wait_signal", "ncclWaitSignal", Call::WaitSignal, None, None).with(Message),
+        row("register_window", "ncclCommWindowRegister", None, None),
+        row("send", "ncclSend", Count, None).with(Message),
+        row("recv", "ncclRecv", None, Count).with(Message),
+        row("sendrecv", "ncclSend", Counts, Counts).with(Message),
+        row("put_signal", "ncclPutSignal", Count, None).with(Message),
+        row("signal", "ncclSignal", None, None).with(Message),
+        row("wait_signal", "ncclWaitSignal", None, None).with(Message),
     ])
 };
 
@@ -242,7 +213,7 @@ impl Operation {
     }
 
     const fn in_place(self, name: &'static str) -> Self {
-        Self { name, is_in_place: true, ..self }
+        Self { name, is_in_place: true, buffer_names: ["the buffer"; 2], ..self }
     }
 }
 
@@ -382,7 +353,7 @@ impl Operation {
     }
 
     /// Returns its place in [`ALL`](Self::ALL).
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub const fn number(&self) -> usize {
         self.number as usize

@@ -1,202 +1,367 @@
-//! The collectives with a count for each rank, which NCCL lacks: the check of their arguments, and the groups of NCCL's
-//! operations that they consist of. Those of messages also stand in for collectives with one count that a library lacks.
-//!
-//! A count of 0 is no call: the rank at the other end has the same count, and makes none either.
-#![allow(unsafe_code)] // Calls C.
+//! The collectives with a count for each rank, which NCCL lacks: the public methods first, their rules below.
 
-use std::iter;
+use super::call::Call;
+use super::on_stream::OnStream;
+use super::operator::{Operator, RawOperator};
+use super::table::Operation;
+use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
+use crate::communicator::Communicator;
+use crate::error::Result;
 
-use super::arguments::Arguments;
-use super::call::{Call, Checked};
-use super::check::{
-    buffer_names, check_buffers, check_length, check_own_count, check_own_exchange, sum_of_counts, to_c_rank,
-};
-use super::collective::call_configured;
-use super::grouping::Start;
-use super::message;
-use super::table::CallKind;
-use crate::buffer::RawSlice;
-use crate::{Extent, Result, ResultCode};
-
-/// Checks the arguments, and returns the buffers as this rank uses them.
-///
-/// The buffer with the parts of all ranks holds their sum, the other one has this rank's count. Only the root looks at the
-/// counts, if there is one.
-pub(super) fn check(call: &Call<'_>) -> Result<Checked> {
-    let Call { operation, communicator, send, recv, arguments, .. } = *call;
-    let (name, size, rank) = (operation.name, communicator.size(), communicator.rank());
-    let spaces = [send.memory_space(), recv.memory_space()];
-    check_buffers(communicator, name, recv.data_type(), spaces, buffer_names(operation))?;
-    arguments.operator.require(communicator.library())?;
-    let mut checked = Checked { send, recv, count: 0, ranks: [0; 2] };
-    let mut is_root = true;
-    if let [Some(root), _] = arguments.ranks {
-        checked.ranks[0] = to_c_rank(name, "root", root, size)?;
-        is_root = root == rank;
+impl Communicator {
+    /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
+    /// count for each rank. `counts` has one for each rank, the same on all ranks; `send` holds `counts[rank]` elements,
+    /// `recv` at least as many as the sum of the counts.
+    ///
+    /// NCCL lacks this operation: it consists of a broadcast from each rank, in a group.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mine, mut all) = (vec![comm.rank() as i32; 1 + comm.rank()], [-1; 3]);
+    ///     comm.all_gather_v(&mine, &mut all, &[1, 2], StreamRef::DEFAULT)?;
+    ///     assert_eq!(all, [0, 1, 1]);
+    ///     comm.all_gather_v_in_place(&mut all, &[1, 2], StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Allgatherv")]
+    #[inline]
+    #[track_caller]
+    pub fn all_gather_v<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        counts: &[usize],
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("all_gather_v") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.all_gather_v(counts);
+        call.end(guards, result)
     }
-    let [sent, received] = arguments.counts;
-    match (operation.sends, operation.receives) {
-        (Extent::Counts, Extent::Counts) => {
-            let totals = [
-                sum_of_counts(name, "send counts", sent, size)?,
-                sum_of_counts(name, "receive counts", received, size)?,
-            ];
-            check_length(name, "send", send.len(), totals[0], 1)?;
-            check_length(name, "receive", recv.len(), totals[1], 1)?;
-            check_own_exchange(name, sent[rank], received[rank], "its receive counts have")?;
-        }
-        // One buffer with all parts, of which this rank's is one.
-        _ if operation.is_in_place && is_root => {
-            let buffer = if operation.has_root() { "root's" } else { "in-place" };
-            let total = sum_of_counts(name, "counts", received, size)?;
-            check_length(name, buffer, recv.len(), total, 1)?;
-            let own = recv.slice(received[..rank].iter().sum(), received[rank]);
-            if operation.sends == Extent::Counts {
-                (checked.send, checked.recv) = (recv, own);
-            } else {
-                checked.send = own;
-            }
-        }
-        // Only this rank's part.
-        (sends, _) if operation.is_in_place => {
-            let nothing = recv.slice(0, 0);
-            if sends == Extent::Counts {
-                checked.send = nothing;
-            } else {
-                (checked.send, checked.recv) = (recv, nothing);
-            }
-        }
-        (sends, _) if is_root => {
-            let (own, own_name, all, all_name) = match (sends == Extent::Counts, operation.has_root()) {
-                (true, has_root) => {
-                    (recv.len(), "receive", send.len(), if has_root { "root's send" } else { "send" })
-                }
-                (false, has_root) => {
-                    (send.len(), "send", recv.len(), if has_root { "root's receive" } else { "receive" })
-                }
-            };
-            let total = sum_of_counts(name, "counts", received, size)?;
-            check_own_count(name, own_name, own, received[rank], rank)?;
-            check_length(name, all_name, all, total, 1)?;
-        }
-        _ => {}
+
+    /// Performs [`all_gather_v`](Self::all_gather_v) in place: `buffer` holds the parts of all ranks, one after the other, of
+    /// which each rank sends its own.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Allgatherv")]
+    #[inline]
+    #[track_caller]
+    pub fn all_gather_v_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        counts: &[usize],
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("all_gather_v_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.all_gather_v_in_place(counts);
+        call.end(guards, result)
     }
-    let own = if operation.sends == Extent::Counts { checked.recv } else { checked.send };
-    checked.count = own.len();
-    Ok(checked)
+
+    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
+    /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` has one for each rank, the same on all
+    /// ranks; `send` holds at least as many elements as the sum of the counts, `recv` holds `counts[rank]`.
+    ///
+    /// NCCL lacks this operation: it consists of a reduction to each rank, in a group.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mut all, mut part) = ([1, 2, 3], vec![0; 1 + comm.rank()]);
+    ///     comm.reduce_scatter_v(&all, &mut part, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(part, if comm.rank() == 0 { vec![2] } else { vec![4, 6] });
+    ///     comm.reduce_scatter_v_in_place(&mut all, &[1, 2], ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all[comm.rank()..][..part.len()], part);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Reduce_scatter")]
+    #[inline]
+    #[track_caller]
+    pub fn reduce_scatter_v<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        counts: &[usize],
+        op: impl Into<Operator<'b, T>>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("reduce_scatter_v") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.reduce_scatter_v(counts, op.into().raw);
+        call.end(guards, result)
+    }
+
+    /// Performs [`reduce_scatter_v`](Self::reduce_scatter_v) in place: `buffer` holds the parts of all ranks, one after the
+    /// other, of which this rank's receives the result. The contents of the other parts are undefined afterwards. (MPI, in
+    /// place, puts the result at the start of the buffer.)
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Reduce_scatter")]
+    #[inline]
+    #[track_caller]
+    pub fn reduce_scatter_v_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        counts: &[usize],
+        op: impl Into<Operator<'b, T>>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("reduce_scatter_v_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.reduce_scatter_v_in_place(counts, op.into().raw);
+        call.end(guards, result)
+    }
+
+    /// Sends part `i` of `send` to rank `i`, which receives it in the part of its `recv` with the sender's number:
+    /// [`all_to_all`](Self::all_to_all) with a count for each pair of ranks. Part `i` of `send` has `send_counts[i]`
+    /// elements, part `i` of `recv` has `recv_counts[i]`, which is what rank `i` sends to this rank; each part begins where
+    /// the one before ends. `send` and `recv` hold at least the sums of their counts.
+    ///
+    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     // Rank 0 keeps one element and sends two; rank 1 sends none and keeps three.
+    ///     let counts = [[1, 2], [0, 3]];
+    ///     let send_counts = counts[comm.rank()];
+    ///     let recv_counts = counts.map(|sender| sender[comm.rank()]);
+    ///     let mut recv = vec![-1; recv_counts.iter().sum()];
+    ///     comm.all_to_all_v(&[10, 11, 12], &mut recv, &send_counts, &recv_counts, StreamRef::DEFAULT)?;
+    ///     assert_eq!(recv, if comm.rank() == 0 { vec![10] } else { vec![11, 12, 10, 11, 12] });
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Alltoallv")]
+    #[inline]
+    #[track_caller]
+    pub fn all_to_all_v<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        send_counts: &[usize],
+        recv_counts: &[usize],
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("all_to_all_v") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.all_to_all_v(send_counts, recv_counts);
+        call.end(guards, result)
+    }
+
+    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for
+    /// each rank, which is the length of its `send`. On the root, `counts` has that of each rank, and `recv` holds at least
+    /// as many elements as their sum; on the other ranks both are ignored and may be empty.
+    ///
+    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mine = vec![comm.rank() as i32; 1 + comm.rank()];
+    ///     let (mut all, counts): (_, &[usize]) = if comm.rank() == 0 { (vec![-1; 3], &[1, 2]) } else { (vec![], &[]) };
+    ///     comm.gather_v(&mine, &mut all, counts, 0, StreamRef::DEFAULT)?;
+    ///     assert!(comm.rank() > 0 || all == [0, 1, 1]);
+    ///     let mut buffer = if comm.rank() == 0 { all } else { mine };
+    ///     comm.gather_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Gatherv")]
+    #[inline]
+    #[track_caller]
+    pub fn gather_v<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        counts: &[usize],
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("gather_v") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.gather_v(counts, root);
+        call.end(guards, result)
+    }
+
+    /// Performs [`gather_v`](Self::gather_v) in place: on the root, `buffer` receives the parts of all ranks, one after the
+    /// other, of which its own is already there; the other ranks send their `buffer`.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Gatherv")]
+    #[inline]
+    #[track_caller]
+    pub fn gather_v_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        counts: &[usize],
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("gather_v_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.gather_v_in_place(counts, root);
+        call.end(guards, result)
+    }
+
+    /// Scatters `send` of rank `root`: rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each rank,
+    /// which is the length of its `recv`. On the root, `counts` has that of each rank, and `send` holds at least as many
+    /// elements as their sum; on the other ranks both are ignored and may be empty.
+    ///
+    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (send, counts): (&[i32], &[usize]) = if comm.rank() == 0 { (&[1, 2, 3], &[1, 2]) } else { (&[], &[]) };
+    ///     let mut part = vec![0; 1 + comm.rank()];
+    ///     comm.scatter_v(send, &mut part, counts, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(part, if comm.rank() == 0 { vec![1] } else { vec![2, 3] });
+    ///     let mut buffer = if comm.rank() == 0 { send.to_vec() } else { part };
+    ///     comm.scatter_v_in_place(&mut buffer, counts, 0, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Scatterv")]
+    #[inline]
+    #[track_caller]
+    pub fn scatter_v<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        counts: &[usize],
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("scatter_v") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.scatter_v(counts, root);
+        call.end(guards, result)
+    }
+
+    /// Performs [`scatter_v`](Self::scatter_v) in place: on the root, `buffer` holds the parts to send, one after the other,
+    /// of which its own stays there; the other ranks receive into their `buffer`.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Scatterv")]
+    #[inline]
+    #[track_caller]
+    pub fn scatter_v_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        counts: &[usize],
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("scatter_v_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.scatter_v_in_place(counts, root);
+        call.end(guards, result)
+    }
 }
 
-/// The part of a rank in a buffer that has the parts of all ranks, one after the other.
-struct Part {
-    rank: usize,
-    c_rank: i32,
-    elements: RawSlice,
-}
+/// The rules of each operation, and its C calls.
+impl Call<'_, '_> {
+    fn all_gather_v(&mut self, counts: &[usize]) -> Result<()> {
+        let total = self.sum("counts", counts)?;
+        self.has_own_count("send", self.send.len(), counts)?;
+        self.recv_holds("", total, 1)?;
+        self.submit(self.send.len(), |call| call.broadcast_parts(counts))
+    }
 
-/// Returns the `counts` of a call or, for a collective with one count, that for each rank.
-fn each_count<'a>(
-    call: &Call<'_>,
-    checked: &Checked,
-    counts: &'a [usize],
-) -> impl Iterator<Item = usize> + use<'a> {
-    let is_one = matches!(call.operation.call, CallKind::Collective(_));
-    let ranks = if is_one { call.communicator.size() } else { 0 };
-    counts.iter().copied().chain(iter::repeat_n(checked.count, ranks))
-}
+    fn all_gather_v_in_place(&mut self, counts: &[usize]) -> Result<()> {
+        self.send = self.own_counted_part("in-place ", counts)?;
+        self.submit(self.send.len(), |call| call.broadcast_parts(counts))
+    }
 
-/// Makes a call for each part that is not empty, in rank order.
-fn each_part(
-    buffer: RawSlice,
-    counts: impl Iterator<Item = usize>,
-    call: impl FnMut(Part) -> Result<ResultCode>,
-) -> Result<ResultCode> {
-    let mut end = 0_usize;
-    // There are no more ranks than an i32 can count, and the sum of the counts is no more than the buffer holds.
-    let part = move |(c_rank, (rank, count)): (i32, (usize, usize))| {
-        let start = end;
-        end += count;
-        Part { rank, c_rank, elements: buffer.slice(start, count) }
-    };
-    let parts = (0..).zip(counts.enumerate()).map(part);
-    parts.filter(|part| part.elements.len() > 0).map(call).try_fold(ResultCode::SUCCESS, |_, called| called)
-}
+    fn reduce_scatter_v(&mut self, counts: &[usize], op: RawOperator<'_>) -> Result<()> {
+        let (op, total) = (self.operator(op)?, self.sum("counts", counts)?);
+        self.has_own_count("receive", self.recv.len(), counts)?;
+        self.send_holds("", total, 1)?;
+        self.submit(self.recv.len(), |call| call.reduce_parts(counts, op))
+    }
 
-/// Makes a broadcast of each rank's part: a group of these is what NCCL recognizes as one operation, since 2.29.2.
-pub(super) fn all_gather(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Call { communicator, arguments: Arguments { counts: [_, counts], .. }, .. } = *call;
-    let data_type = checked.recv.data_type().as_raw();
-    let config = call.config.map_or(Ok(None), |config| call.raw_config(start, config))?;
-    message::together(communicator.library(), || {
-        each_part(checked.recv, counts.iter().copied(), |Part { rank, c_rank, elements }| {
-            let from = if rank == communicator.rank() { checked.send.as_raw() } else { std::ptr::null() };
-            let (to, count) = (elements.as_raw().cast_mut(), elements.len());
-            // SAFETY: as in `collective::enqueue`: this rank's part has the length of the send buffer, and the receive
-            // buffer holds all parts, as was checked.
-            unsafe {
-                call_configured!(call, config.as_ref(), ncclBroadcast or ncclBroadcastConfig(from, to, count, data_type, c_rank))
-            }
-        })
-    })
-}
+    fn reduce_scatter_v_in_place(&mut self, counts: &[usize], op: RawOperator<'_>) -> Result<()> {
+        let op = self.operator(op)?;
+        self.recv = self.own_counted_part("in-place ", counts)?;
+        self.submit(self.recv.len(), |call| call.reduce_parts(counts, op))
+    }
 
-/// Makes a reduction of each rank's part, with that rank as the root.
-pub(super) fn reduce_scatter(call: &Call<'_>, start: Start<'_>, checked: &Checked) -> Result<ResultCode> {
-    let Call { communicator, arguments: Arguments { counts: [_, counts], operator, .. }, .. } = *call;
-    let (op, data_type) = (operator.as_raw(), checked.send.data_type().as_raw());
-    let config = call.config.map_or(Ok(None), |config| call.raw_config(start, config))?;
-    message::together(communicator.library(), || {
-        each_part(checked.send, counts.iter().copied(), |Part { rank, c_rank, elements }| {
-            let is_own = rank == communicator.rank();
-            let to = if is_own { checked.recv.as_raw().cast_mut() } else { std::ptr::null_mut() };
-            let (from, count) = (elements.as_raw(), elements.len());
-            // SAFETY: as in `collective::enqueue`: the send buffer holds all parts, and this rank's part has the length of
-            // the receive buffer, as was checked.
-            unsafe {
-                call_configured!(call, config.as_ref(), ncclReduce or ncclReduceConfig(from, to, count, data_type, op, c_rank))
-            }
-        })
-    })
-}
+    fn all_to_all_v(&mut self, send_counts: &[usize], recv_counts: &[usize]) -> Result<()> {
+        let totals = [self.sum("send counts", send_counts)?, self.sum("receive counts", recv_counts)?];
+        self.send_holds("", totals[0], 1)?;
+        self.recv_holds("", totals[1], 1)?;
+        let own = self.rank();
+        self.own_exchange(send_counts[own], recv_counts[own], "its receive counts have")?;
+        self.submit(0, |call| call.exchange_parts(send_counts.iter().copied(), recv_counts.iter().copied()))
+    }
 
-pub(super) fn all_to_all(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
-    let [sent, received] = call.arguments.counts.map(|counts| each_count(call, checked, counts));
-    message::together(call.communicator.library(), || {
-        each_part(checked.send, sent, |part| message::send(call, &part.elements, part.c_rank))?;
-        each_part(checked.recv, received, |part| message::recv(call, &part.elements, part.c_rank))
-    })
-}
-
-/// Sends this rank's part to the root, which receives all parts but one that is there already.
-pub(super) fn gather(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
-    let (root, is_in_place) = (call.arguments.ranks[0], call.operation.is_in_place);
-    let is_root = root == Some(call.communicator.rank());
-    message::together(call.communicator.library(), || {
-        if checked.send.len() > 0 && !(is_root && is_in_place) {
-            message::send(call, &checked.send, checked.ranks[0])?;
+    fn gather_v(&mut self, counts: &[usize], root: usize) -> Result<()> {
+        let (root, is_root) = self.root(root)?;
+        if is_root {
+            let total = self.sum("counts", counts)?;
+            self.has_own_count("send", self.send.len(), counts)?;
+            self.recv_holds("root's ", total, 1)?;
         }
-        let parts = if is_root { call.communicator.size() } else { 0 };
-        let counts = each_count(call, checked, call.arguments.counts[1]).take(parts);
-        each_part(checked.recv, counts, |part| match is_in_place && Some(part.rank) == root {
-            true => Ok(ResultCode::SUCCESS),
-            false => message::recv(call, &part.elements, part.c_rank),
-        })
-    })
-}
+        self.submit(self.send.len(), |call| call.gather_parts(root, counts.iter().copied()))
+    }
 
-/// Sends all parts from the root, but one that is there already, and receives this rank's.
-pub(super) fn scatter(call: &Call<'_>, checked: &Checked) -> Result<ResultCode> {
-    let (root, is_in_place) = (call.arguments.ranks[0], call.operation.is_in_place);
-    let is_root = root == Some(call.communicator.rank());
-    message::together(call.communicator.library(), || {
-        let parts = if is_root { call.communicator.size() } else { 0 };
-        let counts = each_count(call, checked, call.arguments.counts[1]).take(parts);
-        let sent = each_part(checked.send, counts, |part| match is_in_place && Some(part.rank) == root {
-            true => Ok(ResultCode::SUCCESS),
-            false => message::send(call, &part.elements, part.c_rank),
-        })?;
-        if checked.recv.len() == 0 || is_root && is_in_place {
-            return Ok(sent);
+    fn gather_v_in_place(&mut self, counts: &[usize], root: usize) -> Result<()> {
+        let (root, is_root) = self.root(root)?;
+        if is_root {
+            self.send = self.own_counted_part("root's ", counts)?;
+        } else {
+            self.recv = self.nothing();
         }
-        message::recv(call, &checked.recv, checked.ranks[0])
-    })
+        self.submit(self.send.len(), |call| call.gather_parts(root, counts.iter().copied()))
+    }
+
+    fn scatter_v(&mut self, counts: &[usize], root: usize) -> Result<()> {
+        let (root, is_root) = self.root(root)?;
+        if is_root {
+            let total = self.sum("counts", counts)?;
+            self.has_own_count("receive", self.recv.len(), counts)?;
+            self.send_holds("root's ", total, 1)?;
+        }
+        self.submit(self.recv.len(), |call| call.scatter_parts(root, counts.iter().copied()))
+    }
+
+    fn scatter_v_in_place(&mut self, counts: &[usize], root: usize) -> Result<()> {
+        let (root, is_root) = self.root(root)?;
+        if is_root {
+            self.recv = self.own_counted_part("root's ", counts)?;
+        } else {
+            self.send = self.nothing();
+        }
+        self.submit(self.recv.len(), |call| call.scatter_parts(root, counts.iter().copied()))
+    }
 }

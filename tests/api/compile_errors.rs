@@ -28,52 +28,56 @@ const MISTAKES: &[(&str, &[&str])] = &[
 /// neither options nor signals of a caller.
 const LEGAL: &[(&str, &str)] = &[
     (
-        "operations used twice on one buffer",
+        "options used twice on one buffer",
         "fn f(c: &Communicator, cfg: &CollectiveConfig) -> Result<()> {
-        let ops = c.operations().with(cfg);
+        let on = CallOptions::on(StreamRef::DEFAULT).config(cfg);
         let mut b = [1.0f32];
-        ops.all_reduce_in_place(&mut b, ReduceOp::Sum, StreamRef::DEFAULT)?;
-        ops.broadcast_in_place(&mut b, 0, StreamRef::DEFAULT)
+        c.all_reduce_in_place(&mut b, ReduceOp::Sum, on)?;
+        c.broadcast_in_place(&mut b, 0, on)
     }",
     ),
     (
-        "operations and a buffer of a loop",
+        "options and a buffer of a loop",
         "fn f(c: &Communicator, cfg: &CollectiveConfig) -> Result<()> {
-        let ops = c.operations().with(cfg);
+        let on = CallOptions::on(StreamRef::DEFAULT).config(cfg);
         for _ in 0..3 {
             let mut b = [1.0f32];
-            ops.all_reduce_in_place(&mut b, ReduceOp::Sum, StreamRef::DEFAULT)?;
+            c.all_reduce_in_place(&mut b, ReduceOp::Sum, on)?;
         }
         Ok(())
     }",
     ),
     (
-        "temporary options in a group",
-        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
-        n.group(|g| {
-            g.on(c).with(&CollectiveConfig::new().max_ctas(2))
-                .all_reduce_in_place(b, ReduceOp::Sum, StreamRef::DEFAULT)
-        })
+        "temporary options outside a group",
+        "fn f(c: &Communicator, b: &mut [f32]) -> Result<()> {
+        c.all_reduce_in_place(
+            b, ReduceOp::Sum, CallOptions::on(StreamRef::DEFAULT).config(&CollectiveConfig::new().max_ctas(2)),
+        )
     }",
     ),
     (
         "temporary signals in a group",
         "fn f(n: &Nccl, c: &Communicator, peer: u32) -> Result<()> {
         n.group(|g| {
-            g.wait_signal(c, &[WaitSignal { count: 1, peer, signal: Signal::default() }], StreamRef::DEFAULT)
+            c.wait_signal(&[WaitSignal { count: 1, peer, signal: Signal::default() }], g.stream(StreamRef::DEFAULT))
         })
     }",
     ),
     (
-        "a function over operations used twice",
-        "
-    fn step<'s, T: Element>(ops: Operations<'s>, b: &'s mut [T]) -> Result<()> {
-        ops.all_reduce_in_place(b, ReduceOp::Sum, StreamRef::DEFAULT)
-    }
-    fn f(c: &Communicator, b: &mut [f32]) -> Result<()> {
-        step(c.operations(), b)?;
-        step(c.operations(), b)
+        "a temporary reduction",
+        "fn f(c: &Communicator, b: &mut [f32]) -> Result<()> {
+        c.all_reduce_in_place(b, &c.pre_mul_sum(0.5)?, StreamRef::DEFAULT)
     }",
+    ),
+    (
+        "a nested group",
+        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
+        n.group(|g| g.group(|g| c.all_gather_in_place(b, g.stream(StreamRef::DEFAULT))))
+    }",
+    ),
+    (
+        "objects and their communicator in one struct",
+        "struct Job { sum: PreMulSum<'static, f32>, window: Window<f32>, memory: Registration, comm: Communicator }",
     ),
     (
         "a buffer that a function was given, lent to two operations",
@@ -89,24 +93,23 @@ const LEGAL: &[(&str, &str)] = &[
             if b.is_empty() {
                 return Err(\"no elements\".into());
             }
-            g.all_gather_in_place(c, b, StreamRef::DEFAULT)?;
+            c.all_gather_in_place(b, g.stream(StreamRef::DEFAULT))?;
             Ok(())
         })
     }",
     ),
     (
-        "a function over operations now and in a group",
+        "a function over streams now and in a group",
         "
-    fn step<'b, T: Element>(ops: Operations<'_, impl Grouping<'b>>, b: &'b mut [T]) -> Result<()> {
-        ops.all_reduce_in_place(b, ReduceOp::Sum, StreamRef::DEFAULT)
+    fn step<'b, 'c, T: Element>(c: &'c Communicator, b: &'b mut [T], on: impl Into<OnStream<'b, 'c>>) -> Result<()> {
+        c.all_reduce_in_place(b, ReduceOp::Sum, on)
     }
     fn f(n: &Nccl, c: &Communicator, b: &mut [f32], p: &PreMulSum<'_, f32>) -> Result<()> {
-        step(c.operations(), b)?;
-        step(c.operations(), b)?;
-        let ops = p.operations();
-        ops.all_reduce_in_place(&mut *b, StreamRef::DEFAULT)?;
-        ops.all_reduce_in_place(&mut *b, StreamRef::DEFAULT)?;
-        n.group(|g| step(g.on(c), b))
+        step(c, b, StreamRef::DEFAULT)?;
+        step(c, b, StreamRef::DEFAULT)?;
+        c.all_reduce_in_place(&mut *b, p, StreamRef::DEFAULT)?;
+        c.all_reduce_in_place(&mut *b, p, StreamRef::DEFAULT)?;
+        n.group(|g| step(c, b, g.stream(StreamRef::DEFAULT)))
     }",
     ),
 ];
@@ -119,7 +122,7 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
         "fn f(n: &Nccl, c: &Communicator) -> Result<()> {
         n.group(|g| {
             let mut b = [1.0f32];
-            g.all_reduce_in_place(c, &mut b, ReduceOp::Sum, StreamRef::DEFAULT)
+            c.all_reduce_in_place(&mut b, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))
         })
     }",
     ),
@@ -127,13 +130,13 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
         "a buffer of the closure, by a function",
         "E0597",
         "
-    fn step<'b, T: Element>(ops: Operations<'_, impl Grouping<'b>>, b: &'b mut [T]) -> Result<()> {
-        ops.all_reduce_in_place(b, ReduceOp::Sum, StreamRef::DEFAULT)
+    fn step<'b, 'c, T: Element>(c: &'c Communicator, b: &'b mut [T], on: impl Into<OnStream<'b, 'c>>) -> Result<()> {
+        c.all_reduce_in_place(b, ReduceOp::Sum, on)
     }
     fn f(n: &Nccl, c: &Communicator) -> Result<()> {
         n.group(|g| {
             let mut b = [1.0f32];
-            step(g.on(c), &mut b)
+            step(c, &mut b, g.stream(StreamRef::DEFAULT))
         })
     }",
     ),
@@ -142,18 +145,69 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
         "E0499",
         "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
         n.group(|g| {
-            g.reduce_scatter_in_place(c, &mut *b, ReduceOp::Sum, StreamRef::DEFAULT)?;
-            g.all_gather_in_place(c, &mut *b, StreamRef::DEFAULT)
+            c.reduce_scatter_in_place(&mut *b, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
+            c.all_gather_in_place(&mut *b, g.stream(StreamRef::DEFAULT))
         })
     }",
     ),
     (
-        "an owned reduction that is dropped before its operations",
+        "a reduction of the closure",
+        "E0716",
+        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
+        n.group(|g| c.all_reduce_in_place(b, &c.pre_mul_sum(0.5)?, g.stream(StreamRef::DEFAULT)))
+    }",
+    ),
+    (
+        "a scalar that is dropped before its reduction",
         "E0505",
-        "fn f(c: &Communicator, p: OwnedPreMulSum<f32>, b: &mut [f32]) -> Result<()> {
-        let ops = p.on(c.operations())?;
-        drop(p);
-        ops.all_reduce_in_place(b, StreamRef::DEFAULT)
+        "fn f(c: &Communicator, b: &mut [f32], scalar: Vec<f32>) -> Result<()> {
+        let p = c.pre_mul_sum_device(&scalar)?;
+        drop(scalar);
+        c.all_reduce_in_place(b, &p, StreamRef::DEFAULT)
+    }",
+    ),
+    (
+        "a reduction of another element type",
+        "E0277",
+        "fn f(c: &Communicator, b: &mut [f32], p: &PreMulSum<'static, f64>) -> Result<()> {
+        c.all_reduce_in_place(b, p, StreamRef::DEFAULT)
+    }",
+    ),
+    (
+        "options of the closure",
+        "E0716",
+        "fn f(n: &Nccl, c: &Communicator, b: &mut [f32]) -> Result<()> {
+        n.group(|g| {
+            c.all_reduce_in_place(b, ReduceOp::Sum, g.stream(CallOptions::on(StreamRef::DEFAULT).config(&CollectiveConfig::new().max_ctas(2))))
+        })
+    }",
+    ),
+    (
+        "a communicator of the closure",
+        "E0597",
+        "fn f(n: &Nccl, b: &mut [f32]) -> Result<()> {
+        n.group(|g| {
+            let comms = n.init_all(&[0])?;
+            comms[0].all_gather_in_place(b, g.stream(StreamRef::DEFAULT))
+        })
+    }",
+    ),
+    (
+        "a stream that leaves its group",
+        "E0521",
+        "fn f(n: &Nccl) -> Result<()> {
+        let mut kept = None;
+        n.group(|g| {
+            kept = Some(g.stream(StreamRef::DEFAULT));
+            Ok(())
+        })
+    }",
+    ),
+    (
+        "a stream of a group whose lifetime shrinks",
+        "lifetime may not live long enough",
+        "fn f<'long: 'short, 'short>(on: OnStream<'long, 'long>) -> OnStream<'short, 'long> {
+        on
     }",
     ),
     (
@@ -161,7 +215,7 @@ const ILLEGAL: &[(&str, &str, &str)] = &[
         "E0505",
         "fn f(n: &Nccl, c: Communicator, b: &mut [f32]) -> Result<()> {
         n.group(|g| {
-            g.all_gather_in_place(&c, b, StreamRef::DEFAULT)?;
+            c.all_gather_in_place(b, g.stream(StreamRef::DEFAULT))?;
             c.destroy()
         })
     }",

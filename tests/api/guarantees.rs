@@ -30,9 +30,9 @@ fn error_types_implement_error_and_handles_are_send() {
 fn owned_objects_and_locked_communicators_are_shared_between_threads() {
     fn shared<T: Send + Sync + 'static>() {}
     shared::<std::sync::Mutex<Communicator>>();
-    shared::<libnccl::OwnedRegistration>();
-    shared::<libnccl::OwnedWindow<f32>>();
-    shared::<libnccl::OwnedPreMulSum<f32>>();
+    shared::<libnccl::Registration>();
+    shared::<libnccl::Window<f32>>();
+    shared::<libnccl::PreMulSum<'static, f32>>();
     shared::<libnccl::CollectiveConfig>();
     shared::<libnccl::AbortHandle>();
 }
@@ -42,7 +42,7 @@ fn observers_do_not_make_a_panic_dangerous() {
     fn unwinds<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
     unwinds::<libnccl::Config>();
     unwinds::<libnccl::AbortHandle>();
-    unwinds::<libnccl::OwnedRegistration>();
+    unwinds::<libnccl::Registration>();
 }
 
 #[test]
@@ -75,14 +75,16 @@ fn one_bound_takes_every_kind_of_buffer() {
     use libnccl::{BufferMut, DeviceSliceMut, NcclBuffer, RecvBuffer, ReduceOp, StreamRef};
 
     fn double<B: BufferMut<Element = f32> + ?Sized>(comm: &Communicator, buffer: &mut B) {
-        comm.pre_mul_sum(2.0).unwrap().all_reduce_in_place(buffer, StreamRef::DEFAULT).unwrap();
+        let doubled = comm.pre_mul_sum(2.0).unwrap();
+        comm.all_reduce_in_place(buffer, &doubled, StreamRef::DEFAULT).unwrap();
     }
     fn sum<'b>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = f32>) {
         comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
     }
     /// Code for device memory.
     fn double_view(comm: &Communicator, view: DeviceSliceMut<'_, f32>) {
-        comm.pre_mul_sum(2.0).unwrap().all_reduce_in_place(view, StreamRef::DEFAULT).unwrap();
+        let doubled = comm.pre_mul_sum(2.0).unwrap();
+        comm.all_reduce_in_place(view, &doubled, StreamRef::DEFAULT).unwrap();
     }
 
     let nccl = libnccl_cpu::nccl();

@@ -46,19 +46,19 @@ const HISTORIES: &[History] = &[
     }),
     ("a failed group", |fixture, comm| {
         let fail = fixture.nccl.group(|g| {
-            g.recv(comm, recv::<f32>(1), 0, stream())?;
+            comm.recv(recv::<f32>(1), 0, g.stream(stream()))?;
             Err::<(), _>(Error::Aborted { call: "the closure" })
         });
         fail.unwrap_err();
     }),
     ("an operator", |_, comm| {
         let halves = comm.pre_mul_sum(0.5_f32).unwrap();
-        halves.all_reduce_in_place(recv(1), stream()).unwrap();
+        comm.all_reduce_in_place(recv(1), &halves, stream()).unwrap();
     }),
     ("an operator in a failed group", |fixture, comm| {
         let halves = comm.pre_mul_sum(0.5_f32).unwrap();
         let fail = fixture.nccl.group(|g| {
-            halves.on(g).all_reduce_in_place(recv(1), stream())?;
+            comm.all_reduce_in_place(recv(1), &halves, g.stream(stream()))?;
             Err::<(), _>(Error::Aborted { call: "the closure" })
         });
         fail.unwrap_err();
@@ -66,12 +66,12 @@ const HISTORIES: &[History] = &[
     ("an operator that outlives an abort", |_, comm| {
         let halves = comm.pre_mul_sum(0.5_f32).unwrap();
         comm.abort_handle().abort().unwrap();
-        assert!(matches!(halves.all_reduce_in_place(recv(1), stream()), Err(Error::Aborted { .. })));
+        assert!(matches!(comm.all_reduce_in_place(recv(1), &halves, stream()), Err(Error::Aborted { .. })));
     }),
     ("an abort by a handle", |_, comm| comm.abort_handle().abort().unwrap()),
     ("a child that could not be made", |fixture, comm| {
         fixture.fake.answer_once("ncclCommSplit", 0, 3);
-        comm.split(Some(1), 0).unwrap_err();
+        comm.split(Some(1), 0).init().unwrap_err();
     }),
 ];
 
@@ -115,9 +115,10 @@ fn parent_and_children_in_any_order_end_once() {
             let fake = FakeNccl::new();
             let nccl = fake.nccl();
             let config = Config::new().name("parent");
-            let parent = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
-            let child = parent.split(Some(0), 0).unwrap().unwrap();
-            let grandchild = child.split_with(Some(0), 0, &Config::new().name("other")).unwrap().unwrap();
+            let parent = nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap();
+            let child = parent.split(Some(0), 0).init().unwrap().unwrap();
+            let grandchild =
+                child.split(Some(0), 0).config(&Config::new().name("other")).init().unwrap().unwrap();
             drop(child.pre_mul_sum(3_i32).unwrap());
             let mut family = [Some(parent), Some(child), Some(grandchild)];
             for index in order {
@@ -135,7 +136,7 @@ fn invalid_size_or_rank_from_nccl_ends_communicator() {
         let fake = FakeNccl::new();
         let nccl = fake.nccl();
         fake.set_size_and_rank(size, rank);
-        for result in [nccl.init_rank(4, 2, &id(1)).map(drop), nccl.init_all(&[0, 1]).map(drop)] {
+        for result in [nccl.communicator(4, 2, &id(1)).init().map(drop), nccl.init_all(&[0, 1]).map(drop)] {
             assert!(result.is_err(), "rank {rank} of {size}");
         }
         fake.assert_clean(&format!("rank {rank} of {size}"));
@@ -147,7 +148,7 @@ fn into_raw_then_from_raw_keeps_handle_and_name() {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
     let named = Config::new().name("which NCCL keeps a pointer to");
-    let raw = nccl.init_rank_with(4, 2, &id(1), &named).unwrap().into_raw();
+    let raw = nccl.communicator(4, 2, &id(1)).config(&named).init().unwrap().into_raw();
     fake.take_log();
     // Reuses the name's memory if it was freed.
     let _others: Vec<Box<[u8]>> = (0..64).map(|_| vec![b'x'; 46].into()).collect();
@@ -203,7 +204,7 @@ fn end_inside_open_group_is_not_part_of_it() {
             let fixture = Fixture::new();
             let comm = fixture.spare();
             let result = fixture.nccl.group(|g| {
-                g.recv(&fixture.comm, recv::<f32>(1), 0, stream())?;
+                fixture.comm.recv(recv::<f32>(1), 0, g.stream(stream()))?;
                 end(comm);
                 let log = fixture.fake.take_log();
                 assert!(log.contains(&"ncclCommAbort(comm1)".to_string()), "{log:?}");
@@ -218,7 +219,7 @@ fn end_inside_open_group_is_not_part_of_it() {
 #[test]
 fn pending_communicator_dropped_inside_another_group_ends() {
     let fixture = Fixture::new();
-    let pending = fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), &Config::new())).unwrap();
+    let pending = fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).init_in(g)).unwrap();
     let cancelled = fixture.nccl.group(|_| {
         drop(pending);
         Err::<(), _>(Error::Aborted { call: "the closure" })
@@ -233,9 +234,9 @@ fn child_whose_creation_failed_is_not_ended() {
     for code in [1, 3, 6] {
         let fixture = Fixture::new();
         fixture.fake.answer_once("ncclCommSplit", 0, code);
-        fixture.comm.split(Some(1), 0).unwrap_err();
+        fixture.comm.split(Some(1), 0).init().unwrap_err();
         fixture.fake.answer_once("ncclCommShrink", 0, code);
-        fixture.comm.shrink(&[0], libnccl::ShrinkMode::Default, &Config::new()).unwrap_err();
+        fixture.comm.shrink(&[0], libnccl::ShrinkMode::Default).init().unwrap_err();
         assert!(!fixture.fake.calls().contains(&"ncclCommAbort"));
         fixture.close("failed child");
     }
@@ -249,8 +250,8 @@ fn communicator_of_failed_group_is_not_ended() {
         fixture.fake.answer_once(function, usize::from(function != "ncclGroupEnd"), 3);
         let mut pending = Vec::new();
         let failed = fixture.nccl.group(|g| {
-            pending.push(g.init_rank(4, 2, &id(1), &Config::new())?);
-            pending.push(g.init_rank(4, 3, &id(1), &Config::new())?);
+            pending.push(fixture.nccl.communicator(4, 2, &id(1)).init_in(g)?);
+            pending.push(fixture.nccl.communicator(4, 3, &id(1)).init_in(g)?);
             Ok(())
         });
         failed.unwrap_err();
@@ -282,7 +283,7 @@ fn end_while_graph_exists_returns_within_limit() {
             fixture.fake.destroy_graphs();
             drop(spare);
             let timed = Config::new().timeout(Duration::from_secs(1));
-            let comm = fixture.nccl.init_rank_with(4, 2, &id(1), &timed).unwrap();
+            let comm = fixture.nccl.communicator(4, 2, &id(1)).config(&timed).init().unwrap();
             fixture.fake.capture(comm.as_raw());
             assert_late(&comm.destroy(), "destroy");
         }),

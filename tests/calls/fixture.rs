@@ -45,7 +45,7 @@ impl Fixture {
             Some(timeout) => {
                 let config = Config::new().timeout(timeout);
                 [(); 2]
-                    .map(|()| nccl.init_rank_with(4, 2, &id(1), &config))
+                    .map(|()| nccl.communicator(4, 2, &id(1)).config(&config).init())
                     .into_iter()
                     .collect::<Result<_>>()?
             }

@@ -11,7 +11,7 @@ use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, INVALID_USAGE, SUCC
 use crate::fixture::{Fixture, WORK, id, recv, send, stream, work};
 
 fn grouped<'scope>(g: &'scope Group<'scope, '_>, comm: &'scope Communicator) -> Result<()> {
-    g.all_reduce(comm, send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, stream())
+    comm.all_reduce(send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, g.stream(stream()))
 }
 
 fn own_error<T>() -> Result<T> {
@@ -27,15 +27,15 @@ const FAILURES: &[(&str, Option<&str>, &str, Fill)] = &[
     ("a call that fails", Some("ncclAllReduce"), "ncclAllReduce failed", |g, f| grouped(g, &f.comm)),
     ("a later call that fails", Some("ncclSend"), "ncclSend failed", |g, f| {
         grouped(g, &f.comm)?;
-        g.send(&f.comm, send::<f32>(1), 0, stream())
+        f.comm.send(send::<f32>(1), 0, g.stream(stream()))
     }),
     ("an error that is ignored", Some("ncclSend"), "ncclSend failed", |g, f| {
-        let _ = g.send(&f.comm, send::<f32>(1), 0, stream());
+        let _ = f.comm.send(send::<f32>(1), 0, g.stream(stream()));
         grouped(g, &f.comm)
     }),
     ("the first of two errors", Some("ncclSend"), "ncclSend failed", |g, f| {
-        let _ = g.send(&f.comm, send::<f32>(1), 0, stream());
-        let _ = g.send(&f.comm, send::<f32>(1), 9, stream());
+        let _ = f.comm.send(send::<f32>(1), 0, g.stream(stream()));
+        let _ = f.comm.send(send::<f32>(1), 9, g.stream(stream()));
         Ok(())
     }),
     ("an early return", None, "the closure: ", |g, f| {
@@ -44,15 +44,15 @@ const FAILURES: &[(&str, Option<&str>, &str, Fill)] = &[
     }),
     ("a wrong argument after an operation", None, "send: peer 9", |g, f| {
         grouped(g, &f.comm)?;
-        g.send(&f.comm, send::<f32>(1), 9, stream())
+        f.comm.send(send::<f32>(1), 9, g.stream(stream()))
     }),
     ("an error in an inner group", Some("ncclSend"), "ncclSend failed", |g, f| {
         grouped(g, &f.comm)?;
-        g.group(|g| g.send(&f.comm, send::<f32>(1), 0, stream()))
+        g.group(|g| f.comm.send(send::<f32>(1), 0, g.stream(stream())))
     }),
     ("an ignored error in an inner group", Some("ncclSend"), "ncclSend failed", |g, f| {
         grouped(g, &f.comm)?;
-        let _ = g.group(|g| g.send(&f.comm, send::<f32>(1), 0, stream()));
+        let _ = g.group(|g| f.comm.send(send::<f32>(1), 0, g.stream(stream())));
         Ok(())
     }),
     ("an early return of an inner group", None, "the closure: ", |g, f| {
@@ -78,7 +78,7 @@ fn failed_group_starts_nothing_and_returns_cause() {
 
         // The member has failed: it can only be queried and ended.
         assert!(matches!(work(&fixture.comm), Err(Error::InvalidUsage { .. })), "{name}");
-        assert!(matches!(fixture.comm.split(None, 0), Err(Error::InvalidUsage { .. })), "{name}");
+        assert!(matches!(fixture.comm.split(None, 0).init(), Err(Error::InvalidUsage { .. })), "{name}");
         assert!(matches!(fixture.nccl.group(|g| grouped(g, &fixture.comm)), Err(Error::InvalidUsage { .. })));
         assert_eq!(fixture.comm.async_error().unwrap(), ResultCode::SUCCESS);
         // Another communicator has not failed, and no group is open.
@@ -95,7 +95,8 @@ fn failed_group_starts_nothing_and_returns_cause() {
 fn group_that_creates_communicators_has_no_operations() {
     let fixture = Fixture::new();
     let (nccl, comm, config) = (&fixture.nccl, &fixture.comm, Config::new());
-    let init = |g: &Group<'_, '_>| g.init_rank(4, 2, &id(1), &config).map(drop);
+    let init =
+        |g: &Group<'_, '_>| fixture.nccl.communicator(4, 2, &id(1)).config(&config).init_in(g).map(drop);
     let refused = nccl.group(|g| {
         init(g)?;
         init(g)?;
@@ -110,7 +111,7 @@ fn group_that_creates_communicators_has_no_operations() {
         let _ = init(g);
         Ok(())
     });
-    let text = "init_rank: a group that creates communicators contains no operations";
+    let text = "init_in: a group that creates communicators contains no operations";
     assert_eq!(refused.unwrap_err().to_string(), text);
     assert!(!fixture.fake.take_started().iter().any(|call| call.contains("InitRank")));
 }
@@ -129,7 +130,7 @@ fn operation_between_suspend_and_resume_is_refused() {
         fake.answer_once("ncclCommSuspend", 0, code);
         assert_eq!(comm.suspend().is_ok(), code == SUCCESS);
         fake.take_started();
-        for result in [work(comm), nccl.group(|g| grouped(g, comm)), comm.split(None, 0).map(drop)] {
+        for result in [work(comm), nccl.group(|g| grouped(g, comm)), comm.split(None, 0).init().map(drop)] {
             let error = result.unwrap_err().to_string();
             assert!(error.ends_with(": the communicator is suspended; call `resume` first"), "{error}");
         }
@@ -148,7 +149,7 @@ fn operation_between_suspend_and_resume_is_refused() {
 #[test]
 fn failure_before_first_operation_leaves_members_usable() {
     let fixture = Fixture::new();
-    let wrong = fixture.nccl.group(|g| g.send(&fixture.comm, send::<f32>(1), 9, stream()));
+    let wrong = fixture.nccl.group(|g| fixture.comm.send(send::<f32>(1), 9, g.stream(stream())));
     assert!(matches!(wrong, Err(Error::InvalidArgument { .. })));
     fixture.fake.answer_once("ncclGroupStart", 0, 3);
     assert!(matches!(fixture.nccl.group(|g| grouped(g, &fixture.comm)), Err(Error::Nccl { .. })));
@@ -223,18 +224,18 @@ fn failed_simulation_fails_its_members() {
 fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
     const WAIT: &[WaitSignal] = &[WaitSignal { count: 1, peer: 0, signal: Signal { index: 0, context: 0 } }];
     let operations: [(&str, Fill); 12] = [
-        ("send", |g, f| g.send(&f.comm, send::<f32>(1), 0, stream())),
-        ("recv", |g, f| g.recv(&f.comm, recv::<f32>(1), 0, stream())),
-        ("broadcast", |g, f| g.broadcast(&f.comm, send::<f32>(1), recv::<f32>(1), 0, stream())),
-        ("broadcast_in_place", |g, f| g.broadcast_in_place(&f.comm, recv::<f32>(1), 0, stream())),
-        ("all_to_all", |g, f| g.all_to_all(&f.comm, send::<f32>(4), recv::<f32>(4), stream())),
-        ("gather", |g, f| g.gather(&f.comm, send::<f32>(1), recv::<f32>(4), 0, stream())),
-        ("gather_in_place", |g, f| g.gather_in_place(&f.comm, recv::<f32>(4), 0, stream())),
-        ("scatter", |g, f| g.scatter(&f.comm, send::<f32>(4), recv::<f32>(1), 0, stream())),
-        ("scatter_in_place", |g, f| g.scatter_in_place(&f.comm, recv::<f32>(4), 0, stream())),
-        ("signal", |g, f| g.signal(&f.comm, 0, Signal::default(), stream())),
-        ("wait_signal", |g, f| g.wait_signal(&f.comm, WAIT, stream())),
-        ("init_rank", |g, _| g.init_rank(4, 2, &id(1), &Config::new()).map(drop)),
+        ("send", |g, f| f.comm.send(send::<f32>(1), 0, g.stream(stream()))),
+        ("recv", |g, f| f.comm.recv(recv::<f32>(1), 0, g.stream(stream()))),
+        ("broadcast", |g, f| f.comm.broadcast(send::<f32>(1), recv::<f32>(1), 0, g.stream(stream()))),
+        ("broadcast_in_place", |g, f| f.comm.broadcast_in_place(recv::<f32>(1), 0, g.stream(stream()))),
+        ("all_to_all", |g, f| f.comm.all_to_all(send::<f32>(4), recv::<f32>(4), g.stream(stream()))),
+        ("gather", |g, f| f.comm.gather(send::<f32>(1), recv::<f32>(4), 0, g.stream(stream()))),
+        ("gather_in_place", |g, f| f.comm.gather_in_place(recv::<f32>(4), 0, g.stream(stream()))),
+        ("scatter", |g, f| f.comm.scatter(send::<f32>(4), recv::<f32>(1), 0, g.stream(stream()))),
+        ("scatter_in_place", |g, f| f.comm.scatter_in_place(recv::<f32>(4), 0, g.stream(stream()))),
+        ("signal", |g, f| f.comm.signal(0, Signal::default(), g.stream(stream()))),
+        ("wait_signal", |g, f| f.comm.wait_signal(WAIT, g.stream(stream()))),
+        ("init_in", |g, f| f.nccl.communicator(4, 2, &id(1)).init_in(g).map(drop)),
     ];
     for (name, fill) in operations {
         let fixture = Fixture::new();
@@ -261,13 +262,13 @@ fn operation_that_nccl_does_not_simulate_is_invalid_usage() {
 fn operation_that_nccl_simulates_starts_nothing() {
     let operations: [Fill; 8] = [
         |g, f| grouped(g, &f.comm),
-        |g, f| g.all_reduce_in_place(&f.comm, recv::<f32>(1), ReduceOp::Sum, stream()),
-        |g, f| g.reduce(&f.comm, send::<f32>(1), recv::<f32>(1), ReduceOp::Sum, 0, stream()),
-        |g, f| g.reduce_in_place(&f.comm, recv::<f32>(1), ReduceOp::Sum, 0, stream()),
-        |g, f| g.all_gather(&f.comm, send::<f32>(1), recv::<f32>(4), stream()),
-        |g, f| g.all_gather_in_place(&f.comm, recv::<f32>(4), stream()),
-        |g, f| g.reduce_scatter(&f.comm, send::<f32>(4), recv::<f32>(1), ReduceOp::Sum, stream()),
-        |g, f| g.barrier(&f.comm, recv::<f32>(1), stream()),
+        |g, f| f.comm.all_reduce_in_place(recv::<f32>(1), ReduceOp::Sum, g.stream(stream())),
+        |g, f| f.comm.reduce(send::<f32>(1), recv::<f32>(1), ReduceOp::Sum, 0, g.stream(stream())),
+        |g, f| f.comm.reduce_in_place(recv::<f32>(1), ReduceOp::Sum, 0, g.stream(stream())),
+        |g, f| f.comm.all_gather(send::<f32>(1), recv::<f32>(4), g.stream(stream())),
+        |g, f| f.comm.all_gather_in_place(recv::<f32>(4), g.stream(stream())),
+        |g, f| f.comm.reduce_scatter(send::<f32>(4), recv::<f32>(1), ReduceOp::Sum, g.stream(stream())),
+        |g, f| f.comm.barrier(recv::<f32>(1), g.stream(stream())),
     ];
     for (number, fill) in operations.into_iter().enumerate() {
         let fixture = Fixture::new();
@@ -291,9 +292,9 @@ fn communicator_that_nccl_does_not_simulate_is_invalid_usage() {
         assert_eq!(fake.take_started().len(), 1, "the work");
     };
     let config = Config::new().timeout(Duration::from_secs(9));
-    refused(&nccl.init_rank_with(4, 2, &id(1), &config).unwrap(), "is nonblocking");
+    refused(&nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap(), "is nonblocking");
     fake.set_size_and_rank(1, 0);
-    refused(&nccl.init_rank(1, 0, &id(1)).unwrap(), "has one rank");
+    refused(&nccl.communicator(1, 0, &id(1)).init().unwrap(), "has one rank");
     fake.assert_clean("refused");
 }
 
@@ -312,23 +313,30 @@ fn simulation_that_nccl_has_started_is_waited_for_and_an_error() {
 /// Drops, finishes and fails communicators that a group creates.
 #[test]
 fn pending_communicator_is_ended_once() {
-    let make = |fixture: &Fixture, config: &Config| fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), config));
+    let make = |fixture: &Fixture, config: &Config| {
+        fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(config).init_in(g))
+    };
     let named = Config::new().name("pending");
     type Act<'a> = (&'a str, &'a dyn Fn(&Fixture));
     let acts: [Act<'_>; 7] = [
         ("dropped after the group", &|fixture| drop(make(fixture, &named).unwrap())),
         ("finished", &|fixture| drop(make(fixture, &named).unwrap().finish().unwrap())),
         ("dropped inside the group", &|fixture| {
-            fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), &named).map(drop)).unwrap();
+            fixture
+                .nccl
+                .group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g).map(drop))
+                .unwrap();
         }),
         ("finished inside the group", &|fixture| {
-            let finish = |g: &Group<'_, '_>| Ok(g.init_rank(4, 2, &id(1), &named)?.finish().is_err());
+            let finish = |g: &Group<'_, '_>| {
+                Ok(fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?.finish().is_err())
+            };
             assert!(fixture.nccl.group(finish).unwrap());
         }),
         ("with a group that fails", &|fixture| {
             let mut pending = None;
             let fill = |g: &Group<'_, '_>| {
-                pending = Some(g.init_rank(4, 2, &id(1), &named)?);
+                pending = Some(fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?);
                 own_error::<()>()
             };
             assert!(fixture.nccl.group(fill).is_err());
@@ -341,7 +349,7 @@ fn pending_communicator_is_ended_once() {
         ("with a panic", &|fixture| {
             let fill = || {
                 fixture.nccl.group(|g| {
-                    let _pending = g.init_rank(4, 2, &id(1), &named)?;
+                    let _pending = fixture.nccl.communicator(4, 2, &id(1)).config(&named).init_in(g)?;
                     panic!("on purpose") as Result<()>
                 })
             };
@@ -361,7 +369,7 @@ fn pending_communicator_is_ended_once() {
 fn pending_communicator_finish_waits_while_in_progress() {
     let fixture = Fixture::new();
     fixture.fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
-    let pending = fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), &Config::new())).unwrap();
+    let pending = fixture.nccl.group(|g| fixture.nccl.communicator(4, 2, &id(1)).init_in(g)).unwrap();
     fixture.fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
     pending.finish().unwrap();
     assert_eq!(fixture.fake.async_states_left(), 0);
@@ -374,15 +382,20 @@ fn group_left_open_by_failed_init_is_closed() {
     let timeless = Config::new().min_ctas(1);
     type Act<'a> = (&'static str, &'a dyn Fn(&Fixture) -> Result<()>);
     let acts: [Act<'_>; 5] = [
-        ("ncclCommInitRank", &|fixture| fixture.nccl.init_rank(4, 2, &id(1)).map(drop)),
-        ("ncclCommInitRankConfig", &|fixture| fixture.nccl.init_rank_with(4, 2, &id(1), &timeless).map(drop)),
+        ("ncclCommInitRank", &|fixture| fixture.nccl.communicator(4, 2, &id(1)).init().map(drop)),
+        ("ncclCommInitRankConfig", &|fixture| {
+            fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init().map(drop)
+        }),
         ("ncclCommInitAll", &|fixture| fixture.nccl.init_all(&[0]).map(drop)),
         ("ncclCommInitRankConfig", &|fixture| {
-            fixture.nccl.group(|g| g.init_rank(4, 2, &id(1), &timeless)).map(drop)
+            fixture
+                .nccl
+                .group(|g| fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init_in(g))
+                .map(drop)
         }),
         ("ncclCommInitRankConfig", &|fixture| {
             fixture.nccl.group(|g| {
-                let _ = g.init_rank(4, 2, &id(1), &timeless);
+                let _ = fixture.nccl.communicator(4, 2, &id(1)).config(&timeless).init_in(g);
                 Ok(())
             })
         }),

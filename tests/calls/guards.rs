@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use libnccl::{
-    AnyBuffer, Buffer, BufferMut, BufferResult, CollectiveConfig, Communicator, Config, DataType,
-    DeviceSlice, Error, Group, InvalidArgumentKind, MemorySpace, ReduceOp, Result, SendBuffer, Signal,
-    StreamRef, WaitSignal,
+    AnyBuffer, Buffer, BufferMut, BufferResult, CallOptions, CollectiveConfig, Communicator, Config,
+    DataType, DeviceSlice, Error, Group, InvalidArgumentKind, MemorySpace, Nccl, ReduceOp, Result,
+    SendBuffer, Signal, StreamRef, WaitSignal,
 };
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
@@ -114,7 +114,7 @@ fn guard_of_call_in_progress_lives_until_it_is_enqueued() {
     let nccl = fake.nccl();
     for (states, succeeds) in [(vec![IN_PROGRESS; 3], true), (vec![IN_PROGRESS; 1 << 20], false)] {
         let config = Config::new().timeout(Duration::from_millis(30));
-        let comm = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
+        let comm = nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap();
         let recorded = RefCell::default();
         let tensor = Tensor { fake: &fake, name: "send", events: &recorded };
         fake.answer_once("ncclSend", 0, IN_PROGRESS);
@@ -133,15 +133,16 @@ fn guards_of_a_group_that_is_given_up_live_until_all_its_members_are_ended() {
     let nccl = fake.nccl();
     let comms = [30, 600_000].map(|timeout| {
         let config = Config::new().timeout(Duration::from_millis(timeout));
-        nccl.init_rank_with(4, 2, &id(1), &config).unwrap()
+        nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap()
     });
     let recorded = RefCell::default();
     let tensors = ["first", "second"].map(|name| Tensor { fake: &fake, name, events: &recorded });
     fake.set_async_states([], IN_PROGRESS);
     fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
     let members = comms.iter().zip(&tensors);
-    let ended =
-        nccl.group(|g| members.into_iter().try_for_each(|(comm, tensor)| g.send(comm, tensor, 0, stream())));
+    let ended = nccl.group(|g| {
+        members.into_iter().try_for_each(|(comm, tensor)| comm.send(tensor, 0, g.stream(stream())))
+    });
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
     assert_eq!(fake.calls().iter().filter(|function| **function == "ncclCommAbort").count(), 2);
     for tensor in ["first", "second"] {
@@ -155,29 +156,29 @@ fn guard_in_group_lives_until_its_end() {
     type Act = fn(&Fixture, &Tensor<'_>, &mut Tensor<'_>) -> Result<()>;
     let acts: [(&str, bool, Act); 6] = [
         ("success", true, |f, send, recv| {
-            f.nccl.group(|g| g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream()))
+            f.nccl.group(|g| f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream())))
         }),
         ("a group in the group", true, |f, send, recv| {
-            f.nccl.group(|g| g.group(|g| g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream())))
+            f.nccl.group(|g| g.group(|g| f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream()))))
         }),
         ("an end that fails", false, |f, send, recv| {
             f.fake.answer_once("ncclGroupEnd", 0, 1);
-            f.nccl.group(|g| g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream()))
+            f.nccl.group(|g| f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream())))
         }),
         ("a call that fails", false, |f, send, recv| {
             f.fake.answer_once("ncclAllReduce", 0, 1);
-            f.nccl.group(|g| g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream()))
+            f.nccl.group(|g| f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream())))
         }),
         ("a later error", false, |f, send, recv| {
             f.nccl.group(|g| {
-                g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream())?;
-                g.send(&f.comm, crate::fixture::send::<u8>(1), 9, stream())
+                f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream()))?;
+                f.comm.send(crate::fixture::send::<u8>(1), 9, g.stream(stream()))
             })
         }),
         ("a panic", false, |f, send, recv| {
             let panics = || {
                 f.nccl.group(|g| {
-                    g.all_reduce(&f.comm, send, recv, ReduceOp::Sum, stream())?;
+                    f.comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(stream()))?;
                     panic!("on purpose")
                 })
             };
@@ -199,8 +200,8 @@ fn guard_of_operation_that_is_refused_is_dropped() {
     let fixture = Fixture::new();
     let (result, events) = events(&fixture, |send, recv| {
         fixture.nccl.simulate(|g| {
-            let _ = g.broadcast(&fixture.comm, send, recv, 0, stream());
-            g.all_reduce_in_place(&fixture.comm, crate::fixture::recv::<u8>(1), ReduceOp::Sum, stream())
+            let _ = fixture.comm.broadcast(send, recv, 0, g.stream(stream()));
+            fixture.comm.all_reduce_in_place(crate::fixture::recv::<u8>(1), ReduceOp::Sum, g.stream(stream()))
         })
     });
     result.unwrap_err();
@@ -235,12 +236,12 @@ fn buffer_that_is_not_ready_refuses_the_operation_and_its_group() {
     let comm = &fixture.comm;
     refused(comm.all_reduce(NotReady, recv::<f32>(3), ReduceOp::Sum, stream()).unwrap_err());
     let tenfold = comm.pre_mul_sum(10.0_f32).unwrap();
-    refused(tenfold.all_reduce(NotReady, recv::<f32>(3), stream()).unwrap_err());
+    refused(comm.all_reduce(NotReady, recv::<f32>(3), &tenfold, stream()).unwrap_err());
     drop(tenfold);
     let ended = fixture.nccl.group(|g| {
         // An error that nobody looks at.
-        let _ = g.all_reduce(comm, NotReady, recv::<f32>(3), ReduceOp::Sum, stream());
-        g.all_reduce(comm, send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, stream())
+        let _ = comm.all_reduce(NotReady, recv::<f32>(3), ReduceOp::Sum, g.stream(stream()));
+        comm.all_reduce(send::<f32>(3), recv::<f32>(3), ReduceOp::Sum, g.stream(stream()))
     });
     refused(ended.unwrap_err());
     assert_eq!(fixture.fake.take_started().len(), 0);
@@ -271,15 +272,16 @@ impl<'a> SendBuffer<'a> for Unspeakable {
 #[test]
 fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() {
     let Fixture { fake, nccl, comm, .. } = &Fixture::new();
-    let calls: [&dyn Fn() -> Result<()>; 2] =
-        [&|| comm.send(Unspeakable, 0, stream()), &|| nccl.group(|g| g.send(comm, Unspeakable, 0, stream()))];
+    let calls: [&dyn Fn() -> Result<()>; 2] = [&|| comm.send(Unspeakable, 0, stream()), &|| {
+        nccl.group(|g| comm.send(Unspeakable, 0, g.stream(stream())))
+    }];
     for call in calls {
         catch_unwind(AssertUnwindSafe(call)).unwrap_err();
         comm.send(send::<f32>(1), 0, stream()).unwrap();
         // A group still waits for it.
         fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
         fake.set_async_states([IN_PROGRESS], SUCCESS);
-        nccl.group(|g| g.send(comm, send::<f32>(1), 0, stream())).unwrap();
+        nccl.group(|g| comm.send(send::<f32>(1), 0, g.stream(stream()))).unwrap();
         assert_eq!(fake.async_states_left(), 0);
     }
     comm.abort_handle().abort().unwrap();
@@ -288,6 +290,7 @@ fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() 
 
 /// A buffer whose guard goes on using the group.
 struct Late<'s, 'e> {
+    nccl: &'s Nccl,
     group: &'s Group<'s, 'e>,
     comm: &'s Communicator,
     errors: &'s RefCell<Vec<String>>,
@@ -306,11 +309,11 @@ impl<'s, 'e> SendBuffer<'s> for Late<'s, 'e> {
 
 impl Drop for LateGuard<'_, '_> {
     fn drop(&mut self) {
-        let Late { group, comm, errors } = self.0;
+        let Late { nccl, group, comm, errors } = self.0;
         let results = [
-            group.send(comm, send::<f32>(1), 0, stream()),
-            group.recv(comm, recv::<f32>(1), 0, stream()),
-            group.init_rank(4, 2, &id(1), &Config::new()).map(drop),
+            comm.send(send::<f32>(1), 0, group.stream(stream())),
+            comm.recv(recv::<f32>(1), 0, group.stream(stream())),
+            nccl.communicator(4, 2, &id(1)).init_in(group).map(drop),
             group.group(|_| Ok(())),
         ];
         errors.borrow_mut().extend(results.map(|result| result.unwrap_err().to_string()));
@@ -324,10 +327,11 @@ fn guard_that_uses_its_group_after_the_end_is_refused() {
     fixture
         .nccl
         .group(|g| {
-            g.send(&fixture.comm, Late { group: g, comm: &fixture.comm, errors: &errors }, 0, stream())
+            let Fixture { nccl, comm, .. } = &fixture;
+            comm.send(Late { nccl, group: g, comm, errors: &errors }, 0, g.stream(stream()))
         })
         .unwrap();
-    let expected = ["send", "recv", "init_rank", "group"].map(|call| format!("{call}: the group has ended"));
+    let expected = ["send", "recv", "init_in", "group"].map(|call| format!("{call}: the group has ended"));
     assert_eq!(errors.into_inner(), expected);
     assert_eq!(fixture.fake.take_started().len(), 1);
     fixture.close("after the end");
@@ -335,18 +339,19 @@ fn guard_that_uses_its_group_after_the_end_is_refused() {
 
 /// NCCL reads options and signals until the end of the group.
 #[test]
-fn options_and_signals_may_be_temporary_in_a_group() {
+fn signals_may_be_temporary_in_a_group() {
     let fixture = Fixture::new();
+    let config = CollectiveConfig::new().max_ctas(2);
     fixture
         .nccl
         .group(|g| {
-            g.on(&fixture.comm).with(&CollectiveConfig::new().max_ctas(2)).all_reduce_in_place(
+            fixture.comm.all_reduce_in_place(
                 recv::<f32>(3),
                 ReduceOp::Sum,
-                stream(),
+                g.stream(CallOptions::on(stream()).config(&config)),
             )?;
             let signal = WaitSignal { count: 1, peer: 0, signal: Signal::default() };
-            g.wait_signal(&fixture.comm, &[signal], stream())
+            fixture.comm.wait_signal(&[signal], g.stream(stream()))
         })
         .unwrap();
     fixture.close("temporary");
@@ -397,8 +402,8 @@ fn methods_of_a_buffer_are_called_in_the_documented_order() {
         |f, send, recv| f.comm.sendrecv(send, recv, 1, 1, stream()),
         |f, send, recv| {
             f.nccl.group(|g| {
-                g.send(&f.comm, send, 1, stream())?;
-                g.recv(&f.comm, recv, 1, stream())
+                f.comm.send(send, 1, g.stream(stream()))?;
+                f.comm.recv(recv, 1, g.stream(stream()))
             })
         },
         |f, send, recv| {

@@ -4,12 +4,9 @@
 mod codes;
 #[cfg(target_os = "linux")]
 mod cuda_context;
-#[cfg(target_os = "linux")]
-mod dropped_futures;
 mod endings;
 mod faults;
 mod fixture;
-mod futures;
 mod groups;
 mod guards;
 mod memory;

@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use libnccl::sys::{Functions, ncclResult_t};
 use libnccl::{
-    Communicator, Element, Error, MemorySpace, Nccl, NcclBuffer, OwnedPreMulSum, OwnedRegistration,
-    OwnedWindow, ReduceOp, Registration, Result, ResultCode, Signal, StreamRef, Version, WaitSignal, Window,
-    WindowFlags,
+    CallOptions, Communicator, Element, Error, MemorySpace, Nccl, NcclBuffer, PreMulSum, ReduceOp,
+    Registration, Result, ResultCode, Signal, StreamRef, Version, WaitSignal, Window, WindowFlags,
 };
 use libnccl_test_support::fake_nccl::{FakeNccl, REGISTRATION, USER_POINTER, WINDOW};
 
@@ -48,11 +47,11 @@ fn calls(fake: &FakeNccl) -> Vec<String> {
     log
 }
 
-fn register_window<'c, T: Element>(
-    comm: &'c Communicator,
+fn register_window<T: Element>(
+    comm: &Communicator,
     buffer: &mut NcclBuffer<T>,
     flags: WindowFlags,
-) -> Result<Window<'c, T>> {
+) -> Result<Window<T>> {
     // SAFETY: the fake accesses no memory.
     unsafe { comm.register_window(buffer, flags) }
 }
@@ -231,7 +230,7 @@ fn buffer_with_work_in_flight_is_not_freed() {
     assert_eq!(text(buffer.free()), problem);
     assert_eq!(calls(&fake), [ALLOC, ALLOC]);
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    nccl.group(|g| g.all_reduce_in_place(&comm, &mut buffer, ReduceOp::Sum, STREAM)).unwrap();
+    nccl.group(|g| comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM))).unwrap();
     // SAFETY: the fake does no work.
     unsafe { buffer.assume_idle() };
     let view = buffer.get_mut(2..=3).unwrap();
@@ -319,7 +318,7 @@ fn registration_in_any_drop_order_ends_before_its_memory() {
     let mut other = nccl.alloc::<f32>(8).unwrap();
     let mut registration = Some(comm.register(&buffer).unwrap());
     nccl.group(|g| {
-        g.all_reduce_in_place(&comm, &mut other, ReduceOp::Sum, STREAM)?;
+        comm.all_reduce_in_place(&mut other, ReduceOp::Sum, g.stream(STREAM))?;
         drop(registration.take());
         Ok(())
     })
@@ -335,7 +334,7 @@ fn registration_in_any_drop_order_ends_before_its_memory() {
 #[test]
 fn buffer_that_stays_registered_is_never_freed() {
     let (fake, nccl, comm) = device();
-    let registered = || -> (NcclBuffer<f32>, Registration<'_>) {
+    let registered = || -> (NcclBuffer<f32>, Registration) {
         let buffer = nccl.alloc::<f32>(8).unwrap();
         let registration = comm.register(&buffer).unwrap();
         calls(&fake);
@@ -412,19 +411,18 @@ fn memory_of_the_caller_that_is_null_or_empty_is_not_registered() {
 
 /// A registration, a window and a reduction that do not borrow their communicator, with the buffers of the first two.
 struct Owned {
-    registration: OwnedRegistration,
-    window: OwnedWindow<f32>,
-    halves: OwnedPreMulSum<f32>,
+    registration: Registration,
+    window: Window<f32>,
+    halves: PreMulSum<'static, f32>,
     buffers: [NcclBuffer<f32>; 2],
 }
 
 impl Owned {
     fn new(fake: &FakeNccl, nccl: &Nccl, comm: &Communicator) -> Self {
         let mut buffers = [(); 2].map(|()| nccl.alloc::<f32>(8).unwrap());
-        let registration = comm.register(&buffers[0]).unwrap().into_owned().unwrap();
+        let registration = comm.register(&buffers[0]).unwrap();
         let window = register_window(comm, &mut buffers[1], WindowFlags::DEFAULT).unwrap();
-        let window = window.into_owned().unwrap();
-        let halves = comm.pre_mul_sum(0.5).unwrap().into_owned().unwrap();
+        let halves = comm.pre_mul_sum(0.5).unwrap();
         // SAFETY: the fake does no work, and there is no other rank.
         unsafe { buffers[1].assume_idle() };
         calls(fake);
@@ -442,8 +440,8 @@ fn owned_objects_end_on_any_thread_before_their_communicator() {
         assert_eq!((owned.window.is_active(), owned.window.len()), (true, 8));
         comm.put_signal(&owned.buffers[1], 0, owned.window.at(0), Signal::default(), STREAM).unwrap();
         let mut sum = nccl.alloc::<f32>(8).unwrap();
-        owned.halves.on(comm.operations()).unwrap().all_reduce_in_place(&mut sum, STREAM).unwrap();
-        nccl.group(|g| owned.halves.on(g.on(&comm))?.all_reduce_in_place(&mut sum, STREAM)).unwrap();
+        comm.all_reduce_in_place(&mut sum, &owned.halves, STREAM).unwrap();
+        nccl.group(|g| comm.all_reduce_in_place(&mut sum, &owned.halves, g.stream(STREAM))).unwrap();
         let Owned { registration, window, halves, mut buffers } = owned;
         // SAFETY: the fake does no work.
         unsafe { buffers[1].assume_idle() };
@@ -496,7 +494,7 @@ fn owned_objects_of_a_communicator_in_use_end_after_its_call() {
         let mut other = nccl.alloc::<f32>(8).unwrap();
         let owned = Owned::new(&fake, &nccl, &comm);
         nccl.group(|g| {
-            g.all_reduce_in_place(&comm, &mut other, ReduceOp::Sum, STREAM)?;
+            comm.all_reduce_in_place(&mut other, ReduceOp::Sum, g.stream(STREAM))?;
             let Owned { registration, window, halves, buffers } = owned;
             let problem = "deregister: the communicator is in use: in an open group, or by another thread";
             assert_eq!(text(registration.deregister()), problem);
@@ -512,7 +510,7 @@ fn owned_objects_of_a_communicator_in_use_end_after_its_call() {
         comm.put_signal(&buffers[1], 0, window.at(0), Signal::default(), STREAM).unwrap();
         drop(window);
         nccl.group(|g| {
-            g.all_reduce_in_place(&comm, &mut other, ReduceOp::Sum, STREAM)?;
+            comm.all_reduce_in_place(&mut other, ReduceOp::Sum, g.stream(STREAM))?;
             // SAFETY: the fake does no work.
             unsafe { buffers[1].assume_idle() };
             drop(halves);
@@ -591,15 +589,15 @@ fn objects_dropped_while_their_owner_waits_leave_no_memory_and_no_descriptors() 
         std::thread::scope(|scope| {
             let (sender, receiver) = std::sync::mpsc::channel();
             scope.spawn(move || {
-                let comm = nccl.init_rank_with(2, 0, id, config).unwrap();
+                let comm = nccl.communicator(2, 0, id).config(config).init().unwrap();
                 let buffer = nccl.alloc::<u8>(1 << 20).unwrap();
-                let registration = comm.register(&buffer).unwrap().into_owned().unwrap();
-                let halves = comm.pre_mul_sum(0.5_f32).unwrap().into_owned().unwrap();
+                let registration = comm.register(&buffer).unwrap();
+                let halves = comm.pre_mul_sum(0.5_f32).unwrap();
                 sender.send((comm.abort_handle(), registration, halves, buffer)).unwrap();
                 let received = comm.recv(&mut [0_u8], 1, STREAM);
                 assert_eq!(received.is_ok(), round % 3 != 0, "{received:?}");
             });
-            let comm = nccl.init_rank_with(2, 1, id, config).unwrap();
+            let comm = nccl.communicator(2, 1, id).config(config).init().unwrap();
             let (owner, registration, halves, buffer) = receiver.recv().unwrap();
             while owner.health() != libnccl::Health::Busy {
                 std::thread::yield_now();
@@ -620,51 +618,68 @@ fn objects_dropped_while_their_owner_waits_leave_no_memory_and_no_descriptors() 
 }
 
 #[test]
-fn objects_that_borrow_more_than_a_communicator_are_not_made_owned() {
-    let (fake, nccl, comms) = pair();
-    let (comm, other) = (&comms[0], &comms[1]);
+fn objects_of_a_borrowed_communicator_do_not_use_it_afterwards() {
+    for open in [device, host] {
+        let (fake, nccl, comm) = open();
+        let mut kept = None;
+        // SAFETY: `comm` is not used as long as it is borrowed.
+        let borrowed = unsafe {
+            Communicator::borrow_raw(&nccl, comm.as_raw(), |borrowed| {
+                kept = Some(Owned::new(&fake, &nccl, borrowed));
+                Ok(())
+            })
+        };
+        borrowed.unwrap();
+        // The owner may destroy it before the objects.
+        comm.destroy().unwrap();
+        calls(&fake);
+        let Owned { registration, window, halves, buffers } = kept.unwrap();
+        assert!(matches!(registration.deregister(), Err(Error::Aborted { call: "deregister" })));
+        assert!(matches!(window.user_ptr(), Err(Error::Aborted { call: "user_ptr" })));
+        assert!(matches!(window.deregister(), Err(Error::Aborted { call: "deregister" })));
+        drop((halves, buffers));
+        assert!(calls(&fake).is_empty());
+        assert_eq!(fake.violations(), [] as [String; 0]);
+    }
+}
+
+#[test]
+fn window_in_its_group_is_not_active_and_is_deregistered_afterwards() {
+    let (fake, nccl, comm) = device();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    // SAFETY: the fake accesses no memory.
-    let scalar = unsafe { libnccl::DeviceSlice::from_raw_parts(std::ptr::dangling::<f32>(), 1) };
-    let refused = text(comm.pre_mul_sum_device(scalar).unwrap().into_owned());
-    assert_eq!(refused, "into_owned: the scalar is borrowed; use pre_mul_sum instead of pre_mul_sum_device");
-    let elsewhere = comm.pre_mul_sum(0.5_f32).unwrap().into_owned().unwrap();
-    let error = elsewhere.on(other.operations()).map(drop).unwrap_err();
-    assert_eq!(error.to_string(), "on: the reduction belongs to another communicator");
-    drop(elsewhere);
-    // In the group that registers it, NCCL has not written it yet.
-    let refused = nccl.group(|g| {
+    let problem = "deregister: the communicator is in use: in an open group, or by another thread";
+    nccl.group(|g| {
         // SAFETY: it is the only rank.
-        let window = unsafe { g.register_window(comm, &mut buffer, WindowFlags::DEFAULT) }?;
-        Ok(text(window.into_owned()))
-    });
-    let problem = "into_owned: the group that registers the window has failed or has not ended";
-    assert_eq!(refused.unwrap(), problem);
-    // Whoever forgets a borrowed communicator may end it before an object that does not borrow it.
-    // SAFETY: `comm` is not used as long as it is borrowed.
-    let borrowed = unsafe { Communicator::borrow_raw(&nccl, comm.as_raw()) }.unwrap();
-    let mut third = nccl.alloc::<f32>(8).unwrap();
-    let problem = "into_owned: other code owns the communicator, and may end it before this object";
-    assert_eq!(text(borrowed.register(&third).unwrap().into_owned()), problem);
-    assert_eq!(text(borrowed.pre_mul_sum(1_i8).unwrap().into_owned()), problem);
-    let window = register_window(&borrowed, &mut third, WindowFlags::DEFAULT).unwrap();
-    assert_eq!(text(window.into_owned()), problem);
+        let window = unsafe { g.register_window(&comm, &mut buffer, WindowFlags::DEFAULT) }?;
+        assert!(!window.is_active());
+        // SAFETY: the fake does no work.
+        unsafe { buffer.assume_idle() };
+        assert_eq!(text(window.deregister()), problem);
+        Ok(())
+    })
+    .unwrap();
+    drop(buffer);
+    assert_eq!(calls(&fake)[2..], [DEREGISTER_WINDOW, FREE]);
     assert_eq!(fake.violations(), [] as [String; 0]);
 }
 
-/// A borrowed communicator lives on, with its windows.
 #[test]
-fn host_window_of_a_borrowed_communicator_stays_one_after_its_use() {
-    let (_fake, nccl, comm) = host();
+fn window_of_a_failed_group_keeps_its_memory() {
+    let (fake, nccl, comm) = device();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    // SAFETY: `comm` is not used as long as it is borrowed.
-    let borrowed = unsafe { Communicator::borrow_raw(&nccl, comm.as_raw()) }.unwrap();
-    let window = register_window(&borrowed, &mut buffer, WindowFlags::DEFAULT).unwrap();
+    let mut kept = None;
+    let failed = nccl.group(|g| {
+        // SAFETY: it is the only rank.
+        kept = Some(unsafe { g.register_window(&comm, &mut buffer, WindowFlags::DEFAULT) }?);
+        Err::<(), _>(Error::Aborted { call: "the closure" })
+    });
+    failed.unwrap_err();
     // SAFETY: the fake does no work.
     unsafe { buffer.assume_idle() };
-    borrowed.abort_handle().abort().unwrap();
-    assert!(matches!(window.deregister(), Err(Error::Aborted { .. })));
-    assert!(buffer.as_slice().is_none());
+    let problem = "deregister: the group that registers the window has failed or has not ended";
+    assert_eq!(text(kept.unwrap().deregister()), problem);
+    drop(buffer);
+    assert!(!calls(&fake).contains(&FREE.into()));
 }
 
 /// Fails if a call of the owner meets the end of an object in NCCL: the CPU implementation allows one thread at a time.
@@ -674,11 +689,9 @@ fn owner_works_while_another_thread_drops_owned_objects() {
     let comm = nccl.init_all(&[0]).unwrap().remove(0);
     let mut value = [1_u32];
     for _ in 0..20 {
-        let reductions: Vec<_> =
-            (0..200).map(|_| comm.pre_mul_sum(1_u32).unwrap().into_owned().unwrap()).collect();
+        let reductions: Vec<_> = (0..200).map(|_| comm.pre_mul_sum(1_u32).unwrap()).collect();
         let buffer = nccl.alloc::<u8>(4096).unwrap();
-        let registrations: Vec<_> =
-            (0..200).map(|_| comm.register(&buffer).unwrap().into_owned().unwrap()).collect();
+        let registrations: Vec<_> = (0..200).map(|_| comm.register(&buffer).unwrap()).collect();
         let dropping = std::thread::spawn(move || drop((reductions, registrations)));
         while !dropping.is_finished() {
             comm.all_reduce_in_place(&mut value, ReduceOp::Sum, STREAM).unwrap();
@@ -789,7 +802,7 @@ fn group_activates_windows_at_its_end() {
     let (fake, nccl, comms) = pair();
     let mut buffers = [nccl.alloc::<f32>(8).unwrap(), nccl.alloc::<f32>(8).unwrap()];
     let flags = WindowFlags::COLL_SYMMETRIC;
-    let windows: Vec<Window<'_, f32>> = nccl
+    let windows: Vec<Window<f32>> = nccl
         .group(|g| {
             let windows = comms.iter().zip(&mut buffers).map(|(comm, b)| {
                 // SAFETY: all are of the same size.
@@ -932,7 +945,9 @@ fn one_sided_operations_check_their_arguments() {
         assert_eq!(problem, expected);
     }
     let options = libnccl::CollectiveConfig::new().max_ctas(1);
-    assert!(text(comm.operations().with(&options).signal(1, first, STREAM)).contains("takes no options"));
+    assert!(
+        text(comm.signal(1, first, CallOptions::on(STREAM).config(&options))).contains("takes no options")
+    );
     assert!(calls(&fake).is_empty());
 }
 
@@ -981,7 +996,7 @@ fn barrier_waits_for_every_rank() {
     let mut buffers = [[1.5_f32], [2.5]];
     nccl.group(|g| {
         let mut ranks = comms.iter().zip(&mut buffers);
-        ranks.try_for_each(|(comm, buffer)| g.barrier(comm, buffer, STREAM))
+        ranks.try_for_each(|(comm, buffer)| comm.barrier(buffer, g.stream(STREAM)))
     })
     .unwrap();
     assert_eq!(

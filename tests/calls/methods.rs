@@ -4,8 +4,9 @@
 use std::ptr;
 
 use libnccl::{
-    Communicator, Config, CtaPolicy, Encryption, Error, GraphUsageMode, HostCftMode, MemoryStatistic, Nccl,
-    NcclBuffer, NvlsHostMode, ReduceOp, Result, ShrinkMode, Signal, Version, WaitSignal, Window, WindowFlags,
+    CallOptions, Communicator, Config, CtaPolicy, Encryption, Error, GraphUsageMode, HostCftMode,
+    MemoryStatistic, Nccl, NcclBuffer, NvlsHostMode, ReduceOp, Result, ShrinkMode, Signal, Version,
+    WaitSignal, Window, WindowFlags,
 };
 
 use crate::fixture::{Fixture, Kept, id, keep, recv, send, stream};
@@ -61,16 +62,17 @@ macro_rules! operations {
                 let (name, call) = (stringify!($method), $call.to_string());
                 cases.push(Case::new(name, [call.clone()], |f| f.comm.$method($($argument,)* stream())));
                 cases.push(Case::new(format!("grouped {name}"), in_group([call.clone()]), |f| {
-                    f.nccl.group(|g| g.$method(&f.comm, $($argument,)* stream()))
+                    f.nccl.group(|g| f.comm.$method($($argument,)* g.stream(stream())))
                 }));
                 // These take no options: see `send_and_recv_with_options_are_invalid_usage`.
                 if !["send", "recv"].contains(&name) {
                     let call = configured(&call);
                     cases.push(Case::new(format!("configured {name}"), [call.clone()], |f| {
-                        f.comm.operations().with(&f.config).$method($($argument,)* stream())
+                        f.comm.$method($($argument,)* CallOptions::on(stream()).config(&f.config))
                     }));
                     cases.push(Case::new(format!("grouped configured {name}"), in_group([call]), |f| {
-                        f.nccl.group(|g| g.on(&f.comm).with(&f.config).$method($($argument,)* stream()))
+                        let on = CallOptions::on(stream()).config(&f.config);
+                        f.nccl.group(|g| f.comm.$method($($argument,)* g.stream(on)))
                     }));
                 }
             })*
@@ -141,7 +143,7 @@ macro_rules! sequences {
                 let calls = in_group([$(format!("{}, comm0, 0x5)", $call)),*]);
                 cases.push(Case::new(name, calls.clone(), |f| f.comm.$method($($argument,)* stream())));
                 cases.push(Case::new(format!("grouped {name}"), in_group(calls), |f| {
-                    f.nccl.group(|g| g.$method(&f.comm, $($argument,)* stream()))
+                    f.nccl.group(|g| f.comm.$method($($argument,)* g.stream(stream())))
                 }));
             })*
             cases
@@ -198,24 +200,29 @@ fn configured_sequences() -> Vec<Case> {
     const COUNTS: [usize; 4] = [4, 0, 2, 0];
     vec![
         Case::new("configured all_gather_v", broadcasts.clone(), |f| {
-            let operations = f.comm.operations().with(&f.config);
-            operations.all_gather_v(send::<i8>(2), recv::<i8>(6), &COUNTS, stream())
+            let on = CallOptions::on(stream()).config(&f.config);
+            f.comm.all_gather_v(send::<i8>(2), recv::<i8>(6), &COUNTS, on)
         }),
         Case::new("grouped configured all_gather_v", in_group(broadcasts), |f| {
             f.nccl.group(|g| {
-                g.on(&f.comm).with(&f.config).all_gather_v(send::<i8>(2), recv::<i8>(6), &COUNTS, stream())
+                f.comm.all_gather_v(
+                    send::<i8>(2),
+                    recv::<i8>(6),
+                    &COUNTS,
+                    g.stream(CallOptions::on(stream()).config(&f.config)),
+                )
             })
         }),
         Case::new("configured reduce_scatter_v", reductions, |f| {
-            let operations = f.comm.operations().with(&f.config);
-            operations.reduce_scatter_v(send::<i8>(6), recv::<i8>(2), &COUNTS, ReduceOp::Sum, stream())
+            let on = CallOptions::on(stream()).config(&f.config);
+            f.comm.reduce_scatter_v(send::<i8>(6), recv::<i8>(2), &COUNTS, ReduceOp::Sum, on)
         }),
     ]
 }
 
 /// Tests each reduction with a custom operator.
 macro_rules! reductions {
-    ($($method:ident($($argument:expr),*) => $call:literal;)*) => {
+    ($($method:ident($($buffer:expr),*; $($root:expr)?) => $call:literal;)*) => {
         fn reductions() -> Vec<Case> {
             const CREATE: &str = "ncclRedOpCreatePreMulSum(&, 0x30000, Float64, 0, comm0)";
             let around = |calls: Vec<String>| {
@@ -230,17 +237,19 @@ macro_rules! reductions {
             $({
                 let (name, call) = (stringify!($method), $call.to_string());
                 cases.push(Case::new(format!("scaled {name}"), around(vec![call.clone()]), move |f| {
-                    f.comm.pre_mul_sum_device(scalar())?.$method($($argument,)* stream())
+                    let op = f.comm.pre_mul_sum_device(scalar())?;
+                    f.comm.$method($($buffer,)* &op, $($root,)? stream())
                 }));
                 let grouped = around(in_group([call.clone()]));
                 cases.push(Case::new(format!("grouped scaled {name}"), grouped, move |f| {
                     let op = f.comm.pre_mul_sum_device(scalar())?;
-                    f.nccl.group(|g| op.on(g).$method($($argument,)* stream()))
+                    f.nccl.group(|g| f.comm.$method($($buffer,)* &op, $($root,)? g.stream(stream())))
                 }));
                 let call = around(in_group([configured(&call)]));
                 cases.push(Case::new(format!("grouped configured scaled {name}"), call, move |f| {
                     let op = f.comm.pre_mul_sum_device(scalar())?;
-                    f.nccl.group(|g| op.on(g).with(&f.config).$method($($argument,)* stream()))
+                    let on = CallOptions::on(stream()).config(&f.config);
+                    f.nccl.group(|g| f.comm.$method($($buffer,)* &op, $($root,)? g.stream(on)))
                 }));
             })*
             cases.into_iter().map(|case| case.ignoring(&["ncclRedOpDestroy"])).collect()
@@ -249,13 +258,13 @@ macro_rules! reductions {
 }
 
 reductions! {
-    all_reduce(send(3), recv(3)) => "ncclAllReduce(0x10000, 0x20000, 3, Float64, custom0, comm0, 0x5)";
-    all_reduce_in_place(recv(3)) => "ncclAllReduce(0x20000, 0x20000, 3, Float64, custom0, comm0, 0x5)";
-    reduce(send(3), recv(3), 1) => "ncclReduce(0x10000, 0x20000, 3, Float64, custom0, 1, comm0, 0x5)";
-    reduce_in_place(recv(3), 1) => "ncclReduce(0x20000, 0x20000, 3, Float64, custom0, 1, comm0, 0x5)";
-    reduce_scatter(send(12), recv(3))
+    all_reduce(send(3), recv(3);) => "ncclAllReduce(0x10000, 0x20000, 3, Float64, custom0, comm0, 0x5)";
+    all_reduce_in_place(recv(3);) => "ncclAllReduce(0x20000, 0x20000, 3, Float64, custom0, comm0, 0x5)";
+    reduce(send(3), recv(3); 1) => "ncclReduce(0x10000, 0x20000, 3, Float64, custom0, 1, comm0, 0x5)";
+    reduce_in_place(recv(3); 1) => "ncclReduce(0x20000, 0x20000, 3, Float64, custom0, 1, comm0, 0x5)";
+    reduce_scatter(send(12), recv(3);)
         => "ncclReduceScatter(0x10000, 0x20000, 3, Float64, custom0, comm0, 0x5)";
-    reduce_scatter_in_place(recv(8))
+    reduce_scatter_in_place(recv(8);)
         => "ncclReduceScatter(0x20000, 0x20020, 2, Float64, custom0, comm0, 0x5)";
 }
 
@@ -286,57 +295,70 @@ fn initialisations() -> Vec<Case> {
     };
     let scalable = "ncclCommInitRankScalable(&, 4, 2, 2, [1, 2], {blocking=0})";
     let mut cases = vec![
-        creating("init_rank", "ncclCommInitRank(&, 4, id1, 2)", |f| f.nccl.init_rank(4, 2, &id(1))),
-        creating("init_rank_with defaults", "ncclCommInitRank(&, 4, id1, 2)", |f| {
-            f.nccl.init_rank_with(4, 2, &id(1), &Config::new())
+        creating("init", "ncclCommInitRank(&, 4, id1, 2)", |f| f.nccl.communicator(4, 2, &id(1)).init()),
+        creating("init with defaults", "ncclCommInitRank(&, 4, id1, 2)", |f| {
+            f.nccl.communicator(4, 2, &id(1)).config(&Config::new()).init()
         }),
-        creating("init_rank_with", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})", |f| {
-            f.nccl.init_rank_with(4, 2, &id(1), &f.timed())
+        creating("init with options", "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})", |f| {
+            f.nccl.communicator(4, 2, &id(1)).config(&f.timed()).init()
         }),
-        creating("init_rank_scalable", scalable, |f| {
-            f.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &f.timed())
+        creating(
+            "init with a timeout, then options",
+            "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0 splitShare=1})",
+            |f| {
+                let timeout = f.timed().timeout_duration().unwrap();
+                f.nccl
+                    .communicator(4, 2, &id(1))
+                    .timeout(timeout)
+                    .config(&Config::new().split_share(true))
+                    .init()
+            },
+        ),
+        creating("init by several ids", scalable, |f| {
+            f.nccl.communicator(4, 2, &id(1)).ids(&[id(1), id(2)]).config(&f.timed()).init()
         }),
-        creating("init_rank_scalable by one", "ncclCommInitRank(&, 4, id1, 2)", |f| {
-            f.nccl.init_rank_scalable(4, 2, &[id(1)], &Config::new())
+        creating("init by one id of several", "ncclCommInitRank(&, 4, id1, 2)", |f| {
+            f.nccl.communicator(4, 2, &id(1)).ids(&[id(1)]).init()
         }),
         Case::new("init_all", with_queries("ncclCommInitAll(&, 3, [0, 2, 1])", 2..5), |f| {
             f.nccl.init_all(&[0, 2, 1])
         }),
-        creating("grow_rank", "ncclCommGrow(null, 9, id1, 8, &, {blocking=0})", |f| {
-            f.nccl.grow_rank(9, 8, &id(1), &f.timed())
+        creating("init of a rank that grows", "ncclCommGrow(null, 9, id1, 8, &, {blocking=0})", |f| {
+            f.nccl.communicator(9, 8, &id(1)).grow().config(&f.timed()).init()
         }),
-        deriving("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |f| {
-            f.comm.grow(9, Some(&id(1)), &Config::new())
-        }),
+        deriving("grow", "ncclCommGrow(comm0, 9, id1, -1, &, null)", |f| f.comm.grow(9, Some(&id(1))).init()),
         deriving("grow of one without the id", "ncclCommGrow(comm0, 9, null, -1, &, {blocking=0})", |f| {
-            f.comm.grow(9, None, &f.timed())
+            f.comm.grow(9, None).config(&f.timed()).init()
         }),
         deriving("shrink", "ncclCommShrink(comm0, [1, 3], 2, &, null, 0)", |f| {
-            f.comm.shrink(&[3, 1], ShrinkMode::Default, &Config::new())
+            f.comm.shrink(&[3, 1], ShrinkMode::Default).init()
         }),
         deriving("shrink after a failure", "ncclCommShrink(comm0, [0], 1, &, {shrinkShare=1}, 1)", |f| {
-            f.comm.shrink(&[0], ShrinkMode::Abort, &Config::new().shrink_share(true))
+            f.comm.shrink(&[0], ShrinkMode::Abort).config(&Config::new().shrink_share(true)).init()
         }),
-        splitting("split", "ncclCommSplit(comm0, 7, -3, &, null)", |f| f.comm.split(Some(7), -3)),
-        splitting("split_with", "ncclCommSplit(comm0, 7, 0, &, {splitShare=1})", |f| {
-            f.comm.split_with(Some(7), 0, &Config::new().split_share(true))
+        splitting("split", "ncclCommSplit(comm0, 7, -3, &, null)", |f| f.comm.split(Some(7), -3).init()),
+        splitting("split with a timeout", "ncclCommSplit(comm0, 7, 0, &, {blocking=0})", |f| {
+            f.comm.split(Some(7), 0).timeout(f.timed().timeout_duration().unwrap()).init()
+        }),
+        splitting("split with options", "ncclCommSplit(comm0, 7, 0, &, {splitShare=1})", |f| {
+            f.comm.split(Some(7), 0).config(&Config::new().split_share(true)).init()
         }),
         Case::new(
             "split without a color",
             ["ncclCommSplit(comm0, -1, 3, &, null)".to_string(), polled(0)],
-            |f| f.comm.split(None, 3),
+            |f| f.comm.split(None, 3).init(),
         ),
     ];
     type Options = fn(&Fixture) -> Config;
     let options: [(&str, Options, &str); 2] = [
-        ("pending init_rank", |_| Config::new(), "ncclCommInitRank(&, 4, id1, 2)"),
-        ("pending init_rank_with", |f| f.timed(), "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})"),
+        ("init_in", |_| Config::new(), "ncclCommInitRank(&, 4, id1, 2)"),
+        ("init_in with options", |f| f.timed(), "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0})"),
     ];
     for (name, config, call) in options {
         // The group's end may leave it in progress: see `pending_communicator_finish_waits_while_in_progress`.
         let calls = in_group([call.into()]).into_iter().chain(with_queries("", [2]).into_iter().skip(1));
         cases.push(Case::new(name, calls, move |f| {
-            f.nccl.group(|g| g.init_rank(4, 2, &id(1), &config(f)))?.finish()
+            f.nccl.group(|g| f.nccl.communicator(4, 2, &id(1)).config(&config(f)).init_in(g))?.finish()
         }));
     }
     let all = "ncclCommInitRankConfig(&, 4, id1, 2, {blocking=0 cgaClusterSize=8 minCTAs=2 maxCTAs=3 \
@@ -348,7 +370,7 @@ fn initialisations() -> Vec<Case> {
     let all = all
         .replace("hostCftMode=2", &format!("hostCftMode={}", modes[0]))
         .replace("nvlsHostMode=3", &format!("nvlsHostMode={}", modes[1]));
-    cases.push(Case::new("init_rank_with everything", with_queries(&all, [2]), |f| {
+    cases.push(Case::new("init with everything", with_queries(&all, [2]), |f| {
         let config = f
             .timed()
             .cga_cluster_size(8)
@@ -373,7 +395,7 @@ fn initialisations() -> Vec<Case> {
             .nvls_host_mode(NvlsHostMode::DisableTransportAndSymmetricMultimem)
             .net_name("Socket")
             .name("all");
-        f.nccl.init_rank_with(4, 2, &id(1), &config)
+        f.nccl.communicator(4, 2, &id(1)).config(&config).init()
     }));
     cases
 }
@@ -404,7 +426,7 @@ fn lifecycles() -> Vec<Case> {
         }),
         Case::new("barrier", [barrier], |f| f.comm.barrier(recv::<u8>(3), stream())),
         Case::new("grouped barrier", grouped_barrier, |f| {
-            f.nccl.group(|g| g.barrier(&f.comm, recv::<u8>(3), stream()))
+            f.nccl.group(|g| f.comm.barrier(recv::<u8>(3), g.stream(stream())))
         }),
         Case::new("destroy", finalized[1..].to_vec(), |f| f.spare().destroy()),
         Case::new("abort", ["ncclCommAbort(comm1)"], |f| f.spare().abort()),
@@ -429,10 +451,7 @@ fn lifecycles() -> Vec<Case> {
 }
 
 /// Registers a window, passes it to `act`, and ends it.
-fn with_window(
-    f: &Fixture,
-    act: impl FnOnce(&NcclBuffer<f32>, &Window<'_, f32>) -> Result<()>,
-) -> Result<()> {
+fn with_window(f: &Fixture, act: impl FnOnce(&NcclBuffer<f32>, &Window<f32>) -> Result<()>) -> Result<()> {
     let mut buffer = f.nccl.alloc::<f32>(8)?;
     // SAFETY: the fake accesses no memory.
     let window = unsafe { f.comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
@@ -440,7 +459,7 @@ fn with_window(
     end_window(buffer, window)
 }
 
-fn end_window(mut buffer: NcclBuffer<f32>, window: Window<'_, f32>) -> Result<()> {
+fn end_window(mut buffer: NcclBuffer<f32>, window: Window<f32>) -> Result<()> {
     // SAFETY: the fake does no work.
     unsafe { buffer.assume_idle() };
     window.deregister()?;
@@ -474,26 +493,11 @@ fn memory() -> Vec<Case> {
             f.comm.register(&buffer)?.deregister()?;
             buffer.free()
         }),
-        Case::new("owned register", allocated(&register), |f| {
-            let buffer = f.nccl.alloc::<f32>(8)?;
-            f.comm.register(&buffer)?.into_owned()?.deregister()?;
-            buffer.free()
-        }),
         Case::new("register_raw", ["ncclCommRegister(comm0, 0x7000, 64, &)", register[1]], |f| {
             // SAFETY: the fake accesses no memory.
             unsafe { f.comm.register_raw(ptr::without_provenance_mut(0x7000), 64) }?.deregister()
         }),
         Case::new("register_window", window(&[]), |f| with_window(f, |_, _| Ok(()))),
-        Case::new("owned register_window", window(&[]), |f| {
-            let mut buffer = f.nccl.alloc::<f32>(8)?;
-            // SAFETY: the fake accesses no memory.
-            let window = unsafe { f.comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
-            let window = window.into_owned()?;
-            // SAFETY: the fake does no work.
-            unsafe { buffer.assume_idle() };
-            window.deregister()?;
-            buffer.free()
-        }),
         Case::new(
             "grouped register_window",
             allocated(&["ncclGroupStart()", WINDOW[0], "ncclGroupEnd()", WINDOW[1]]),
@@ -517,16 +521,16 @@ fn memory() -> Vec<Case> {
         Case::new("grouped put_signal", window(&["ncclGroupStart()", put, "ncclGroupEnd()"]), |f| {
             with_window(f, |buffer, window| {
                 let put = buffer.get(..3).unwrap();
-                f.nccl.group(|g| g.put_signal(&f.comm, put, 1, window.at(5), SIGNAL, stream()))
+                f.nccl.group(|g| f.comm.put_signal(put, 1, window.at(5), SIGNAL, g.stream(stream())))
             })
         }),
         Case::new("signal", [signal.clone()], |f| f.comm.signal(1, SIGNAL, stream())),
         Case::new("grouped signal", in_group([signal]), |f| {
-            f.nccl.group(|g| g.signal(&f.comm, 1, SIGNAL, stream()))
+            f.nccl.group(|g| f.comm.signal(1, SIGNAL, g.stream(stream())))
         }),
         Case::new("wait_signal", [wait.clone()], |f| f.comm.wait_signal(&WAITS, stream())),
         Case::new("grouped wait_signal", in_group([wait]), |f| {
-            f.nccl.group(|g| g.wait_signal(&f.comm, &WAITS, stream()))
+            f.nccl.group(|g| f.comm.wait_signal(&WAITS, g.stream(stream())))
         }),
     ]
 }
@@ -615,7 +619,7 @@ fn fallbacks() -> Vec<Case> {
                 f.comm.all_to_all(send::<f32>(8), recv::<f32>(8), stream())
             }),
             Case::new("grouped all_to_all", in_group(messages(&all_to_all)), |f| {
-                f.nccl.group(|g| g.all_to_all(&f.comm, send::<f32>(8), recv::<f32>(8), stream()))
+                f.nccl.group(|g| f.comm.all_to_all(send::<f32>(8), recv::<f32>(8), g.stream(stream())))
             }),
             Case::new("gather", messages(&gather), |f| {
                 f.comm.gather(send::<f32>(1), recv::<f32>(4), 2, stream())
@@ -632,8 +636,8 @@ fn fallbacks() -> Vec<Case> {
             Case::new("scatter elsewhere", messages(&["ncclRecv(0x20000, 1, Float32, 0"]), |f| {
                 f.comm.scatter(send::<f32>(0), recv::<f32>(1), 0, stream())
             }),
-            Case::new("init_rank_scalable", with_queries("ncclCommInitRank(&, 4, id1, 2)", [2]), |f| {
-                f.nccl.init_rank_scalable(4, 2, &[id(1), id(2)], &Config::new())
+            Case::new("init by several ids", with_queries("ncclCommInitRank(&, 4, id1, 2)", [2]), |f| {
+                f.nccl.communicator(4, 2, &id(1)).ids(&[id(1), id(2)]).init()
             }),
             Case::new("destroy", ["ncclCommGetAsyncError(comm1, &)", "ncclCommDestroy(comm1)"], |f| {
                 f.spare().destroy()
@@ -701,7 +705,7 @@ fn queries_return_nccls_values() {
     assert_eq!(fixture.nccl.unique_id().unwrap(), id(9));
     assert_eq!(fixture.comm.unique_id().unwrap(), id(9));
     assert_eq!(fixture.nccl.simulate(|_| Ok(())).unwrap(), Some(12.5));
-    assert!(fixture.comm.split(None, 3).unwrap().is_none());
+    assert!(fixture.comm.split(None, 3).init().unwrap().is_none());
     fixture.close("answers");
 }
 
@@ -710,32 +714,32 @@ type Lack = (&'static str, &'static str, fn(&Fixture) -> Result<()>);
 
 #[rustfmt::skip]
 const LACKS: &[Lack] = &[
-    ("2.13.4", "ncclConfig_t.blocking", |f| f.nccl.init_rank_with(4, 2, &id(1), &f.timed()).map(drop)),
+    ("2.13.4", "ncclConfig_t.blocking", |f| f.nccl.communicator(4, 2, &id(1)).config(&f.timed()).init().map(drop)),
     ("2.13.4", "ncclCommFinalize", |f| f.spare().finalize().map(drop)),
-    ("2.13.4", "ncclCommSplit", |f| f.comm.split(None, 0).map(drop)),
+    ("2.13.4", "ncclCommSplit", |f| f.comm.split(None, 0).init().map(drop)),
     ("2.13.4", "ncclGroupSimulateEnd", |f| f.nccl.simulate(|_| Ok(())).map(drop)),
     ("2.16.2", "ncclConfig_t.minCTAs", |f| group_of(&f.nccl, &Config::new().min_ctas(1))),
-    ("2.22.3", "ncclCommShrink", |f| f.comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).map(drop)),
-    ("2.22.3", "ncclConfig_t.commName", |f| f.comm.split_with(None, 0, &Config::new().name("x")).map(drop)),
+    ("2.22.3", "ncclCommShrink", |f| f.comm.shrink(&[1], ShrinkMode::Abort).init().map(drop)),
+    ("2.22.3", "ncclConfig_t.commName", |f| f.comm.split(None, 0).config(&Config::new().name("x")).init().map(drop)),
     ("2.22.3", "ncclAlltoAllConfig",
-        |f| f.comm.operations().with(&f.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
+        |f| f.comm.all_to_all(send::<f32>(4), recv::<f32>(4), CallOptions::on(stream()).config(&f.config))),
     ("2.22.3", "ncclParamGetParameter", |f| f.nccl.parameters().map(drop)),
-    ("2.27.7", "ncclCommGrow", |f| f.nccl.grow_rank(9, 8, &id(1), &Config::new()).map(drop)),
-    ("2.27.7", "ncclCommGrow", |f| f.comm.grow(9, None, &Config::new()).map(drop)),
+    ("2.27.7", "ncclCommGrow", |f| f.nccl.communicator(9, 8, &id(1)).grow().init().map(drop)),
+    ("2.27.7", "ncclCommGrow", |f| f.comm.grow(9, None).init().map(drop)),
     ("2.27.7", "ncclCommGetUniqueId", |f| f.comm.unique_id().map(drop)),
     ("2.27.7", "ncclCommRevoke", |f| f.comm.revoke()),
     ("2.27.7", "ncclCommSuspend", |f| f.comm.suspend()),
     ("2.27.7", "ncclCommResume", |f| f.comm.resume()),
     ("2.27.7", "ncclCommMemStats", |f| f.comm.memory(MemoryStatistic::Total).map(drop)),
     ("2.27.7", "NCCL_CTA_POLICY_ZERO",
-        |f| f.comm.split_with(None, 0, &Config::new().cta_policy(CtaPolicy::Zero)).map(drop)),
+        |f| f.comm.split(None, 0).config(&Config::new().cta_policy(CtaPolicy::Zero)).init().map(drop)),
     ("2.28.3", "ncclCollConfig_t.minCTAs",
-        |f| f.comm.operations().with(&f.config).all_to_all(send::<f32>(4), recv::<f32>(4), stream())),
+        |f| f.comm.all_to_all(send::<f32>(4), recv::<f32>(4), CallOptions::on(stream()).config(&f.config))),
     ("2.31.2", "ncclSetEncryption", |f| f.nccl.set_encryption(Encryption::None)),
 ];
 
 fn group_of(nccl: &Nccl, config: &Config) -> Result<()> {
-    nccl.group(|g| g.init_rank(4, 2, &id(1), config)).map(drop)
+    nccl.group(|g| nccl.communicator(4, 2, &id(1)).config(config).init_in(g)).map(drop)
 }
 
 // Regression: cudarc panics when the library lacks a function.
@@ -759,9 +763,8 @@ fn missing_function_error_names_both_releases() {
 #[test]
 fn send_and_recv_with_options_are_invalid_usage() {
     let fixture = Fixture::new();
-    let operations = fixture.comm.operations().with(&fixture.config);
-    for result in [operations.send(send::<f32>(1), 0, stream()), operations.recv(recv::<f32>(1), 0, stream())]
-    {
+    let (comm, on) = (&fixture.comm, CallOptions::on(stream()).config(&fixture.config));
+    for result in [comm.send(send::<f32>(1), 0, on), comm.recv(recv::<f32>(1), 0, on)] {
         assert!(matches!(result, Err(Error::InvalidUsage { .. })), "{result:?}");
     }
     assert_eq!(fixture.fake.take_log(), [] as [String; 0]);

@@ -3,8 +3,11 @@
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{CollectiveConfig, Communicator, Config, Error, MemorySpace, ReduceOp, Result, ShrinkMode};
+use libnccl::{
+    CallOptions, CollectiveConfig, Communicator, Config, Error, MemorySpace, ReduceOp, Result, ShrinkMode,
+};
 use libnccl_test_support::fake_nccl::{ErrorText, FakeNccl, IN_PROGRESS, SUCCESS};
+use libnccl_test_support::init_in_group;
 
 use crate::fixture::{Fixture, id, recv, send, stream, work};
 
@@ -18,7 +21,7 @@ fn timed() -> Config {
 fn nonblocking() -> (FakeNccl, libnccl::Nccl, Communicator) {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
-    let comm = nccl.init_rank_with(4, 2, &id(1), &timed()).unwrap();
+    let comm = nccl.communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
     fake.take_log();
     (fake, nccl, comm)
 }
@@ -28,15 +31,14 @@ fn aborts(fake: &FakeNccl) -> usize {
 }
 
 #[test]
-fn init_all_with_initializes_ranks_in_a_group_and_waits() {
+fn ranks_of_a_group_are_waited_for() {
     let fake = FakeNccl::new();
     fake.set_host_memory(true);
     let nccl = fake.nccl();
     assert_eq!(nccl.memory_space(), MemorySpace::Host);
     fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([IN_PROGRESS], SUCCESS);
-    let comms = nccl.init_all_with(&[7, 3], &timed()).unwrap();
-    assert_eq!(comms.iter().map(Communicator::device).collect::<Vec<_>>(), [7, 3]);
+    let comms = init_in_group(&nccl, 2, &timed()).unwrap();
     let names = |fake: &FakeNccl| -> Vec<_> {
         let log = fake.take_log();
         let names = log.iter().map(|call| call.split('(').next().unwrap_or_default().to_string());
@@ -52,28 +54,28 @@ fn init_all_with_initializes_ranks_in_a_group_and_waits() {
 
     fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
-    let error = nccl.init_all_with(&[0, 1, 2], &timed()).unwrap_err();
-    assert!(matches!(error, Error::Timeout { call: "init_all_with", .. }), "{error}");
+    let error = init_in_group(&nccl, 3, &timed()).unwrap_err();
+    assert!(matches!(error, Error::Timeout { call: "init_in", .. }), "{error}");
     assert_eq!(aborts(&fake), 3);
-    fake.assert_clean("init_all_with");
+    fake.assert_clean("init_in");
 }
 
 /// Nothing ends its work here, so the buffers are in use until it is complete.
 #[test]
 fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
     let (fake, nccl, owner) = nonblocking();
+    let send_in_group = |comm: &Communicator| {
+        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+        fake.set_async_states([IN_PROGRESS; 100], SUCCESS);
+        fake.set_async_error_delay(Duration::from_millis(1));
+        nccl.group(|g| {
+            g.timeout(Duration::from_millis(10));
+            comm.send(send::<f32>(1), 0, g.stream(stream()))
+        })
+    };
     // SAFETY: live, and used by nothing else as long as it is borrowed.
-    let comm = unsafe { Communicator::borrow_raw(&nccl, owner.as_raw()) }.unwrap();
-    fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
-    fake.set_async_states([IN_PROGRESS; 100], SUCCESS);
-    fake.set_async_error_delay(Duration::from_millis(1));
-    nccl.group(|g| {
-        g.timeout(Duration::from_millis(10));
-        g.send(&comm, send::<f32>(1), 0, stream())
-    })
-    .unwrap();
+    unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), send_in_group) }.unwrap();
     assert_eq!(fake.async_states_left(), 0);
-    drop(comm);
     drop(owner);
     fake.assert_clean("borrowed");
 }
@@ -84,13 +86,13 @@ fn communicator_after_timeout_is_aborted() {
     let halves = comm.pre_mul_sum(0.5_f32).unwrap();
     fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
-    assert!(matches!(halves.all_reduce_in_place(recv(1), stream()), Err(Error::Timeout { .. })));
+    assert!(matches!(comm.all_reduce_in_place(recv(1), &halves, stream()), Err(Error::Timeout { .. })));
     fake.take_log();
     for result in [
         work(&comm),
         comm.async_error().map(drop),
-        comm.split(None, 0).map(drop),
-        nccl.group(|g| g.send(&comm, send::<f32>(1), 0, stream())),
+        comm.split(None, 0).init().map(drop),
+        nccl.group(|g| comm.send(send::<f32>(1), 0, g.stream(stream()))),
     ] {
         assert!(matches!(result, Err(Error::Aborted { .. })), "{result:?}");
     }
@@ -119,8 +121,8 @@ fn timeout_has_no_text_that_may_be_of_another_communicator() {
 fn child_created_after_the_call_is_returned() {
     type Make = fn(&Communicator) -> Result<Option<Communicator>>;
     let makes: [Make; 2] = [
-        |comm| comm.split(Some(1), 0),
-        |comm| comm.shrink(&[0], ShrinkMode::Default, &Config::new()).map(Some),
+        |comm| comm.split(Some(1), 0).init(),
+        |comm| comm.shrink(&[0], ShrinkMode::Default).init().map(Some),
     ];
     for (make, answer) in makes.iter().flat_map(|make| [(make, IN_PROGRESS), (make, SUCCESS)]) {
         let (fake, _, comm) = nonblocking();
@@ -145,13 +147,57 @@ fn child_created_after_timeout_is_written_to_live_memory() {
     let (fake, _, comm) = nonblocking();
     fake.answer_once("ncclCommSplit", 0, IN_PROGRESS);
     fake.set_async_states([], IN_PROGRESS);
-    assert!(matches!(comm.split(Some(1), 0), Err(Error::Timeout { .. })));
+    assert!(matches!(comm.split(Some(1), 0).init(), Err(Error::Timeout { .. })));
     drop(comm);
     // Reuses the slot's memory if it was freed.
     let boxes: Vec<Box<usize>> = (0..64).map(|_| Box::new(7)).collect();
     assert_eq!(fake.write_pending_children(), 1);
     assert!(boxes.iter().all(|number| **number == 7));
     fake.assert_clean("too late");
+}
+
+/// On host memory, the abort ends the call, which may have made the child before.
+#[test]
+fn child_made_during_the_abort_of_its_parent_is_ended_too() {
+    type Make = fn(&Communicator) -> Result<()>;
+    let makes: [(&str, Make); 3] = [
+        ("split", |comm| comm.split(Some(1), 0).init().map(drop)),
+        ("shrink", |comm| comm.shrink(&[0], ShrinkMode::Default).init().map(drop)),
+        ("grow", |comm| comm.grow(5, None).init().map(drop)),
+    ];
+    for (method, make) in makes {
+        let fake = FakeNccl::new();
+        fake.set_host_memory(true);
+        let config = Config::new().timeout(Duration::from_secs(60));
+        let parent = fake.nccl().communicator(4, 2, &id(1)).config(&config).init().unwrap();
+        let handle = parent.abort_handle();
+        for function in ["ncclCommSplit", "ncclCommShrink", "ncclCommGrow"] {
+            fake.answer_once(function, 0, IN_PROGRESS);
+        }
+        fake.set_async_states([], IN_PROGRESS);
+        thread::scope(|scope| {
+            let fake = &fake;
+            scope.spawn(move || {
+                fake.attach();
+                thread::sleep(TIMEOUT);
+                handle.abort().unwrap();
+            });
+            let made = make(&parent);
+            assert!(matches!(made, Err(Error::Aborted { call }) if call == method), "{method}: {made:?}");
+        });
+        drop(parent);
+        fake.assert_clean(method);
+    }
+}
+
+/// There is nothing to finalize.
+#[test]
+fn revoked_communicator_is_destroyed_without_finalization() {
+    let (fake, _, comm) = nonblocking();
+    comm.revoke().unwrap();
+    comm.destroy().unwrap();
+    assert!(!fake.calls().contains(&"ncclCommFinalize"));
+    fake.assert_clean("revoked");
 }
 
 /// NCCL's own thread reads the options.
@@ -161,7 +207,8 @@ fn collective_options_outlive_the_wait() {
     fake.answer_once("ncclAllReduceConfig", 0, IN_PROGRESS);
     fake.set_async_states([IN_PROGRESS], SUCCESS);
     let options = CollectiveConfig::new().min_ctas(3).alg_selection("ring");
-    comm.operations().with(&options).all_reduce_in_place(recv::<f32>(1), ReduceOp::Sum, stream()).unwrap();
+    comm.all_reduce_in_place(recv::<f32>(1), ReduceOp::Sum, CallOptions::on(stream()).config(&options))
+        .unwrap();
     drop(comm);
     fake.assert_clean("options");
 }
@@ -173,7 +220,7 @@ fn abort_handle_ends_a_wait() {
         let fake = FakeNccl::new();
         let nccl = fake.nccl();
         let config = Config::new().timeout(Duration::from_secs(20));
-        let comm = nccl.init_rank_with(4, 2, &id(1), &config).unwrap();
+        let comm = nccl.communicator(4, 2, &id(1)).config(&config).init().unwrap();
         fake.answer_once("ncclAllReduce", 0, IN_PROGRESS);
         fake.set_async_states([], IN_PROGRESS);
         // Makes the abort come while the owner is inside NCCL.
@@ -203,7 +250,7 @@ fn abort_handle_ends_a_wait() {
 fn abort_handle_racing_with_work_aborts_once() {
     for round in 0..100 {
         let fake = FakeNccl::new();
-        let comm = fake.nccl().init_rank_with(4, 2, &id(1), &timed()).unwrap();
+        let comm = fake.nccl().communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
         fake.set_async_error_delay(Duration::from_micros(20));
         let handle = comm.abort_handle();
         thread::scope(|scope| {
@@ -233,7 +280,7 @@ fn abort_handle_in_open_group_aborts_after_group_end() {
     fixture
         .nccl
         .group(|g| {
-            g.send(&fixture.comm, send::<f32>(1), 0, stream())?;
+            fixture.comm.send(send::<f32>(1), 0, g.stream(stream()))?;
             thread::scope(|scope| {
                 let abort = || {
                     fixture.fake.attach();
@@ -242,7 +289,7 @@ fn abort_handle_in_open_group_aborts_after_group_end() {
                 scope.spawn(abort).join().unwrap()
             })?;
             assert_eq!(aborts(&fixture.fake), 0);
-            g.recv(&fixture.comm, recv::<f32>(1), 0, stream())
+            fixture.comm.recv(recv::<f32>(1), 0, g.stream(stream()))
         })
         .unwrap();
     assert_eq!(aborts(&fixture.fake), 1);
@@ -256,8 +303,8 @@ fn management_call_of_nonblocking_communicator_waits_after_success() {
     let calls: [fn(&Communicator) -> Result<()>; 4] = [
         Communicator::suspend,
         Communicator::resume,
-        |comm| comm.split(Some(1), 0).map(|child| assert!(child.is_some())),
-        |comm| comm.grow(5, None, &Config::new()).map(drop),
+        |comm| comm.split(Some(1), 0).init().map(|child| assert!(child.is_some())),
+        |comm| comm.grow(5, None).init().map(drop),
     ];
     for call in calls {
         let (fake, _, comm) = nonblocking();
@@ -287,9 +334,9 @@ fn window_of_nonblocking_communicator_is_written_before_it_is_returned() {
 fn grown_communicator_is_written_twice_to_live_memory() {
     let (fake, nccl, comm) = nonblocking();
     fake.set_async_states([SUCCESS, IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(comm.grow(5, None, &Config::new()).unwrap());
+    drop(comm.grow(5, None).init().unwrap());
     fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(nccl.grow_rank(5, 4, &id(1), &timed()).unwrap());
+    drop(nccl.communicator(5, 4, &id(1)).grow().config(&timed()).init().unwrap());
     drop(comm);
     fake.assert_clean("grown");
 }
@@ -300,7 +347,7 @@ fn init_that_returns_success_in_progress_is_waited_for() {
     let fake = FakeNccl::new();
     let nccl = fake.nccl();
     fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
-    drop(nccl.init_rank(4, 2, &id(1)).unwrap());
+    drop(nccl.communicator(4, 2, &id(1)).init().unwrap());
     assert_eq!(fake.async_states_left(), 0);
     fake.assert_clean("init");
 }

@@ -140,15 +140,15 @@ fn views_are_sent() {
         rank.be_late();
         rank.nccl
             .group(|g| {
-                g.send(&rank.comm, send.slice(0..100).unwrap(), peer, &rank.stream)?;
-                g.recv(&rank.comm, &mut first, peer, &rank.stream)
+                rank.comm.send(send.slice(0..100).unwrap(), peer, g.stream(&rank.stream))?;
+                rank.comm.recv(&mut first, peer, g.stream(&rank.stream))
             })
             .unwrap();
         let view = send.slice(800..1000).unwrap();
         rank.nccl
             .group(|g| {
-                g.send(&rank.comm, &view, peer, &rank.stream)?;
-                g.recv(&rank.comm, &mut second, peer, &rank.stream)
+                rank.comm.send(&view, peer, g.stream(&rank.stream))?;
+                rank.comm.recv(&mut second, peer, g.stream(&rank.stream))
             })
             .unwrap();
         drop(send);

@@ -158,10 +158,10 @@ fn views_in_a_group_are_ordered_until_its_end() {
         let (first, second) = recv.split_at_mut(half);
         rank.nccl
             .group(|g| {
-                g.send(&rank.comm, send.slice(..half), peer, &rank.stream)?;
-                g.recv(&rank.comm, first, peer, &rank.stream)?;
-                g.send(&rank.comm, send.slice(half..), peer, &rank.stream)?;
-                g.recv(&rank.comm, second, peer, &rank.stream)
+                rank.comm.send(send.slice(..half), peer, g.stream(&rank.stream))?;
+                rank.comm.recv(first, peer, g.stream(&rank.stream))?;
+                rank.comm.send(send.slice(half..), peer, g.stream(&rank.stream))?;
+                rank.comm.recv(second, peer, g.stream(&rank.stream))
             })
             .unwrap();
         drop(send);
@@ -211,7 +211,7 @@ fn stream_per_thread_is_invalid_argument() {
         };
         refused(rank.comm.all_reduce_in_place(&mut own, ReduceOp::Sum, &per_thread));
         let tenfold = rank.comm.pre_mul_sum(10.0_f32).unwrap();
-        refused(tenfold.all_reduce_in_place(&mut own, &per_thread));
+        refused(rank.comm.all_reduce_in_place(&mut own, &tenfold, &per_thread));
         let mut buffer = per_thread.clone_htod(&rank.values(8)).unwrap();
         let refused = |result| {
             let problem = "a buffer is not ready: its stream is cudarc's per_thread_stream, which is another one on each thread";
@@ -268,8 +268,8 @@ fn operation_in_a_capture_that_has_failed_says_so() {
             // It fails the communicator, as the facade's groups do.
             &|[one, two]| {
                 nccl.group(|g| {
-                    g.send(comm, &*one, peer, &rank.other)?;
-                    g.recv(comm, two, peer, &rank.stream)
+                    comm.send(&*one, peer, g.stream(&rank.other))?;
+                    comm.recv(two, peer, g.stream(&rank.stream))
                 })
             },
         ];

@@ -61,9 +61,9 @@ fn assert_works_in_a_group(rank: &Rank, device: &Device, comm: &Communicator) {
     rank.nccl
         .group(|g| {
             let stream = device.stream();
-            g.all_reduce_in_place(comm, shared.slice_mut::<i32>(COUNT), ReduceOp::Max, stream)?;
-            g.send(comm, sent.slice::<u64>(COUNT), next, stream)?;
-            g.recv(comm, received.slice_mut::<u64>(COUNT), previous, stream)
+            comm.all_reduce_in_place(shared.slice_mut::<i32>(COUNT), ReduceOp::Max, g.stream(stream))?;
+            comm.send(sent.slice::<u64>(COUNT), next, g.stream(stream))?;
+            comm.recv(received.slice_mut::<u64>(COUNT), previous, g.stream(stream))
         })
         .unwrap();
     assert_eq!(shared.read::<i32>(COUNT), [size as i32; COUNT]);
@@ -84,7 +84,7 @@ fn init_without_peer_times_out(rank: &Rank) {
     if rank.number == 0 {
         let id = rank.nccl.unique_id().unwrap();
         let config = Config::new().timeout(2 * MOMENT);
-        let made = within(5 * MOMENT, || rank.nccl.init_rank_with(2, 0, &id, &config));
+        let made = within(5 * MOMENT, || rank.nccl.communicator(2, 0, &id).config(&config).init());
         let error = made.unwrap_err();
         let Error::Timeout { elapsed, .. } = error else { panic!("{error:?}") };
         assert!(elapsed >= 2 * MOMENT, "{elapsed:?}");
@@ -109,7 +109,7 @@ fn abort_handle_ends_call_that_waits_for_peer(rank: &Rank) {
         thread::sleep(MOMENT);
         handle.abort().unwrap();
     });
-    let error = within(5 * MOMENT, || comm.split(Some(0), 0)).unwrap_err();
+    let error = within(5 * MOMENT, || comm.split(Some(0), 0).init()).unwrap_err();
     assert!(matches!(error, Error::Aborted { .. }), "{error:?}");
     watchdog.join().unwrap();
     let error = comm.async_error().unwrap_err();
@@ -123,7 +123,7 @@ fn init_with_several_ids_creates_one_communicator(rank: &Rank) {
     let name = |number| format!("id {number}");
     rank.publish(&name(rank.number), &rank.nccl.unique_id().unwrap().to_string());
     let ids = [0, 1].map(|number| rank.receive(&name(number)).parse().expect("an id"));
-    let comm = rank.nccl.init_rank_scalable(rank.size(), rank.number, &ids, &Config::new()).unwrap();
+    let comm = rank.nccl.communicator(rank.size(), rank.number, &ids[0]).ids(&ids).init().unwrap();
     assert_works(&device, &comm);
     comm.destroy().unwrap();
 }
@@ -132,7 +132,10 @@ fn communicator_created_in_a_group_works(rank: &Rank) {
     let device = Device::new();
     for (number, config) in [Config::new(), nonblocking()].iter().enumerate() {
         let id = rank.share_id(&format!("id {number}")).unwrap();
-        let pending = rank.nccl.group(|g| g.init_rank(rank.size(), rank.number, &id, config)).unwrap();
+        let pending = rank
+            .nccl
+            .group(|g| rank.nccl.communicator(rank.size(), rank.number, &id).config(config).init_in(g))
+            .unwrap();
         let comm = pending.finish().unwrap();
         assert_eq!((comm.size(), comm.rank()), (rank.size(), rank.number));
         assert_works(&device, &comm);
@@ -157,16 +160,16 @@ fn split_orders_ranks_by_color_and_key(rank: &Rank) {
             child.destroy().unwrap();
         };
         // One color, with keys in reverse.
-        let child = comm.split(Some(3), -(rank.number as i32)).unwrap().expect("a child");
+        let child = comm.split(Some(3), -(rank.number as i32)).init().unwrap().expect("a child");
         assert_eq!((child.size(), child.rank()), (rank.size(), rank.size() - 1 - rank.number));
         check_and_destroy(child);
         // As many colors as ranks.
-        let child = comm.split(Some(rank.number as u32), 0).unwrap().expect("a child");
+        let child = comm.split(Some(rank.number as u32), 0).init().unwrap().expect("a child");
         assert_eq!((child.size(), child.rank()), (1, 0));
         check_and_destroy(child);
         // Rank 0 has no color.
         let color = (rank.number != 0).then_some(0);
-        let child = comm.split(color, 0).unwrap();
+        let child = comm.split(color, 0).init().unwrap();
         assert_eq!(child.as_ref().map(Communicator::size), color.map(|_| 1));
         child.into_iter().for_each(check_and_destroy);
         assert_works(&device, &comm);
@@ -177,7 +180,7 @@ fn split_orders_ranks_by_color_and_key(rank: &Rank) {
 fn shrink_to_one_rank_works(rank: &Rank) {
     let (device, comm) = connected(rank);
     if rank.number == 0 {
-        let shrunk = rank.supported(comm.shrink(&[1], ShrinkMode::Default, &Config::new()));
+        let shrunk = rank.supported(comm.shrink(&[1], ShrinkMode::Default).init());
         assert_eq!((shrunk.size(), shrunk.rank()), (1, 0));
         assert_works(&device, &shrunk);
         shrunk.destroy().unwrap();
@@ -192,7 +195,7 @@ fn shrink_ends_work_of_absent_peer(rank: &Rank) {
         let mut buffer = device.upload(&[5_i32; COUNT]);
         sum(&device, &comm, &mut buffer).unwrap();
         assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
-        let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort, &Config::new()));
+        let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort).init());
         let shrunk = rank.supported(shrunk);
         assert!(device.idle_within(SHORT), "the work has not ended");
         assert_works(&device, &shrunk);
@@ -216,7 +219,7 @@ fn revoke_ends_work_of_absent_peer(rank: &Rank) {
     let refused = sum(&device, &comm, &mut buffer).unwrap_err();
     assert_eq!(refused.code(), Some(ResultCode::INVALID_USAGE), "{refused:?}");
     rank.barrier("revoked");
-    let child = within(SHORT, || comm.split(Some(0), 0)).unwrap().expect("a child");
+    let child = within(SHORT, || comm.split(Some(0), 0).init()).unwrap().expect("a child");
     assert_works(&device, &child);
     child.destroy().unwrap();
     within(SHORT, || comm.destroy()).unwrap();

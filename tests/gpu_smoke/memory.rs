@@ -131,7 +131,7 @@ struct Views<'a> {
     device: &'a Device,
     comm: &'a Communicator,
     buffer: &'a mut NcclBuffer<i32>,
-    window: &'a Window<'a, i32>,
+    window: &'a Window<i32>,
 }
 
 /// Registers a window, works with it, and deregisters it. Skipped if NCCL registers no window here, which is no error.
@@ -158,7 +158,7 @@ fn end_window(
     device: &Device,
     comm: &Communicator,
     mut buffer: NcclBuffer<i32>,
-    window: Window<'_, i32>,
+    window: Window<i32>,
 ) {
     assert!(device.idle_within(SHORT));
     rank.barrier("all work is done");

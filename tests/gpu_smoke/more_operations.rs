@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::thread;
 use std::time::Instant;
 
-use libnccl::{CollectiveConfig, Communicator, Element, Error, ReduceOp};
+use libnccl::{CallOptions, CollectiveConfig, Communicator, Element, Error, ReduceOp};
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios, sum};
 use crate::device::Device;
@@ -53,15 +53,20 @@ fn check_pre_mul_sum<T: Small>(rank: &Rank, device: &Device, comm: &Communicator
     let of_device = comm.pre_mul_sum_device(in_memory.slice::<T>(1)).unwrap();
     for op in [&of_host, &of_device] {
         let mut received = device.upload(&[T::default(); COUNT]);
-        op.all_reduce(sent.slice::<T>(COUNT), received.slice_mut::<T>(COUNT), stream).unwrap();
+        comm.all_reduce(sent.slice::<T>(COUNT), received.slice_mut::<T>(COUNT), op, stream).unwrap();
         assert_eq!(received.read::<T>(COUNT), expected);
     }
     let mut received = device.upload(&[T::default(); COUNT]);
     let mut replaced = device.upload(&[T::from(own + 3); COUNT]);
     rank.nccl
         .group(|g| {
-            of_host.on(g).all_reduce(sent.slice::<T>(COUNT), received.slice_mut::<T>(COUNT), stream)?;
-            of_device.on(g).all_reduce_in_place(replaced.slice_mut::<T>(COUNT), stream)
+            comm.all_reduce(
+                sent.slice::<T>(COUNT),
+                received.slice_mut::<T>(COUNT),
+                &of_host,
+                g.stream(stream),
+            )?;
+            comm.all_reduce_in_place(replaced.slice_mut::<T>(COUNT), &of_device, g.stream(stream))
         })
         .unwrap();
     assert_eq!(received.read::<T>(COUNT), expected);
@@ -99,7 +104,7 @@ fn barrier_in_a_group_over_all_devices_ends(rank: &Rank) {
         .group(|g| {
             let mut ranks = comms.iter().zip(&devices).zip(&mut buffers);
             ranks.try_for_each(|((comm, device), buffer)| {
-                g.barrier(comm, buffer.slice_mut::<u8>(1), device.stream())
+                comm.barrier(buffer.slice_mut::<u8>(1), g.stream(device.stream()))
             })
         })
         .unwrap();
@@ -113,7 +118,8 @@ fn simulate_of_one_rank_is_refused(rank: &Rank) {
     let comm = rank.nccl.init_all(&[0]).unwrap().remove(0);
     let (sent, mut received) = (device.upload(&[5_i32; COUNT]), device.upload(&[7_i32; COUNT]));
     let (send, recv) = (sent.slice::<i32>(COUNT), received.slice_mut::<i32>(COUNT));
-    let refused = rank.nccl.simulate(|g| g.all_reduce(&comm, send, recv, ReduceOp::Sum, device.stream()));
+    let refused =
+        rank.nccl.simulate(|g| comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(device.stream())));
     assert!(matches!(refused, Err(Error::InvalidUsage { .. } | Error::Unsupported { .. })), "{refused:?}");
     assert_eq!(received.read::<i32>(COUNT), [7; COUNT]);
     assert_works(&device, &comm);
@@ -126,9 +132,9 @@ fn simulate_of_messages_is_refused_and_leaves_nothing(rank: &Rank) {
     let peer = 1 - rank.number;
     let refused = rank.nccl.simulate(|g| {
         if rank.number == 0 {
-            g.send(&comm, stale.slice::<i32>(COUNT), peer, device.stream())
+            comm.send(stale.slice::<i32>(COUNT), peer, g.stream(device.stream()))
         } else {
-            g.recv(&comm, stale.slice_mut::<i32>(COUNT), peer, device.stream())
+            comm.recv(stale.slice_mut::<i32>(COUNT), peer, g.stream(device.stream()))
         }
     });
     assert!(matches!(refused, Err(Error::InvalidUsage { .. } | Error::Unsupported { .. })), "{refused:?}");
@@ -149,7 +155,7 @@ fn simulate(rank: &Rank) {
     let (device, comm) = connected(rank);
     let mut buffer = device.upload(&[5_i32; COUNT]);
     let estimate = rank.nccl.simulate(|g| {
-        g.all_reduce_in_place(&comm, buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())
+        comm.all_reduce_in_place(buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, g.stream(device.stream()))
     });
     let estimate = rank.supported(estimate);
     assert!(estimate.is_none_or(f32::is_finite), "{estimate:?}");
@@ -172,7 +178,7 @@ fn collective_with_options_is_right(rank: &Rank) {
         let mut buffer = upload();
         let slice = buffer.slice_mut::<i32>(COUNT);
         let started =
-            comm.operations().with(config).all_reduce_in_place(slice, ReduceOp::Sum, device.stream());
+            comm.all_reduce_in_place(slice, ReduceOp::Sum, CallOptions::on(device.stream()).config(config));
         rank.supported(started);
         assert_eq!(buffer.read::<i32>(COUNT), expected, "{config:?}");
     }
@@ -181,7 +187,11 @@ fn collective_with_options_is_right(rank: &Rank) {
         .group(|g| {
             configs.iter().zip(&mut buffers).try_for_each(|(config, buffer)| {
                 let slice = buffer.slice_mut::<i32>(COUNT);
-                g.on(&comm).with(config).all_reduce_in_place(slice, ReduceOp::Sum, device.stream())
+                comm.all_reduce_in_place(
+                    slice,
+                    ReduceOp::Sum,
+                    g.stream(CallOptions::on(device.stream()).config(config)),
+                )
             })
         })
         .unwrap();

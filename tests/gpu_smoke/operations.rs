@@ -250,8 +250,8 @@ impl Case {
             "scatter" => comm.scatter(send, recv, root, stream),
             "scatter_in_place" => comm.scatter_in_place(recv, root, stream),
             "send_recv" => nccl.group(|group| {
-                group.send(comm, send, (rank + 1) % size, stream)?;
-                group.recv(comm, recv, (rank + size - 1) % size, stream)
+                comm.send(send, (rank + 1) % size, group.stream(stream))?;
+                comm.recv(recv, (rank + size - 1) % size, group.stream(stream))
             }),
             name => panic!("{name} is not called here"),
         }

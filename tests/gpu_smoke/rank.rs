@@ -146,7 +146,7 @@ impl Rank {
 
     pub(crate) fn try_join_with(&self, name: &str, config: &Config) -> libnccl::Result<Communicator> {
         let id = self.share_id(name)?;
-        self.nccl.init_rank_with(self.size(), self.number, &id, config)
+        self.nccl.communicator(self.size(), self.number, &id).config(config).init()
     }
 
     /// Returns an id that rank 0 creates.

@@ -118,10 +118,10 @@ fn group_of_different_operations_is_right(rank: &Rank) {
     rank.nccl
         .group(|g| {
             let stream = device.stream();
-            g.all_reduce_in_place(&comm, summed.slice_mut::<i32>(COUNT), ReduceOp::Prod, stream)?;
-            g.broadcast_in_place(&comm, copied.slice_mut::<i32>(COUNT), 1, stream)?;
-            g.send(&comm, sent.slice::<u64>(COUNT), peer, stream)?;
-            g.recv(&comm, received.slice_mut::<u64>(COUNT), peer, stream)
+            comm.all_reduce_in_place(summed.slice_mut::<i32>(COUNT), ReduceOp::Prod, g.stream(stream))?;
+            comm.broadcast_in_place(copied.slice_mut::<i32>(COUNT), 1, g.stream(stream))?;
+            comm.send(sent.slice::<u64>(COUNT), peer, g.stream(stream))?;
+            comm.recv(received.slice_mut::<u64>(COUNT), peer, g.stream(stream))
         })
         .unwrap();
     assert_eq!(summed.read::<i32>(COUNT), [25; COUNT]);
@@ -148,8 +148,8 @@ fn failed_group_starts_nothing(rank: &Rank) {
     }
     let (mut buffer, mut other) = (device.upload(&[5_i32; COUNT]), device.upload(&[7_i32; COUNT]));
     let group = rank.nccl.group(|g| -> Result<()> {
-        g.all_reduce_in_place(&comm, buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, device.stream())?;
-        g.broadcast_in_place(&comm, other.slice_mut::<i32>(COUNT), 9, device.stream())
+        comm.all_reduce_in_place(buffer.slice_mut::<i32>(COUNT), ReduceOp::Sum, g.stream(device.stream()))?;
+        comm.broadcast_in_place(other.slice_mut::<i32>(COUNT), 9, g.stream(device.stream()))
     });
     let error = group.unwrap_err();
     assert_eq!(error.to_string(), "broadcast_in_place: root 9 is not below 2, the communicator's size");

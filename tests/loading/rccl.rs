@@ -85,14 +85,16 @@ fn operations_on_two_ranks_move_the_right_data() {
 type Lack = (&'static str, fn(&Nccl, &Communicator) -> Result<()>);
 
 const LACKS: [Lack; 8] = [
-    ("ncclCommShrink", |_, comm| comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).map(drop)),
-    ("ncclCommGrow", |_, comm| comm.grow(9, None, &Config::new()).map(drop)),
+    ("ncclCommShrink", |_, comm| comm.shrink(&[1], ShrinkMode::Abort).init().map(drop)),
+    ("ncclCommGrow", |_, comm| comm.grow(9, None).init().map(drop)),
     ("ncclCommRevoke", |_, comm| comm.revoke()),
     ("ncclCommSuspend", |_, comm| comm.suspend()),
     ("ncclCommQueryProperties", |_, comm| comm.properties().map(drop)),
     ("ncclGroupSimulateEnd", |nccl, _| nccl.simulate(|_| Ok(())).map(drop)),
     ("ncclParamGetParameter", |nccl, _| nccl.parameters().map(drop)),
-    ("ncclConfig_t.commName", |_, comm| comm.split_with(None, 0, &Config::new().name("x")).map(drop)),
+    ("ncclConfig_t.commName", |_, comm| {
+        comm.split(None, 0).config(&Config::new().name("x")).init().map(drop)
+    }),
 ];
 
 fn check_lacks(nccl: &Nccl, comm: &Communicator) {
@@ -137,7 +139,7 @@ fn opened_rccl_reports_version_and_functions() {
     let present: Vec<_> = nccl.functions().filter(|function| function.present).map(|f| f.name).collect();
     let expected: Vec<_> = Functions::NAMES.iter().copied().filter(|name| has(name)).collect();
     assert_eq!(present, expected);
-    check_lacks(&nccl, &nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap());
+    check_lacks(&nccl, &nccl.communicator(2, 0, &nccl.unique_id().unwrap()).init().unwrap());
 }
 
 /// Returns the text that the shared object has for an error message, which is the state of its groups.
@@ -158,17 +160,17 @@ fn failed_group_is_cancelled_without_null_communicator() {
     for (build, name) in libraries {
         let directory = tempfile::tempdir().unwrap();
         let nccl = open(&build(directory.path(), name));
-        let comm = nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap();
+        let comm = nccl.communicator(2, 0, &nccl.unique_id().unwrap()).init().unwrap();
         let mut buffer = [0_i32; 2];
         let failed = nccl.group(|g| {
-            g.all_reduce_in_place(&comm, recv(&mut buffer), ReduceOp::Sum, STREAM)?;
+            comm.all_reduce_in_place(recv(&mut buffer), ReduceOp::Sum, g.stream(STREAM))?;
             Err::<(), _>(Error::Aborted { call: "the closure" })
         });
         assert!(matches!(failed, Err(Error::Aborted { call: "the closure" })), "{failed:?}");
         assert_eq!(&*state_of_fake(&nccl), "depth 0, queued 0, launched 0", "{name}");
         drop(comm);
-        let comm = nccl.init_rank(2, 0, &nccl.unique_id().unwrap()).unwrap();
-        nccl.group(|g| g.all_reduce_in_place(&comm, recv(&mut buffer), ReduceOp::Sum, STREAM)).unwrap();
+        let comm = nccl.communicator(2, 0, &nccl.unique_id().unwrap()).init().unwrap();
+        nccl.group(|g| comm.all_reduce_in_place(recv(&mut buffer), ReduceOp::Sum, g.stream(STREAM))).unwrap();
         assert_eq!(&*state_of_fake(&nccl), "depth 0, queued 0, launched 1", "{name}");
     }
 }

@@ -173,10 +173,11 @@ impl Drop for Guard<'_, '_> {
         match (self.act, self.group) {
             (Act::Panics, _) => panic_on_purpose(),
             (Act::Operates, _) => self.sum(|send, recv| comm.all_reduce(send, recv, ReduceOp::Sum, STREAM)),
-            (Act::OpensGroup, _) => self
-                .sum(|send, recv| self.nccl.group(|g| g.all_reduce(comm, send, recv, ReduceOp::Sum, STREAM))),
+            (Act::OpensGroup, _) => self.sum(|send, recv| {
+                self.nccl.group(|g| comm.all_reduce(send, recv, ReduceOp::Sum, g.stream(STREAM)))
+            }),
             (Act::UsesOldGroup, Some(group)) => {
-                let used = group.all_reduce_in_place::<f32>(comm, &mut [], ReduceOp::Sum, STREAM);
+                let used = comm.all_reduce_in_place::<f32>(&mut [], ReduceOp::Sum, group.stream(STREAM));
                 assert!(used.is_err(), "a group that has ended took an operation");
             }
             (Act::NestsInOldGroup, Some(group)) => {

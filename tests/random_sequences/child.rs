@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, ReduceOp, Result, ShrinkMode};
+use libnccl::{Communicator, ReduceOp, Result, ShrinkMode};
 use libnccl_observe::RecordExt;
 
 use crate::buffer::STREAM;
@@ -28,13 +28,13 @@ impl Rank<'_> {
                 let color = (numbers.next() >> rank) as u32 & 1;
                 let color = (numbers.below(4) > 0).then_some(color);
                 self.abort_in_call(comm);
-                self.live_in_child(comm.split(color, 0)?, depth)
+                self.live_in_child(comm.split(color, 0).init()?, depth)
             }
             Kind::Shrink if size > 1 && depth < 2 => {
                 let excluded = numbers.below(size);
                 let mode = numbers.pick(&[ShrinkMode::Default, ShrinkMode::Default, ShrinkMode::Abort]);
                 self.abort_in_call(comm);
-                let shrunk = || comm.shrink(&[excluded], mode, &Config::new());
+                let shrunk = || comm.shrink(&[excluded], mode).init();
                 self.live_in_child((excluded != rank).then(shrunk).transpose()?, depth)
             }
             // Without a limit, a rank that joins waits for those that have failed meanwhile.
@@ -64,11 +64,11 @@ impl Rank<'_> {
             let joined = id.map(|id| {
                 let config = &config;
                 scope.spawn(move || {
-                    let joined = new.nccl.grow_rank(size, size - 1, &id, config);
+                    let joined = new.nccl.communicator(size, size - 1, &id).grow().config(config).init();
                     joined.and_then(|comm| new.live_in_child(Some(comm), depth))
                 })
             });
-            let grown = comm.grow(size, id.as_ref(), &config);
+            let grown = comm.grow(size, id.as_ref()).config(&config).init();
             let lived = grown.and_then(|grown| self.live_in_child(Some(grown), depth));
             // The errors of the new rank are its own.
             joined.into_iter().for_each(|joined| drop(joined.join().expect("no assertion fails")));
@@ -89,10 +89,11 @@ impl Rank<'_> {
     /// Borrows a communicator that nothing else uses or ends, and uses it with a limit, with ranks that are late.
     fn borrow(&mut self, comm: &Communicator) -> Result<()> {
         const LIMIT: Duration = Duration::from_millis(3);
-        let Some(owner) = comm.split(Some(0), 0)? else { return Ok(()) };
+        let Some(owner) = comm.split(Some(0), 0).init()? else { return Ok(()) };
+        let nccl = self.nccl;
+        let exchange = |borrowed: &Communicator| self.exchange(borrowed, 40_000, Some(LIMIT));
         // SAFETY: live, and used by nothing else as long as it is borrowed.
-        let borrowed = unsafe { Communicator::borrow_raw(self.nccl, owner.as_raw()) }?;
-        let used = self.exchange(&borrowed, 40_000, Some(LIMIT));
+        let used = unsafe { Communicator::borrow_raw(nccl, owner.as_raw(), exchange) };
         if used.is_err() {
             // Those that are late write what they send.
             thread::sleep(LIMIT * 4);
@@ -102,18 +103,18 @@ impl Rank<'_> {
 
     /// Begins to record in a group, of which an operation is then refused.
     fn record_in_group(&mut self, numbers: &mut Random, comm: &Communicator) -> Result<()> {
-        let Some(child) = comm.split(Some(0), 0)? else { return Ok(()) };
+        let Some(child) = comm.split(Some(0), 0).init()? else { return Ok(()) };
         let (is_refused, is_message) = (numbers.coin(), numbers.coin());
         let mut values = self.vault.lend([1.0_f32; 3]);
         let (sent, mut received) = ([1.0_f32], [0.0_f32]);
         let mut recorder = None;
         let ended = self.nccl.group(|g| {
-            g.all_reduce_in_place(&child, &mut *values, ReduceOp::Sum, STREAM)?;
+            child.all_reduce_in_place(&mut *values, ReduceOp::Sum, g.stream(STREAM))?;
             recorder = Some(child.record(16));
             let _ = match (is_refused, is_message) {
                 (false, _) => Ok(()),
-                (_, true) => g.send(&child, &sent, 99, STREAM),
-                (_, false) => g.broadcast(&child, &sent, &mut received, 99, STREAM),
+                (_, true) => child.send(&sent, 99, g.stream(STREAM)),
+                (_, false) => child.broadcast(&sent, &mut received, 99, g.stream(STREAM)),
             };
             Ok(())
         });

@@ -37,7 +37,7 @@ pub(crate) fn reap(nccl: &Nccl, start: Point) -> usize {
     let left: Vec<ncclComm_t> = live().collect();
     for handle in &left {
         let abort = nccl.as_raw().ncclCommAbort.expect("the CPU implementation has it");
-        // SAFETY: the sequence is over, and whatever had the handle is gone or forgotten.
+        // SAFETY: the sequence is over, and whatever had the handle is gone.
         unsafe { abort(*handle) };
     }
     left.len()

@@ -44,7 +44,6 @@ define_kinds! {
     Guard 1 "guard" "Passes a buffer whose guard uses the communicator, a new group or the old one when it is dropped."
     NestedAfterEnd 1 "nested_after_end" "Opens a group inside one that has ended, from a guard."
     PanickingGuard 1 "panicking_guard" "Passes a buffer whose guard panics when it is dropped."
-    PanickingWaker 0 "panicking_waker" "Polls a future with a waker that panics, with a payload that panics too."
     UnrulyObserver 0 "unruly_observer" "Has an observer that panics, with a payload that panics too, and uses NCCL."
     PanickingWatchdog 0 "panicking_watchdog" "Has a watchdog whose function panics, with a payload that panics too."
     // Children.
@@ -52,12 +51,6 @@ define_kinds! {
     Shrink 1 "shrink" "Shrinks."
     Grow 1 "grow" "Grows."
     Borrowed 1 "borrowed" "Borrows a communicator, and uses it in a group with a limit and a rank that is late."
-    // Futures.
-    InitAsync 0 "init_async" "Joins by a future."
-    SplitAsync 0 "split_async" "Splits by a future."
-    EndAsync 0 "end_async" "Finalizes or destroys by a future."
-    DropFuture 0 "drop_future" "Drops futures half-way."
-    ForgetFuture 0 "forget_future" "Forgets futures half-way."
     // Others that look or end.
     Abort 0 "abort" "Aborts by handles, on other threads."
     AbortInCall 0 "abort_in_call" "Aborts by handles while a communicator is created from this one."

@@ -1,5 +1,5 @@
 //! Random sequences of safe calls: operations, groups that fail or outlive their end in a guard, windows, registrations,
-//! children, futures that are dropped or forgotten, borrowed communicators, abort handles, watchdogs, recorders, and
+//! children, borrowed communicators, abort handles, watchdogs, recorders, and
 //! buffers and observers whose code panics or reenters, in orders that nobody would write. Nothing may crash, hang, give wrong values,
 //! write a buffer that was given back, or leak communicators, threads, descriptors or memory.
 //!
@@ -7,13 +7,12 @@
 //! leaves it. `LIBNCCL_TEST_SEQUENCES=20000 cargo test --test random_sequences` runs so many, and `.ci/sanitize` runs them under
 //! an address sanitizer. A failure names its seed: `LIBNCCL_TEST_SEED=<seed>` repeats it, with the same calls; what depends on
 //! the time, such as an abort within a call, may need `LIBNCCL_TEST_SEQUENCES_TRIES=100`.
-//! `LIBNCCL_TEST_SEQUENCES_WITHOUT=abort,split_async` leaves out those [kinds](kind::Kind) of steps.
+//! `LIBNCCL_TEST_SEQUENCES_WITHOUT=abort,split` leaves out those [kinds](kind::Kind) of steps.
 #![cfg(target_os = "linux")]
 
 mod buffer;
 mod child;
 mod errand;
-mod future;
 mod handles;
 mod kind;
 mod lent;

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use libnccl_observe::{RecordExt, Watchdog};
 
 use crate::buffer::{Act, Guard, Guarded, Refusal, Refused, STREAM, panic_on_purpose};
 use crate::errand::Errands;
-use crate::future::{Driven, drive};
 use crate::kind::{Kind, STEPS};
 use crate::lent::Vault;
 use crate::random::Random;
@@ -37,15 +36,13 @@ pub(crate) struct Rank<'a> {
     pub(crate) errands: Errands,
     pub(crate) vault: &'a Vault,
     pub(crate) watchdog: Option<&'a Watchdog>,
-    /// The number of communicators that nothing will end.
-    pub(crate) forgotten: &'a AtomicUsize,
 }
 
 /// The things of a communicator that outlive a step.
 #[derive(Default)]
-struct Kept<'c> {
-    registrations: Vec<Registration<'c>>,
-    windows: Vec<Window<'c, f32>>,
+struct Kept {
+    registrations: Vec<Registration>,
+    windows: Vec<Window<f32>>,
 }
 
 /// An error for a rank that stops by itself.
@@ -65,35 +62,20 @@ impl Rank<'_> {
     /// Joins in one way or another.
     pub(crate) fn join(&mut self, size: usize, rank: usize, id: &UniqueId) -> Result<Communicator> {
         let config = self.config();
-        match self.own.below(4) {
-            0 if Kind::InitAsync.is_on() && self.has_timeout => {
-                let joining = self.nccl.init_rank_async(size, rank, id, &config);
-                self.drive(joining)
-            }
-            1 if Kind::InitInGroup.is_on() => {
-                self.nccl.group(|g| g.init_rank(size, rank, id, &config))?.finish()
-            }
-            _ => self.nccl.init_rank_with(size, rank, id, &config),
-        }
-    }
-
-    /// Makes a future, and polls it to its end or not.
-    pub(crate) fn drive<T: Send>(&mut self, future: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        match drive(&mut self.own, future) {
-            Driven::Ready(result) => result,
-            Driven::Dropped => Err(stopped()),
-            Driven::Forgotten => {
-                self.forgotten.fetch_add(1, Relaxed);
-                Err(stopped())
-            }
+        match self.own.below(3) {
+            0 if Kind::InitInGroup.is_on() => self
+                .nccl
+                .group(|g| self.nccl.communicator(size, rank, id).config(&config).init_in(g))?
+                .finish(),
+            _ => self.nccl.communicator(size, rank, id).config(&config).init(),
         }
     }
 
     /// Runs random steps on a communicator, and ends it in one way or another.
-    pub(crate) fn live(&mut self, mut comm: Communicator, depth: usize) -> Result<()> {
+    pub(crate) fn live(&mut self, comm: Communicator, depth: usize) -> Result<()> {
         self.attract_others(&comm)?;
         let mut buffers = Vec::new();
-        let lived = self.run_phases(&mut comm, &mut buffers, depth);
+        let lived = self.run_phases(&comm, &mut buffers, depth);
         if self.own.coin() {
             buffers.clear();
         }
@@ -144,16 +126,14 @@ impl Rank<'_> {
     /// Ends a communicator.
     fn end(&mut self, comm: Communicator, has_lived: bool) -> Result<()> {
         // A rank that has failed does not wait for those that have not, and the others in the program end alike.
-        let end = if has_lived { self.program.below(6) } else { 4 + self.own.below(2) };
+        let end = if has_lived { self.program.below(4) } else { 2 + self.own.below(2) };
         match end {
             0 => comm.destroy(),
-            1 => comm.finalize()?.destroy(),
-            2 if Kind::EndAsync.is_on() && self.has_timeout => self.drive(comm.destroy_async()),
-            3 if Kind::EndAsync.is_on() && self.has_timeout => {
-                let finalized = self.drive(comm.finalize_async())?;
+            1 => {
+                let finalized = comm.finalize()?;
                 if self.own.coin() { finalized.destroy() } else { finalized.abort() }
             }
-            4 => comm.abort(),
+            2 => comm.abort(),
             _ => {
                 drop(comm);
                 Ok(())
@@ -163,7 +143,7 @@ impl Rank<'_> {
 
     fn run_phases(
         &mut self,
-        comm: &mut Communicator,
+        comm: &Communicator,
         buffers: &mut Vec<NcclBuffer<f32>>,
         depth: usize,
     ) -> Result<()> {
@@ -175,40 +155,18 @@ impl Rank<'_> {
                 assert!(!error.to_string().contains("is in use"), "nothing uses {comm:?}: {error}");
             }
             ran?;
-            let is_split = self.program.once_in(3) && depth < 2;
-            let color = self.program.next() as u32 & 1;
-            if is_split && self.has_timeout && Kind::SplitAsync.is_on() {
-                self.split_async(comm, color, depth)?;
-            }
         }
         Ok(())
     }
 
-    fn split_async(&mut self, comm: &mut Communicator, color: u32, depth: usize) -> Result<()> {
-        let color = (comm.rank() != 1).then_some(color);
-        self.abort_in_call(comm);
-        let splitting = comm.split_async(color, 0, &Config::new());
-        let child = match drive(&mut self.own, splitting) {
-            Driven::Ready(child) => child,
-            Driven::Dropped => Err(stopped()),
-            Driven::Forgotten => {
-                // The child, if there is one.
-                self.forgotten.fetch_add(1, Relaxed);
-                assert!(comm.barrier(&mut [0_u8], STREAM).is_err(), "of a split that was forgotten");
-                return Err(stopped());
-            }
-        };
-        self.live_in_child(child?, depth)
-    }
-
-    fn end_kept(&mut self, comm: &Communicator, kept: Kept<'_>) {
+    fn end_kept(&mut self, comm: &Communicator, kept: Kept) {
         let Kept { registrations, windows } = kept;
         let delay = Duration::from_micros(self.own.below(500) as u64);
         for window in windows {
             match self.own.below(4) {
                 0 => drop(window.deregister()),
                 1 => std::mem::forget(window),
-                2 => drop(window.into_owned().map(|window| self.errands.drop(window, delay))),
+                2 => self.errands.drop(window, delay),
                 _ => drop(window),
             }
         }
@@ -218,7 +176,7 @@ impl Rank<'_> {
                 0 => drop(registration.deregister()),
                 1 => {
                     later += 1;
-                    drop(registration.into_owned().map(|owned| self.errands.drop(owned, delay)));
+                    self.errands.drop(registration, delay);
                 }
                 _ => drop(registration),
             }
@@ -228,11 +186,11 @@ impl Rank<'_> {
         KEPT.fetch_add(if is_healthy { later } else { number }, Relaxed);
     }
 
-    fn run_steps<'c>(
+    fn run_steps(
         &mut self,
-        comm: &'c Communicator,
+        comm: &Communicator,
         buffers: &mut Vec<NcclBuffer<f32>>,
-        kept: &mut Kept<'c>,
+        kept: &mut Kept,
         depth: usize,
     ) -> Result<()> {
         for _ in 0..self.program.below(7) {
@@ -270,13 +228,13 @@ impl Rank<'_> {
         }
     }
 
-    fn step<'c>(
+    fn step(
         &mut self,
         step: Kind,
         numbers: &mut Random,
-        comm: &'c Communicator,
+        comm: &Communicator,
         buffers: &mut Vec<NcclBuffer<f32>>,
-        kept: &mut Kept<'c>,
+        kept: &mut Kept,
         depth: usize,
     ) -> Result<()> {
         let (nccl, rank, size) = (self.nccl, comm.rank(), comm.size());
@@ -295,12 +253,9 @@ impl Rank<'_> {
             Kind::PreMulSum => {
                 let op = comm.pre_mul_sum(3.0_f32)?;
                 let mut values = self.vault.lend([1.0, 2.0]);
+                comm.all_reduce_in_place(&mut *values, &op, STREAM)?;
                 if self.own.coin() {
-                    op.all_reduce_in_place(&mut *values, STREAM)?;
-                } else {
-                    let owned = op.into_owned()?;
-                    owned.on(comm.operations())?.all_reduce_in_place(&mut *values, STREAM)?;
-                    self.errands.drop(owned, Duration::from_micros(self.own.below(500) as u64));
+                    self.errands.drop(op, Duration::from_micros(self.own.below(500) as u64));
                 }
                 assert_eq!(values[..], [3.0 * size as f32, 6.0 * size as f32]);
                 Ok(())
@@ -340,11 +295,11 @@ impl Rank<'_> {
             Kind::FailingGroup if depth == 0 && numbers.once_in(3) => {
                 self.fail_group(comm, numbers.coin())?;
                 comm.revoke()?;
-                self.live_in_child(comm.split(Some(0), 0)?, depth)
+                self.live_in_child(comm.split(Some(0), 0).init()?, depth)
             }
             Kind::InitInGroup => {
                 let id = nccl.unique_id()?;
-                let pending = nccl.group(|g| g.init_rank(1, 0, &id, &Config::new()))?;
+                let pending = nccl.group(|g| nccl.communicator(1, 0, &id).init_in(g))?;
                 if self.own.coin() { self.all_reduce(&pending.finish()?, 3) } else { Ok(()) }
             }
             Kind::MixedGroup if numbers.once_in(8) => self.mix_group(),
@@ -387,20 +342,20 @@ impl Rank<'_> {
             if let Some(limit) = limit {
                 g.timeout(limit);
             }
-            g.send(comm, &*sent, next, STREAM)?;
-            g.recv(comm, &mut *received, previous, STREAM)
+            comm.send(&*sent, next, g.stream(STREAM))?;
+            comm.recv(&mut *received, previous, g.stream(STREAM))
         })?;
         let wrong = received.iter().position(|from| *from as usize != previous);
         assert_eq!(wrong, None, "of {count} from {previous}: {:?}", wrong.map(|index| received[index]));
         Ok(())
     }
 
-    fn put_into_window<'c>(
+    fn put_into_window(
         &mut self,
         numbers: &mut Random,
-        comm: &'c Communicator,
+        comm: &Communicator,
         buffers: &mut Vec<NcclBuffer<f32>>,
-        kept: &mut Kept<'c>,
+        kept: &mut Kept,
     ) -> Result<()> {
         let (rank, size) = (comm.rank(), comm.size());
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
@@ -427,7 +382,7 @@ impl Rank<'_> {
         let mut buffer = vec![7_u8; 100];
         let ended = catch_unwind(AssertUnwindSafe(|| {
             self.nccl.group(|g| -> Result<()> {
-                g.all_reduce_in_place(comm, &mut buffer, ReduceOp::Max, STREAM)?;
+                comm.all_reduce_in_place(&mut buffer, ReduceOp::Max, g.stream(STREAM))?;
                 if panics { panic_on_purpose() } else { Err(stopped()) }
             })
         }));
@@ -441,11 +396,11 @@ impl Rank<'_> {
     fn mix_group(&self) -> Result<()> {
         let config = Config::new().timeout(TIMEOUT);
         let (own, missing) = (self.nccl.unique_id()?, self.nccl.unique_id()?);
-        let alone = self.nccl.init_rank_with(1, 0, &own, &config)?;
+        let alone = self.nccl.communicator(1, 0, &own).config(&config).init()?;
         let mut values = self.vault.lend([1.0_f32; 3]);
         let _ = self.nccl.group(|g| {
-            let pending = g.init_rank(2, 0, &missing, &config)?;
-            g.all_reduce_in_place(&alone, &mut *values, ReduceOp::Sum, STREAM)?;
+            let pending = self.nccl.communicator(2, 0, &missing).config(&config).init_in(g)?;
+            alone.all_reduce_in_place(&mut *values, ReduceOp::Sum, g.stream(STREAM))?;
             Ok(pending)
         });
         Ok(())
@@ -462,9 +417,9 @@ impl Rank<'_> {
             }
             self.nccl.group(|g| {
                 if !is_first {
-                    g.all_reduce_in_place(comm, &mut *first, ReduceOp::Sum, STREAM)?;
+                    comm.all_reduce_in_place(&mut *first, ReduceOp::Sum, g.stream(STREAM))?;
                 }
-                g.all_reduce(comm, refused, &mut *sums, ReduceOp::Sum, STREAM)
+                comm.all_reduce(refused, &mut *sums, ReduceOp::Sum, g.stream(STREAM))
             })
         }));
         assert!(!matches!(ended, Ok(Ok(()))), "a buffer that refuses was taken");
@@ -484,7 +439,7 @@ impl Rank<'_> {
             if is_grouped {
                 nccl.group(|g| {
                     let guard = Guard { act, nccl, comm, vault, group: Some(g) };
-                    g.all_reduce(comm, Guarded { elements, guard }, &mut *sums, ReduceOp::Sum, STREAM)
+                    comm.all_reduce(Guarded { elements, guard }, &mut *sums, ReduceOp::Sum, g.stream(STREAM))
                 })
             } else {
                 let guard = Guard { act, nccl, comm, vault, group: None };

@@ -1,6 +1,6 @@
 //! The resources of this process.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,6 @@ pub(crate) const WINDOW: usize = 1024;
 /// of windows, which safe code cannot free, as nothing proves that other ranks do not use them, and those of registrations
 /// that could not be ended.
 pub(crate) static KEPT: AtomicUsize = AtomicUsize::new(0);
-
-/// Set once a future was forgotten.
-pub(crate) static HAS_FORGOTTEN: AtomicBool = AtomicBool::new(false);
 
 /// The growth of the process's memory, beyond the kept buffers, that its allocator may cause.
 const SLACK: usize = 32 << 20;
@@ -28,11 +25,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Returns the number of threads where nothing runs: the main thread, that of the test, and that of the timers, which
-    /// a future that was forgotten keeps.
-    fn threads() -> usize {
-        2 + usize::from(HAS_FORGOTTEN.load(Relaxed))
-    }
+    /// The number of threads where nothing runs: the main thread and the test's.
+    const THREADS: usize = 2;
 
     fn now() -> Self {
         let count = |path| std::fs::read_dir(path).map_or(0, Iterator::count);
@@ -51,7 +45,7 @@ impl Usage {
         let start = Instant::now();
         loop {
             let now = Self::now();
-            if now.threads <= Self::threads() || start.elapsed() > Duration::from_secs(10) {
+            if now.threads <= Self::THREADS || start.elapsed() > Duration::from_secs(10) {
                 return now;
             }
             thread::sleep(Duration::from_millis(20));
@@ -61,7 +55,7 @@ impl Usage {
     /// Fails if there is more at the `end` than kept buffers explain.
     pub(crate) fn check_end(self, end: Self) {
         let kept = end.kept - self.kept;
-        assert!(end.threads <= Self::threads(), "{end:?}: {:?}", names_of_threads());
+        assert!(end.threads <= Self::THREADS, "{end:?}: {:?}", names_of_threads());
         assert!(end.descriptors <= self.descriptors + kept, "{self:?}, then {end:?}");
         let limit = self.bytes + kept * WINDOW * size_of::<f32>() + SLACK;
         assert!(end.bytes <= limit, "{self:?}, then {end:?}");

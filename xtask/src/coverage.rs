@@ -136,7 +136,7 @@ fn page(functions: &BTreeMap<String, Function>) -> Result<String> {
     let mut page = format!(
         "# Coverage\n\n\
          Written by `cargo xtask coverage` from the sources; CI checks it. {reached} of the {} functions of `nccl.h` are\n\
-         reached by safe methods. Each operation of `Communicator` is also one of `Group` and `Operations`.\n\n\
+         reached by safe methods.\n\n\
          | C function | since | methods | tests that name it |\n|---|---|---|---|\n",
         functions.len()
     );

@@ -31,7 +31,7 @@ pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync)
     let nccl = crate::nccl();
     if ranks > MAX_RANKS {
         // Fails, before there is a list of so many devices.
-        nccl.init_rank(ranks, 0, &nccl.unique_id()?)?;
+        nccl.communicator(ranks, 0, &nccl.unique_id()?).init()?;
     }
     let devices: Vec<i32> = (0..).take(ranks.min(MAX_RANKS)).collect();
     let comms = nccl.init_all(&devices)?;

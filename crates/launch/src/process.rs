@@ -1,11 +1,6 @@
 use std::fmt::Display;
-use std::future::{self, Future};
 use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 use super::announcement::Announcement;
@@ -163,7 +158,7 @@ impl Launch {
     /// others why, if the library is NCCL 2.14.3 or newer.
     ///
     /// # Errors
-    /// The errors of [`unique_id`](Self::unique_id) and of [`Nccl::init_rank_with`].
+    /// The errors of [`unique_id`](Self::unique_id) and of [`CommunicatorBuilder::init`](libnccl::CommunicatorBuilder::init).
     pub fn communicator(&self, nccl: &Nccl) -> Result<Communicator> {
         self.communicator_with(nccl, &Config::new())
     }
@@ -201,13 +196,15 @@ impl Launch {
         let (size, rank, name) = (self.size(), self.rank(), Name::new(name));
         if nccl.version() < Version::new(2, 14, 3) {
             let id = self.exchange(nccl, name, |id| Ok(*id))?;
-            return Ok(nccl.init_rank_with(size, rank, &id, config)?);
+            return Ok(nccl.communicator(size, rank, &id).config(config).init()?);
         }
         let timeout = config.timeout_duration().unwrap_or(self.timeout);
         let config = config.clone().timeout(timeout);
-        let creation =
-            self.exchange(nccl, name, |id| begin(nccl.init_rank_async(size, rank, id, &config)))?;
-        Ok(wait(creation)?)
+        // In a group, the call returns before the others have joined: an error of this rank can still be sent to them.
+        let pending = nccl.try_group(|g| {
+            self.exchange(nccl, name, |id| nccl.communicator(size, rank, id).config(&config).init_in(g))
+        })?;
+        Ok(pending.finish()?)
     }
 
     /// Returns the same new id to all ranks, once all have called this; rank 0 creates it.
@@ -398,40 +395,6 @@ impl Launch {
         let listener = connection::listen(is_local.then_some("127.0.0.1"), 0)?;
         let port = listener.local_addr()?.port();
         Ok((listener, Announcement { nonce, port, hosts }))
-    }
-}
-
-/// A communicator that is being created.
-type Creation = Pin<Box<dyn Future<Output = libnccl::Result<Communicator>>>>;
-
-/// Returns the creation, unless its call has failed.
-fn begin(
-    creation: impl Future<Output = libnccl::Result<Communicator>> + 'static,
-) -> libnccl::Result<Creation> {
-    let mut creation: Creation = Box::pin(creation);
-    match creation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(created) => Ok(Box::pin(future::ready(Ok(created?)))),
-        Poll::Pending => Ok(creation),
-    }
-}
-
-/// Wakes a thread.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn wait(mut creation: Creation) -> libnccl::Result<Communicator> {
-    #[allow(clippy::disallowed_methods)] // A thread that ends launches nothing.
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match creation.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(created) => return created,
-            Poll::Pending => thread::park(),
-        }
     }
 }
 

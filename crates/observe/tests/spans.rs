@@ -118,12 +118,13 @@ fn call(comm: &Communicator) {
     comm.sendrecv(&[1_u8; 4], &mut [0_u8; 4], 1 - rank, 1 - rank, STREAM).unwrap();
     let (sent, mut received) = ([1_i64; 2], [0_i64; 2]);
     nccl.group(|g| {
-        g.send(comm, &sent, 1 - rank, STREAM)?;
-        g.recv(comm, &mut received, 1 - rank, STREAM)
+        comm.send(&sent, 1 - rank, g.stream(STREAM))?;
+        comm.recv(&mut received, 1 - rank, g.stream(STREAM))
     })
     .unwrap();
     let mut scaled = [1.0_f64; 5];
-    comm.pre_mul_sum(0.5_f64).unwrap().all_reduce_in_place(&mut scaled, STREAM).unwrap();
+    let halves = comm.pre_mul_sum(0.5_f64).unwrap();
+    comm.all_reduce_in_place(&mut scaled, &halves, STREAM).unwrap();
     let mut memory = nccl.alloc::<f32>(4096).unwrap();
     // SAFETY: both ranks register as much.
     #[allow(unsafe_code)]

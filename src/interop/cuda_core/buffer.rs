@@ -28,12 +28,12 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// ```no_run
 /// use cuda_core::{CudaContext, DeviceBuffer};
-/// use libnccl::{Config, Nccl, ReduceOp};
+/// use libnccl::{Nccl, ReduceOp};
 ///
 /// let nccl = Nccl::load()?;
 /// let context = CudaContext::new(0)?;
 /// let stream = context.new_stream()?;
-/// let comm = nccl.init_rank_on(&context, 1, 0, &nccl.unique_id()?, &Config::new())?;
+/// let comm = nccl.communicator(1, 0, &nccl.unique_id()?).device(&context).init()?;
 ///
 /// let gradients = DeviceBuffer::from_host(&stream, &[1.0_f32, 2.0])?;
 /// let mut sums = DeviceBuffer::<f32>::zeroed(&stream, 2)?;

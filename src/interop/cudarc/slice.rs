@@ -26,12 +26,12 @@ use crate::{
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
-/// use libnccl::{Config, Nccl, ReduceOp};
+/// use libnccl::{Nccl, ReduceOp};
 ///
 /// let nccl = Nccl::load()?;
 /// let context = CudaContext::new(0)?;
 /// let stream = context.new_stream()?;
-/// let comm = nccl.init_rank_on(&context, 1, 0, &nccl.unique_id()?, &Config::new())?;
+/// let comm = nccl.communicator(1, 0, &nccl.unique_id()?).device(&context).init()?;
 ///
 /// let gradients = stream.clone_htod(&[1.0_f32, 2.0])?;
 /// let mut sums = stream.alloc_zeros::<f32>(2)?;

@@ -48,11 +48,13 @@ fn method_that_calls_another_names_itself(nccl: &Nccl) {
         .unwrap();
         result
     };
-    let init = |size, rank, config: &Config| nccl.init_rank_on(&Device, size, rank, &id, config).map(drop);
+    let init = |size, rank, config: &Config| {
+        nccl.communicator(size, rank, &id).device(&Device).config(config).init().map(drop)
+    };
     for (text, result) in [
-        ("init_rank_on: rank 2 is not below the size 2", init(2, 2, &config)),
-        ("init_rank_on on rank 0 of 2: not done after ", init(2, 0, &config)),
-        ("init_rank_on: a group is open", in_group(&mut || init(1, 0, &config))),
+        ("init: rank 2 is not below the size 2", init(2, 2, &config)),
+        ("init on rank 0 of 2: not done after ", init(2, 0, &config)),
+        ("init: a group is open", in_group(&mut || init(1, 0, &config))),
         (
             "alloc_on: 9223372036854775807 elements of 8",
             nccl.alloc_on::<i64>(&Device, usize::MAX / 2).map(drop),
@@ -185,7 +187,7 @@ fn device_buffer_on_host_communicator_is_an_error(nccl: &Nccl) {
 }
 
 fn foreign_unique_id_is_invalid_argument(nccl: &Nccl) {
-    let error = nccl.init_rank(2, 0, &libnccl::UniqueId::from_bytes([0; 128])).unwrap_err();
+    let error = nccl.communicator(2, 0, &libnccl::UniqueId::from_bytes([0; 128])).init().unwrap_err();
     let Error::Nccl { call: "ncclCommInitRank", code, detail, .. } = &error else { panic!("{error}") };
     assert_eq!(*code, libnccl::ResultCode::INVALID_ARGUMENT);
     assert!(!detail.is_empty(), "{error}");
@@ -220,7 +222,7 @@ fn views_of_two_types_are_an_error(nccl: &Nccl) {
     let expected = "the elements of one buffer are float, those of the other int64";
     let result = comm.all_reduce(from, to.reborrow(), ReduceOp::Sum, STREAM);
     assert_eq!(message(result), format!("all_reduce: {expected}"));
-    let result = nccl.group(|g| g.all_gather(&comm, from, to, STREAM));
+    let result = nccl.group(|g| comm.all_gather(from, to, g.stream(STREAM)));
     assert_eq!(message(result), format!("all_gather: {expected}"));
     assert_eq!(recv, [0; 2]);
     comm.broadcast_in_place(&mut recv, 0, STREAM).unwrap();
@@ -245,7 +247,7 @@ fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
     let expected = "6 bytes are no multiple of 4, the size of float";
     let wrong = comm.all_reduce(floats, AnyBuffer::new(DataType::Float32, &mut *to), ReduceOp::Sum, STREAM);
     assert_eq!(message(wrong), format!("all_reduce: {expected}"));
-    let grouped = nccl.group(|g| g.send(&comm, floats, 0, STREAM));
+    let grouped = nccl.group(|g| comm.send(floats, 0, g.stream(STREAM)));
     assert_eq!(message(grouped), format!("send: {expected}"));
     let few = AnyBuffer::new(DataType::Float64, &mut to[..7]);
     let short = message(comm.broadcast_in_place(few, 0, STREAM));
@@ -261,11 +263,12 @@ fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
     assert_eq!(short, "pre_mul_sum_any: the scalar has 1 bytes; expected 2, the size of half");
     let (_, to) = bytes.split_at_mut(8);
     let sum = comm.pre_mul_sum_any(DataType::Uint8, &[3]).unwrap();
-    let other = message(sum.all_reduce_in_place(AnyBuffer::new(DataType::Int8, &mut *to), STREAM));
+    let other = message(comm.all_reduce_in_place(AnyBuffer::new(DataType::Int8, &mut *to), &sum, STREAM));
     let expected = "all_reduce_in_place: the elements of the buffer are int8, and the reduction is of uint8";
     assert_eq!(other, expected);
     let odd = comm.pre_mul_sum_any(DataType::Float16, &[0, 0]).unwrap();
-    let odd = message(odd.all_reduce_in_place(AnyBuffer::new(DataType::Float16, &mut to[..5]), STREAM));
+    let odd =
+        message(comm.all_reduce_in_place(AnyBuffer::new(DataType::Float16, &mut to[..5]), &odd, STREAM));
     assert_eq!(odd, "all_reduce_in_place: 5 bytes are no multiple of 2, the size of half");
     assert_eq!(elements, [0; 2]);
     let nothing = AnyBuffer::new(DataType::Float64, &mut []);
@@ -290,11 +293,14 @@ fn kind_of_an_invalid_argument_can_be_matched(nccl: &Nccl) {
     assert_eq!(kind(comm.all_gather(on_device, &mut one, STREAM)), Kind::MemorySpace);
     assert_eq!(kind(comm.broadcast_in_place(&mut one, 1, STREAM)), Kind::Rank);
     let other = of_one_thread(nccl, 1).remove(0);
-    let halves = comm.pre_mul_sum(0.5_f32).unwrap().into_owned().unwrap();
-    assert_eq!(kind(halves.on(other.operations()).map(drop)), Kind::Communicator);
+    let halves = comm.pre_mul_sum(0.5_f32).unwrap();
+    assert_eq!(kind(other.all_reduce_in_place(&mut [1.0_f32], &halves, STREAM)), Kind::Communicator);
     assert_eq!(kind(nccl.init_all(&[-1]).map(drop)), Kind::Device);
     let id = nccl.unique_id().unwrap();
-    assert_eq!(kind(nccl.init_rank_with(1, 0, &id, &Config::new().min_ctas(0)).map(drop)), Kind::Value);
+    assert_eq!(
+        kind(nccl.communicator(1, 0, &id).config(&Config::new().min_ctas(0)).init().map(drop)),
+        Kind::Value
+    );
     // SAFETY: null is what is tested.
     let null = unsafe { libnccl::Communicator::from_raw(nccl, std::ptr::null_mut()) };
     assert_eq!(kind(null.map(drop)), Kind::Address);

@@ -1,6 +1,6 @@
 //! Results of every operation, compared with a plain computation, with one thread per rank and with one for all.
 
-use libnccl::{Communicator, Element, Nccl, ReduceOp, Result};
+use libnccl::{CallOptions, Communicator, Element, Nccl, ReduceOp, Result};
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
 
@@ -132,8 +132,8 @@ fn send_recv_ring_delivers(nccl: &Nccl) {
             let send = filled::<i32>(comm.rank(), count);
             let mut recv = vec![0; count];
             nccl.group(|g| {
-                g.send(&comm, &send, next, STREAM)?;
-                g.recv(&comm, &mut recv, previous, STREAM)
+                comm.send(&send, next, g.stream(STREAM))?;
+                comm.recv(&mut recv, previous, g.stream(STREAM))
             })
             .unwrap();
             assert!(recv == filled::<i32>(previous, count), "{size} {count}");
@@ -240,10 +240,10 @@ fn one_thread_drives_all_ranks_in_a_group(nccl: &Nccl) {
     let parts: Vec<[u32; 1]> = (10..13).map(|value| [value]).collect();
     nccl.group(|g| {
         for (comm, sum) in comms.iter().zip(&mut sums) {
-            g.all_reduce_in_place(comm, sum, ReduceOp::Sum, STREAM)?;
+            comm.all_reduce_in_place(sum, ReduceOp::Sum, g.stream(STREAM))?;
         }
         for ((comm, part), all) in comms.iter().zip(&parts).zip(&mut gathered) {
-            g.all_gather(comm, part, all, STREAM)?;
+            comm.all_gather(part, all, g.stream(STREAM))?;
         }
         Ok(())
     })
@@ -266,7 +266,7 @@ fn all_to_all_gather_and_scatter_move_every_part(nccl: &Nccl) {
                 .iter()
                 .zip(&sends)
                 .zip(&mut recvs)
-                .try_for_each(|((comm, send), recv)| g.all_to_all(comm, send, recv, STREAM))
+                .try_for_each(|((comm, send), recv)| comm.all_to_all(send, recv, g.stream(STREAM)))
         })
         .unwrap();
         for (rank, recv) in recvs.iter().enumerate() {
@@ -339,7 +339,8 @@ fn all_to_all_gather_and_scatter_fall_back_to_send_recv(nccl: &Nccl) {
     longer_buffers_are_used_from_their_start(&older);
     let comms = of_one_thread(&older, 1);
     let options = libnccl::CollectiveConfig::new().max_ctas(1);
-    let error = comms[0].operations().with(&options).all_to_all(&[1_i8], &mut [0_i8], STREAM).unwrap_err();
+    let error =
+        comms[0].all_to_all(&[1_i8], &mut [0_i8], CallOptions::on(STREAM).config(&options)).unwrap_err();
     assert!(matches!(error, libnccl::Error::Unsupported { function: "ncclAlltoAllConfig", .. }), "{error}");
 }
 
@@ -349,23 +350,23 @@ fn pre_mul_sum_scales_each_ranks_elements(nccl: &Nccl) {
         // Each rank has its own scalar.
         let scaled = comm.pre_mul_sum(10_i32.pow(rank as u32)).unwrap();
         let mut sum = [0; 3];
-        scaled.all_reduce(&[1, 2, 3], &mut sum, STREAM).unwrap();
+        comm.all_reduce(&[1, 2, 3], &mut sum, &scaled, STREAM).unwrap();
         assert_eq!(sum, [11, 22, 33]);
         let mut part = [0];
-        scaled.reduce_scatter(&[4, 5], &mut part, STREAM).unwrap();
+        comm.reduce_scatter(&[4, 5], &mut part, &scaled, STREAM).unwrap();
         assert_eq!(part, [[44], [55]][rank]);
         let mut buffer = [6];
-        scaled.reduce_in_place(&mut buffer, 1, STREAM).unwrap();
+        comm.reduce_in_place(&mut buffer, &scaled, 1, STREAM).unwrap();
         assert_eq!(buffer, [[6], [66]][rank]);
         let mut grouped = [7];
-        nccl.group(|g| scaled.on(g).all_reduce_in_place(&mut grouped, STREAM)).unwrap();
+        nccl.group(|g| comm.all_reduce_in_place(&mut grouped, &scaled, g.stream(STREAM))).unwrap();
         assert_eq!(grouped, [77]);
         drop(scaled);
 
         let half = [0.5_f64];
         let halves = comm.pre_mul_sum_device(&half).unwrap();
         let mut mean = [0.0];
-        halves.all_reduce(&[rank as f64 * 3.0], &mut mean, STREAM).unwrap();
+        comm.all_reduce(&[rank as f64 * 3.0], &mut mean, &halves, STREAM).unwrap();
         assert_eq!(mean, [1.5]);
         let empty = comm.pre_mul_sum_device::<f32>(&[]).unwrap_err().to_string();
         assert_eq!(empty, "pre_mul_sum_device: the scalar's buffer is empty; expected one element");
@@ -376,9 +377,9 @@ fn nested_group_starts_at_the_outer_end(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let (mut first, mut second) = ([1_u64], [2_u64]);
     nccl.group(|g| {
-        g.group(|g| g.all_reduce_in_place(&comms[0], &mut first, ReduceOp::Sum, STREAM))?;
+        g.group(|g| comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, g.stream(STREAM)))?;
         // If the first inner group had started its operation, it would wait for this one for ever.
-        g.group(|g| g.all_reduce_in_place(&comms[1], &mut second, ReduceOp::Sum, STREAM))
+        g.group(|g| comms[1].all_reduce_in_place(&mut second, ReduceOp::Sum, g.stream(STREAM)))
     })
     .unwrap();
     assert_eq!((first, second), ([3], [3]));

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use libnccl::{Communicator, Config, Group, Nccl, PendingCommunicator, ReduceOp, Result, StreamRef};
+use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, StreamRef};
+use libnccl_test_support::init_in_group;
 
 pub(crate) type Case = (&'static str, fn(&Nccl));
 
@@ -38,7 +39,7 @@ pub(super) fn sum_of_all(nccl: &Nccl, comms: &[Communicator]) -> Result<Vec<[i32
     let mut buffers = vec![[1; 50]; comms.len()];
     nccl.group(|g| {
         let mut pairs = comms.iter().zip(&mut buffers);
-        pairs.try_for_each(|(comm, buffer)| g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, STREAM))
+        pairs.try_for_each(|(comm, buffer)| comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(STREAM)))
     })?;
     Ok(buffers)
 }
@@ -60,7 +61,7 @@ pub(super) fn on_threads_with<R: Send>(
     rank: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
     let id = nccl.unique_id().unwrap();
-    let make = |number| nccl.init_rank_with(size, number, &id, config).unwrap();
+    let make = |number| nccl.communicator(size, number, &id).config(config).init().unwrap();
     // Create all ranks before any of them starts to work.
     on_threads_each(on_threads_each((0..size).collect(), make), rank)
 }
@@ -82,8 +83,5 @@ pub(super) fn of_one_thread(nccl: &Nccl, size: usize) -> Vec<Communicator> {
 
 /// Creates all communicators of a job, for one thread, with options.
 pub(super) fn of_one_thread_with(nccl: &Nccl, size: usize, config: &Config) -> Vec<Communicator> {
-    let id = nccl.unique_id().unwrap();
-    let ranks = |g: &Group<'_, '_>| (0..size).map(|rank| g.init_rank(size, rank, &id, config)).collect();
-    let pending: Vec<PendingCommunicator> = nccl.group(|g| ranks(g)).unwrap();
-    pending.into_iter().map(|pending| pending.finish().unwrap()).collect()
+    init_in_group(nccl, size, config).unwrap()
 }

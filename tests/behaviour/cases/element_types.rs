@@ -125,10 +125,10 @@ fn every_type_pre_mul_sum_is_exact(nccl: &Nccl) {
         let expected = elements::<T>(|index| 6 * number(index));
         for op in [comm.pre_mul_sum(scalar[0]).unwrap(), comm.pre_mul_sum_device(&scalar).unwrap()] {
             let mut buffer = elements::<T>(number);
-            op.all_reduce_in_place(&mut buffer, STREAM).unwrap();
+            comm.all_reduce_in_place(&mut buffer, &op, STREAM).unwrap();
             assert_eq!(buffer, expected, "{}", T::DATA_TYPE);
             let mut part = vec![T::of(0); 2];
-            op.reduce_scatter(&expected[..6], &mut part, STREAM).unwrap();
+            comm.reduce_scatter(&expected[..6], &mut part, &op, STREAM).unwrap();
             // 6 x 6 has too many bits for some types, so only zero or not is compared.
             assert!(part[1] == T::of(0) && part[0] != T::of(0), "{}: {part:?}", T::DATA_TYPE);
         }
@@ -208,7 +208,7 @@ fn every_type_at_run_time_is_exact(nccl: &Nccl) {
         let in_memory = comm.pre_mul_sum_device(DeviceSlice::from(&scalar).into_any()).unwrap();
         for op in [by_value, in_memory] {
             let mut buffer: Vec<T> = elements(|index| u8::from(index == 1));
-            op.all_reduce_in_place(DeviceSliceMut::from(&mut buffer).into_any(), STREAM).unwrap();
+            comm.all_reduce_in_place(DeviceSliceMut::from(&mut buffer).into_any(), &op, STREAM).unwrap();
             assert_eq!(buffer, elements::<T>(|index| 6 * u8::from(index == 1)), "{}", T::DATA_TYPE);
         }
     }

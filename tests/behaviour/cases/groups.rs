@@ -7,7 +7,7 @@ use libnccl::{
     Communicator, Config, Error, Health, MemorySpace, Nccl, ReduceOp, Result, ResultCode, ShrinkMode,
 };
 
-use super::common::{STREAM, cases, of_one_thread, sum_of_all};
+use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all};
 
 cases! {
     methods_while_group_is_open_are_invalid_usage,
@@ -36,10 +36,10 @@ fn assert_failed(comm: &Communicator) {
     assert_eq!(comm.async_error().unwrap(), ResultCode::SUCCESS);
     // Recovery still works.
     let others = [1 - comm.rank()];
-    let refused = comm.shrink(&others, ShrinkMode::Default, &Config::default()).unwrap_err();
+    let refused = comm.shrink(&others, ShrinkMode::Default).init().unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "shrink", .. }), "{refused}");
     comm.revoke().unwrap();
-    let shrunk = comm.shrink(&others, ShrinkMode::Abort, &Config::default()).unwrap();
+    let shrunk = comm.shrink(&others, ShrinkMode::Abort).init().unwrap();
     assert_eq!((shrunk.size(), shrunk.rank()), (1, 0));
     super::common::assert_works(&shrunk);
 }
@@ -55,7 +55,7 @@ fn methods_while_group_is_open_are_invalid_usage(nccl: &Nccl) {
     nccl.group(|_| {
         for (call, refused) in [
             ("all_reduce_in_place", comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM)),
-            ("init_rank", nccl.init_rank(1, 0, &id).map(drop)),
+            ("init", nccl.communicator(1, 0, &id).init().map(drop)),
             ("destroy", of_another_thread(nccl).destroy()),
         ] {
             let error = refused.unwrap_err();
@@ -82,14 +82,14 @@ fn failed_closure_starts_nothing_and_fails_members(nccl: &Nccl) {
     let [first, second] = &mut buffers;
     let error = nccl
         .group(|g| -> Result<()> {
-            g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
-            g.broadcast_in_place(&comms[1], second, 9, STREAM)
+            comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
+            comms[1].broadcast_in_place(second, 9, g.stream(STREAM))
         })
         .unwrap_err();
     assert_eq!(error.to_string(), "broadcast_in_place: root 9 is not below 2, the communicator's size");
     assert_eq!(buffers, [[5], [7]]);
     assert_failed(&comms[0]);
-    let refused = nccl.group(|g| g.send(&comms[0], &[1_u8; 0], 0, STREAM)).unwrap_err();
+    let refused = nccl.group(|g| comms[0].send(&[1_u8; 0], 0, g.stream(STREAM))).unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "send", .. }), "{refused}");
     let [first, second] = comms.try_into().expect("two communicators");
     first.destroy().unwrap();
@@ -103,7 +103,7 @@ fn panic_in_group_starts_nothing_and_fails_members(nccl: &Nccl) {
     let mut buffer = [5_i32];
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         nccl.group(|g| -> Result<()> {
-            g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, STREAM)?;
+            comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM))?;
             std::panic::resume_unwind(Box::new("on purpose"))
         })
     }));
@@ -116,7 +116,7 @@ fn panic_in_group_starts_nothing_and_fails_members(nccl: &Nccl) {
 fn invalid_first_operation_leaves_members_usable(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffer = [1.0_f32];
-    let error = nccl.group(|g| g.recv(&comms[0], &mut buffer, 5, STREAM)).unwrap_err();
+    let error = nccl.group(|g| comms[0].recv(&mut buffer, 5, g.stream(STREAM))).unwrap_err();
     assert_eq!(error.to_string(), "recv: peer 5 is not below 2, the communicator's size");
     assert_works(nccl, &comms);
 }
@@ -128,8 +128,8 @@ fn ignored_nccl_error_fails_the_group(nccl: &Nccl) {
     let mut buffers = [[1_i32], [2]];
     let [first, second] = &mut buffers;
     let end = nccl.group(|g| {
-        g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
-        let refused = g.all_reduce_in_place(&revoked, second, ReduceOp::Sum, STREAM);
+        comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
+        let refused = revoked.all_reduce_in_place(second, ReduceOp::Sum, g.stream(STREAM));
         assert!(matches!(refused, Err(Error::Nccl { .. })), "{refused:?}");
         Ok(())
     });
@@ -147,8 +147,8 @@ fn ignored_argument_error_fails_the_group(nccl: &Nccl) {
     let mut buffers = [[1_i32], [2]];
     let [first, second] = &mut buffers;
     let ended = nccl.group(|g| {
-        g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
-        let refused = g.broadcast_in_place(&comms[1], second, 9, STREAM);
+        comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
+        let refused = comms[1].broadcast_in_place(second, 9, g.stream(STREAM));
         assert!(refused.is_err());
         Ok(())
     });
@@ -162,7 +162,7 @@ fn ignored_argument_error_of_first_operation_leaves_members_usable(nccl: &Nccl) 
     let comms = of_one_thread(nccl, 2);
     let mut buffer = [1.0_f32];
     let ended = nccl.group(|g| {
-        let _ = g.recv(&comms[0], &mut buffer, 5, STREAM);
+        let _ = comms[0].recv(&mut buffer, 5, g.stream(STREAM));
         Ok(())
     });
     assert_eq!(ended.unwrap_err().to_string(), "recv: peer 5 is not below 2, the communicator's size");
@@ -176,7 +176,7 @@ fn two_communicators_share_one_group(nccl: &Nccl) {
         let comms = one.iter().chain(&other);
         comms
             .zip(&mut ones)
-            .try_for_each(|(comm, buffer)| g.all_reduce_in_place(comm, buffer, ReduceOp::Sum, STREAM))
+            .try_for_each(|(comm, buffer)| comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(STREAM)))
     })
     .unwrap();
     assert_eq!(ones, [[2; 9], [2; 9], [3; 9], [3; 9], [3; 9]]);
@@ -189,12 +189,16 @@ fn group_of_another_library_is_an_error(nccl: &Nccl) {
     // SAFETY: the functions of `nccl`, but for two that do nothing.
     let other = unsafe { Nccl::from_table("another", functions) }.unwrap();
     let mut buffer = [1_i32];
-    let error =
-        other.group(|g| g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, STREAM)).unwrap_err();
+    let error = other
+        .group(|g| comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM)))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "all_reduce_in_place: the communicator and the group belong to different libraries"
     );
+    let id = nccl.unique_id().unwrap();
+    let error = other.group(|g| nccl.communicator(1, 0, &id).init_in(g).map(drop)).unwrap_err();
+    assert_eq!(error.to_string(), "init_in: the communicator and the group belong to different libraries");
 
     unsafe extern "C" fn start() -> libnccl::sys::ncclResult_t {
         libnccl::sys::ncclResult_t::ncclSuccess
@@ -219,12 +223,12 @@ fn own_error_of_a_try_group_cancels_it(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 2);
     let mut buffer = [1_u8];
     let doubled = nccl.try_group(|g| {
-        g.barrier(&comms[0], &mut [0_u8; 0], STREAM).unwrap_err();
+        comms[0].barrier(&mut [0_u8; 0], g.stream(STREAM)).unwrap_err();
         Ok::<_, Own>(())
     });
     assert!(matches!(doubled, Err(Own::Nccl(Error::InvalidArgument { call: "barrier", .. }))), "{doubled:?}");
     let stopped: std::result::Result<(), Own> = nccl.try_group(|g| {
-        g.all_reduce_in_place(&comms[0], &mut buffer, ReduceOp::Sum, STREAM)?;
+        comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM))?;
         Err(Own::Stop)
     });
     assert_eq!(stopped, Err(Own::Stop));
@@ -237,15 +241,15 @@ fn never_answered(nccl: &Nccl, communicators: [&[Communicator]; 2]) -> Error {
     let mut buffers = [[1_i32]; 2];
     let calls = communicators.into_iter().zip(&mut buffers);
     let ended = nccl.group(|g| {
-        calls
-            .into_iter()
-            .try_for_each(|(ranks, buffer)| g.all_reduce_in_place(&ranks[0], buffer, ReduceOp::Sum, STREAM))
+        calls.into_iter().try_for_each(|(ranks, buffer)| {
+            ranks[0].all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(STREAM))
+        })
     });
     ended.unwrap_err()
 }
 
 fn of_two_ranks(nccl: &Nccl, timeout: Duration) -> Vec<Communicator> {
-    nccl.init_all_with(&[0, 1], &Config::new().timeout(timeout)).unwrap()
+    of_one_thread_with(nccl, 2, &Config::new().timeout(timeout))
 }
 
 fn abort_of_any_member_ends_a_group(nccl: &Nccl) {
@@ -282,9 +286,9 @@ fn drop_in_a_group_leaves_the_group_open(nccl: &Nccl) {
     let (dropped, mut ones) = (others.pop(), [[1_i32]; 2]);
     let [first, second] = &mut ones;
     nccl.group(|g| {
-        g.all_reduce_in_place(&comms[0], first, ReduceOp::Sum, STREAM)?;
+        comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(STREAM))?;
         drop(dropped);
-        g.all_reduce_in_place(&comms[1], second, ReduceOp::Sum, STREAM)
+        comms[1].all_reduce_in_place(second, ReduceOp::Sum, g.stream(STREAM))
     })
     .unwrap();
     assert_eq!(ones, [[2]; 2]);
@@ -320,10 +324,10 @@ fn call_in_a_group_of_other_code_is_invalid_usage(nccl: &Nccl) {
             ("all_reduce", comms[0].all_reduce(&send, &mut recv, ReduceOp::Sum, STREAM)),
             ("send", comms[0].send(&send, 0, STREAM)),
             ("pre_mul_sum", comms[0].pre_mul_sum(1_i32).map(drop)),
-            ("split", comms[0].split(Some(0), 0).map(drop)),
-            ("init_rank", nccl.init_rank(1, 0, &id).map(drop)),
+            ("split", comms[0].split(Some(0), 0).init().map(drop)),
+            ("init", nccl.communicator(1, 0, &id).init().map(drop)),
             ("init_all", nccl.init_all(&[0]).map(drop)),
-            ("group", nccl.group(|g| g.all_reduce(&comms[0], &send, &mut recv, ReduceOp::Sum, STREAM))),
+            ("group", nccl.group(|g| comms[0].all_reduce(&send, &mut recv, ReduceOp::Sum, g.stream(STREAM)))),
             ("destroy", of_another_thread(nccl).destroy()),
         ] {
             assert!(matches!(refused, Err(Error::InvalidUsage { .. })), "{call}: {refused:?}");
@@ -349,7 +353,7 @@ fn group_in_which_other_code_starts_one_is_cancelled(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let (send, mut recv) = ([2_i32; 3], [1_i32; 3]);
     let ended = nccl.group(|g| {
-        g.all_reduce(&comm, &send, &mut recv, ReduceOp::Sum, STREAM)?;
+        comm.all_reduce(&send, &mut recv, ReduceOp::Sum, g.stream(STREAM))?;
         start_group(nccl);
         Ok(())
     });

@@ -31,8 +31,8 @@ cases! {
 fn last_error_is_of_the_failed_init_and_not_of_the_cleanup(nccl: &Nccl) {
     let id = UniqueId::from_bytes([0; 128]);
     for failed in [
-        nccl.init_rank(2, 0, &id).map(drop),
-        nccl.group(|g| g.init_rank(2, 0, &id, &Config::new()).map(drop)),
+        nccl.communicator(2, 0, &id).init().map(drop),
+        nccl.group(|g| nccl.communicator(2, 0, &id).init_in(g).map(drop)),
     ] {
         let error = failed.unwrap_err();
         let Error::Nccl { detail, .. } = &error else { panic!("{error}") };
@@ -46,7 +46,7 @@ fn last_error_beside_failing_calls_of_another_thread_is_a_text(nccl: &Nccl) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..200 {
-                nccl.init_rank(2, 0, &UniqueId::from_bytes([0; 128])).unwrap_err();
+                nccl.communicator(2, 0, &UniqueId::from_bytes([0; 128])).init().unwrap_err();
             }
         });
         // A mixture of two texts may have bytes that are not UTF-8, each of which becomes three.
@@ -89,23 +89,26 @@ fn communicator_moved_to_another_thread_works(nccl: &Nccl) {
 fn borrowed_communicator_is_not_ended(nccl: &Nccl) {
     let owner = of_one_thread(nccl, 1).remove(0);
     for is_aborted in [false, true] {
-        // SAFETY: live, and used by nothing else before the end of the loop's body.
-        let borrowed = unsafe { Communicator::borrow_raw(nccl, owner.as_raw()) }.unwrap();
-        assert_eq!((borrowed.rank(), borrowed.size(), borrowed.as_raw()), (0, 1, owner.as_raw()));
-        let mut buffer = [1, 2];
-        borrowed.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap();
-        nccl.group(|g| g.all_reduce_in_place(&borrowed, &mut buffer, ReduceOp::Sum, STREAM)).unwrap();
-        if is_aborted {
-            borrowed.abort_handle().abort().unwrap();
-            let error = borrowed.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap_err();
-            assert!(matches!(error, Error::Aborted { .. }), "{error}");
-        }
+        let with = |borrowed: &Communicator| {
+            assert_eq!((borrowed.rank(), borrowed.size(), borrowed.as_raw()), (0, 1, owner.as_raw()));
+            let mut buffer = [1, 2];
+            borrowed.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM)?;
+            nccl.group(|g| borrowed.all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM)))?;
+            if is_aborted {
+                borrowed.abort_handle().abort()?;
+                let error = borrowed.all_reduce_in_place(&mut buffer, ReduceOp::Sum, STREAM).unwrap_err();
+                assert!(matches!(error, Error::Aborted { .. }), "{error}");
+            }
+            Ok(())
+        };
+        // SAFETY: live, and used by nothing else as long as it is borrowed.
+        unsafe { Communicator::borrow_raw(nccl, owner.as_raw(), with) }.unwrap();
     }
     assert_eq!(owner.async_error().unwrap(), ResultCode::SUCCESS);
     owner.all_reduce_in_place(&mut [3], ReduceOp::Sum, STREAM).unwrap();
     owner.destroy().unwrap();
     // SAFETY: null is refused.
-    let null = unsafe { Communicator::borrow_raw(nccl, std::ptr::null_mut()) };
+    let null = unsafe { Communicator::borrow_raw(nccl, std::ptr::null_mut(), |_| Ok(())) };
     assert_eq!(null.unwrap_err().to_string(), "borrow_raw: the handle is null");
 }
 
@@ -162,7 +165,7 @@ fn mismatched_calls_name_both_ranks(nccl: &Nccl) {
         ("a reduction", |comm| sum::<i32>(comm, 5, ReduceOp::Max)),
         ("a collective", |comm| comm.broadcast_in_place(&mut [0_i32; 5], 0, STREAM)),
         ("one with other lengths", |comm| comm.all_gather(&[0_i32; 5], &mut [0; 15], STREAM)),
-        ("a call that makes communicators", |comm| comm.split(Some(0), 0).map(drop)),
+        ("a call that makes communicators", |comm| comm.split(Some(0), 0).init().map(drop)),
     ];
     for (what, call) in different {
         let errors = on_threads(nccl, 3, |comm| {
@@ -207,7 +210,7 @@ fn timeout_not_reached_changes_nothing(nccl: &Nccl) {
         for rank in 0..2 {
             let config = &config;
             scope.spawn(move || {
-                let comm = nccl.init_rank_with(2, rank, &id, config).unwrap();
+                let comm = nccl.communicator(2, rank, &id).config(config).init().unwrap();
                 let mut one = [1_i32];
                 comm.all_reduce_in_place(&mut one, ReduceOp::Sum, STREAM).unwrap();
                 assert_eq!(one, [2]);
@@ -215,7 +218,7 @@ fn timeout_not_reached_changes_nothing(nccl: &Nccl) {
             });
         }
     });
-    let zero = nccl.init_rank_with(1, 0, &id, &Config::new().timeout(Duration::ZERO)).unwrap_err();
+    let zero = nccl.communicator(1, 0, &id).timeout(Duration::ZERO).init().unwrap_err();
     assert!(matches!(zero, Error::InvalidArgument { .. }), "{zero}");
 }
 
@@ -249,8 +252,8 @@ fn ranks_created_in_a_group_work(nccl: &Nccl) {
     let config = Config::default();
     let pending = nccl
         .group(|g| {
-            let pending = g.init_rank(2, 1, &id, &config)?;
-            Ok([pending, g.init_rank(2, 0, &id, &config)?])
+            let pending = nccl.communicator(2, 1, &id).config(&config).init_in(g)?;
+            Ok([pending, nccl.communicator(2, 0, &id).config(&config).init_in(g)?])
         })
         .unwrap();
     let comms = pending.map(|pending| pending.finish().unwrap());
@@ -263,14 +266,14 @@ fn failed_group_creates_no_ranks(nccl: &Nccl) {
     let mut kept = None;
     let error = nccl
         .group(|g| {
-            kept = Some(g.init_rank(2, 0, &id, &Config::default())?);
-            g.init_rank(2, 2, &id, &Config::default()).map(drop)
+            kept = Some(nccl.communicator(2, 0, &id).init_in(g)?);
+            nccl.communicator(2, 2, &id).init_in(g).map(drop)
         })
         .unwrap_err();
-    assert_eq!(error.to_string(), "init_rank: rank 2 is not below the size 2");
+    assert_eq!(error.to_string(), "init_in: rank 2 is not below the size 2");
     let error = kept.unwrap().finish().unwrap_err();
     assert_eq!(error.to_string(), "finish: the group that was to create the communicator failed");
-    let early = nccl.group(|g| g.init_rank(1, 0, &id, &Config::default())?.finish().map(drop)).unwrap_err();
+    let early = nccl.group(|g| nccl.communicator(1, 0, &id).init_in(g)?.finish().map(drop)).unwrap_err();
     assert_eq!(early.to_string(), "finish: the group that creates the communicator has not ended");
 }
 
@@ -283,12 +286,12 @@ fn invalid_split_shrink_and_grow_arguments_are_errors(nccl: &Nccl) {
         (&[1], "rank 1 is not below 1, the communicator's size"),
         (&[5, 5], "a rank is excluded twice in [5, 5]"),
     ] {
-        let error = comm.shrink(exclude, ShrinkMode::Abort, &config).unwrap_err();
+        let error = comm.shrink(exclude, ShrinkMode::Abort).config(&config).init().unwrap_err();
         assert_eq!(error.to_string(), format!("shrink: {problem}"));
     }
-    let error = comm.grow(1, None, &config).unwrap_err();
+    let error = comm.grow(1, None).config(&config).init().unwrap_err();
     assert_eq!(error.to_string(), "grow: size 1 is not above 1, the communicator's size");
-    let error = comm.split(Some(u32::MAX), 0).unwrap_err();
+    let error = comm.split(Some(u32::MAX), 0).init().unwrap_err();
     assert_eq!(error.to_string(), "split: color 4294967295 is beyond 2147483647");
     assert_works(&comm);
 }
@@ -299,7 +302,7 @@ fn init_with_several_ids_creates_one_communicator(nccl: &Nccl) {
         for rank in 0..3 {
             let ids = &ids;
             scope.spawn(move || {
-                let comm = nccl.init_rank_scalable(3, rank, ids, &Config::default()).unwrap();
+                let comm = nccl.communicator(3, rank, &ids[0]).ids(ids).init().unwrap();
                 assert_eq!((comm.size(), comm.rank()), (3, rank));
                 assert_works(&comm);
                 comm.destroy().unwrap();

@@ -5,7 +5,6 @@ mod collectives;
 mod common;
 mod device;
 mod element_types;
-mod futures;
 mod groups;
 mod lifecycle;
 mod no_communicator;
@@ -29,7 +28,6 @@ const ON_HOST_MEMORY: &[&[Case]] = &[
     #[cfg(feature = "device-api")]
     device::ON_HOST_MEMORY,
     element_types::CASES,
-    futures::CASES,
     groups::CASES,
     lifecycle::CASES,
     nonblocking::CASES,

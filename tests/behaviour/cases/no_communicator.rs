@@ -97,12 +97,12 @@ fn invalid_size_or_rank_is_an_error_before_nccl(nccl: &Nccl) {
     let id = UniqueId::from_bytes([0; 128]);
     let beyond = usize::try_from(i32::MAX).unwrap() + 1;
     for (size, rank, expected) in [
-        (0, 0, "init_rank: rank 0 is not below the size 0"),
-        (4, 4, "init_rank: rank 4 is not below the size 4"),
-        (2, 9, "init_rank: rank 9 is not below the size 2"),
-        (beyond, 0, "init_rank: size 2147483648 or rank 0 is beyond 2147483647"),
+        (0, 0, "init: rank 0 is not below the size 0"),
+        (4, 4, "init: rank 4 is not below the size 4"),
+        (2, 9, "init: rank 9 is not below the size 2"),
+        (beyond, 0, "init: size 2147483648 or rank 0 is beyond 2147483647"),
     ] {
-        assert_eq!(nccl.init_rank(size, rank, &id).unwrap_err().to_string(), expected);
+        assert_eq!(nccl.communicator(size, rank, &id).init().unwrap_err().to_string(), expected);
     }
     assert_eq!(
         nccl.init_all(&[]).unwrap_err().to_string(),
@@ -153,7 +153,7 @@ fn option_newer_than_the_library_is_unsupported(nccl: &Nccl) {
         if nccl.version() >= since {
             continue;
         }
-        let error = nccl.init_rank_with(1, 0, &id, &config).unwrap_err();
+        let error = nccl.communicator(1, 0, &id).config(&config).init().unwrap_err();
         let Error::Unsupported { function, since: needs, found, .. } = error else { panic!("{error}") };
         assert_eq!((function, needs, found), (field, since, nccl.version()));
     }
@@ -172,7 +172,7 @@ fn simulate_on_old_library_is_unsupported(nccl: &Nccl) {
 fn init_without_gpu_is_a_cuda_error(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     for (call, failed) in [
-        ("ncclCommInitRank", nccl.init_rank(1, 0, &id).map(drop)),
+        ("ncclCommInitRank", nccl.communicator(1, 0, &id).init().map(drop)),
         ("ncclCommInitAll", nccl.init_all(&[0]).map(drop)),
     ] {
         let error = failed.unwrap_err();
@@ -190,8 +190,6 @@ fn init_without_gpu_is_a_cuda_error(nccl: &Nccl) {
         }
         assert_outside_a_group(nccl);
     }
-    let chosen = nccl.init_all_with(&[0], &Config::new().name("none")).map(drop);
-    assert!(matches!(chosen, Err(Error::InvalidUsage { call: "init_all_with", .. })), "{chosen:?}");
 }
 
 fn alloc_without_gpu_is_a_cuda_error(nccl: &Nccl) {

@@ -4,7 +4,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, WaitSignal, WindowFlags};
+use libnccl::{
+    CallOptions, Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, WaitSignal, WindowFlags,
+};
 
 use super::common::{
     SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_with,
@@ -31,8 +33,8 @@ cases! {
     lost_rank_ends_waiting_calls,
     pending_communicator_dropped_in_progress_does_not_hang,
     one_thread_drives_nonblocking_ranks,
-    init_all_with_creates_nonblocking_ranks,
-    init_all_with_reports_misuse_by_its_name,
+    ranks_of_a_group_are_nonblocking,
+    init_all_reports_misuse_by_its_name,
     group_timeout_fails_all_members,
     buffers_of_group_after_timeout_are_not_written,
     blocking_and_nonblocking_in_one_group_is_an_error,
@@ -52,12 +54,12 @@ const WAITING: [(&str, Call); 9] = [
     ("group", |nccl, comm| {
         let (mut one, mut other) = ([1_i32; 9], [1_i32; 9]);
         nccl.group(|g| {
-            g.recv(comm, &mut one, 1, STREAM)?;
-            g.all_reduce_in_place(comm, &mut other, ReduceOp::Sum, STREAM)
+            comm.recv(&mut one, 1, g.stream(STREAM))?;
+            comm.all_reduce_in_place(&mut other, ReduceOp::Sum, g.stream(STREAM))
         })
     }),
     ("barrier", |_, comm| comm.barrier(&mut [0_u8], STREAM)),
-    ("split", |_, comm| comm.split(Some(0), 0).map(drop)),
+    ("split", |_, comm| comm.split(Some(0), 0).init().map(drop)),
     ("suspend", |_, comm| comm.suspend()),
     ("register_window", |nccl, comm| {
         // SAFETY: all ranks register as many elements.
@@ -102,16 +104,17 @@ fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
             assert_works(&comm);
             let (sent, mut received, mut most) = ([rank as u64; 300], [9; 300], [rank as i32 + round]);
             nccl.group(|g| {
-                g.send(&comm, &sent, next, STREAM)?;
-                g.recv(&comm, &mut received, previous, STREAM)?;
-                g.all_reduce_in_place(&comm, &mut most, ReduceOp::Max, STREAM)
+                comm.send(&sent, next, g.stream(STREAM))?;
+                comm.recv(&mut received, previous, g.stream(STREAM))?;
+                comm.all_reduce_in_place(&mut most, ReduceOp::Max, g.stream(STREAM))
             })
             .unwrap();
             assert_eq!((received, most), ([previous as u64; 300], [size as i32 - 1 + round]));
             comm.barrier(&mut [0_u8], STREAM).unwrap();
         }
         let mut sum = [1_i64];
-        comm.pre_mul_sum(10_i64).unwrap().all_reduce_in_place(&mut sum, STREAM).unwrap();
+        let tenfold = comm.pre_mul_sum(10_i64).unwrap();
+        comm.all_reduce_in_place(&mut sum, &tenfold, STREAM).unwrap();
         assert_eq!(sum, [30]);
         within(SHORT, || comm.destroy()).unwrap();
     });
@@ -119,12 +122,13 @@ fn operations_with_timeout_succeed_in_time(nccl: &Nccl) {
 
 fn init_without_peer_times_out(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
-    let made = within(SHORT, || nccl.init_rank_with(2, 0, &id, &with_timeout(TIMEOUT)));
-    let Err(Error::Timeout { call: "init_rank_with", elapsed, .. }) = made else { panic!("{made:?}") };
+    let made = within(SHORT, || nccl.communicator(2, 0, &id).config(&with_timeout(TIMEOUT)).init());
+    let Err(Error::Timeout { call: "init", elapsed, .. }) = made else { panic!("{made:?}") };
     assert!(elapsed >= TIMEOUT, "{elapsed:?}");
-    let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(TIMEOUT))).unwrap();
+    let pending =
+        nccl.group(|g| nccl.communicator(2, 0, &id).config(&with_timeout(TIMEOUT)).init_in(g)).unwrap();
     let made = within(SHORT, || pending.finish());
-    assert!(matches!(made, Err(Error::Timeout { call: "init_rank", .. })), "{made:?}");
+    assert!(matches!(made, Err(Error::Timeout { call: "init_in", .. })), "{made:?}");
     // No group is left open on the thread.
     assert_works(&of_one_thread(nccl, 1)[0]);
 }
@@ -160,23 +164,23 @@ fn timeout_names_the_rank_that_is_awaited(nccl: &Nccl) {
         }));
     }
     let id = nccl.unique_id().unwrap();
-    let made = nccl.init_rank_with(2, 1, &id, &with_timeout(TIMEOUT));
+    let made = nccl.communicator(2, 1, &id).config(&with_timeout(TIMEOUT)).init();
     assert!(matches!(made, Err(Error::Timeout { size: 2, rank: 1, .. })), "{made:?}");
 }
 
 fn timeout_of_a_call_replaces_that_of_the_communicator(nccl: &Nccl) {
     type Call = fn(&Nccl, &Communicator) -> Result<()>;
     let calls: [(&str, Call); 3] = [
-        ("barrier", |_, comm| comm.operations().timeout(TIMEOUT).barrier(&mut [0_u8], STREAM)),
+        ("barrier", |_, comm| comm.barrier(&mut [0_u8], CallOptions::on(STREAM).timeout(TIMEOUT))),
         ("all_reduce_in_place", |_, comm| {
             let sum = comm.pre_mul_sum(1_i32)?;
-            sum.operations().timeout(TIMEOUT).all_reduce_in_place(&mut [1_i32], STREAM)
+            comm.all_reduce_in_place(&mut [1_i32], &sum, CallOptions::on(STREAM).timeout(TIMEOUT))
         }),
         ("group", |nccl, comm| {
             let mut buffer = [0_u8];
             nccl.group(|g| {
                 g.timeout(TIMEOUT);
-                g.barrier(comm, &mut buffer, STREAM)
+                comm.barrier(&mut buffer, g.stream(STREAM))
             })
         }),
     ];
@@ -192,14 +196,14 @@ fn timeout_of_a_call_replaces_that_of_the_communicator(nccl: &Nccl) {
     }
     // One that is done in time has no effect on the next.
     on_threads_with(nccl, 2, &with_timeout(LONG_TIMEOUT), |comm| {
-        comm.operations().timeout(LONG_TIMEOUT).barrier(&mut [0_u8], STREAM).unwrap();
+        comm.barrier(&mut [0_u8], CallOptions::on(STREAM).timeout(LONG_TIMEOUT)).unwrap();
         assert_works(&comm);
     });
 }
 
 fn timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
-    let called = comm.operations().timeout(TIMEOUT).barrier(&mut [0_u8], STREAM);
+    let called = comm.barrier(&mut [0_u8], CallOptions::on(STREAM).timeout(TIMEOUT));
     assert!(matches!(called, Err(Error::InvalidUsage { call: "barrier", .. })), "{called:?}");
     assert_works(&comm);
 }
@@ -291,11 +295,14 @@ fn lost_rank_ends_waiting_calls(nccl: &Nccl) {
 
 fn pending_communicator_dropped_in_progress_does_not_hang(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
-    let pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(LONG_TIMEOUT))).unwrap();
+    let pending =
+        nccl.group(|g| nccl.communicator(2, 0, &id).config(&with_timeout(LONG_TIMEOUT)).init_in(g)).unwrap();
     within(SHORT, || drop(pending));
     let panicked = thread::scope(|scope| {
         let panics = || {
-            let _pending = nccl.group(|g| g.init_rank(2, 0, &id, &with_timeout(LONG_TIMEOUT))).unwrap();
+            let _pending = nccl
+                .group(|g| nccl.communicator(2, 0, &id).config(&with_timeout(LONG_TIMEOUT)).init_in(g))
+                .unwrap();
             std::panic::resume_unwind(Box::new("on purpose"));
         };
         within(SHORT, || scope.spawn(panics).join())
@@ -312,27 +319,21 @@ fn one_thread_drives_nonblocking_ranks(nccl: &Nccl) {
     within(SHORT, || Communicator::destroy_all(comms)).unwrap();
 }
 
-fn init_all_with_creates_nonblocking_ranks(nccl: &Nccl) {
-    let comms = nccl.init_all_with(&[5, 0, 2], &with_timeout(TIMEOUT)).unwrap();
-    let facts: Vec<_> = comms.iter().map(|comm| (comm.rank(), comm.size(), comm.device())).collect();
-    assert_eq!(facts, [(0, 3, 5), (1, 3, 0), (2, 3, 2)]);
+fn ranks_of_a_group_are_nonblocking(nccl: &Nccl) {
+    let comms = of_one_thread_with(nccl, 3, &with_timeout(TIMEOUT));
     assert_eq!(sum_of_all(nccl, &comms).unwrap(), [[3; 50]; 3]);
     // They have the timeout: rank 0 alone does not wait for ever.
     let alone = within(SHORT, || comms[0].barrier(&mut [0_u8], STREAM));
     assert!(matches!(alone, Err(Error::Timeout { call: "barrier", .. })), "{alone:?}");
     within(SHORT, || drop(comms));
-    // Without options it is `init_all`.
-    assert_eq!(nccl.init_all_with(&[0, 1], &Config::new()).unwrap().len(), 2);
 }
 
-fn init_all_with_reports_misuse_by_its_name(nccl: &Nccl) {
-    for config in [Config::new(), with_timeout(TIMEOUT)] {
-        let error = |devices: &[i32]| nccl.init_all_with(devices, &config).unwrap_err().to_string();
-        assert_eq!(error(&[]), "init_all_with: no devices; expected one for each rank");
-        assert_eq!(error(&[0, -3]), "init_all_with: device -3 is negative");
-        let inside = nccl.group(|_| nccl.init_all_with(&[0], &config)).unwrap_err();
-        assert!(matches!(inside, Error::InvalidUsage { call: "init_all_with", .. }), "{inside}");
-    }
+fn init_all_reports_misuse_by_its_name(nccl: &Nccl) {
+    let error = |devices: &[i32]| nccl.init_all(devices).unwrap_err().to_string();
+    assert_eq!(error(&[]), "init_all: no devices; expected one for each rank");
+    assert_eq!(error(&[0, -3]), "init_all: device -3 is negative");
+    let inside = nccl.group(|_| nccl.init_all(&[0])).unwrap_err();
+    assert!(matches!(inside, Error::InvalidUsage { call: "init_all", .. }), "{inside}");
 }
 
 /// Rank 2 takes no part, so that the group of ranks 0 and 1 times out: one is aborted, and both have failed.
@@ -354,13 +355,14 @@ fn buffers_of_group_after_timeout_are_not_written(nccl: &Nccl) {
     const COUNT: usize = 300_000;
     let (id, buffer) = (nccl.unique_id().unwrap(), Mutex::new(vec![7_i32; COUNT]));
     let mut comms = on_threads_with(nccl, 2, &with_timeout(TIMEOUT), |short| {
-        let long = nccl.init_rank_with(2, short.rank(), &id, &with_timeout(LONG_TIMEOUT)).unwrap();
+        let long =
+            nccl.communicator(2, short.rank(), &id).config(&with_timeout(LONG_TIMEOUT)).init().unwrap();
         if short.rank() == 0 {
             let (mut buffer, mut one) = (buffer.lock().unwrap(), [1_i32]);
             let ended = within(SHORT, || {
                 nccl.group(|g| {
-                    g.recv(&long, &mut *buffer, 1, STREAM)?;
-                    g.all_reduce_in_place(&short, &mut one, ReduceOp::Sum, STREAM)
+                    long.recv(&mut *buffer, 1, g.stream(STREAM))?;
+                    short.all_reduce_in_place(&mut one, ReduceOp::Sum, g.stream(STREAM))
                 })
             });
             assert!(matches!(ended, Err(Error::Timeout { call: "group", .. })), "{ended:?}");

@@ -33,11 +33,7 @@ cases! {
     reduction_of_window_memory_sees_values_that_were_put,
 }
 
-fn register<'c>(
-    comm: &'c Communicator,
-    buffer: &mut NcclBuffer<i32>,
-    flags: WindowFlags,
-) -> Result<Window<'c, i32>> {
+fn register(comm: &Communicator, buffer: &mut NcclBuffer<i32>, flags: WindowFlags) -> Result<Window<i32>> {
     // SAFETY: all ranks register as many elements, or the CPU implementation compares them.
     unsafe { comm.register_window(buffer, flags) }
 }
@@ -57,14 +53,14 @@ fn assert_sums(comm: &Communicator, buffer: &mut NcclBuffer<i32>) {
 
 /// Copies a buffer's contents, also those of a window, which is not a slice.
 fn contents(comm: &Communicator, buffer: &NcclBuffer<i32>) -> Vec<i32> {
-    let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().expect("a child");
+    let alone = comm.split(Some(comm.rank() as u32), 0).init().unwrap().expect("a child");
     let mut copy = vec![0; buffer.len()];
     alone.broadcast(buffer, &mut copy, 0, STREAM).unwrap();
     copy
 }
 
 /// Deregisters a window once no rank uses it any more.
-fn end(comm: &Communicator, window: Window<'_, i32>, buffer: &mut NcclBuffer<i32>) {
+fn end(comm: &Communicator, window: Window<i32>, buffer: &mut NcclBuffer<i32>) {
     comm.barrier(&mut [0_u8], STREAM).unwrap();
     // SAFETY: all ranks have reached the barrier, after which none uses a window.
     unsafe { buffer.assume_idle() };
@@ -156,8 +152,8 @@ fn one_thread_registers_windows_of_all_ranks(nccl: &Nccl) {
     let signals = [signal_of(0)];
     let half = buffers[0].get(..HALF).unwrap();
     nccl.group(|g| {
-        g.put_signal(&comms[0], half, 1, windows[0].at(HALF), Signal::default(), STREAM)?;
-        g.wait_signal(&comms[1], &signals, STREAM)
+        comms[0].put_signal(half, 1, windows[0].at(HALF), Signal::default(), g.stream(STREAM))?;
+        comms[1].wait_signal(&signals, g.stream(STREAM))
     })
     .unwrap();
     // SAFETY: what was started has run, and no other thread has the communicators.
@@ -177,11 +173,11 @@ fn nonblocking_communicator_uses_a_window(nccl: &Nccl) {
 }
 
 /// Puts the first half of every rank's window into the second half of the next rank's.
-fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window<'_, i32>) {
+fn put_around(comm: &Communicator, buffer: &mut NcclBuffer<i32>, window: &Window<i32>) {
     let (rank, size) = (comm.rank(), comm.size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let own = vec![rank as i32 + 1; COUNT];
-    let alone = comm.split(Some(rank as u32), 0).unwrap().expect("a child");
+    let alone = comm.split(Some(rank as u32), 0).init().unwrap().expect("a child");
     alone.broadcast(&own, &mut *buffer, 0, STREAM).unwrap();
     // All ranks have filled their windows before any rank puts into one.
     comm.barrier(&mut [0_u8], STREAM).unwrap();
@@ -339,7 +335,7 @@ fn window_memory_after_failed_registration_is_kept(nccl: &Nccl) {
         let id = nccl.unique_id().unwrap();
         thread::scope(|scope| {
             scope.spawn(move || {
-                let comm = nccl.init_rank(2, 1, &id).unwrap();
+                let comm = nccl.communicator(2, 1, &id).init().unwrap();
                 let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
                 is_given_up.recv().unwrap();
                 if let Ok(window) = register(&comm, &mut buffer, WindowFlags::DEFAULT) {
@@ -348,7 +344,7 @@ fn window_memory_after_failed_registration_is_kept(nccl: &Nccl) {
                 }
                 put.send(()).unwrap();
             });
-            let comm = nccl.init_rank_with(2, 0, &id, &Config::new().timeout(MOMENT)).unwrap();
+            let comm = nccl.communicator(2, 0, &id).timeout(MOMENT).init().unwrap();
             let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
             buffer.as_mut_slice().unwrap().fill(7);
             let address = buffer.as_ptr();
@@ -410,7 +406,7 @@ fn reduction_of_window_memory_sees_values_that_were_put(nccl: &Nccl) {
         let mut buffer = nccl.alloc::<i32>(COUNT).unwrap();
         buffer.as_mut_slice().unwrap().fill(comm.rank() as i32 + 1);
         let window = register(&comm, &mut buffer, WindowFlags::COLL_SYMMETRIC).unwrap();
-        let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().expect("a child");
+        let alone = comm.split(Some(comm.rank() as u32), 0).init().unwrap().expect("a child");
         comm.barrier(&mut [0_u8], STREAM).unwrap();
         for _ in 0..100 {
             if comm.rank() == 0 {

@@ -61,19 +61,19 @@ fn split_orders_ranks_by_color_and_key(nccl: &Nccl) {
         on_threads_with(nccl, 4, &config, |comm| {
             let (rank, size) = (comm.rank(), comm.size());
             // One color, with keys in reverse.
-            let child = comm.split(Some(3), -(rank as i32)).unwrap().expect("a child");
+            let child = comm.split(Some(3), -(rank as i32)).init().unwrap().expect("a child");
             use_up(child, size, size - 1 - rank);
             // Two colors; equal keys are ordered by rank.
-            let child = comm.split(Some(rank as u32 % 2), 7).unwrap().expect("a child");
+            let child = comm.split(Some(rank as u32 % 2), 7).init().unwrap().expect("a child");
             use_up(child, 2, rank / 2);
             // As many colors as ranks.
-            use_up(comm.split(Some(rank as u32), 0).unwrap().expect("a child"), 1, 0);
+            use_up(comm.split(Some(rank as u32), 0).init().unwrap().expect("a child"), 1, 0);
             // Rank 0 has no color.
-            let child = comm.split((rank != 0).then_some(0), 0).unwrap();
+            let child = comm.split((rank != 0).then_some(0), 0).init().unwrap();
             assert_eq!(child.is_none(), rank == 0);
             child.into_iter().for_each(|child| use_up(child, 3, rank - 1));
             // No rank has a color.
-            assert!(comm.split(None, 0).unwrap().is_none());
+            assert!(comm.split(None, 0).init().unwrap().is_none());
             assert_works(&comm);
             comm.destroy().unwrap();
         });
@@ -82,13 +82,13 @@ fn split_orders_ranks_by_color_and_key(nccl: &Nccl) {
 
 fn child_split_again_works(nccl: &Nccl) {
     on_threads(nccl, 4, |comm| {
-        let half = comm.split(Some(comm.rank() as u32 / 2), 0).unwrap().expect("a child");
+        let half = comm.split(Some(comm.rank() as u32 / 2), 0).init().unwrap().expect("a child");
         comm.destroy().unwrap();
-        let quarter = half.split(Some(half.rank() as u32), 0).unwrap().expect("a child");
+        let quarter = half.split(Some(half.rank() as u32), 0).init().unwrap().expect("a child");
         // Parent and child are used side by side.
         assert_works(&half);
         use_up(quarter, 1, 0);
-        let again = half.split(Some(0), 0).unwrap().expect("a child");
+        let again = half.split(Some(0), 0).init().unwrap().expect("a child");
         let rank = half.rank();
         drop(half);
         use_up(again, 2, rank);
@@ -99,7 +99,7 @@ fn child_split_again_works(nccl: &Nccl) {
 fn child_has_its_own_options(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| {
         let config = Config::new().timeout(Duration::from_millis(200)).name("a child").split_share(true);
-        let child = comm.split_with(Some(0), 0, &config).unwrap().expect("a child");
+        let child = comm.split(Some(0), 0).config(&config).init().unwrap().expect("a child");
         assert_works(&child);
         if comm.rank() == 0 {
             let error = within(SHORT, || sum(&child)).unwrap_err();
@@ -114,7 +114,7 @@ fn shrink_leaves_parent_usable(nccl: &Nccl) {
         on_threads_with(nccl, 3, &config, |comm| {
             let rank = comm.rank();
             if rank != 1 {
-                let shrunk = comm.shrink(&[1], ShrinkMode::Default, &Config::new()).unwrap();
+                let shrunk = comm.shrink(&[1], ShrinkMode::Default).init().unwrap();
                 use_up(shrunk, 2, rank / 2);
             }
             // The parent is still usable.
@@ -132,7 +132,7 @@ fn shrink_after_lost_rank_works(nccl: &Nccl) {
             }
             let lost = assert_code(sum(&comm), ResultCode::REMOTE_ERROR);
             assert!(lost.contains("rank 1"), "{lost}");
-            let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort, &Config::new())).unwrap();
+            let shrunk = within(SHORT, || comm.shrink(&[1], ShrinkMode::Abort).init()).unwrap();
             use_up(shrunk, 3, comm.rank().saturating_sub(1));
             assert_code(sum(&comm), ResultCode::INVALID_USAGE);
             within(SHORT, || comm.destroy()).unwrap();
@@ -147,10 +147,10 @@ fn shrunk_communicator_shrinks_again(nccl: &Nccl) {
         if rank == 0 {
             return;
         }
-        let pair = comm.shrink(&[0], ShrinkMode::Abort, &Config::new()).unwrap();
+        let pair = comm.shrink(&[0], ShrinkMode::Abort).init().unwrap();
         assert_works(&pair);
         if rank == 1 {
-            let alone = pair.shrink(&[1], ShrinkMode::Abort, &Config::new()).unwrap();
+            let alone = pair.shrink(&[1], ShrinkMode::Abort).init().unwrap();
             use_up(alone, 1, 0);
         }
     });
@@ -162,7 +162,7 @@ fn grow_adds_new_ranks(nccl: &Nccl) {
         let old = |comm: Communicator| {
             let id = (comm.rank() == 0).then(|| comm.unique_id().unwrap());
             id.iter().for_each(|id| id_sender.send(*id).unwrap());
-            let grown = comm.grow(4, id.as_ref(), &Config::new()).unwrap();
+            let grown = comm.grow(4, id.as_ref()).init().unwrap();
             // The old communicator still works.
             assert_works(&comm);
             comm.destroy().unwrap();
@@ -176,7 +176,10 @@ fn grow_adds_new_ranks(nccl: &Nccl) {
                 let id = id_receiver.recv().unwrap();
                 thread::scope(|scope| {
                     for rank in 2..4 {
-                        scope.spawn(move || finish(nccl.grow_rank(4, rank, &id, config).unwrap(), rank));
+                        scope.spawn(move || {
+                            let grown = nccl.communicator(4, rank, &id).grow().config(config).init();
+                            finish(grown.unwrap(), rank);
+                        });
                     }
                 });
             });
@@ -197,14 +200,21 @@ fn grow_id_is_used_once(nccl: &Nccl) {
     let id = comm.unique_id().unwrap();
     assert_code(comm.unique_id(), ResultCode::INVALID_USAGE);
     let other = nccl.unique_id().unwrap();
-    assert_code(comm.grow(2, Some(&other), &Config::new()), ResultCode::INVALID_ARGUMENT);
+    assert_code(comm.grow(2, Some(&other)).init(), ResultCode::INVALID_ARGUMENT);
     thread::scope(|scope| {
-        scope.spawn(|| use_up(nccl.grow_rank(2, 1, &id, &Config::new()).unwrap(), 2, 1));
-        use_up(comm.grow(2, Some(&id), &Config::new()).unwrap(), 2, 0);
+        scope.spawn(|| use_up(nccl.communicator(2, 1, &id).grow().init().unwrap(), 2, 1));
+        use_up(comm.grow(2, Some(&id)).init().unwrap(), 2, 0);
     });
-    assert_code(comm.grow(2, Some(&id), &Config::new()), ResultCode::INVALID_ARGUMENT);
-    let error = nccl.grow_rank(2, 2, &id, &Config::new()).unwrap_err();
-    assert_eq!(error.to_string(), "grow_rank: rank 2 is not below the size 2");
+    assert_code(comm.grow(2, Some(&id)).init(), ResultCode::INVALID_ARGUMENT);
+    let error = nccl.communicator(2, 2, &id).grow().init().unwrap_err();
+    assert_eq!(error.to_string(), "init: rank 2 is not below the size 2");
+    let error = nccl.communicator(2, 1, &id).ids(&[id, other]).grow().init().unwrap_err();
+    assert_eq!(error.to_string(), "init: 2 unique ids; expected one to grow");
+    let error = nccl.group(|g| nccl.communicator(2, 1, &id).grow().init_in(g).map(drop)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "init_in: a rank cannot join a communicator that grows in a group; use `init`"
+    );
 }
 
 /// Ranks 0 and 1 wait for rank 2, which revokes instead.
@@ -229,10 +239,11 @@ fn split_after_revoke_works(nccl: &Nccl) {
         on_threads_each(working(nccl, 3, &config), |comm| {
             let rank = comm.rank();
             comm.revoke().unwrap();
-            let child = within(SHORT, || comm.split(Some(0), -(rank as i32))).unwrap().expect("a child");
+            let child =
+                within(SHORT, || comm.split(Some(0), -(rank as i32)).init()).unwrap().expect("a child");
             use_up(child, 3, 2 - rank);
             if rank != 0 {
-                let shrunk = comm.shrink(&[0], ShrinkMode::Default, &Config::new()).unwrap();
+                let shrunk = comm.shrink(&[0], ShrinkMode::Default).init().unwrap();
                 use_up(shrunk, 2, rank - 1);
             }
             drop(comm);
@@ -247,19 +258,19 @@ fn split_and_shrink_after_failed_group_and_revoke_work(nccl: &Nccl) {
         on_threads_each(working(nccl, 2, &config), |comm| {
             let mut buffer = [1_i32];
             let failed = nccl.group(|g| -> Result<()> {
-                g.all_reduce_in_place(&comm, &mut buffer, ReduceOp::Sum, STREAM)?;
+                comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM))?;
                 Err(libnccl::LoadError::NoBackend.into())
             });
             assert!(matches!(failed, Err(Error::Load(_))), "{failed:?}");
-            let refused = comm.split(Some(0), 0).unwrap_err();
+            let refused = comm.split(Some(0), 0).init().unwrap_err();
             assert!(matches!(refused, Error::InvalidUsage { call: "split", .. }), "{refused}");
             both_failed.wait();
             within(SHORT, || comm.revoke()).unwrap();
             let rank = comm.rank();
-            let child = within(SHORT, || comm.split(Some(0), 0)).unwrap().expect("a child");
+            let child = within(SHORT, || comm.split(Some(0), 0).init()).unwrap().expect("a child");
             use_up(child, 2, rank);
             if rank == 0 {
-                use_up(comm.shrink(&[1], ShrinkMode::Default, &Config::new()).unwrap(), 1, 0);
+                use_up(comm.shrink(&[1], ShrinkMode::Default).init().unwrap(), 1, 0);
             }
         });
     }

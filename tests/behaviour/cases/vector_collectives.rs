@@ -1,6 +1,6 @@
 //! The collectives with a count for each rank, and `sendrecv`: results, at once and in groups, and errors.
 
-use libnccl::{Error, InvalidArgumentKind, Nccl, ReduceOp, Result};
+use libnccl::{CallOptions, Error, InvalidArgumentKind, Nccl, ReduceOp, Result};
 
 use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
@@ -52,7 +52,7 @@ fn sendrecv_in_a_group_passes_messages_around_a_ring(nccl: &Nccl) {
     nccl.group(|g| {
         for (comm, recv) in comms.iter().zip(&mut recvs) {
             let rank = comm.rank();
-            g.sendrecv(comm, &sends[rank], recv, (rank + 1) % 3, (rank + 2) % 3, STREAM)?;
+            comm.sendrecv(&sends[rank], recv, (rank + 1) % 3, (rank + 2) % 3, g.stream(STREAM))?;
         }
         Ok(())
     })
@@ -211,8 +211,8 @@ fn vector_collectives_with_zero_counts_wait_for_nobody(nccl: &Nccl) {
     // A rank sends without receiving.
     let mut received = [0_u8; 3];
     nccl.group(|g| {
-        g.all_to_all_v(comm, &[1, 2, 3], &mut nothing, &[0, 3], &[0, 0], STREAM)?;
-        g.all_to_all_v(&comms[1], &[], &mut received, &[0, 0], &[3, 0], STREAM)
+        comm.all_to_all_v(&[1, 2, 3], &mut nothing, &[0, 3], &[0, 0], g.stream(STREAM))?;
+        comms[1].all_to_all_v(&[], &mut received, &[0, 0], &[3, 0], g.stream(STREAM))
     })
     .unwrap();
     assert_eq!(received, [1, 2, 3]);
@@ -282,7 +282,8 @@ fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
     let uneven = comm.sendrecv(&send, &mut recv, 1, 1, STREAM);
     check(uneven, "sendrecv: this rank sends 4 elements to itself; it receives 9");
     let options = libnccl::CollectiveConfig::new().max_ctas(1);
-    let refused = comm.operations().with(&options).sendrecv(&send, &mut recv, 0, 0, STREAM).unwrap_err();
+    let refused =
+        comm.sendrecv(&send, &mut recv, 0, 0, CallOptions::on(STREAM).config(&options)).unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "sendrecv", .. }), "{refused}");
     drop(comms);
     // Nothing was started.

@@ -45,7 +45,7 @@ macro_rules! calls {
 }
 
 calls! {
-    Init "init_rank_with",
+    Init "init",
     AllReduce "all_reduce",
     Broadcast "broadcast",
     Reduce "reduce",
@@ -129,14 +129,16 @@ impl Call {
             Self::Group => {
                 let mut gathered = vec![0_f32; length];
                 nccl.group(|g| {
-                    g.all_reduce(&comm, &send, &mut recv, ReduceOp::Sum, stream)?;
-                    g.all_gather(&comm, &send[..part], &mut gathered, stream)
+                    comm.all_reduce(&send, &mut recv, ReduceOp::Sum, g.stream(stream))?;
+                    comm.all_gather(&send[..part], &mut gathered, g.stream(stream))
                 })
             }
-            Self::Split => comm.split_with(Some(0), 0, config)?.map_or(Ok(()), Communicator::destroy),
+            Self::Split => {
+                comm.split(Some(0), 0).config(config).init()?.map_or(Ok(()), Communicator::destroy)
+            }
             Self::Shrink if rank != 1 => {
                 let exclude = if is_larger { vec![0] } else { vec![1] };
-                comm.shrink(&exclude, ShrinkMode::Default, config)?.destroy()
+                comm.shrink(&exclude, ShrinkMode::Default).config(config).init()?.destroy()
             }
             Self::Destroy => comm.destroy(),
             Self::Synchronize => on_stream(comm, length, false),

@@ -56,7 +56,7 @@ fn rank_process() {
     // Current until the end.
     let _context = is_on_device.then(|| CudaContext::new(rank).unwrap());
     // What a process keeps of its first communicator is not left by the fault.
-    let alone = nccl.init_rank_with(1, 0, &nccl.unique_id().unwrap(), &config).unwrap();
+    let alone = nccl.communicator(1, 0, &nccl.unique_id().unwrap()).config(&config).init().unwrap();
     assert_eq!(alone.memory_space() == MemorySpace::Device, is_on_device);
     assert_eq!(sum_and_destroy(alone, 1.0).unwrap(), 1.0);
     let before = Resources::count();
@@ -66,8 +66,10 @@ fn rank_process() {
         Call::Init => None,
         Call::Grow if rank == FAULTY => None,
         // The faulty rank is a new one, which the others wait for.
-        Call::Grow => Some(nccl.init_rank_with(RANKS - 1, rank, &arguments.ids[0], &config).unwrap()),
-        _ => Some(nccl.init_rank_with(RANKS, rank, &arguments.ids[0], &config).unwrap()),
+        Call::Grow => {
+            Some(nccl.communicator(RANKS - 1, rank, &arguments.ids[0]).config(&config).init().unwrap())
+        }
+        _ => Some(nccl.communicator(RANKS, rank, &arguments.ids[0]).config(&config).init().unwrap()),
     };
     step("joined");
     if rank == FAULTY {
@@ -79,7 +81,7 @@ fn rank_process() {
     }
     let start = Instant::now();
     let outcome = match joined {
-        None => nccl.init_rank_with(RANKS, rank, &arguments.ids[0], &config).map(drop),
+        None => nccl.communicator(RANKS, rank, &arguments.ids[0]).config(&config).init().map(drop),
         Some(comm) if call == Call::Grow => grow(&comm, rank, &arguments, &config),
         Some(comm) => call.make(&nccl, comm, &config, false),
     };
@@ -88,7 +90,7 @@ fn rank_process() {
     step(&format!("{elapsed} {}", outcome.replace('\n', " ")));
 
     let again = || -> Result<()> {
-        let comm = nccl.init_rank_with(RANKS - 1, rank, &arguments.ids[1], &config)?;
+        let comm = nccl.communicator(RANKS - 1, rank, &arguments.ids[1]).config(&config).init()?;
         assert_eq!(sum_and_destroy(comm, rank as f32 + 1.0)?, 3.0);
         Ok(())
     };
@@ -132,7 +134,7 @@ fn grow(comm: &Communicator, rank: usize, arguments: &Arguments, config: &Config
             .and_then(|()| fs::rename(unfinished, &arguments.file))
             .unwrap();
     }
-    comm.grow(RANKS, id.as_ref(), config)?.destroy()
+    comm.grow(RANKS, id.as_ref()).config(config).init()?.destroy()
 }
 
 /// Does what the faulty rank does instead of the call, and then nothing until it is killed.
@@ -171,12 +173,10 @@ fn fail(
         }
         (Fault::NeverCalls, _joined) => idle(),
         (Fault::Aborts, Some(comm)) => comm.abort(),
-        // A future that is dropped ends its rank.
+        // Its own, short timeout aborts it.
         (Fault::Aborts, None) => {
-            let future = nccl.init_rank_async(RANKS, FAULTY, &arguments.ids[0], config);
-            thread::sleep(Duration::from_millis(50));
-            drop(future);
-            Ok(())
+            let config = Config::new().timeout(Duration::from_millis(50));
+            nccl.communicator(RANKS, FAULTY, &arguments.ids[0]).config(&config).init().map(drop)
         }
         (Fault::CallsAnother, Some(comm)) => {
             if call == Call::Destroy {
@@ -186,12 +186,14 @@ fn fail(
             call.make_another(nccl, comm, config)
         }
         (Fault::OtherSize, Some(comm)) => call.make(nccl, comm, config, true),
-        (Fault::CallsAnother, None) => nccl.init_rank_with(RANKS, FAULTY, other_id, config).map(drop),
+        (Fault::CallsAnother, None) => {
+            nccl.communicator(RANKS, FAULTY, other_id).config(config).init().map(drop)
+        }
         (Fault::OtherSize, None) if call == Call::Grow => {
-            nccl.grow_rank(RANKS + 1, FAULTY, &id(), config).map(drop)
+            nccl.communicator(RANKS + 1, FAULTY, &id()).grow().config(config).init().map(drop)
         }
         (Fault::OtherSize, None) => {
-            nccl.init_rank_with(RANKS + 1, FAULTY, &arguments.ids[0], config).map(drop)
+            nccl.communicator(RANKS + 1, FAULTY, &arguments.ids[0]).config(config).init().map(drop)
         }
     };
     idle()

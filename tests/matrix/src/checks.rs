@@ -205,12 +205,12 @@ fn wrong_arguments(library: &Library) -> Outcome {
     let nccl = library.nccl;
     let id = UniqueId::from_bytes([0; 128]);
     let before = nccl.last_error();
-    let with = |config: Config| nccl.init_rank_with(1, 0, &id, &config).map(drop);
+    let with = |config: Config| nccl.communicator(1, 0, &id).config(&config).init().map(drop);
     let mut wrong = vec![
-        nccl.init_rank(0, 0, &id).map(drop),
-        nccl.init_rank(4, 4, &id).map(drop),
-        nccl.init_rank(1 << 40, 0, &id).map(drop),
-        nccl.init_rank_scalable(1, 0, &[], &Config::new()).map(drop),
+        nccl.communicator(0, 0, &id).init().map(drop),
+        nccl.communicator(4, 4, &id).init().map(drop),
+        nccl.communicator(1 << 40, 0, &id).init().map(drop),
+        nccl.communicator(1, 0, &id).ids(&[]).init().map(drop),
         nccl.init_all(&[]).map(drop),
         nccl.init_all(&[0, -3]).map(drop),
         nccl.alloc::<u64>(usize::MAX).map(drop),
@@ -293,7 +293,7 @@ fn options(library: &Library) -> Outcome {
     for (field, config) in &options {
         let since = sys::since(&format!("ncclConfig.{field}")).ok_or(format!("{field} has no release"))?;
         let since = Version::from_code(since);
-        match library.nccl.init_rank_with(1, 0, &id, config).map(drop) {
+        match library.nccl.communicator(1, 0, &id).config(config).init().map(drop) {
             Err(Error::Nccl { code, .. }) if since <= version && code == ResultCode::UNHANDLED_CUDA_ERROR => {
                 known.push(*field);
             }
@@ -312,13 +312,13 @@ fn options(library: &Library) -> Outcome {
 fn initialisation(library: &Library) -> Outcome {
     let (nccl, id) = (library.nccl, library.nccl.unique_id().map_err(|error| error.to_string())?);
     let mut outcome = None;
-    let mut tries = vec![nccl.init_rank(1, 0, &id).map(drop), nccl.init_all(&[0]).map(drop)];
+    let mut tries = vec![nccl.communicator(1, 0, &id).init().map(drop), nccl.init_all(&[0]).map(drop)];
     if nccl.require("ncclCommInitRankConfig").is_ok() {
         let config = Config::new().timeout(std::time::Duration::from_secs(60));
-        tries.push(nccl.init_rank_with(1, 0, &id, &config).map(drop));
+        tries.push(nccl.communicator(1, 0, &id).config(&config).init().map(drop));
     }
     if nccl.require("ncclCommInitRankScalable").is_ok() {
-        tries.push(nccl.init_rank_scalable(2, 0, &[id, id], &Config::new()).map(drop));
+        tries.push(nccl.communicator(2, 0, &id).ids(&[id, id]).init().map(drop));
     }
     for failed in tries {
         let Err(Error::Nccl { code: found, message, detail, .. }) = failed else {

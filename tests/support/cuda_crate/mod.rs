@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::{
-    AnyBuffer, BufferMut, Communicator, Config, Context, DataType, DeviceSliceMut, Error, MemorySpace, Nccl,
+    AnyBuffer, BufferMut, Communicator, Context, DataType, DeviceSliceMut, Error, MemorySpace, Nccl,
     ReduceOp, ResultCode, ShrinkMode, Stream, StreamRef,
 };
 use libtest_mimic::{Arguments, Trial};
@@ -183,7 +183,7 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
             let (body, nccl, have_joined) = (&body, nccl.clone(), &have_joined);
             scope.spawn(move || {
                 let context = C::context(device(rank));
-                let comm = nccl.init_rank_on(&context, 2, rank, &id, &Config::new());
+                let comm = nccl.communicator(2, rank, &id).device(&context).init();
                 have_joined.wait();
                 let comm = comm.unwrap();
                 assert_eq!(comm.device(), device(rank) as i32);
@@ -287,8 +287,8 @@ fn buffers_of_a_group_may_be_dropped_after_it<C: CudaCrate>() {
         rank.be_late();
         rank.nccl
             .group(|g| {
-                g.send(&rank.comm, &send, peer, &rank.stream)?;
-                g.recv(&rank.comm, &mut recv, peer, &rank.stream)
+                rank.comm.send(&send, peer, g.stream(&rank.stream))?;
+                rank.comm.recv(&mut recv, peer, g.stream(&rank.stream))
             })
             .unwrap();
         drop(send);
@@ -367,7 +367,7 @@ fn synchronize_in_the_context_of_another_device_is_invalid_usage<C: CudaCrate>()
 /// The failure makes the calls of CUDA fail for all communicators of the device.
 fn failed_operation_of_another_communicator_is_named_where_the_stream_cannot_be_asked<C: CudaCrate>() {
     run_ranks::<C>(0, |rank| {
-        let other = rank.comm.split(Some(0), 0).unwrap().unwrap();
+        let other = rank.comm.split(Some(0), 0).init().unwrap().unwrap();
         let mut buffer = C::zeros(&rank.stream, LENGTH + rank.comm.rank());
         other.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
         let error = other.synchronize(&rank.stream, LONG).unwrap_err();
@@ -417,7 +417,7 @@ fn pre_mul_sum_of_buffers_of_other_streams_has_its_value<C: CudaCrate>() {
         let mut buffer = C::upload(&rank.other, &rank.values(LENGTH));
         let tenfold = rank.comm.pre_mul_sum(10.0_f32).unwrap();
         rank.be_late();
-        tenfold.all_reduce_in_place(&mut buffer, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(&mut buffer, &tenfold, &rank.stream).unwrap();
         assert_eq!(C::read(&rank.other, &buffer), [30.0; LENGTH]);
     });
 }
@@ -507,7 +507,7 @@ fn communicator_whose_wait_is_over_can_be_shrunk<C: CudaCrate>() {
                 assert!(!rank.comm.wait_for(&rank.stream, Duration::from_millis(100)).unwrap());
             }
             assert_eq!(rank.comm.async_error().unwrap(), ResultCode::SUCCESS);
-            let alone = rank.comm.shrink(&[1], ShrinkMode::Abort, &Config::new()).unwrap();
+            let alone = rank.comm.shrink(&[1], ShrinkMode::Abort).init().unwrap();
             let mut buffer = C::upload(&rank.stream, &values);
             alone.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
             assert!(alone.wait_for(&rank.stream, LONG).unwrap());

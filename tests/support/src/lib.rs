@@ -2,7 +2,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod executor;
 pub mod fake_nccl;
 mod function_table;
 pub mod random_inputs;
@@ -11,5 +10,15 @@ mod shared_objects;
 pub mod time_limit;
 
 pub use function_table::restricted;
+use libnccl::{Communicator, Config, Nccl, Result};
 #[cfg(unix)]
 pub use shared_objects::{install, shared_object};
+
+/// Creates all ranks of a communicator in a group.
+pub fn init_in_group(nccl: &Nccl, size: usize, config: &Config) -> Result<Vec<Communicator>> {
+    let id = nccl.unique_id()?;
+    let begin = |rank| nccl.communicator(size, rank, &id).config(config);
+    let pending = nccl.group(|g| (0..size).map(|rank| begin(rank).init_in(g)).collect::<Result<Vec<_>>>())?;
+    // If one fails, dropping the others ends them.
+    pending.into_iter().map(|pending| pending.finish()).collect()
+}

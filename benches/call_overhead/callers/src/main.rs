@@ -97,7 +97,7 @@ fn main() -> Result {
     let (send, recv, stream) = arguments.views();
     comm.all_reduce(send, recv, ReduceOp::Sum, stream)?;
     let (send, recv, stream) = arguments.views();
-    nccl.group(|group| group.all_reduce(&comm, send, recv, ReduceOp::Sum, stream))?;
+    nccl.group(|group| comm.all_reduce(send, recv, ReduceOp::Sum, group.stream(stream)))?;
     if path.ends_with("-recorded") {
         comm.record(ENTRIES);
     }
@@ -161,7 +161,7 @@ fn locked_facade(comm: &Mutex<Communicator>, arguments: &Arguments, calls: usize
 fn group(nccl: &Nccl, comm: &Communicator, arguments: &Arguments, calls: usize) -> Result {
     for _ in 0..calls {
         let (send, recv, stream) = arguments.views();
-        nccl.group(|group| group.all_reduce(comm, send, recv, ReduceOp::Sum, stream))?;
+        nccl.group(|group| comm.all_reduce(send, recv, ReduceOp::Sum, group.stream(stream)))?;
     }
     Ok(())
 }

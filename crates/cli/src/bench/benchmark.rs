@@ -4,7 +4,9 @@ use std::fmt;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use libnccl::{AnySlice, AnySliceMut, Extent, Grouping, Operation, Operations, ReduceOp, Result, StreamRef};
+use libnccl::{
+    AnyElement, AnySlice, AnySliceMut, Communicator, Extent, OnStream, Operation, Operator, Result,
+};
 
 /// An operation that `nccl bench` measures: one of libnccl's, or one that nccl-tests makes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,31 +58,31 @@ impl Benchmark {
     }
 
     /// Makes the call, if it is one of libnccl's. In place, it uses the second buffer alone.
-    pub(crate) fn start<'b>(
+    pub(crate) fn start<'b, 'c>(
         self,
-        on: Operations<'_, impl Grouping<'b>>,
+        comm: &'c Communicator,
         (send, recv): (AnySlice<'b>, AnySliceMut<'b>),
         in_place: bool,
-        op: ReduceOp,
+        op: Operator<'b, AnyElement>,
         root: usize,
-        stream: StreamRef<'b>,
+        on: OnStream<'b, 'c>,
     ) -> Result<()> {
         match (self, in_place) {
-            (Self::AllReduce, false) => on.all_reduce(send, recv, op, stream),
-            (Self::AllReduce, true) => on.all_reduce_in_place(recv, op, stream),
-            (Self::Broadcast, false) => on.broadcast(send, recv, root, stream),
-            (Self::Broadcast, true) => on.broadcast_in_place(recv, root, stream),
-            (Self::Reduce, false) => on.reduce(send, recv, op, root, stream),
-            (Self::Reduce, true) => on.reduce_in_place(recv, op, root, stream),
-            (Self::AllGather, false) => on.all_gather(send, recv, stream),
-            (Self::AllGather, true) => on.all_gather_in_place(recv, stream),
-            (Self::ReduceScatter, false) => on.reduce_scatter(send, recv, op, stream),
-            (Self::ReduceScatter, true) => on.reduce_scatter_in_place(recv, op, stream),
-            (Self::AllToAll, _) => on.all_to_all(send, recv, stream),
-            (Self::Gather, false) => on.gather(send, recv, root, stream),
-            (Self::Gather, true) => on.gather_in_place(recv, root, stream),
-            (Self::Scatter, false) => on.scatter(send, recv, root, stream),
-            (Self::Scatter, true) => on.scatter_in_place(recv, root, stream),
+            (Self::AllReduce, false) => comm.all_reduce(send, recv, op, on),
+            (Self::AllReduce, true) => comm.all_reduce_in_place(recv, op, on),
+            (Self::Broadcast, false) => comm.broadcast(send, recv, root, on),
+            (Self::Broadcast, true) => comm.broadcast_in_place(recv, root, on),
+            (Self::Reduce, false) => comm.reduce(send, recv, op, root, on),
+            (Self::Reduce, true) => comm.reduce_in_place(recv, op, root, on),
+            (Self::AllGather, false) => comm.all_gather(send, recv, on),
+            (Self::AllGather, true) => comm.all_gather_in_place(recv, on),
+            (Self::ReduceScatter, false) => comm.reduce_scatter(send, recv, op, on),
+            (Self::ReduceScatter, true) => comm.reduce_scatter_in_place(recv, op, on),
+            (Self::AllToAll, _) => comm.all_to_all(send, recv, on),
+            (Self::Gather, false) => comm.gather(send, recv, root, on),
+            (Self::Gather, true) => comm.gather_in_place(recv, root, on),
+            (Self::Scatter, false) => comm.scatter(send, recv, root, on),
+            (Self::Scatter, true) => comm.scatter_in_place(recv, root, on),
             // Several calls, for which the measurement has loops.
             (Self::AllToAllV | Self::SendRecv | Self::HyperCube, _) => Ok(()),
         }

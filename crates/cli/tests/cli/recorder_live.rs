@@ -21,7 +21,7 @@ fn rank_process() {
     libnccl_observe::Recorder::record_from_env();
     let (nccl, id, rank) = (libnccl_cpu::nccl(), id.parse::<UniqueId>().unwrap(), rank.parse().unwrap());
     let config = Config::new().timeout(2 * PATIENCE);
-    let comm = nccl.init_rank_with(RANKS, rank, &id, &config).unwrap();
+    let comm = nccl.communicator(RANKS, rank, &id).config(&config).init().unwrap();
     println!("\nready");
     for step in 0..2 {
         if rank == RANKS - 1 && step == 1 {

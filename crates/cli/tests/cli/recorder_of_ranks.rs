@@ -26,7 +26,7 @@ fn rank_process() {
     let (rank, mistake, folder): (usize, _, _) = (next().parse().unwrap(), next(), next());
     let ids = [next(), next()].map(|id| id.parse::<UniqueId>().unwrap());
     let (nccl, config) = (libnccl_cpu::nccl(), Config::new().timeout(DEADLINE));
-    let comms = ids.map(|id| nccl.init_rank_with(RANKS, rank, &id, &config).unwrap());
+    let comms = ids.map(|id| nccl.communicator(RANKS, rank, &id).config(&config).init().unwrap());
     comms.iter().for_each(|comm| drop(comm.record(64)));
     let sum = |comm: &Communicator| comm.all_reduce_in_place(&mut [1.0_f32; 8], ReduceOp::Sum, STREAM);
     comms.iter().for_each(|comm| sum(comm).unwrap());
@@ -64,8 +64,8 @@ fn call(nccl: &Nccl, [comm, other]: &[Communicator; 2], rank: usize, mistake: &s
         ("group against none", false) if rank == 0 => {
             let (mut values, message) = ([1.0_f32; 8], [0_u8; 4]);
             nccl.group(|g| {
-                g.all_reduce_in_place(comm, &mut values, ReduceOp::Sum, STREAM)?;
-                g.send(comm, &message, FAULTY, STREAM)
+                comm.all_reduce_in_place(&mut values, ReduceOp::Sum, g.stream(STREAM))?;
+                comm.send(&message, FAULTY, g.stream(STREAM))
             })
         }
         ("message", true) => comm.recv(&mut [0.0_f32; 9], 0, STREAM),

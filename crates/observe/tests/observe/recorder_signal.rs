@@ -27,7 +27,7 @@ fn rank_process() {
     let (nccl, id, folder): (_, UniqueId, _) = (libnccl_cpu::nccl(), id.parse().unwrap(), Path::new(folder));
     Recorder::record_from_env();
     let config = Config::new().timeout(PATIENCE);
-    let comm = nccl.init_rank_with(2, rank, &id, &config).unwrap();
+    let comm = nccl.communicator(2, rank, &id).config(&config).init().unwrap();
     if env::var_os("LIBNCCL_RECORDER").is_none() {
         comm.record(16);
         Recorder::write_on_signal(SIGUSR2, folder.join(format!("own{rank}.json"))).unwrap();

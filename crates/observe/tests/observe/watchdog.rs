@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use libnccl::sys::{Functions, ncclComm_t, ncclResult_t};
 use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, ResultCode, StreamRef};
 use libnccl_observe::{Answer, Cause, RecordExt, RecordState, Watchdog};
+use libnccl_test_support::init_in_group;
 use libnccl_test_support::random_inputs::Random;
 
 const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
@@ -63,7 +64,7 @@ fn communicator_is_ended_once_by_owner_abort_handle_watchdog_or_drop() {
     let nccl = counting();
     for round in 0..rounds {
         let config = Config::new().timeout(PATIENCE);
-        let comms = nccl.init_all_with(&[0, 1], &config).unwrap();
+        let comms = init_in_group(&nccl, 2, &config).unwrap();
         let raws: Vec<_> = comms.iter().map(|comm| comm.as_raw().addr()).collect();
         for raw in &raws {
             ends().remove(raw);
@@ -153,7 +154,7 @@ fn watchdog_goes_on_after_a_panic_of_its_function_whose_payload_panics_too() {
     }
 
     let config = Config::new().timeout(PATIENCE);
-    let comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config).unwrap();
+    let comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
     let mut findings = 0;
     let watchdog = Watchdog::new(Duration::from_millis(20), move |_| {
         findings += 1;
@@ -176,7 +177,7 @@ fn watchdog_goes_on_after_a_panic_of_its_function_whose_payload_panics_too() {
 fn call_that_lasts_is_reported_with_its_operation_and_aborted() {
     const LIMIT: Duration = Duration::from_millis(200);
     let config = Config::new().timeout(PATIENCE);
-    let mut comms = libnccl_cpu::nccl().init_all_with(&[0, 1], &config).unwrap();
+    let mut comms = init_in_group(&libnccl_cpu::nccl(), 2, &config).unwrap();
     let (sender, findings) = channel();
     let watchdog = Watchdog::new(LIMIT, move |finding| {
         sender.send(finding.clone()).unwrap();
@@ -230,8 +231,8 @@ fn records_of_all_operations_have_their_arguments_and_sites() {
                     assert!(comm.all_gather(&[1.0_f32; 3], &mut all[..5], STREAM).is_err());
                     assert!(comm.send(&[1_u8], 2, STREAM).is_err());
                     nccl.group(|g| {
-                        g.send(&comm, &[1_u8], peer, STREAM)?;
-                        g.recv(&comm, &mut pair[..1], peer, STREAM)
+                        comm.send(&[1_u8], peer, g.stream(STREAM))?;
+                        comm.recv(&mut pair[..1], peer, g.stream(STREAM))
                     })
                     .unwrap();
                     comm.broadcast_in_place(&mut pair, 1, STREAM).unwrap();
@@ -278,10 +279,10 @@ fn records_that_begin_in_a_group_have_its_later_operations() {
     let (mut first, mut second) = ([1], [1]);
     let mut recorder = None;
     let ended = nccl.group(|g| {
-        g.all_reduce_in_place(&comm, &mut first, ReduceOp::Sum, STREAM)?;
+        comm.all_reduce_in_place(&mut first, ReduceOp::Sum, g.stream(STREAM))?;
         recorder = Some(comm.record(16));
-        let _ = g.send(&comm, &[2], 99, STREAM);
-        let _ = g.broadcast_in_place(&comm, &mut second, 99, STREAM);
+        let _ = comm.send(&[2], 99, g.stream(STREAM));
+        let _ = comm.broadcast_in_place(&mut second, 99, g.stream(STREAM));
         Ok(())
     });
     ended.unwrap_err();
@@ -291,9 +292,9 @@ fn records_that_begin_in_a_group_have_its_later_operations() {
     let comm = nccl.init_all(&[0]).unwrap().remove(0);
     let mut recorder = None;
     nccl.group(|g| {
-        g.all_reduce_in_place(&comm, &mut first, ReduceOp::Sum, STREAM)?;
+        comm.all_reduce_in_place(&mut first, ReduceOp::Sum, g.stream(STREAM))?;
         recorder = Some(comm.record(16));
-        g.all_reduce_in_place(&comm, &mut second, ReduceOp::Sum, STREAM)
+        comm.all_reduce_in_place(&mut second, ReduceOp::Sum, g.stream(STREAM))
     })
     .unwrap();
     let records = recorder.unwrap().records();
@@ -313,7 +314,7 @@ fn mistake_is_in_the_records_of_the_ranks() {
         ("missing", |_| Ok(())),
     ];
     for (mistake, call) in mistakes {
-        let comms = libnccl_cpu::nccl().init_all_with(&[0, 1, 2], &config).unwrap();
+        let comms = init_in_group(&libnccl_cpu::nccl(), 3, &config).unwrap();
         let recorders: Vec<_> = comms.iter().map(|comm| comm.record(16)).collect();
         thread::scope(|scope| {
             for comm in comms {

@@ -87,7 +87,7 @@ fn search(member: &Member, arguments: &BisectArguments, so_far: &SoFar) -> Resul
     let mut groups = vec![];
     for stage in &stages {
         let color = stage.color(rank).map(u32::try_from).transpose()?;
-        groups.push(endpoint.communicator.split(color, rank as i32)?);
+        groups.push(endpoint.communicator.split(color, rank as i32).init()?);
     }
     let mut search = Search { endpoint, stages, groups, arguments, passes: vec![], member, so_far };
     let begin = Instant::now();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::Result;
-use libnccl::{AnyElement, Communicator, OwnedPreMulSum, ReduceOp};
+use libnccl::{AnyElement, Communicator, PreMulSum, ReduceOp};
 
 use super::number::Arithmetic;
 
@@ -37,9 +37,9 @@ pub(crate) fn factor(rank: usize) -> i64 {
 pub(crate) fn mul_sum(
     communicator: &Communicator,
     arithmetic: &Arithmetic,
-) -> Result<OwnedPreMulSum<AnyElement>> {
+) -> Result<PreMulSum<'static, AnyElement>> {
     let scalar = (arithmetic.from_integer)(factor(communicator.rank()));
-    Ok(communicator.pre_mul_sum_any(arithmetic.data_type, &scalar[..arithmetic.size()])?.into_owned()?)
+    Ok(communicator.pre_mul_sum_any(arithmetic.data_type, &scalar[..arithmetic.size()])?)
 }
 
 /// Writes the name that nccl-tests uses.

@@ -1,7 +1,7 @@
 //! The calls of NCCL that make up an operation.
 
-use anyhow::{Context, Result, bail};
-use libnccl::{AnyElement, AnySlice, AnySliceMut, Grouping, Nccl, Operations, OwnedPreMulSum, ReduceOp};
+use anyhow::{Context, Result};
+use libnccl::{AnyElement, AnySlice, AnySliceMut, Nccl, OnStream, Operator, PreMulSum, ReduceOp};
 
 use super::buffers::Buffers;
 use super::ranks::Rank;
@@ -14,34 +14,23 @@ use crate::bench::parameters::Parameters;
 /// the reduction.
 ///
 /// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets their messages, as from nccl-tests.
-pub(crate) fn start<'b>(
-    on: Operations<'_, impl Grouping<'b>>,
+pub(crate) fn start<'b, 'c>(
+    on: OnStream<'b, 'c>,
     parameters: &Parameters,
-    member: &'b Rank,
-    mul_sum: Option<&OwnedPreMulSum<AnyElement>>,
+    member: &'c Rank,
+    mul_sum: Option<&'b PreMulSum<'static, AnyElement>>,
     shape: &Shape,
     in_place: bool,
     (send, recv): (AnySlice<'b>, AnySliceMut<'b>),
 ) -> Result<()> {
     let Parameters { benchmark, root, ranks, .. } = *parameters;
-    let (rank, stream) = (member.communicator.rank(), member.memory.stream());
-    let op = match parameters.op() {
+    let comm = &member.communicator;
+    let rank = comm.rank();
+    let op: Operator<'b, AnyElement> = match parameters.op() {
         // Nothing is reduced.
-        None => ReduceOp::Sum,
-        Some(Reduction::Op(op)) => op,
-        Some(Reduction::MulSum) => {
-            let on = mul_sum.context("the sum of products was not created")?.on(on)?;
-            let started = match (benchmark, in_place) {
-                (Benchmark::AllReduce, false) => on.all_reduce(send, recv, stream),
-                (Benchmark::AllReduce, true) => on.all_reduce_in_place(recv, stream),
-                (Benchmark::Reduce, false) => on.reduce(send, recv, root, stream),
-                (Benchmark::Reduce, true) => on.reduce_in_place(recv, root, stream),
-                (Benchmark::ReduceScatter, false) => on.reduce_scatter(send, recv, stream),
-                (Benchmark::ReduceScatter, true) => on.reduce_scatter_in_place(recv, stream),
-                _ => bail!("{benchmark} has no reduction"),
-            };
-            return Ok(started?);
-        }
+        None => ReduceOp::Sum.into(),
+        Some(Reduction::Op(op)) => op.into(),
+        Some(Reduction::MulSum) => mul_sum.context("the sum of products was not created")?.into(),
     };
     let mut recv = recv;
     if in_place && benchmark.has_parts() && benchmark.operation().has_root() && rank != root {
@@ -56,23 +45,23 @@ pub(crate) fn start<'b>(
                 let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
                 if to > 0 {
                     let part = send.get(sent..sent + to).context("the buffer is too short")?;
-                    on.send(part, peer, stream)?;
+                    comm.send(part, peer, on)?;
                     sent += to;
                 }
                 if from > 0 {
                     let (part, after) = rest.split_at_mut(from).context("the buffer is too short")?;
-                    on.recv(part, peer, stream)?;
+                    comm.recv(part, peer, on)?;
                     rest = after;
                 }
             }
         }
         Benchmark::SendRecv => {
-            on.send(send, (rank + 1) % ranks, stream)?;
-            on.recv(recv, (rank + ranks - 1) % ranks, stream)?;
+            comm.send(send, (rank + 1) % ranks, on)?;
+            comm.recv(recv, (rank + ranks - 1) % ranks, on)?;
         }
         // Several groups: see `hypercube`.
         Benchmark::HyperCube => {}
-        _ => benchmark.start(on, (send, recv), in_place, op, root, stream)?,
+        _ => benchmark.start(comm, (send, recv), in_place, op, root, on)?,
     }
     Ok(())
 }
@@ -103,9 +92,8 @@ pub(crate) fn hypercube(
         });
         let (own, other) = buffers.recv.parts(own, other)?;
         nccl.group(|group| {
-            let on = group.on(&member.communicator);
-            on.send(own, neighbour, stream)?;
-            on.recv(other, neighbour, stream)
+            member.communicator.send(own, neighbour, group.stream(stream))?;
+            member.communicator.recv(other, neighbour, group.stream(stream))
         })?;
         parts *= 2;
     }

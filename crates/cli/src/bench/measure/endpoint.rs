@@ -45,7 +45,7 @@ impl Endpoint {
         let Member { nccl, id, rank, local_rank, size, gpus, .. } = member;
         let memory = Memory::of(*local_rank, *gpus, false)?;
         Ok(Self {
-            communicator: ManuallyDrop::new(nccl.init_rank_with(*size, *rank, id, &config)?),
+            communicator: ManuallyDrop::new(nccl.communicator(*size, *rank, id).config(&config).init()?),
             elements,
             send: memory.buffer(nccl, DataType::Float32, elements)?,
             recv: memory.buffer(nccl, DataType::Float32, elements)?,

@@ -46,14 +46,14 @@ impl<'a> Ranks<'a> {
         let communicators = match &memories[..] {
             [memory] => {
                 memory.make_current()?;
-                vec![nccl.init_rank_with(size, first, id, &config)?]
+                vec![nccl.communicator(size, first, id).config(&config).init()?]
             }
             memories => {
                 let pending = nccl.try_group(|group| {
                     let members = memories.iter().zip(first..);
                     let create = members.map(|(memory, rank)| {
                         memory.make_current()?;
-                        Ok(group.init_rank(size, rank, id, &config)?)
+                        Ok(nccl.communicator(size, rank, id).config(&config).init_in(group)?)
                     });
                     create.collect::<Result<Vec<_>>>()
                 })?;
@@ -96,7 +96,7 @@ impl<'a> Ranks<'a> {
             self.members.iter_mut().try_for_each(|Rank { communicator, memory, record, records, .. }| {
                 let bytes = record::BYTES * communicator.size();
                 let (send, recv) = (record.part(0..record::BYTES)?, records.part_mut(0..bytes)?);
-                anyhow::Ok(group.all_gather(communicator, send, recv, memory.stream())?)
+                anyhow::Ok(communicator.all_gather(send, recv, group.stream(memory.stream()))?)
             })
         })?;
         self.synchronize()?;
@@ -126,7 +126,7 @@ impl<'a> Ranks<'a> {
         self.nccl.try_group(|group| {
             self.members.iter_mut().try_for_each(|Rank { communicator, memory, numbers, .. }| {
                 let numbers = numbers.part_mut(0..count)?;
-                anyhow::Ok(group.all_reduce_in_place(communicator, numbers, op, memory.stream())?)
+                anyhow::Ok(communicator.all_reduce_in_place(numbers, op, group.stream(memory.stream()))?)
             })
         })?;
         self.synchronize()

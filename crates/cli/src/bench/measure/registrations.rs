@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use anyhow::Result;
-use libnccl::{OwnedRegistration, OwnedWindow, WindowFlags};
+use libnccl::{Registration, Window, WindowFlags};
 
 use super::buffers::Buffers;
 use super::ranks::Ranks;
@@ -10,8 +10,8 @@ use crate::bench::choices::Register;
 
 /// The registrations of buffers.
 pub(crate) struct Registrations {
-    local: Vec<OwnedRegistration>,
-    windows: Vec<OwnedWindow<u8>>,
+    local: Vec<Registration>,
+    windows: Vec<Window<u8>>,
 }
 
 impl Registrations {
@@ -23,12 +23,12 @@ impl Registrations {
             Register::Local => {
                 for (member, buffers) in ranks.members.iter().zip(buffers) {
                     for buffer in [&mut buffers.send, &mut buffers.recv] {
-                        local.push(member.communicator.register(buffer.allocation()?)?.into_owned()?);
+                        local.push(member.communicator.register(buffer.allocation()?)?);
                     }
                 }
             }
             Register::Symmetric => {
-                let registered = ranks.nccl.try_group(|group| {
+                windows = ranks.nccl.try_group(|group| {
                     let mut windows = vec![];
                     for (member, buffers) in ranks.members.iter().zip(buffers) {
                         member.memory.make_current()?;
@@ -41,9 +41,6 @@ impl Registrations {
                     }
                     anyhow::Ok(windows)
                 })?;
-                for window in registered {
-                    windows.push(window.into_owned()?);
-                }
             }
         }
         Ok(Self { local, windows })

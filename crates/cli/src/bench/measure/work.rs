@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use libnccl::{AnyElement, OwnedPreMulSum, ReduceOp};
+use libnccl::{AnyElement, PreMulSum, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub(crate) struct Work<'w, 'a> {
     length: usize,
     registrations: Registrations,
     /// The sum of products of each rank, if it is to be measured.
-    mul_sums: Vec<OwnedPreMulSum<AnyElement>>,
+    mul_sums: Vec<PreMulSum<'static, AnyElement>>,
     watchdog: &'w Watchdog,
     /// True if all ranks are on one host, and thus have one clock.
     has_one_clock: bool,
@@ -343,7 +343,7 @@ impl<'w, 'a> Work<'w, 'a> {
             ([member], [buffers]) if operations == 1 && !parameters.benchmark.needs_group() => {
                 let send = buffers.send.part(start..start + shape.send)?;
                 let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
-                let on = member.communicator.operations();
+                let on = member.memory.stream().into();
                 call::start(on, parameters, member, mul_sums.first(), shape, in_place, (send, recv))
             }
             (members, buffers) => nccl.try_group(|group| {
@@ -356,7 +356,7 @@ impl<'w, 'a> Work<'w, 'a> {
                         rest = after;
                         let length = if in_place { total } else { shape.recv };
                         let Some(recv) = part.get_mut(..length) else { break };
-                        let on = group.on(&member.communicator);
+                        let on = group.stream(member.memory.stream());
                         let views = (send.part(sent..sent + shape.send)?, recv);
                         call::start(on, parameters, member, mul_sums.get(index), shape, in_place, views)?;
                     }

@@ -1,41 +1,30 @@
-#![allow(unsafe_code)]
+//! Buffers that are registered with a communicator, so that operations need no staging copies.
+#![allow(unsafe_code)] // Calls C.
 
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use super::registered::Registered;
 use crate::backend::call;
-use crate::buffer::Allocation;
-use crate::communicator::{Handle, Object, Purpose};
-use crate::operation::{check_buffers, check_devices};
-use crate::{Communicator, Element, Error, InvalidArgumentKind, NcclBuffer, Result};
+use crate::buffer::{Allocation, NcclBuffer};
+use crate::communicator::{Communicator, Handle, Object, OwnedObject, Purpose};
+use crate::data_type::Element;
+use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::operation::{check_buffer, check_device};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
 ///
-/// It cannot outlive its communicator:
+/// It borrows neither the communicator nor the buffer, so that a struct can hold all of them. The buffer remains usable in
+/// every operation. The registration shares its memory, which is freed after both are dropped.
 ///
-/// ```compile_fail,E0505
-/// let nccl = libnccl_cpu::nccl();
-/// let comm = nccl.init_all(&[0])?.remove(0);
-/// let registration = comm.register(&nccl.alloc::<f32>(1024)?)?;
-/// comm.destroy()?;
-/// drop(registration);
-/// # Ok::<(), libnccl::Error>(())
-/// ```
-///
-/// It does not borrow the buffer, which remains usable in every operation. The two share the memory, which is freed
-/// after both are dropped. On a GPU, if the registration is dropped while work may use the buffer (see [`NcclBuffer`]),
-/// or after an abort, it may last until the end of the communicator, and the memory is then leaked.
-///
-/// [`into_owned`](Self::into_owned) ends the borrow of the communicator, for a struct that holds both.
+/// A drop deregisters the buffer immediately, on any thread. If the communicator is in a call or an open group, the thread
+/// that leaves that call or group deregisters it. On a GPU, if the registration is dropped while work may use the buffer (see
+/// [`NcclBuffer`]), or after the teardown of the communicator, the memory is leaked.
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
-pub struct Registration<'c> {
-    pub(super) registered: Registered<&'c Communicator>,
-}
+pub struct Registration(OwnedObject);
 
 impl Communicator {
     /// Registers a buffer that operations will use, so that NCCL can skip its staging copies. Other ranks need not take
@@ -45,7 +34,7 @@ impl Communicator {
     /// [`Error::InvalidArgument`] if the buffer is empty, or in the wrong memory; [`Error::InvalidUsage`] while a
     /// group is open on this thread, or after one that failed; [`Error::Unsupported`]; [`Error::Nccl`].
     #[doc(alias = "ncclCommRegister")]
-    pub fn register<T: Element>(&self, buffer: &NcclBuffer<T>) -> Result<Registration<'_>> {
+    pub fn register<T: Element>(&self, buffer: &NcclBuffer<T>) -> Result<Registration> {
         const CALL: &str = "register";
         self.check_registrable(CALL, buffer)?;
         let allocation = buffer.allocation();
@@ -81,7 +70,7 @@ impl Communicator {
     /// NCCL, until all communicators of this process have ended. The work that uses them has run by then, and before the
     /// registration is dropped.
     #[doc(alias = "ncclCommRegister")]
-    pub unsafe fn register_raw(&self, pointer: *mut c_void, bytes: usize) -> Result<Registration<'_>> {
+    pub unsafe fn register_raw(&self, pointer: *mut c_void, bytes: usize) -> Result<Registration> {
         const CALL: &str = "register_raw";
         if pointer.is_null() {
             return Err(Error::argument(CALL, InvalidArgumentKind::Address, "the pointer is null"));
@@ -104,7 +93,7 @@ impl Communicator {
         address: *mut c_void,
         bytes: usize,
         memory: Option<Arc<Allocation>>,
-    ) -> Result<Registration<'_>> {
+    ) -> Result<Registration> {
         let (mut handle, mut is_registered) = (ptr::null_mut(), false);
         let registered = self.run_ungrouped(call, Purpose::Work, || {
             // SAFETY: a live communicator, memory that the caller guarantees, and an out-parameter, which is written
@@ -119,7 +108,7 @@ impl Communicator {
             }
             return Err(error);
         }
-        Ok(Registration { registered: Registered { owner: self, handle, memory } })
+        Ok(Registration(OwnedObject::new(self.shared(), Object::new(Handle::Registration(handle), memory))))
     }
 
     pub(crate) fn check_registrable<T: Element>(
@@ -131,33 +120,40 @@ impl Communicator {
             let problem = "the buffer is empty; expected at least one element";
             return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         }
-        check_devices(self, call, [buffer.device()], ["the buffer"])?;
-        check_buffers(self, call, T::DATA_TYPE, [Some(buffer.memory_space())], ["the buffer"])
+        check_device(self, call, buffer.device(), "the buffer")?;
+        check_buffer(self, call, T::DATA_TYPE, Some(buffer.memory_space()), "the buffer")
     }
 }
 
-impl Registration<'_> {
+impl Registration {
     /// Returns the C handle; null if NCCL does not use the registration, which is not an error.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
-        self.registered.handle
+        match self.0.handle() {
+            Some(Handle::Registration(handle)) => *handle,
+            _ => ptr::null_mut(),
+        }
     }
 
-    /// Ends the registration, as dropping it does, and returns errors; for an example, see
-    /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
+    /// Deregisters the buffer, as a drop does, and returns errors; for an example, see [`Communicator::register_raw`]. Since
+    /// NCCL 2.19.3.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] on a GPU if work may still use the buffer; [`Error::Aborted`] on a GPU after an abort, as
-    /// NCCL then keeps it until the last rank of the process ends; [`Error::Nccl`]. In these cases it lasts until the
-    /// end of the communicator, and the memory is leaked.
+    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group, after which the buffer is deregistered;
+    ///   or on a GPU if work may still use the buffer.
+    /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, where NCCL keeps the registration until the last
+    ///   rank of the process ends, and after [`Communicator::into_raw`].
+    /// - [`Error::Nccl`].
+    ///
+    /// Except in the first case, the registration lasts as long as the communicator, and the memory is leaked.
     #[doc(alias = "ncclCommDeregister")]
-    pub fn deregister(mut self) -> Result<()> {
-        self.registered.end()
+    pub fn deregister(self) -> Result<()> {
+        self.0.end("deregister")
     }
 }
 
-impl fmt::Debug for Registration<'_> {
+impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").field("handle", &self.registered.handle).finish_non_exhaustive()
+        f.debug_struct("Registration").field("handle", &self.as_raw()).finish_non_exhaustive()
     }
 }

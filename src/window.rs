@@ -1,18 +1,24 @@
-#![allow(unsafe_code)]
+//! Windows: memory of every rank that operations of all ranks can access.
+#![allow(unsafe_code)] // Calls C.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
 
-use super::registered_window::{Part, RegisteredWindow};
 use crate::backend::{Library, call};
-use crate::communicator::OutParam;
-use crate::{
-    Communicator, Element, Error, Group, Grouping, InvalidArgumentKind, NcclBuffer, Operation, Operations,
-    Result, ResultCode, Version, sys,
-};
+use crate::buffer::NcclBuffer;
+use crate::communicator::{Communicator, Handle, Inside, Object, OwnedObject, Shared, WindowHandle};
+use crate::data_type::Element;
+use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
+use crate::group::Group;
+use crate::operation::{Call, OnStream, Operation};
+use crate::stream::StreamRef;
+use crate::sys;
+use crate::version::Version;
 
 /// Promises about the use of a [`Window`], combined with `|`.
 ///
@@ -92,29 +98,49 @@ impl BitOr for WindowFlags {
 /// A window: a buffer of every rank that operations of all ranks can access; for an example, see
 /// [`Communicator::register_window`]. Since NCCL 2.27.3.
 ///
-/// It cannot outlive its communicator:
+/// It borrows neither the communicator nor the buffer, so that a struct can hold all of them:
 ///
-/// ```compile_fail,E0505
-/// # use libnccl::WindowFlags;
+/// ```
+/// use libnccl::{Communicator, NcclBuffer, ReduceOp, Result, StreamRef, Window, WindowFlags};
+///
+/// /// Declares the window first, as fields are dropped in this order.
+/// struct Gradients {
+///     window: Window<f32>,
+///     buffer: NcclBuffer<f32>,
+///     comm: Communicator,
+/// }
+///
+/// impl Gradients {
+///     fn sum(&mut self) -> Result<()> {
+///         self.comm.all_reduce_in_place(&mut self.buffer, ReduceOp::Sum, StreamRef::DEFAULT)
+///     }
+/// }
+///
 /// let nccl = libnccl_cpu::nccl();
 /// let comm = nccl.init_all(&[0])?.remove(0);
 /// let mut buffer = nccl.alloc::<f32>(1024)?;
 /// // SAFETY: it is the only rank.
-/// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::DEFAULT) }?;
-/// comm.destroy()?;
-/// drop(window);
+/// let window = unsafe { comm.register_window(&mut buffer, WindowFlags::COLL_SYMMETRIC) }?;
+/// let mut gradients = Gradients { window, buffer, comm };
+/// gradients.sum()?;
+/// // SAFETY: the work has run, and there is no other rank.
+/// unsafe { gradients.buffer.assume_idle() };
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// Like a [`Registration`](crate::Registration), it does not borrow the buffer; the two share the memory. Other ranks
-/// can access a window at any time, on the CPU implementation too. So if it is dropped before
-/// [`NcclBuffer::assume_idle`] promises that they do not, the window lasts until the end of the communicator, and the
-/// memory is leaked.
+/// # Drop
+/// The window and the buffer share the memory, which other ranks can access at any time, on the CPU backend too. A drop
+/// deregisters the window immediately, on any thread. If the communicator is in a call or an open group, the thread that
+/// leaves that call or group deregisters it.
 ///
-/// [`into_owned`](Self::into_owned) ends the borrow of the communicator, for a struct that holds both.
+/// - After [`finalize`](Communicator::finalize), and before [`NcclBuffer::assume_idle`], the window lasts as long as the
+///   communicator.
+/// - On host memory, the memory of a dropped window is freed with the communicator at the latest, if it is idle by then.
+/// - On a GPU, the memory of a window that was not deregistered before the teardown of the communicator is leaked.
 #[doc(alias = "ncclWindow_t")]
-pub struct Window<'c, T> {
-    pub(super) registered: RegisteredWindow<&'c Communicator>,
+pub struct Window<T> {
+    object: OwnedObject,
+    length: usize,
     element: PhantomData<T>,
 }
 
@@ -168,13 +194,13 @@ impl Communicator {
         &self,
         buffer: &mut NcclBuffer<T>,
         flags: WindowFlags,
-    ) -> Result<Window<'_, T>> {
+    ) -> Result<Window<T>> {
         // SAFETY: the caller guarantees the same size.
-        unsafe { Window::register(self, self.operations(), buffer, flags) }
+        unsafe { Window::register(self, StreamRef::DEFAULT.into(), buffer, flags) }
     }
 }
 
-impl<'scope, 'env> Group<'scope, 'env> {
+impl<'scope> Group<'scope, '_> {
     /// Registers a window as [`Communicator::register_window`] does, at the end of the group: for one thread that has
     /// several ranks. Since NCCL 2.27.3.
     ///
@@ -206,25 +232,25 @@ impl<'scope, 'env> Group<'scope, 'env> {
     #[track_caller]
     pub unsafe fn register_window<T: Element>(
         &'scope self,
-        communicator: &'env Communicator,
+        communicator: &'scope Communicator,
         buffer: &mut NcclBuffer<T>,
         flags: WindowFlags,
-    ) -> Result<Window<'env, T>> {
+    ) -> Result<Window<T>> {
         // SAFETY: the caller guarantees the same size.
-        unsafe { Window::register(communicator, self.on(communicator), buffer, flags) }
+        unsafe { Window::register(communicator, self.stream(StreamRef::DEFAULT), buffer, flags) }
     }
 }
 
-impl<'c, T: Element> Window<'c, T> {
+impl<T: Element> Window<T> {
     /// Registers the window. Other ranks may write it from now on; the exclusive borrow ensures that no slice of
     /// `buffer` exists.
     ///
     /// # Safety
     /// As for [`Communicator::register_window`].
     #[track_caller]
-    unsafe fn register<'b>(
+    unsafe fn register<'c>(
         communicator: &'c Communicator,
-        operations: Operations<'_, impl Grouping<'b>>,
+        on: OnStream<'c, 'c>,
         buffer: &mut NcclBuffer<T>,
         flags: WindowFlags,
     ) -> Result<Self> {
@@ -240,10 +266,11 @@ impl<'c, T: Element> Window<'c, T> {
             return Err(Error::argument(CALL, InvalidArgumentKind::Address, problem));
         }
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
-        let handle = OutParam::new(library);
+        let handle = WindowHandle::new(library);
         let mut shared = None;
-        let operation = const { Operation::of(CALL) };
-        let registered = operations.run(operation, || {
+        let call = Call::new(communicator, const { Operation::of(CALL) }, on);
+        call.check()?;
+        let registered = call.submit(0, |_| {
             let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
             memory.open_window();
             shared = Some(Arc::clone(memory));
@@ -254,17 +281,53 @@ impl<'c, T: Element> Window<'c, T> {
                 // On a nonblocking communicator, NCCL returns success before it writes the handle.
                 .map(|_| ResultCode::IN_PROGRESS)
         });
-        match registered {
-            Ok(()) => {
-                let part = shared.map(|memory| Part { handle, memory });
-                let registered = RegisteredWindow { owner: communicator, length, part };
-                Ok(Self { registered, element: PhantomData })
-            }
-            Err(error) => {
-                // Other ranks may have the window nevertheless, so the memory is one for good.
-                std::mem::forget(shared);
-                Err(error)
-            }
+        if let Err(error) = call.end((), registered) {
+            // Other ranks may have the window nevertheless, so the memory remains a window.
+            mem::forget(shared);
+            return Err(error);
+        }
+        match on.group() {
+            Some(group) => group.add_window(Arc::clone(&handle)),
+            None => handle.resolve(),
+        }
+        let object = Object::new(Handle::Window(handle), shared);
+        Ok(Self { object: OwnedObject::new(communicator.shared(), object), length, element: PhantomData })
+    }
+
+    /// Returns the number of elements that each rank has in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns `false`: a window is never empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).
+    #[must_use]
+    pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
+        let shared = self.object.shared();
+        let target = Target { shared, window: self.as_raw(), length: self.length, offset };
+        WindowOffset { target, element: PhantomData }
+    }
+
+    /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
+    /// collectives then work as before, and one-sided operations do not work. A window is not active before the
+    /// end of the group that registers it.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        !self.as_raw().is_null()
+    }
+
+    /// Returns the C handle; null if the window is not [active](Self::is_active).
+    #[must_use]
+    pub fn as_raw(&self) -> sys::ncclWindow_t {
+        match self.object.handle() {
+            Some(Handle::Window(handle)) => handle.get().unwrap_or(ptr::null_mut()),
+            _ => ptr::null_mut(),
         }
     }
 
@@ -272,83 +335,66 @@ impl<'c, T: Element> Window<'c, T> {
     /// 2.29.2.
     ///
     /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`], [`Error::Aborted`] after an abort.
+    /// [`Error::InvalidUsage`] while the communicator is in a call or an open group; [`Error::Unsupported`]; [`Error::Nccl`];
+    /// [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclWinGetUserPtr")]
     pub fn user_ptr(&self) -> Result<*mut T> {
-        let (communicator, window) = (self.registered.owner, self.as_raw());
+        let (shared, window) = (self.object.shared(), self.as_raw());
         let mut pointer: *mut c_void = ptr::null_mut();
         if !window.is_null() {
-            communicator.query("user_ptr", || {
-                let (library, raw) = (communicator.library(), communicator.raw());
-                // SAFETY: a window of this live communicator and a valid out-parameter.
-                unsafe { call!(library, ncclWinGetUserPtr(raw, window, &raw mut pointer)) }
-            })?;
+            let _inside = Inside::for_object(shared, "user_ptr")?;
+            // SAFETY: a window of this live communicator, which no other thread uses, and a valid out-parameter.
+            unsafe { call!(shared.library, ncclWinGetUserPtr(shared.raw, window, &raw mut pointer)) }?;
         }
         Ok(pointer.cast())
     }
 
-    /// Ends this rank's part of the window, as dropping it does, and returns errors; for an example, see
-    /// [`Communicator::register_window`]. On the CPU implementation, a put into it is an error from then on. Since NCCL
-    /// 2.27.3.
+    /// Deregisters this rank's part of the window, as a drop does, and returns errors; for an example, see
+    /// [`Communicator::register_window`]. On the CPU backend, a put into it is an error from then on. Since NCCL 2.27.3.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if work may still use the buffer, this rank's or another's, or if the group that
-    /// registers it has failed or has not ended; [`Error::Nccl`]. In all cases the window lasts until the end of
-    /// the communicator, and the memory is leaked.
+    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group, after which the window is deregistered;
+    ///   if work of this rank or another may still use the buffer; or if the group that registers it has failed or has not
+    ///   ended.
+    /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, and after [`Communicator::into_raw`].
+    /// - [`Error::Nccl`].
+    ///
+    /// Except in the first case, the window lasts as long as the communicator, and the memory is leaked.
     #[doc(alias = "ncclCommWindowDeregister")]
-    pub fn deregister(mut self) -> Result<()> {
-        self.registered.end()
+    pub fn deregister(self) -> Result<()> {
+        self.object.end("deregister")
     }
 }
 
-/// What a window has in common, whether it borrows its communicator or not.
-macro_rules! window {
-    ($window:ident, $type:ty) => {
-        impl<T: Element> $type {
-            /// Returns the number of elements that each rank has in it.
-            #[must_use]
-            pub fn len(&self) -> usize {
-                self.registered.length
-            }
-
-            /// Returns `false`: a window is never empty.
-            #[must_use]
-            pub fn is_empty(&self) -> bool {
-                self.registered.length == 0
-            }
-
-            /// Returns the offset, in elements, as the target of a [`put_signal`](crate::Communicator::put_signal).
-            #[must_use]
-            pub fn at(&self, offset: usize) -> crate::WindowOffset<'_, T> {
-                crate::WindowOffset::new(self.registered.target(offset))
-            }
-
-            /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
-            /// collectives then work as before, and one-sided operations do not work. A window is not active before the
-            /// end of the group that registers it.
-            #[must_use]
-            pub fn is_active(&self) -> bool {
-                !self.as_raw().is_null()
-            }
-
-            /// Returns the C handle; null if the window is not [active](Self::is_active).
-            #[must_use]
-            pub fn as_raw(&self) -> crate::sys::ncclWindow_t {
-                self.registered.raw()
-            }
-        }
-
-        impl<T: Element> std::fmt::Debug for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct(stringify!($window))
-                    .field("data_type", &T::DATA_TYPE)
-                    .field("length", &self.len())
-                    .field("is_active", &self.is_active())
-                    .finish_non_exhaustive()
-            }
-        }
-    };
+impl<T: Element> fmt::Debug for Window<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window")
+            .field("data_type", &T::DATA_TYPE)
+            .field("length", &self.length)
+            .field("is_active", &self.is_active())
+            .finish_non_exhaustive()
+    }
 }
-pub(super) use window;
 
-window!(Window, Window<'_, T>);
+/// An offset in a window; see [`Window::at`] and, for an example, [`Communicator::register_window`].
+#[derive(Clone, Copy)]
+pub struct WindowOffset<'a, T: Element> {
+    pub(crate) target: Target<'a>,
+    element: PhantomData<T>,
+}
+
+/// The offset, without the type of its elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) shared: &'a Shared,
+    /// The handle; null if the window is not active.
+    pub(crate) window: sys::ncclWindow_t,
+    pub(crate) length: usize,
+    pub(crate) offset: usize,
+}
+
+impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WindowOffset").field("offset", &self.target.offset).finish_non_exhaustive()
+    }
+}

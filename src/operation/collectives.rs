@@ -1,0 +1,648 @@
+//! The collectives with one count: the public methods first, their rules and C calls below.
+#![allow(unsafe_code)] // Calls C.
+
+use std::iter;
+
+use super::call::{Call, nccl};
+use super::on_stream::OnStream;
+use super::operator::{Operator, RawOperator};
+use super::table::Operation;
+use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
+use crate::communicator::Communicator;
+use crate::error::{InvalidArgumentKind, Result};
+use crate::reduce_op::ReduceOp;
+
+/// # Operations
+/// All ranks call the same operations in the same order. They return when the work is enqueued on its stream;
+/// on the CPU backend, when it is complete. Counts are elements, not bytes. Buffers may be longer than needed, except those
+/// whose length is the count.
+///
+/// The last argument of each operation is its stream. [`CallOptions`](crate::CallOptions) add options to the stream, and
+/// [`Group::stream`](crate::Group::stream) adds the operation to a group.
+///
+/// # Errors of operations
+/// Every operation may return:
+///
+/// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a buffer that is too short or in the wrong memory, or a
+///   rank out of range; nothing was started then;
+/// - [`Error::InvalidUsage`](crate::Error::InvalidUsage) while a group is open on this thread, after a group that failed, or
+///   while the communicator is [suspended](Self::suspend);
+/// - [`Error::Unsupported`](crate::Error::Unsupported) if the library lacks the operation, the element type or an option;
+/// - [`Error::Nccl`](crate::Error::Nccl) if NCCL fails;
+/// - [`Error::Timeout`](crate::Error::Timeout) and [`Error::Aborted`](crate::Error::Aborted) if the communicator is aborted.
+impl Communicator {
+    /// Combines the `send` buffers of all ranks element by element; every rank receives the result. The count is the
+    /// length of `send`; `recv` holds at least as many elements.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut sums = [0; 2];
+    ///     comm.all_reduce(&[10, comm.rank() as i32], &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(sums, [20, 1]);
+    ///     comm.all_reduce_in_place(&mut sums, ReduceOp::Max, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclAllReduce")]
+    #[doc(alias = "ncclAllReduceConfig")]
+    #[inline]
+    #[track_caller]
+    pub fn all_reduce<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        op: impl Into<Operator<'b, T>>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("all_reduce") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.all_reduce(op.into().raw);
+        call.end(guards, result)
+    }
+
+    /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclAllReduce")]
+    #[inline]
+    #[track_caller]
+    pub fn all_reduce_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        op: impl Into<Operator<'b, T>>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("all_reduce_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.all_reduce(op.into().raw);
+        call.end(guards, result)
+    }
+
+    /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
+    /// holds at least as many elements; on the other ranks it is ignored and may be empty.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let send: &[i32] = if comm.rank() == 0 { &[1, 2] } else { &[] };
+    ///     let mut recv = [0; 2];
+    ///     comm.broadcast(send, &mut recv, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(recv, [1, 2]);
+    ///     comm.broadcast_in_place(&mut recv, 1, StreamRef::DEFAULT)
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclBroadcast")]
+    #[doc(alias = "ncclBroadcastConfig")]
+    #[inline]
+    #[track_caller]
+    pub fn broadcast<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("broadcast") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.broadcast(root);
+        call.end(guards, result)
+    }
+
+    /// Copies `buffer` of rank `root` to `buffer` of every other rank.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclBroadcast")]
+    #[doc(alias = "ncclBcast")]
+    #[inline]
+    #[track_caller]
+    pub fn broadcast_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("broadcast_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.broadcast(root);
+        call.end(guards, result)
+    }
+
+    /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
+    /// length of `send`; on the root, `recv` holds at least as many elements; on the other ranks it is ignored and may
+    /// be empty.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mut buffer, mut recv) = ([3, 4], vec![0; if comm.rank() == 0 { 2 } else { 0 }]);
+    ///     comm.reduce(&buffer, &mut recv, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    ///     comm.reduce_in_place(&mut buffer, ReduceOp::Prod, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer, if comm.rank() == 0 { [9, 16] } else { [3, 4] });
+    ///     assert!(comm.rank() > 0 || recv == buffer);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclReduce")]
+    #[doc(alias = "ncclReduceConfig")]
+    #[inline]
+    #[track_caller]
+    pub fn reduce<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        op: impl Into<Operator<'b, T>>,
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("reduce") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.reduce(op.into().raw, root);
+        call.end(guards, result)
+    }
+
+    /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
+    /// the other ranks do not change.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclReduce")]
+    #[inline]
+    #[track_caller]
+    pub fn reduce_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        op: impl Into<Operator<'b, T>>,
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("reduce_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.reduce(op.into().raw, root);
+        call.end(guards, result)
+    }
+
+    /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
+    /// holds at least count x size elements.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut all = [0; 4];
+    ///     comm.all_gather(&[comm.rank() as i32; 2], &mut all, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all, [0, 0, 1, 1]);
+    ///     all[2 * comm.rank()..][..2].fill(7);
+    ///     comm.all_gather_in_place(&mut all, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all, [7; 4]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclAllGather")]
+    #[doc(alias = "ncclAllGatherConfig")]
+    #[inline]
+    #[track_caller]
+    pub fn all_gather<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("all_gather") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.all_gather();
+        call.end(guards, result)
+    }
+
+    /// Performs [`all_gather`](Self::all_gather) in place: `buffer` consists of `size` equal parts, of which each rank
+    /// sends part `rank`.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclAllGather")]
+    #[inline]
+    #[track_caller]
+    pub fn all_gather_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("all_gather_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.all_gather_in_place();
+        call.end(guards, result)
+    }
+
+    /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
+    /// is the length of `recv`; `send` holds at least count x size elements.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mut all, mut part) = ([10, 20], [0]);
+    ///     comm.reduce_scatter(&all, &mut part, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(part, if comm.rank() == 0 { [20] } else { [40] });
+    ///     comm.reduce_scatter_in_place(&mut all, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    ///     assert_eq!(all[comm.rank()], part[0]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclReduceScatter")]
+    #[doc(alias = "ncclReduceScatterConfig")]
+    #[inline]
+    #[track_caller]
+    pub fn reduce_scatter<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        op: impl Into<Operator<'b, T>>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("reduce_scatter") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.reduce_scatter(op.into().raw);
+        call.end(guards, result)
+    }
+
+    /// Performs [`reduce_scatter`](Self::reduce_scatter) in place: `buffer` consists of `size` equal parts, of which
+    /// part `rank` receives the result. The contents of the other parts are undefined afterwards.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclReduceScatter")]
+    #[inline]
+    #[track_caller]
+    pub fn reduce_scatter_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        op: impl Into<Operator<'b, T>>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("reduce_scatter_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.reduce_scatter_in_place(op.into().raw);
+        call.end(guards, result)
+    }
+
+    /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
+    /// the sender's number. The length of `send` is a multiple of the size; `recv` holds at least as many elements.
+    ///
+    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let send = [10, 20].map(|part| part + comm.rank() as i32);
+    ///     let mut recv = [0; 2];
+    ///     comm.all_to_all(&send, &mut recv, StreamRef::DEFAULT)?;
+    ///     assert_eq!(recv, if comm.rank() == 0 { [10, 11] } else { [20, 21] });
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclAlltoAll")]
+    #[doc(alias = "ncclAlltoAllConfig")]
+    #[inline]
+    #[track_caller]
+    pub fn all_to_all<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("all_to_all") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.all_to_all();
+        call.end(guards, result)
+    }
+
+    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
+    /// the root, `recv` holds at least count x size elements; on the other ranks it is ignored and may be empty.
+    ///
+    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let mut all = vec![0; if comm.rank() == 0 { 2 } else { 0 }];
+    ///     comm.gather(&[comm.rank() as i32], &mut all, 0, StreamRef::DEFAULT)?;
+    ///     assert!(comm.rank() > 0 || all == [0, 1]);
+    ///     let mut buffer = if comm.rank() == 0 { vec![10, 0] } else { vec![20] };
+    ///     comm.gather_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///     assert!(comm.rank() > 0 || buffer == [10, 20]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclGather")]
+    #[doc(alias = "ncclGatherConfig")]
+    #[inline]
+    #[track_caller]
+    pub fn gather<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("gather") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.gather(root);
+        call.end(guards, result)
+    }
+
+    /// Performs [`gather`](Self::gather) in place: on the root, `buffer` receives `size` equal parts, of which part
+    /// `root` is already there; the other ranks send their `buffer`.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclGather")]
+    #[inline]
+    #[track_caller]
+    pub fn gather_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("gather_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.gather_in_place(root);
+        call.end(guards, result)
+    }
+
+    /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
+    /// `send` holds at least count x size elements; on the other ranks it is ignored and may be empty.
+    ///
+    /// NCCL has this operation since 2.28.3. Before, it consists of grouped sends and receives and takes no options.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let send: &[i32] = if comm.rank() == 0 { &[10, 20] } else { &[] };
+    ///     let mut part = [0];
+    ///     comm.scatter(send, &mut part, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(part, if comm.rank() == 0 { [10] } else { [20] });
+    ///     let mut buffer = if comm.rank() == 0 { vec![10, 20] } else { vec![0] };
+    ///     comm.scatter_in_place(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///     assert_eq!(buffer.last(), Some(&20));
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclScatter")]
+    #[doc(alias = "ncclScatterConfig")]
+    #[inline]
+    #[track_caller]
+    pub fn scatter<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("scatter") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.scatter(root);
+        call.end(guards, result)
+    }
+
+    /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
+    /// which part `root` stays there; the other ranks receive into their `buffer`.
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclScatter")]
+    #[inline]
+    #[track_caller]
+    pub fn scatter_in_place<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        root: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("scatter_in_place") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.scatter_in_place(root);
+        call.end(guards, result)
+    }
+
+    /// Waits until all ranks have reached the barrier, by an all-reduce of the first element of `buffer`, whose value is
+    /// unspecified afterwards. All ranks pass the same element type.
+    ///
+    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have
+    /// reached their barrier. Synchronize with the stream to make the host wait too. On the CPU implementation, all
+    /// ranks have reached the barrier when this returns, or at the end of the group.
+    ///
+    /// Barriers of one communicator run one after the other, as do all its operations; in a group, a barrier does not
+    /// order the others.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[inline]
+    #[track_caller]
+    pub fn barrier<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("barrier") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.barrier();
+        call.end(guards, result)
+    }
+}
+
+/// The rules of each operation, and its C call.
+impl Call<'_, '_> {
+    fn all_reduce(&mut self, op: RawOperator<'_>) -> Result<()> {
+        let (op, count) = (self.operator(op)?, self.send.len());
+        self.recv_holds("", count, 1)?;
+        // SAFETY: both buffers hold `count` elements.
+        self.submit(count, |call| unsafe {
+            nccl!(
+                call,
+                ncclAllReduce | ncclAllReduceConfig(call.from(), call.to(), count, call.data_type(), op)
+            )
+        })
+    }
+
+    fn broadcast(&mut self, root: usize) -> Result<()> {
+        let ((root, is_root), count) = (self.root(root)?, self.recv.len());
+        if is_root {
+            self.send_holds("root's ", count, 1)?;
+        }
+        // SAFETY: the receive buffer holds `count` elements, and the root's send buffer does.
+        self.submit(count, |call| unsafe {
+            nccl!(
+                call,
+                ncclBroadcast | ncclBroadcastConfig(call.from(), call.to(), count, call.data_type(), root)
+            )
+        })
+    }
+
+    fn reduce(&mut self, op: RawOperator<'_>, root: usize) -> Result<()> {
+        let (op, (root, is_root), count) = (self.operator(op)?, self.root(root)?, self.send.len());
+        if is_root {
+            self.recv_holds("root's ", count, 1)?;
+        }
+        // SAFETY: the send buffer holds `count` elements, and the root's receive buffer does.
+        self.submit(count, |call| unsafe {
+            nccl!(
+                call,
+                ncclReduce | ncclReduceConfig(call.from(), call.to(), count, call.data_type(), op, root)
+            )
+        })
+    }
+
+    fn all_gather(&mut self) -> Result<()> {
+        let count = self.send.len();
+        self.recv_holds("", count, self.size())?;
+        // SAFETY: the send buffer holds `count` elements, and the receive buffer as many for each rank.
+        self.submit(count, |call| unsafe {
+            nccl!(call, ncclAllGather | ncclAllGatherConfig(call.from(), call.to(), count, call.data_type()))
+        })
+    }
+
+    fn all_gather_in_place(&mut self) -> Result<()> {
+        self.send = self.own_part()?;
+        self.all_gather()
+    }
+
+    fn reduce_scatter(&mut self, op: RawOperator<'_>) -> Result<()> {
+        let (op, count) = (self.operator(op)?, self.recv.len());
+        self.send_holds("", count, self.size())?;
+        // SAFETY: the receive buffer holds `count` elements, and the send buffer as many for each rank.
+        self.submit(count, |call| unsafe {
+            nccl!(
+                call,
+                ncclReduceScatter
+                    | ncclReduceScatterConfig(call.from(), call.to(), count, call.data_type(), op)
+            )
+        })
+    }
+
+    fn reduce_scatter_in_place(&mut self, op: RawOperator<'_>) -> Result<()> {
+        self.recv = self.own_part()?;
+        self.reduce_scatter(op)
+    }
+
+    fn all_to_all(&mut self) -> Result<()> {
+        let count = self.send_part()?;
+        self.recv_holds("", count, self.size())?;
+        if self.lacks(self.functions().ncclAlltoAll)? {
+            return self.submit(count, |call| call.exchange_all(count));
+        }
+        // SAFETY: both buffers hold `count` elements for each rank.
+        self.submit(count, |call| unsafe {
+            nccl!(call, ncclAlltoAll | ncclAlltoAllConfig(call.from(), call.to(), count, call.data_type()))
+        })
+    }
+
+    fn gather(&mut self, root: usize) -> Result<()> {
+        let ((root, is_root), count) = (self.root(root)?, self.send.len());
+        if is_root {
+            self.recv_holds("root's ", count, self.size())?;
+        }
+        if self.lacks(self.functions().ncclGather)? {
+            return self.submit(count, |call| call.gather_parts(root, iter::repeat_n(count, call.size())));
+        }
+        // SAFETY: the send buffer holds `count` elements, and the root's receive buffer as many for each rank.
+        self.submit(count, |call| unsafe {
+            nccl!(call, ncclGather | ncclGatherConfig(call.from(), call.to(), count, call.data_type(), root))
+        })
+    }
+
+    fn gather_in_place(&mut self, root: usize) -> Result<()> {
+        let (_, is_root) = self.root(root)?;
+        if is_root {
+            self.send = self.own_part()?;
+        } else {
+            self.recv = self.nothing();
+        }
+        self.gather(root)
+    }
+
+    fn scatter(&mut self, root: usize) -> Result<()> {
+        let ((root, is_root), count) = (self.root(root)?, self.recv.len());
+        if is_root {
+            self.send_holds("root's ", count, self.size())?;
+        }
+        if self.lacks(self.functions().ncclScatter)? {
+            return self.submit(count, |call| call.scatter_parts(root, iter::repeat_n(count, call.size())));
+        }
+        // SAFETY: the receive buffer holds `count` elements, and the root's send buffer as many for each rank.
+        self.submit(count, |call| unsafe {
+            nccl!(
+                call,
+                ncclScatter | ncclScatterConfig(call.from(), call.to(), count, call.data_type(), root)
+            )
+        })
+    }
+
+    fn scatter_in_place(&mut self, root: usize) -> Result<()> {
+        let (_, is_root) = self.root(root)?;
+        if is_root {
+            self.recv = self.own_part()?;
+        } else {
+            self.send = self.nothing();
+        }
+        self.scatter(root)
+    }
+
+    /// An all-reduce of one element: NCCL has no barrier, and drops an operation without elements.
+    fn barrier(&mut self) -> Result<()> {
+        if self.recv.len() == 0 {
+            return Err(self.wrong(InvalidArgumentKind::Length, "the buffer is empty; expected one element"));
+        }
+        let op = ReduceOp::Max.as_raw(); // It never overflows.
+        // SAFETY: the buffer holds an element.
+        self.submit(1, |call| unsafe {
+            nccl!(call, ncclAllReduce | ncclAllReduceConfig(call.from(), call.to(), 1, call.data_type(), op))
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! The last argument of every operation: its stream, its options, and whether it starts immediately or with a group.
+#![allow(unsafe_code)] // Declares the function that adds an operation to a group.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use super::table::Operation;
+use crate::buffer::Stream;
+use crate::communicator::Communicator;
+use crate::config::CollectiveConfig;
+use crate::error::{Error, Result};
+use crate::group::Participants;
+use crate::stream::StreamRef;
+
+/// The stream of an operation, with its options and the group that starts it, if any.
+///
+/// Operations take `impl Into<OnStream>`: a stream, [`CallOptions`], or the result of [`Group::stream`](crate::Group::stream).
+/// `'b` is the lifetime of the buffers, `'c` that of the communicator.
+#[derive(Debug, Clone, Copy)]
+pub struct OnStream<'b, 'c> {
+    pub(super) stream: StreamRef<'b>,
+    pub(super) config: Option<&'b CollectiveConfig>,
+    start: Start<'c>,
+    /// In a group, both lifetimes are its scope, so that buffers and communicators live until its end. Neither may shrink.
+    invariant: PhantomData<fn(&'b ()) -> &'b ()>,
+}
+
+/// When an operation starts.
+#[derive(Debug, Clone, Copy)]
+enum Start<'c> {
+    Now,
+    /// Now, with a timeout that replaces the communicator's.
+    Within(Duration),
+    /// At the end of the group. `Participants` makes `'c` invariant.
+    InGroup(&'c Participants<'c>),
+}
+
+/// A stream with options for one call: a timeout, and NCCL's options for a collective.
+///
+/// ```
+/// use libnccl::{CallOptions, CollectiveConfig, ReduceOp, StreamRef};
+///
+/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+/// let config = CollectiveConfig::new().max_ctas(4);
+/// let on = CallOptions::on(StreamRef::DEFAULT).config(&config);
+/// comm.all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum, on)?;
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct CallOptions<'a> {
+    stream: StreamRef<'a>,
+    config: Option<&'a CollectiveConfig>,
+    timeout: Option<Duration>,
+}
+
+impl<'a> CallOptions<'a> {
+    /// Returns the stream without options.
+    #[must_use]
+    pub fn on(stream: impl Into<StreamRef<'a>>) -> Self {
+        Self { stream: stream.into(), config: None, timeout: None }
+    }
+
+    /// Sets options for this collective. They must be equal on all ranks. In a group, they must live until its end. Since NCCL
+    /// 2.31.2.
+    #[must_use]
+    pub fn config(self, config: &'a CollectiveConfig) -> Self {
+        Self { config: Some(config), ..self }
+    }
+
+    /// Limits the wait of this call, instead of the communicator's [timeout](crate::Config::timeout), which it must have: the
+    /// calls of other communicators block inside NCCL. In a group, use [`Group::timeout`](crate::Group::timeout).
+    ///
+    /// It limits the wait on the host: on a GPU, for the launch. [`Communicator::synchronize`] limits the wait for the work
+    /// itself.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use libnccl::{CallOptions, Config, Error, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let config = Config::new().timeout(Duration::from_secs(600));
+    /// let id = nccl.unique_id()?;
+    /// std::thread::scope(|scope| {
+    ///     // It joins, and sends nothing.
+    ///     let sender = scope.spawn(|| nccl.communicator(2, 1, &id).config(&config).init());
+    ///     let comm = nccl.communicator(2, 0, &id).config(&config).init()?;
+    ///     let short = CallOptions::on(StreamRef::DEFAULT).timeout(Duration::from_millis(20));
+    ///     let received = comm.recv(&mut [0], 1, short);
+    ///     assert!(matches!(received, Err(Error::Timeout { call: "recv", .. })));
+    ///     sender.join().unwrap().map(drop)
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The call returns [`Error::InvalidUsage`] if the communicator has no timeout, and [`Error::Timeout`].
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+}
+
+impl<'b> From<StreamRef<'b>> for OnStream<'b, '_> {
+    #[inline]
+    fn from(stream: StreamRef<'b>) -> Self {
+        Self { stream, config: None, start: Start::Now, invariant: PhantomData }
+    }
+}
+
+impl<'b, S: Stream> From<&'b S> for OnStream<'b, '_> {
+    #[inline]
+    fn from(stream: &'b S) -> Self {
+        StreamRef::from(stream).into()
+    }
+}
+
+impl<'b> From<CallOptions<'b>> for OnStream<'b, '_> {
+    #[inline]
+    fn from(CallOptions { stream, config, timeout }: CallOptions<'b>) -> Self {
+        Self { stream, config, start: timeout.map_or(Start::Now, Start::Within), invariant: PhantomData }
+    }
+}
+
+impl<'b, 'c> OnStream<'b, 'c> {
+    #[inline]
+    pub(crate) fn group(&self) -> Option<&'c Participants<'c>> {
+        if let Start::InGroup(group) = self.start { Some(group) } else { None }
+    }
+
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        if let Start::Within(timeout) = self.start { Some(timeout) } else { None }
+    }
+
+    /// Lets the operation start at the end of `group`.
+    ///
+    /// # Safety
+    /// `'b` and `'c` are the scope of the group, for which its closure received a reference. The group keeps communicators and
+    /// the guards of buffers for its scope, and an operation requires only that buffers live for `'b` and communicators for
+    /// `'c`. So this must have no caller but [`Group::stream`](crate::Group::stream), whose signature fixes both.
+    #[inline]
+    pub(crate) unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {
+        if let Start::Within(_) = self.start {
+            let problem =
+                "an operation of a group has no timeout; set one for the whole group with Group::timeout";
+            group.record_error(Error::usage("stream", problem));
+        }
+        Self { start: Start::InGroup(group), ..self }
+    }
+
+    /// Checks whether the operation can be added to the group, or can have a timeout.
+    #[inline]
+    pub(super) fn check(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
+        match self.start {
+            Start::Now => Ok(()),
+            Start::Within(_) => communicator.require_timeout(operation.name),
+            Start::InGroup(group) => group.check(communicator, operation),
+        }
+    }
+
+    /// Records the error of an operation in its group, which then does not start.
+    #[cold]
+    pub(super) fn refuse(&self, error: Error) -> Error {
+        match self.group() {
+            None => error,
+            Some(group) => group.record_error(error),
+        }
+    }
+
+    /// Keeps what NCCL reads until the end of the group. Returns it if there is no group.
+    pub(super) fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K> {
+        match self.group() {
+            None => Some(arguments),
+            Some(group) => {
+                group.keep_arguments(arguments);
+                None
+            }
+        }
+    }
+}

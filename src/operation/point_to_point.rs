@@ -1,0 +1,147 @@
+//! Point-to-point operations: the public methods first, their rules below.
+
+use super::call::Call;
+use super::on_stream::OnStream;
+use super::table::Operation;
+use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
+use crate::communicator::Communicator;
+use crate::error::Result;
+
+impl Communicator {
+    /// Sends `buffer` to rank `peer`, which receives the same number of elements. A rank that sends *and* receives must
+    /// do both in one group; otherwise two ranks that send to each other can deadlock.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     if comm.rank() == 0 {
+    ///         comm.send(&[1, 2], 1, StreamRef::DEFAULT)?;
+    ///     } else {
+    ///         let mut buffer = [0; 2];
+    ///         comm.recv(&mut buffer, 0, StreamRef::DEFAULT)?;
+    ///         assert_eq!(buffer, [1, 2]);
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclSend")]
+    #[inline]
+    #[track_caller]
+    pub fn send<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl SendBuffer<'b, Element = T>,
+        peer: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("send") }, on.into());
+        let guards = call.send_buffer(buffer)?;
+        let result = call.send(peer);
+        call.end(guards, result)
+    }
+
+    /// Receives `buffer` from rank `peer`, which sends the same number of elements.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (mine, mut theirs, peer) = ([comm.rank() as i32], [-1], 1 - comm.rank());
+    ///     nccl.group(|g| {
+    ///         g.send(&comm, &mine, peer, StreamRef::DEFAULT)?;
+    ///         g.recv(&comm, &mut theirs, peer, StreamRef::DEFAULT)
+    ///     })?;
+    ///     assert_eq!(theirs, [peer as i32]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "ncclRecv")]
+    #[inline]
+    #[track_caller]
+    pub fn recv<'b, 'c, T: BufferElement>(
+        &'c self,
+        buffer: impl RecvBuffer<'b, Element = T>,
+        peer: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("recv") }, on.into());
+        let guards = call.recv_buffer(buffer)?;
+        let result = call.recv(peer);
+        call.end(guards, result)
+    }
+
+    /// Sends `send` to rank `destination` and receives `recv` from rank `source`, at the same time. The destination receives
+    /// as many elements as `send` has, and the source sends as many as `recv` has.
+    ///
+    /// It is a [`send`](Self::send) and a [`recv`](Self::recv) in a group: rings and exchanges of halos need no group of
+    /// their own.
+    ///
+    /// ```
+    /// use libnccl::StreamRef;
+    ///
+    /// libnccl_cpu::run_ranks(2, |comm| {
+    ///     let (rank, peer) = (comm.rank() as i32, 1 - comm.rank());
+    ///     let mut theirs = [-1; 2];
+    ///     comm.sendrecv(&[rank; 2], &mut theirs, peer, peer, StreamRef::DEFAULT)?;
+    ///     assert_eq!(theirs, [peer as i32; 2]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [every operation](Self#errors-of-operations).
+    #[doc(alias = "MPI_Sendrecv")]
+    #[inline]
+    #[track_caller]
+    pub fn sendrecv<'b, 'c, T: BufferElement>(
+        &'c self,
+        send: impl SendBuffer<'b, Element = T>,
+        recv: impl RecvBuffer<'b, Element = T>,
+        destination: usize,
+        source: usize,
+        on: impl Into<OnStream<'b, 'c>>,
+    ) -> Result<()> {
+        let mut call = Call::new(self, const { Operation::of("sendrecv") }, on.into());
+        let guards = call.buffers(send, recv)?;
+        let result = call.sendrecv(destination, source);
+        call.end(guards, result)
+    }
+}
+
+/// The rules of each operation, and its C calls.
+impl Call<'_, '_> {
+    fn send(&mut self, peer: usize) -> Result<()> {
+        let peer = self.peer(peer)?;
+        self.submit(self.send.len(), |call| call.enqueue_send(call.send, peer))
+    }
+
+    fn recv(&mut self, peer: usize) -> Result<()> {
+        let peer = self.peer(peer)?;
+        self.submit(self.recv.len(), |call| call.enqueue_recv(call.recv, peer))
+    }
+
+    fn sendrecv(&mut self, destination: usize, source: usize) -> Result<()> {
+        let [c_destination, c_source] =
+            [self.c_rank("destination", destination)?, self.c_rank("source", source)?];
+        self.ranks = [Some(destination), Some(source)];
+        if self.ranks == [Some(self.rank()); 2] {
+            self.own_exchange(self.send.len(), self.recv.len(), "it receives")?;
+        }
+        self.submit(0, |call| {
+            call.together(|| {
+                call.enqueue_send(call.send, c_destination)?;
+                call.enqueue_recv(call.recv, c_source)
+            })
+        })
+    }
+}

@@ -1,0 +1,294 @@
+//! The rules for the arguments of operations, with the texts of their errors.
+
+use std::fmt::Display;
+use std::ptr;
+
+use super::call::Call;
+use super::operator::RawOperator;
+use crate::buffer::MemorySpace;
+use crate::buffer::{RawSlice, check_layout};
+use crate::communicator::{Communicator, Shared};
+use crate::config::CollectiveConfig;
+use crate::data_type::DataType;
+use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::sys;
+
+/// Ranks and operators.
+impl Call<'_, '_> {
+    #[cold]
+    pub(super) fn wrong(&self, kind: InvalidArgumentKind, problem: impl Into<String>) -> Error {
+        Error::argument(self.operation.name, kind, problem.into())
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.communicator.size()
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.communicator.rank()
+    }
+
+    /// Sets the root. Returns it in C's type, with whether it is this rank.
+    pub(super) fn root(&mut self, root: usize) -> Result<(i32, bool)> {
+        self.ranks[0] = Some(root);
+        Ok((self.c_rank("root", root)?, root == self.rank()))
+    }
+
+    /// Sets the peer, and returns it in C's type.
+    pub(super) fn peer(&mut self, peer: usize) -> Result<i32> {
+        self.ranks[0] = Some(peer);
+        self.c_rank("peer", peer)
+    }
+
+    /// Converts a rank to C's type.
+    #[inline]
+    pub(super) fn c_rank(&self, what: &str, rank: usize) -> Result<i32> {
+        // There are no more ranks than an i32 can count.
+        if rank < self.size() { Ok(rank as i32) } else { Err(self.wrong_rank(what, rank)) }
+    }
+
+    #[cold]
+    fn wrong_rank(&self, what: &str, rank: usize) -> Error {
+        let problem = format!("{what} {rank} is not below {}, the communicator's size", self.size());
+        self.wrong(InvalidArgumentKind::Rank, problem)
+    }
+
+    /// Returns the operator in C's type.
+    pub(super) fn operator(&self, operator: RawOperator<'_>) -> Result<sys::ncclRedOp_t> {
+        match operator {
+            RawOperator::BuiltIn(op) => {
+                op.require(self.library())?;
+                Ok(op.as_raw())
+            }
+            RawOperator::Custom(raw, reduced, shared) => {
+                self.check_custom(reduced, shared)?;
+                Ok(raw)
+            }
+        }
+    }
+
+    #[cold]
+    fn check_custom(&self, reduced: DataType, shared: &Shared) -> Result<()> {
+        if !ptr::eq(shared, &**self.communicator.shared()) {
+            let problem = "the reduction belongs to another communicator";
+            return Err(self.wrong(InvalidArgumentKind::Communicator, problem));
+        }
+        let found = self.send.data_type();
+        if reduced != found {
+            let problem =
+                format!("the elements of the buffer are {found}, and the reduction is of {reduced}");
+            return Err(self.wrong(InvalidArgumentKind::DataType, problem));
+        }
+        Ok(())
+    }
+}
+
+/// Lengths. `whose` is empty, or names a rank.
+impl Call<'_, '_> {
+    /// Requires that the send buffer holds `count` elements for each of `ranks`.
+    #[inline]
+    pub(super) fn send_holds(&self, whose: &str, count: usize, ranks: usize) -> Result<()> {
+        self.holds(whose, "send ", self.send.len(), count, ranks)
+    }
+
+    /// Requires that the receive buffer holds `count` elements for each of `ranks`.
+    #[inline]
+    pub(super) fn recv_holds(&self, whose: &str, count: usize, ranks: usize) -> Result<()> {
+        self.holds(whose, "receive ", self.recv.len(), count, ranks)
+    }
+
+    #[inline]
+    fn holds(&self, whose: &str, buffer: &str, length: usize, count: usize, ranks: usize) -> Result<()> {
+        match count.checked_mul(ranks) {
+            Some(needed) if needed <= length => Ok(()),
+            needed => Err(self.too_short(whose, buffer, length, needed, (count, ranks))),
+        }
+    }
+
+    #[cold]
+    fn too_short(
+        &self,
+        whose: &str,
+        buffer: &str,
+        length: usize,
+        needed: Option<usize>,
+        (count, ranks): (usize, usize),
+    ) -> Error {
+        let needed = needed.map_or_else(|| "more than usize::MAX".into(), |needed| needed.to_string());
+        let factors = if ranks == 1 { String::new() } else { format!(", {ranks} ranks times {count}") };
+        let problem =
+            format!("the {whose}{buffer}buffer holds {length} elements, and needs {needed}{factors}");
+        self.wrong(InvalidArgumentKind::Length, problem)
+    }
+
+    /// Returns this rank's part of the in-place buffer, which has one part for each rank.
+    pub(super) fn own_part(&self) -> Result<RawSlice> {
+        self.is_divisible("", self.recv.len())?;
+        Ok(self.recv.part(self.rank(), self.size()))
+    }
+
+    /// Returns the number of elements of each part of the send buffer, which has one part for each rank.
+    pub(super) fn send_part(&self) -> Result<usize> {
+        self.is_divisible("send ", self.send.len())?;
+        Ok(self.send.len() / self.size())
+    }
+
+    fn is_divisible(&self, buffer: &str, length: usize) -> Result<()> {
+        let size = self.size();
+        if length.is_multiple_of(size) {
+            return Ok(());
+        }
+        let problem = format!(
+            "the {buffer}buffer's {length} elements are not a multiple of {size}, the communicator's size"
+        );
+        Err(self.wrong(InvalidArgumentKind::Length, problem))
+    }
+
+    /// Returns the sum of the counts. Requires one count for each rank.
+    pub(super) fn sum(&self, what: &str, counts: &[usize]) -> Result<usize> {
+        let size = self.size();
+        if counts.len() != size {
+            let problem = format!("{} {what}; expected {size}, one for each rank", counts.len());
+            return Err(self.wrong(InvalidArgumentKind::Length, problem));
+        }
+        counts.iter().try_fold(0_usize, |sum, count| sum.checked_add(*count)).ok_or_else(|| {
+            self.wrong(InvalidArgumentKind::Length, format!("the sum of the {what} is more than usize::MAX"))
+        })
+    }
+
+    /// Requires that the length of a buffer is this rank's count.
+    pub(super) fn has_own_count(&self, buffer: &str, length: usize, counts: &[usize]) -> Result<()> {
+        let rank = self.rank();
+        let count = counts[rank];
+        if length == count {
+            return Ok(());
+        }
+        let problem = format!(
+            "the {buffer} buffer holds {length} elements; expected {count}, the count of rank {rank}"
+        );
+        Err(self.wrong(InvalidArgumentKind::Length, problem))
+    }
+
+    /// Returns this rank's part of the in-place buffer, which holds the parts of all ranks.
+    pub(super) fn own_counted_part(&self, whose: &str, counts: &[usize]) -> Result<RawSlice> {
+        let total = self.sum("counts", counts)?;
+        self.holds(whose, "", self.recv.len(), total, 1)?;
+        Ok(self.recv.slice(counts[..self.rank()].iter().sum(), counts[self.rank()]))
+    }
+
+    /// Requires that this rank receives as many elements from itself as it sends to itself.
+    pub(super) fn own_exchange(&self, sent: usize, received: usize, what: &str) -> Result<()> {
+        if sent == received {
+            return Ok(());
+        }
+        let problem = format!("this rank sends {sent} elements to itself; {what} {received}");
+        Err(self.wrong(InvalidArgumentKind::Length, problem))
+    }
+}
+
+/// The checks of all operations that rarely fail. `place` is 0 for the stream, 1 for the send and 2 for the receive buffer
+/// where there is a stream, else 0 and 1 for the buffers.
+impl Call<'_, '_> {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn check_device(&self, place: usize, found: i32) -> Result<()> {
+        let [sent, received] = self.operation.buffer_names;
+        let name = ["the stream", sent, received][place];
+        check_device(self.communicator, self.operation.name, Some(found), name)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wrong_memory(&self, place: usize, found: MemorySpace) -> Error {
+        wrong_memory(self.communicator, self.operation.name, self.operation.buffer_names[place], found)
+    }
+
+    /// Checks buffers whose element type is known at run time only.
+    #[cold]
+    pub(super) fn check_types(&self) -> Result<()> {
+        let [sent, received] = [self.send, self.recv].map(|buffer| buffer.data_type());
+        if sent != received {
+            let problem = format!("the elements of one buffer are {sent}, those of the other {received}");
+            return Err(self.wrong(InvalidArgumentKind::DataType, problem));
+        }
+        check_layout(self.operation.name, &self.send)?;
+        check_layout(self.operation.name, &self.recv)
+    }
+
+    /// Refuses CUDA's default stream of each thread: NCCL may work for a nonblocking communicator on another thread.
+    #[cold]
+    pub(super) fn check_per_thread_stream(&self) -> Result<()> {
+        // The handle has no meaning on host memory.
+        if self.communicator.memory_space() == MemorySpace::Host {
+            return Ok(());
+        }
+        let problem = "the stream's handle is 2, CUDA's default stream of each thread; expected a stream that is the same on all threads";
+        Err(self.wrong(InvalidArgumentKind::Address, problem))
+    }
+
+    #[cold]
+    pub(super) fn check_config(&self, config: &CollectiveConfig) -> Result<()> {
+        if config.is_default() || self.operation.function_with_config.is_some() {
+            return Ok(());
+        }
+        Err(Error::usage(self.operation.name, "takes no options; NCCL has them for collectives only"))
+    }
+}
+
+/// Returns an error if the library does not support the element type, or if the memory is not the communicator's.
+pub(crate) fn check_buffer(
+    communicator: &Communicator,
+    call: &'static str,
+    data_type: DataType,
+    space: Option<MemorySpace>,
+    name: &'static str,
+) -> Result<()> {
+    data_type.require(communicator.library())?;
+    match space {
+        Some(space) if space != communicator.memory_space() => {
+            Err(wrong_memory(communicator, call, name, space))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+fn wrong_memory(communicator: &Communicator, call: &'static str, buffer: &str, found: MemorySpace) -> Error {
+    let expected = communicator.memory_space();
+    let problem = format!("{buffer} is in {found} memory; the communicator works on {expected} memory");
+    Error::argument(call, InvalidArgumentKind::MemorySpace, problem)
+}
+
+/// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.
+pub(crate) fn check_device(
+    communicator: &Communicator,
+    call: &'static str,
+    found: Option<i32>,
+    name: &'static str,
+) -> Result<()> {
+    let expected = communicator.device();
+    match found {
+        // On host memory, device numbers have no meaning.
+        Some(found) if found != expected && communicator.memory_space() == MemorySpace::Device => {
+            let problem = format!("{name} is of device {found}; the communicator is of device {expected}");
+            Err(Error::argument(call, InvalidArgumentKind::Device, problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Converts a number to C's type `int`.
+pub(crate) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
+    i32::try_from(value)
+        .map_err(|_| too_large(call, InvalidArgumentKind::Value, format_args!("{what} {value} is")))
+}
+
+/// Converts the length of a list to C's type `int`.
+pub(crate) fn to_c_length(call: &'static str, length: usize, what: &str) -> Result<i32> {
+    i32::try_from(length)
+        .map_err(|_| too_large(call, InvalidArgumentKind::Length, format_args!("{length} {what} are")))
+}
+
+fn too_large(call: &'static str, kind: InvalidArgumentKind, what: impl Display) -> Error {
+    Error::argument(call, kind, format!("{what} beyond {}", i32::MAX))
+}
