@@ -18,7 +18,7 @@ use crate::communicator::{Communicator, Inside, Purpose, Shared};
 use crate::config::CollectiveConfig;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::group::Participants;
-use crate::observer::{CallWord, OperationStart};
+use crate::observer::{CallWord, Observed, OperationStart};
 use crate::sys;
 
 #[derive(Clone, Copy)]
@@ -162,8 +162,12 @@ impl<'b, 'c> Call<'b, 'c> {
             None => Entered::Now(Inside::ungrouped(communicator.shared(), operation.name, Purpose::Work)?),
             Some(group) => Entered::InGroup(group, group.join(communicator, operation)?),
         };
-        if communicator.shared().observed().is_some() {
-            self.notify_start(count, &entered);
+        if let Some(observed) = communicator.shared().observed() {
+            let is_first_of_group = match &entered {
+                Entered::Now(_) => None,
+                Entered::InGroup(_, is_first) => Some(*is_first),
+            };
+            self.notify_start(observed, count, is_first_of_group);
         }
         match (enqueue(self), entered) {
             (Ok(ResultCode::SUCCESS), Entered::Now(inside)) => {
@@ -194,24 +198,20 @@ impl<'b, 'c> Call<'b, 'c> {
 
     #[cold]
     #[inline(never)]
-    fn notify_start(&self, count: usize, entered: &Entered<'_>) {
-        let is_first_of_group = match entered {
-            Entered::Now(_) => None,
-            Entered::InGroup(_, is_first) => Some(*is_first),
-        };
-        let Self { operation, communicator, send, recv, ranks, on, site } = *self;
-        let Some(observed) = communicator.shared().observed() else { return };
+    fn notify_start(&self, observed: Observed<'_>, count: usize, is_first_of_group: Option<bool>) {
+        let Self { operation, communicator, send, recv, ranks, on, site } = self;
         let data_type = match (operation.sends, operation.receives) {
             (Extent::None, Extent::None) => None,
             (Extent::None, _) => Some(recv.data_type()),
             _ => Some(send.data_type()),
         };
-        let [sent, received] = operation.elements(count, communicator.size());
-        let own = |extent, length, buffer: RawSlice| {
-            if matches!(extent, Extent::Counts) { buffer.len() } else { length }
+        let size = communicator.size();
+        let elements = |extent: Extent, buffer: &RawSlice| match extent {
+            Extent::Counts => buffer.len(),
+            extent => extent.elements(count, size),
         };
-        let elements = [own(operation.sends, sent, send), own(operation.receives, received, recv)];
-        let word = CallWord::new(operation, data_type, ranks);
+        let elements = [elements(operation.sends, send), elements(operation.receives, recv)];
+        let word = CallWord::new(operation, data_type, *ranks);
         let stream = on.stream.as_raw().addr();
         observed.start(
             OperationStart::of_call(observed.communicator(), word, elements, stream, site),
