@@ -14,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{Machine, Rank, ranks};
-use libnccl::{Config, NcclBuffer, ReduceOp, ShrinkMode};
+use libnccl::communicator::ShrinkMode;
+use libnccl::{Config, NcclBuffer, ReduceOp};
 
 /// A rank that is gone must not be waited for without end.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -18,7 +18,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use common::{Machine, Rank, ranks};
-use libnccl::{Config, NcclBuffer, ReduceOp, ShrinkMode, UniqueId};
+use libnccl::communicator::ShrinkMode;
+use libnccl::{Config, NcclBuffer, ReduceOp, UniqueId};
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 

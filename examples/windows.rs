@@ -9,7 +9,9 @@
 mod common;
 
 use common::{Machine, Rank, ranks};
-use libnccl::{NcclSlice, NcclSliceMut, Result, Signal, WaitSignal, WindowFlags};
+use libnccl::Result;
+use libnccl::buffer::{NcclSlice, NcclSliceMut};
+use libnccl::window::{Signal, WaitSignal, WindowFlags};
 
 /// Cells of the whole rod, whose ends are kept at 1 and 0.
 const CELLS: usize = 64;

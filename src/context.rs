@@ -1,7 +1,10 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
-use crate::{Element, Error, Nccl, NcclBuffer, Result};
+use crate::buffer::NcclBuffer;
+use crate::data_type::Element;
+use crate::error::{Error, Result};
+use crate::nccl::Nccl;
 
 /// A CUDA context of another crate. Contexts of the crates cudarc and cuda-core implement this, with the features of these
 /// names.

@@ -60,8 +60,7 @@ values! {
         Float8e5m2 = ncclFloat8e5m2 as "f8e5m2",
     }
 
-    /// The error returned when a text is not the name of a [`DataType`].
-    pub struct ParseDataTypeError: "a data type";
+    expected: "a data type";
 }
 
 impl DataType {
@@ -141,8 +140,10 @@ elements! {
 #[cfg(test)]
 mod tests {
     use super::DataType;
+    use crate::error::Error;
+    use crate::nccl::Nccl;
     use crate::sys::{Functions, ncclDataType_t};
-    use crate::{Error, Nccl, Version};
+    use crate::version::Version;
 
     // Regression: cudarc lets safe code make any type an element, such as char.
     #[test]

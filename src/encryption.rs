@@ -4,7 +4,9 @@ use std::ffi::c_char;
 use std::fmt;
 
 use crate::backend::call;
-use crate::{Error, InvalidArgumentKind, Nccl, Result, sys};
+use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::nccl::Nccl;
+use crate::sys;
 
 /// The encryption of the TCP connections between NCCL's processes; see [`Nccl::set_encryption`]. Since NCCL 2.32.3.
 ///
@@ -100,8 +102,9 @@ impl Drop for Key {
 #[cfg(test)]
 mod tests {
     use super::Encryption;
+    use crate::error::Error;
+    use crate::nccl::Nccl;
     use crate::sys::Functions;
-    use crate::{Error, Nccl};
 
     #[test]
     fn key_that_is_short_or_has_a_zero_byte_is_an_error() {

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::backend::search::{Candidate, candidates};
 use crate::backend::{Found, PATH_VARIABLE, dlopen, lock_parameters, memory_space};
+use crate::buffer::MemorySpace;
 use crate::dynamic_linker::{bare_name, mapped};
+use crate::error::{Attempt, LoadError};
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
-use crate::{Attempt, LoadError, MemorySpace};
 
 /// A symbol by which libraries that pass calls on know each other, so that none passes them to another one, and back.
 const MARK: &str = "libnccl_trace";
@@ -50,7 +51,7 @@ impl Forwarded {
 /// [`LoadError::NotFound`], with all places.
 ///
 /// # Safety
-/// As for [`Nccl::load`](crate::Nccl::load): the files there that have NCCL's functions are NCCL.
+/// As for [`Nccl::load`](crate::nccl::Nccl::load): the files there that have NCCL's functions are NCCL.
 pub unsafe fn forwarded(variable: &'static str) -> Result<Forwarded, LoadError> {
     let mut attempts = Vec::new();
     let given = crate::environment::variable(variable).filter(|value| !value.is_empty());

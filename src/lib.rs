@@ -25,7 +25,8 @@
 //!
 //! A process or thread for each rank calls [`Nccl::communicator`] with the [`UniqueId`] that one of them has made. Operations are
 //! methods of [`Communicator`], which take a stream; with [`Group::stream`], they start together. On GPUs, buffers are [`DeviceSlice`] and [`DeviceSliceMut`], or
-//! types that implement [`Buffer`] and [`BufferMut`]; streams are [`StreamRef`], or types that implement [`Stream`].
+//! types that implement [`buffer::Buffer`] and [`buffer::BufferMut`]; streams are [`StreamRef`], or types that implement
+//! [`buffer::Stream`].
 //!
 //! # The contract between ranks
 //!
@@ -38,7 +39,8 @@
 //!
 //! Nothing panics. [`Error`] names the call, the values and what was expected; a function that the loaded library lacks is
 //! [`Error::Unsupported`], with the first release that has it. [`Config::timeout`] turns waiting for a missing rank into
-//! [`Error::Timeout`]; an [`Observer`] sees what ranks do: one of your own, or a recorder or a watchdog of `libnccl-observe`.
+//! [`Error::Timeout`]; an [`Observer`](observer::Observer) is notified of what ranks do: your own, or a recorder or a
+//! watchdog of `libnccl-observe`.
 //!
 //! # Features
 //!
@@ -72,29 +74,26 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // `environment` reads variables.
 
 mod backend;
-mod buffer;
-mod communicator;
-mod config;
+pub mod buffer;
+pub mod communicator;
+pub mod config;
 mod context;
 mod cuda;
 mod data_type;
 mod dynamic_linker;
 mod encryption;
-#[doc(hidden)] // For the crates on this one.
-pub mod environment;
-mod error;
+mod environment;
+pub mod error;
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 mod forwarded;
 mod group;
 mod interop;
 mod nccl;
-mod observer;
+pub mod observer;
 mod operation;
 mod parameters;
-#[doc(hidden)] // For the tool.
-pub mod places;
+mod places;
 mod reduce_op;
-mod registration;
 mod stream;
 pub mod sys;
 mod unique_id;
@@ -102,50 +101,47 @@ mod unique_id;
 mod unique_id_serde;
 mod values;
 mod version;
-mod window;
 
 pub use backend::Backend;
-#[doc(hidden)] // The tool sets it.
-pub use backend::PATH_VARIABLE;
-pub use buffer::{
-    AnyBuffer, AnyElement, AnySlice, AnySliceMut, Buffer, BufferElement, BufferMut, BufferResult,
-    DeviceSlice, DeviceSliceMut, MemorySpace, NcclBuffer, NcclSlice, NcclSliceMut, RecvBuffer, SendBuffer,
-    Stream,
-};
-pub use communicator::{
-    AbortHandle, ChildBuilder, Communicator, CommunicatorBuilder, Finalized, Health, MemoryStatistic,
-    PendingCommunicator, Properties, ShrinkMode,
-};
-pub use config::{CollectiveConfig, Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
+pub use buffer::{DeviceSlice, DeviceSliceMut, NcclBuffer};
+pub use communicator::Communicator;
+pub use config::Config;
 pub use context::Context;
-pub use data_type::{DataType, Element, ParseDataTypeError};
-#[doc(hidden)] // For the crates on this one.
-pub use dynamic_linker::keep_loaded;
+pub use data_type::{DataType, Element};
 pub use encryption::Encryption;
-pub use error::{Attempt, Error, InvalidArgumentKind, LoadError, Result, ResultCode};
-#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-pub use forwarded::{Forwarded, forwarded};
+pub use error::{Error, Result};
 pub use group::Group;
-#[cfg(feature = "cuda-core")]
-pub use interop::CudaCoreGuard;
-#[cfg(feature = "cudarc")]
-pub use interop::CudaGuard;
 pub use nccl::{Function, Nccl};
-pub use observer::{
-    CallWord, CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart, observe,
-};
-pub use operation::{
-    CallOptions, Extent, OnStream, Operation, Operator, PreMulSum, Role, Signal, WaitSignal,
-};
+pub use operation::{CallOptions, OnStream, Operator, PreMulSum};
 pub use parameters::{ParameterValue, Parameters};
-pub use reduce_op::{ParseReduceOpError, ReduceOp};
-pub use registration::Registration;
+pub use reduce_op::ReduceOp;
 pub use stream::StreamRef;
-pub use unique_id::{ParseUniqueIdError, UniqueId};
-pub use version::{ParseVersionError, Version};
+pub use unique_id::UniqueId;
+pub use version::Version;
+
+/// Windows, registrations, and the signals of one-sided operations.
+pub mod window {
+    pub use crate::operation::{Registration, Signal, WaitSignal, Window, WindowFlags, WindowOffset};
+}
+
+/// For the crates and the tool of this project. Not covered by semantic versioning.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::backend::PATH_VARIABLE;
+    pub use crate::dynamic_linker::keep_loaded;
+    #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+    pub use crate::forwarded::{Forwarded, forwarded};
+    /// Environment variables.
+    pub mod environment {
+        pub use crate::environment::*;
+    }
+    /// Places of libraries.
+    pub mod places {
+        pub use crate::places::*;
+    }
+}
 
 /// The README's program, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-pub use window::{Window, WindowFlags, WindowOffset};

@@ -3,9 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::backend::Backend;
 use crate::backend::{Found, Library};
+use crate::buffer::MemorySpace;
+use crate::error::{Error, InvalidArgumentKind, LoadError, Result};
+use crate::sys;
 use crate::sys::device::DeviceFunctions;
-use crate::{Backend, Error, InvalidArgumentKind, LoadError, MemorySpace, Result, UniqueId, Version, sys};
+use crate::unique_id::UniqueId;
+use crate::version::Version;
 
 /// An implementation of NCCL, and the entry point of this crate.
 ///

@@ -3,7 +3,9 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use crate::backend::{call, lock_parameters};
-use crate::{Error, InvalidArgumentKind, Nccl, Result, ResultCode, sys};
+use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
+use crate::nccl::Nccl;
+use crate::sys;
 use sealed::Locked;
 
 /// The library's parameters (such as `NCCL_DEBUG`), which it has read from the environment or its configuration file,
@@ -272,7 +274,8 @@ mod tests {
 
     use super::Parameters;
     use super::sys::{Functions, ncclParamHandle_t, ncclResult_t};
-    use crate::{Nccl, ResultCode};
+    use crate::error::ResultCode;
+    use crate::nccl::Nccl;
 
     const OK: ncclResult_t = ncclResult_t::ncclSuccess;
     const WRONG: ncclResult_t = ncclResult_t::ncclInvalidArgument;
@@ -430,7 +433,7 @@ mod tests {
             |nccl| assert_eq!(nccl.parameters().unwrap().get("NUMBER").unwrap(), Some(vec![0xa5; 2])),
             |nccl| assert_eq!(nccl.parameters().unwrap().keys().unwrap().len(), 3),
             |nccl| nccl.parameters().unwrap().dump().unwrap(),
-            |nccl| assert_eq!(nccl.memory_space(), crate::MemorySpace::Device),
+            |nccl| assert_eq!(nccl.memory_space(), crate::buffer::MemorySpace::Device),
             |nccl| assert!(!format!("{nccl:?}").is_empty()),
         ];
         std::thread::scope(|scope| {
@@ -441,8 +444,11 @@ mod tests {
             #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
             scope.spawn(|| {
                 let device_functions = crate::sys::device::DeviceFunctions::EMPTY;
-                let forwarded =
-                    crate::Forwarded { functions: FUNCTIONS, device_functions, path: "libnccl.so.2".into() };
+                let forwarded = crate::forwarded::Forwarded {
+                    functions: FUNCTIONS,
+                    device_functions,
+                    path: "libnccl.so.2".into(),
+                };
                 for _ in 0..20 {
                     forwarded.call(true, enter_alone);
                     // The library may call a parameter function by name, and thereby the interposer.

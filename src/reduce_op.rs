@@ -30,8 +30,7 @@ values! {
         Avg = ncclAvg as "avg",
     }
 
-    /// The error returned when a text is not the name of a [`ReduceOp`].
-    pub struct ParseReduceOpError: "an operation";
+    expected: "an operation";
 }
 
 impl ReduceOp {

@@ -2,12 +2,12 @@ use std::ffi::c_char;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::debug_as_display;
+use crate::error::ParseError;
 use crate::sys;
 
 /// The id with which the ranks of a new communicator find each other: 128 opaque bytes.
 ///
-/// One rank creates it with [`Nccl::unique_id`](crate::Nccl::unique_id) and sends it to the others, for instance in a
+/// One rank creates it with [`Nccl::unique_id`](crate::nccl::Nccl::unique_id) and sends it to the others, for instance in a
 /// file, through a socket or in an environment variable: its [`Display`](fmt::Display) form is 256 hexadecimal digits.
 /// The process that created it must live until all ranks have joined.
 ///
@@ -88,46 +88,31 @@ impl fmt::Debug for UniqueId {
     }
 }
 
-/// The error returned when bytes or a text are not a [`UniqueId`].
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParseUniqueIdError {
-    /// The length is not 128 bytes.
-    #[error("a unique id has {} bytes; {found} were given", UniqueId::BYTES)]
-    Length {
-        /// The number of bytes (half of the digits, rounded up).
-        found: usize,
-    },
-    /// A character is not a hexadecimal digit.
-    #[error("a unique id is written in hexadecimal digits; character {position} is {found:?}")]
-    Digit {
-        /// The position of the character, from 0.
-        position: usize,
-        /// The character.
-        found: char,
-    },
+fn wrong_length(found: usize) -> ParseError {
+    ParseError::new(format_args!("a unique id has {} bytes; {found} were given", UniqueId::BYTES))
 }
 
-debug_as_display!(ParseUniqueIdError);
-
 impl TryFrom<&[u8]> for UniqueId {
-    type Error = ParseUniqueIdError;
+    type Error = ParseError;
 
     fn try_from(bytes: &[u8]) -> Result<Self, Self::Error> {
-        bytes.try_into().map(Self).map_err(|_| ParseUniqueIdError::Length { found: bytes.len() })
+        bytes.try_into().map(Self).map_err(|_| wrong_length(bytes.len()))
     }
 }
 
 impl FromStr for UniqueId {
-    type Err = ParseUniqueIdError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let digit = |(position, found): (usize, char)| {
-            found.to_digit(16).map(|d| d as u8).ok_or(ParseUniqueIdError::Digit { position, found })
+            found.to_digit(16).map(|digit| digit as u8).ok_or_else(|| {
+                let expected = "a unique id is written in hexadecimal digits";
+                ParseError::new(format_args!("{expected}; character {position} is {found:?}"))
+            })
         };
         let digits = text.chars().enumerate().map(digit).collect::<Result<Vec<u8>, _>>()?;
         if digits.len() != 2 * Self::BYTES {
-            return Err(ParseUniqueIdError::Length { found: digits.len().div_ceil(2) });
+            return Err(wrong_length(digits.len().div_ceil(2)));
         }
         let mut id = [0; Self::BYTES];
         for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
@@ -139,7 +124,7 @@ impl FromStr for UniqueId {
 
 #[cfg(test)]
 mod tests {
-    use super::{ParseUniqueIdError, UniqueId};
+    use super::{UniqueId, wrong_length};
 
     // Regression: ferrotorch cannot make an id from its bytes.
     // Regression: cubecl, candle and mistral.rs exchange ids by hand.
@@ -160,19 +145,16 @@ mod tests {
     fn wrong_length_or_digit_is_an_error() {
         for length in [0, 127, 129] {
             let error = UniqueId::try_from(&vec![0; length][..]).unwrap_err();
-            assert_eq!(error, ParseUniqueIdError::Length { found: length });
+            assert_eq!(error, wrong_length(length));
             assert!("00".repeat(length).parse::<UniqueId>() == Err(error));
         }
         let error = format!("{}g{}", "0".repeat(9), "0".repeat(246)).parse::<UniqueId>().unwrap_err();
-        assert_eq!(error, ParseUniqueIdError::Digit { position: 9, found: 'g' });
+        assert_eq!(error.to_string(), "a unique id is written in hexadecimal digits; character 9 is 'g'");
         assert_eq!(
             "é".repeat(256).parse::<UniqueId>().unwrap_err().to_string(),
             "a unique id is written in hexadecimal digits; character 0 is 'é'"
         );
-        assert_eq!(
-            "0".repeat(255).parse::<UniqueId>().unwrap_err(),
-            ParseUniqueIdError::Length { found: 128 }
-        );
+        assert_eq!("0".repeat(255).parse::<UniqueId>().unwrap_err(), wrong_length(128));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::UniqueId;
+use crate::unique_id::UniqueId;
 
 impl Serialize for UniqueId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -41,7 +41,7 @@ mod tests {
     use serde::de::{Deserialize, IntoDeserializer};
     use serde::ser::Serialize;
 
-    use crate::UniqueId;
+    use crate::unique_id::UniqueId;
 
     /// Writes a value as serde does, for which a formatter is a serializer of texts.
     struct Serialized<T>(T);

@@ -9,8 +9,7 @@ macro_rules! values {
             $($(#[$documentation:meta])* $value:ident = $raw:ident as $name:literal $(or $other_name:literal)?,)+
         }
 
-        $(#[$error_attribute:meta])*
-        pub struct $error:ident: $expected:literal;
+        expected: $expected:literal;
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +25,7 @@ macro_rules! values {
             /// The numbers of the values that some releases lack, as a set of bits. Checking the others costs nothing.
             const NEWER: u32 = {
                 let mut newer = 0;
-                $(if $crate::Version::since(stringify!($raw)).code() > $crate::Version::OLDEST.code() {
+                $(if $crate::version::Version::since(stringify!($raw)).code() > $crate::version::Version::OLDEST.code() {
                     newer |= 1 << $raw_type::$raw.0;
                 })+
                 newer
@@ -55,14 +54,14 @@ macro_rules! values {
 
             /// Returns the first release of NCCL that has it.
             #[must_use]
-            pub fn since(self) -> $crate::Version {
-                $crate::Version::since(self.raw_name())
+            pub fn since(self) -> $crate::version::Version {
+                $crate::version::Version::since(self.raw_name())
             }
 
             /// Returns an error if the library is too old to know the value. It would report an invalid argument, or,
             /// worse, take the number for a custom operator.
             #[inline]
-            pub(crate) fn require(self, library: &$crate::backend::Library) -> $crate::Result<()> {
+            pub(crate) fn require(self, library: &$crate::backend::Library) -> $crate::error::Result<()> {
                 if Self::NEWER >> self.as_raw().0 & 1 == 0 {
                     Ok(())
                 } else {
@@ -80,24 +79,19 @@ macro_rules! values {
 
         /// Parses a name, in upper or lower case.
         impl std::str::FromStr for $type {
-            type Err = $error;
+            type Err = $crate::error::ParseError;
 
-            fn from_str(text: &str) -> Result<Self, $error> {
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let is_named = |value: &&Self| value.names().iter().any(|name| name.eq_ignore_ascii_case(text));
-                Self::ALL.iter().find(is_named).copied().ok_or_else(|| $error(text.into()))
+                Self::ALL.iter().find(is_named).copied().ok_or_else(|| {
+                    let names = $crate::values::list(Self::ALL.iter().map(|value| value.names()));
+                    $crate::error::ParseError::new(format_args!(
+                        "{text:?} is not {} of NCCL; expected {names}",
+                        $expected
+                    ))
+                })
             }
         }
-
-        $(#[$error_attribute])*
-        #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-        #[error(
-            "{0:?} is not {expected} of NCCL; expected {names}",
-            expected = $expected,
-            names = $crate::values::list($type::ALL.iter().map(|value| value.names()))
-        )]
-        pub struct $error(Box<str>);
-
-        $crate::error::debug_as_display!($error);
     };
 }
 pub(crate) use values;

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::debug_as_display;
+use crate::error::ParseError;
 use crate::sys;
 
 /// A release of NCCL, as `major.minor.patch`.
@@ -13,7 +13,7 @@ use crate::sys;
 /// assert!(version < Version::new(2, 32, 3));
 /// assert_eq!(Version::from_code(22_703), version);
 /// assert_eq!((version.code(), version.to_string().as_str()), (22_703, "2.27.3"));
-/// # Ok::<(), libnccl::ParseVersionError>(())
+/// # Ok::<(), libnccl::error::ParseError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
@@ -70,21 +70,17 @@ impl fmt::Display for Version {
     }
 }
 
-/// The error returned when a text is not `major.minor.patch`.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an NCCL version; expected major.minor.patch, such as 2.32.3")]
-pub struct ParseVersionError(String);
-
-debug_as_display!(ParseVersionError);
-
 impl FromStr for Version {
-    type Err = ParseVersionError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts: Option<Vec<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
         match parts.as_deref() {
             Some(&[major, minor, patch]) => Ok(Self::new(major, minor, patch)),
-            _ => Err(ParseVersionError(text.into())),
+            _ => {
+                let expected = "expected major.minor.patch, such as 2.32.3";
+                Err(ParseError::new(format_args!("{text:?} is not an NCCL version; {expected}")))
+            }
         }
     }
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{
-    AbortHandle, Communicator, CommunicatorEvent, CommunicatorId, Config, Error, Membership, Nccl, Observer,
-    OperationEnd, OperationStart, ReduceOp, Result, StreamRef, UniqueId,
+use libnccl::communicator::AbortHandle;
+use libnccl::observer::{
+    CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
 };
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result, StreamRef, UniqueId};
 use libnccl_observe::{Answer, Recorder, Watchdog};
 use libnccl_test_support::init_in_group;
 
@@ -442,8 +443,8 @@ fn observer_of_the_process_is_given_to_communicators_that_are_created_later() {
     let diary = Arc::new(Diary::default());
     let before = alone(&nccl, &Config::new().name(name));
     let given = diary.clone();
-    libnccl::observe(|_| panic!("while an observer is made"));
-    libnccl::observe(move |communicator| {
+    libnccl::observer::observe(|_| panic!("while an observer is made"));
+    libnccl::observer::observe(move |communicator| {
         (communicator.name.as_deref() == Some(name)).then(|| given.clone() as Arc<dyn Observer>)
     });
     before.barrier(&mut [0_u8], STREAM).unwrap();

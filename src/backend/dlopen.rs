@@ -10,8 +10,8 @@ use crate::dynamic_linker::Object;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 use crate::dynamic_linker::bare_name;
 use crate::dynamic_linker::elf;
+use crate::error::{Attempt, LoadError};
 use crate::sys::dynamic::NcclLibrary;
-use crate::{Attempt, LoadError};
 
 /// Loads the first candidate that works. A program that links NCCL does not need to search.
 #[cfg(not(nccl_linked))]

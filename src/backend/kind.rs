@@ -1,7 +1,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::Attempt;
+use crate::error::Attempt;
 
 /// The way in which an implementation of NCCL came into the process.
 ///

@@ -10,11 +10,15 @@ use super::kind::Backend;
 #[cfg(nccl_linked)]
 use super::linked;
 use super::parameter_lock::lock_parameters;
+use crate::buffer::MemorySpace;
 use crate::dynamic_linker::{keep_loaded, mapped};
 use crate::environment::variable;
+use crate::error::{Error, LoadError, Result, ResultCode};
+use crate::sys;
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
-use crate::{Error, LoadError, MemorySpace, Result, ResultCode, UniqueId, Version, sys};
+use crate::unique_id::UniqueId;
+use crate::version::Version;
 
 /// Calls a C function of a [`Library`] and checks its result; for use in an `unsafe` block.
 macro_rules! call {
@@ -78,7 +82,7 @@ impl Library {
     }
 
     /// # Safety
-    /// As for [`crate::Nccl::open`].
+    /// As for [`crate::nccl::Nccl::open`].
     #[cfg(feature = "dlopen")]
     pub(crate) unsafe fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
         check_platform()?;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 
 use super::Found;
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
 
@@ -57,8 +57,8 @@ pub(super) fn library() -> Result<Linked, LoadError> {
     use std::ffi::CStr;
 
     use super::OF_OTHERS;
-    use crate::Attempt;
     use crate::dynamic_linker::{Object, Scope};
+    use crate::error::Attempt;
     use crate::sys::{device_functions_by_release, functions_by_release, linked};
 
     let this = Object::at(library as *const c_void);

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | linked (`linked.rs`) | bindgen's `extern` block, [`sys::linked`](crate::sys), for all that NCCL 2.13.4 has; newer ones are looked up in the same library, which need not have them |
 //! | loaded (`dlopen.rs`) | the fields of bindgen's struct, `sys::dynamic::NcclLibrary`; where it is found: `search.rs` |
-//! | in process | the implementation, which brings its table: [`Nccl::from_table`](crate::Nccl::from_table) |
+//! | in process | the implementation, which brings its table: [`Nccl::from_table`](crate::nccl::Nccl::from_table) |
 //!
 //! The result is a [`Library`]: the table and what is known of the implementation.
 #![allow(unsafe_code)]

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use super::library::{Library, parameter};
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// A parameter of the CPU backend, which NCCL does not have: the number of groups that are open on the calling thread.
 const KEY: &CStr = c"LIBNCCL_OPEN_GROUPS";

@@ -1,6 +1,8 @@
 #![allow(unsafe_code)] // Makes views of buffers.
 
-use crate::{AnyElement, AnySlice, AnySliceMut, BufferResult, DataType, RecvBuffer, SendBuffer, StreamRef};
+use crate::buffer::{AnyElement, AnySlice, AnySliceMut, BufferResult, RecvBuffer, SendBuffer};
+use crate::data_type::DataType;
+use crate::stream::StreamRef;
 
 /// A buffer of bytes with an element type that is known at run time only: as an argument of an operation, what an
 /// [`AnySlice`] is, for whatever `B` an operation takes as `u8` elements. The guard of the buffer is kept as without it.
@@ -9,7 +11,7 @@ use crate::{AnyElement, AnySlice, AnySliceMut, BufferResult, DataType, RecvBuffe
 /// addresses:
 ///
 /// ```
-/// use libnccl::{AnyBuffer, BufferMut, Communicator, DataType, ReduceOp, Result, StreamRef};
+/// use libnccl::{Communicator, DataType, ReduceOp, Result, StreamRef, buffer::{AnyBuffer, BufferMut}};
 ///
 /// /// `B` is a `CudaSlice<u8>`, or a vector in tests on the CPU.
 /// struct Tensor<B> {
@@ -29,7 +31,7 @@ use crate::{AnyElement, AnySlice, AnySliceMut, BufferResult, DataType, RecvBuffe
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// The operation is [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the length or the address of the bytes is
+/// The operation is [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) if the length or the address of the bytes is
 /// no multiple of the type's size.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyBuffer<B> {

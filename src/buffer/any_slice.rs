@@ -3,14 +3,16 @@
 use std::ffi::c_void;
 
 use super::slice::RawSlice;
-use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind, Result};
+use crate::buffer::{DeviceSlice, DeviceSliceMut};
+use crate::data_type::{DataType, Element};
+use crate::error::{Error, InvalidArgumentKind, Result};
 
 /// A view like [`DeviceSlice`], with an element type that is known at run time only.
 ///
 /// All operations accept it. Two views of one operation must have the same type.
 ///
 /// ```
-/// use libnccl::{AnySlice, AnySliceMut, DataType, ReduceOp, StreamRef};
+/// use libnccl::{DataType, ReduceOp, StreamRef, buffer::{AnySlice, AnySliceMut}};
 ///
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let (send, mut recv) = ([1_u8, 2, 3], [0_u8; 3]);
@@ -23,7 +25,7 @@ use crate::{DataType, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgume
 /// ```
 ///
 /// A typed view becomes one by [`DeviceSlice::into_any`]. For bytes in buffers of other crates, see
-/// [`AnyBuffer`](crate::AnyBuffer).
+/// [`AnyBuffer`](crate::buffer::AnyBuffer).
 pub type AnySlice<'a> = DeviceSlice<'a, AnyElement>;
 
 /// A view like [`DeviceSliceMut`], with an element type that is known at run time only; see [`AnySlice`].
@@ -34,7 +36,7 @@ pub type AnySliceMut<'a> = DeviceSliceMut<'a, AnyElement>;
 pub enum AnyElement {}
 
 /// The elements of a buffer: an [`Element`] type, or [`AnyElement`]. For an example, see
-/// [`RecvBuffer`](crate::RecvBuffer).
+/// [`RecvBuffer`](crate::buffer::RecvBuffer).
 pub trait BufferElement: Copy + Send + Sync + 'static + Sealed {}
 
 impl<T: Element> BufferElement for T {}
@@ -64,10 +66,10 @@ impl<'a> AnySlice<'a> {
     }
 
     /// Borrows `bytes` bytes of device memory as elements of `data_type`. Buffers of bytes of other crates need no address:
-    /// see [`AnyBuffer`](crate::AnyBuffer).
+    /// see [`AnyBuffer`](crate::buffer::AnyBuffer).
     ///
     /// ```
-    /// use libnccl::{AnySlice, DataType};
+    /// use libnccl::{DataType, buffer::AnySlice};
     ///
     /// let (address, bytes) = (0x7f00_0000_0002_usize as *const std::ffi::c_void, 6);
     /// // SAFETY: no operation uses the view.

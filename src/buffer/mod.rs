@@ -1,4 +1,4 @@
-//! Buffers: the views that operations take, the traits of other crates' buffers, and NCCL's own memory.
+//! The views that operations take, the traits for buffers of other crates, and memory that NCCL allocates.
 
 mod any_buffer;
 mod any_slice;

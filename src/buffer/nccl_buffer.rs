@@ -12,11 +12,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::backend::{Library, call};
+use crate::buffer::{Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, MemorySpace};
 use crate::cuda::device_of_memory;
-use crate::{
-    Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, Element, Error, InvalidArgumentKind,
-    MemorySpace, Nccl, Result, StreamRef,
-};
+use crate::data_type::Element;
+use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::nccl::Nccl;
+use crate::stream::StreamRef;
 
 /// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
 ///
@@ -38,7 +39,7 @@ use crate::{
 /// Operations return when they are enqueued, and NCCL does not tell when they have run. To never free memory that work
 /// may still use, dropping a buffer that was passed to an operation *leaks* it, unless
 /// [`assume_idle`](Self::assume_idle) promises that the work has run. A buffer that was not used, and a buffer in host
-/// memory, is freed on drop. A buffer that is a [`Window`](crate::Window) is leaked in both memory spaces, as other
+/// memory, is freed on drop. A buffer that is a [`Window`](crate::operation::Window) is leaked in both memory spaces, as other
 /// ranks may access it at any time, unless `assume_idle` promises that they do not.
 ///
 /// ```
@@ -154,7 +155,7 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the elements; `None` on a GPU, and while the buffer is a [`Window`](crate::Window), which other ranks
+    /// Returns the elements; `None` on a GPU, and while the buffer is a [`Window`](crate::operation::Window), which other ranks
     /// may write.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {

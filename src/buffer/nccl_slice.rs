@@ -3,9 +3,9 @@
 use std::ops::RangeBounds;
 
 use super::slice::checked_range;
-use crate::{
-    BufferResult, DeviceSlice, DeviceSliceMut, Element, NcclBuffer, RecvBuffer, SendBuffer, StreamRef,
-};
+use crate::buffer::{BufferResult, DeviceSlice, DeviceSliceMut, NcclBuffer, RecvBuffer, SendBuffer};
+use crate::data_type::Element;
+use crate::stream::StreamRef;
 
 /// A part of an [`NcclBuffer`] for an operation to read; see [`NcclBuffer::get`].
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,7 @@
 #![allow(unsafe_code)] // Makes views of buffers.
 
-use crate::{Buffer, BufferElement, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, StreamRef};
+use crate::buffer::{Buffer, BufferElement, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut};
+use crate::stream::StreamRef;
 
 /// An argument that an operation reads: a reference to a [`Buffer`], or a view such as [`DeviceSlice`].
 ///
@@ -8,7 +9,7 @@ use crate::{Buffer, BufferElement, BufferMut, BufferResult, DeviceSlice, DeviceS
 /// implements [`Buffer`].
 ///
 /// ```
-/// use libnccl::{BufferResult, DeviceSlice, ReduceOp, SendBuffer, StreamRef};
+/// use libnccl::{DeviceSlice, ReduceOp, StreamRef, buffer::{BufferResult, SendBuffer}};
 ///
 /// /// A row of a matrix of some framework.
 /// struct Row<'a>(&'a [f32]);
@@ -69,12 +70,10 @@ pub trait SendBuffer<'a> {
 /// ```
 ///
 /// A function for all kinds of buffers takes them as operations do. It can be tested on the CPU implementation with slices,
-/// whether its callers have device memory, an [`NcclBuffer`](crate::NcclBuffer) or the buffers of another crate:
+/// whether its callers have device memory, an [`NcclBuffer`](crate::buffer::NcclBuffer) or the buffers of another crate:
 ///
 /// ```
-/// use libnccl::{
-///     AnySliceMut, BufferElement, Communicator, DataType, DeviceSliceMut, RecvBuffer, ReduceOp, Result, StreamRef,
-/// };
+/// use libnccl::{Communicator, DataType, DeviceSliceMut, ReduceOp, Result, StreamRef, buffer::{AnySliceMut, BufferElement, RecvBuffer}};
 ///
 /// fn sum<'b, T: BufferElement>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = T>) -> Result<()> {
 ///     comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)

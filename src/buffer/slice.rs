@@ -5,15 +5,16 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, Range, RangeBounds};
 
-use crate::{AnyElement, DataType, Element, MemorySpace};
+use crate::buffer::{AnyElement, MemorySpace};
+use crate::data_type::{DataType, Element};
 
 /// A borrowed buffer that an operation reads.
 ///
 /// It is created from a slice, or with [`from_raw_parts`](Self::from_raw_parts). Operations also accept references to
-/// [buffers](crate::Buffer) directly.
+/// [buffers](crate::buffer::Buffer) directly.
 ///
 /// ```
-/// use libnccl::{DeviceSlice, MemorySpace};
+/// use libnccl::{DeviceSlice, buffer::MemorySpace};
 ///
 /// let slice = DeviceSlice::from(&[1.0_f32, 2.0]);
 /// assert_eq!((slice.len(), slice.memory_space()), (2, Some(MemorySpace::Host)));
@@ -127,7 +128,7 @@ macro_rules! views {
                 Self { raw, memory: PhantomData }
             }
 
-            /// Returns the same view, with the element type known at run time only; see [`AnySlice`](crate::AnySlice).
+            /// Returns the same view, with the element type known at run time only; see [`AnySlice`](crate::buffer::AnySlice).
             #[must_use]
             pub const fn into_any(self) -> $view<'a, AnyElement> {
                 $view { raw: self.raw, memory: PhantomData }

@@ -3,12 +3,15 @@
 use std::error::Error as StdError;
 use std::sync::Arc;
 
+use crate::buffer::{DeviceSlice, DeviceSliceMut, MemorySpace};
 use crate::cuda::is_stream_complete;
-use crate::{DeviceSlice, DeviceSliceMut, Element, MemorySpace, StreamRef, sys};
+use crate::data_type::Element;
+use crate::stream::StreamRef;
+use crate::sys;
 
 /// The result of preparing a buffer. An error is the reason for which the buffer cannot be used, such as an error of CUDA: the
-/// operation does not start, and is [`Error::InvalidArgument`](crate::Error::InvalidArgument) with this text and the kind
-/// [`NotReady`](crate::InvalidArgumentKind::NotReady).
+/// operation does not start, and is [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) with this text and the kind
+/// [`NotReady`](crate::error::InvalidArgumentKind::NotReady).
 ///
 /// For an example, see [`Buffer`].
 pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
@@ -18,7 +21,7 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 /// Operations then accept `&B`.
 ///
 /// ```
-/// use libnccl::{Buffer, BufferMut, BufferResult, MemorySpace, ReduceOp, StreamRef};
+/// use libnccl::{ReduceOp, StreamRef, buffer::{Buffer, BufferMut, BufferResult, MemorySpace}};
 ///
 /// /// A tensor of some framework.
 /// struct Tensor {
@@ -150,7 +153,7 @@ pub unsafe trait BufferMut: Buffer {
 /// A CUDA stream of another crate. Operations accept `&S` wherever they accept a `StreamRef`.
 ///
 /// ```
-/// use libnccl::{ReduceOp, Stream, sys};
+/// use libnccl::{ReduceOp, sys, buffer::Stream};
 ///
 /// /// A stream of some CUDA crate, which destroys it on drop.
 /// struct OwnedStream(sys::cudaStream_t);
@@ -189,7 +192,7 @@ pub unsafe trait Stream {
     }
 
     /// Returns whether all work that was enqueued on the stream is complete, for
-    /// [`Communicator::synchronize`](crate::Communicator::synchronize).
+    /// [`Communicator::synchronize`](crate::communicator::Communicator::synchronize).
     ///
     /// Unless a type does it otherwise, this asks CUDA's driver (`cuStreamQuery`), which has to be in the process; the
     /// null stream is that of the calling thread's context. A stream that is captured must not be asked.

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use super::inside::Inside;
 use super::shared::Shared;
-use crate::{CommunicatorEvent, Error, Observer, Result, ResultCode};
+use crate::error::{Error, Result, ResultCode};
+use crate::observer::{CommunicatorEvent, Observer};
 
 /// A handle that aborts a communicator from another thread, for instance from a watchdog or a signal handler thread, and asks how
 /// it is.
 ///
 /// NCCL allows only one thread at a time in a communicator, so the handle never enters NCCL beside the owner. If the
 /// owner is not in a call, the handle aborts the communicator at once. If the owner waits in a call of a communicator
-/// with a [timeout](crate::Config::timeout), which polls, the owner aborts it within a millisecond and gets
-/// [`Error::Aborted`](crate::Error::Aborted). A call that blocks inside NCCL is not interrupted; the abort follows
+/// with a [timeout](crate::config::Config::timeout), which polls, the owner aborts it within a millisecond and gets
+/// [`Error::Aborted`](crate::error::Error::Aborted). A call that blocks inside NCCL is not interrupted; the abort follows
 /// when it returns.
 ///
 /// ```
@@ -51,7 +52,7 @@ impl AbortHandle {
     ///
     /// # Errors
     /// [`Error::Nccl`](crate::Error::Nccl) if NCCL reports a failure; the communicator is gone nevertheless.
-    /// [`Error::Timeout`](crate::Error::Timeout) after 5 s, as for [`Communicator::abort`](crate::Communicator::abort).
+    /// [`Error::Timeout`](crate::error::Error::Timeout) after 5 s, as for [`Communicator::abort`](crate::communicator::Communicator::abort).
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
         if self.shared.state.abort() {
@@ -65,7 +66,7 @@ impl AbortHandle {
     /// communicator whose owner is in a call is aborted by the owner.
     ///
     /// ```
-    /// use libnccl::{AbortHandle, Health};
+    /// use libnccl::communicator::{AbortHandle, Health};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// AbortHandle::abort_all(comms.iter().map(|comm| comm.abort_handle()))?;

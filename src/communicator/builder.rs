@@ -14,13 +14,17 @@ use super::pending::PendingCommunicator;
 use super::recovery::ShrinkMode;
 use super::shared::{Origin, Shared};
 use crate::backend::{Library, call};
+use crate::config::Config;
 use crate::config::RawConfig;
+use crate::context::Context;
 use crate::context::make_current;
+use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
+use crate::group::Group;
+use crate::nccl::Nccl;
+use crate::observer::CommunicatorId;
 use crate::operation::to_c_length;
-use crate::{
-    CommunicatorId, Config, Context, Error, Group, InvalidArgumentKind, Nccl, Result, ResultCode, UniqueId,
-    sys,
-};
+use crate::sys;
+use crate::unique_id::UniqueId;
 
 /// A communicator to be created; see [`Nccl::communicator`].
 #[must_use = "`init` creates the communicator"]

@@ -11,10 +11,11 @@ use super::inside::Inside;
 use super::shared::{Origin, Shared};
 use super::state::{Purpose, State};
 use crate::backend::{Library, call};
+use crate::buffer::MemorySpace;
 use crate::config::RawCollectiveConfig;
-use crate::{
-    CommunicatorEvent, Error, InvalidArgumentKind, Membership, MemorySpace, Observer, Result, ResultCode, sys,
-};
+use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
+use crate::observer::{CommunicatorEvent, Membership, Observer};
+use crate::sys;
 
 /// Asks until there is an answer, more and more rarely, at last every millisecond.
 pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
@@ -68,7 +69,7 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// ```
 /// use std::sync::{Mutex, PoisonError};
 ///
-/// use libnccl::{AbortHandle, Communicator, ReduceOp, Result, StreamRef};
+/// use libnccl::{Communicator, ReduceOp, Result, StreamRef, communicator::AbortHandle};
 ///
 /// struct AllReduce {
 ///     comm: Mutex<Communicator>,
@@ -169,8 +170,8 @@ impl Communicator {
     ///
     /// # Safety
     /// `raw` is a live communicator of `nccl`, which is not suspended and in no open group, and nothing else uses it any more.
-    /// The rule for [groups of other code](crate::Nccl#groups-of-other-code) holds.
-    pub unsafe fn from_raw(nccl: &crate::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
+    /// The rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
+    pub unsafe fn from_raw(nccl: &crate::nccl::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
         unsafe {
             Self::from_shared("from_raw", Shared::new(&nccl.library, raw, Origin::default()), None, None)
@@ -179,7 +180,7 @@ impl Communicator {
 
     /// Calls `with` with a communicator that other code has created with `nccl`, and that it destroys later.
     ///
-    /// Nothing destroys it here: neither its end nor an [`AbortHandle`](crate::AbortHandle), which only ends its use. It has no
+    /// Nothing destroys it here: neither its end nor an [`AbortHandle`](crate::communicator::AbortHandle), which only ends its use. It has no
     /// timeout. Its registrations, windows and reductions are dropped inside `with`; otherwise they last as long as the
     /// communicator, and their memory is leaked.
     ///
@@ -205,9 +206,9 @@ impl Communicator {
     /// # Safety
     /// `raw` is a live communicator of `nccl`, in no open group and not suspended. Until this returns, it is not destroyed, and
     /// nothing else uses it while a method of the communicator runs, or a group that it takes part in is open. The rule for
-    /// [groups of other code](crate::Nccl#groups-of-other-code) holds.
+    /// [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
     pub unsafe fn borrow_raw<R>(
-        nccl: &crate::Nccl,
+        nccl: &crate::nccl::Nccl,
         raw: sys::ncclComm_t,
         with: impl FnOnce(&Self) -> Result<R>,
     ) -> Result<R> {
@@ -271,16 +272,16 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns the C handle, for [functions](crate::Nccl::as_raw) that have no method in this crate; null after an abort.
+    /// Returns the C handle, for [functions](crate::nccl::Nccl::as_raw) that have no method in this crate; null after an abort.
     /// The communicator keeps its ownership. Code that calls C functions with the handle keeps the rule for [groups of other
-    /// code](crate::Nccl#groups-of-other-code).
+    /// code](crate::nccl::Nccl#groups-of-other-code).
     #[must_use]
     pub fn as_raw(&self) -> sys::ncclComm_t {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
     }
 
     /// Returns the C handle, which the caller has to end; null after an abort. [`from_raw`](Self::from_raw) takes it
-    /// back. The rule for [groups of other code](crate::Nccl#groups-of-other-code) holds.
+    /// back. The rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
     #[must_use]
     pub fn into_raw(self) -> sys::ncclComm_t {
         if !self.shared.state.end() {

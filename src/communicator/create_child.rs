@@ -12,7 +12,10 @@ use super::out_param::OutParam;
 use super::shared::Shared;
 use super::state::Purpose;
 use crate::backend::{Library, call};
-use crate::{Config, MemorySpace, Result, ResultCode, sys};
+use crate::buffer::MemorySpace;
+use crate::config::Config;
+use crate::error::{Result, ResultCode};
+use crate::sys;
 
 impl Communicator {
     /// Creates a communicator of a `color`, if there are several, from this one with `create`, after entering NCCL for

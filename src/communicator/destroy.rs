@@ -6,7 +6,10 @@ use super::inside::check_no_open_group;
 use super::shared::{ABORT_LIMIT, Shared};
 use super::state::Purpose;
 use crate::backend::call;
-use crate::{CommunicatorEvent, Error, InvalidArgumentKind, MemorySpace, Nccl, Result};
+use crate::buffer::MemorySpace;
+use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::nccl::Nccl;
+use crate::observer::CommunicatorEvent;
 
 /// A communicator after [`Communicator::finalize`], which only remains to be destroyed or aborted.
 ///
@@ -48,7 +51,7 @@ impl Communicator {
     ///
     /// A communicator that has failed is aborted instead, as its work may never end.
     ///
-    /// Without a [timeout](crate::Config::timeout) this waits as long as it takes. On a GPU, NCCL also waits until the
+    /// Without a [timeout](crate::config::Config::timeout) this waits as long as it takes. On a GPU, NCCL also waits until the
     /// CUDA graphs with work of the communicator are gone, so destroy those first.
     ///
     /// ```
@@ -104,7 +107,7 @@ impl Communicator {
     /// then goes on in the background. [`Nccl::abort_all`] aborts several communicators of one thread.
     ///
     /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped meanwhile,
-    /// see [`Config::timeout`](crate::Config::timeout). Without a timeout, the call also waits for a stopped process that copies
+    /// see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, the call also waits for a stopped process that copies
     /// memory which is not from [`alloc`](Nccl::alloc).
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use super::object::free_all;
 use super::shared::Shared;
 use super::state::{Left, Purpose};
 use crate::backend::Library;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 thread_local! {
     /// Set while this thread has a group open, of any implementation.

@@ -14,7 +14,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::state::{Left, Purpose, State};
-use crate::Result;
+use crate::error::Result;
 
 /// A communicator, as far as its state decides about it.
 struct Communicator {

@@ -3,12 +3,13 @@
 use super::communicator::Communicator;
 use super::state::Purpose;
 use crate::backend::call;
-use crate::{Result, ResultCode, sys};
+use crate::error::{Result, ResultCode};
+use crate::sys;
 
 /// A statistic of a communicator's memory; see [`Communicator::memory`]. Since NCCL 2.29.7.
 ///
 /// ```
-/// use libnccl::MemoryStatistic;
+/// use libnccl::communicator::MemoryStatistic;
 ///
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let [total, persistent] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
@@ -38,7 +39,7 @@ impl Communicator {
     /// Returns a statistic of the communicator's memory; for an example, see [`MemoryStatistic`]. Since NCCL 2.29.7.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommMemStats")]
     pub fn memory(&self, statistic: MemoryStatistic) -> Result<u64> {
         let raw_statistic = sys::ncclCommMemStat_t(statistic as _);
@@ -62,7 +63,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommSuspend")]
     #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
@@ -87,7 +88,7 @@ impl Communicator {
     /// `suspend`. Since NCCL 2.29.7.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         self.run_ungrouped("resume", Purpose::WhileSuspended, || {

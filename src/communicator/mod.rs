@@ -1,6 +1,4 @@
-//! A communicator: its state, its creation, its children, and its end. Its operations are in
-//! [`operation`](crate::operation), its groups in [`group`](crate::group), what it registers in
-//! [`registration`](crate::registration) and [`window`](crate::window).
+//! Communicators: their creation, children, state, teardown and queries. Operations are methods of [`Communicator`] too.
 #![allow(unsafe_code)]
 
 mod abort_handle;

@@ -11,7 +11,8 @@ use super::out_param::OutParam;
 use super::shared::Shared;
 use crate::backend::{Library, call};
 use crate::buffer::Allocation;
-use crate::{Error, Result, sys};
+use crate::error::{Error, Result};
+use crate::sys;
 
 /// An object of a communicator in NCCL, with the memory that it uses. A drop frees neither.
 pub(crate) struct Object {

@@ -1,7 +1,8 @@
 use std::ptr;
 
 use crate::backend::Library;
-use crate::{MemorySpace, Result};
+use crate::buffer::MemorySpace;
+use crate::error::Result;
 
 /// An out-parameter of NCCL for a handle: on the heap, as NCCL keeps its address and may write it after the call has
 /// returned, even if the call fails. It is leaked unless it is freed explicitly.

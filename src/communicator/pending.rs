@@ -11,9 +11,11 @@ use super::communicator::Communicator;
 use super::out_param::OutParam;
 use super::shared::{Origin, Shared};
 use crate::backend::Library;
-use crate::{Error, MemorySpace, Result, sys};
+use crate::buffer::MemorySpace;
+use crate::error::{Error, Result};
+use crate::sys;
 
-/// A communicator that a group creates at its end; see [`CommunicatorBuilder::init_in`](crate::CommunicatorBuilder::init_in).
+/// A communicator that a group creates at its end; see [`CommunicatorBuilder::init_in`](crate::communicator::CommunicatorBuilder::init_in).
 pub struct PendingCommunicator {
     call: &'static str,
     handle: Rc<PendingHandle>,
@@ -77,7 +79,7 @@ impl PendingCommunicator {
     ///
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of
-    /// [`CommunicatorBuilder::init`](crate::CommunicatorBuilder::init).
+    /// [`CommunicatorBuilder::init`](crate::communicator::CommunicatorBuilder::init).
     pub fn finish(self) -> Result<Communicator> {
         match self.handle.state.get() {
             PendingState::GroupOpen => {

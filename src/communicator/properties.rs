@@ -1,8 +1,9 @@
 #![allow(unsafe_code)]
 
 use super::communicator::Communicator;
+use crate::error::Result;
 use crate::sys::device::ncclCommProperties_t;
-use crate::{Result, Version};
+use crate::version::Version;
 
 /// The properties of a communicator; see [`Communicator::properties`]. Since NCCL 2.29.2.
 ///
@@ -39,7 +40,7 @@ impl Communicator {
     /// Returns the properties of this communicator; for an example, see [`Properties`]. Since NCCL 2.29.2.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported), [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommQueryProperties")]
     pub fn properties(&self) -> Result<Properties> {
         let library = self.library();

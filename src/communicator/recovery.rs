@@ -8,7 +8,10 @@ use super::communicator::Communicator;
 use super::inside::check_no_open_group;
 use super::state::Purpose;
 use crate::backend::call;
-use crate::{Config, Error, InvalidArgumentKind, Result, ResultCode, UniqueId, sys};
+use crate::config::Config;
+use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
+use crate::sys;
+use crate::unique_id::UniqueId;
 
 /// The state of the work when [`Communicator::shrink`] is called. Since NCCL 2.27.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -28,7 +31,7 @@ impl Communicator {
     /// order. Since NCCL 2.27.3.
     ///
     /// ```
-    /// use libnccl::ShrinkMode;
+    /// use libnccl::communicator::ShrinkMode;
     ///
     /// let mut comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
     /// drop(comms.pop()); // Rank 1 is lost.
@@ -105,7 +108,7 @@ impl Communicator {
     }
 
     /// Returns a builder of a communicator of `size` ranks: those of this one, and new ranks that join with
-    /// [`CommunicatorBuilder::grow`](crate::CommunicatorBuilder::grow). Since NCCL 2.29.2.
+    /// [`CommunicatorBuilder::grow`](crate::communicator::CommunicatorBuilder::grow). Since NCCL 2.29.2.
     ///
     /// All ranks of this communicator call it; the rank that created the [id](Self::unique_id) passes it, the others
     /// pass `None`.

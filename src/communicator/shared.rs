@@ -12,12 +12,14 @@ use super::inside::has_open_group;
 use super::object::Deferred;
 use super::state::State;
 use crate::backend::{Library, call};
+use crate::buffer::MemorySpace;
+use crate::config::Config;
 use crate::config::RawConfig;
 use crate::cuda::CudaContext;
+use crate::error::{Error, Result, ResultCode};
+use crate::observer::{CommunicatorEvent, CommunicatorId, Membership};
 use crate::observer::{Given, Observed, Observers, of_process};
-use crate::{
-    CommunicatorEvent, CommunicatorId, Config, Error, Membership, MemorySpace, Result, ResultCode, sys,
-};
+use crate::sys;
 
 /// The longest time that an abort keeps its caller waiting.
 pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(5);

@@ -4,8 +4,10 @@ use super::builder::{Child, ChildBuilder};
 use super::communicator::Communicator;
 use super::state::Purpose;
 use crate::backend::call;
+use crate::config::Config;
+use crate::error::Result;
 use crate::operation::to_c_int;
-use crate::{Config, Result, sys};
+use crate::sys;
 
 impl Communicator {
     /// Returns a builder that splits the ranks into new communicators: all ranks with the same `color` form one, ordered by
@@ -30,8 +32,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `init` returns [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the color is beyond `i32::MAX`,
-    /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Timeout`](crate::Error::Timeout), or
+    /// `init` returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) if the color is beyond `i32::MAX`,
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported), [`Error::Timeout`](crate::error::Error::Timeout), or
     /// [`Error::Nccl`](crate::Error::Nccl).
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]

@@ -7,13 +7,13 @@ use std::{sync::atomic::AtomicU32, thread};
 #[cfg(all(test, loom))]
 use loom::{sync::atomic::AtomicU32, thread};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Set while the owner is in a call of NCCL or in a group.
 const INSIDE: u32 = 1;
 /// Set after a group that failed: only queries and the end are allowed.
 const FAILED: u32 = 2;
-/// Set when an [`AbortHandle`](crate::AbortHandle) has requested the end.
+/// Set when an [`AbortHandle`](crate::communicator::AbortHandle) has requested the end.
 const ABORT: u32 = 4;
 /// Set when the handle is given up: the thread that set this flag ends the communicator.
 const ENDED: u32 = 8;

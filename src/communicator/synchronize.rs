@@ -2,7 +2,10 @@ use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
 use super::inside::check_no_open_group;
-use crate::{CommunicatorEvent, Error, MemorySpace, Result, ResultCode, Stream, StreamRef};
+use crate::buffer::{MemorySpace, Stream};
+use crate::error::{Error, Result, ResultCode};
+use crate::observer::CommunicatorEvent;
+use crate::stream::StreamRef;
 
 impl Communicator {
     /// Waits until all work on a stream is complete, and watches the communicator meanwhile: an operation that fails after
@@ -37,7 +40,7 @@ impl Communicator {
 
     /// Waits as [`synchronize`](Self::synchronize) does, but aborts nothing: returns `false` if the work is not complete
     /// after the `timeout`. The communicator can then still be [revoked](Self::revoke), or [shrunk](Self::shrink) with
-    /// [`ShrinkMode::Abort`](crate::ShrinkMode::Abort), which end the work.
+    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort), which end the work.
     ///
     /// ```
     /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
@@ -47,7 +50,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator has to be aborted or
-    /// shrunk; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::AbortHandle); [`Error::InvalidUsage`] if the
+    /// shrunk; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::communicator::AbortHandle); [`Error::InvalidUsage`] if the
     /// stream cannot be asked, see [`Stream::is_complete`], if it is [`StreamRef::DEFAULT`] and the calling thread's CUDA
     /// context is of another device, and while a group is open.
     #[doc(alias = "ncclCommGetAsyncError")]

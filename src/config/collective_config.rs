@@ -4,19 +4,22 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::config::{MAX, Target, options};
-use crate::{CtaPolicy, Result, Version, sys};
+use crate::config::CtaPolicy;
+use crate::error::Result;
+use crate::sys;
+use crate::version::Version;
 
 options! {
     /// Options of one collective. Since NCCL 2.31.2.
     ///
     /// All ranks must pass equal options: NCCL does not compare them. Options that are not set have the value of the
     /// communicator. An option that the loaded library does not know is
-    /// [`Error::Unsupported`](crate::Error::Unsupported), and an invalid value is
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument); NCCL itself silently ignores both. NCCL's environment
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported), and an invalid value is
+    /// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument); NCCL itself silently ignores both. NCCL's environment
     /// variables take precedence over options.
     ///
     /// ```
-    /// use libnccl::CollectiveConfig;
+    /// use libnccl::config::CollectiveConfig;
     ///
     /// let quiet = CollectiveConfig::new().max_ctas(2).user_profiler_tag(7);
     /// assert_ne!(quiet, CollectiveConfig::default());
@@ -78,7 +81,7 @@ impl CollectiveConfig {
     /// Default: none. Since NCCL 2.32.3.
     ///
     /// ```
-    /// use libnccl::{CollectiveConfig, sys};
+    /// use libnccl::{sys, config::CollectiveConfig};
     ///
     /// # let event: sys::cudaEvent_t = std::ptr::null_mut();
     /// // SAFETY: cudaEventCreateWithFlags returned `event`; it is destroyed after synchronizing with the stream.
@@ -161,7 +164,10 @@ mod tests {
 
     use super::super::config::tests::{assert_documented, assert_since};
     use super::{CollectiveConfig, RawCollectiveConfig};
-    use crate::{CtaPolicy, Result, Version, sys};
+    use crate::config::CtaPolicy;
+    use crate::error::Result;
+    use crate::sys;
+    use crate::version::Version;
 
     type Raw = sys::ncclCollConfig_t;
 

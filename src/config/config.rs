@@ -7,8 +7,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::Given;
-use crate::{Error, InvalidArgumentKind, Observer, Result, Version, sys};
+use crate::observer::Observer;
+use crate::sys;
+use crate::version::Version;
 
 /// The largest number that fits into an option.
 pub(crate) const MAX: u32 = c_int::MAX.cast_unsigned();
@@ -98,7 +101,7 @@ options! {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use libnccl::{Config, CtaPolicy};
+    /// use libnccl::{Config, config::CtaPolicy};
     ///
     /// let careful = Config::new().timeout(Duration::from_secs(30)).name("gradients");
     /// let small = careful.clone().max_ctas(4).cta_policy(CtaPolicy::Efficiency);
@@ -217,7 +220,7 @@ impl Config {
     /// calls wait without a limit. Since NCCL 2.14.3.
     ///
     /// On host memory, the error returns the buffers, so no other rank may still access them. A process that is stopped in an
-    /// access, by a signal, a debugger or a frozen cgroup, loses its access to memory of [`alloc`](crate::Nccl::alloc), and
+    /// access, by a signal, a debugger or a frozen cgroup, loses its access to memory of [`alloc`](crate::nccl::Nccl::alloc), and
     /// never has direct access to other memory of a communicator with a timeout. The call waits, and reports it on the standard
     /// error, if the memory is in a window too, is emulated device memory, or cannot be copied because memory is exhausted or
     /// Linux is older than 5.14.
@@ -470,7 +473,9 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode, RawConfig};
-    use crate::{Error, Result, Version, sys};
+    use crate::error::{Error, Result};
+    use crate::sys;
+    use crate::version::Version;
 
     type Raw = sys::ncclConfig_t;
 

@@ -1,4 +1,4 @@
-//! Options: of a communicator, and of one collective.
+//! The options of communicators and of single collectives.
 
 mod collective_config;
 #[allow(clippy::module_inception)] // The type has the name of the module.

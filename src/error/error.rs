@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::debug_as_display;
-use crate::{InvalidArgumentKind, ResultCode, Version};
+use crate::error::{InvalidArgumentKind, ResultCode};
+use crate::version::Version;
 
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -79,7 +80,7 @@ pub enum Error {
         problem: Box<str>,
     },
 
-    /// A wait took longer than the communicator's [timeout](crate::Config::timeout), or that of the call; the communicator
+    /// A wait took longer than the communicator's [timeout](crate::config::Config::timeout), or that of the call; the communicator
     /// is aborted.
     #[error(fmt = fmt_timeout)]
     #[non_exhaustive]
@@ -92,14 +93,14 @@ pub enum Error {
         size: u32,
         /// The number of the rank that waited.
         rank: u32,
-        /// The number of the last operation, if the communicator is [observed](crate::Observer), as by a recorder.
+        /// The number of the last operation, if the communicator is [observed](crate::observer::Observer), as by a recorder.
         sequence: Option<NonZeroU64>,
         /// The ranks for which it waited, if they are known: the CPU backend names them. Empty with NCCL, whose text of
         /// `ncclGetLastError` may be of another communicator.
         detail: Box<str>,
     },
 
-    /// The communicator has been aborted: by an [`AbortHandle`](crate::AbortHandle), or after a timeout.
+    /// The communicator has been aborted: by an [`AbortHandle`](crate::communicator::AbortHandle), or after a timeout.
     #[error("{call}: the communicator is aborted")]
     Aborted {
         /// The method.
@@ -179,7 +180,7 @@ fn fmt_timeout(
     write!(f, ": not done after {elapsed} ms; the communicator is aborted{separator}{detail}")
 }
 
-/// The error returned when no NCCL library could be loaded, as by [`Nccl::load`](crate::Nccl::load). Like that of
+/// The error returned when no NCCL library could be loaded, as by [`Nccl::load`](crate::nccl::Nccl::load). Like that of
 /// [`Error`], its [`Debug`](fmt::Debug) text is that of [`Display`](fmt::Display).
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -190,7 +191,7 @@ pub enum LoadError {
     )]
     NoBackend,
 
-    /// There is no NCCL for this operating system. [`Nccl::from_table`](crate::Nccl::from_table) still works for an
+    /// There is no NCCL for this operating system. [`Nccl::from_table`](crate::nccl::Nccl::from_table) still works for an
     /// implementation in the process.
     #[error("there is no NCCL for {system}: NVIDIA's NCCL and AMD's RCCL are libraries for Linux")]
     UnsupportedPlatform {
@@ -199,7 +200,7 @@ pub enum LoadError {
     },
 
     /// The program has a C library of its own, linked statically (`crt-static`, the default for musl), in which NCCL
-    /// crashes. [`Nccl::from_table`](crate::Nccl::from_table) still works.
+    /// crashes. [`Nccl::from_table`](crate::nccl::Nccl::from_table) still works.
     #[error(
         "NCCL cannot be loaded into a program whose C library is linked statically: build the program with \
          `-C target-feature=-crt-static`"
@@ -257,7 +258,8 @@ impl fmt::Display for Attempt {
 #[cfg(test)]
 mod tests {
     use super::{Attempt, Error, LoadError};
-    use crate::{ResultCode, Version};
+    use crate::error::ResultCode;
+    use crate::version::Version;
 
     #[test]
     fn error_is_send_sync_and_at_most_72_bytes() {

@@ -1,4 +1,4 @@
-/// The kind of argument that [`Error::InvalidArgument`](crate::Error::InvalidArgument) is about.
+/// The kind of argument that [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InvalidArgumentKind {
@@ -12,7 +12,7 @@ pub enum InvalidArgumentKind {
     DataType,
     /// An address or a handle: null, not a multiple of the alignment, or that of the default streams of threads.
     Address,
-    /// A buffer that is not ready for the operation: [`Buffer::as_ptr`](crate::Buffer::as_ptr) returned an error.
+    /// A buffer that is not ready for the operation: [`Buffer::as_ptr`](crate::buffer::Buffer::as_ptr) returned an error.
     NotReady,
     /// A rank, root or peer out of range, or a number of ranks.
     Rank,

@@ -8,7 +8,7 @@ use crate::sys::ncclResult_t;
 /// kept. Two codes are equal if their numbers are.
 ///
 /// ```
-/// use libnccl::ResultCode;
+/// use libnccl::error::ResultCode;
 /// use libnccl::sys::ncclResult_t;
 ///
 /// let code = ResultCode::from_raw(ncclResult_t(5));

@@ -6,7 +6,10 @@ use std::time::Duration;
 use super::participants::{Participants, Phase};
 use crate::backend::{Library, call};
 use crate::communicator::{check_no_open_group, set_open_group};
-use crate::{Error, Nccl, OnStream, Result, ResultCode, sys};
+use crate::error::{Error, Result, ResultCode};
+use crate::nccl::Nccl;
+use crate::operation::OnStream;
+use crate::sys;
 
 /// Operations that NCCL starts together; see [`Nccl::group`] and, for a function that adds to one, [`group`](Self::group).
 #[derive(Debug)]
@@ -47,12 +50,12 @@ impl Nccl {
     /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
     /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
     /// group have failed: they can only be queried, revoked and then split, shrunk with
-    /// [`ShrinkMode::Abort`](crate::ShrinkMode::Abort), aborted and destroyed. An error that is found before the
+    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort), aborted and destroyed. An error that is found before the
     /// first operation is queued does not affect them.
     ///
     /// # Errors
     /// The error of `operations`; else the first error of its calls, even one that it ignored, or that of the group
-    /// itself. [`Error::InvalidUsage`](crate::Error::InvalidUsage) inside another group: use [`Group::group`].
+    /// itself. [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) inside another group: use [`Group::group`].
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
     #[inline]
@@ -111,9 +114,9 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`group`](Self::group); [`Error::Unsupported`](crate::Error::Unsupported);
-    /// [`Error::InvalidUsage`](crate::Error::InvalidUsage) for what NCCL does not simulate, before anything is queued.
-    /// Only that a communicator of [`from_raw`](crate::Communicator::from_raw), or with `NCCL_COMM_BLOCKING=0` in the
+    /// The errors of [`group`](Self::group); [`Error::Unsupported`](crate::error::Error::Unsupported);
+    /// [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) for what NCCL does not simulate, before anything is queued.
+    /// Only that a communicator of [`from_raw`](crate::communicator::Communicator::from_raw), or with `NCCL_COMM_BLOCKING=0` in the
     /// environment, is nonblocking is found afterwards: NCCL has started the operations then.
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
@@ -182,7 +185,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     }
 
     /// Limits the wait at the end of the group for each of its communicators, instead of their own
-    /// [timeouts](crate::Config::timeout), as [`CallOptions::timeout`](crate::CallOptions::timeout) does for one call. Communicators
+    /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for one call. Communicators
     /// without one block inside NCCL, and one that other code owns, which cannot be aborted here, is waited for, whatever
     /// is set here.
     pub fn timeout(&self, timeout: Duration) {

@@ -11,8 +11,11 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::backend::Library;
+use crate::buffer::MemorySpace;
+use crate::communicator::Communicator;
 use crate::communicator::{PendingHandle, WindowHandle, wait_until};
-use crate::{Communicator, CommunicatorEvent, Error, InvalidArgumentKind, MemorySpace, Operation, Result};
+use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::observer::{CommunicatorEvent, Operation};
 
 /// The participants of a group: its communicators, and what they need until its end.
 #[derive(Debug)]

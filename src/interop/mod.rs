@@ -5,12 +5,7 @@ mod cuda_core;
 #[cfg(feature = "cudarc")]
 mod cudarc;
 
-#[cfg(feature = "cuda-core")]
-pub use self::cuda_core::CudaCoreGuard;
-#[cfg(feature = "cudarc")]
-pub use self::cudarc::CudaGuard;
-
 #[cfg(any(feature = "cuda-core", feature = "cudarc"))]
-fn device(context: &impl crate::Context) -> Option<i32> {
+fn device(context: &impl crate::context::Context) -> Option<i32> {
     i32::try_from(context.device()).ok()
 }

@@ -1,4 +1,5 @@
-use crate::{DataType, Operation};
+use crate::data_type::DataType;
+use crate::observer::Operation;
 
 /// An operation, its element type, its ranks and its place in a group, in one word, for an observer that keeps many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

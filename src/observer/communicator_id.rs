@@ -3,7 +3,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::UniqueId;
+use crate::unique_id::UniqueId;
 
 /// The identity of a communicator in events, logs and recordings: the same on all its ranks, and most likely another one for
 /// another communicator.
@@ -12,7 +12,7 @@ use crate::UniqueId;
 /// have grown.
 ///
 /// ```
-/// use libnccl::{CommunicatorId, UniqueId};
+/// use libnccl::{UniqueId, observer::CommunicatorId};
 ///
 /// let unique_id = libnccl_cpu::nccl().unique_id()?;
 /// let id = CommunicatorId::of_unique_id(&unique_id);

@@ -4,9 +4,11 @@ use std::fmt;
 use std::panic::Location;
 
 use super::call_word::CallWord;
-use crate::{DataType, Error, Membership, Operation};
+use crate::data_type::DataType;
+use crate::error::Error;
+use crate::observer::{Membership, Operation};
 
-/// An operation that is about to start, or has joined a group; see [`Observer`](crate::Observer).
+/// An operation that is about to start, or has joined a group; see [`Observer`](crate::observer::Observer).
 #[derive(Clone, Copy)]
 pub struct OperationStart<'a> {
     communicator: &'a Membership,
@@ -188,7 +190,7 @@ impl fmt::Debug for OperationStart<'_> {
 }
 
 /// The end of the call of an operation, or of a group with operations of a communicator; see
-/// [`Observer`](crate::Observer).
+/// [`Observer`](crate::observer::Observer).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct OperationEnd<'a> {
@@ -216,17 +218,17 @@ impl<'a> OperationEnd<'a> {
     }
 }
 
-/// A change of a communicator; see [`Observer`](crate::Observer).
+/// A change of a communicator; see [`Observer`](crate::observer::Observer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommunicatorEvent {
     /// All ranks have joined it. One that was split from another has a [parent](Membership::parent).
     Created,
-    /// [`synchronize`](crate::Communicator::synchronize) has found that the work on the stream of this address is done.
+    /// [`synchronize`](crate::communicator::Communicator::synchronize) has found that the work on the stream of this address is done.
     StreamCompleted(usize),
     /// A group in which it takes part has failed: nothing but its end is possible any more.
     Failed,
-    /// Someone has [found](crate::AbortHandle::report_stall) it in the same call for too long.
+    /// Someone has [found](crate::communicator::AbortHandle::report_stall) it in the same call for too long.
     Stalled,
     /// A wait has taken longer than its limit. It is aborted after this.
     TimedOut,

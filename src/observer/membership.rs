@@ -1,9 +1,11 @@
-use crate::{CommunicatorId, MemorySpace, Version};
+use crate::buffer::MemorySpace;
+use crate::observer::CommunicatorId;
+use crate::version::Version;
 
-/// A rank's membership in a communicator, as an [`Observer`](crate::Observer) knows it.
+/// A rank's membership in a communicator, as an [`Observer`](crate::observer::Observer) knows it.
 ///
 /// ```
-/// use libnccl::{MemorySpace, Membership, Version};
+/// use libnccl::{Version, buffer::MemorySpace, observer::Membership};
 ///
 /// // Of a communicator that another program has created.
 /// let membership = Membership::new(0, 8, MemorySpace::Device, Version::new(2, 27, 3));
@@ -16,7 +18,7 @@ pub struct Membership {
     pub id: Option<CommunicatorId>,
     /// The identity of the communicator from which it was split, shrunk or grown, if it was, and that is known.
     pub parent: Option<CommunicatorId>,
-    /// The [name](crate::Config::name), if it has one.
+    /// The [name](crate::config::Config::name), if it has one.
     pub name: Option<String>,
     /// The number of this rank, from 0.
     pub rank: usize,

@@ -1,4 +1,4 @@
-//! The observers of communicators, and what they are told. Communicators know them, and no observer in particular.
+//! Observers, which are notified of operations and of the lifecycle of communicators, and the descriptors of operations.
 
 mod call_word;
 mod catch_panic;
@@ -8,6 +8,7 @@ mod membership;
 #[allow(clippy::module_inception)] // The trait has the name of the module.
 mod observer;
 mod observers;
+mod operation;
 mod process;
 
 pub use call_word::CallWord;
@@ -16,5 +17,6 @@ pub use event::{CommunicatorEvent, OperationEnd, OperationStart};
 pub use membership::Membership;
 pub use observer::Observer;
 pub(crate) use observers::{Given, Observed, Observers};
+pub use operation::{Extent, Operation, Role};
 pub use process::observe;
 pub(crate) use process::of_process;

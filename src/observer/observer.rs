@@ -1,11 +1,11 @@
 use std::any::Any;
 
-use crate::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
+use crate::observer::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
 
 /// Code that is told what communicators do: for metrics, logs, profilers.
 ///
-/// It is given to a communicator, and to those that are split from it, by its [`Config`](crate::Config::observer), or to all
-/// communicators of the process by [`observe`](crate::observe). The crate `libnccl-observe` has some: a recorder, a watchdog,
+/// It is given to a communicator, and to those that are split from it, by its [`Config`](crate::config::Config::observer), or to all
+/// communicators of the process by [`observe`](crate::observer::observe). The crate `libnccl-observe` has some: a recorder, a watchdog,
 /// records of the crate log, spans of the crate tracing.
 ///
 /// # When it is told
@@ -24,7 +24,7 @@ use crate::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
 /// use std::collections::BTreeMap;
 /// use std::sync::{Arc, Mutex};
 ///
-/// use libnccl::{Config, Observer, OperationStart, ReduceOp, StreamRef};
+/// use libnccl::{Config, ReduceOp, StreamRef, observer::{Observer, OperationStart}};
 ///
 /// /// Counts the bytes that each operation sends, in the text format of Prometheus.
 /// #[derive(Default)]

@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use super::catch_panic::catch_panic;
-use crate::{CommunicatorEvent, Error, Membership, Observer, OperationEnd, OperationStart};
+use crate::error::Error;
+use crate::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, OperationStart};
 
 /// The observers of one communicator: a list to which any thread adds, and that its owner reads without a lock.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::catch_panic::catch_panic;
-use crate::{Membership, Observer};
+use crate::observer::{Membership, Observer};
 
 type Make = dyn Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + Sync;
 
@@ -14,7 +14,7 @@ static MAKERS: RwLock<Vec<Arc<Make>>> = RwLock::new(Vec::new());
 /// ```
 /// use std::sync::Arc;
 ///
-/// use libnccl::{Membership, Observer, OperationEnd, StreamRef};
+/// use libnccl::{StreamRef, observer::{Membership, Observer, OperationEnd}};
 ///
 /// /// Prints the operations that fail.
 /// struct Failures;
@@ -25,7 +25,7 @@ static MAKERS: RwLock<Vec<Arc<Make>>> = RwLock::new(Vec::new());
 ///     }
 /// }
 ///
-/// libnccl::observe(|communicator: &Membership| (communicator.size > 1).then(|| Arc::new(Failures) as _));
+/// libnccl::observer::observe(|communicator: &Membership| (communicator.size > 1).then(|| Arc::new(Failures) as _));
 /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```

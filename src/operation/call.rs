@@ -11,7 +11,6 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::on_stream::OnStream;
-use super::table::{Extent, Operation};
 use crate::backend::Library;
 use crate::buffer::{BufferElement, RawSlice, RecvBuffer, SendBuffer};
 use crate::communicator::{Communicator, Inside, Purpose, Shared};
@@ -19,6 +18,7 @@ use crate::config::CollectiveConfig;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::group::Participants;
 use crate::observer::{CallWord, Observed, OperationStart};
+use crate::observer::{Extent, Operation};
 use crate::sys;
 
 #[derive(Clone, Copy)]

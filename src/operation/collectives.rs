@@ -6,10 +6,10 @@ use std::iter;
 use super::call::{Call, nccl};
 use super::on_stream::OnStream;
 use super::operator::{Operator, RawOperator};
-use super::table::Operation;
 use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
 use crate::communicator::Communicator;
 use crate::error::{InvalidArgumentKind, Result};
+use crate::observer::Operation;
 use crate::reduce_op::ReduceOp;
 
 /// # Operations
@@ -17,19 +17,19 @@ use crate::reduce_op::ReduceOp;
 /// on the CPU backend, when it is complete. Counts are elements, not bytes. Buffers may be longer than needed, except those
 /// whose length is the count.
 ///
-/// The last argument of each operation is its stream. [`CallOptions`](crate::CallOptions) add options to the stream, and
-/// [`Group::stream`](crate::Group::stream) adds the operation to a group.
+/// The last argument of each operation is its stream. [`CallOptions`](crate::operation::CallOptions) add options to the stream, and
+/// [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
 ///
 /// # Errors of operations
 /// Every operation may return:
 ///
-/// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a buffer that is too short or in the wrong memory, or a
+/// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a buffer that is too short or in the wrong memory, or a
 ///   rank out of range; nothing was started then;
-/// - [`Error::InvalidUsage`](crate::Error::InvalidUsage) while a group is open on this thread, after a group that failed, or
+/// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while a group is open on this thread, after a group that failed, or
 ///   while the communicator is [suspended](Self::suspend);
-/// - [`Error::Unsupported`](crate::Error::Unsupported) if the library lacks the operation, the element type or an option;
+/// - [`Error::Unsupported`](crate::error::Error::Unsupported) if the library lacks the operation, the element type or an option;
 /// - [`Error::Nccl`](crate::Error::Nccl) if NCCL fails;
-/// - [`Error::Timeout`](crate::Error::Timeout) and [`Error::Aborted`](crate::Error::Aborted) if the communicator is aborted.
+/// - [`Error::Timeout`](crate::error::Error::Timeout) and [`Error::Aborted`](crate::error::Error::Aborted) if the communicator is aborted.
 impl Communicator {
     /// Combines the `send` buffers of all ranks element by element; every rank receives the result. The count is the
     /// length of `send`; `recv` holds at least as many elements.

@@ -1,6 +1,6 @@
 //! The operations of communicators.
 //!
-//! Each operation is a method of [`Communicator`](crate::Communicator) with a private function that has its rules and its C
+//! Each operation is a method of [`Communicator`](crate::communicator::Communicator) with a private function that has its rules and its C
 //! call, in the same file: [`collectives`], [`point_to_point`], [`vector`], [`one_sided`]. All go through [`call`].
 
 mod call;
@@ -10,14 +10,15 @@ mod on_stream;
 mod one_sided;
 mod operator;
 mod point_to_point;
+mod registration;
 mod rules;
 mod signal;
-mod table;
 mod vector;
+mod window;
 
-pub(crate) use call::Call;
 pub use on_stream::{CallOptions, OnStream};
 pub use operator::{Operator, PreMulSum};
-pub(crate) use rules::{check_buffer, check_device, to_c_int, to_c_length};
+pub use registration::Registration;
+pub(crate) use rules::{to_c_int, to_c_length};
 pub use signal::{Signal, WaitSignal};
-pub use table::{Extent, Operation, Role};
+pub use window::{Window, WindowFlags, WindowOffset};

@@ -4,17 +4,17 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::table::Operation;
 use crate::buffer::Stream;
 use crate::communicator::Communicator;
 use crate::config::CollectiveConfig;
 use crate::error::{Error, Result};
 use crate::group::Participants;
+use crate::observer::Operation;
 use crate::stream::StreamRef;
 
 /// The stream of an operation, with its options and the group that starts it, if any.
 ///
-/// Operations take `impl Into<OnStream>`: a stream, [`CallOptions`], or the result of [`Group::stream`](crate::Group::stream).
+/// Operations take `impl Into<OnStream>`: a stream, [`CallOptions`], or the result of [`Group::stream`](crate::group::Group::stream).
 /// `'b` is the lifetime of the buffers, `'c` that of the communicator.
 #[derive(Debug, Clone, Copy)]
 pub struct OnStream<'b, 'c> {
@@ -38,7 +38,7 @@ enum Start<'c> {
 /// A stream with options for one call: a timeout, and NCCL's options for a collective.
 ///
 /// ```
-/// use libnccl::{CallOptions, CollectiveConfig, ReduceOp, StreamRef};
+/// use libnccl::{CallOptions, ReduceOp, StreamRef, config::CollectiveConfig};
 ///
 /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
 /// let config = CollectiveConfig::new().max_ctas(4);
@@ -67,8 +67,8 @@ impl<'a> CallOptions<'a> {
         Self { config: Some(config), ..self }
     }
 
-    /// Limits the wait of this call, instead of the communicator's [timeout](crate::Config::timeout), which it must have: the
-    /// calls of other communicators block inside NCCL. In a group, use [`Group::timeout`](crate::Group::timeout).
+    /// Limits the wait of this call, instead of the communicator's [timeout](crate::config::Config::timeout), which it must have: the
+    /// calls of other communicators block inside NCCL. In a group, use [`Group::timeout`](crate::group::Group::timeout).
     ///
     /// It limits the wait on the host: on a GPU, for the launch. [`Communicator::synchronize`] limits the wait for the work
     /// itself.
@@ -137,7 +137,7 @@ impl<'b, 'c> OnStream<'b, 'c> {
     /// # Safety
     /// `'b` and `'c` are the scope of the group, for which its closure received a reference. The group keeps communicators and
     /// the guards of buffers for its scope, and an operation requires only that buffers live for `'b` and communicators for
-    /// `'c`. So this must have no caller but [`Group::stream`](crate::Group::stream), whose signature fixes both.
+    /// `'c`. So this must have no caller but [`Group::stream`](crate::group::Group::stream), whose signature fixes both.
     #[inline]
     pub(crate) unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {
         if let Start::Within(_) = self.start {

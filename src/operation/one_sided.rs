@@ -8,13 +8,13 @@ use super::call::{Call, nccl};
 use super::on_stream::OnStream;
 use super::rules::{to_c_int, to_c_length};
 use super::signal::{Signal, WaitSignal};
-use super::table::Operation;
+use super::window::{Target, WindowOffset};
 use crate::buffer::SendBuffer;
 use crate::communicator::Communicator;
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::observer::Operation;
 use crate::sys;
-use crate::window::{Target, WindowOffset};
 
 impl Communicator {
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
@@ -44,7 +44,7 @@ impl Communicator {
     /// [`wait_signal`](Self::wait_signal). Since NCCL 2.29.2.
     ///
     /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
-    /// registered, unless [`Config::rma_eager_init`](crate::Config::rma_eager_init) is set.
+    /// registered, unless [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).
@@ -67,7 +67,7 @@ impl Communicator {
     /// arrived. Since NCCL 2.29.2.
     ///
     /// ```
-    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
+    /// use libnccl::{StreamRef, window::{Signal, WaitSignal, WindowFlags}};
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// libnccl_cpu::run_ranks(3, |comm| {
@@ -86,7 +86,7 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
-    /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::Error::InvalidArgument).
+    /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::error::Error::InvalidArgument).
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).

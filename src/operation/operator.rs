@@ -105,11 +105,11 @@ impl Communicator {
     }
 
     /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, of an element type that is known at run time only:
-    /// `scalar` has the bytes of one element. It reduces buffers such as an [`AnySlice`](crate::AnySlice), whose type must
+    /// `scalar` has the bytes of one element. It reduces buffers such as an [`AnySlice`](crate::buffer::AnySlice), whose type must
     /// be the same.
     ///
     /// ```
-    /// use libnccl::{AnySliceMut, DataType, StreamRef};
+    /// use libnccl::{DataType, StreamRef, buffer::AnySliceMut};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
     /// let tenfold = comms[0].pre_mul_sum_any(DataType::Uint8, &[10])?;

@@ -2,10 +2,10 @@
 
 use super::call::Call;
 use super::on_stream::OnStream;
-use super::table::Operation;
 use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
 use crate::communicator::Communicator;
 use crate::error::Result;
+use crate::observer::Operation;
 
 impl Communicator {
     /// Sends `buffer` to rank `peer`, which receives the same number of elements. A rank that sends *and* receives must
@@ -53,8 +53,8 @@ impl Communicator {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let (mine, mut theirs, peer) = ([comm.rank() as i32], [-1], 1 - comm.rank());
     ///     nccl.group(|g| {
-    ///         g.send(&comm, &mine, peer, StreamRef::DEFAULT)?;
-    ///         g.recv(&comm, &mut theirs, peer, StreamRef::DEFAULT)
+    ///         comm.send(&mine, peer, g.stream(StreamRef::DEFAULT))?;
+    ///         comm.recv(&mut theirs, peer, g.stream(StreamRef::DEFAULT))
     ///     })?;
     ///     assert_eq!(theirs, [peer as i32]);
     ///     Ok(())

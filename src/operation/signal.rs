@@ -6,16 +6,16 @@ use crate::sys;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct Signal {
-    /// The number of the signal, below [`Config::num_rma_sig`](crate::Config::num_rma_sig), which is 1 unless set.
+    /// The number of the signal, below [`Config::num_rma_sig`](crate::config::Config::num_rma_sig), which is 1 unless set.
     #[doc(alias = "sigIdx")]
     pub index: u32,
-    /// The number of the context, below [`Config::num_rma_ctx`](crate::Config::num_rma_ctx), which is 1 unless set.
+    /// The number of the context, below [`Config::num_rma_ctx`](crate::config::Config::num_rma_ctx), which is 1 unless set.
     /// Operations of one context keep their order.
     #[doc(alias = "ctx")]
     pub context: u32,
 }
 
-/// A signal to wait for in [`Communicator::wait_signal`](crate::Communicator::wait_signal). Since NCCL 2.29.2.
+/// A signal to wait for in [`Communicator::wait_signal`](crate::communicator::Communicator::wait_signal). Since NCCL 2.29.2.
 #[doc(alias = "ncclWaitSignalDesc_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]

@@ -3,10 +3,10 @@
 use super::call::Call;
 use super::on_stream::OnStream;
 use super::operator::{Operator, RawOperator};
-use super::table::Operation;
 use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
 use crate::communicator::Communicator;
 use crate::error::Result;
+use crate::observer::Operation;
 
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a

@@ -240,7 +240,9 @@ fn compile_statement(directory: &Path, statement: &str) -> (bool, String) {
 
 /// Compiles a program with some functions, and returns the compiler's success and messages.
 fn compile(directory: &Path, functions: &str) -> (bool, String) {
-    let program = format!("#![allow(unused)]\nuse libnccl::*;\n{functions}\n");
+    let program = format!(
+        "#![allow(unused)]\nuse libnccl::{{buffer::*, communicator::*, config::*, error::*, observer::*, window::*, *}};\n{functions}\n"
+    );
     let (file, library) = (directory.join("mistake.rs"), library());
     fs::write(&file, program).unwrap();
     let output = Command::new(env::var_os("RUSTC").unwrap_or("rustc".into()))

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use libnccl::{Communicator, DataType, Element, Error, LoadError, Nccl};
+use libnccl::error::LoadError;
+use libnccl::{Communicator, DataType, Element, Error, Nccl};
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -30,19 +31,19 @@ fn error_types_implement_error_and_handles_are_send() {
 fn owned_objects_and_locked_communicators_are_shared_between_threads() {
     fn shared<T: Send + Sync + 'static>() {}
     shared::<std::sync::Mutex<Communicator>>();
-    shared::<libnccl::Registration>();
-    shared::<libnccl::Window<f32>>();
+    shared::<libnccl::window::Registration>();
+    shared::<libnccl::window::Window<f32>>();
     shared::<libnccl::PreMulSum<'static, f32>>();
-    shared::<libnccl::CollectiveConfig>();
-    shared::<libnccl::AbortHandle>();
+    shared::<libnccl::config::CollectiveConfig>();
+    shared::<libnccl::communicator::AbortHandle>();
 }
 
 #[test]
 fn observers_do_not_make_a_panic_dangerous() {
     fn unwinds<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
     unwinds::<libnccl::Config>();
-    unwinds::<libnccl::AbortHandle>();
-    unwinds::<libnccl::Registration>();
+    unwinds::<libnccl::communicator::AbortHandle>();
+    unwinds::<libnccl::window::Registration>();
 }
 
 #[test]
@@ -50,17 +51,17 @@ fn values_are_compared_and_hashed() {
     fn hashed<T: Clone + Eq + std::hash::Hash + std::fmt::Debug>() {}
     hashed::<libnccl::UniqueId>();
     hashed::<libnccl::Version>();
-    hashed::<libnccl::ResultCode>();
-    hashed::<libnccl::InvalidArgumentKind>();
+    hashed::<libnccl::error::ResultCode>();
+    hashed::<libnccl::error::InvalidArgumentKind>();
     hashed::<libnccl::Config>();
-    hashed::<libnccl::CollectiveConfig>();
+    hashed::<libnccl::config::CollectiveConfig>();
     hashed::<libnccl::Encryption<'_>>();
-    hashed::<libnccl::Properties>();
-    hashed::<libnccl::MemoryStatistic>();
-    hashed::<libnccl::ShrinkMode>();
+    hashed::<libnccl::communicator::Properties>();
+    hashed::<libnccl::communicator::MemoryStatistic>();
+    hashed::<libnccl::communicator::ShrinkMode>();
     hashed::<DataType>();
     hashed::<libnccl::ReduceOp>();
-    hashed::<libnccl::MemorySpace>();
+    hashed::<libnccl::buffer::MemorySpace>();
     fn compared<T: Clone + Eq + std::fmt::Debug>() {}
     compared::<Error>();
     compared::<LoadError>();
@@ -72,7 +73,8 @@ fn values_are_compared_and_hashed() {
 /// Bounds that take the crate's own memory, host memory and views alike.
 #[test]
 fn one_bound_takes_every_kind_of_buffer() {
-    use libnccl::{BufferMut, DeviceSliceMut, NcclBuffer, RecvBuffer, ReduceOp, StreamRef};
+    use libnccl::buffer::{BufferMut, RecvBuffer};
+    use libnccl::{DeviceSliceMut, NcclBuffer, ReduceOp, StreamRef};
 
     fn double<B: BufferMut<Element = f32> + ?Sized>(comm: &Communicator, buffer: &mut B) {
         let doubled = comm.pre_mul_sum(2.0).unwrap();
@@ -164,7 +166,7 @@ fn group_and_pending_communicator_are_not_send() {
     impl<T: ?Sized> Ambiguous<()> for T {}
     impl<T: ?Sized + Send> Ambiguous<Sendable> for T {}
     <libnccl::Group<'_, '_> as Ambiguous<_>>::is_not_send();
-    <libnccl::PendingCommunicator as Ambiguous<_>>::is_not_send();
+    <libnccl::communicator::PendingCommunicator as Ambiguous<_>>::is_not_send();
 }
 
 // Regression: baracuda's README example does not compile.

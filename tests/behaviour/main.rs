@@ -8,7 +8,7 @@ mod implementations;
 
 use std::sync::{Mutex, PoisonError};
 
-use libnccl::MemorySpace;
+use libnccl::buffer::MemorySpace;
 use libtest_mimic::{Arguments, Trial};
 
 use cases::Selection;

@@ -2,7 +2,8 @@
 
 use std::iter;
 
-use libnccl::{Error, ResultCode};
+use libnccl::Error;
+use libnccl::error::ResultCode;
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
 use crate::fixture::Fixture;

@@ -4,7 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{AbortHandle, Communicator, Config, Error, Result, ResultCode};
+use libnccl::communicator::AbortHandle;
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, Config, Error, Result};
 use libnccl_test_support::fake_nccl::{FakeNccl, SUCCESS};
 
 use crate::codes::CODES;
@@ -19,10 +21,10 @@ const ENDINGS: &[Ending] = &[
     ("abort", |comm| drop(comm.abort())),
     ("finalize", |comm| drop(comm.finalize())),
     ("finalize and destroy", |comm| {
-        let _ = comm.finalize().and_then(libnccl::Finalized::destroy);
+        let _ = comm.finalize().and_then(libnccl::communicator::Finalized::destroy);
     }),
     ("finalize and abort", |comm| {
-        let _ = comm.finalize().and_then(libnccl::Finalized::abort);
+        let _ = comm.finalize().and_then(libnccl::communicator::Finalized::abort);
     }),
     ("abort by a handle", |comm| drop(comm.abort_handle().abort())),
     ("panic", |comm| {
@@ -182,7 +184,9 @@ fn destroy_after_async_error_aborts_and_reports_it() {
         let finalized = if finalizes { Ok(comm.finalize().unwrap()) } else { Err(comm) };
         fixture.fake.take_log();
         fixture.fake.set_async_states([], 6);
-        let error = finalized.map_or_else(Communicator::destroy, libnccl::Finalized::destroy).unwrap_err();
+        let error = finalized
+            .map_or_else(Communicator::destroy, libnccl::communicator::Finalized::destroy)
+            .unwrap_err();
         assert_eq!(error.code(), Some(ResultCode::REMOTE_ERROR), "{error}");
         assert_eq!(fixture.fake.take_log(), ["ncclCommGetAsyncError(comm1, &)", "ncclCommAbort(comm1)"]);
         fixture.fake.set_async_states([], SUCCESS);
@@ -236,7 +240,7 @@ fn child_whose_creation_failed_is_not_ended() {
         fixture.fake.answer_once("ncclCommSplit", 0, code);
         fixture.comm.split(Some(1), 0).init().unwrap_err();
         fixture.fake.answer_once("ncclCommShrink", 0, code);
-        fixture.comm.shrink(&[0], libnccl::ShrinkMode::Default).init().unwrap_err();
+        fixture.comm.shrink(&[0], libnccl::communicator::ShrinkMode::Default).init().unwrap_err();
         assert!(!fixture.fake.calls().contains(&"ncclCommAbort"));
         fixture.close("failed child");
     }

@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use std::ptr;
 use std::time::Duration;
 
+use libnccl::communicator::AbortHandle;
+use libnccl::config::CollectiveConfig;
 use libnccl::{
-    AbortHandle, CollectiveConfig, Communicator, Config, DeviceSlice, DeviceSliceMut, Nccl, Result,
-    StreamRef, UniqueId, Version,
+    Communicator, Config, DeviceSlice, DeviceSliceMut, Nccl, Result, StreamRef, UniqueId, Version,
 };
 use libnccl_test_support::fake_nccl::FakeNccl;
 

@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use libnccl::{
-    Communicator, Config, Error, Group, ReduceOp, Result, ResultCode, Signal, WaitSignal, WindowFlags,
-};
+use libnccl::error::ResultCode;
+use libnccl::window::{Signal, WaitSignal, WindowFlags};
+use libnccl::{Communicator, Config, Error, Group, ReduceOp, Result};
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 
 use crate::fixture::{Fixture, WORK, id, recv, send, stream, work};

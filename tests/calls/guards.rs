@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, BufferResult, MemorySpace, SendBuffer};
+use libnccl::config::CollectiveConfig;
+use libnccl::error::InvalidArgumentKind;
+use libnccl::window::{Signal, WaitSignal};
 use libnccl::{
-    AnyBuffer, Buffer, BufferMut, BufferResult, CallOptions, CollectiveConfig, Communicator, Config,
-    DataType, DeviceSlice, Error, Group, InvalidArgumentKind, MemorySpace, Nccl, ReduceOp, Result,
-    SendBuffer, Signal, StreamRef, WaitSignal,
+    CallOptions, Communicator, Config, DataType, DeviceSlice, Error, Group, Nccl, ReduceOp, Result, StreamRef,
 };
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 

@@ -7,10 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+use libnccl::buffer::MemorySpace;
+use libnccl::error::ResultCode;
 use libnccl::sys::{Functions, ncclResult_t};
+use libnccl::window::{Registration, Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{
-    CallOptions, Communicator, Element, Error, MemorySpace, Nccl, NcclBuffer, PreMulSum, ReduceOp,
-    Registration, Result, ResultCode, Signal, StreamRef, Version, WaitSignal, Window, WindowFlags,
+    CallOptions, Communicator, Element, Error, Nccl, NcclBuffer, PreMulSum, ReduceOp, Result, StreamRef,
+    Version,
 };
 use libnccl_test_support::fake_nccl::{FakeNccl, REGISTRATION, USER_POINTER, WINDOW};
 
@@ -271,7 +274,7 @@ fn buffer_views_cover_the_requested_range() {
     let nccl = libnccl_cpu::nccl();
     let mut buffer = nccl.alloc::<u8>(4).unwrap();
     buffer.as_mut_slice().unwrap().copy_from_slice(&[1, 2, 3, 4]);
-    let length = |view: Option<libnccl::NcclSlice<'_, u8>>| view.map(|view| view.len());
+    let length = |view: Option<libnccl::buffer::NcclSlice<'_, u8>>| view.map(|view| view.len());
     assert_eq!(length(buffer.get(..)), Some(4));
     assert_eq!(length(buffer.get(4..)), Some(0));
     assert_eq!(length(buffer.get(1..=2)), Some(2));
@@ -599,7 +602,7 @@ fn objects_dropped_while_their_owner_waits_leave_no_memory_and_no_descriptors() 
             });
             let comm = nccl.communicator(2, 1, id).config(config).init().unwrap();
             let (owner, registration, halves, buffer) = receiver.recv().unwrap();
-            while owner.health() != libnccl::Health::Busy {
+            while owner.health() != libnccl::communicator::Health::Busy {
                 std::thread::yield_now();
             }
             drop((registration, halves, buffer));
@@ -830,7 +833,7 @@ fn group_activates_windows_at_its_end() {
     let error = nccl.group(|g| {
         // SAFETY: as above.
         unsafe { g.register_window(&comms[1], &mut buffers[1], flags) }?;
-        Err::<(), _>(Error::from(libnccl::LoadError::NoBackend))
+        Err::<(), _>(Error::from(libnccl::error::LoadError::NoBackend))
     });
     assert!(error.is_err());
     drop(buffers);
@@ -944,7 +947,7 @@ fn one_sided_operations_check_their_arguments() {
     ] {
         assert_eq!(problem, expected);
     }
-    let options = libnccl::CollectiveConfig::new().max_ctas(1);
+    let options = libnccl::config::CollectiveConfig::new().max_ctas(1);
     assert!(
         text(comm.signal(1, first, CallOptions::on(STREAM).config(&options))).contains("takes no options")
     );

@@ -3,10 +3,11 @@
 
 use std::ptr;
 
+use libnccl::communicator::{MemoryStatistic, ShrinkMode};
+use libnccl::config::{CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
+use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{
-    CallOptions, Communicator, Config, CtaPolicy, Encryption, Error, GraphUsageMode, HostCftMode,
-    MemoryStatistic, Nccl, NcclBuffer, NvlsHostMode, ReduceOp, Result, ShrinkMode, Signal, Version,
-    WaitSignal, Window, WindowFlags,
+    CallOptions, Communicator, Config, Encryption, Error, Nccl, NcclBuffer, ReduceOp, Result, Version,
 };
 
 use crate::fixture::{Fixture, Kept, id, keep, recv, send, stream};

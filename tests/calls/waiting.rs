@@ -3,9 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{
-    CallOptions, CollectiveConfig, Communicator, Config, Error, MemorySpace, ReduceOp, Result, ShrinkMode,
-};
+use libnccl::buffer::MemorySpace;
+use libnccl::communicator::ShrinkMode;
+use libnccl::config::CollectiveConfig;
+use libnccl::{CallOptions, Communicator, Config, Error, ReduceOp, Result};
 use libnccl_test_support::fake_nccl::{ErrorText, FakeNccl, IN_PROGRESS, SUCCESS};
 use libnccl_test_support::init_in_group;
 
@@ -322,7 +323,7 @@ fn window_of_nonblocking_communicator_is_written_before_it_is_returned() {
     let mut buffer = nccl.alloc::<f32>(1024).unwrap();
     fake.set_async_states([IN_PROGRESS, IN_PROGRESS], SUCCESS);
     // SAFETY: the fake has no other ranks.
-    let window = unsafe { comm.register_window(&mut buffer, libnccl::WindowFlags::DEFAULT) }.unwrap();
+    let window = unsafe { comm.register_window(&mut buffer, libnccl::window::WindowFlags::DEFAULT) }.unwrap();
     assert!(window.is_active());
     drop(window);
     drop(comm);

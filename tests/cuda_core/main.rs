@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
 use cuda_crate::{CudaCrate, LENGTH, Needs, assert_other_device, cases, run_ranks, run_unchecked};
-use libnccl::{DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, ReduceOp, StreamRef};
+use libnccl::error::InvalidArgumentKind;
+use libnccl::{DeviceSlice, DeviceSliceMut, Error, ReduceOp, StreamRef};
 
 enum CudaCore {}
 

@@ -12,10 +12,9 @@ use cuda_crate::{
 };
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use libnccl::{
-    AnyBuffer, Communicator, DataType, DeviceSlice, DeviceSliceMut, Error, InvalidArgumentKind, MemorySpace,
-    Nccl, ReduceOp, StreamRef,
-};
+use libnccl::buffer::{AnyBuffer, MemorySpace};
+use libnccl::error::InvalidArgumentKind;
+use libnccl::{Communicator, DataType, DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, StreamRef};
 
 enum Cudarc {}
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use libnccl::{Communicator, ReduceOp, Result, ResultCode};
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, ReduceOp, Result};
 
 use crate::device::{Buffer, Device};
 use crate::rank::{Rank, Setting};

@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, Encryption, Error, MemoryStatistic, ReduceOp, ResultCode, ShrinkMode};
+use libnccl::communicator::{MemoryStatistic, ShrinkMode};
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, Config, Encryption, Error, ReduceOp};
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios, sum, within};
 use crate::device::Device;

@@ -5,7 +5,8 @@ use std::fmt;
 use std::fs;
 
 use cudarc::driver::{CudaContext, result, sys};
-use libnccl::{MemorySpace, Nccl, Version};
+use libnccl::buffer::MemorySpace;
+use libnccl::{Nccl, Version};
 
 use crate::job::Job;
 use crate::rank::Setting;

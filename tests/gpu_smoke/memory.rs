@@ -4,10 +4,9 @@
 use std::thread;
 use std::time::Instant;
 
-use libnccl::{
-    Communicator, Error, InvalidArgumentKind, NcclBuffer, ReduceOp, Signal, StreamRef, WaitSignal, Window,
-    WindowFlags,
-};
+use libnccl::error::InvalidArgumentKind;
+use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
+use libnccl::{Communicator, Error, NcclBuffer, ReduceOp, StreamRef};
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios};
 use crate::device::Device;

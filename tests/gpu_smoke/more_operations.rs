@@ -5,7 +5,8 @@ use std::fmt::Debug;
 use std::thread;
 use std::time::Instant;
 
-use libnccl::{CallOptions, CollectiveConfig, Communicator, Element, Error, ReduceOp};
+use libnccl::config::CollectiveConfig;
+use libnccl::{CallOptions, Communicator, Element, Error, ReduceOp};
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios, sum};
 use crate::device::Device;

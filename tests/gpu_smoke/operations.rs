@@ -8,7 +8,8 @@ use std::fmt;
 use std::sync::Mutex;
 use std::thread;
 
-use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, ResultCode, StreamRef};
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, StreamRef};
 
 use crate::data::{Number, compare, random};
 use crate::device::{Buffer, Device};

@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use libnccl::{Communicator, Error, MemorySpace, ReduceOp, Result, ResultCode, StreamRef};
+use libnccl::buffer::MemorySpace;
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, Error, ReduceOp, Result, StreamRef};
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios, sum, within};
 use crate::device::Device;

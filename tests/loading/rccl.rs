@@ -6,10 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
+use libnccl::buffer::MemorySpace;
+use libnccl::communicator::ShrinkMode;
 use libnccl::sys::{Functions, ncclResult_t};
 use libnccl::{
-    Backend, Communicator, Config, DeviceSlice, DeviceSliceMut, Error, MemorySpace, Nccl, ReduceOp, Result,
-    ShrinkMode, StreamRef,
+    Backend, Communicator, Config, DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, StreamRef,
 };
 use libnccl_test_support::restricted;
 

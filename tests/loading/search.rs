@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use libnccl::Nccl;
+use libnccl::error::LoadError;
 use libnccl::sys::{dynamic::NcclLibrary, ncclResult_t};
-use libnccl::{LoadError, Nccl};
 
 use crate::rccl_library;
 

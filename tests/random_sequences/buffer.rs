@@ -5,9 +5,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::panic::resume_unwind;
 
-use libnccl::{
-    BufferResult, Communicator, DeviceSlice, Group, Nccl, ReduceOp, Result, SendBuffer, StreamRef,
-};
+use libnccl::buffer::{BufferResult, SendBuffer};
+use libnccl::{Communicator, DeviceSlice, Group, Nccl, ReduceOp, Result, StreamRef};
 
 use crate::kind::Kind;
 use crate::lent::Vault;

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{Communicator, ReduceOp, Result, ShrinkMode};
+use libnccl::communicator::ShrinkMode;
+use libnccl::{Communicator, ReduceOp, Result};
 use libnccl_observe::RecordExt;
 
 use crate::buffer::STREAM;

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use libnccl::AbortHandle;
+use libnccl::communicator::AbortHandle;
 
 /// A task of another thread.
 struct Errand {

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{
-    Communicator, Config, Error, LoadError, MemoryStatistic, Nccl, NcclBuffer, ReduceOp, Registration,
-    Result, ResultCode, Signal, UniqueId, WaitSignal, Window, WindowFlags,
-};
+use libnccl::communicator::MemoryStatistic;
+use libnccl::error::{LoadError, ResultCode};
+use libnccl::window::{Registration, Signal, WaitSignal, Window, WindowFlags};
+use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, UniqueId};
 use libnccl_observe::{RecordExt, Watchdog};
 
 use crate::buffer::{Act, Guard, Guarded, Refusal, Refused, STREAM, panic_on_purpose};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use libnccl::{CommunicatorEvent, Membership, Observer, OperationEnd, OperationStart};
+use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, OperationStart};
 
 use crate::buffer::{STREAM, panic_on_purpose, panic_twice_on_purpose};
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::Result;
 #[cfg(not(feature = "link"))]
 use anyhow::bail;
-use libnccl::{Attempt, Backend, LoadError, Nccl};
+use libnccl::error::{Attempt, LoadError};
+use libnccl::{Backend, Nccl};
 
 /// Loads the file that the user named, or searches the system for a library.
 pub(crate) fn load(path: Option<&Path>) -> Result<Nccl, LoadError> {
@@ -55,5 +56,5 @@ pub(crate) fn open(path: Option<&Path>) -> Result<Nccl> {
 
 /// Returns `true` if `LIBNCCL_PATH` named the library of this attempt.
 pub(crate) fn is_named_by_variable(attempt: &Attempt) -> bool {
-    attempt.source == libnccl::PATH_VARIABLE && !attempt.path.as_os_str().is_empty()
+    attempt.source == libnccl::internal::PATH_VARIABLE && !attempt.path.as_os_str().is_empty()
 }

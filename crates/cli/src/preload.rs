@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 
 /// Fails if a file there cannot be in `LD_PRELOAD`, which separates by blanks too.
 pub(crate) fn check(path: &Path) -> Result<()> {

@@ -28,8 +28,9 @@ impl System {
     /// files that its user names.
     pub(crate) fn here() -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let environment =
-            libnccl::environment::variables().map(|(name, value)| (lossy(name), lossy(value))).collect();
+        let environment = libnccl::internal::environment::variables()
+            .map(|(name, value)| (lossy(name), lossy(value)))
+            .collect();
         let user = User::from_uid(getuid()).ok().flatten();
         Self {
             root: "/".into(),

@@ -15,7 +15,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
     }
     // The system's resolver has time limits of its own, which are longer than most deadlines.
     // The thread may outlast this call.
-    libnccl::keep_loaded();
+    libnccl::internal::keep_loaded();
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = host.to_owned();
     let resolver = thread::Builder::new().name("libnccl-resolver".into()).spawn(move || {

@@ -96,8 +96,8 @@ impl fmt::Debug for LaunchError {
     }
 }
 
-impl From<libnccl::LoadError> for LaunchError {
-    fn from(error: libnccl::LoadError) -> Self {
+impl From<libnccl::error::LoadError> for LaunchError {
+    fn from(error: libnccl::error::LoadError) -> Self {
         Self::Nccl(error.into())
     }
 }

@@ -53,7 +53,7 @@ impl Launch {
     /// [`LaunchError::NoLauncher`] if none of a launcher is set, [`LaunchError::Variables`] if one is missing or
     /// contradicts another, both .
     pub fn from_env() -> Result<Self> {
-        Self::from_variables(libnccl::environment::variables().filter_map(|(name, value)| {
+        Self::from_variables(libnccl::internal::environment::variables().filter_map(|(name, value)| {
             // Those that are not UTF-8 are no launcher's.
             Some((name.into_string().ok()?, value.into_string().ok()?))
         }))
@@ -158,7 +158,7 @@ impl Launch {
     /// others why, if the library is NCCL 2.14.3 or newer.
     ///
     /// # Errors
-    /// The errors of [`unique_id`](Self::unique_id) and of [`CommunicatorBuilder::init`](libnccl::CommunicatorBuilder::init).
+    /// The errors of [`unique_id`](Self::unique_id) and of [`CommunicatorBuilder::init`](libnccl::communicator::CommunicatorBuilder::init).
     pub fn communicator(&self, nccl: &Nccl) -> Result<Communicator> {
         self.communicator_with(nccl, &Config::new())
     }

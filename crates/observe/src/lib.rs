@@ -9,7 +9,7 @@
 //! | a span of the crate tracing for each operation | `tracing` | `tracing` |
 //! | which ranks of a running job are late, stuck or dead | `ras` | `ras` |
 //!
-//! All but the last are observers (`libnccl::Observer`), written with what every program can use. An [example](Recorder).
+//! All but the last are observers (`libnccl::observer::Observer`), written with what every program can use. An [example](Recorder).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.

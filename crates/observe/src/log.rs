@@ -1,4 +1,4 @@
-use libnccl::{CommunicatorEvent, Membership, Observer, OperationStart};
+use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationStart};
 
 /// The observer that makes records of the crate log.
 struct Log;
@@ -7,7 +7,7 @@ struct Log;
 /// `Trace`, and for what else becomes of them a warning: a communicator that is dropped instead of destroyed, is in the same call
 /// for too long, or fails. The target is `libnccl`.
 pub fn log() {
-    libnccl::observe(|_| Some(std::sync::Arc::new(Log)));
+    libnccl::observer::observe(|_| Some(std::sync::Arc::new(Log)));
 }
 
 impl Observer for Log {

@@ -3,7 +3,7 @@ use std::ptr;
 
 use ::tracing::span::EnteredSpan;
 
-use libnccl::{Membership, Observer, Operation, OperationEnd, OperationStart};
+use libnccl::observer::{Membership, Observer, Operation, OperationEnd, OperationStart};
 
 /// A communicator, as the address of what observers know of it, and the number of an operation.
 type Key = (*const Membership, u64);
@@ -20,7 +20,7 @@ struct Spans;
 /// level `TRACE` and the target `libnccl` are enabled: for the duration of the call. That of an operation in a group ends as it
 /// begins, as the call does nothing.
 pub fn tracing() {
-    libnccl::observe(|_| Some(std::sync::Arc::new(Spans)));
+    libnccl::observer::observe(|_| Some(std::sync::Arc::new(Spans)));
 }
 
 impl Observer for Spans {

@@ -9,7 +9,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{mem, panic};
 
-use libnccl::{AbortHandle, Communicator, Error, Health, Observer, OperationStart, Result};
+use libnccl::communicator::{AbortHandle, Health};
+use libnccl::observer::{Observer, OperationStart};
+use libnccl::{Communicator, Error, Result};
 
 use crate::Recorder;
 
@@ -159,7 +161,7 @@ impl Watchdog {
         limit: Duration,
         mut answer: impl FnMut(&Finding) -> Answer + Send + 'static,
     ) -> io::Result<Self> {
-        libnccl::keep_loaded();
+        libnccl::internal::keep_loaded();
         let state = Arc::new(State { watched: Mutex::default(), changed: Condvar::new() });
         let pause = Self::PAUSE.min(limit / 4).max(Duration::from_millis(1));
         let thread = thread::Builder::new().name("libnccl-watchdog".into()).spawn({

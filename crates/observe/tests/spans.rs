@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use libnccl::{Communicator, ReduceOp, StreamRef, WindowFlags};
+use libnccl::window::WindowFlags;
+use libnccl::{Communicator, ReduceOp, StreamRef};
 use libnccl_observe::{Record, RecordExt};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};

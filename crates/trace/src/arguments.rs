@@ -1,6 +1,6 @@
 //! The arguments of operations, as they are recorded.
 
-use libnccl::Operation;
+use libnccl::observer::Operation;
 use libnccl::sys::ncclDataType_t;
 
 /// The arguments of a C call that are recorded.

@@ -4,11 +4,12 @@ use std::hint;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use libnccl::sys::ncclResult_t;
-use libnccl::{
-    CommunicatorEvent, CommunicatorId, DataType, Error, Membership, Observer, OperationEnd, OperationStart,
-    ResultCode,
+use libnccl::error::ResultCode;
+use libnccl::observer::{
+    CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
 };
+use libnccl::sys::ncclResult_t;
+use libnccl::{DataType, Error};
 use libnccl_observe::Recorder;
 
 use crate::arguments::Arguments;

@@ -14,8 +14,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::Membership;
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
+use libnccl::observer::Membership;
 use libnccl_observe::variables::RECORDER_FILE;
 use libnccl_observe::{Recorder, private_file};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};

@@ -6,8 +6,9 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
+use libnccl::Version;
+use libnccl::internal::{Forwarded, forwarded};
 use libnccl::sys::ncclResult_t;
-use libnccl::{Forwarded, Version, forwarded};
 use libnccl_observe::variables;
 
 static LIBRARY: OnceLock<Option<Forwarded>> = OnceLock::new();

@@ -4,8 +4,9 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::offset_of;
 use std::slice;
 
+use libnccl::UniqueId;
+use libnccl::observer::CommunicatorId;
 use libnccl::sys::*;
-use libnccl::{CommunicatorId, UniqueId};
 
 use crate::library::forward;
 use crate::registry::{self, NewCommunicator};

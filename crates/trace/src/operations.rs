@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 
+use libnccl::observer::{Extent, Operation};
 use libnccl::sys::*;
-use libnccl::{Extent, Operation};
 
 use crate::arguments::Arguments;
 

@@ -5,9 +5,10 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 
-use libnccl::environment::variable;
+use libnccl::buffer::MemorySpace;
+use libnccl::internal::environment::variable;
+use libnccl::observer::{CommunicatorId, Membership};
 use libnccl::sys::{ncclComm_t, ncclResult_t};
-use libnccl::{CommunicatorId, Membership, MemorySpace};
 use libnccl_observe::variables::RECORDER;
 
 use crate::communicator::Communicator;

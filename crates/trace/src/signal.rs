@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 use libnccl_observe::variables;
 
 /// The end of a pipe that the handler writes to, -1 before.

@@ -10,8 +10,10 @@ use cuda_core::{
     sys,
 };
 
+use crate::buffer::{Buffer, BufferMut, BufferResult, DeviceSlice, MemorySpace, SendBuffer};
+use crate::data_type::Element;
 use crate::interop::device;
-use crate::{Buffer, BufferMut, BufferResult, DeviceSlice, Element, MemorySpace, SendBuffer, StreamRef};
+use crate::stream::StreamRef;
 
 /// The longest time that an operation waits for the end of other accesses to its memory.
 const LEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -23,7 +25,7 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// cuda-core knows which accesses are in flight, frees the memory after the last, and refuses an access on one stream while
 /// another stream writes, with `CUDA_ERROR_NOT_READY`. An operation counts as such an access, of the whole allocation. It
 /// waits where cuda-core would refuse: for the end of those accesses, 5 s at most. Then it does not start, and is
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) of the kind [`NotReady`](crate::InvalidArgumentKind::NotReady). So a
+/// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) of the kind [`NotReady`](crate::error::InvalidArgumentKind::NotReady). So a
 /// buffer may be dropped right after the call, and used again on the same stream; on another one, wait for the stream before.
 ///
 /// ```no_run
@@ -49,6 +51,7 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// cuda-core 0.5 needs Rust 1.89, and to build, libclang and the headers of a CUDA toolkit of release 13.0 or newer, in
 /// `CUDA_TOOLKIT_PATH`.
+#[allow(unreachable_pub)] // Named as the associated type of buffers only.
 pub struct CudaCoreGuard<'a> {
     kept: Option<Kept>,
     stream: StreamRef<'a>,

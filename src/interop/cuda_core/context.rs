@@ -1,4 +1,4 @@
-use crate::Context;
+use crate::context::Context;
 
 impl Context for cuda_core::CudaContext {
     fn device(&self) -> usize {

@@ -3,5 +3,3 @@
 mod buffer;
 mod context;
 mod stream;
-
-pub use buffer::CudaCoreGuard;

@@ -4,8 +4,9 @@ use std::error::Error;
 
 use cuda_core::CudaStream;
 
+use crate::buffer::Stream;
 use crate::interop::device;
-use crate::{Stream, sys};
+use crate::sys;
 
 // SAFETY: it owns the stream, or whoever made it without ownership guarantees that the stream outlives it; `device` returns
 // the device.

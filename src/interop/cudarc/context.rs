@@ -1,6 +1,6 @@
 use cudarc::driver::CudaContext;
 
-use crate::Context;
+use crate::context::Context;
 
 impl Context for CudaContext {
     fn device(&self) -> usize {

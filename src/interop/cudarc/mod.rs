@@ -3,5 +3,3 @@
 mod context;
 mod slice;
 mod stream;
-
-pub use slice::CudaGuard;

@@ -12,11 +12,12 @@ use cudarc::driver::{
 };
 
 use super::stream::order;
-use crate::interop::device;
-use crate::{
-    Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, Element, MemorySpace, RecvBuffer,
-    SendBuffer, StreamRef,
+use crate::buffer::{
+    Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, MemorySpace, RecvBuffer, SendBuffer,
 };
+use crate::data_type::Element;
+use crate::interop::device;
+use crate::stream::StreamRef;
 
 /// The guard of a buffer of the crate cudarc: once the operation is enqueued, it records cudarc's event for it.
 ///
@@ -41,11 +42,12 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Two things are refused as [`NotReady`](crate::InvalidArgumentKind::NotReady), because no guard could make them safe. A buffer
+/// Two things are refused as [`NotReady`](crate::error::InvalidArgumentKind::NotReady), because no guard could make them safe. A buffer
 /// of cudarc's stream per thread is freed on another stream if another thread drops it. And an operation that a CUDA graph
 /// captures runs at each launch, which may come after the buffer is dropped: for graphs, use an
-/// [`NcclBuffer`](crate::NcclBuffer), or [`DeviceSlice::from_raw_parts`], whose caller promises that the memory outlives the
+/// [`NcclBuffer`](crate::buffer::NcclBuffer), or [`DeviceSlice::from_raw_parts`], whose caller promises that the memory outlives the
 /// launches.
+#[allow(unreachable_pub)] // Named as the associated type of buffers only.
 pub struct CudaGuard<'a> {
     /// Records the event of the buffer on its stream when it is dropped.
     record: Option<SyncOnDrop<'a>>,

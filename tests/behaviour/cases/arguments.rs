@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use libnccl::buffer::{AnyBuffer, AnySlice, AnySliceMut};
+use libnccl::error::InvalidArgumentKind;
 use libnccl::{
-    AnyBuffer, AnySlice, AnySliceMut, Communicator, Config, Context, DataType, DeviceSlice, DeviceSliceMut,
-    Error, InvalidArgumentKind, Nccl, ReduceOp, Result, sys,
+    Communicator, Config, Context, DataType, DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys,
 };
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
@@ -189,7 +190,7 @@ fn device_buffer_on_host_communicator_is_an_error(nccl: &Nccl) {
 fn foreign_unique_id_is_invalid_argument(nccl: &Nccl) {
     let error = nccl.communicator(2, 0, &libnccl::UniqueId::from_bytes([0; 128])).init().unwrap_err();
     let Error::Nccl { call: "ncclCommInitRank", code, detail, .. } = &error else { panic!("{error}") };
-    assert_eq!(*code, libnccl::ResultCode::INVALID_ARGUMENT);
+    assert_eq!(*code, libnccl::error::ResultCode::INVALID_ARGUMENT);
     assert!(!detail.is_empty(), "{error}");
 }
 

@@ -338,7 +338,7 @@ fn all_to_all_gather_and_scatter_fall_back_to_send_recv(nccl: &Nccl) {
     all_to_all_gather_and_scatter_move_every_part(&older);
     longer_buffers_are_used_from_their_start(&older);
     let comms = of_one_thread(&older, 1);
-    let options = libnccl::CollectiveConfig::new().max_ctas(1);
+    let options = libnccl::config::CollectiveConfig::new().max_ctas(1);
     let error =
         comms[0].all_to_all(&[1_i8], &mut [0_i8], CallOptions::on(STREAM).config(&options)).unwrap_err();
     assert!(matches!(error, libnccl::Error::Unsupported { function: "ncclAlltoAllConfig", .. }), "{error}");

@@ -1,12 +1,14 @@
 //! The host functions of the device API, in the raw layer.
 #![cfg(feature = "device-api")]
 
+use libnccl::buffer::MemorySpace;
+use libnccl::error::ResultCode;
 use libnccl::sys::device::{
     DeviceFunctions, ncclCommProperties_t, ncclDevComm_t, ncclDevCommRequirements_t,
     ncclDevResourceRequirements_t, ncclGinBarrierHandle_t, ncclLLA2AHandle_t, ncclLsaBarrierHandle_t,
     ncclTeam_t,
 };
-use libnccl::{Backend, MemorySpace, Nccl, ResultCode, sys};
+use libnccl::{Backend, Nccl, sys};
 
 use super::common::{Case, cases, on_threads};
 

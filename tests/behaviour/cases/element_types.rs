@@ -2,7 +2,8 @@
 
 use std::fmt::Debug;
 
-use libnccl::{AnyBuffer, AnySliceMut, Communicator, DeviceSlice, DeviceSliceMut, Element, Nccl, ReduceOp};
+use libnccl::buffer::{AnyBuffer, AnySliceMut};
+use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Element, Nccl, ReduceOp};
 
 use super::common::{STREAM, cases, on_threads};
 

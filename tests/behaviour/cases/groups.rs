@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use libnccl::{
-    Communicator, Config, Error, Health, MemorySpace, Nccl, ReduceOp, Result, ResultCode, ShrinkMode,
-};
+use libnccl::buffer::MemorySpace;
+use libnccl::communicator::{Health, ShrinkMode};
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
 
 use super::common::{STREAM, cases, of_one_thread, of_one_thread_with, sum_of_all};
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, Error, MemorySpace, Nccl, ReduceOp, ResultCode, ShrinkMode, UniqueId};
+use libnccl::buffer::MemorySpace;
+use libnccl::communicator::ShrinkMode;
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, UniqueId};
 
 use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads, sum_of_all};
 

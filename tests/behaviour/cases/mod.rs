@@ -17,7 +17,8 @@ mod vector_collectives;
 
 use std::path::Path;
 
-use libnccl::{MemorySpace, Nccl};
+use libnccl::Nccl;
+use libnccl::buffer::MemorySpace;
 
 use common::Case;
 

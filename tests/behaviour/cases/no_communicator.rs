@@ -1,6 +1,7 @@
 //! Cases that need no communicator, and so no GPU.
 
-use libnccl::{Config, Error, Nccl, ResultCode, UniqueId, Version, sys};
+use libnccl::error::ResultCode;
+use libnccl::{Config, Error, Nccl, UniqueId, Version, sys};
 
 use super::common::cases;
 
@@ -145,7 +146,7 @@ fn null_arguments_are_invalid_argument(nccl: &Nccl) {
 
 fn option_newer_than_the_library_is_unsupported(nccl: &Nccl) {
     let id = UniqueId::from_bytes([0; 128]);
-    let mode = libnccl::NvlsHostMode::Enable;
+    let mode = libnccl::config::NvlsHostMode::Enable;
     for (config, field, since) in [
         (Config::new().collnet_enable(true), "ncclConfig_t.collnetEnable", Version::new(2, 27, 3)),
         (Config::new().nvls_host_mode(mode), "ncclConfig_t.nvlsHostMode", Version::new(2, 32, 3)),

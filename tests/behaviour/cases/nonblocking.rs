@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{
-    CallOptions, Communicator, Config, Error, Nccl, ReduceOp, Result, ResultCode, WaitSignal, WindowFlags,
-};
+use libnccl::error::ResultCode;
+use libnccl::window::{WaitSignal, WindowFlags};
+use libnccl::{CallOptions, Communicator, Config, Error, Nccl, ReduceOp, Result};
 
 use super::common::{
     SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_with,
@@ -66,7 +66,7 @@ const WAITING: [(&str, Call); 9] = [
         unsafe { comm.register_window(&mut nccl.alloc::<i32>(9)?, WindowFlags::DEFAULT) }.map(drop)
     }),
     ("wait_signal", |_, comm| {
-        let signals = [WaitSignal { count: 1, peer: 1, signal: libnccl::Signal::default() }];
+        let signals = [WaitSignal { count: 1, peer: 1, signal: libnccl::window::Signal::default() }];
         comm.wait_signal(&signals, STREAM)
     }),
 ];

@@ -4,10 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{
-    Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, ResultCode, Signal, WaitSignal, Window,
-    WindowFlags,
-};
+use libnccl::error::ResultCode;
+use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
+use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result};
 
 use super::common::{SHORT, STREAM, assert_works, cases, of_one_thread, on_threads, on_threads_with, within};
 

@@ -1,6 +1,7 @@
 //! Options of a single collective, and estimates.
 
-use libnccl::{CallOptions, CollectiveConfig, CtaPolicy, Error, Nccl, ReduceOp};
+use libnccl::config::{CollectiveConfig, CtaPolicy};
+use libnccl::{CallOptions, Error, Nccl, ReduceOp};
 
 use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 

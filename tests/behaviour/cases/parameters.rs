@@ -2,7 +2,9 @@
 
 use std::ffi::CString;
 
-use libnccl::{Encryption, Error, MemorySpace, Nccl, ResultCode};
+use libnccl::buffer::MemorySpace;
+use libnccl::error::ResultCode;
+use libnccl::{Encryption, Error, Nccl};
 
 use super::common::cases;
 

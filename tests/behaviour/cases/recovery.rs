@@ -4,7 +4,9 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, Error, MemoryStatistic, Nccl, ReduceOp, Result, ResultCode, ShrinkMode};
+use libnccl::communicator::{MemoryStatistic, ShrinkMode};
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, Result};
 
 use super::common::{
     SHORT, STREAM, assert_works, cases, of_one_thread, of_one_thread_with, on_threads, on_threads_each,
@@ -259,7 +261,7 @@ fn split_and_shrink_after_failed_group_and_revoke_work(nccl: &Nccl) {
             let mut buffer = [1_i32];
             let failed = nccl.group(|g| -> Result<()> {
                 comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(STREAM))?;
-                Err(libnccl::LoadError::NoBackend.into())
+                Err(libnccl::error::LoadError::NoBackend.into())
             });
             assert!(matches!(failed, Err(Error::Load(_))), "{failed:?}");
             let refused = comm.split(Some(0), 0).init().unwrap_err();

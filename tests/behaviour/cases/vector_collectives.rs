@@ -1,6 +1,7 @@
 //! The collectives with a count for each rank, and `sendrecv`: results, at once and in groups, and errors.
 
-use libnccl::{CallOptions, Error, InvalidArgumentKind, Nccl, ReduceOp, Result};
+use libnccl::error::InvalidArgumentKind;
+use libnccl::{CallOptions, Error, Nccl, ReduceOp, Result};
 
 use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
@@ -281,7 +282,7 @@ fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
     assert_eq!(ranks(beyond), "sendrecv: source 5 is not below 3, the communicator's size");
     let uneven = comm.sendrecv(&send, &mut recv, 1, 1, STREAM);
     check(uneven, "sendrecv: this rank sends 4 elements to itself; it receives 9");
-    let options = libnccl::CollectiveConfig::new().max_ctas(1);
+    let options = libnccl::config::CollectiveConfig::new().max_ctas(1);
     let refused =
         comm.sendrecv(&send, &mut recv, 0, 0, CallOptions::on(STREAM).config(&options)).unwrap_err();
     assert!(matches!(refused, Error::InvalidUsage { call: "sendrecv", .. }), "{refused}");

@@ -5,7 +5,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libnccl::{AbortHandle, Error, Result, Version};
+use libnccl::communicator::AbortHandle;
+use libnccl::{Error, Result, Version};
 use libnccl_test_support::fake_nccl::FakeNccl;
 
 use super::fault::{Fault, Progress};

@@ -1,6 +1,8 @@
 //! Answers to the queries that loading makes: the version, and the memory space.
 
-use libnccl::{Error, LoadError, MemorySpace, Nccl, Version};
+use libnccl::buffer::MemorySpace;
+use libnccl::error::LoadError;
+use libnccl::{Error, Nccl, Version};
 use libnccl_test_support::fake_nccl::Output;
 
 use super::fault::{CODES, Fault};

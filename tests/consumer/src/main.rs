@@ -12,7 +12,7 @@ fn main() {
             let id = nccl.unique_id().map_or_else(|error| error.to_string(), length);
             println!("{backend} {} {id}", nccl.version());
         }
-        Err(libnccl::LoadError::NoBackend) => println!("no backend"),
+        Err(libnccl::error::LoadError::NoBackend) => println!("no backend"),
         Err(error) => println!("{error}"),
     }
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, ShrinkMode, StreamRef};
+use libnccl::communicator::ShrinkMode;
+use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, StreamRef};
 
 use super::common::Machine;
 use super::fault::Fault;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use cudarc::driver::CudaContext;
-use libnccl::{Communicator, Config, MemorySpace, Nccl, ReduceOp, Result, StreamRef, UniqueId};
+use libnccl::buffer::MemorySpace;
+use libnccl::{Communicator, Config, Nccl, ReduceOp, Result, StreamRef, UniqueId};
 
 use super::call::{Call, DEADLINE, FAULTY, RANKS};
 use super::common::Machine;

@@ -7,10 +7,9 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr;
 
-use libnccl::{
-    Config, CtaPolicy, Encryption, Error, GraphUsageMode, HostCftMode, Nccl, NvlsHostMode, ResultCode,
-    UniqueId, Version, sys,
-};
+use libnccl::config::{CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
+use libnccl::error::ResultCode;
+use libnccl::{Config, Encryption, Error, Nccl, UniqueId, Version, sys};
 
 use crate::outcome::{Found, Outcome, code, ensure, report};
 

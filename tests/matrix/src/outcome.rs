@@ -1,6 +1,6 @@
 //! The outcome of a check, as a line of output.
 
-use libnccl::ResultCode;
+use libnccl::error::ResultCode;
 
 /// The finding of a check, or the problem.
 pub(crate) type Outcome = Result<Found, String>;

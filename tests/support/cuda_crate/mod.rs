@@ -11,10 +11,10 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::{
-    AnyBuffer, BufferMut, Communicator, Context, DataType, DeviceSliceMut, Error, MemorySpace, Nccl,
-    ReduceOp, ResultCode, ShrinkMode, Stream, StreamRef,
-};
+use libnccl::buffer::{AnyBuffer, BufferMut, MemorySpace, Stream};
+use libnccl::communicator::ShrinkMode;
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, Context, DataType, DeviceSliceMut, Error, Nccl, ReduceOp, StreamRef};
 use libtest_mimic::{Arguments, Trial};
 
 pub(crate) use libraries::{is_stand_in, run_with_libraries};

@@ -4,9 +4,9 @@ use std::fmt;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use libnccl::{
-    AnyElement, AnySlice, AnySliceMut, Communicator, Extent, OnStream, Operation, Operator, Result,
-};
+use libnccl::buffer::{AnyElement, AnySlice, AnySliceMut};
+use libnccl::observer::{Extent, Operation};
+use libnccl::{Communicator, OnStream, Operator, Result};
 
 /// An operation that `nccl bench` measures: one of libnccl's, or one that nccl-tests makes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

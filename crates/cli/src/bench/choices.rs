@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use libnccl::CtaPolicy;
+use libnccl::config::CtaPolicy;
 
 /// The wait after each iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use libnccl::{Attempt, Backend, LoadError, MemorySpace, Nccl, PATH_VARIABLE, UniqueId, Version};
+use libnccl::buffer::MemorySpace;
+use libnccl::error::{Attempt, LoadError};
+use libnccl::internal::PATH_VARIABLE;
+use libnccl::{Backend, Nccl, UniqueId, Version};
 use serde::Serialize;
 
 use super::finding::Finding;

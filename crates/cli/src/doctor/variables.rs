@@ -31,7 +31,7 @@ const PREFIXES: [&str; 6] = [
     "NCCL_TUNER_CONFIG",
 ];
 /// Variables of this project that no library has.
-const OF_THIS_PROJECT: [&str; 1] = [libnccl::PATH_VARIABLE];
+const OF_THIS_PROJECT: [&str; 1] = [libnccl::internal::PATH_VARIABLE];
 /// The likeness from which on a name counts as misspelt.
 const LIKE: f64 = 0.7;
 

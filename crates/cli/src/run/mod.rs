@@ -48,7 +48,7 @@ const READ_TIME: Duration = Duration::from_secs(1);
 
 /// Runs the role of this process.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
-    let Some(role) = libnccl::environment::variable(ROLE) else { return front() };
+    let Some(role) = libnccl::internal::environment::variable(ROLE) else { return front() };
     match role.to_str().and_then(|role| role.split_once(' ')) {
         Some(("supervisor", colors)) => {
             let signals = signals()?;

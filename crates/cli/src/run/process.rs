@@ -15,7 +15,7 @@ pub(super) const ROLE: &str = "LIBNCCL_RUN_ROLE";
 /// and start others.
 pub(crate) fn check_rights(command: &str) -> Result<()> {
     ensure!(
-        !libnccl::environment::is_privileged(),
+        !libnccl::internal::environment::is_privileged(),
         "{command} has more rights than its user (set-uid, set-gid or capabilities of its file); expected a program without, whose \
          processes obey variables"
     );

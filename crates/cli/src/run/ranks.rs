@@ -157,7 +157,7 @@ fn set_variables(
     command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
     if let Some(folder) = &job.cpu {
         let library = folder.join(LIBRARY);
-        command.env(libnccl::PATH_VARIABLE, &library);
+        command.env(libnccl::internal::PATH_VARIABLE, &library);
         // First in the search of the dynamic linker; and preloaded for programs whose own path would come before it, as that of
         // PyTorch does, which leads to NVIDIA's libraries.
         let runtimes = RUNTIMES.map(|runtime| folder.join(runtime)).into_iter().filter(|file| file.is_file());

@@ -10,8 +10,8 @@ use std::process::{self, Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use libnccl::PATH_VARIABLE;
-use libnccl::environment::variable;
+use libnccl::internal::PATH_VARIABLE;
+use libnccl::internal::environment::variable;
 use libnccl_observe::variables;
 
 use crate::{output, preload};

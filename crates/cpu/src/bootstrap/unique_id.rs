@@ -11,7 +11,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use libnccl::{Extent, Operation};
+use libnccl::observer::{Extent, Operation};
 
 /// A collective function of NCCL, with one count.
 #[derive(Clone, Copy, PartialEq, Eq)]

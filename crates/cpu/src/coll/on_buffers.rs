@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use libnccl::Role;
+use libnccl::observer::Role;
 
 use crate::coll::call_check;
 use crate::coll::function::{Division, Function};

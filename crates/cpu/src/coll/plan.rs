@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Once;
 
-use libnccl::Role;
+use libnccl::observer::Role;
 
 use crate::coll::call_header::CallHeader;
 use crate::coll::function::{Division, Function};

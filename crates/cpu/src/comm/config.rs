@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 use libnccl::sys::{NCCL_CONFIG_UNDEF_INT, ncclConfig_t};
 
 use crate::diag::debug::{self, Subsystem};

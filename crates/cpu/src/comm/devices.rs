@@ -1,6 +1,6 @@
 //! The CUDA devices of a communicator's ranks: each rank has one of its own.
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 
 use crate::comm::communicator::Communicator;
 use crate::cuda::driver::Driver;

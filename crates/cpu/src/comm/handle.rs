@@ -34,7 +34,7 @@ struct Table {
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
     // Streams of CUDA and threads call this code.
-    libnccl::keep_loaded();
+    libnccl::internal::keep_loaded();
     fork::watch();
     report::begin();
     end::watch_quick_exit();

@@ -158,7 +158,9 @@ fn enabled() -> u32 {
 
 pub(crate) fn settings() -> Arc<Settings> {
     let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    Arc::clone(settings.get_or_insert_with(|| Arc::new(Settings::read(libnccl::environment::variable))))
+    Arc::clone(
+        settings.get_or_insert_with(|| Arc::new(Settings::read(libnccl::internal::environment::variable))),
+    )
 }
 
 /// Lets the environment be read again before the next line.

@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 
 use crate::diag::wait_limits;
 use crate::vec_map::VecMap;

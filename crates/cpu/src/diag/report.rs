@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 
 use crate::diag::finding::{self, Finding, IGNORE, Ignored, REPORT};
 use crate::diag::stack::Stack;

@@ -9,7 +9,7 @@
 
 use std::sync::LazyLock;
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::failures::{self, Failures};

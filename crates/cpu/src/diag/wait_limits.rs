@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 
 use crate::cancellation::NoCancellation;
 use crate::diag::debug;

@@ -118,8 +118,9 @@ impl Drop for Service {
 /// Returns the address to listen at; `None` if there is to be no service. NCCL has one by default, this implementation if
 /// the environment says so: `NCCL_RAS_ENABLE=1`, or an address.
 fn address() -> Option<String> {
-    let variable =
-        |name| libnccl::environment::variable(name).map(|value| value.to_string_lossy().into_owned());
+    let variable = |name| {
+        libnccl::internal::environment::variable(name).map(|value| value.to_string_lossy().into_owned())
+    };
     let address = variable("NCCL_RAS_ADDR").filter(|address| !address.is_empty());
     let is_enabled = match variable("NCCL_RAS_ENABLE") {
         Some(enable) => enable.trim() == "1",

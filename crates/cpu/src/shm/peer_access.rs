@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 
 use crate::diag::debug::{self, Subsystem};
 use crate::shm::buffer::{ReadBuf, WriteBuf};

@@ -77,7 +77,7 @@ impl RasClient {
     /// # Errors
     /// [`RasError::Address`]: the variable is not an address.
     pub fn from_env() -> Result<Self, RasError> {
-        match libnccl::environment::variable("NCCL_RAS_ADDR") {
+        match libnccl::internal::environment::variable("NCCL_RAS_ADDR") {
             Some(address) if !address.is_empty() => Self::new(&address.to_string_lossy()),
             _ => Self::new(DEFAULT_ADDRESS),
         }

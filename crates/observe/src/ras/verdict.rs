@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::counters::{Counters, compare};
 use super::report::{MissingRank, MissingStatus, RankReport, RankState, Report, ReportedCommunicator};
-use libnccl::ResultCode;
+use libnccl::error::ResultCode;
 use libnccl::sys::ncclResult_t;
 
 /// The ranks without an entry in a report that a verdict has at most.

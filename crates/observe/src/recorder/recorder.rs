@@ -15,8 +15,9 @@ use super::pytorch;
 use super::record::{Record, records};
 use super::ring::Ring;
 use crate::{private_file, variables};
-use libnccl::environment::variable;
-use libnccl::{CommunicatorEvent, Membership, MemorySpace, Observer, OperationEnd, OperationStart, observe};
+use libnccl::buffer::MemorySpace;
+use libnccl::internal::environment::variable;
+use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, OperationStart, observe};
 
 /// The recorder of a communicator, readable from any thread at any time: the last operations that the communicator was given,
 /// also after its end. See [`RecordExt::record`](crate::RecordExt::record).

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 
 use super::clock::{Clock, halves, ticks};
-use libnccl::CallWord;
-use libnccl::OperationStart;
+use libnccl::observer::CallWord;
+use libnccl::observer::OperationStart;
 
 /// The last operations of one communicator.
 ///
@@ -250,7 +250,9 @@ mod tests {
     use std::thread;
 
     use super::Ring;
-    use libnccl::{DataType, Membership, MemorySpace, Operation, OperationStart, Version};
+    use libnccl::buffer::MemorySpace;
+    use libnccl::observer::{Membership, Operation, OperationStart};
+    use libnccl::{DataType, Version};
 
     const SEND: &Operation = Operation::of("send");
     const SUM: &Operation = Operation::of("all_reduce");

@@ -1,6 +1,6 @@
 use std::{io, thread};
 
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 use signal_hook::consts::{FORBIDDEN, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -19,7 +19,7 @@ pub(crate) fn on_signal(signal: i32, mut write: impl FnMut() + Send + 'static) -
             format!("signal {signal} cannot be handled"),
         ));
     }
-    libnccl::keep_loaded();
+    libnccl::internal::keep_loaded();
     let mut signals = Signals::new([signal])?;
     let handle = signals.handle();
     // `nccl recorder diff --pid` looks for the name.

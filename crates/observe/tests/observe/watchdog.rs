@@ -9,8 +9,9 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use libnccl::error::ResultCode;
 use libnccl::sys::{Functions, ncclComm_t, ncclResult_t};
-use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, ResultCode, StreamRef};
+use libnccl::{Communicator, Config, Error, Nccl, ReduceOp, StreamRef};
 use libnccl_observe::{Answer, Cause, RecordExt, RecordState, Watchdog};
 use libnccl_test_support::init_in_group;
 use libnccl_test_support::random_inputs::Random;

@@ -19,8 +19,9 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use libnccl::error::LoadError;
 use libnccl::sys::{self, Functions};
-use libnccl::{LoadError, Nccl, Version};
+use libnccl::{Nccl, Version};
 
 pub use codes::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 use dispatch::{SharedState, lock};

@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::Result;
-use libnccl::{AnyElement, Communicator, PreMulSum, ReduceOp};
+use libnccl::buffer::AnyElement;
+use libnccl::{Communicator, PreMulSum, ReduceOp};
 
 use super::number::Arithmetic;
 

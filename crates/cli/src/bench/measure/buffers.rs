@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use anyhow::Result;
-use libnccl::{DataType, Extent, Nccl};
+use libnccl::observer::Extent;
+use libnccl::{DataType, Nccl};
 
 use super::memory::{Buffer, Memory};
 use super::shape::Shape;

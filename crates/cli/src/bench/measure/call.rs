@@ -1,7 +1,8 @@
 //! The calls of NCCL that make up an operation.
 
 use anyhow::{Context, Result};
-use libnccl::{AnyElement, AnySlice, AnySliceMut, Nccl, OnStream, Operator, PreMulSum, ReduceOp};
+use libnccl::buffer::{AnyElement, AnySlice, AnySliceMut};
+use libnccl::{Nccl, OnStream, Operator, PreMulSum, ReduceOp};
 
 use super::buffers::Buffers;
 use super::ranks::Rank;

@@ -14,7 +14,9 @@ use cudarc::driver::sys::{
     CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuStreamQuery,
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
-use libnccl::{AnySlice, AnySliceMut, Communicator, DataType, Nccl, NcclBuffer, ResultCode, StreamRef};
+use libnccl::buffer::{AnySlice, AnySliceMut};
+use libnccl::error::ResultCode;
+use libnccl::{Communicator, DataType, Nccl, NcclBuffer, StreamRef};
 
 use crate::bench::data::pattern::{BLOCK, Comparison, Pattern};
 

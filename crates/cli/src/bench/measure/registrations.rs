@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use anyhow::Result;
-use libnccl::{Registration, Window, WindowFlags};
+use libnccl::window::{Registration, Window, WindowFlags};
 
 use super::buffers::Buffers;
 use super::ranks::Ranks;

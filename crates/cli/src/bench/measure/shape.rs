@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use libnccl::Role;
+use libnccl::observer::Role;
 
 use crate::bench::benchmark::Benchmark;
 use crate::bench::parameters::Parameters;

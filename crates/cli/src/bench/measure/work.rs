@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use libnccl::{AnyElement, PreMulSum, ReduceOp};
+use libnccl::buffer::AnyElement;
+use libnccl::{PreMulSum, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 

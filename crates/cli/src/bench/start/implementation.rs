@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use libnccl::{MemorySpace, Nccl};
+use libnccl::Nccl;
+use libnccl::buffer::MemorySpace;
 
 use super::backend::Backend;
 use crate::settings::Settings;

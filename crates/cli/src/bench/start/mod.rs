@@ -11,7 +11,7 @@ pub(crate) mod threads;
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::{Context, Result, bail, ensure};
-use libnccl::environment::variable;
+use libnccl::internal::environment::variable;
 use libnccl::{Nccl, UniqueId};
 use libnccl_launch::{Launch, LaunchError};
 

@@ -8,7 +8,7 @@ use crate::version::Version;
 /// Each method that starts an operation has one, an operation in place and one of NCCL's functions with options included.
 ///
 /// ```
-/// use libnccl::{Extent, Operation, Role};
+/// use libnccl::observer::{Extent, Operation, Role};
 ///
 /// let all_gather = Operation::of("all_gather");
 /// assert_eq!(all_gather.function, "ncclAllGather");
@@ -23,7 +23,7 @@ use crate::version::Version;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Operation {
-    /// The method of [`Communicator`](crate::Communicator).
+    /// The method of [`Communicator`](crate::communicator::Communicator).
     pub name: &'static str,
     /// NCCL's function, which is called more than once for an operation that NCCL lacks.
     pub function: &'static str,
@@ -39,12 +39,12 @@ pub struct Operation {
     pub reduces: bool,
     /// `true` if one buffer has what is sent and what is received.
     pub is_in_place: bool,
-    /// `true` if a [simulation](crate::Nccl::simulate) can have it. NCCL sends and receives nothing in one, but keeps the
+    /// `true` if a [simulation](crate::nccl::Nccl::simulate) can have it. NCCL sends and receives nothing in one, but keeps the
     /// messages for the next group of the communicator (`ncclKernelPlanner::peers`), whose buffers they may outlive; from
     /// 2.29.2 on it does so with broadcasts too. It starts one-sided operations.
     pub is_simulated: bool,
     /// The names of its buffers in errors, that which is sent and that which is received.
-    pub(super) buffer_names: [&'static str; 2],
+    pub(crate) buffer_names: [&'static str; 2],
     /// The place in the table.
     number: u8,
 }
@@ -240,7 +240,7 @@ impl Operation {
     /// Returns the operation that one call of this function of NCCL is, if there is one: in place, if it has one buffer only.
     ///
     /// ```
-    /// use libnccl::Operation;
+    /// use libnccl::observer::Operation;
     ///
     /// let name = |function| Operation::of_function(function).map(|operation| operation.name);
     /// assert_eq!(name("ncclAllReduceConfig"), Some("all_reduce"));
@@ -271,7 +271,7 @@ impl Operation {
     /// Returns the first examined release whose library has the [function](Self::function).
     ///
     /// ```
-    /// use libnccl::Operation;
+    /// use libnccl::observer::Operation;
     ///
     /// assert_eq!(Operation::of("put_signal").since().to_string(), "2.29.2");
     /// ```
@@ -300,7 +300,7 @@ impl Operation {
     /// Returns the operation that does the same in one buffer, if there is one.
     ///
     /// ```
-    /// use libnccl::Operation;
+    /// use libnccl::observer::Operation;
     ///
     /// let form = Operation::of("reduce").in_place_form();
     /// assert_eq!(form.map(|form| form.name), Some("reduce_in_place"));

@@ -9,13 +9,15 @@ use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
 
+use super::call::Call;
+use super::on_stream::OnStream;
 use crate::backend::{Library, call};
 use crate::buffer::NcclBuffer;
 use crate::communicator::{Communicator, Handle, Inside, Object, OwnedObject, Shared, WindowHandle};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::group::Group;
-use crate::operation::{Call, OnStream, Operation};
+use crate::observer::Operation;
 use crate::stream::StreamRef;
 use crate::sys;
 use crate::version::Version;
@@ -23,7 +25,7 @@ use crate::version::Version;
 /// Promises about the use of a [`Window`], combined with `|`.
 ///
 /// ```
-/// use libnccl::WindowFlags;
+/// use libnccl::window::WindowFlags;
 ///
 /// let flags = WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING;
 /// assert!(flags.contains(WindowFlags::COLL_SYMMETRIC));
@@ -101,7 +103,7 @@ impl BitOr for WindowFlags {
 /// It borrows neither the communicator nor the buffer, so that a struct can hold all of them:
 ///
 /// ```
-/// use libnccl::{Communicator, NcclBuffer, ReduceOp, Result, StreamRef, Window, WindowFlags};
+/// use libnccl::{Communicator, NcclBuffer, ReduceOp, Result, StreamRef, window::{Window, WindowFlags}};
 ///
 /// /// Declares the window first, as fields are dropped in this order.
 /// struct Gradients {
@@ -154,7 +156,7 @@ impl Communicator {
     /// If this fails after NCCL was called, the buffer's memory is never freed, as other ranks may have the window.
     ///
     /// ```
-    /// use libnccl::{Signal, StreamRef, WaitSignal, WindowFlags};
+    /// use libnccl::{StreamRef, window::{Signal, WaitSignal, WindowFlags}};
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// libnccl_cpu::run_ranks(2, |comm| {
@@ -206,7 +208,7 @@ impl<'scope> Group<'scope, '_> {
     ///
     /// ```
     /// # fn set_device(_: i32) {}
-    /// use libnccl::WindowFlags;
+    /// use libnccl::window::WindowFlags;
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let comms = nccl.init_all(&[0, 1])?;
