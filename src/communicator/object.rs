@@ -77,10 +77,15 @@ impl Object {
     /// # Errors
     /// The object still exists. An object of a communicator that was freed on host memory does not exist any more.
     fn end(self, shared: &Arc<Shared>, call: &'static str) -> Result<()> {
-        let inside = match self.enter(shared, call) {
+        if self.is_null() {
+            self.free();
+            return Ok(());
+        }
+        let entered = self.check(call).and_then(|()| enter(shared, call));
+        let inside = match entered {
             Ok(inside) => inside,
-            // NCCL has no such object any more. Other ranks may access a window until the program promises that it is idle.
-            Err(Error::Aborted { .. }) if self.is_null() || shared.is_freed() && self.check(call).is_ok() => {
+            // NCCL has no such object any more, and its memory is idle.
+            Err(Error::Aborted { .. }) if shared.is_freed() => {
                 self.free();
                 return Ok(());
             }
@@ -96,17 +101,6 @@ impl Object {
             Err(_) => self.keep(shared),
         }
         ended
-    }
-
-    /// Enters NCCL to destroy the object, if that is possible.
-    fn enter<'s>(&self, shared: &'s Arc<Shared>, call: &'static str) -> Result<Inside<&'s Arc<Shared>>> {
-        let inside = Inside::for_object(shared, call)?;
-        if shared.is_finalized.load(Relaxed) {
-            let problem = "the communicator is finalized; it can only be aborted or destroyed";
-            return Err(Error::usage(call, problem));
-        }
-        self.check(call)?;
-        Ok(inside)
     }
 
     /// Keeps the memory of an object until the communicator is freed, without another call of NCCL.
@@ -138,7 +132,6 @@ impl Object {
             Handle::Window(handle) if handle.get().is_none() => {
                 Err(Error::usage(call, "the group that registers the window has failed or has not ended"))
             }
-            _ if self.is_null() => Ok(()),
             _ => self.memory.as_ref().map_or(Ok(()), |memory| memory.check_idle(call)),
         }
     }
@@ -174,6 +167,16 @@ impl Object {
         }
         drop(ManuallyDrop::into_inner(self.memory));
     }
+}
+
+/// Enters NCCL to destroy an object, if that is possible.
+fn enter<'s>(shared: &'s Arc<Shared>, call: &'static str) -> Result<Inside<&'s Arc<Shared>>> {
+    let inside = Inside::for_object(shared, call)?;
+    if shared.is_finalized.load(Relaxed) {
+        let problem = "the communicator is finalized; it can only be aborted or destroyed";
+        return Err(Error::usage(call, problem));
+    }
+    Ok(inside)
 }
 
 /// An [`Object`] with its communicator. Its drop destroys the object on any thread, or leaves that to the communicator.

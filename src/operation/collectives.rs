@@ -60,8 +60,9 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_reduce") }, on.into());
+        let op = op.into();
         let guards = call.buffers(send, recv)?;
-        let result = call.all_reduce(op.into().raw);
+        let result = call.all_reduce(op.raw);
         call.end(guards, result)
     }
 
@@ -79,8 +80,9 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_reduce_in_place") }, on.into());
+        let op = op.into();
         let guards = call.recv_buffer(buffer)?;
-        let result = call.all_reduce(op.into().raw);
+        let result = call.all_reduce(op.raw);
         call.end(guards, result)
     }
 
@@ -172,8 +174,9 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce") }, on.into());
+        let op = op.into();
         let guards = call.buffers(send, recv)?;
-        let result = call.reduce(op.into().raw, root);
+        let result = call.reduce(op.raw, root);
         call.end(guards, result)
     }
 
@@ -193,8 +196,9 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_in_place") }, on.into());
+        let op = op.into();
         let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce(op.into().raw, root);
+        let result = call.reduce(op.raw, root);
         call.end(guards, result)
     }
 
@@ -284,8 +288,9 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter") }, on.into());
+        let op = op.into();
         let guards = call.buffers(send, recv)?;
-        let result = call.reduce_scatter(op.into().raw);
+        let result = call.reduce_scatter(op.raw);
         call.end(guards, result)
     }
 
@@ -304,8 +309,9 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_in_place") }, on.into());
+        let op = op.into();
         let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce_scatter_in_place(op.into().raw);
+        let result = call.reduce_scatter_in_place(op.raw);
         call.end(guards, result)
     }
 
@@ -567,6 +573,7 @@ impl Call<'_, '_> {
     }
 
     fn reduce_scatter_in_place(&mut self, op: RawOperator<'_>) -> Result<()> {
+        self.operator(op)?;
         self.recv = self.own_part()?;
         self.reduce_scatter(op)
     }

@@ -33,6 +33,8 @@ enum Start<'c> {
     Within(Duration),
     /// At the end of the group. `Participants` makes `'c` invariant.
     InGroup(&'c Participants<'c>),
+    /// In a group, with a timeout: the operation is refused.
+    WithinInGroup(&'c Participants<'c>),
 }
 
 /// A stream with options for one call: a timeout, and NCCL's options for a collective.
@@ -125,7 +127,10 @@ impl<'b> From<CallOptions<'b>> for OnStream<'b, '_> {
 impl<'b, 'c> OnStream<'b, 'c> {
     #[inline]
     pub(crate) fn group(&self) -> Option<&'c Participants<'c>> {
-        if let Start::InGroup(group) = self.start { Some(group) } else { None }
+        match self.start {
+            Start::InGroup(group) | Start::WithinInGroup(group) => Some(group),
+            _ => None,
+        }
     }
 
     pub(super) fn timeout(&self) -> Option<Duration> {
@@ -140,12 +145,11 @@ impl<'b, 'c> OnStream<'b, 'c> {
     /// `'c`. So this must have no caller but [`Group::stream`](crate::group::Group::stream), whose signature fixes both.
     #[inline]
     pub(crate) unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {
-        if let Start::Within(_) = self.start {
-            let problem =
-                "an operation of a group has no timeout; set one for the whole group with Group::timeout";
-            group.record_error(Error::usage("stream", problem));
-        }
-        Self { start: Start::InGroup(group), ..self }
+        let start = match self.start {
+            Start::Within(_) | Start::WithinInGroup(_) => Start::WithinInGroup(group),
+            _ => Start::InGroup(group),
+        };
+        Self { start, ..self }
     }
 
     /// Checks whether the operation can be added to the group, or can have a timeout.
@@ -155,6 +159,7 @@ impl<'b, 'c> OnStream<'b, 'c> {
             Start::Now => Ok(()),
             Start::Within(_) => communicator.require_timeout(operation.name),
             Start::InGroup(group) => group.check(communicator, operation),
+            Start::WithinInGroup(_) => Err(timeout_in_group(operation)),
         }
     }
 
@@ -177,4 +182,10 @@ impl<'b, 'c> OnStream<'b, 'c> {
             }
         }
     }
+}
+
+#[cold]
+fn timeout_in_group(operation: &Operation) -> Error {
+    let problem = "an operation of a group has no timeout; set one for the whole group with Group::timeout";
+    Error::usage(operation.name, problem)
 }

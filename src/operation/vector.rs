@@ -99,8 +99,9 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_v") }, on.into());
+        let op = op.into();
         let guards = call.buffers(send, recv)?;
-        let result = call.reduce_scatter_v(counts, op.into().raw);
+        let result = call.reduce_scatter_v(counts, op.raw);
         call.end(guards, result)
     }
 
@@ -121,8 +122,9 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_v_in_place") }, on.into());
+        let op = op.into();
         let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce_scatter_v_in_place(counts, op.into().raw);
+        let result = call.reduce_scatter_v_in_place(counts, op.raw);
         call.end(guards, result)
     }
 

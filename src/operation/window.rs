@@ -257,17 +257,10 @@ impl<T: Element> Window<T> {
         flags: WindowFlags,
     ) -> Result<Self> {
         const CALL: &str = "register_window";
-        let library = communicator.library();
-        communicator.check_registrable(CALL, buffer)?;
-        flags.check(CALL, library)?;
+        Self::check(CALL, communicator, buffer, flags).map_err(|error| on.refuse(error))?;
         let (length, memory) = (buffer.len(), buffer.allocation());
         let (address, bytes) = (memory.as_ptr(), memory.bytes());
-        if !address.addr().is_multiple_of(sys::NCCL_WIN_REQUIRED_ALIGNMENT as usize) {
-            let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
-            let problem = format!("{address:p} is not a multiple of {multiple} bytes");
-            return Err(Error::argument(CALL, InvalidArgumentKind::Address, problem));
-        }
-        library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister)?;
+        let library = communicator.library();
         let handle = WindowHandle::new(library);
         let mut shared = None;
         let call = Call::new(communicator, const { Operation::of(CALL) }, on);
@@ -294,6 +287,24 @@ impl<T: Element> Window<T> {
         }
         let object = Object::new(Handle::Window(handle), shared);
         Ok(Self { object: OwnedObject::new(communicator.shared(), object), length, element: PhantomData })
+    }
+
+    fn check(
+        call: &'static str,
+        communicator: &Communicator,
+        buffer: &NcclBuffer<T>,
+        flags: WindowFlags,
+    ) -> Result<()> {
+        let library = communicator.library();
+        communicator.check_registrable(call, buffer)?;
+        flags.check(call, library)?;
+        let address = buffer.allocation().as_ptr();
+        if !address.addr().is_multiple_of(sys::NCCL_WIN_REQUIRED_ALIGNMENT as usize) {
+            let multiple = sys::NCCL_WIN_REQUIRED_ALIGNMENT;
+            let problem = format!("{address:p} is not a multiple of {multiple} bytes");
+            return Err(Error::argument(call, InvalidArgumentKind::Address, problem));
+        }
+        library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister).map(drop)
     }
 
     /// Returns the number of elements that each rank has in it.

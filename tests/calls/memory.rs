@@ -650,7 +650,7 @@ fn objects_of_a_borrowed_communicator_do_not_use_it_afterwards() {
 fn window_in_its_group_is_not_active_and_is_deregistered_afterwards() {
     let (fake, nccl, comm) = device();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    let problem = "deregister: the communicator is in use: in an open group, or by another thread";
+    let problem = "deregister: the group that registers the window has failed or has not ended";
     nccl.group(|g| {
         // SAFETY: it is the only rank.
         let window = unsafe { g.register_window(&comm, &mut buffer, WindowFlags::DEFAULT) }?;
@@ -664,6 +664,18 @@ fn window_in_its_group_is_not_active_and_is_deregistered_afterwards() {
     drop(buffer);
     assert_eq!(calls(&fake)[2..], [DEREGISTER_WINDOW, FREE]);
     assert_eq!(fake.violations(), [] as [String; 0]);
+}
+
+#[test]
+fn refused_window_is_an_error_of_its_group() {
+    let (_fake, nccl, comm) = device();
+    let mut empty = nccl.alloc::<f32>(0).unwrap();
+    let ended = nccl.group(|g| {
+        // SAFETY: it is the only rank.
+        let _ = unsafe { g.register_window(&comm, &mut empty, WindowFlags::DEFAULT) };
+        Ok(())
+    });
+    assert_eq!(text(ended), "register_window: the buffer is empty; expected at least one element");
 }
 
 #[test]

@@ -25,6 +25,7 @@ cases! {
     calls_without_peer_time_out,
     timeout_names_the_rank_that_is_awaited,
     timeout_of_a_call_replaces_that_of_the_communicator,
+    timeout_of_an_operation_in_a_group_is_refused_before_it_is_queued,
     timeout_of_a_call_of_a_blocking_communicator_is_invalid_usage,
     synchronize_on_host_memory_returns_the_asynchronous_error_at_once,
     buffer_after_timeout_is_not_written,
@@ -166,6 +167,23 @@ fn timeout_names_the_rank_that_is_awaited(nccl: &Nccl) {
     let id = nccl.unique_id().unwrap();
     let made = nccl.communicator(2, 1, &id).config(&with_timeout(TIMEOUT)).init();
     assert!(matches!(made, Err(Error::Timeout { size: 2, rank: 1, .. })), "{made:?}");
+}
+
+fn timeout_of_an_operation_in_a_group_is_refused_before_it_is_queued(nccl: &Nccl) {
+    let comms = of_one_thread(nccl, 2);
+    let (mut first, mut second) = ([1_i32], [2_i32]);
+    let grouped = nccl.group(|g| {
+        let limited = g.stream(CallOptions::on(STREAM).timeout(TIMEOUT));
+        comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, limited)
+    });
+    let expected = "all_reduce_in_place: an operation of a group has no timeout; set one for the whole group with Group::timeout";
+    assert_eq!(grouped.unwrap_err().to_string(), expected);
+    nccl.group(|g| {
+        comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, g.stream(STREAM))?;
+        comms[1].all_reduce_in_place(&mut second, ReduceOp::Sum, g.stream(STREAM))
+    })
+    .unwrap();
+    assert_eq!((first, second), ([3], [3]));
 }
 
 fn timeout_of_a_call_replaces_that_of_the_communicator(nccl: &Nccl) {

@@ -191,12 +191,16 @@ impl Drop for Running {
 fn say(address: usize, signal: c_int, code: c_int) {
     /// Set once a buffer was reported: an earlier handler may correct the fault, and others may follow.
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    /// Set once the report is written.
+    static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
     let is_outside = address == 0 && code == SI_KERNEL;
-    if let Some(found) = find(address, is_outside)
-        && !IS_REPORTED.swap(true, Relaxed)
-    {
-        describe(found, address, signal, if is_outside { SI_KERNEL } else { code });
+    let Some(found) = find(address, is_outside) else { return };
+    if IS_REPORTED.swap(true, Relaxed) {
+        fault_signal::wait_for(&IS_WRITTEN, true);
+        return;
     }
+    describe(found, address, signal, if is_outside { SI_KERNEL } else { code });
+    IS_WRITTEN.store(true, Release);
 }
 
 /// A buffer that has an address: its rank, its operation, its index there, and the offset in it.

@@ -122,6 +122,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 /// escaped in JSON. Faults of several threads at a time are reported once.
 pub(crate) fn say(name: &str, prefix: &str, file: Option<&File>, text: fmt::Arguments<'_>) {
     if IS_WRITING.swap(true, Acquire) {
+        wait_for(&IS_WRITING, false);
         return;
     }
     write(libc::STDERR_FILENO, format_args!("{prefix}: {text} [{name}]\n"));
@@ -135,6 +136,19 @@ pub(crate) fn say(name: &str, prefix: &str, file: Option<&File>, text: fmt::Argu
         );
     }
     IS_WRITING.store(false, Release);
+}
+
+/// Waits until another thread has written its line: when the handler of this thread returns, its fault may end the process. The
+/// limit of a second is for a fault while the line is written.
+pub(crate) fn wait_for(flag: &AtomicBool, value: bool) {
+    for _ in 0..1000 {
+        if flag.load(Acquire) == value {
+            return;
+        }
+        let millisecond = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        // SAFETY: a valid time; the remaining time is not wanted.
+        unsafe { libc::nanosleep(&raw const millisecond, ptr::null_mut()) };
+    }
 }
 
 /// The line that is written. It is not on the stack of a handler, which may have a few kilobytes.
