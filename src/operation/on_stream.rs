@@ -125,12 +125,10 @@ impl<'b> From<CallOptions<'b>> for OnStream<'b, '_> {
 }
 
 impl<'b, 'c> OnStream<'b, 'c> {
+    /// Returns the group of an operation that [`check`](Self::check) has not refused.
     #[inline]
     pub(crate) fn group(&self) -> Option<&'c Participants<'c>> {
-        match self.start {
-            Start::InGroup(group) | Start::WithinInGroup(group) => Some(group),
-            _ => None,
-        }
+        if let Start::InGroup(group) = self.start { Some(group) } else { None }
     }
 
     pub(super) fn timeout(&self) -> Option<Duration> {
@@ -166,9 +164,9 @@ impl<'b, 'c> OnStream<'b, 'c> {
     /// Records the error of an operation in its group, which then does not start.
     #[cold]
     pub(super) fn refuse(&self, error: Error) -> Error {
-        match self.group() {
-            None => error,
-            Some(group) => group.record_error(error),
+        match self.start {
+            Start::InGroup(group) | Start::WithinInGroup(group) => group.record_error(error),
+            Start::Now | Start::Within(_) => error,
         }
     }
 
