@@ -9,9 +9,8 @@
 mod common;
 
 use common::{Machine, Rank, ranks};
-use libnccl::Result;
-use libnccl::buffer::{NcclSlice, NcclSliceMut};
 use libnccl::window::{Signal, WaitSignal, WindowFlags};
+use libnccl::{Result, Slice, SliceMut};
 
 /// Cells of the whole rod, whose ends are kept at 1 and 0.
 const CELLS: usize = 64;
@@ -75,7 +74,7 @@ fn spread(rank: &Rank<'_>, cells: usize) -> Result<Vec<f32>> {
 }
 
 /// Copies on the device, to or from a window, by a message to this rank itself.
-fn copy(rank: &Rank<'_>, from: Option<NcclSlice<'_, f32>>, to: Option<NcclSliceMut<'_, f32>>) -> Result<()> {
+fn copy(rank: &Rank<'_>, from: Option<Slice<'_, f32>>, to: Option<SliceMut<'_, f32>>) -> Result<()> {
     let (Some(from), Some(to)) = (from, to) else { return Ok(()) };
     let (comm, own, stream) = (&rank.comm, rank.comm.rank(), rank.stream());
     rank.nccl.group(|g| {

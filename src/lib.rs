@@ -24,9 +24,9 @@
 //! ```
 //!
 //! A process or thread for each rank calls [`Nccl::communicator`] with the [`UniqueId`] that one of them has made. Operations are
-//! methods of [`Communicator`], which take a stream; with [`Group::stream`], they start together. On GPUs, buffers are [`DeviceSlice`] and [`DeviceSliceMut`], or
+//! methods of [`Communicator`], which take a stream; with [`Group::stream`], they start together. On GPUs, buffers are [`Slice`] and [`SliceMut`], or
 //! types that implement [`buffer::Buffer`] and [`buffer::BufferMut`]; streams are [`StreamRef`], or types that implement
-//! [`buffer::Stream`].
+//! [`stream::Stream`].
 //!
 //! # The contract between ranks
 //!
@@ -103,7 +103,7 @@ mod values;
 mod version;
 
 pub use backend::Backend;
-pub use buffer::{DeviceSlice, DeviceSliceMut, NcclBuffer};
+pub use buffer::{NcclBuffer, Slice, SliceMut};
 pub use communicator::Communicator;
 pub use config::Config;
 pub use context::Context;
@@ -115,7 +115,7 @@ pub use nccl::{Function, Nccl};
 pub use operation::{CallOptions, OnStream, Operator, PreMulSum};
 pub use parameters::{ParameterValue, Parameters};
 pub use reduce_op::ReduceOp;
-pub use stream::StreamRef;
+pub use stream::{Stream, StreamRef};
 pub use unique_id::UniqueId;
 pub use version::Version;
 

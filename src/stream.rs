@@ -1,14 +1,16 @@
-#![allow(unsafe_code)] // The raw constructor is unsafe; `Send` and `Sync`.
+//! CUDA streams.
+#![allow(unsafe_code)] // The raw constructor is unsafe; `Send` and `Sync`; an unsafe trait.
 
 use std::error::Error;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use crate::cuda::current_device;
+use crate::cuda::{current_device, is_stream_complete};
 use crate::sys::cudaStream_t;
 
 /// A borrowed CUDA stream, similar to [`BorrowedFd`](std::os::fd::BorrowedFd).
 ///
-/// NCCL's operations return when they are enqueued on a stream, and run in its order. The CPU implementation
+/// NCCL's operations return when they are enqueued on a stream, and run in its order. The CPU backend
 /// has no streams: every operation is complete when the call (or the group) returns.
 #[doc(alias = "cudaStream_t")]
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +75,7 @@ impl<'a> StreamRef<'a> {
     pub(crate) fn check_current(self, device: i32) -> Result<(), Box<dyn Error>> {
         match current_device() {
             Some(found) if found != device && self.is_default() => Err(format!(
-                "the calling thread's context is of device {found}; expected that of device {device}, whose default stream this is"
+                "the current device is {found}, but this is the default stream of device {device}"
             )
             .into()),
             _ => Ok(()),
@@ -92,3 +94,95 @@ impl<'a> StreamRef<'a> {
 unsafe impl Send for StreamRef<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for StreamRef<'_> {}
+
+/// A CUDA stream of another crate. Operations accept `&S` wherever they accept a `StreamRef`.
+///
+/// ```
+/// use libnccl::{ReduceOp, Stream, sys};
+///
+/// /// A stream of some CUDA crate, which destroys it on drop.
+/// struct OwnedStream(sys::cudaStream_t);
+///
+/// // SAFETY: a stream of the device that this program uses, and alive as long as `self`.
+/// unsafe impl Stream for OwnedStream {
+///     fn as_raw(&self) -> sys::cudaStream_t {
+///         self.0
+///     }
+/// }
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let stream = OwnedStream(std::ptr::null_mut());
+/// comms[0].all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum, &stream)?;
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+///
+/// # Safety
+/// While a reference to the stream lives, `as_raw` is null or a stream that is not destroyed, of the device that
+/// [`device`](Self::device) returns or, if that is `None`, of the device of every communicator that it is used with.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stream",
+    label = "not a stream",
+    note = "pass `StreamRef::DEFAULT`, or a reference to a type that implements `Stream`",
+    note = "for a `cudaStream_t`, use the unsafe function `StreamRef::from_raw(stream)`"
+)]
+pub unsafe trait Stream {
+    /// Returns the handle.
+    fn as_raw(&self) -> cudaStream_t;
+
+    /// Returns the CUDA device of the stream, if it is known. Its use with a communicator of another device is then an
+    /// error.
+    #[inline]
+    fn device(&self) -> Option<i32> {
+        None
+    }
+
+    /// Returns whether all work that was enqueued on the stream is complete, for
+    /// [`Communicator::synchronize`](crate::communicator::Communicator::synchronize).
+    ///
+    /// The default implementation queries CUDA's driver (`cuStreamQuery`), which must be loaded in the process. The
+    /// null stream belongs to the current device. Do not call this for a stream that is being captured.
+    ///
+    /// # Errors
+    /// The CUDA error, for instance of work that has failed. An error if the stream is a default stream, and the current device is
+    /// another one.
+    fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
+        if let Some(device) = self.device() {
+            StreamRef::from(self).check_current(device)?;
+        }
+        // SAFETY: the implementation of the trait guarantees that it is null or live while `self` is borrowed.
+        unsafe { is_stream_complete(self.as_raw()) }
+    }
+}
+
+impl<'a, S: Stream + ?Sized> From<&'a S> for StreamRef<'a> {
+    #[inline]
+    fn from(stream: &'a S) -> Self {
+        // SAFETY: the implementation of the trait guarantees it while the reference lives, which is `'a`.
+        unsafe { Self::from_raw(stream.as_raw()) }.on_device(stream.device())
+    }
+}
+
+// SAFETY: a reference to the `Arc` keeps the stream, of which the implementation guarantees the rest.
+unsafe impl<S: Stream + ?Sized> Stream for Arc<S> {
+    fn as_raw(&self) -> cudaStream_t {
+        (**self).as_raw()
+    }
+    fn device(&self) -> Option<i32> {
+        (**self).device()
+    }
+    fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
+        (**self).is_complete()
+    }
+}
+
+// SAFETY: the creator of the view guarantees that the stream is live.
+unsafe impl Stream for StreamRef<'_> {
+    #[inline]
+    fn as_raw(&self) -> cudaStream_t {
+        StreamRef::as_raw(*self)
+    }
+    #[inline]
+    fn device(&self) -> Option<i32> {
+        StreamRef::device(*self)
+    }
+}

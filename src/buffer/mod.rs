@@ -1,22 +1,11 @@
-//! The views that operations take, the traits for buffers of other crates, and memory that NCCL allocates.
+//! Buffers of operations: borrowed slices, the traits for buffers of other crates, and memory that NCCL allocates.
 
-mod any_buffer;
-mod any_slice;
-mod memory_space;
+mod argument;
 mod nccl_buffer;
-mod nccl_slice;
-mod send_buffer;
 mod slice;
-mod traits;
 
-pub use any_buffer::AnyBuffer;
-pub(crate) use any_slice::check_layout;
-pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
-pub use memory_space::MemorySpace;
+pub use argument::{AnyBuffer, Buffer, BufferMut, BufferResult};
 pub(crate) use nccl_buffer::Allocation;
 pub use nccl_buffer::NcclBuffer;
-pub use nccl_slice::{NcclSlice, NcclSliceMut};
-pub use send_buffer::{RecvBuffer, SendBuffer};
 pub(crate) use slice::RawSlice;
-pub use slice::{DeviceSlice, DeviceSliceMut};
-pub use traits::{Buffer, BufferMut, BufferResult, Stream};
+pub use slice::{AnyElement, MemorySpace, Slice, SliceMut};

@@ -1,18 +1,19 @@
-//! Memory that NCCL allocates, and the conditions under which it is freed; for the reasons, see
-//! `docs/adr/002-owned-memory.md`.
+//! Memory that NCCL allocates, and when it is freed; for the reasons, see `docs/adr/002-owned-memory.md`.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+use super::slice::checked_range;
 use crate::backend::{Library, call};
-use crate::buffer::{Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, MemorySpace};
+use crate::buffer::{Buffer, BufferMut, BufferResult, MemorySpace, Slice, SliceMut};
 use crate::cuda::device_of_memory;
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
@@ -21,8 +22,8 @@ use crate::stream::StreamRef;
 
 /// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
 ///
-/// It is in the memory space of the implementation: in GPU memory with NCCL, and in host memory with the CPU
-/// implementation, where it can be used as a slice too. Pass `&buffer` or `&mut buffer` to operations.
+/// With NCCL it is in GPU memory, and with the CPU backend in host memory, where [`as_slice`](Self::as_slice) returns its elements.
+/// Pass `&buffer` or `&mut buffer` to operations.
 ///
 /// ```
 /// use libnccl::{ReduceOp, StreamRef};
@@ -36,11 +37,12 @@ use crate::stream::StreamRef;
 /// ```
 ///
 /// # Dropping a buffer on a GPU
-/// Operations return when they are enqueued, and NCCL does not tell when they have run. To never free memory that work
-/// may still use, dropping a buffer that was passed to an operation *leaks* it, unless
-/// [`assume_idle`](Self::assume_idle) promises that the work has run. A buffer that was not used, and a buffer in host
-/// memory, is freed on drop. A buffer that is a [`Window`](crate::operation::Window) is leaked in both memory spaces, as other
-/// ranks may access it at any time, unless `assume_idle` promises that they do not.
+/// Operations return when they are enqueued, and NCCL does not report when they have run. To never free memory that work may
+/// still use, dropping a buffer *leaks* it if the buffer was passed to an operation, or a [`Slice`] of it was made. If you know
+/// that the work has run, call [`assume_idle`](Self::assume_idle) before the drop.
+///
+/// An unused buffer and a buffer in host memory are freed on drop. A buffer that is a [`Window`](crate::operation::Window) is
+/// leaked in both memory spaces, because other ranks may access it at any time, unless `assume_idle` promises that they do not.
 ///
 /// ```
 /// # use libnccl::{ReduceOp, StreamRef};
@@ -65,18 +67,18 @@ pub struct NcclBuffer<T> {
     element: PhantomData<T>,
 }
 
-/// The memory of a buffer, shared with its registrations and windows: it is freed after all of them are dropped.
+/// The memory of a buffer. Its registrations and windows share it, and the last one frees it.
 pub(crate) struct Allocation {
     library: Arc<Library>,
     pointer: NonNull<c_void>,
-    /// The library's at the time of the allocation: a program may load CUDA afterwards.
+    /// The library's memory space at the time of the allocation. A program may load CUDA afterwards.
     memory_space: MemorySpace,
     /// The size; zero if there is nothing to free.
     bytes: usize,
     /// The CUDA device, if it is known.
     device: Option<i32>,
-    /// Set while enqueued work or another rank may still access the memory. In host memory, an operation has run when
-    /// it returns.
+    /// Set while enqueued work or another rank may still access the memory. Never set by operations on host memory, which have
+    /// run when they return.
     busy: AtomicBool,
     /// The number of windows on it, through which other ranks may write it at any time.
     windows: AtomicUsize,
@@ -104,7 +106,6 @@ impl Nccl {
 }
 
 impl<T: Element> NcclBuffer<T> {
-    /// Allocates elements on behalf of the method `call`.
     pub(crate) fn new(call: &'static str, library: &Arc<Library>, length: usize) -> Result<Self> {
         let layout = Layout::array::<T>(length).map_err(|_| {
             let size = size_of::<T>();
@@ -131,7 +132,7 @@ impl<T: Element> NcclBuffer<T> {
         self.length
     }
 
-    /// Returns `true` if there are no elements.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -143,7 +144,7 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.memory_space
     }
 
-    /// Returns the address, for calls into CUDA. Keep the buffer until the work of these calls has run too.
+    /// Returns the address, for calls into CUDA. Keep the buffer until the work of these calls has run.
     #[must_use]
     pub fn as_ptr(&self) -> *const T {
         self.allocation.pointer.as_ptr().cast()
@@ -155,18 +156,17 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the elements; `None` on a GPU, and while the buffer is a [`Window`](crate::operation::Window), which other ranks
+    /// Returns the elements, or `None` on a GPU and while the buffer is a [`Window`](crate::operation::Window), which other ranks
     /// may write.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {
         // SAFETY: elements in host memory, alive and unchanged as long as the buffer is borrowed. Their bytes are initialized:
-        // the library returned zeroed memory, and what writes it, operations and `as_mut_slice`, writes initialized bytes, as
-        // `Element` requires.
+        // the library returned zeroed memory, and operations and `as_mut_slice` write initialized bytes, as `Element` requires.
         self.is_exclusive_host_memory()
             .then(|| unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) })
     }
 
-    /// Returns the elements, for writing; `None` in the cases of [`as_slice`](Self::as_slice).
+    /// Returns the elements for writing, or `None` as [`as_slice`](Self::as_slice) does.
     ///
     /// ```
     /// let mut buffer = libnccl_cpu::nccl().alloc::<i32>(3)?;
@@ -183,47 +183,56 @@ impl<T: Element> NcclBuffer<T> {
             .then(|| unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.length) })
     }
 
-    /// Returns `true` if the elements are in host memory and no other rank can access them.
+    /// Returns whether the elements are in host memory and no other rank can access them.
     fn is_exclusive_host_memory(&self) -> bool {
         self.memory_space() == MemorySpace::Host && self.allocation.windows.load(Acquire) == 0
     }
 
-    /// Returns a view for an operation, which makes the memory busy.
-    pub(crate) fn view(&self) -> DeviceSlice<'_, T> {
-        self.allocation.set_busy();
-        // SAFETY: `length` elements in that memory space, alive as long as the buffer is borrowed. On a GPU, busy
-        // memory is not freed until `assume_idle`, whose caller guarantees that the work has run. No Rust reference
-        // exists to memory that enqueued work or other ranks may write: not here, as `as_slice` refuses it, and not in
-        // the CPU implementation, which accesses windows by atomic words only. So overlapping work can at worst produce
-        // wrong values.
-        unsafe { DeviceSlice::new(self.as_ptr(), self.length, self.memory_space()) }.on_device(self.device())
+    /// Returns a part for an operation to read, or `None` if the range is out of bounds. For an example, see
+    /// [`get_mut`](Self::get_mut).
+    #[must_use]
+    pub fn get(&self, range: impl RangeBounds<usize>) -> Option<Slice<'_, T>> {
+        let range = checked_range(range, self.length)?;
+        Some(Slice::from(self).slice(range.start, range.len()))
     }
 
-    /// Returns a view for an operation that writes, which makes the memory busy.
-    pub(crate) fn view_mut(&mut self) -> DeviceSliceMut<'_, T> {
-        self.allocation.set_busy();
-        // SAFETY: as in `view`; no slice of the elements exists, as the buffer is borrowed exclusively.
-        unsafe { DeviceSliceMut::new(self.as_mut_ptr(), self.length, self.memory_space()) }
-            .on_device(self.device())
+    /// Returns a part for an operation to write, or `None` if the range is out of bounds.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let mut buffer = nccl.alloc::<f32>(4)?;
+    /// let last = buffer.get_mut(3..).expect("it has 4 elements");
+    /// comm.all_reduce(&[5.0], last, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// assert_eq!(buffer.as_slice(), Some(&[0.0, 0.0, 0.0, 5.0][..]));
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    #[must_use]
+    pub fn get_mut(&mut self, range: impl RangeBounds<usize>) -> Option<SliceMut<'_, T>> {
+        let range = checked_range(range, self.length)?;
+        Some(SliceMut::from(self).slice(range.start, range.len()))
     }
 
     /// Promises that nothing uses the buffer, so that dropping it, its registrations and its windows frees them.
     /// Operations that are enqueued with it from now on make it busy again. For an example, see [`NcclBuffer`].
     ///
     /// # Safety
-    /// All work that uses this buffer has run: that of this rank and, if it is or was a window, that of the other ranks.
-    /// The other ranks never start work again that uses this rank's part of that window, not even after this rank has
-    /// deregistered it. No CUDA graph that has captured work with the buffer is launched again.
+    /// - All work of this rank that uses the buffer has run.
+    /// - If the buffer is or was a window, all work of other ranks that uses it has run, and they never start such work again,
+    ///   not even after this rank has deregistered it.
+    /// - No CUDA graph that has captured work with the buffer is launched again.
     pub unsafe fn assume_idle(&mut self) {
         self.allocation.busy.store(false, Relaxed);
     }
 
-    /// Frees the memory, as dropping it does, and returns errors; for an example, see [`NcclBuffer`]. Since NCCL 2.19.3.
+    /// Frees the memory as a drop does, and returns errors; for an example, see [`NcclBuffer`]. Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] if work may still use it, on a GPU or as a window: the memory is leaked; or if it is
-    /// registered: the memory is freed after its registrations. [`Error::Nccl`] if NCCL reports a failure; the memory
-    /// is gone nevertheless.
+    /// - [`Error::InvalidUsage`] if work may still use the memory, on a GPU or as a window. The memory is leaked.
+    /// - [`Error::InvalidUsage`] if it is registered. The memory is freed after its registrations.
+    /// - [`Error::Nccl`] if NCCL fails. The memory cannot be used anymore.
     #[doc(alias = "ncclMemFree")]
     pub fn free(self) -> Result<()> {
         match Arc::into_inner(self.allocation) {
@@ -256,7 +265,7 @@ fn allocate<T>(
         // SAFETY: a valid out-parameter.
         unsafe { call!(library, ncclMemAlloc(&raw mut pointer, bytes)) }?;
         if library.memory_space() != memory_space {
-            // Another thread has loaded CUDA, which happens once: the memory may be in either memory space.
+            // Another thread has loaded CUDA, which happens once. The memory may be in either memory space.
             // SAFETY: memory of ncclMemAlloc, which nothing uses.
             unsafe { call!(library, ncclMemFree(pointer)) }?;
             continue;
@@ -294,13 +303,13 @@ impl Allocation {
         Ok(())
     }
 
-    /// Records a window: other ranks may write the memory from now on.
+    /// Records a window, through which other ranks may write the memory from now on.
     pub(crate) fn open_window(&self) {
         self.busy.store(true, Relaxed);
         self.windows.fetch_add(1, Relaxed);
     }
 
-    /// Records the end of a window: other ranks do not write any more.
+    /// Records the end of a window. Other ranks no longer write the memory.
     pub(crate) fn close_window(&self) {
         self.windows.fetch_sub(1, Release);
     }
@@ -310,8 +319,8 @@ impl Allocation {
             return Ok(());
         }
         self.check_idle("free")?;
-        // SAFETY: memory of ncclMemAlloc, freed only here. No buffer, registration or window exists any more, as all of
-        // them share `self`; no work uses it, as it is idle.
+        // SAFETY: memory of ncclMemAlloc, freed only here. No buffer, registration or window exists anymore, because all of
+        // them share `self`. It is idle, so no work uses it.
         unsafe { call!(self.library, ncclMemFree(self.pointer.as_ptr())) }.map(drop)
     }
 }
@@ -322,55 +331,45 @@ impl Drop for Allocation {
     }
 }
 
-// SAFETY: `length` elements in that memory space, both of which never change. In host memory they are initialized, as
-// `as_slice` says, and borrowed as long as the buffer is. On a GPU they are not freed before `assume_idle`, whose caller
-// guarantees that the work has run, as an operation makes the memory busy; no Rust reference to them exists.
-unsafe impl<T: Element> Buffer for NcclBuffer<T> {
+impl<'a, T: Element> Buffer<'a> for &'a NcclBuffer<T> {
     type Element = T;
-    type Guard<'a>
-        = ()
-    where
-        T: 'a;
+    type Guard = ();
 
-    fn memory_space(&self) -> MemorySpace {
-        self.memory_space()
-    }
-    fn len(&self) -> usize {
-        self.len()
-    }
-    fn device(&self) -> Option<i32> {
-        self.device()
-    }
-    fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const T, ())> {
-        self.allocation.set_busy();
-        Ok((self.as_ptr(), ()))
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, T>, ())> {
+        Ok((self.into(), ()))
     }
 }
 
-// SAFETY: as above; the buffer is borrowed exclusively.
-unsafe impl<T: Element> BufferMut for NcclBuffer<T> {
-    type GuardMut<'a>
-        = ()
-    where
-        T: 'a;
+impl<'a, T: Element> BufferMut<'a> for &'a mut NcclBuffer<T> {
+    type Element = T;
+    type Guard = ();
 
-    fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> BufferResult<(*mut T, ())> {
-        self.allocation.set_busy();
-        Ok((self.as_mut_ptr(), ()))
+    unsafe fn into_slice_mut(self, _: StreamRef<'a>) -> BufferResult<(SliceMut<'a, T>, ())> {
+        Ok((self.into(), ()))
     }
 }
 
-/// Marks the buffer as used by an operation, whether the view is used or not.
-impl<'a, T: Element> From<&'a NcclBuffer<T>> for DeviceSlice<'a, T> {
+/// Counts as a use by an operation, even if the slice is not used.
+impl<'a, T: Element> From<&'a NcclBuffer<T>> for Slice<'a, T> {
+    #[inline]
     fn from(buffer: &'a NcclBuffer<T>) -> Self {
-        buffer.view()
+        buffer.allocation.set_busy();
+        // SAFETY: `length` elements in that memory space, allocated as long as the buffer is borrowed. On a GPU, busy memory is
+        // not freed before `assume_idle`, whose caller guarantees that the work has run. No Rust reference exists to memory that
+        // enqueued work or other ranks may write: `as_slice` refuses it, and the CPU backend accesses windows only by atomic
+        // words. So overlapping work can at worst produce wrong values.
+        unsafe { Self::new(buffer.as_ptr(), buffer.length, buffer.memory_space()) }.on_device(buffer.device())
     }
 }
 
-/// Marks the buffer as used by an operation, whether the view is used or not.
-impl<'a, T: Element> From<&'a mut NcclBuffer<T>> for DeviceSliceMut<'a, T> {
+/// Counts as a use by an operation, even if the slice is not used.
+impl<'a, T: Element> From<&'a mut NcclBuffer<T>> for SliceMut<'a, T> {
+    #[inline]
     fn from(buffer: &'a mut NcclBuffer<T>) -> Self {
-        buffer.view_mut()
+        buffer.allocation.set_busy();
+        // SAFETY: as above; no slice of the elements exists, as the buffer is borrowed exclusively.
+        unsafe { Self::new(buffer.as_mut_ptr(), buffer.length, buffer.memory_space()) }
+            .on_device(buffer.device())
     }
 }
 

@@ -1,38 +1,64 @@
-#![allow(unsafe_code)] // The raw constructors are unsafe.
+//! Slices of host or device memory that are borrowed for an operation.
+#![allow(unsafe_code)] // The constructors from pointers are unsafe.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, Range, RangeBounds};
 
-use crate::buffer::{AnyElement, MemorySpace};
 use crate::data_type::{DataType, Element};
+use crate::error::{Error, InvalidArgumentKind, Result};
 
-/// A borrowed buffer that an operation reads.
+/// The kind of memory that a communicator works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemorySpace {
+    /// Host memory, used by the CPU backend.
+    Host,
+    /// GPU memory, used by NCCL.
+    Device,
+}
+
+impl fmt::Display for MemorySpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Device => "device",
+        })
+    }
+}
+
+/// Borrowed memory that an operation reads: host memory, or device memory by [`from_device_ptr`](Self::from_device_ptr).
 ///
-/// It is created from a slice, or with [`from_raw_parts`](Self::from_raw_parts). Operations also accept references to
-/// [buffers](crate::buffer::Buffer) directly.
+/// Operations also accept references to [buffers](crate::buffer::Buffer) directly.
 ///
 /// ```
-/// use libnccl::{DeviceSlice, buffer::MemorySpace};
+/// use libnccl::{Slice, buffer::MemorySpace};
 ///
-/// let slice = DeviceSlice::from(&[1.0_f32, 2.0]);
+/// let slice = Slice::from(&[1.0_f32, 2.0]);
 /// assert_eq!((slice.len(), slice.memory_space()), (2, Some(MemorySpace::Host)));
 /// ```
 #[derive(Debug, Clone, Copy)]
-pub struct DeviceSlice<'a, T> {
+pub struct Slice<'a, T> {
     raw: RawSlice,
     memory: PhantomData<&'a [T]>,
 }
 
-/// A borrowed buffer that an operation writes; see [`DeviceSlice`].
+/// Borrowed memory that an operation writes; see [`Slice`].
 #[derive(Debug)]
-pub struct DeviceSliceMut<'a, T> {
+pub struct SliceMut<'a, T> {
     raw: RawSlice,
     memory: PhantomData<&'a mut [T]>,
 }
 
-/// The common part of the two, without lifetime and type: an address, a length, a memory space and a device.
+/// The element type of a [`Slice`] whose data type is known only at run time; see [`Slice::from_bytes`]. It has no values.
+///
+/// All operations accept such slices. The two slices of an operation must have the same data type.
+#[derive(Debug, Clone, Copy)]
+pub enum AnyElement {}
+
+/// A slice without lifetime and element type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawSlice {
     pointer: *const c_void,
@@ -41,8 +67,6 @@ pub(crate) struct RawSlice {
     /// The CUDA device, if it is known.
     device: Option<i32>,
     data_type: DataType,
-    /// The bytes after the last whole element, with which no operation takes the view.
-    excess: u8,
 }
 
 impl RawSlice {
@@ -52,23 +76,21 @@ impl RawSlice {
         space: MemorySpace::Host,
         device: None,
         data_type: DataType::Uint8,
-        excess: 0,
     };
 
-    /// Returns the bytes as elements of `data_type`.
-    const fn elements_of(self, data_type: DataType) -> Self {
-        let (bytes, size) = (self.bytes(), data_type.size());
-        // A remainder of a size, which is 8 at most.
-        let excess = (bytes % size) as u8;
-        Self { length: bytes / size, data_type, excess, ..self }
-    }
-
-    const fn bytes(&self) -> usize {
-        self.length * self.data_type.size() + self.excess as usize
-    }
-
-    pub(crate) const fn as_raw_bytes(&self) -> (*const c_void, usize) {
-        (self.pointer, self.bytes())
+    /// Interprets bytes as elements of `data_type`.
+    fn with_data_type(self, call: &'static str, data_type: DataType) -> Result<Self> {
+        let (pointer, bytes, size) = (self.pointer, self.length, data_type.size());
+        if !bytes.is_multiple_of(size) {
+            let problem = format!("{bytes} bytes are not a multiple of {size}, the size of {data_type}");
+            return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
+        }
+        if bytes > 0 && !pointer.addr().is_multiple_of(size) {
+            let problem =
+                format!("the address {pointer:?} is not a multiple of {size}, the size of {data_type}");
+            return Err(Error::argument(call, InvalidArgumentKind::Address, problem));
+        }
+        Ok(Self { length: bytes / size, data_type, ..self })
     }
 
     #[inline]
@@ -86,7 +108,7 @@ impl RawSlice {
         self.device
     }
 
-    /// Returns the memory space; `None` for an empty buffer, which may be in any.
+    /// Returns the memory space, or `None` for an empty slice, which may be in any.
     #[inline]
     pub(crate) const fn memory_space(&self) -> Option<MemorySpace> {
         if self.length == 0 { None } else { Some(self.space) }
@@ -98,56 +120,77 @@ impl RawSlice {
         Self { pointer: self.pointer.wrapping_byte_add(start * self.data_type.size()), length, ..*self }
     }
 
-    /// Returns one of so many parts of the same length.
+    /// Returns part `index` of `parts` equal parts.
     #[inline]
     pub(crate) const fn part(&self, index: usize, parts: usize) -> Self {
         let length = self.length / parts;
         self.slice(index * length, length)
     }
 
-    /// Returns the address as C takes it: null for an empty buffer.
+    /// Returns the address for C: null for an empty slice.
     #[inline]
     pub(crate) const fn as_raw(&self) -> *const c_void {
         if self.length == 0 { std::ptr::null() } else { self.pointer }
     }
 }
 
-/// Defines what the two views have in common: how they are made, and what is asked of them.
-macro_rules! views {
-    ($($view:ident of $pointer:ty;)*) => {$(
-        impl<'a, T: Element> $view<'a, T> {
-            /// Borrows `length` elements of memory in `space`.
+/// Defines the methods that both slices have.
+macro_rules! slices {
+    ($($slice:ident, $name:literal, $pointer:ty;)*) => {$(
+        impl<'a, T: Element> $slice<'a, T> {
+            /// Borrows `length` elements in `space`.
             ///
             /// # Safety
-            /// As for [`from_raw_parts`](Self::from_raw_parts), in the memory that `space` names; host memory need only
-            /// live as long as `'a`.
+            /// Device memory: as for [`from_device_ptr`](Self::from_device_ptr). Host memory: as for a reference with the
+            /// lifetime `'a`.
             #[inline]
             pub(crate) const unsafe fn new(pointer: $pointer, length: usize, space: MemorySpace) -> Self {
                 let (pointer, data_type) = (pointer.cast(), T::DATA_TYPE);
-                let raw = RawSlice { pointer, length, space, device: None, data_type, excess: 0 };
-                Self { raw, memory: PhantomData }
+                Self { raw: RawSlice { pointer, length, space, device: None, data_type }, memory: PhantomData }
             }
 
-            /// Returns the same view, with the element type known at run time only; see [`AnySlice`](crate::buffer::AnySlice).
+            /// Forgets the element type at compile time, and keeps it at run time.
             #[must_use]
-            pub const fn into_any(self) -> $view<'a, AnyElement> {
-                $view { raw: self.raw, memory: PhantomData }
+            pub const fn into_any(self) -> $slice<'a, AnyElement> {
+                $slice { raw: self.raw, memory: PhantomData }
             }
         }
 
-        impl<'a, T> $view<'a, T> {
-            /// Returns the bytes as elements of `data_type`, which are to be checked.
-            pub(crate) const fn elements_of<U>(self, data_type: DataType) -> $view<'a, U> {
-                $view { raw: self.raw.elements_of(data_type), memory: PhantomData }
+        impl<'a> $slice<'a, AnyElement> {
+            /// Interprets bytes as elements of `data_type`. For bytes in buffers of other crates, see
+            /// [`AnyBuffer`](crate::buffer::AnyBuffer).
+            ///
+            /// ```
+            /// use libnccl::{DataType, ReduceOp, Slice, SliceMut, StreamRef};
+            ///
+            /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+            /// let (send, mut recv) = ([1_u8, 2, 3], [0_u8; 3]);
+            /// let data_type: DataType = "uint8".parse().expect("the name of a data type");
+            /// let from = Slice::from_bytes(data_type, &send)?;
+            /// let to = SliceMut::from_bytes(data_type, &mut recv)?;
+            /// comms[0].all_reduce(from, to, ReduceOp::Sum, StreamRef::DEFAULT)?;
+            /// assert_eq!(recv, [1, 2, 3]);
+            /// # Ok::<(), libnccl::Error>(())
+            /// ```
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] if the length or the address is not a multiple of the element size.
+            pub fn from_bytes(data_type: DataType, bytes: impl Into<$slice<'a, u8>>) -> Result<Self> {
+                let raw = bytes.into().raw.with_data_type($name, data_type)?;
+                Ok(Self { raw, memory: PhantomData })
             }
+        }
 
-            /// Returns `length` elements from `start` on; the caller has checked that they exist.
+        impl<'a, T> $slice<'a, T> {
+            /// Returns `length` elements from `start` on. The caller has checked that they exist.
             pub(crate) const fn slice(&self, start: usize, length: usize) -> Self {
                 Self { raw: self.raw.slice(start, length), memory: PhantomData }
             }
 
+            /// Sets the CUDA device of the memory. Operations of a communicator of another device then return an error.
             #[inline]
-            pub(crate) const fn on_device(mut self, device: Option<i32>) -> Self {
+            #[must_use]
+            pub const fn on_device(mut self, device: Option<i32>) -> Self {
                 self.raw.device = device;
                 self
             }
@@ -157,7 +200,7 @@ macro_rules! views {
                 self.raw
             }
 
-            /// Returns the type of the elements.
+            /// Returns the data type of the elements.
             #[must_use]
             pub const fn data_type(&self) -> DataType {
                 self.raw.data_type
@@ -169,13 +212,13 @@ macro_rules! views {
                 self.raw.length
             }
 
-            /// Returns `true` if there are no elements.
+            /// Returns whether there are no elements.
             #[must_use]
             pub const fn is_empty(&self) -> bool {
                 self.raw.length == 0
             }
 
-            /// Returns the memory space; `None` for an empty buffer, which has no memory.
+            /// Returns the memory space, or `None` for an empty slice, which has no memory.
             #[must_use]
             pub const fn memory_space(&self) -> Option<MemorySpace> {
                 self.raw.memory_space()
@@ -184,12 +227,12 @@ macro_rules! views {
     )*};
 }
 
-views! {
-    DeviceSlice of *const T;
-    DeviceSliceMut of *mut T;
+slices! {
+    Slice, "Slice::from_bytes", *const T;
+    SliceMut, "SliceMut::from_bytes", *mut T;
 }
 
-impl<T: Element> DeviceSlice<'_, T> {
+impl<'a, T: Element> Slice<'a, T> {
     /// Borrows `length` elements of device memory.
     ///
     /// ```no_run
@@ -197,93 +240,107 @@ impl<T: Element> DeviceSlice<'_, T> {
     /// # let comm = nccl.communicator(8, 0, &nccl.unique_id()?).init()?;
     /// # let (pointer, length, mut sums) = (std::ptr::null::<f32>(), 1024, nccl.alloc::<f32>(1024)?);
     /// # fn synchronize() {}
-    /// use libnccl::{DeviceSlice, ReduceOp, StreamRef};
+    /// use libnccl::{ReduceOp, Slice, StreamRef};
     ///
     /// // SAFETY: cudaMalloc returned `pointer` for `length` elements; they are freed after `synchronize`.
-    /// let send = unsafe { DeviceSlice::from_raw_parts(pointer, length) };
+    /// let send = unsafe { Slice::from_device_ptr(pointer, length) };
     /// comm.all_reduce(send, &mut sums, ReduceOp::Sum, StreamRef::DEFAULT)?;
     /// synchronize(); // cudaStreamSynchronize
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Safety
-    /// `pointer` is the address of `length` elements on the device of every communicator that the view is used
-    /// with. The memory stays allocated until the work that reads it *has run* on its stream, which is later than the
-    /// end of `'a`: operations return when they are enqueued. No `&mut` reference to the elements exists until then. Work that
-    /// a CUDA graph captures runs at each launch of the graph.
+    /// `pointer` is the address of `length` elements. They are on the device of every communicator that the slice is used with, or
+    /// on the device that [`on_device`](Self::on_device) sets. The memory stays allocated until the work that reads it *has run*
+    /// on its stream, which is after the end of `'a`: operations return when they are enqueued. No `&mut` reference to the
+    /// elements exists until then. Work that a CUDA graph captures runs at each launch of the graph.
     ///
-    /// If other work on the device writes the memory at the same time, the elements have unspecified values, and nothing
-    /// worse happens.
+    /// In [`Buffer::into_slice`](crate::buffer::Buffer::into_slice), that work is the work that is enqueued on the stream before
+    /// the guard is dropped.
+    ///
+    /// If other work on the device writes the memory at the same time, the elements have unspecified values.
     #[must_use]
-    pub const unsafe fn from_raw_parts(pointer: *const T, length: usize) -> Self {
-        // SAFETY: the caller guarantees that the memory is valid until the work has run.
+    pub const unsafe fn from_device_ptr(pointer: *const T, length: usize) -> Self {
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
+    }
+
+    #[inline]
+    pub(crate) const fn from_host(elements: &'a [T]) -> Self {
+        // SAFETY: elements in host memory, borrowed for `'a`. All their bytes are initialized, as `Element` requires.
+        unsafe { Self::new(elements.as_ptr(), elements.len(), MemorySpace::Host) }
     }
 }
 
-impl<'a, T> DeviceSlice<'a, T> {
-    /// Returns a part; `None` if the range is out of bounds.
+impl<T> Slice<'_, T> {
+    /// Returns a part, or `None` if the range is out of bounds.
     ///
     /// ```
-    /// use libnccl::DeviceSlice;
+    /// use libnccl::Slice;
     ///
-    /// let slice = DeviceSlice::from(&[1.0_f32, 2.0, 3.0]);
+    /// let slice = Slice::from(&[1.0_f32, 2.0, 3.0]);
     /// assert_eq!(slice.get(1..).map(|part| part.len()), Some(2));
     /// assert!(slice.get(2..4).is_none());
     /// ```
     #[must_use]
     pub fn get(&self, range: impl RangeBounds<usize>) -> Option<Self> {
-        let Range { start, end } = checked_range(range, self.len())?;
-        Some(self.slice(start, end - start))
+        let range = checked_range(range, self.len())?;
+        Some(self.slice(range.start, range.len()))
     }
 }
 
-impl<T: Element> DeviceSliceMut<'_, T> {
-    /// Borrows `length` elements of device memory; for an example, see [`DeviceSlice::from_raw_parts`].
+impl<'a, T: Element> SliceMut<'a, T> {
+    /// Borrows `length` elements of device memory; for an example, see [`Slice::from_device_ptr`].
     ///
     /// # Safety
-    /// As for [`DeviceSlice::from_raw_parts`], and no reference to the elements exists until the work has run.
+    /// As for [`Slice::from_device_ptr`], and no reference to the elements exists until the work has run.
     #[must_use]
-    pub const unsafe fn from_raw_parts(pointer: *mut T, length: usize) -> Self {
-        // SAFETY: the caller guarantees that the memory is valid until the work has run.
+    pub const unsafe fn from_device_ptr(pointer: *mut T, length: usize) -> Self {
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
+    }
+
+    #[inline]
+    pub(crate) const fn from_host(elements: &'a mut [T]) -> Self {
+        // SAFETY: elements in host memory, borrowed exclusively for `'a`. All their bytes are initialized, as `Element` requires.
+        unsafe { Self::new(elements.as_mut_ptr(), elements.len(), MemorySpace::Host) }
     }
 }
 
-impl<'a, T> DeviceSliceMut<'a, T> {
-    /// Borrows the view, for a second use of the memory after the first.
+impl<T> SliceMut<'_, T> {
+    /// Borrows the slice, to use the memory in more than one operation.
     ///
     /// ```
-    /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
+    /// use libnccl::{ReduceOp, SliceMut, StreamRef};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
     /// let mut sums = [1.0_f32, 2.0];
-    /// let mut view = DeviceSliceMut::from(&mut sums);
-    /// comms[0].all_reduce_in_place(view.reborrow(), ReduceOp::Sum, StreamRef::DEFAULT)?;
-    /// comms[0].broadcast_in_place(view, 0, StreamRef::DEFAULT)?;
+    /// let mut slice = SliceMut::from(&mut sums);
+    /// comms[0].all_reduce_in_place(slice.reborrow(), ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// comms[0].broadcast_in_place(slice, 0, StreamRef::DEFAULT)?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[must_use]
-    pub const fn reborrow(&mut self) -> DeviceSliceMut<'_, T> {
-        DeviceSliceMut { raw: self.raw.slice(0, self.raw.length), memory: PhantomData }
+    pub const fn reborrow(&mut self) -> SliceMut<'_, T> {
+        self.slice(0, self.raw.length)
     }
 
-    /// Returns a part, as [`DeviceSlice::get`] does; `None` if the range is out of bounds.
+    /// Returns a part, or `None` if the range is out of bounds.
     #[must_use]
     pub fn get_mut(self, range: impl RangeBounds<usize>) -> Option<Self> {
-        let Range { start, end } = checked_range(range, self.len())?;
-        Some(self.slice(start, end - start))
+        let range = checked_range(range, self.len())?;
+        Some(self.slice(range.start, range.len()))
     }
 
-    /// Divides the view into two, the second from element `middle` on; `None` if `middle` is out of bounds.
+    /// Splits the slice before element `middle`; returns `None` if `middle` is out of bounds.
     ///
     /// ```
-    /// use libnccl::{DeviceSliceMut, ReduceOp, StreamRef};
+    /// use libnccl::{ReduceOp, SliceMut, StreamRef};
     ///
     /// let nccl = libnccl_cpu::nccl();
     /// let comms = nccl.init_all(&[0])?;
     /// let mut sums = [1.0_f32, 2.0, 3.0];
-    /// let (first, second) = DeviceSliceMut::from(&mut sums).split_at_mut(1).expect("it has 3 elements");
+    /// let (first, second) = SliceMut::from(&mut sums).split_at_mut(1).expect("3 elements");
     /// nccl.group(|g| {
     ///     comms[0].all_reduce_in_place(first, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
     ///     comms[0].all_reduce_in_place(second, ReduceOp::Max, g.stream(StreamRef::DEFAULT))
@@ -296,14 +353,14 @@ impl<'a, T> DeviceSliceMut<'a, T> {
         Some((self.slice(0, middle), self.slice(middle, rest)))
     }
 
-    /// Divides the view into parts of `length` elements, of which the last may be shorter.
+    /// Splits the slice into parts of `length` elements. The last one may be shorter.
     ///
     /// ```
-    /// use libnccl::DeviceSliceMut;
+    /// use libnccl::SliceMut;
     /// use std::num::NonZeroUsize;
     ///
     /// let mut gradients = [0.0_f32; 10];
-    /// let buckets = DeviceSliceMut::from(&mut gradients).chunks_mut(NonZeroUsize::new(4).unwrap());
+    /// let buckets = SliceMut::from(&mut gradients).chunks_mut(NonZeroUsize::new(4).unwrap());
     /// assert_eq!(buckets.map(|bucket| bucket.len()).collect::<Vec<_>>(), [4, 4, 2]);
     /// ```
     pub fn chunks_mut(self, length: NonZeroUsize) -> impl Iterator<Item = Self> {
@@ -314,17 +371,17 @@ impl<'a, T> DeviceSliceMut<'a, T> {
     }
 }
 
-// SAFETY: a view of host memory is like `&[T]`; device memory belongs to no thread.
-unsafe impl<T: Sync> Send for DeviceSlice<'_, T> {}
+// SAFETY: a slice of host memory is like `&[T]`; device memory belongs to no thread.
+unsafe impl<T: Sync> Send for Slice<'_, T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for DeviceSlice<'_, T> {}
+unsafe impl<T: Sync> Sync for Slice<'_, T> {}
 // SAFETY: as above, like `&mut [T]`.
-unsafe impl<T: Send> Send for DeviceSliceMut<'_, T> {}
+unsafe impl<T: Send> Send for SliceMut<'_, T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for DeviceSliceMut<'_, T> {}
+unsafe impl<T: Sync> Sync for SliceMut<'_, T> {}
 
-/// Converts a range of a buffer of `length` elements; `None` if it is out of bounds.
-pub(crate) fn checked_range(range: impl RangeBounds<usize>, length: usize) -> Option<Range<usize>> {
+/// Converts a range of a buffer of `length` elements; returns `None` if it is out of bounds.
+pub(super) fn checked_range(range: impl RangeBounds<usize>, length: usize) -> Option<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
         Bound::Excluded(before) => before.checked_add(1)?,

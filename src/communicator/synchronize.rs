@@ -2,10 +2,10 @@ use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
 use super::inside::check_no_open_group;
-use crate::buffer::{MemorySpace, Stream};
+use crate::buffer::MemorySpace;
 use crate::error::{Error, Result, ResultCode};
 use crate::observer::CommunicatorEvent;
-use crate::stream::StreamRef;
+use crate::stream::{Stream, StreamRef};
 
 impl Communicator {
     /// Waits until all work on a stream is complete, and watches the communicator meanwhile: an operation that fails after

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::on_stream::OnStream;
 use crate::backend::Library;
-use crate::buffer::{BufferElement, RawSlice, RecvBuffer, SendBuffer};
+use crate::buffer::{Buffer, BufferMut, RawSlice};
 use crate::communicator::{Communicator, Inside, Purpose, Shared};
 use crate::config::CollectiveConfig;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
@@ -46,43 +46,43 @@ impl<'b, 'c> Call<'b, 'c> {
         Self { operation, communicator, send, recv, ranks: [None; 2], on, site: Location::caller() }
     }
 
-    /// Makes views of both buffers, and checks them. [`end`](Self::end) takes the guards.
+    /// Prepares and checks both buffers. [`end`](Self::end) takes the guards.
     #[inline]
-    pub(super) fn buffers<S: SendBuffer<'b>, R: RecvBuffer<'b, Element = S::Element>>(
+    pub(super) fn buffers<S: Buffer<'b>, R: BufferMut<'b, Element = S::Element>>(
         &mut self,
         send: S,
         recv: R,
     ) -> Result<(S::Guard, R::Guard)> {
-        let first = self.send_view(send)?;
-        let second = self.recv_view(recv)?;
-        self.check_as::<S::Element>()?;
+        let first = self.read(send)?;
+        let second = self.write(recv)?;
+        self.check()?;
         Ok((first, second))
     }
 
-    /// Makes a view of the only buffer, which is read, and checks it.
+    /// Prepares and checks the only buffer, which is read.
     #[inline]
-    pub(super) fn send_buffer<S: SendBuffer<'b>>(&mut self, buffer: S) -> Result<S::Guard> {
-        let guard = self.send_view(buffer)?;
+    pub(super) fn send_buffer<S: Buffer<'b>>(&mut self, buffer: S) -> Result<S::Guard> {
+        let guard = self.read(buffer)?;
         self.recv = self.send;
-        self.check_as::<S::Element>()?;
+        self.check()?;
         Ok(guard)
     }
 
-    /// Makes a view of the only buffer, which is written, and checks it.
+    /// Prepares and checks the only buffer, which is written.
     #[inline]
-    pub(super) fn recv_buffer<R: RecvBuffer<'b>>(&mut self, buffer: R) -> Result<R::Guard> {
-        let guard = self.recv_view(buffer)?;
+    pub(super) fn recv_buffer<R: BufferMut<'b>>(&mut self, buffer: R) -> Result<R::Guard> {
+        let guard = self.write(buffer)?;
         self.send = self.recv;
-        self.check_as::<R::Element>()?;
+        self.check()?;
         Ok(guard)
     }
 
     #[inline]
-    fn send_view<S: SendBuffer<'b>>(&mut self, buffer: S) -> Result<S::Guard> {
+    fn read<B: Buffer<'b>>(&mut self, buffer: B) -> Result<B::Guard> {
         // SAFETY: the guard is kept until the operation is enqueued.
-        match unsafe { buffer.into_view(self.on.stream) } {
-            Ok((view, guard)) => {
-                self.send = view.raw();
+        match unsafe { buffer.into_slice(self.on.stream) } {
+            Ok((slice, guard)) => {
+                self.send = slice.raw();
                 Ok(guard)
             }
             Err(reason) => Err(self.not_ready(&*reason)),
@@ -90,11 +90,11 @@ impl<'b, 'c> Call<'b, 'c> {
     }
 
     #[inline]
-    fn recv_view<R: RecvBuffer<'b>>(&mut self, buffer: R) -> Result<R::Guard> {
+    fn write<B: BufferMut<'b>>(&mut self, buffer: B) -> Result<B::Guard> {
         // SAFETY: the guard is kept until the operation is enqueued.
-        match unsafe { buffer.into_view(self.on.stream) } {
-            Ok((view, guard)) => {
-                self.recv = view.raw();
+        match unsafe { buffer.into_slice_mut(self.on.stream) } {
+            Ok((slice, guard)) => {
+                self.recv = slice.raw();
                 Ok(guard)
             }
             Err(reason) => Err(self.not_ready(&*reason)),
@@ -103,16 +103,13 @@ impl<'b, 'c> Call<'b, 'c> {
 
     /// Formats the reason before NCCL is entered, because that runs code of other crates.
     #[cold]
-    fn not_ready(&self, reason: &dyn StdError) -> Error {
-        self.on.refuse(self.wrong(InvalidArgumentKind::NotReady, format!("a buffer is not ready: {reason}")))
-    }
-
-    #[inline]
-    fn check_as<T: BufferElement>(&self) -> Result<()> {
-        if !T::HAS_TYPE {
-            self.check_types().map_err(|error| self.on.refuse(error))?;
-        }
-        self.check()
+    fn not_ready(&self, reason: &(dyn StdError + 'static)) -> Error {
+        let error = match reason.downcast_ref() {
+            // Of bytes that are not whole elements.
+            Some(Error::InvalidArgument { kind, problem, .. }) => self.wrong(*kind, &**problem),
+            _ => self.wrong(InvalidArgumentKind::NotReady, format!("a buffer is not ready: {reason}")),
+        };
+        self.on.refuse(error)
     }
 
     /// Checks what all operations require: group, devices, stream, options, element types and memory.
@@ -137,6 +134,9 @@ impl<'b, 'c> Call<'b, 'c> {
         }
         if let Some(config) = on.config {
             self.check_config(config)?;
+        }
+        if send.data_type() != recv.data_type() {
+            return Err(self.wrong_types());
         }
         recv.data_type().require(communicator.library())?;
         let space = communicator.memory_space();

@@ -6,7 +6,7 @@ use std::iter;
 use super::call::{Call, nccl};
 use super::on_stream::OnStream;
 use super::operator::{Operator, RawOperator};
-use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
+use crate::buffer::{Buffer, BufferMut};
 use crate::communicator::Communicator;
 use crate::error::{InvalidArgumentKind, Result};
 use crate::observer::Operation;
@@ -52,10 +52,10 @@ impl Communicator {
     #[doc(alias = "ncclAllReduceConfig")]
     #[inline]
     #[track_caller]
-    pub fn all_reduce<'b, 'c, T: BufferElement>(
+    pub fn all_reduce<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         op: impl Into<Operator<'b, T>>,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -73,9 +73,9 @@ impl Communicator {
     #[doc(alias = "ncclAllReduce")]
     #[inline]
     #[track_caller]
-    pub fn all_reduce_in_place<'b, 'c, T: BufferElement>(
+    pub fn all_reduce_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         op: impl Into<Operator<'b, T>>,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -108,10 +108,10 @@ impl Communicator {
     #[doc(alias = "ncclBroadcastConfig")]
     #[inline]
     #[track_caller]
-    pub fn broadcast<'b, 'c, T: BufferElement>(
+    pub fn broadcast<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -129,9 +129,9 @@ impl Communicator {
     #[doc(alias = "ncclBcast")]
     #[inline]
     #[track_caller]
-    pub fn broadcast_in_place<'b, 'c, T: BufferElement>(
+    pub fn broadcast_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -165,10 +165,10 @@ impl Communicator {
     #[doc(alias = "ncclReduceConfig")]
     #[inline]
     #[track_caller]
-    pub fn reduce<'b, 'c, T: BufferElement>(
+    pub fn reduce<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         op: impl Into<Operator<'b, T>>,
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
@@ -188,9 +188,9 @@ impl Communicator {
     #[doc(alias = "ncclReduce")]
     #[inline]
     #[track_caller]
-    pub fn reduce_in_place<'b, 'c, T: BufferElement>(
+    pub fn reduce_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         op: impl Into<Operator<'b, T>>,
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
@@ -226,10 +226,10 @@ impl Communicator {
     #[doc(alias = "ncclAllGatherConfig")]
     #[inline]
     #[track_caller]
-    pub fn all_gather<'b, 'c, T: BufferElement>(
+    pub fn all_gather<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather") }, on.into());
@@ -246,9 +246,9 @@ impl Communicator {
     #[doc(alias = "ncclAllGather")]
     #[inline]
     #[track_caller]
-    pub fn all_gather_in_place<'b, 'c, T: BufferElement>(
+    pub fn all_gather_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather_in_place") }, on.into());
@@ -280,10 +280,10 @@ impl Communicator {
     #[doc(alias = "ncclReduceScatterConfig")]
     #[inline]
     #[track_caller]
-    pub fn reduce_scatter<'b, 'c, T: BufferElement>(
+    pub fn reduce_scatter<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         op: impl Into<Operator<'b, T>>,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -302,9 +302,9 @@ impl Communicator {
     #[doc(alias = "ncclReduceScatter")]
     #[inline]
     #[track_caller]
-    pub fn reduce_scatter_in_place<'b, 'c, T: BufferElement>(
+    pub fn reduce_scatter_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         op: impl Into<Operator<'b, T>>,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -339,10 +339,10 @@ impl Communicator {
     #[doc(alias = "ncclAlltoAllConfig")]
     #[inline]
     #[track_caller]
-    pub fn all_to_all<'b, 'c, T: BufferElement>(
+    pub fn all_to_all<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_to_all") }, on.into());
@@ -377,10 +377,10 @@ impl Communicator {
     #[doc(alias = "ncclGatherConfig")]
     #[inline]
     #[track_caller]
-    pub fn gather<'b, 'c, T: BufferElement>(
+    pub fn gather<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -398,9 +398,9 @@ impl Communicator {
     #[doc(alias = "ncclGather")]
     #[inline]
     #[track_caller]
-    pub fn gather_in_place<'b, 'c, T: BufferElement>(
+    pub fn gather_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -437,10 +437,10 @@ impl Communicator {
     #[doc(alias = "ncclScatterConfig")]
     #[inline]
     #[track_caller]
-    pub fn scatter<'b, 'c, T: BufferElement>(
+    pub fn scatter<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -458,9 +458,9 @@ impl Communicator {
     #[doc(alias = "ncclScatter")]
     #[inline]
     #[track_caller]
-    pub fn scatter_in_place<'b, 'c, T: BufferElement>(
+    pub fn scatter_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -491,9 +491,9 @@ impl Communicator {
     /// The errors of [every operation](Self#errors-of-operations).
     #[inline]
     #[track_caller]
-    pub fn barrier<'b, 'c, T: BufferElement>(
+    pub fn barrier<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("barrier") }, on.into());

@@ -4,12 +4,12 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use crate::buffer::Stream;
 use crate::communicator::Communicator;
 use crate::config::CollectiveConfig;
 use crate::error::{Error, Result};
 use crate::group::Participants;
 use crate::observer::Operation;
+use crate::stream::Stream;
 use crate::stream::StreamRef;
 
 /// The stream of an operation, with its options and the group that starts it, if any.

@@ -9,7 +9,7 @@ use super::on_stream::OnStream;
 use super::rules::{to_c_int, to_c_length};
 use super::signal::{Signal, WaitSignal};
 use super::window::{Target, WindowOffset};
-use crate::buffer::SendBuffer;
+use crate::buffer::Buffer;
 use crate::communicator::Communicator;
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
@@ -28,7 +28,7 @@ impl Communicator {
     #[track_caller]
     pub fn put_signal<'b, 'c, T: Element>(
         &'c self,
-        local: impl SendBuffer<'b, Element = T>,
+        local: impl Buffer<'b, Element = T>,
         peer: usize,
         target: WindowOffset<'b, T>,
         signal: Signal,

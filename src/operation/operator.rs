@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use super::rules::check_buffer;
 use crate::backend::call;
-use crate::buffer::{AnyElement, BufferElement, DeviceSlice, check_layout};
+use crate::buffer::{AnyElement, Slice};
 use crate::communicator::{Communicator, Handle, Object, OwnedObject, Purpose, Shared};
 use crate::data_type::{DataType, Element};
 use crate::error::{Error, InvalidArgumentKind, Result};
@@ -105,16 +105,16 @@ impl Communicator {
     }
 
     /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, of an element type that is known at run time only:
-    /// `scalar` has the bytes of one element. It reduces buffers such as an [`AnySlice`](crate::buffer::AnySlice), whose type must
+    /// `scalar` has the bytes of one element. It reduces buffers such as an [`Slice`](crate::buffer::Slice), whose type must
     /// be the same.
     ///
     /// ```
-    /// use libnccl::{DataType, StreamRef, buffer::AnySliceMut};
+    /// use libnccl::{DataType, StreamRef, buffer::SliceMut};
     ///
     /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
     /// let tenfold = comms[0].pre_mul_sum_any(DataType::Uint8, &[10])?;
     /// let mut bytes = [1, 2, 3];
-    /// let buffer = AnySliceMut::from_bytes(DataType::Uint8, &mut bytes)?;
+    /// let buffer = SliceMut::from_bytes(DataType::Uint8, &mut bytes)?;
     /// comms[0].all_reduce_in_place(buffer, &tenfold, StreamRef::DEFAULT)?;
     /// assert_eq!(bytes, [10, 20, 30]);
     /// # Ok::<(), libnccl::Error>(())
@@ -164,18 +164,12 @@ impl Communicator {
     /// [`Error::InvalidArgument`] if `scalar` is empty, or in the wrong memory; [`Error::Nccl`].
     #[doc(alias = "ncclRedOpCreatePreMulSum")]
     #[doc(alias = "ncclScalarDevice")]
-    pub fn pre_mul_sum_device<'s, T: BufferElement>(
-        &self,
-        scalar: impl Into<DeviceSlice<'s, T>>,
-    ) -> Result<PreMulSum<'s, T>> {
+    pub fn pre_mul_sum_device<'s, T>(&self, scalar: impl Into<Slice<'s, T>>) -> Result<PreMulSum<'s, T>> {
         const CALL: &str = "pre_mul_sum_device";
         let scalar = scalar.into();
         if scalar.is_empty() {
             let problem = "the scalar's buffer is empty; expected one element";
             return Err(Error::argument(CALL, InvalidArgumentKind::Length, problem));
-        }
-        if !T::HAS_TYPE {
-            check_layout(CALL, &scalar.raw())?;
         }
         let data_type = scalar.data_type();
         check_buffer(self, CALL, data_type, scalar.memory_space(), "the scalar's buffer")?;

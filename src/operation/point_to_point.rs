@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::on_stream::OnStream;
-use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
+use crate::buffer::{Buffer, BufferMut};
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::observer::Operation;
@@ -32,9 +32,9 @@ impl Communicator {
     #[doc(alias = "ncclSend")]
     #[inline]
     #[track_caller]
-    pub fn send<'b, 'c, T: BufferElement>(
+    pub fn send<'b, 'c, T>(
         &'c self,
-        buffer: impl SendBuffer<'b, Element = T>,
+        buffer: impl Buffer<'b, Element = T>,
         peer: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -67,9 +67,9 @@ impl Communicator {
     #[doc(alias = "ncclRecv")]
     #[inline]
     #[track_caller]
-    pub fn recv<'b, 'c, T: BufferElement>(
+    pub fn recv<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         peer: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -103,10 +103,10 @@ impl Communicator {
     #[doc(alias = "MPI_Sendrecv")]
     #[inline]
     #[track_caller]
-    pub fn sendrecv<'b, 'c, T: BufferElement>(
+    pub fn sendrecv<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         destination: usize,
         source: usize,
         on: impl Into<OnStream<'b, 'c>>,

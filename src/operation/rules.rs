@@ -5,8 +5,7 @@ use std::ptr;
 
 use super::call::Call;
 use super::operator::RawOperator;
-use crate::buffer::MemorySpace;
-use crate::buffer::{RawSlice, check_layout};
+use crate::buffer::{MemorySpace, RawSlice};
 use crate::communicator::{Communicator, Shared};
 use crate::config::CollectiveConfig;
 use crate::data_type::DataType;
@@ -203,16 +202,12 @@ impl Call<'_, '_> {
         wrong_memory(self.communicator, self.operation.name, self.operation.buffer_names[place], found)
     }
 
-    /// Checks buffers whose element type is known at run time only.
     #[cold]
-    pub(super) fn check_types(&self) -> Result<()> {
+    #[inline(never)]
+    pub(super) fn wrong_types(&self) -> Error {
         let [sent, received] = [self.send, self.recv].map(|buffer| buffer.data_type());
-        if sent != received {
-            let problem = format!("the elements of one buffer are {sent}, those of the other {received}");
-            return Err(self.wrong(InvalidArgumentKind::DataType, problem));
-        }
-        check_layout(self.operation.name, &self.send)?;
-        check_layout(self.operation.name, &self.recv)
+        let problem = format!("the elements of the send buffer are {sent}, of the receive buffer {received}");
+        self.wrong(InvalidArgumentKind::DataType, problem)
     }
 
     /// Refuses CUDA's default stream of each thread: NCCL may work for a nonblocking communicator on another thread.

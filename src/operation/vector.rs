@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::on_stream::OnStream;
 use super::operator::{Operator, RawOperator};
-use crate::buffer::{BufferElement, RecvBuffer, SendBuffer};
+use crate::buffer::{Buffer, BufferMut};
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::observer::Operation;
@@ -32,10 +32,10 @@ impl Communicator {
     #[doc(alias = "MPI_Allgatherv")]
     #[inline]
     #[track_caller]
-    pub fn all_gather_v<'b, 'c, T: BufferElement>(
+    pub fn all_gather_v<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         counts: &[usize],
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -53,9 +53,9 @@ impl Communicator {
     #[doc(alias = "MPI_Allgatherv")]
     #[inline]
     #[track_caller]
-    pub fn all_gather_v_in_place<'b, 'c, T: BufferElement>(
+    pub fn all_gather_v_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         counts: &[usize],
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
@@ -90,10 +90,10 @@ impl Communicator {
     #[doc(alias = "MPI_Reduce_scatter")]
     #[inline]
     #[track_caller]
-    pub fn reduce_scatter_v<'b, 'c, T: BufferElement>(
+    pub fn reduce_scatter_v<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         counts: &[usize],
         op: impl Into<Operator<'b, T>>,
         on: impl Into<OnStream<'b, 'c>>,
@@ -114,9 +114,9 @@ impl Communicator {
     #[doc(alias = "MPI_Reduce_scatter")]
     #[inline]
     #[track_caller]
-    pub fn reduce_scatter_v_in_place<'b, 'c, T: BufferElement>(
+    pub fn reduce_scatter_v_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         counts: &[usize],
         op: impl Into<Operator<'b, T>>,
         on: impl Into<OnStream<'b, 'c>>,
@@ -156,10 +156,10 @@ impl Communicator {
     #[doc(alias = "MPI_Alltoallv")]
     #[inline]
     #[track_caller]
-    pub fn all_to_all_v<'b, 'c, T: BufferElement>(
+    pub fn all_to_all_v<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         send_counts: &[usize],
         recv_counts: &[usize],
         on: impl Into<OnStream<'b, 'c>>,
@@ -195,10 +195,10 @@ impl Communicator {
     #[doc(alias = "MPI_Gatherv")]
     #[inline]
     #[track_caller]
-    pub fn gather_v<'b, 'c, T: BufferElement>(
+    pub fn gather_v<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         counts: &[usize],
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
@@ -217,9 +217,9 @@ impl Communicator {
     #[doc(alias = "MPI_Gatherv")]
     #[inline]
     #[track_caller]
-    pub fn gather_v_in_place<'b, 'c, T: BufferElement>(
+    pub fn gather_v_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         counts: &[usize],
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
@@ -255,10 +255,10 @@ impl Communicator {
     #[doc(alias = "MPI_Scatterv")]
     #[inline]
     #[track_caller]
-    pub fn scatter_v<'b, 'c, T: BufferElement>(
+    pub fn scatter_v<'b, 'c, T>(
         &'c self,
-        send: impl SendBuffer<'b, Element = T>,
-        recv: impl RecvBuffer<'b, Element = T>,
+        send: impl Buffer<'b, Element = T>,
+        recv: impl BufferMut<'b, Element = T>,
         counts: &[usize],
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,
@@ -277,9 +277,9 @@ impl Communicator {
     #[doc(alias = "MPI_Scatterv")]
     #[inline]
     #[track_caller]
-    pub fn scatter_v_in_place<'b, 'c, T: BufferElement>(
+    pub fn scatter_v_in_place<'b, 'c, T>(
         &'c self,
-        buffer: impl RecvBuffer<'b, Element = T>,
+        buffer: impl BufferMut<'b, Element = T>,
         counts: &[usize],
         root: usize,
         on: impl Into<OnStream<'b, 'c>>,

@@ -12,16 +12,16 @@ const MISTAKES: &[(&str, &[&str])] = &[
     ("std::thread::scope(|s| drop(s.spawn(|| comm.rank())))",
         &["OneThreadAtATime", "cannot be shared between threads safely"]),
     ("comm.send(0x1000_u64, 0, StreamRef::DEFAULT)",
-        &["`u64` is not a buffer that an operation can read", "`DeviceSlice::from_raw_parts(pointer, length)`"]),
+        &["`u64` is not a buffer that an operation can read", "`Slice::from_device_ptr(pointer, length)`"]),
     ("comm.send(std::ptr::null::<f32>(), 0, StreamRef::DEFAULT)",
-        &["`*const f32` is not a buffer that an operation can read", "`DeviceSlice::from_raw_parts(pointer, length)`"]),
+        &["`*const f32` is not a buffer that an operation can read", "`Slice::from_device_ptr(pointer, length)`"]),
     ("comm.recv(std::ptr::null_mut::<f32>(), 0, StreamRef::DEFAULT)",
-        &["`*mut f32` is not a buffer that an operation can write", "`DeviceSliceMut::from_raw_parts(pointer, length)`"]),
+        &["`*mut f32` is not a buffer that an operation can write", "`SliceMut::from_device_ptr(pointer, length)`"]),
     ("comm.recv(&[0.0_f32], 0, StreamRef::DEFAULT)",
         &["`&[f32; 1]` is not a buffer that an operation can write", "pass a mutable reference"]),
     ("(|b: &mut NcclBuffer<f32>| { let _ = comm.recv(b, 0, StreamRef::DEFAULT); comm.recv(b, 0, StreamRef::DEFAULT) })",
         &["use of moved value: `b`", "consider creating a fresh reborrow of `b` here"]),
-    ("comm.send(&String::new(), 0, StreamRef::DEFAULT)", &["`&String` is not a buffer that an operation can read", "`Buffer` is not implemented for `String`"]),
+    ("comm.send(&String::new(), 0, StreamRef::DEFAULT)", &["`&String` is not a buffer that an operation can read", "`Buffer<'_>` is not implemented for `&String`"]),
 ];
 
 /// Functions that compile: operations that start at once borrow their buffers for the call alone, and NCCL keeps

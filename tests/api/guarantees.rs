@@ -73,18 +73,21 @@ fn values_are_compared_and_hashed() {
 /// Bounds that take the crate's own memory, host memory and views alike.
 #[test]
 fn one_bound_takes_every_kind_of_buffer() {
-    use libnccl::buffer::{BufferMut, RecvBuffer};
-    use libnccl::{DeviceSliceMut, NcclBuffer, ReduceOp, StreamRef};
+    use libnccl::buffer::BufferMut;
+    use libnccl::{NcclBuffer, ReduceOp, SliceMut, StreamRef};
 
-    fn double<B: BufferMut<Element = f32> + ?Sized>(comm: &Communicator, buffer: &mut B) {
+    fn double<B: ?Sized>(comm: &Communicator, buffer: &mut B)
+    where
+        for<'a> &'a mut B: BufferMut<'a, Element = f32>,
+    {
         let doubled = comm.pre_mul_sum(2.0).unwrap();
         comm.all_reduce_in_place(buffer, &doubled, StreamRef::DEFAULT).unwrap();
     }
-    fn sum<'b>(comm: &Communicator, buffer: impl RecvBuffer<'b, Element = f32>) {
+    fn sum<'b>(comm: &Communicator, buffer: impl BufferMut<'b, Element = f32>) {
         comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
     }
     /// Code for device memory.
-    fn double_view(comm: &Communicator, view: DeviceSliceMut<'_, f32>) {
+    fn double_view(comm: &Communicator, view: SliceMut<'_, f32>) {
         let doubled = comm.pre_mul_sum(2.0).unwrap();
         comm.all_reduce_in_place(view, &doubled, StreamRef::DEFAULT).unwrap();
     }
@@ -100,7 +103,7 @@ fn one_bound_takes_every_kind_of_buffer() {
     sum(&comm, &mut own);
     sum(&comm, own.get_mut(..).unwrap());
     sum(&comm, &mut vector);
-    sum(&comm, DeviceSliceMut::from(&mut vector));
+    sum(&comm, SliceMut::from(&mut vector));
     double_view(&comm, (&mut own).into());
     double_view(&comm, (&mut vector).into());
     assert_eq!((own.as_slice().unwrap(), &vector[..]), (&[4.0; 2][..], &[8.0; 2][..]));

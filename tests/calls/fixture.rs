@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use libnccl::communicator::AbortHandle;
 use libnccl::config::CollectiveConfig;
-use libnccl::{
-    Communicator, Config, DeviceSlice, DeviceSliceMut, Nccl, Result, StreamRef, UniqueId, Version,
-};
+use libnccl::{Communicator, Config, Nccl, Result, Slice, SliceMut, StreamRef, UniqueId, Version};
 use libnccl_test_support::fake_nccl::FakeNccl;
 
 /// A fake library, and two communicators.
@@ -90,15 +88,15 @@ pub(crate) const SEND: usize = 0x1_0000;
 pub(crate) const RECV: usize = 0x2_0000;
 
 /// A buffer at [`SEND`].
-pub(crate) fn send<T: libnccl::Element>(length: usize) -> DeviceSlice<'static, T> {
+pub(crate) fn send<T: libnccl::Element>(length: usize) -> Slice<'static, T> {
     // SAFETY: never read: the fake moves no data.
-    unsafe { DeviceSlice::from_raw_parts(ptr::without_provenance(SEND), length) }
+    unsafe { Slice::from_device_ptr(ptr::without_provenance(SEND), length) }
 }
 
 /// A buffer at [`RECV`].
-pub(crate) fn recv<T: libnccl::Element>(length: usize) -> DeviceSliceMut<'static, T> {
+pub(crate) fn recv<T: libnccl::Element>(length: usize) -> SliceMut<'static, T> {
     // SAFETY: as above.
-    unsafe { DeviceSliceMut::from_raw_parts(ptr::without_provenance_mut(RECV), length) }
+    unsafe { SliceMut::from_device_ptr(ptr::without_provenance_mut(RECV), length) }
 }
 
 pub(crate) fn stream() -> StreamRef<'static> {

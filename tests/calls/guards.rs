@@ -4,16 +4,16 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, BufferResult, MemorySpace, SendBuffer};
+use libnccl::buffer::{Buffer, BufferMut, BufferResult};
 use libnccl::config::CollectiveConfig;
 use libnccl::error::InvalidArgumentKind;
 use libnccl::window::{Signal, WaitSignal};
 use libnccl::{
-    CallOptions, Communicator, Config, DataType, DeviceSlice, Error, Group, Nccl, ReduceOp, Result, StreamRef,
+    CallOptions, Communicator, Config, Error, Group, Nccl, ReduceOp, Result, Slice, SliceMut, StreamRef,
 };
 use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
-use crate::fixture::{Fixture, RECV, SEND, id, recv, send, stream};
+use crate::fixture::{Fixture, id, recv, send, stream};
 
 /// A buffer in stream-ordered memory, whose guards record what was called before they are made and dropped.
 struct Tensor<'f> {
@@ -43,34 +43,21 @@ impl Drop for Guard<'_> {
     }
 }
 
-// SAFETY: never read: the fake moves no data.
-unsafe impl Buffer for Tensor<'_> {
+impl<'a> Buffer<'a> for &'a Tensor<'_> {
     type Element = f32;
-    type Guard<'a>
-        = Guard<'a>
-    where
-        Self: 'a;
+    type Guard = Guard<'a>;
 
-    fn memory_space(&self) -> MemorySpace {
-        MemorySpace::Device
-    }
-    fn len(&self) -> usize {
-        3
-    }
-    fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const f32, Guard<'a>)> {
-        Ok((std::ptr::without_provenance(SEND), self.guard(stream)))
+    unsafe fn into_slice(self, stream: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, Guard<'a>)> {
+        Ok((send(3), self.guard(stream)))
     }
 }
 
-// SAFETY: as above.
-unsafe impl BufferMut for Tensor<'_> {
-    type GuardMut<'a>
-        = Guard<'a>
-    where
-        Self: 'a;
+impl<'a> BufferMut<'a> for &'a mut Tensor<'_> {
+    type Element = f32;
+    type Guard = Guard<'a>;
 
-    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> BufferResult<(*mut f32, Guard<'a>)> {
-        Ok((std::ptr::without_provenance_mut(RECV), self.guard(stream)))
+    unsafe fn into_slice_mut(self, stream: StreamRef<'a>) -> BufferResult<(SliceMut<'a, f32>, Guard<'a>)> {
+        Ok((recv(3), self.guard(stream)))
     }
 }
 
@@ -215,11 +202,11 @@ fn guard_of_operation_that_is_refused_is_dropped() {
 /// A buffer that is never ready.
 struct NotReady;
 
-impl<'a> SendBuffer<'a> for NotReady {
+impl<'a> Buffer<'a> for NotReady {
     type Element = f32;
     type Guard = ();
 
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, ())> {
         Err("it is on its way".into())
     }
 }
@@ -262,11 +249,11 @@ impl std::fmt::Display for Unspeakable {
 
 impl std::error::Error for Unspeakable {}
 
-impl<'a> SendBuffer<'a> for Unspeakable {
+impl<'a> Buffer<'a> for Unspeakable {
     type Element = f32;
     type Guard = ();
 
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, ())> {
         Err(Box::new(self))
     }
 }
@@ -287,7 +274,7 @@ fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() 
         assert_eq!(fake.async_states_left(), 0);
     }
     comm.abort_handle().abort().unwrap();
-    assert!(comm.as_raw().is_null(), "aborted at once");
+    assert!(comm.as_raw().is_null(), "aborted immediately");
 }
 
 /// A buffer whose guard goes on using the group.
@@ -300,11 +287,11 @@ struct Late<'s, 'e> {
 
 struct LateGuard<'s, 'e>(Late<'s, 'e>);
 
-impl<'s, 'e> SendBuffer<'s> for Late<'s, 'e> {
+impl<'s, 'e> Buffer<'s> for Late<'s, 'e> {
     type Element = f32;
     type Guard = LateGuard<'s, 'e>;
 
-    unsafe fn into_view(self, _: StreamRef<'s>) -> BufferResult<(DeviceSlice<'s, f32>, LateGuard<'s, 'e>)> {
+    unsafe fn into_slice(self, _: StreamRef<'s>) -> BufferResult<(Slice<'s, f32>, LateGuard<'s, 'e>)> {
         Ok((send(1), LateGuard(self)))
     }
 }
@@ -357,67 +344,4 @@ fn signals_may_be_temporary_in_a_group() {
         })
         .unwrap();
     fixture.close("temporary");
-}
-
-/// A buffer that records which of its methods are called.
-#[derive(Default)]
-struct Recorded(RefCell<Vec<&'static str>>);
-
-// SAFETY: never read: the fake moves no data.
-unsafe impl Buffer for Recorded {
-    type Element = u8;
-    type Guard<'a> = ();
-
-    fn memory_space(&self) -> MemorySpace {
-        self.0.borrow_mut().push("memory_space");
-        MemorySpace::Device
-    }
-    fn len(&self) -> usize {
-        self.0.borrow_mut().push("len");
-        4
-    }
-    fn device(&self) -> Option<i32> {
-        self.0.borrow_mut().push("device");
-        None
-    }
-    fn as_ptr<'a>(&'a self, _: StreamRef<'a>) -> BufferResult<(*const u8, ())> {
-        self.0.borrow_mut().push("as_ptr");
-        Ok((std::ptr::without_provenance(SEND), ()))
-    }
-}
-
-// SAFETY: as above.
-unsafe impl BufferMut for Recorded {
-    type GuardMut<'a> = ();
-
-    fn as_mut_ptr<'a>(&'a mut self, _: StreamRef<'a>) -> BufferResult<(*mut u8, ())> {
-        self.0.borrow_mut().push("as_mut_ptr");
-        Ok((std::ptr::without_provenance_mut(RECV), ()))
-    }
-}
-
-#[test]
-fn methods_of_a_buffer_are_called_in_the_documented_order() {
-    type Use = fn(&Fixture, &Recorded, &mut Recorded) -> Result<()>;
-    let uses: [Use; 4] = [
-        |f, send, recv| f.comm.all_reduce(send, recv, ReduceOp::Sum, stream()),
-        |f, send, recv| f.comm.sendrecv(send, recv, 1, 1, stream()),
-        |f, send, recv| {
-            f.nccl.group(|g| {
-                f.comm.send(send, 1, g.stream(stream()))?;
-                f.comm.recv(recv, 1, g.stream(stream()))
-            })
-        },
-        |f, send, recv| {
-            f.comm.send(AnyBuffer::new(DataType::Int8, send), 1, stream())?;
-            f.comm.recv(AnyBuffer::new(DataType::Int8, recv), 1, stream())
-        },
-    ];
-    for act in uses {
-        let fixture = Fixture::new();
-        let (send, mut recv) = (Recorded::default(), Recorded::default());
-        act(&fixture, &send, &mut recv).unwrap();
-        assert_eq!(*send.0.borrow(), ["len", "memory_space", "device", "as_ptr"]);
-        assert_eq!(*recv.0.borrow(), ["len", "memory_space", "device", "as_mut_ptr"]);
-    }
 }

@@ -245,28 +245,32 @@ fn buffer_with_work_in_flight_is_not_freed() {
     assert_eq!(calls(&fake), [ALLOC, FREE]);
 }
 
-/// The view may be used as long as it lives, but the operation does not know the buffer.
+/// A slice is plain memory: the operation that uses it cannot mark the buffer.
 #[test]
-fn buffer_is_busy_from_the_making_of_a_view() {
+fn making_a_slice_of_a_buffer_marks_it_busy() {
     let (fake, nccl, comm) = device();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    let view = libnccl::DeviceSliceMut::from(&mut buffer);
-    comm.all_reduce_in_place(view, ReduceOp::Sum, STREAM).unwrap();
+    let slice = libnccl::SliceMut::from(&mut buffer);
+    comm.all_reduce_in_place(slice, ReduceOp::Sum, STREAM).unwrap();
     drop(buffer);
     let buffer = nccl.alloc::<f32>(8).unwrap();
-    comm.send(libnccl::DeviceSlice::from(&buffer), 0, STREAM).unwrap();
+    comm.send(libnccl::Slice::from(&buffer), 0, STREAM).unwrap();
     drop(buffer);
     assert_eq!(calls(&fake), [ALLOC, ALLOC, "ncclSend(memory, 8, Float32, 0, comm0, null)"]);
 }
 
 #[test]
-fn buffer_with_unused_view_is_freed() {
+fn part_that_is_out_of_bounds_does_not_mark_the_buffer_busy() {
     let (fake, nccl, _comm) = device();
     let mut buffer = nccl.alloc::<f32>(8).unwrap();
-    assert!(buffer.get(..).is_some());
-    assert!(buffer.get_mut(..).is_some());
+    assert!(buffer.get(9..).is_none());
+    assert!(buffer.get_mut(..9).is_none());
     drop(buffer);
     assert_eq!(calls(&fake), [ALLOC, FREE]);
+    let mut buffer = nccl.alloc::<f32>(8).unwrap();
+    assert!(buffer.get_mut(..8).is_some());
+    drop(buffer);
+    assert_eq!(calls(&fake), [ALLOC]);
 }
 
 #[test]
@@ -274,7 +278,7 @@ fn buffer_views_cover_the_requested_range() {
     let nccl = libnccl_cpu::nccl();
     let mut buffer = nccl.alloc::<u8>(4).unwrap();
     buffer.as_mut_slice().unwrap().copy_from_slice(&[1, 2, 3, 4]);
-    let length = |view: Option<libnccl::buffer::NcclSlice<'_, u8>>| view.map(|view| view.len());
+    let length = |view: Option<libnccl::Slice<'_, u8>>| view.map(|view| view.len());
     assert_eq!(length(buffer.get(..)), Some(4));
     assert_eq!(length(buffer.get(4..)), Some(0));
     assert_eq!(length(buffer.get(1..=2)), Some(2));

@@ -232,7 +232,7 @@ macro_rules! reductions {
             };
             // SAFETY: never read.
             let scalar = || unsafe {
-                libnccl::DeviceSlice::<f64>::from_raw_parts(std::ptr::without_provenance(0x3_0000), 1)
+                libnccl::Slice::<f64>::from_device_ptr(std::ptr::without_provenance(0x3_0000), 1)
             };
             let mut cases = Vec::new();
             $({

@@ -8,11 +8,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cuda_core::{CudaContext, CudaStream, DeviceBuffer, sys};
-use cuda_crate::{CudaCrate, LENGTH, Needs, assert_other_device, cases, run_ranks, run_unchecked};
+use cuda_crate::{CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, run_ranks, run_unchecked};
+use libnccl::buffer::{Buffer, BufferMut};
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{DeviceSlice, DeviceSliceMut, Error, ReduceOp, StreamRef};
+use libnccl::{Element, Error, ReduceOp, Slice, SliceMut, StreamRef};
 
 enum CudaCore {}
+
+impl<T: Element> Memory<T> for DeviceBuffer<T> {
+    fn send(&self) -> impl Buffer<'_, Element = T> {
+        self
+    }
+    fn recv(&mut self) -> impl BufferMut<'_, Element = T> {
+        self
+    }
+}
 
 impl CudaCrate for CudaCore {
     type Context = Arc<CudaContext>;
@@ -207,8 +217,8 @@ fn memory_without_guards_is_a_race() {
         // SAFETY: memory of as many elements. That of `send` is freed too early, which the stand-in for CUDA reports.
         let (from, to) = unsafe {
             (
-                DeviceSlice::from_raw_parts(address as *const f32, length),
-                DeviceSliceMut::from_raw_parts(recv.cu_deviceptr() as *mut f32, LENGTH),
+                Slice::from_device_ptr(address as *const f32, length),
+                SliceMut::from_device_ptr(recv.cu_deviceptr() as *mut f32, LENGTH),
             )
         };
         let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);

@@ -8,15 +8,24 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use cuda_crate::{
-    CudaCrate, LENGTH, Needs, assert_other_device, cases, is_stand_in, run_ranks, run_unchecked,
+    CudaCrate, LENGTH, Memory, Needs, assert_other_device, cases, is_stand_in, run_ranks, run_unchecked,
 };
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use libnccl::buffer::{AnyBuffer, MemorySpace};
+use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, MemorySpace};
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{Communicator, DataType, DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, StreamRef};
+use libnccl::{Communicator, DataType, Element, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
 
 enum Cudarc {}
+
+impl<T: Element> Memory<T> for CudaSlice<T> {
+    fn send(&self) -> impl Buffer<'_, Element = T> {
+        self
+    }
+    fn recv(&mut self) -> impl BufferMut<'_, Element = T> {
+        self
+    }
+}
 
 impl CudaCrate for Cudarc {
     type Context = Arc<CudaContext>;
@@ -140,7 +149,7 @@ fn views_of_bytes_are_aligned() {
         let halves = AnyBuffer::new(DataType::Float16, bytes.slice_mut(3..7));
         let error = rank.comm.all_reduce_in_place(halves, ReduceOp::Sum, &rank.stream).unwrap_err();
         let text = error.to_string();
-        assert!(text.ends_with("3 is no multiple of 2, the size of half"), "{text}");
+        assert!(text.ends_with("3 is not a multiple of 2, the size of half"), "{text}");
         let words = AnyBuffer::new(DataType::Uint32, bytes.slice_mut(4..8));
         rank.comm.all_reduce_in_place(words, ReduceOp::Sum, &rank.stream).unwrap();
         let expected = [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1];
@@ -232,7 +241,7 @@ fn captured_operation_takes_no_slice_but_memory_of_nccl() {
         let mut sums = rank.nccl.alloc_on::<f32>(&rank.context, 8).unwrap();
         let (address, _) = slice.device_ptr(&rank.stream);
         // SAFETY: memory of 8 elements, which lives until the last launch of the graph has run.
-        let view = unsafe { DeviceSlice::from_raw_parts(address as *const f32, 8) };
+        let view = unsafe { Slice::from_device_ptr(address as *const f32, 8) };
         rank.context.synchronize().unwrap();
         rank.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
         let refused = rank.comm.all_reduce_in_place(&mut slice, ReduceOp::Sum, &rank.stream);
@@ -297,8 +306,8 @@ fn views_without_guards_are_a_race() {
         // SAFETY: memory of as many elements, which lives until the context has been synchronized.
         let (from, to) = unsafe {
             (
-                DeviceSlice::from_raw_parts(from as *const f32, LENGTH),
-                DeviceSliceMut::from_raw_parts(to as *mut f32, LENGTH),
+                Slice::from_device_ptr(from as *const f32, LENGTH),
+                SliceMut::from_device_ptr(to as *mut f32, LENGTH),
             )
         };
         let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);

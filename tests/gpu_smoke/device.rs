@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuStreamQuery,
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
-use libnccl::{DeviceSlice, DeviceSliceMut, Element, NcclBuffer, StreamRef};
+use libnccl::{Element, NcclBuffer, Slice, SliceMut, StreamRef};
 
 /// A GPU, and the stream that all work on it is ordered on.
 pub(crate) struct Device {
@@ -118,18 +118,18 @@ impl Buffer {
     }
 
     /// Returns the first elements, for NCCL to read.
-    pub(crate) fn slice<T: Element>(&self, count: usize) -> DeviceSlice<'_, T> {
+    pub(crate) fn slice<T: Element>(&self, count: usize) -> Slice<'_, T> {
         self.check(count * size_of::<T>());
         // SAFETY: the memory is that large and never freed; only NCCL and the copies above use it, and those wait
         // for the stream that all work is on.
-        unsafe { DeviceSlice::from_raw_parts(self.pointer as *const T, count) }
+        unsafe { Slice::from_device_ptr(self.pointer as *const T, count) }
     }
 
     /// Returns the first elements, for NCCL to write.
-    pub(crate) fn slice_mut<T: Element>(&mut self, count: usize) -> DeviceSliceMut<'_, T> {
+    pub(crate) fn slice_mut<T: Element>(&mut self, count: usize) -> SliceMut<'_, T> {
         self.check(count * size_of::<T>());
         // SAFETY: as above.
-        unsafe { DeviceSliceMut::from_raw_parts(self.pointer as *mut T, count) }
+        unsafe { SliceMut::from_device_ptr(self.pointer as *mut T, count) }
     }
 
     fn check(&self, bytes: usize) {

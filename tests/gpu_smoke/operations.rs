@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use libnccl::error::ResultCode;
-use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, StreamRef};
+use libnccl::{Communicator, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
 
 use crate::data::{Number, compare, random};
 use crate::device::{Buffer, Device};
@@ -228,7 +228,7 @@ impl Case {
         &self,
         nccl: &Nccl,
         comm: &Communicator,
-        (send, recv): (DeviceSlice<'_, T>, DeviceSliceMut<'_, T>),
+        (send, recv): (Slice<'_, T>, SliceMut<'_, T>),
         stream: StreamRef<'_>,
     ) -> libnccl::Result<()> {
         let (rank, size) = (comm.rank(), comm.size());

@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use libnccl::buffer::MemorySpace;
 use libnccl::communicator::ShrinkMode;
 use libnccl::sys::{Functions, ncclResult_t};
-use libnccl::{
-    Backend, Communicator, Config, DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, StreamRef,
-};
+use libnccl::{Backend, Communicator, Config, Error, Nccl, ReduceOp, Result, Slice, SliceMut, StreamRef};
 use libnccl_test_support::restricted;
 
 use crate::rccl_library::{VERSION, build, build_without_hip, has};
@@ -31,14 +29,14 @@ fn in_process() -> Nccl {
     unsafe { Nccl::from_table("RCCL in this process", table) }.unwrap()
 }
 
-fn send<T: libnccl::Element>(slice: &[T]) -> DeviceSlice<'_, T> {
+fn send<T: libnccl::Element>(slice: &[T]) -> Slice<'_, T> {
     // SAFETY: the library says that its memory is a GPU's, and it is the host's.
-    unsafe { DeviceSlice::from_raw_parts(slice.as_ptr(), slice.len()) }
+    unsafe { Slice::from_device_ptr(slice.as_ptr(), slice.len()) }
 }
 
-fn recv<T: libnccl::Element>(slice: &mut [T]) -> DeviceSliceMut<'_, T> {
+fn recv<T: libnccl::Element>(slice: &mut [T]) -> SliceMut<'_, T> {
     // SAFETY: as above.
-    unsafe { DeviceSliceMut::from_raw_parts(slice.as_mut_ptr(), slice.len()) }
+    unsafe { SliceMut::from_device_ptr(slice.as_mut_ptr(), slice.len()) }
 }
 
 /// An operation of one of two ranks, on its two numbers and a buffer for four.

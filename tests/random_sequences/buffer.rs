@@ -1,12 +1,12 @@
 //! Buffers whose code panics or uses the library.
-#![allow(unsafe_code)] // Declares `into_view` as the trait demands.
+#![allow(unsafe_code)] // Declares `into_slice` as the trait demands.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::panic::resume_unwind;
 
-use libnccl::buffer::{BufferResult, SendBuffer};
-use libnccl::{Communicator, DeviceSlice, Group, Nccl, ReduceOp, Result, StreamRef};
+use libnccl::buffer::{Buffer, BufferResult};
+use libnccl::{Communicator, Group, Nccl, ReduceOp, Result, Slice, StreamRef};
 
 use crate::kind::Kind;
 use crate::lent::Vault;
@@ -88,11 +88,11 @@ impl fmt::Display for NotReady {
 
 impl StdError for NotReady {}
 
-impl<'a> SendBuffer<'a> for Refused<'a> {
+impl<'a> Buffer<'a> for Refused<'a> {
     type Element = f32;
     type Guard = ();
 
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, ())> {
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, ())> {
         match self.refusal {
             Refusal::Panics => panic_on_purpose(),
             Refusal::Reenters => drop(self.comm.barrier(&mut [0_u8], STREAM)),
@@ -143,11 +143,11 @@ pub(crate) struct Guard<'a, 'e> {
     pub(crate) group: Option<&'a Group<'a, 'e>>,
 }
 
-impl<'a, 'e: 'a> SendBuffer<'a> for Guarded<'a, 'e> {
+impl<'a, 'e: 'a> Buffer<'a> for Guarded<'a, 'e> {
     type Element = f32;
     type Guard = Guard<'a, 'e>;
 
-    unsafe fn into_view(self, _: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, f32>, Guard<'a, 'e>)> {
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, Guard<'a, 'e>)> {
         Ok((self.elements.into(), self.guard))
     }
 }

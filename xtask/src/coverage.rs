@@ -106,7 +106,7 @@ fn methods(text: &str) -> Vec<(String, String)> {
             is_list = list == "operations";
         } else {
             let declared = line.strip_prefix("pub fn ").or_else(|| line.strip_prefix("pub unsafe fn "));
-            // A line of the `operations!` macro: `all_reduce<T: BufferElement>(`.
+            // A line of the `operations!` macro: `all_reduce<T>(`.
             let listed = is_list.then_some(line);
             let (name, owner) = match (declared, listed) {
                 (Some(rest), _) => (words(rest).next(), owner.as_str()),

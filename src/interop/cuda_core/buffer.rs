@@ -10,7 +10,7 @@ use cuda_core::{
     sys,
 };
 
-use crate::buffer::{Buffer, BufferMut, BufferResult, DeviceSlice, MemorySpace, SendBuffer};
+use crate::buffer::{Buffer, BufferMut, BufferResult, Slice, SliceMut};
 use crate::data_type::Element;
 use crate::interop::device;
 use crate::stream::StreamRef;
@@ -147,59 +147,37 @@ impl fmt::Debug for CudaCoreGuard<'_> {
 
 macro_rules! buffers {
     ($($buffer:ty),*) => {$(
-        // SAFETY: device memory of `len` elements. cuda-core frees it after the last lease, and the guard keeps one until the
-        // work has run. cuda-core forms no references to the elements.
-        unsafe impl<T: Element> Buffer for $buffer {
+        impl<'a, T: Element> Buffer<'a> for $buffer {
             type Element = T;
-            type Guard<'a>
-                = CudaCoreGuard<'a>
-            where
-                Self: 'a;
+            type Guard = CudaCoreGuard<'a>;
 
-            fn memory_space(&self) -> MemorySpace {
-                MemorySpace::Device
-            }
-            fn len(&self) -> usize {
-                Self::len(self)
-            }
-            fn device(&self) -> Option<i32> {
-                device(self.context())
-            }
-            fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const T, CudaCoreGuard<'a>)> {
+            unsafe fn into_slice(
+                self,
+                stream: StreamRef<'a>,
+            ) -> BufferResult<(Slice<'a, T>, CudaCoreGuard<'a>)> {
                 let guard = CudaCoreGuard::new(self.storage(), false, stream)?;
-                Ok((self.cu_deviceptr() as *const T, guard))
+                // SAFETY: device memory of `len` elements. cuda-core frees it after the last lease, and the guard keeps one until
+                // the work has run. cuda-core forms no references to the elements.
+                let slice = unsafe { Slice::from_device_ptr(self.cu_deviceptr() as *const T, self.len()) };
+                Ok((slice.on_device(device(self.context())), guard))
             }
         }
     )*};
 }
 
-buffers!(DeviceBuffer<T>, DeviceBufferView<'_, T>);
+buffers!(&'a DeviceBuffer<T>, &'a DeviceBufferView<'_, T>, DeviceBufferView<'a, T>);
 
-// SAFETY: as above.
-unsafe impl<T: Element> BufferMut for DeviceBuffer<T> {
-    type GuardMut<'a>
-        = CudaCoreGuard<'a>
-    where
-        Self: 'a;
-
-    fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> BufferResult<(*mut T, CudaCoreGuard<'a>)> {
-        let guard = CudaCoreGuard::new(self.storage(), true, stream)?;
-        Ok((self.cu_deviceptr() as *mut T, guard))
-    }
-}
-
-impl<'a, T: Element> SendBuffer<'a> for DeviceBufferView<'a, T> {
+impl<'a, T: Element> BufferMut<'a> for &'a mut DeviceBuffer<T> {
     type Element = T;
     type Guard = CudaCoreGuard<'a>;
 
-    unsafe fn into_view(
+    unsafe fn into_slice_mut(
         self,
         stream: StreamRef<'a>,
-    ) -> BufferResult<(DeviceSlice<'a, T>, CudaCoreGuard<'a>)> {
-        let guard = CudaCoreGuard::new(self.storage(), false, stream)?;
-        let (address, length) = (self.cu_deviceptr() as *const T, self.len());
-        // SAFETY: as for the buffers above; the guard has the memory.
-        let view = unsafe { DeviceSlice::new(address, length, MemorySpace::Device) };
-        Ok((view.on_device(device(self.context())), guard))
+    ) -> BufferResult<(SliceMut<'a, T>, CudaCoreGuard<'a>)> {
+        let guard = CudaCoreGuard::new(self.storage(), true, stream)?;
+        // SAFETY: as above; the buffer is borrowed exclusively.
+        let slice = unsafe { SliceMut::from_device_ptr(self.cu_deviceptr() as *mut T, self.len()) };
+        Ok((slice.on_device(device(self.context())), guard))
     }
 }

@@ -4,8 +4,8 @@ use std::error::Error;
 
 use cuda_core::CudaStream;
 
-use crate::buffer::Stream;
 use crate::interop::device;
+use crate::stream::Stream;
 use crate::sys;
 
 // SAFETY: it owns the stream, or whoever made it without ownership guarantees that the stream outlives it; `device` returns

@@ -12,9 +12,7 @@ use cudarc::driver::{
 };
 
 use super::stream::order;
-use crate::buffer::{
-    Buffer, BufferMut, BufferResult, DeviceSlice, DeviceSliceMut, MemorySpace, RecvBuffer, SendBuffer,
-};
+use crate::buffer::{Buffer, BufferMut, BufferResult, Slice, SliceMut};
 use crate::data_type::Element;
 use crate::interop::device;
 use crate::stream::StreamRef;
@@ -45,7 +43,7 @@ use crate::stream::StreamRef;
 /// Two things are refused as [`NotReady`](crate::error::InvalidArgumentKind::NotReady), because no guard could make them safe. A buffer
 /// of cudarc's stream per thread is freed on another stream if another thread drops it. And an operation that a CUDA graph
 /// captures runs at each launch, which may come after the buffer is dropped: for graphs, use an
-/// [`NcclBuffer`](crate::buffer::NcclBuffer), or [`DeviceSlice::from_raw_parts`], whose caller promises that the memory outlives the
+/// [`NcclBuffer`](crate::buffer::NcclBuffer), or [`Slice::from_device_ptr`], whose caller promises that the memory outlives the
 /// launches.
 #[allow(unreachable_pub)] // Named as the associated type of buffers only.
 pub struct CudaGuard<'a> {
@@ -132,80 +130,54 @@ impl fmt::Debug for CudaGuard<'_> {
 }
 
 macro_rules! buffers {
-    ($($buffer:ty),*) => {$(
-        // SAFETY: device memory of `len` elements, which cudarc frees on the stream of the buffer. That stream waits for
-        // the work that is enqueued until the guard is dropped. cudarc forms no references to the elements.
-        unsafe impl<T: Element> Buffer for $buffer {
+    ($(($($lifetime:lifetime)?) $buffer:ty, $pointer:ident;)*) => {$(
+        impl<'a, $($lifetime: 'a,)? T: Element> Buffer<'a> for $buffer {
             type Element = T;
-            type Guard<'a>
-                = CudaGuard<'a>
-            where
-                Self: 'a;
+            type Guard = CudaGuard<'a>;
 
-            fn memory_space(&self) -> MemorySpace {
-                MemorySpace::Device
-            }
-            fn len(&self) -> usize {
-                Self::len(self)
-            }
-            fn device(&self) -> Option<i32> {
-                device(self.stream().context())
-            }
-            fn as_ptr<'a>(&'a self, stream: StreamRef<'a>) -> BufferResult<(*const T, CudaGuard<'a>)> {
-                let own = Arc::clone(self.stream());
-                let (address, guard) = CudaGuard::new(own, stream, |own| self.device_ptr(own))?;
-                Ok((address as *const T, guard))
+            unsafe fn into_slice(self, stream: StreamRef<'a>) -> BufferResult<(Slice<'a, T>, CudaGuard<'a>)> {
+                let (own, length) = (Arc::clone(self.stream()), self.len());
+                let device = device(own.context());
+                let (address, guard) = CudaGuard::new(own, stream, |own| self.$pointer(own))?;
+                // SAFETY: device memory of `length` elements, which cudarc frees on the stream of the buffer. That stream waits
+                // for the work that is enqueued until the guard is dropped. cudarc forms no references to the elements.
+                let slice = unsafe { Slice::from_device_ptr(address as *const T, length) };
+                Ok((slice.on_device(device), guard))
             }
         }
     )*};
 }
 
-buffers!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
+buffers! {
+    () &'a CudaSlice<T>, device_ptr;
+    ('v) &'a CudaView<'v, T>, device_ptr;
+    ('v) &'a CudaViewMut<'v, T>, device_ptr;
+    () CudaView<'a, T>, view_ptr;
+}
 
-macro_rules! buffers_to_write {
-    ($($buffer:ty),*) => {$(
-        // SAFETY: as above.
-        unsafe impl<T: Element> BufferMut for $buffer {
-            type GuardMut<'a>
-                = CudaGuard<'a>
-            where
-                Self: 'a;
+macro_rules! buffers_mut {
+    ($(($($lifetime:lifetime)?) $buffer:ty, $pointer:ident;)*) => {$(
+        impl<'a, $($lifetime: 'a,)? T: Element> BufferMut<'a> for $buffer {
+            type Element = T;
+            type Guard = CudaGuard<'a>;
 
-            fn as_mut_ptr<'a>(&'a mut self, stream: StreamRef<'a>) -> BufferResult<(*mut T, CudaGuard<'a>)> {
-                let own = Arc::clone(self.stream());
-                let (address, guard) = CudaGuard::new(own, stream, |own| self.device_ptr_mut(own))?;
-                Ok((address as *mut T, guard))
+            unsafe fn into_slice_mut(
+                self,
+                stream: StreamRef<'a>,
+            ) -> BufferResult<(SliceMut<'a, T>, CudaGuard<'a>)> {
+                let (own, length) = (Arc::clone(self.stream()), self.len());
+                let device = device(own.context());
+                let (address, guard) = CudaGuard::new(own, stream, |own| self.$pointer(own))?;
+                // SAFETY: as above; the buffer is borrowed exclusively.
+                let slice = unsafe { SliceMut::from_device_ptr(address as *mut T, length) };
+                Ok((slice.on_device(device), guard))
             }
         }
     )*};
 }
 
-buffers_to_write!(CudaSlice<T>, CudaViewMut<'_, T>);
-
-impl<'a, T: Element> SendBuffer<'a> for CudaView<'a, T> {
-    type Element = T;
-    type Guard = CudaGuard<'a>;
-
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> BufferResult<(DeviceSlice<'a, T>, CudaGuard<'a>)> {
-        let (own, length) = (Arc::clone(self.stream()), self.len());
-        let device = device(own.context());
-        let (address, guard) = CudaGuard::new(own, stream, |own| self.view_ptr(own))?;
-        // SAFETY: as for the buffers above.
-        let view = unsafe { DeviceSlice::new(address as *const T, length, MemorySpace::Device) };
-        Ok((view.on_device(device), guard))
-    }
-}
-
-impl<'a, T: Element> RecvBuffer<'a> for CudaViewMut<'a, T> {
-    type Element = T;
-    type Guard = CudaGuard<'a>;
-
-    unsafe fn into_view(self, stream: StreamRef<'a>) -> BufferResult<(DeviceSliceMut<'a, T>, CudaGuard<'a>)> {
-        let (own, length) = (Arc::clone(self.stream()), self.len());
-        let device = device(own.context());
-        let (address, guard) = CudaGuard::new(own, stream, |own| self.view_ptr_mut(own))?;
-        // SAFETY: as for the buffers above.
-        let view = unsafe { DeviceSliceMut::new(address as *mut T, length, MemorySpace::Device) };
-        Ok((view.on_device(device), guard))
-    }
+buffers_mut! {
+    () &'a mut CudaSlice<T>, device_ptr_mut;
+    ('v) &'a mut CudaViewMut<'v, T>, device_ptr_mut;
+    () CudaViewMut<'a, T>, view_ptr_mut;
 }

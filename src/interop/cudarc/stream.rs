@@ -5,9 +5,9 @@ use std::error::Error;
 use cudarc::driver::sys::{CUevent_flags, CUevent_wait_flags, CUstream};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
-use crate::buffer::Stream;
 use crate::cuda::is_stream_complete;
 use crate::interop::device;
+use crate::stream::Stream;
 use crate::sys;
 
 // SAFETY: it owns the stream, or the context of the device has it; `device` returns the device.

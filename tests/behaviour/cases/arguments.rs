@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use libnccl::buffer::{AnyBuffer, AnySlice, AnySliceMut};
+use libnccl::buffer::AnyBuffer;
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{
-    Communicator, Config, Context, DataType, DeviceSlice, DeviceSliceMut, Error, Nccl, ReduceOp, Result, sys,
-};
+use libnccl::{Communicator, Config, Context, DataType, Error, Nccl, ReduceOp, Result, Slice, SliceMut, sys};
 
 use super::common::{STREAM, cases, of_one_thread, on_threads};
 
@@ -99,7 +97,7 @@ fn short_buffer_error_names_both_lengths(nccl: &Nccl) {
     let wrong = comm.reduce_scatter(&send[..11], &mut recv[..4], ReduceOp::Sum, STREAM);
     check(wrong, "reduce_scatter: the send buffer holds 11 elements, and needs 12, 3 ranks times 4");
     // SAFETY: never read, as the length is an error.
-    let huge = unsafe { DeviceSlice::<i32>::from_raw_parts(std::ptr::dangling(), usize::MAX) };
+    let huge = unsafe { Slice::<i32>::from_device_ptr(std::ptr::dangling(), usize::MAX) };
     let refused = device_library().init_all(&[0, 1]).unwrap()[0].all_gather(huge, &mut [0; 0], STREAM);
     assert!(message(refused).ends_with("needs more than usize::MAX, 2 ranks times 18446744073709551615"));
 }
@@ -169,7 +167,7 @@ fn host_buffer_on_device_communicator_is_an_error(_: &Nccl) {
 
     // SAFETY: this "device" is the host, and the calls are complete when they return.
     let (send, recv) = unsafe {
-        (DeviceSlice::from_raw_parts(send.as_ptr(), 4), DeviceSliceMut::from_raw_parts(recv.as_mut_ptr(), 4))
+        (Slice::from_device_ptr(send.as_ptr(), 4), SliceMut::from_device_ptr(recv.as_mut_ptr(), 4))
     };
     comm.all_reduce(send, recv, ReduceOp::Sum, STREAM).unwrap();
 }
@@ -178,11 +176,11 @@ fn device_buffer_on_host_communicator_is_an_error(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 1);
     let mut recv = [0_i8; 4];
     // SAFETY: never read, as the memory space is an error.
-    let send = unsafe { DeviceSlice::<i8>::from_raw_parts(std::ptr::dangling(), 4) };
+    let send = unsafe { Slice::<i8>::from_device_ptr(std::ptr::dangling(), 4) };
     let wrong = comms[0].all_reduce(send, &mut recv, ReduceOp::Sum, STREAM);
     check(wrong, "all_reduce: the send buffer is in device memory; the communicator works on host memory");
     // SAFETY: as above.
-    let recv = unsafe { DeviceSliceMut::<i8>::from_raw_parts(std::ptr::dangling_mut(), 4) };
+    let recv = unsafe { SliceMut::<i8>::from_device_ptr(std::ptr::dangling_mut(), 4) };
     let wrong = comms[0].all_gather(&[1_i8; 4], recv, STREAM);
     check(wrong, "all_gather: the receive buffer is in device memory; the communicator works on host memory");
 }
@@ -219,8 +217,8 @@ fn null_buffer_from_c_is_invalid_argument(nccl: &Nccl) {
 fn views_of_two_types_are_an_error(nccl: &Nccl) {
     let comm = of_one_thread(nccl, 1).remove(0);
     let (send, mut recv) = ([1.0_f32; 2], [0_i64; 2]);
-    let (from, mut to) = (DeviceSlice::from(&send).into_any(), DeviceSliceMut::from(&mut recv).into_any());
-    let expected = "the elements of one buffer are float, those of the other int64";
+    let (from, mut to) = (Slice::from(&send).into_any(), SliceMut::from(&mut recv).into_any());
+    let expected = "the elements of the send buffer are float, of the receive buffer int64";
     let result = comm.all_reduce(from, to.reborrow(), ReduceOp::Sum, STREAM);
     assert_eq!(message(result), format!("all_reduce: {expected}"));
     let result = nccl.group(|g| comm.all_gather(from, to, g.stream(STREAM)));
@@ -233,32 +231,32 @@ fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
     let mut elements = [0_u64; 2];
     // SAFETY: the bytes of the elements.
     let bytes = unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), 16) };
-    assert_eq!(AnySlice::from_bytes(DataType::Float64, bytes).unwrap().len(), 2);
-    assert_eq!(AnySlice::from_bytes(DataType::Float64, &[]).unwrap().len(), 0);
-    let wrong = AnySlice::from_bytes(DataType::Float32, &bytes[..6]).map(drop);
-    check(wrong, "AnySlice::from_bytes: 6 bytes are no multiple of 4, the size of float");
-    let odd = message(AnySliceMut::from_bytes(DataType::Bfloat16, &mut bytes[1..5]).map(drop));
-    assert!(odd.ends_with(" is no multiple of 2, the size of bfloat16"), "{odd}");
+    assert_eq!(Slice::from_bytes(DataType::Float64, &*bytes).unwrap().len(), 2);
+    assert_eq!(Slice::from_bytes(DataType::Float64, &[]).unwrap().len(), 0);
+    let wrong = Slice::from_bytes(DataType::Float32, &bytes[..6]).map(drop);
+    check(wrong, "Slice::from_bytes: 6 bytes are not a multiple of 4, the size of float");
+    let odd = message(SliceMut::from_bytes(DataType::Bfloat16, &mut bytes[1..5]).map(drop));
+    assert!(odd.ends_with(" is not a multiple of 2, the size of bfloat16"), "{odd}");
 
     // Of a buffer, the operation sees the bytes first.
     let comm = of_one_thread(nccl, 1).remove(0);
     let (from, to) = bytes.split_at_mut(8);
     let from = &from[..6];
     let floats = AnyBuffer::new(DataType::Float32, from);
-    let expected = "6 bytes are no multiple of 4, the size of float";
+    let expected = "6 bytes are not a multiple of 4, the size of float";
     let wrong = comm.all_reduce(floats, AnyBuffer::new(DataType::Float32, &mut *to), ReduceOp::Sum, STREAM);
     assert_eq!(message(wrong), format!("all_reduce: {expected}"));
     let grouped = nccl.group(|g| comm.send(floats, 0, g.stream(STREAM)));
     assert_eq!(message(grouped), format!("send: {expected}"));
     let few = AnyBuffer::new(DataType::Float64, &mut to[..7]);
     let short = message(comm.broadcast_in_place(few, 0, STREAM));
-    assert_eq!(short, "broadcast_in_place: 7 bytes are no multiple of 8, the size of double");
+    assert_eq!(short, "broadcast_in_place: 7 bytes are not a multiple of 8, the size of double");
     let odd = message(comm.recv(AnyBuffer::new(DataType::Float16, &mut to[1..5]), 0, STREAM));
     assert!(odd.starts_with("recv: the address 0x"), "{odd}");
-    assert!(odd.ends_with(" is no multiple of 2, the size of half"), "{odd}");
+    assert!(odd.ends_with(" is not a multiple of 2, the size of half"), "{odd}");
     let two = AnyBuffer::new(DataType::Float16, from);
     let wrong = comm.all_reduce(two, AnyBuffer::new(DataType::Bfloat16, to), ReduceOp::Sum, STREAM);
-    check(wrong, "all_reduce: the elements of one buffer are half, those of the other bfloat16");
+    check(wrong, "all_reduce: the elements of the send buffer are half, of the receive buffer bfloat16");
     assert_eq!(elements, [0; 2]);
     let short = message(comm.pre_mul_sum_any(DataType::Float16, &[1]).map(drop));
     assert_eq!(short, "pre_mul_sum_any: the scalar has 1 bytes; expected 2, the size of half");
@@ -270,7 +268,7 @@ fn bytes_that_are_no_elements_are_an_error(nccl: &Nccl) {
     let odd = comm.pre_mul_sum_any(DataType::Float16, &[0, 0]).unwrap();
     let odd =
         message(comm.all_reduce_in_place(AnyBuffer::new(DataType::Float16, &mut to[..5]), &odd, STREAM));
-    assert_eq!(odd, "all_reduce_in_place: 5 bytes are no multiple of 2, the size of half");
+    assert_eq!(odd, "all_reduce_in_place: 5 bytes are not a multiple of 2, the size of half");
     assert_eq!(elements, [0; 2]);
     let nothing = AnyBuffer::new(DataType::Float64, &mut []);
     comm.broadcast_in_place(nothing, 0, STREAM).unwrap();
@@ -286,9 +284,9 @@ fn kind_of_an_invalid_argument_can_be_matched(nccl: &Nccl) {
     };
     let (two, mut one) = ([1.0_f32; 2], [0.0_f32]);
     // SAFETY: never read, as the memory space is an error.
-    let on_device = unsafe { DeviceSlice::<f32>::from_raw_parts(std::ptr::dangling(), 2) };
-    let other = DeviceSlice::from(&[1_i64]).into_any();
-    let mut text = DeviceSliceMut::from(&mut one).into_any();
+    let on_device = unsafe { Slice::<f32>::from_device_ptr(std::ptr::dangling(), 2) };
+    let other = Slice::from(&[1_i64]).into_any();
+    let mut text = SliceMut::from(&mut one).into_any();
     assert_eq!(kind(comm.all_gather(other, text.reborrow(), STREAM)), Kind::DataType);
     assert_eq!(kind(comm.all_reduce(&two, &mut one, ReduceOp::Sum, STREAM)), Kind::Length);
     assert_eq!(kind(comm.all_gather(on_device, &mut one, STREAM)), Kind::MemorySpace);

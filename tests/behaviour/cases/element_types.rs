@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use libnccl::buffer::{AnyBuffer, AnySliceMut};
-use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Element, Nccl, ReduceOp};
+use libnccl::buffer::{AnyBuffer, AnyElement};
+use libnccl::{Communicator, Element, Nccl, ReduceOp, Slice, SliceMut};
 
 use super::common::{STREAM, cases, on_threads};
 
@@ -174,20 +174,20 @@ fn every_type_at_run_time_is_exact(nccl: &Nccl) {
     fn check<T: Small>(comm: &Communicator) {
         let send: Vec<T> = elements(|index| sent(comm.rank(), index));
         let mut sums: Vec<T> = elements(|_| 0);
-        let recv: AnySliceMut<'_> = DeviceSliceMut::from(&mut sums).into_any();
+        let recv: SliceMut<'_, AnyElement> = SliceMut::from(&mut sums).into_any();
         assert_eq!((recv.data_type(), recv.len()), (T::DATA_TYPE, COUNT));
-        comm.all_reduce(DeviceSlice::from(&send).into_any(), recv, ReduceOp::Sum, STREAM).unwrap();
+        comm.all_reduce(Slice::from(&send).into_any(), recv, ReduceOp::Sum, STREAM).unwrap();
         let expected: Vec<T> = elements(|index| (0..comm.size()).map(|rank| sent(rank, index)).sum());
         assert_eq!(sums, expected, "{}", T::DATA_TYPE);
 
         let own = |rank: usize| [T::of(rank as u8 + 1); 3];
         let mut all = vec![T::of(0); 3 * comm.size()];
         all[3 * comm.rank()..][..3].copy_from_slice(&own(comm.rank()));
-        comm.all_gather_in_place(DeviceSliceMut::from(&mut all).into_any(), STREAM).unwrap();
+        comm.all_gather_in_place(SliceMut::from(&mut all).into_any(), STREAM).unwrap();
         let expected: Vec<T> = (0..comm.size()).flat_map(own).collect();
         assert_eq!(all, expected, "{}", T::DATA_TYPE);
 
-        let (first, second) = DeviceSliceMut::from(&mut all).into_any().split_at_mut(3).unwrap();
+        let (first, second) = SliceMut::from(&mut all).into_any().split_at_mut(3).unwrap();
         assert_eq!((first.len(), second.len()), (3, 3 * (comm.size() - 1)));
         comm.broadcast_in_place(second, 1, STREAM).unwrap();
         comm.all_reduce_in_place(first, ReduceOp::Max, STREAM).unwrap();
@@ -206,10 +206,10 @@ fn every_type_at_run_time_is_exact(nccl: &Nccl) {
         // SAFETY: all bytes of the scalar.
         let bytes = unsafe { bytes_of(&scalar) };
         let by_value = comm.pre_mul_sum_any(T::DATA_TYPE, bytes).unwrap();
-        let in_memory = comm.pre_mul_sum_device(DeviceSlice::from(&scalar).into_any()).unwrap();
+        let in_memory = comm.pre_mul_sum_device(Slice::from(&scalar).into_any()).unwrap();
         for op in [by_value, in_memory] {
             let mut buffer: Vec<T> = elements(|index| u8::from(index == 1));
-            comm.all_reduce_in_place(DeviceSliceMut::from(&mut buffer).into_any(), &op, STREAM).unwrap();
+            comm.all_reduce_in_place(SliceMut::from(&mut buffer).into_any(), &op, STREAM).unwrap();
             assert_eq!(buffer, elements::<T>(|index| 6 * u8::from(index == 1)), "{}", T::DATA_TYPE);
         }
     }

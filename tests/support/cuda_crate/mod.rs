@@ -11,10 +11,10 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use libnccl::buffer::{AnyBuffer, BufferMut, MemorySpace, Stream};
+use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, MemorySpace};
 use libnccl::communicator::ShrinkMode;
 use libnccl::error::ResultCode;
-use libnccl::{Communicator, Context, DataType, DeviceSliceMut, Error, Nccl, ReduceOp, StreamRef};
+use libnccl::{Communicator, Context, DataType, Error, Nccl, ReduceOp, SliceMut, Stream, StreamRef};
 use libtest_mimic::{Arguments, Trial};
 
 pub(crate) use libraries::{is_stand_in, run_with_libraries};
@@ -29,8 +29,8 @@ pub(crate) const LENGTH: usize = 1 << 16;
 pub(crate) trait CudaCrate: 'static {
     type Context: Context;
     type Stream: Stream;
-    type Buffer: BufferMut<Element = f32>;
-    type Bytes: BufferMut<Element = u8>;
+    type Buffer: Memory<f32>;
+    type Bytes: Memory<u8>;
 
     /// Ranks that are threads can share a device, and thus a context.
     const SHARES_A_DEVICE: bool;
@@ -50,6 +50,12 @@ pub(crate) trait CudaCrate: 'static {
     /// Reads on the stream, after the work on the buffer.
     fn read(stream: &Self::Stream, buffer: &Self::Buffer) -> Vec<f32>;
     fn read_bytes(stream: &Self::Stream, buffer: &Self::Bytes) -> Vec<u8>;
+}
+
+/// A buffer of such a crate.
+pub(crate) trait Memory<T> {
+    fn send(&self) -> impl Buffer<'_, Element = T>;
+    fn recv(&mut self) -> impl BufferMut<'_, Element = T>;
 }
 
 /// Cases, by their names; of functions that are generic, with their parameter.
@@ -191,7 +197,7 @@ pub(crate) fn run_unchecked<C: CudaCrate>(first: usize, body: impl Fn(&Rank<C>) 
                 if !is_stand_in() {
                     // NCCL connects ranks in the first operation, whose call waits for the other rank.
                     let mut buffer = C::zeros(&other, 1);
-                    comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+                    comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &stream).unwrap();
                     C::synchronize(&context).unwrap();
                     have_joined.wait();
                 }
@@ -206,8 +212,8 @@ fn buffers_of_the_operations_stream_are_summed<C: CudaCrate>() {
         let send = C::upload(&rank.stream, &rank.values(LENGTH));
         let mut recv = C::zeros(&rank.stream, LENGTH);
         rank.be_late();
-        rank.comm.all_reduce(&send, &mut recv, ReduceOp::Sum, &rank.stream).unwrap();
-        rank.comm.all_reduce_in_place(&mut recv, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(send.send(), recv.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(recv.recv(), ReduceOp::Sum, &rank.stream).unwrap();
         assert_eq!(C::read(&rank.stream, &recv), [6.0; LENGTH]);
     });
 }
@@ -218,7 +224,7 @@ fn buffers_of_other_streams_are_summed<C: CudaCrate>() {
         let send = C::upload(&rank.other, &rank.values(LENGTH));
         let mut recv = C::zeros(&third, LENGTH);
         rank.be_late();
-        rank.comm.all_reduce(&send, &mut recv, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(send.send(), recv.recv(), ReduceOp::Sum, &rank.stream).unwrap();
         // Each on a stream that has to wait for the operation.
         assert_eq!(C::read(&third, &recv), [3.0; LENGTH]);
         assert_eq!(C::read(&rank.other, &recv), [3.0; LENGTH]);
@@ -231,8 +237,8 @@ fn buffers_dropped_straight_after_the_call_are_summed<C: CudaCrate>() {
         let mut unused = C::zeros(&rank.other, LENGTH);
         let send = C::upload(&rank.other, &rank.values(LENGTH));
         rank.be_late();
-        rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
-        rank.comm.all_reduce(&send, &mut unused, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(send.send(), sums.recv(), ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(send.send(), unused.recv(), ReduceOp::Sum, &rank.stream).unwrap();
         drop((send, unused));
         rank.overwrite_free_memory();
         assert_eq!(C::read(&rank.stream, &sums), [3.0; LENGTH]);
@@ -246,7 +252,7 @@ fn bytes_of_a_type_known_at_run_time_are_summed<C: CudaCrate>() {
         let send = C::upload_bytes(&rank.other, &bytes(rank.comm.rank() as i32 + 1000));
         let mut recv = C::upload_bytes(&rank.other, &bytes(0));
         let data_type: DataType = "int32".parse().unwrap();
-        let (from, to) = (AnyBuffer::new(data_type, &send), AnyBuffer::new(data_type, &mut recv));
+        let (from, to) = (AnyBuffer::new(data_type, send.send()), AnyBuffer::new(data_type, recv.recv()));
         rank.be_late();
         rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream).unwrap();
         drop(send);
@@ -258,9 +264,9 @@ fn bytes_of_a_type_known_at_run_time_are_summed<C: CudaCrate>() {
 fn bytes_that_are_no_elements_are_invalid_argument<C: CudaCrate>() {
     run_ranks::<C>(0, |rank| {
         let mut bytes = C::upload_bytes(&rank.other, &[1; 10]);
-        let floats = AnyBuffer::new(DataType::Float32, &mut bytes);
+        let floats = AnyBuffer::new(DataType::Float32, bytes.recv());
         let error = rank.comm.all_reduce_in_place(floats, ReduceOp::Sum, &rank.stream).unwrap_err();
-        let expected = "all_reduce_in_place: 10 bytes are no multiple of 4, the size of float";
+        let expected = "all_reduce_in_place: 10 bytes are not a multiple of 4, the size of float";
         assert_eq!(error.to_string(), expected);
         assert_eq!(C::read_bytes(&rank.other, &bytes), [1; 10]);
     });
@@ -272,8 +278,8 @@ fn buffers_on_the_default_stream_are_summed<C: CudaCrate>() {
         let mut buffer = C::upload(&default, &rank.values(LENGTH));
         let mut other = C::upload(&rank.other, &rank.values(LENGTH));
         rank.be_late();
-        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &default).unwrap();
-        rank.comm.all_reduce_in_place(&mut other, ReduceOp::Max, StreamRef::DEFAULT).unwrap();
+        rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &default).unwrap();
+        rank.comm.all_reduce_in_place(other.recv(), ReduceOp::Max, StreamRef::DEFAULT).unwrap();
         assert_eq!(C::read(&default, &buffer), [3.0; LENGTH]);
         assert_eq!(C::read(&rank.other, &other), [2.0; LENGTH]);
     });
@@ -287,8 +293,8 @@ fn buffers_of_a_group_may_be_dropped_after_it<C: CudaCrate>() {
         rank.be_late();
         rank.nccl
             .group(|g| {
-                rank.comm.send(&send, peer, g.stream(&rank.stream))?;
-                rank.comm.recv(&mut recv, peer, g.stream(&rank.stream))
+                rank.comm.send(send.send(), peer, g.stream(&rank.stream))?;
+                rank.comm.recv(recv.recv(), peer, g.stream(&rank.stream))
             })
             .unwrap();
         drop(send);
@@ -316,13 +322,13 @@ fn buffer_of_another_device_is_invalid_argument<C: CudaCrate>() {
         let mut buffer = C::zeros(&foreign, 8);
         // Of the default streams, of all devices, the handle is the same.
         for stream in [StreamRef::DEFAULT, (&rank.stream).into()] {
-            let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream);
+            let result = rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, stream);
             assert_other_device(result, "buffer", peer, rank.comm.rank());
         }
         let mut of_host = [0.0; 8];
-        let result = rank.comm.all_reduce(&buffer, &mut of_host, ReduceOp::Sum, &rank.stream);
+        let result = rank.comm.all_reduce(buffer.send(), &mut of_host, ReduceOp::Sum, &rank.stream);
         assert_other_device(result, "send buffer", peer, rank.comm.rank());
-        let result = rank.comm.all_reduce(&of_host, &mut buffer, ReduceOp::Sum, &rank.stream);
+        let result = rank.comm.all_reduce(&of_host, buffer.recv(), ReduceOp::Sum, &rank.stream);
         assert_other_device(result, "receive buffer", peer, rank.comm.rank());
     });
 }
@@ -333,7 +339,7 @@ fn stream_of_another_device_is_invalid_argument<C: CudaCrate>() {
         let foreign = C::context(peer);
         let mut buffer = C::zeros(&rank.stream, 8);
         for stream in [C::default_stream(&foreign), C::new_stream(&foreign)] {
-            let result = rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream);
+            let result = rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &stream);
             assert_other_device(result, "stream", peer, rank.comm.rank());
         }
     });
@@ -346,11 +352,11 @@ fn synchronize_in_the_context_of_another_device_is_invalid_usage<C: CudaCrate>()
         let default = C::default_stream(&rank.context);
         let mut buffer = C::upload(&default, &rank.values(LENGTH));
         rank.be_late();
-        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
+        rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
         C::context(peer).make_current().unwrap();
         let expected = format!(
-            "synchronize: the stream cannot be asked: the calling thread's context is of device {peer}; \
-             expected that of device {own}, whose default stream this is"
+            "synchronize: the stream cannot be asked: the current device is {peer}, but \
+             this is the default stream of device {own}"
         );
         for stream in [StreamRef::DEFAULT, (&default).into()] {
             let error = rank.comm.synchronize(&stream, LONG).unwrap_err();
@@ -369,7 +375,7 @@ fn failed_operation_of_another_communicator_is_named_where_the_stream_cannot_be_
     run_ranks::<C>(0, |rank| {
         let other = rank.comm.split(Some(0), 0).init().unwrap().unwrap();
         let mut buffer = C::zeros(&rank.stream, LENGTH + rank.comm.rank());
-        other.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+        other.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
         let error = other.synchronize(&rank.stream, LONG).unwrap_err();
         assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
         let of_communicator = rank.comm.synchronize(&rank.stream, LONG).unwrap_err().to_string();
@@ -403,7 +409,7 @@ fn memory_of_nccl_on_another_device_is_invalid_argument<C: CudaCrate>() {
         sum(rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream));
         let part = buffer.get_mut(1..).unwrap();
         sum(rank.comm.all_reduce_in_place(part, ReduceOp::Sum, &rank.stream));
-        let view = DeviceSliceMut::from(&mut buffer);
+        let view = SliceMut::from(&mut buffer);
         sum(rank.comm.all_reduce_in_place(view, ReduceOp::Sum, &rank.stream));
         sum(rank.comm.register(&buffer).map(drop));
         // SAFETY: no work was started.
@@ -417,7 +423,7 @@ fn pre_mul_sum_of_buffers_of_other_streams_has_its_value<C: CudaCrate>() {
         let mut buffer = C::upload(&rank.other, &rank.values(LENGTH));
         let tenfold = rank.comm.pre_mul_sum(10.0_f32).unwrap();
         rank.be_late();
-        rank.comm.all_reduce_in_place(&mut buffer, &tenfold, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(buffer.recv(), &tenfold, &rank.stream).unwrap();
         assert_eq!(C::read(&rank.other, &buffer), [30.0; LENGTH]);
     });
 }
@@ -428,7 +434,7 @@ fn memory_of_nccl_is_allocated_on_the_context<C: CudaCrate>() {
         C::context((1 - rank.comm.rank()) % C::devices()).make_current().unwrap();
         let send = C::upload(&rank.other, &rank.values(8));
         let mut sums = rank.nccl.alloc_on::<f32>(&rank.context, 8).unwrap();
-        rank.comm.all_reduce(&send, &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce(send.send(), &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
         rank.comm.barrier(&mut sums, &rank.stream).unwrap();
         C::synchronize(&rank.context).unwrap();
         // SAFETY: the work has run.
@@ -442,7 +448,7 @@ fn synchronize_returns_when_the_streams_work_is_done<C: CudaCrate>() {
         let default = C::default_stream(&rank.context);
         let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
         rank.be_late();
-        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
         // Another device is current when the stream is asked, if there is one.
         C::context((1 - rank.comm.rank()) % C::devices()).make_current().unwrap();
         rank.comm.synchronize(&rank.stream, LONG).unwrap();
@@ -461,7 +467,7 @@ fn synchronize_ends_with_an_error_when_a_peer_aborts<C: CudaCrate>() {
             return;
         }
         let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
-        rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+        rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
         let lost = rank.comm.synchronize(&rank.stream, LONG);
         let Err(Error::Nccl { call: "synchronize", detail, .. }) = lost else { panic!("{lost:?}") };
         // Another rank may have noticed before, and failed.
@@ -478,7 +484,7 @@ fn synchronize_without_a_peer_times_out_and_aborts<C: CudaCrate>() {
     run_unchecked::<C>(2, |rank| {
         if rank.comm.rank() == 0 {
             let mut buffer = C::upload(&rank.stream, &rank.values(LENGTH));
-            rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+            rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
             assert!(!rank.stream.is_complete().unwrap());
             let error = rank.comm.synchronize(&rank.stream, TIMEOUT).unwrap_err();
             let text = error.to_string();
@@ -502,14 +508,14 @@ fn communicator_whose_wait_is_over_can_be_shrunk<C: CudaCrate>() {
         if rank.comm.rank() == 0 {
             let values = rank.values(LENGTH);
             let mut buffer = C::upload(&rank.stream, &values);
-            rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+            rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
             for _ in 0..2 {
                 assert!(!rank.comm.wait_for(&rank.stream, Duration::from_millis(100)).unwrap());
             }
             assert_eq!(rank.comm.async_error().unwrap(), ResultCode::SUCCESS);
             let alone = rank.comm.shrink(&[1], ShrinkMode::Abort).init().unwrap();
             let mut buffer = C::upload(&rank.stream, &values);
-            alone.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream).unwrap();
+            alone.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, &rank.stream).unwrap();
             assert!(alone.wait_for(&rank.stream, LONG).unwrap());
             assert_eq!(C::read(&rank.stream, &buffer), values);
         }

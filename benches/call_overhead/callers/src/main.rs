@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
-use libnccl::{Communicator, DeviceSlice, DeviceSliceMut, Nccl, ReduceOp, StreamRef};
+use libnccl::{Communicator, Slice, SliceMut, Nccl, ReduceOp, StreamRef};
 use libnccl_observe::RecordExt;
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -49,13 +49,13 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn views(&self) -> (DeviceSlice<'_, f32>, DeviceSliceMut<'_, f32>, StreamRef<'_>) {
+    fn views(&self) -> (Slice<'_, f32>, SliceMut<'_, f32>, StreamRef<'_>) {
         // SAFETY: `main` put arrays of these lengths there, and the null stream; the no-op library, which takes
         // them for device memory, does not access them.
         unsafe {
             (
-                DeviceSlice::from_raw_parts(self.send.get(), self.send_length.get()),
-                DeviceSliceMut::from_raw_parts(self.recv.get(), self.recv_length.get()),
+                Slice::from_device_ptr(self.send.get(), self.send_length.get()),
+                SliceMut::from_device_ptr(self.recv.get(), self.recv_length.get()),
                 StreamRef::from_raw(self.stream.get()),
             )
         }

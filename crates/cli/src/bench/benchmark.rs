@@ -4,9 +4,9 @@ use std::fmt;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use libnccl::buffer::{AnyElement, AnySlice, AnySliceMut};
+use libnccl::buffer::AnyElement;
 use libnccl::observer::{Extent, Operation};
-use libnccl::{Communicator, OnStream, Operator, Result};
+use libnccl::{Communicator, OnStream, Operator, Result, Slice, SliceMut};
 
 /// An operation that `nccl bench` measures: one of libnccl's, or one that nccl-tests makes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,7 +61,7 @@ impl Benchmark {
     pub(crate) fn start<'b, 'c>(
         self,
         comm: &'c Communicator,
-        (send, recv): (AnySlice<'b>, AnySliceMut<'b>),
+        (send, recv): (Slice<'b, AnyElement>, SliceMut<'b, AnyElement>),
         in_place: bool,
         op: Operator<'b, AnyElement>,
         root: usize,

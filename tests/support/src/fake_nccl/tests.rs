@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use libnccl::{Communicator, DeviceSlice, Nccl, Result, StreamRef};
+use libnccl::{Communicator, Nccl, Result, Slice, StreamRef};
 
 use super::FakeNccl;
 
@@ -16,7 +16,7 @@ fn open(fake: &FakeNccl) -> (Nccl, Communicator) {
 
 fn send(comm: &Communicator) -> Result<()> {
     // SAFETY: never read: the fake moves no data.
-    let buffer = unsafe { DeviceSlice::from_raw_parts(std::ptr::without_provenance::<f32>(0x100), 3) };
+    let buffer = unsafe { Slice::from_device_ptr(std::ptr::without_provenance::<f32>(0x100), 3) };
     comm.send(buffer, 1, StreamRef::DEFAULT)
 }
 

@@ -1,8 +1,8 @@
 //! The calls of NCCL that make up an operation.
 
 use anyhow::{Context, Result};
-use libnccl::buffer::{AnyElement, AnySlice, AnySliceMut};
-use libnccl::{Nccl, OnStream, Operator, PreMulSum, ReduceOp};
+use libnccl::buffer::AnyElement;
+use libnccl::{Nccl, OnStream, Operator, PreMulSum, ReduceOp, Slice, SliceMut};
 
 use super::buffers::Buffers;
 use super::ranks::Rank;
@@ -22,7 +22,7 @@ pub(crate) fn start<'b, 'c>(
     mul_sum: Option<&'b PreMulSum<'static, AnyElement>>,
     shape: &Shape,
     in_place: bool,
-    (send, recv): (AnySlice<'b>, AnySliceMut<'b>),
+    (send, recv): (Slice<'b, AnyElement>, SliceMut<'b, AnyElement>),
 ) -> Result<()> {
     let Parameters { benchmark, root, ranks, .. } = *parameters;
     let comm = &member.communicator;

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
-use std::ffi::c_void;
 use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
@@ -14,9 +13,9 @@ use cudarc::driver::sys::{
     CUdeviceptr, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuStreamQuery,
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, result};
-use libnccl::buffer::{AnySlice, AnySliceMut};
+use libnccl::buffer::AnyElement;
 use libnccl::error::ResultCode;
-use libnccl::{Communicator, DataType, Nccl, NcclBuffer, StreamRef};
+use libnccl::{Communicator, DataType, Nccl, NcclBuffer, Slice, SliceMut, StreamRef};
 
 use crate::bench::data::pattern::{BLOCK, Comparison, Pattern};
 
@@ -255,28 +254,34 @@ impl Buffer {
     }
 
     /// Returns a range for NCCL to read.
-    pub(crate) fn part(&self, part: Range<usize>) -> Result<AnySlice<'_>> {
+    pub(crate) fn part(&self, part: Range<usize>) -> Result<Slice<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &self.storage {
-            Storage::Host(words) => AnySlice::from_bytes(self.data_type, &bytes(words)[part])?,
+            Storage::Host(words) => Slice::from_bytes(self.data_type, &bytes(words)[part])?,
             // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all of
             // them on one stream.
             Storage::Device { pointer, .. } => unsafe {
                 let start = address(*pointer, part.start);
-                AnySlice::from_raw_bytes(self.data_type, start as *const c_void, part.len())?
+                Slice::from_bytes(
+                    self.data_type,
+                    Slice::<u8>::from_device_ptr(start as *const u8, part.len()),
+                )?
             },
         })
     }
 
     /// Returns a range for NCCL to write.
-    pub(crate) fn part_mut(&mut self, part: Range<usize>) -> Result<AnySliceMut<'_>> {
+    pub(crate) fn part_mut(&mut self, part: Range<usize>) -> Result<SliceMut<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &mut self.storage {
-            Storage::Host(words) => AnySliceMut::from_bytes(self.data_type, &mut bytes_mut(words)[part])?,
+            Storage::Host(words) => SliceMut::from_bytes(self.data_type, &mut bytes_mut(words)[part])?,
             // SAFETY: as in `part`, and the borrow is exclusive.
             Storage::Device { pointer, .. } => unsafe {
                 let start = address(*pointer, part.start);
-                AnySliceMut::from_raw_bytes(self.data_type, start as *mut c_void, part.len())?
+                SliceMut::from_bytes(
+                    self.data_type,
+                    SliceMut::<u8>::from_device_ptr(start as *mut u8, part.len()),
+                )?
             },
         })
     }
@@ -286,15 +291,15 @@ impl Buffer {
         &mut self,
         read: Range<usize>,
         written: Range<usize>,
-    ) -> Result<(AnySlice<'_>, AnySliceMut<'_>)> {
+    ) -> Result<(Slice<'_, AnyElement>, SliceMut<'_, AnyElement>)> {
         let (read, written) = (self.bytes(read)?, self.bytes(written)?);
         match &mut self.storage {
             Storage::Host(words) => {
                 let parts = bytes_mut(words).get_disjoint_mut([read, written]);
                 let [read, written] = parts.context("the ranges overlap")?;
                 Ok((
-                    AnySlice::from_bytes(self.data_type, read)?,
-                    AnySliceMut::from_bytes(self.data_type, written)?,
+                    Slice::from_bytes(self.data_type, &*read)?,
+                    SliceMut::from_bytes(self.data_type, written)?,
                 ))
             }
             &mut Storage::Device { pointer, .. } => {
@@ -303,8 +308,14 @@ impl Buffer {
                 // SAFETY: as in `part`, and the borrow is exclusive.
                 unsafe {
                     Ok((
-                        AnySlice::from_raw_bytes(self.data_type, from as *const c_void, read.len())?,
-                        AnySliceMut::from_raw_bytes(self.data_type, to as *mut c_void, written.len())?,
+                        Slice::from_bytes(
+                            self.data_type,
+                            Slice::<u8>::from_device_ptr(from as *const u8, read.len()),
+                        )?,
+                        SliceMut::from_bytes(
+                            self.data_type,
+                            SliceMut::<u8>::from_device_ptr(to as *mut u8, written.len()),
+                        )?,
                     ))
                 }
             }

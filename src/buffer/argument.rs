@@ -1,0 +1,281 @@
+//! What operations take as buffers: the traits [`Buffer`] and [`BufferMut`], and their implementations for host memory and slices.
+#![allow(unsafe_code)] // Unsafe methods.
+
+use std::error::Error as StdError;
+
+use crate::buffer::{AnyElement, Slice, SliceMut};
+use crate::data_type::{DataType, Element};
+use crate::stream::StreamRef;
+
+/// The result of preparing a buffer. The error is the reason why the buffer cannot be used, such as a CUDA error. The operation
+/// does not start, and returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) with this text and the kind
+/// [`NotReady`](crate::error::InvalidArgumentKind::NotReady).
+pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
+
+/// A buffer that an operation reads: a reference to a slice, an array, a vector or an [`NcclBuffer`](crate::buffer::NcclBuffer),
+/// or a [`Slice`].
+///
+/// Implement it for references to the buffers of another crate, and for its views by value:
+///
+/// ```
+/// use libnccl::{ReduceOp, Slice, SliceMut, StreamRef, buffer::{Buffer, BufferMut, BufferResult}};
+///
+/// /// A tensor of some framework.
+/// struct Tensor(Vec<f32>);
+///
+/// impl<'a> Buffer<'a> for &'a Tensor {
+///     type Element = f32;
+///     type Guard = ();
+///
+///     unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, ())> {
+///         Ok((Slice::from(&self.0), ()))
+///     }
+/// }
+///
+/// impl<'a> BufferMut<'a> for &'a mut Tensor {
+///     type Element = f32;
+///     type Guard = ();
+///
+///     unsafe fn into_slice_mut(self, _: StreamRef<'a>) -> BufferResult<(SliceMut<'a, f32>, ())> {
+///         Ok((SliceMut::from(&mut self.0), ()))
+///     }
+/// }
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let (tensor, mut sum) = (Tensor(vec![1.0, 2.0]), Tensor(vec![0.0; 2]));
+/// comms[0].all_reduce(&tensor, &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+/// assert_eq!(sum.0, [1.0, 2.0]);
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+///
+/// # Device memory
+/// Operations return before they run, so the borrow of the buffer ends too early to protect the memory. Two steps replace it:
+///
+/// - [`into_slice`](Self::into_slice) makes `stream` wait for the work that produces the elements, if it is on another stream
+///   (`cudaStreamWaitEvent`).
+/// - The drop of the guard makes the stream that frees or reuses the memory wait for `stream`: it records an event there
+///   (`cudaEventRecord`).
+///
+/// cudarc's `device_ptr` works in the same way. If the allocator has one stream for everything, or waits for the device before it
+/// frees memory, the guard is `()`.
+///
+/// Other work may write device memory at the same time. The elements then have unspecified values, which is sound because every
+/// bit pattern is a valid [`Element`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer that an operation can read",
+    label = "not a buffer",
+    note = "pass a reference to a slice, an array, a vector, an `NcclBuffer` or a type whose references implement `Buffer`, or a `Slice`",
+    note = "for a device pointer, use the unsafe function `Slice::from_device_ptr(pointer, length)`"
+)]
+pub trait Buffer<'a> {
+    /// The type of the elements.
+    type Element: 'static;
+
+    /// A value that is kept until the operation is enqueued. It is dropped after the call or, in a group, after the group.
+    type Guard: 'a;
+
+    /// Prepares the buffer for an operation that reads it on `stream`.
+    ///
+    /// # Errors
+    /// The reason why the operation must not start; see [`BufferResult`].
+    ///
+    /// # Safety
+    /// Only operations on `stream` that are enqueued before the guard is dropped use the slice.
+    unsafe fn into_slice(
+        self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(Slice<'a, Self::Element>, Self::Guard)>;
+}
+
+/// A buffer that an operation writes: a mutable reference to a slice, an array, a vector or an
+/// [`NcclBuffer`](crate::buffer::NcclBuffer), or a [`SliceMut`]. For an implementation, see [`Buffer`].
+///
+/// Rust does not reborrow a generic argument, so `buffer` alone moves into the first operation. Pass `&mut *buffer`, or
+/// [`reborrow`](SliceMut::reborrow) a slice:
+///
+/// ```
+/// use libnccl::{Communicator, NcclBuffer, ReduceOp, Result, StreamRef};
+///
+/// fn step(comm: &Communicator, buffer: &mut NcclBuffer<f32>) -> Result<()> {
+///     comm.all_reduce_in_place(&mut *buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+///     comm.broadcast_in_place(buffer, 0, StreamRef::DEFAULT)
+/// }
+/// ```
+///
+/// A function for all kinds of buffers takes them as operations do, so that it can be tested on the CPU backend:
+///
+/// ```
+/// use libnccl::{Communicator, DataType, ReduceOp, Result, SliceMut, StreamRef, buffer::BufferMut};
+///
+/// fn sum<'b>(comm: &Communicator, buffer: impl BufferMut<'b>) -> Result<()> {
+///     comm.all_reduce_in_place(buffer, ReduceOp::Sum, StreamRef::DEFAULT)
+/// }
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comm = nccl.init_all(&[0])?.remove(0);
+/// let (mut vector, mut own) = (vec![1.0_f64; 4], nccl.alloc::<f32>(4)?);
+/// sum(&comm, &mut vector)?;
+/// sum(&comm, SliceMut::from(&mut vector))?;
+/// sum(&comm, &mut own)?;
+/// sum(&comm, SliceMut::from_bytes(DataType::Int8, &mut [1])?)?;
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer that an operation can write",
+    label = "not a buffer that can be written",
+    note = "pass a mutable reference to a slice, an array, a vector, an `NcclBuffer` or a type whose mutable references implement `BufferMut`, or a `SliceMut`",
+    note = "for a device pointer, use the unsafe function `SliceMut::from_device_ptr(pointer, length)`"
+)]
+pub trait BufferMut<'a> {
+    /// The type of the elements.
+    type Element: 'static;
+
+    /// A value that is kept until the operation is enqueued, as [`Buffer::Guard`].
+    type Guard: 'a;
+
+    /// Prepares the buffer for an operation that writes it on `stream`.
+    ///
+    /// # Errors
+    /// The reason why the operation must not start; see [`BufferResult`].
+    ///
+    /// # Safety
+    /// As for [`Buffer::into_slice`].
+    unsafe fn into_slice_mut(
+        self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(SliceMut<'a, Self::Element>, Self::Guard)>;
+}
+
+impl<'a, T: 'static> Buffer<'a> for Slice<'a, T> {
+    type Element = T;
+    type Guard = ();
+
+    #[inline]
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Self, ())> {
+        Ok((self, ()))
+    }
+}
+
+impl<'a, T: 'static> BufferMut<'a> for SliceMut<'a, T> {
+    type Element = T;
+    type Guard = ();
+
+    #[inline]
+    unsafe fn into_slice_mut(self, _: StreamRef<'a>) -> BufferResult<(Self, ())> {
+        Ok((self, ()))
+    }
+}
+
+macro_rules! host_buffers {
+    ($(($($generics:tt)*) $buffer:ty;)*) => {$(
+        impl<'a, T: Element, $($generics)*> From<&'a $buffer> for Slice<'a, T> {
+            #[inline]
+            fn from(buffer: &'a $buffer) -> Self {
+                Self::from_host(buffer)
+            }
+        }
+
+        impl<'a, T: Element, $($generics)*> From<&'a mut $buffer> for SliceMut<'a, T> {
+            #[inline]
+            fn from(buffer: &'a mut $buffer) -> Self {
+                Self::from_host(buffer)
+            }
+        }
+
+        impl<'a, T: Element, $($generics)*> Buffer<'a> for &'a $buffer {
+            type Element = T;
+            type Guard = ();
+
+            #[inline]
+            unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, T>, ())> {
+                Ok((Slice::from_host(self), ()))
+            }
+        }
+
+        impl<'a, T: Element, $($generics)*> BufferMut<'a> for &'a mut $buffer {
+            type Element = T;
+            type Guard = ();
+
+            #[inline]
+            unsafe fn into_slice_mut(self, _: StreamRef<'a>) -> BufferResult<(SliceMut<'a, T>, ())> {
+                Ok((SliceMut::from_host(self), ()))
+            }
+        }
+    )*};
+}
+
+host_buffers! {
+    () [T];
+    () Vec<T>;
+    () Box<[T]>;
+    (const N: usize) [T; N];
+}
+
+/// A buffer of bytes whose element type is known only at run time. It keeps the guard of the buffer.
+///
+/// Frameworks whose tensors own bytes, such as cudarc's `CudaSlice<u8>` or cuda-core's `DeviceBuffer<u8>`, need no addresses:
+///
+/// ```
+/// use libnccl::{Communicator, DataType, ReduceOp, Result, StreamRef, buffer::{AnyBuffer, BufferMut}};
+///
+/// /// `B` is a `CudaSlice<u8>`, or a vector in tests on the CPU.
+/// struct Tensor<B> {
+///     data_type: DataType,
+///     bytes: B,
+/// }
+///
+/// impl<B> Tensor<B>
+/// where
+///     for<'a> &'a mut B: BufferMut<'a, Element = u8>,
+/// {
+///     fn sum(&mut self, comm: &Communicator) -> Result<()> {
+///         let elements = AnyBuffer::new(self.data_type, &mut self.bytes);
+///         comm.all_reduce_in_place(elements, ReduceOp::Sum, StreamRef::DEFAULT)
+///     }
+/// }
+///
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// Tensor { data_type: DataType::Int8, bytes: vec![1, 2, 3] }.sum(&comms[0])?;
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+///
+/// The operation returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) if the length or the address of the bytes
+/// is not a multiple of the element size.
+#[derive(Debug, Clone, Copy)]
+pub struct AnyBuffer<B> {
+    data_type: DataType,
+    bytes: B,
+}
+
+impl<B> AnyBuffer<B> {
+    /// Interprets a buffer of bytes as elements of `data_type`.
+    #[must_use]
+    pub const fn new(data_type: DataType, bytes: B) -> Self {
+        Self { data_type, bytes }
+    }
+}
+
+impl<'a, B: Buffer<'a, Element = u8>> Buffer<'a> for AnyBuffer<B> {
+    type Element = AnyElement;
+    type Guard = B::Guard;
+
+    unsafe fn into_slice(self, stream: StreamRef<'a>) -> BufferResult<(Slice<'a, AnyElement>, B::Guard)> {
+        // SAFETY: guaranteed by the caller.
+        let (bytes, guard) = unsafe { self.bytes.into_slice(stream) }?;
+        Ok((Slice::from_bytes(self.data_type, bytes)?, guard))
+    }
+}
+
+impl<'a, B: BufferMut<'a, Element = u8>> BufferMut<'a> for AnyBuffer<B> {
+    type Element = AnyElement;
+    type Guard = B::Guard;
+
+    unsafe fn into_slice_mut(
+        self,
+        stream: StreamRef<'a>,
+    ) -> BufferResult<(SliceMut<'a, AnyElement>, B::Guard)> {
+        // SAFETY: guaranteed by the caller.
+        let (bytes, guard) = unsafe { self.bytes.into_slice_mut(stream) }?;
+        Ok((SliceMut::from_bytes(self.data_type, bytes)?, guard))
+    }
+}
