@@ -175,7 +175,7 @@ unsafe impl<S: Stream + ?Sized> Stream for Arc<S> {
     }
 }
 
-// SAFETY: the creator of the view guarantees that the stream is live.
+// SAFETY: the creator of the `StreamRef` guarantees that the stream is live.
 unsafe impl Stream for StreamRef<'_> {
     #[inline]
     fn as_raw(&self) -> cudaStream_t {

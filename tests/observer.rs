@@ -127,12 +127,12 @@ fn call_is_told_with_its_values() {
     let (nccl, values) = (libnccl_cpu::nccl(), Arc::new(Values::default()));
     let comm = alone(&nccl, &Config::new().observer(values.clone()));
     let mut received = [0.0; 2];
-    comm.sendrecv(&[1_i32; 5], &mut [0_i32; 5], 0, 0, STREAM).unwrap();
+    comm.send_recv(&[1_i32; 5], &mut [0_i32; 5], 0, 0, STREAM).unwrap();
     comm.reduce(&[1.0; 2], &mut received, ReduceOp::Sum, 0, STREAM).unwrap();
     let line = line!() - 1;
     let expected = [
         format!(
-            "sendrecv Some(Int32) sent 5 (20 bytes) received 5 (20 bytes) peer Some(0) source Some(0) at {:?}",
+            "send_recv Some(Int32) sent 5 (20 bytes) received 5 (20 bytes) peer Some(0) source Some(0) at {:?}",
             Some((file!(), line - 1))
         ),
         format!(

@@ -64,7 +64,7 @@ pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can read",
     label = "not a buffer",
-    note = "pass a reference to a slice, an array, a vector, an `NcclBuffer` or a type whose references implement `Buffer`, or a `Slice`",
+    note = "pass a reference to a slice, an array, a vector, an `NcclBuffer` or a type whose references implement `Buffer`; or a `Slice` or an `AnyBuffer` by value",
     note = "for a device pointer, use the unsafe function `Slice::from_device_ptr(pointer, length)`"
 )]
 pub trait Buffer<'a> {
@@ -123,7 +123,7 @@ pub trait Buffer<'a> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can write",
     label = "not a buffer that can be written",
-    note = "pass a mutable reference to a slice, an array, a vector, an `NcclBuffer` or a type whose mutable references implement `BufferMut`, or a `SliceMut`",
+    note = "pass a mutable reference to a slice, an array, a vector, an `NcclBuffer` or a type whose mutable references implement `BufferMut`; or a `SliceMut` or an `AnyBuffer` by value",
     note = "for a device pointer, use the unsafe function `SliceMut::from_device_ptr(pointer, length)`"
 )]
 pub trait BufferMut<'a> {

@@ -52,7 +52,7 @@ impl CallWord {
         self.0
     }
 
-    /// Returns `true` for an operation of messages: `send`, `recv`, `sendrecv` and one-sided ones.
+    /// Returns `true` for an operation of messages: `send`, `recv`, `send_recv` and one-sided ones.
     #[inline]
     #[must_use]
     pub const fn is_message(self) -> bool {

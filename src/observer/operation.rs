@@ -178,7 +178,7 @@ const TABLE: &[Operation] = &{
         row("register_window", "ncclCommWindowRegister", None, None),
         row("send", "ncclSend", Count, None).with(Message),
         row("recv", "ncclRecv", None, Count).with(Message),
-        row("sendrecv", "ncclSend", Counts, Counts).with(Message),
+        row("send_recv", "ncclSend", Counts, Counts).with(Message),
         row("put_signal", "ncclPutSignal", Count, None).with(Message),
         row("signal", "ncclSignal", None, None).with(Message),
         row("wait_signal", "ncclWaitSignal", None, None).with(Message),

@@ -1,8 +1,8 @@
-//! One call of an operation: views of its buffers, the checks that all operations share, and the only way into and out of NCCL.
+//! One call of an operation: its buffers, the checks that all operations share, and the only way into and out of NCCL.
 //!
-//! Every public operation has the same four lines: it creates a [`Call`], makes plain views of its buffers, applies its own
+//! Every public operation has the same four lines: it creates a [`Call`], prepares its buffers, applies its own
 //! rules and calls C in a function that is not generic, and ends the call.
-#![allow(unsafe_code)] // Makes views of buffers.
+#![allow(unsafe_code)] // Prepares buffers.
 
 use std::error::Error as StdError;
 use std::ffi::c_void;
@@ -28,7 +28,7 @@ pub(crate) struct Call<'b, 'c> {
     /// The buffers as this rank uses them. They are the same if the operation has one buffer.
     pub(super) send: RawSlice,
     pub(super) recv: RawSlice,
-    /// The root or the peer; for an exchange, the destination and the source.
+    /// The root or the peer; of a `send_recv`, both peers.
     pub(super) ranks: [Option<usize>; 2],
     pub(super) on: OnStream<'b, 'c>,
     site: &'static Location<'static>,

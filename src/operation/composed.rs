@@ -74,7 +74,7 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn enqueue_send(&self, part: RawSlice, peer: i32) -> Result<ResultCode> {
-        // SAFETY: the creator of the view guarantees that it holds its elements, and lives long enough.
+        // SAFETY: the creator of the slice guarantees that it holds its elements, and lives long enough.
         unsafe { nccl!(self, ncclSend(part.as_raw(), part.len(), part.data_type().as_raw(), peer)) }
     }
 

@@ -123,7 +123,7 @@ impl Call<'_, '_> {
             return Err(Error::usage(name, "the window is not active"));
         }
         let bytes = offset * self.send.data_type().size();
-        // SAFETY: the creator of the view guarantees that it holds `count` elements and lives long enough. The window
+        // SAFETY: the creator of the slice guarantees that it holds `count` elements and lives long enough. The window
         // belongs to this live communicator, and the elements fit into it, also on the peer, because the caller of
         // `register_window` guarantees that all parts have the same size. The peer's part exists until its `assume_idle` promises that this
         // call is not made, or on host memory, until the CPU implementation refuses call.

@@ -174,7 +174,7 @@ impl Communicator {
         let data_type = scalar.data_type();
         check_buffer(self, CALL, data_type, scalar.memory_space(), "the scalar's buffer")?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
-        // SAFETY: the creator of the view guarantees that the memory outlives the work that reads it.
+        // SAFETY: the creator of the slice guarantees that the memory outlives the work that reads it.
         unsafe { PreMulSum::create(CALL, self, data_type, scalar.raw().as_raw().cast_mut(), residence) }
     }
 }

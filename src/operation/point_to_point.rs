@@ -8,8 +8,10 @@ use crate::error::Result;
 use crate::observer::Operation;
 
 impl Communicator {
-    /// Sends `buffer` to rank `peer`, which receives the same number of elements. A rank that sends *and* receives must
-    /// do both in one group; otherwise two ranks that send to each other can deadlock.
+    /// Sends `buffer` to rank `peer`, which receives the same number of elements.
+    ///
+    /// A rank that sends *and* receives must do both in one group, or with [`send_recv`](Self::send_recv). Otherwise two ranks that
+    /// send to each other can deadlock.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -79,11 +81,10 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Sends `send` to rank `destination` and receives `recv` from rank `source`, at the same time. The destination receives
-    /// as many elements as `send` has, and the source sends as many as `recv` has.
+    /// Sends `send` to rank `send_peer` and receives `recv` from rank `recv_peer` at the same time. `send_peer` receives as many
+    /// elements as `send` has, and `recv_peer` sends as many as `recv` has.
     ///
-    /// It is a [`send`](Self::send) and a [`recv`](Self::recv) in a group: rings and exchanges of halos need no group of
-    /// their own.
+    /// It is a [`send`](Self::send) and a [`recv`](Self::recv) in a group, as rings and halo exchanges need.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -91,7 +92,7 @@ impl Communicator {
     /// libnccl_cpu::run_ranks(2, |comm| {
     ///     let (rank, peer) = (comm.rank() as i32, 1 - comm.rank());
     ///     let mut theirs = [-1; 2];
-    ///     comm.sendrecv(&[rank; 2], &mut theirs, peer, peer, StreamRef::DEFAULT)?;
+    ///     comm.send_recv(&[rank; 2], &mut theirs, peer, peer, StreamRef::DEFAULT)?;
     ///     assert_eq!(theirs, [peer as i32; 2]);
     ///     Ok(())
     /// })?;
@@ -103,17 +104,17 @@ impl Communicator {
     #[doc(alias = "MPI_Sendrecv")]
     #[inline]
     #[track_caller]
-    pub fn sendrecv<'b, 'c, T>(
+    pub fn send_recv<'b, 'c, T>(
         &'c self,
         send: impl Buffer<'b, Element = T>,
         recv: impl BufferMut<'b, Element = T>,
-        destination: usize,
-        source: usize,
+        send_peer: usize,
+        recv_peer: usize,
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
-        let mut call = Call::new(self, const { Operation::of("sendrecv") }, on.into());
+        let mut call = Call::new(self, const { Operation::of("send_recv") }, on.into());
         let guards = call.buffers(send, recv)?;
-        let result = call.sendrecv(destination, source);
+        let result = call.send_recv(send_peer, recv_peer);
         call.end(guards, result)
     }
 }
@@ -130,17 +131,17 @@ impl Call<'_, '_> {
         self.submit(self.recv.len(), |call| call.enqueue_recv(call.recv, peer))
     }
 
-    fn sendrecv(&mut self, destination: usize, source: usize) -> Result<()> {
-        let [c_destination, c_source] =
-            [self.c_rank("destination", destination)?, self.c_rank("source", source)?];
-        self.ranks = [Some(destination), Some(source)];
+    fn send_recv(&mut self, send_peer: usize, recv_peer: usize) -> Result<()> {
+        self.ranks = [Some(send_peer), Some(recv_peer)];
+        let (send_peer, recv_peer) =
+            (self.c_rank("send peer", send_peer)?, self.c_rank("recv peer", recv_peer)?);
         if self.ranks == [Some(self.rank()); 2] {
             self.own_exchange(self.send.len(), self.recv.len(), "it receives")?;
         }
         self.submit(0, |call| {
             call.together(|| {
-                call.enqueue_send(call.send, c_destination)?;
-                call.enqueue_recv(call.recv, c_source)
+                call.enqueue_send(call.send, send_peer)?;
+                call.enqueue_recv(call.recv, recv_peer)
             })
         })
     }

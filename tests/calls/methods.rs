@@ -154,7 +154,7 @@ macro_rules! sequences {
 
 // Rank 2 of 4.
 sequences! {
-    sendrecv(send::<f32>(3), recv::<f32>(2), 1, 3)
+    send_recv(send::<f32>(3), recv::<f32>(2), 1, 3)
         => ["ncclSend(0x10000, 3, Float32, 1", "ncclRecv(0x20000, 2, Float32, 3"];
     all_gather_v(send::<i8>(2), recv::<i8>(9), &[4, 0, 2, 1])
         => ["ncclBroadcast(null, 0x20000, 4, Int8, 0", "ncclBroadcast(0x10000, 0x20004, 2, Int8, 2",

@@ -116,7 +116,7 @@ fn call(comm: &Communicator) {
     comm.all_gather(&own, &mut all, STREAM).unwrap();
     comm.broadcast_in_place(&mut own, 1, STREAM).unwrap();
     comm.gather_in_place(&mut all[..if rank == 0 { 6 } else { 3 }], 0, STREAM).unwrap();
-    comm.sendrecv(&[1_u8; 4], &mut [0_u8; 4], 1 - rank, 1 - rank, STREAM).unwrap();
+    comm.send_recv(&[1_u8; 4], &mut [0_u8; 4], 1 - rank, 1 - rank, STREAM).unwrap();
     let (sent, mut received) = ([1_i64; 2], [0_i64; 2]);
     nccl.group(|g| {
         comm.send(&sent, 1 - rank, g.stream(STREAM))?;

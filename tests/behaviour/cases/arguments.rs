@@ -163,7 +163,7 @@ fn host_buffer_on_device_communicator_is_an_error(_: &Nccl) {
         message(comm.all_reduce_in_place(&mut recv, ReduceOp::Sum, STREAM)),
         "all_reduce_in_place: the buffer is in host memory; the communicator works on device memory"
     );
-    assert_eq!(message(comm.sendrecv(&send, &mut recv, 0, 0, STREAM)), expected("sendrecv"));
+    assert_eq!(message(comm.send_recv(&send, &mut recv, 0, 0, STREAM)), expected("send_recv"));
 
     // SAFETY: this "device" is the host, and the calls are complete when they return.
     let (send, recv) = unsafe {

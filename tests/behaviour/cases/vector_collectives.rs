@@ -1,4 +1,4 @@
-//! The collectives with a count for each rank, and `sendrecv`: results, at once and in groups, and errors.
+//! The collectives with a count for each rank, and `send_recv`: results, alone and in groups, and errors.
 
 use libnccl::error::InvalidArgumentKind;
 use libnccl::{CallOptions, Error, Nccl, ReduceOp, Result};
@@ -6,8 +6,8 @@ use libnccl::{CallOptions, Error, Nccl, ReduceOp, Result};
 use super::common::{STREAM, assert_works, cases, of_one_thread, on_threads};
 
 cases! {
-    sendrecv_passes_messages_around_a_ring,
-    sendrecv_in_a_group_passes_messages_around_a_ring,
+    send_recv_passes_messages_around_a_ring,
+    send_recv_in_a_group_passes_messages_around_a_ring,
     vector_collectives_move_every_part,
     vector_collectives_in_place_move_every_part_but_the_ranks_own,
     vector_collectives_with_zero_counts_wait_for_nobody,
@@ -31,29 +31,29 @@ fn start(counts: &[usize], rank: usize) -> usize {
     counts[..rank].iter().sum()
 }
 
-fn sendrecv_passes_messages_around_a_ring(nccl: &Nccl) {
+fn send_recv_passes_messages_around_a_ring(nccl: &Nccl) {
     for size in 1..=3 {
         on_threads(nccl, size, |comm| {
             let (next, previous) = ((comm.rank() + 1) % size, (comm.rank() + size - 1) % size);
             let mut recv = vec![-1; 1000];
-            comm.sendrecv(&elements(comm.rank(), 1000), &mut recv, next, previous, STREAM).unwrap();
+            comm.send_recv(&elements(comm.rank(), 1000), &mut recv, next, previous, STREAM).unwrap();
             assert_eq!(recv, elements(previous, 1000), "{size} ranks");
             // Lengths differ from rank to rank; two ranks exchange nothing in one direction.
             let mut recv = vec![-1; previous];
-            comm.sendrecv(&elements(comm.rank(), comm.rank()), &mut recv, next, previous, STREAM).unwrap();
+            comm.send_recv(&elements(comm.rank(), comm.rank()), &mut recv, next, previous, STREAM).unwrap();
             assert_eq!(recv, elements(previous, previous), "{size} ranks");
         });
     }
 }
 
-fn sendrecv_in_a_group_passes_messages_around_a_ring(nccl: &Nccl) {
+fn send_recv_in_a_group_passes_messages_around_a_ring(nccl: &Nccl) {
     let comms = of_one_thread(nccl, 3);
     let sends = [0, 1, 2].map(|rank| elements(rank, 5));
     let mut recvs = [(); 3].map(|()| vec![-1; 5]);
     nccl.group(|g| {
         for (comm, recv) in comms.iter().zip(&mut recvs) {
             let rank = comm.rank();
-            comm.sendrecv(&sends[rank], recv, (rank + 1) % 3, (rank + 2) % 3, g.stream(STREAM))?;
+            comm.send_recv(&sends[rank], recv, (rank + 1) % 3, (rank + 2) % 3, g.stream(STREAM))?;
         }
         Ok(())
     })
@@ -276,16 +276,16 @@ fn wrong_counts_are_an_error_that_names_them(nccl: &Nccl) {
     assert_eq!(ranks(beyond), "scatter_v_in_place: root 3 is not below 3, the communicator's size");
     let beyond = comm.gather_v(&send, &mut recv, &[], 3, STREAM);
     assert_eq!(ranks(beyond), "gather_v: root 3 is not below 3, the communicator's size");
-    let beyond = comm.sendrecv(&send, &mut recv, 4, 0, STREAM);
-    assert_eq!(ranks(beyond), "sendrecv: destination 4 is not below 3, the communicator's size");
-    let beyond = comm.sendrecv(&send, &mut recv, 0, 5, STREAM);
-    assert_eq!(ranks(beyond), "sendrecv: source 5 is not below 3, the communicator's size");
-    let uneven = comm.sendrecv(&send, &mut recv, 1, 1, STREAM);
-    check(uneven, "sendrecv: this rank sends 4 elements to itself; it receives 9");
+    let beyond = comm.send_recv(&send, &mut recv, 4, 0, STREAM);
+    assert_eq!(ranks(beyond), "send_recv: send peer 4 is not below 3, the communicator's size");
+    let beyond = comm.send_recv(&send, &mut recv, 0, 5, STREAM);
+    assert_eq!(ranks(beyond), "send_recv: recv peer 5 is not below 3, the communicator's size");
+    let uneven = comm.send_recv(&send, &mut recv, 1, 1, STREAM);
+    check(uneven, "send_recv: this rank sends 4 elements to itself; it receives 9");
     let options = libnccl::config::CollectiveConfig::new().max_ctas(1);
     let refused =
-        comm.sendrecv(&send, &mut recv, 0, 0, CallOptions::on(STREAM).config(&options)).unwrap_err();
-    assert!(matches!(refused, Error::InvalidUsage { call: "sendrecv", .. }), "{refused}");
+        comm.send_recv(&send, &mut recv, 0, 0, CallOptions::on(STREAM).config(&options)).unwrap_err();
+    assert!(matches!(refused, Error::InvalidUsage { call: "send_recv", .. }), "{refused}");
     drop(comms);
     // Nothing was started.
     on_threads(nccl, 3, |comm| {

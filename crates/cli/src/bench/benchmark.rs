@@ -53,7 +53,7 @@ impl Benchmark {
             Self::AllToAllV => const { Operation::of("all_to_all_v") },
             Self::Gather => const { Operation::of("gather") },
             Self::Scatter => const { Operation::of("scatter") },
-            Self::SendRecv => const { Operation::of("sendrecv") },
+            Self::SendRecv => const { Operation::of("send_recv") },
         }
     }
 

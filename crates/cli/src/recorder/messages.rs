@@ -109,14 +109,14 @@ fn type_of(record: &Record) -> Cow<'_, str> {
 
 /// Returns the rank to which an operation sends a message.
 fn destination(record: &Record) -> Option<usize> {
-    record.peer.filter(|_| matches!(record.kind(), "send" | "sendrecv"))
+    record.peer.filter(|_| matches!(record.kind(), "send" | "send_recv"))
 }
 
 /// Returns the rank from which an operation receives a message.
 fn source(record: &Record) -> Option<usize> {
     match record.kind() {
         "recv" => record.peer,
-        "sendrecv" => record.source,
+        "send_recv" => record.source,
         _ => None,
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Record {
     pub(super) received: u64,
     /// The root, or the rank at the other end.
     pub(super) peer: Option<usize>,
-    /// The rank from which a `sendrecv` receives.
+    /// The rank from which a `send_recv` receives.
     #[serde(default)]
     pub(super) source: Option<usize>,
     /// The number of the first operation of the same group.
@@ -408,7 +408,7 @@ impl fmt::Display for Record {
             (_, None, _) => Ok(()),
             ("send" | "put_signal" | "signal", Some(peer), _) => write!(f, " to rank {peer}"),
             ("recv" | "wait_signal", Some(peer), _) => write!(f, " from rank {peer}"),
-            ("sendrecv", Some(peer), Some(source)) => write!(f, " to rank {peer} and from rank {source}"),
+            ("send_recv", Some(peer), Some(source)) => write!(f, " to rank {peer} and from rank {source}"),
             (_, Some(root), _) => write!(f, " with root {root}"),
         }
     }

@@ -65,7 +65,7 @@ fn names(record: &Record, rank: usize) -> Vec<(String, [u64; 2])> {
         "register_window" => "new_window",
         "send" => return vec![send(counts)],
         "recv" => return vec![receive(&peer, counts)],
-        "sendrecv" => {
+        "send_recv" => {
             let source = record.source.map_or_else(|| "?".into(), |source| source.to_string());
             return vec![send([counts[0], 0]), receive(&source, [0, counts[1]])];
         }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn operation_has_pytorchs_name() {
-        let exchange = Record { peer: Some(2), source: Some(0), ..record(7, "sendrecv") };
+        let exchange = Record { peer: Some(2), source: Some(0), ..record(7, "send_recv") };
         let records = vec![
             record(1, "all_reduce_in_place"),
             record(2, "reduce_scatter"),

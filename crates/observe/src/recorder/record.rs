@@ -13,7 +13,7 @@ pub struct Record {
     /// The number among the collectives that are recorded, from 1, which is the same on all ranks; `None` for a message,
     /// and if the thread that records was in the way.
     pub collective: Option<u64>,
-    /// The number among the messages (`send`, `recv`, `sendrecv` and one-sided operations) of this rank that are
+    /// The number among the messages (`send`, `recv`, `send_recv` and one-sided operations) of this rank that are
     /// recorded, from 1.
     pub message: Option<u64>,
     /// The method.
