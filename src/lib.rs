@@ -101,6 +101,7 @@ mod unique_id;
 mod unique_id_serde;
 mod values;
 mod version;
+pub mod window;
 
 pub use backend::Backend;
 pub use buffer::{NcclBuffer, Slice, SliceMut};
@@ -118,11 +119,6 @@ pub use reduce_op::ReduceOp;
 pub use stream::{Stream, StreamRef};
 pub use unique_id::UniqueId;
 pub use version::Version;
-
-/// Windows, registrations, and the signals of one-sided operations.
-pub mod window {
-    pub use crate::operation::{Registration, Signal, WaitSignal, Window, WindowFlags, WindowOffset};
-}
 
 /// For the crates and the tool of this project. Not covered by semantic versioning.
 #[doc(hidden)]

@@ -41,7 +41,7 @@ use crate::stream::StreamRef;
 /// still use, dropping a buffer *leaks* it if the buffer was passed to an operation, or a [`Slice`] of it was made. If you know
 /// that the work has run, call [`assume_idle`](Self::assume_idle) before the drop.
 ///
-/// An unused buffer and a buffer in host memory are freed on drop. A buffer that is a [`Window`](crate::operation::Window) is
+/// An unused buffer and a buffer in host memory are freed on drop. A buffer that is a [`Window`](crate::window::Window) is
 /// leaked in both memory spaces, because other ranks may access it at any time, unless `assume_idle` promises that they do not.
 ///
 /// ```
@@ -156,7 +156,7 @@ impl<T: Element> NcclBuffer<T> {
         self.allocation.pointer.as_ptr().cast()
     }
 
-    /// Returns the elements, or `None` on a GPU and while the buffer is a [`Window`](crate::operation::Window), which other ranks
+    /// Returns the elements, or `None` on a GPU and while the buffer is a [`Window`](crate::window::Window), which other ranks
     /// may write.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[T]> {

@@ -158,7 +158,7 @@ impl<'b, 'c> Call<'b, 'c> {
         enqueue: impl FnOnce(&Self) -> Result<ResultCode>,
     ) -> Result<()> {
         let Self { operation, communicator, on, .. } = *self;
-        let entered = match on.group() {
+        let entered = match on.group {
             None => Entered::Now(Inside::ungrouped(communicator.shared(), operation.name, Purpose::Work)?),
             Some(group) => Entered::InGroup(group, group.join(communicator, operation)?),
         };
@@ -188,7 +188,7 @@ impl<'b, 'c> Call<'b, 'c> {
     fn leave_slow_path(&self, inside: Inside<&Arc<Shared>>, result: Result<ResultCode>) -> Result<()> {
         let Self { communicator, operation, on, .. } = self;
         let result = result.and_then(|code| match code {
-            ResultCode::IN_PROGRESS => communicator.wait_within(operation.name, on.timeout()),
+            ResultCode::IN_PROGRESS => communicator.wait_within(operation.name, on.timeout),
             _ => Ok(()),
         });
         drop(inside);
@@ -222,7 +222,7 @@ impl<'b, 'c> Call<'b, 'c> {
     /// Ends the call. A group keeps the guards of the buffers until its end, and records the error.
     #[inline]
     pub(crate) fn end(&self, guards: impl Sized + 'b, result: Result<()>) -> Result<()> {
-        if let Some(group) = self.on.group()
+        if let Some(group) = self.on.group
             // Queued work may use the buffers, unless the operation was refused before NCCL was called.
             && result.as_ref().err().is_none_or(|error| error.code().is_some())
         {

@@ -10,15 +10,11 @@ mod on_stream;
 mod one_sided;
 mod operator;
 mod point_to_point;
-mod registration;
 mod rules;
-mod signal;
 mod vector;
-mod window;
 
+pub(crate) use call::Call;
 pub use on_stream::{CallOptions, OnStream};
+pub use one_sided::{Signal, WaitSignal, WindowOffset};
 pub use operator::{Operator, PreMulSum};
-pub use registration::Registration;
-pub(crate) use rules::{to_c_int, to_c_length};
-pub use signal::{Signal, WaitSignal};
-pub use window::{Window, WindowFlags, WindowOffset};
+pub(crate) use rules::{check_buffer, check_device, to_c_int, to_c_length};

@@ -20,21 +20,12 @@ use crate::stream::StreamRef;
 pub struct OnStream<'b, 'c> {
     pub(super) stream: StreamRef<'b>,
     pub(super) config: Option<&'b CollectiveConfig>,
-    start: Start<'c>,
+    /// Replaces the communicator's timeout.
+    pub(super) timeout: Option<Duration>,
+    /// The group that starts the operation at its end. `Participants` makes `'c` invariant.
+    pub(crate) group: Option<&'c Participants<'c>>,
     /// In a group, both lifetimes are its scope, so that buffers and communicators live until its end. Neither may shrink.
     invariant: PhantomData<fn(&'b ()) -> &'b ()>,
-}
-
-/// When an operation starts.
-#[derive(Debug, Clone, Copy)]
-enum Start<'c> {
-    Now,
-    /// Now, with a timeout that replaces the communicator's.
-    Within(Duration),
-    /// At the end of the group. `Participants` makes `'c` invariant.
-    InGroup(&'c Participants<'c>),
-    /// In a group, with a timeout: the operation is refused.
-    WithinInGroup(&'c Participants<'c>),
 }
 
 /// A stream with options for one call: a timeout, and NCCL's options for a collective.
@@ -106,7 +97,7 @@ impl<'a> CallOptions<'a> {
 impl<'b> From<StreamRef<'b>> for OnStream<'b, '_> {
     #[inline]
     fn from(stream: StreamRef<'b>) -> Self {
-        Self { stream, config: None, start: Start::Now, invariant: PhantomData }
+        Self { stream, config: None, timeout: None, group: None, invariant: PhantomData }
     }
 }
 
@@ -120,21 +111,11 @@ impl<'b, S: Stream> From<&'b S> for OnStream<'b, '_> {
 impl<'b> From<CallOptions<'b>> for OnStream<'b, '_> {
     #[inline]
     fn from(CallOptions { stream, config, timeout }: CallOptions<'b>) -> Self {
-        Self { stream, config, start: timeout.map_or(Start::Now, Start::Within), invariant: PhantomData }
+        Self { stream, config, timeout, group: None, invariant: PhantomData }
     }
 }
 
 impl<'b, 'c> OnStream<'b, 'c> {
-    /// Returns the group of an operation that [`check`](Self::check) has not refused.
-    #[inline]
-    pub(crate) fn group(&self) -> Option<&'c Participants<'c>> {
-        if let Start::InGroup(group) = self.start { Some(group) } else { None }
-    }
-
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        if let Start::Within(timeout) = self.start { Some(timeout) } else { None }
-    }
-
     /// Lets the operation start at the end of `group`.
     ///
     /// # Safety
@@ -143,36 +124,32 @@ impl<'b, 'c> OnStream<'b, 'c> {
     /// `'c`. So this must have no caller but [`Group::stream`](crate::group::Group::stream), whose signature fixes both.
     #[inline]
     pub(crate) unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {
-        let start = match self.start {
-            Start::Within(_) | Start::WithinInGroup(_) => Start::WithinInGroup(group),
-            _ => Start::InGroup(group),
-        };
-        Self { start, ..self }
+        Self { group: Some(group), ..self }
     }
 
     /// Checks whether the operation can be added to the group, or can have a timeout.
     #[inline]
     pub(super) fn check(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
-        match self.start {
-            Start::Now => Ok(()),
-            Start::Within(_) => communicator.require_timeout(operation.name),
-            Start::InGroup(group) => group.check(communicator, operation),
-            Start::WithinInGroup(_) => Err(timeout_in_group(operation)),
+        match (self.group, self.timeout) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => communicator.require_timeout(operation.name),
+            (Some(group), None) => group.check(communicator, operation),
+            (Some(_), Some(_)) => Err(timeout_in_group(operation)),
         }
     }
 
     /// Records the error of an operation in its group, which then does not start.
     #[cold]
-    pub(super) fn refuse(&self, error: Error) -> Error {
-        match self.start {
-            Start::InGroup(group) | Start::WithinInGroup(group) => group.record_error(error),
-            Start::Now | Start::Within(_) => error,
+    pub(crate) fn refuse(&self, error: Error) -> Error {
+        match self.group {
+            Some(group) => group.record_error(error),
+            None => error,
         }
     }
 
     /// Keeps what NCCL reads until the end of the group. Returns it if there is no group.
     pub(super) fn keep_arguments<K: 'static>(self, arguments: K) -> Option<K> {
-        match self.group() {
+        match self.group {
             None => Some(arguments),
             Some(group) => {
                 group.keep_arguments(arguments);

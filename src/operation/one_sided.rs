@@ -1,20 +1,94 @@
 //! One-sided operations: the public methods first, their rules and C calls below.
 #![allow(unsafe_code)] // Calls C.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
 use super::call::{Call, nccl};
 use super::on_stream::OnStream;
 use super::rules::{to_c_int, to_c_length};
-use super::signal::{Signal, WaitSignal};
-use super::window::{Target, WindowOffset};
 use crate::buffer::Buffer;
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Shared};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::Operation;
 use crate::sys;
+
+/// The signal of a rank, by its numbers: by default, the only one that there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct Signal {
+    /// The number of the signal, below [`Config::num_rma_sig`](crate::config::Config::num_rma_sig), which is 1 unless set.
+    #[doc(alias = "sigIdx")]
+    pub index: u32,
+    /// The number of the context, below [`Config::num_rma_ctx`](crate::config::Config::num_rma_ctx), which is 1 unless set.
+    /// Operations of one context keep their order.
+    #[doc(alias = "ctx")]
+    pub context: u32,
+}
+
+/// A signal to wait for in [`Communicator::wait_signal`](crate::communicator::Communicator::wait_signal). Since NCCL 2.29.2.
+#[doc(alias = "ncclWaitSignalDesc_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct WaitSignal {
+    /// The number of times that the signal is raised; at least one.
+    #[doc(alias = "opCnt")]
+    pub count: u32,
+    /// The rank that raises it.
+    pub peer: u32,
+    /// The signal.
+    pub signal: Signal,
+}
+
+// NCCL receives the entries as they are.
+const _: () = {
+    use std::mem::offset_of;
+    type Raw = sys::ncclWaitSignalDesc_t;
+    assert!(size_of::<WaitSignal>() == size_of::<Raw>() && align_of::<WaitSignal>() == align_of::<Raw>());
+    assert!(offset_of!(WaitSignal, count) == offset_of!(Raw, opCnt));
+    assert!(offset_of!(WaitSignal, peer) == offset_of!(Raw, peer));
+    assert!(offset_of!(WaitSignal, signal.index) == offset_of!(Raw, sigIdx));
+    assert!(offset_of!(WaitSignal, signal.context) == offset_of!(Raw, ctx));
+};
+
+impl Signal {
+    /// Converts the numbers to C's types. NCCL checks whether they exist.
+    fn to_raw(self, call: &'static str) -> Result<(i32, i32)> {
+        Ok((to_c_int(call, "signal", self.index)?, to_c_int(call, "context", self.context)?))
+    }
+}
+
+/// An offset in a window; see [`Window::at`] and, for an example, [`Communicator::register_window`].
+#[derive(Clone, Copy)]
+pub struct WindowOffset<'a, T: Element> {
+    target: Target<'a>,
+    element: PhantomData<T>,
+}
+
+/// The offset, without the type of its elements.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    shared: &'a Shared,
+    /// The handle; null if the window is not active.
+    window: sys::ncclWindow_t,
+    length: usize,
+    offset: usize,
+}
+
+impl<'a, T: Element> WindowOffset<'a, T> {
+    pub(crate) fn new(shared: &'a Shared, window: sys::ncclWindow_t, length: usize, offset: usize) -> Self {
+        Self { target: Target { shared, window, length, offset }, element: PhantomData }
+    }
+}
+
+impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WindowOffset").field("offset", &self.target.offset).finish_non_exhaustive()
+    }
+}
 
 impl Communicator {
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
@@ -126,7 +200,7 @@ impl Call<'_, '_> {
         // SAFETY: the creator of the slice guarantees that it holds `count` elements and lives long enough. The window
         // belongs to this live communicator, and the elements fit into it, also on the peer, because the caller of
         // `register_window` guarantees that all parts have the same size. The peer's part exists until its `assume_idle` promises that this
-        // call is not made, or on host memory, until the CPU implementation refuses call.
+        // call is not made or, in host memory, until the CPU backend refuses the call.
         self.submit(count, |call| unsafe {
             nccl!(
                 call,
@@ -155,7 +229,7 @@ impl Call<'_, '_> {
         }
         let count = to_c_length(name, signals.len(), "signals")?;
         self.submit(0, |call| {
-            // NCCL may read the array until the end of the group. (An `Arc`, as moving a `Box` invalidates pointers into call.)
+            // NCCL may read the array until the end of the group. (An `Arc`, as moving a `Box` invalidates pointers into it.)
             let signals: Arc<[WaitSignal]> = signals.into();
             let array = signals.as_ptr().cast::<sys::ncclWaitSignalDesc_t>().cast_mut();
             let _kept = call.on.keep_arguments(signals);

@@ -9,15 +9,14 @@ use std::ops::BitOr;
 use std::ptr;
 use std::sync::Arc;
 
-use super::call::Call;
-use super::on_stream::OnStream;
 use crate::backend::{Library, call};
 use crate::buffer::NcclBuffer;
-use crate::communicator::{Communicator, Handle, Inside, Object, OwnedObject, Shared, WindowHandle};
+use crate::communicator::{Communicator, Handle, Inside, Object, OwnedObject, WindowHandle};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::group::Group;
 use crate::observer::Operation;
+use crate::operation::{Call, OnStream, WindowOffset};
 use crate::stream::StreamRef;
 use crate::sys;
 use crate::version::Version;
@@ -281,7 +280,7 @@ impl<T: Element> Window<T> {
             mem::forget(shared);
             return Err(error);
         }
-        match on.group() {
+        match on.group {
             Some(group) => group.add_window(Arc::clone(&handle)),
             None => handle.resolve(),
         }
@@ -323,8 +322,7 @@ impl<T: Element> Window<T> {
     #[must_use]
     pub fn at(&self, offset: usize) -> WindowOffset<'_, T> {
         let shared = self.object.shared();
-        let target = Target { shared, window: self.as_raw(), length: self.length, offset };
-        WindowOffset { target, element: PhantomData }
+        WindowOffset::new(shared, self.as_raw(), self.length, offset)
     }
 
     /// Returns `true` if NCCL has created the window. On some systems NCCL returns success without a window:
@@ -386,28 +384,5 @@ impl<T: Element> fmt::Debug for Window<T> {
             .field("length", &self.length)
             .field("is_active", &self.is_active())
             .finish_non_exhaustive()
-    }
-}
-
-/// An offset in a window; see [`Window::at`] and, for an example, [`Communicator::register_window`].
-#[derive(Clone, Copy)]
-pub struct WindowOffset<'a, T: Element> {
-    pub(crate) target: Target<'a>,
-    element: PhantomData<T>,
-}
-
-/// The offset, without the type of its elements.
-#[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
-    pub(crate) shared: &'a Shared,
-    /// The handle; null if the window is not active.
-    pub(crate) window: sys::ncclWindow_t,
-    pub(crate) length: usize,
-    pub(crate) offset: usize,
-}
-
-impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WindowOffset").field("offset", &self.target.offset).finish_non_exhaustive()
     }
 }

@@ -1,5 +1,7 @@
-#![allow(unsafe_code)] // Unsafe traits, and a stream without ownership.
+//! Buffers, streams and contexts of NVIDIA's crate cuda-core.
+#![allow(unsafe_code)] // Unsafe traits; streams without ownership.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
@@ -10,10 +12,12 @@ use cuda_core::{
     sys,
 };
 
+use super::device;
 use crate::buffer::{Buffer, BufferMut, BufferResult, Slice, SliceMut};
+use crate::context::Context;
 use crate::data_type::Element;
-use crate::interop::device;
-use crate::stream::StreamRef;
+use crate::stream::{Stream, StreamRef};
+use crate::sys::cudaStream_t;
 
 /// The longest time that an operation waits for the end of other accesses to its memory.
 const LEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -42,7 +46,7 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// comm.all_reduce(&gradients, &mut sums, ReduceOp::Sum, &stream)?;
 /// assert_eq!(sums.to_host_vec(&stream)?, [1.0, 2.0]);
 /// comm.broadcast(gradients.slice(1..2)?, &mut sums, 0, &stream)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), Box<dyn Error>>(())
 /// ```
 ///
 /// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the launches are ordered
@@ -179,5 +183,28 @@ impl<'a, T: Element> BufferMut<'a> for &'a mut DeviceBuffer<T> {
         // SAFETY: as above; the buffer is borrowed exclusively.
         let slice = unsafe { SliceMut::from_device_ptr(self.cu_deviceptr() as *mut T, self.len()) };
         Ok((slice.on_device(device(self.context())), guard))
+    }
+}
+
+// SAFETY: it owns the stream, or the caller that borrowed it guarantees that the stream outlives it; `device` returns
+// the device.
+unsafe impl Stream for CudaStream {
+    fn as_raw(&self) -> cudaStream_t {
+        self.cu_stream().cast()
+    }
+    fn device(&self) -> Option<i32> {
+        device(self.context())
+    }
+    fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
+        Ok(self.query()?)
+    }
+}
+
+impl Context for CudaContext {
+    fn device(&self) -> usize {
+        self.ordinal()
+    }
+    fn make_current(&self) -> Result<(), Box<dyn Error>> {
+        Ok(self.bind_to_thread()?)
     }
 }

@@ -6,12 +6,12 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use super::rules::{check_buffer, check_device};
 use crate::backend::call;
 use crate::buffer::{Allocation, NcclBuffer};
 use crate::communicator::{Communicator, Handle, Object, OwnedObject, Purpose};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::operation::{check_buffer, check_device};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register_raw`]. Since NCCL 2.19.3.

@@ -1,5 +1,0 @@
-//! Buffers, streams and contexts of NVIDIA's crate cuda-core.
-
-mod buffer;
-mod context;
-mod stream;
