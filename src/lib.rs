@@ -1,9 +1,9 @@
 //! Safe bindings of [NCCL](https://developer.nvidia.com/nccl), NVIDIA's library for collective communication between GPUs: loaded
-//! at run time or linked, for every release from 2.13 to 2.32.
+//! at run time or linked, for every version from 2.13 to 2.32.
 //!
 //! # Quick start
 //!
-//! [`Nccl::load`] finds the library. Here the crate `libnccl-cpu`, NCCL on host memory, takes its place:
+//! [`Nccl::load`] finds the library. Here the crate `libnccl-cpu`, NCCL on host memory, replaces it:
 //!
 //! ```
 //! use libnccl::{ReduceOp, StreamRef};
@@ -23,50 +23,53 @@
 //! }
 //! ```
 //!
-//! A process or thread for each rank calls [`Nccl::communicator`] with the [`UniqueId`] that one of them has made. Operations are
-//! methods of [`Communicator`], which take a stream; with [`Group::stream`], they start together. On GPUs, buffers are [`Slice`] and [`SliceMut`], or
-//! types that implement [`buffer::Buffer`] and [`buffer::BufferMut`]; streams are [`StreamRef`], or types that implement
-//! [`stream::Stream`].
+//! With one process or thread per rank, one rank creates a [`UniqueId`], and all of them pass it to [`Nccl::communicator`].
+//! Operations are methods of [`Communicator`]. Their last argument is the stream; [`Group::stream`] starts several together.
+//!
+//! On GPUs, buffers are [`Slice`] and [`SliceMut`], or types that implement [`buffer::Buffer`] and [`buffer::BufferMut`]. Streams are
+//! [`StreamRef`], or types that implement [`Stream`].
 //!
 //! # The contract between ranks
 //!
 //! All ranks of a communicator call the same operations in the same order, with the same counts, element types, roots and
-//! reductions. NCCL does not compare them, and may hang or give wrong results; the CPU implementation compares them, and names the
-//! rank that differs. An operation on a GPU returns when its work is enqueued: the buffers stay borrowed during the call, and are
-//! used until the stream has run it.
+//! reductions. NCCL does not compare them, and may hang or give wrong results. The CPU backend compares them, and names the rank
+//! that differs.
+//!
+//! An operation on a GPU returns when its work is enqueued. The buffers are borrowed during the call, and used until the stream has
+//! run the work.
 //!
 //! # Errors
 //!
-//! Nothing panics. [`Error`] names the call, the values and what was expected; a function that the loaded library lacks is
-//! [`Error::Unsupported`], with the first release that has it. [`Config::timeout`] turns waiting for a missing rank into
-//! [`Error::Timeout`]; an [`Observer`](observer::Observer) is notified of what ranks do: your own, or a recorder or a
-//! watchdog of `libnccl-observe`.
+//! Nothing panics. [`Error`] names the call, the values and what was expected. If the loaded library lacks a function, the call
+//! returns [`Error::Unsupported`] with the first version that has it. [`Config::timeout`] turns waiting for a missing rank into
+//! [`Error::Timeout`]. An [`Observer`](observer::Observer) is notified of what ranks do: your own, or a recorder or a watchdog of
+//! `libnccl-observe`.
 //!
 //! # Features
 //!
-//! | feature | what |
+//! | feature | enables |
 //! |---|---|
-//! | `dlopen` (default) | find and load NCCL at run time |
-//! | `link` | link NCCL at build time |
-//! | `bindgen` (default) | generate the bindings in the build |
-//! | `half`, `float8` | element types of the crates of these names |
+//! | `dlopen` (default) | finding and loading NCCL at run time |
+//! | `link` | linking NCCL at build time |
+//! | `bindgen` (default) | generating the bindings in the build |
+//! | `half`, `float8` | element types of the crates with these names |
 //! | `cudarc`, `cuda-core` | buffers and streams of these crates |
 //! | `serde` | [`UniqueId`] as text |
 //! | `device-api` | the raw host functions of NCCL's device API |
 //!
-//! # Crates on this one
+//! # Related crates
 //!
-//! | crate | what |
+//! | crate | purpose |
 //! |---|---|
 //! | `libnccl-cpu` | NCCL on host memory, for tests and machines without a GPU |
-//! | `libnccl-launch` | find the ranks that a launcher has started, and exchange the id |
+//! | `libnccl-launch` | finds the ranks that a launcher has started, and exchanges the id |
 //! | `libnccl-observe` | a recorder, a watchdog, logs, spans, and a client of NCCL's RAS service |
 //!
 //! # More
 //!
 #![doc = concat!("[Building and linking](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/building.md),")]
 #![doc = concat!("[when a job hangs](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/hangs.md),")]
-#![doc = concat!("[coming from another binding](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration.md),")]
+#![doc = concat!("[migrating from another binding](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/migration.md),")]
 #![doc = concat!("[soundness](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/soundness.md),")]
 #![doc = concat!("[what a version promises](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/semver.md).")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
