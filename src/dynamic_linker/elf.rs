@@ -1,6 +1,6 @@
 //! A check that a file is a shared object that this process can map.
 //!
-//! It runs before `dlopen`, which crashes (SIGBUS) on some truncated files and has unclear messages for the rest.
+//! It runs before `dlopen`, which crashes on some truncated files (SIGBUS) and reports the rest unclearly.
 
 use std::env::consts::ARCH;
 use std::fs::File;
@@ -8,12 +8,11 @@ use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::Path;
 
 const HEADER: usize = 64;
-/// The numbers of processors, with the names that Rust has for them.
+/// The ELF numbers of architectures, with Rust's names.
 const MACHINES: [(u16, &str); 6] =
     [(3, "x86"), (21, "powerpc64"), (40, "arm"), (62, "x86_64"), (183, "aarch64"), (243, "riscv64")];
 
-/// Checks the file; an error tells what is wrong with it. Its kind is `Unsupported` for an object of another
-/// architecture.
+/// Checks the file; an error describes its defect. The error's kind is `Unsupported` for an object of another architecture.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let metadata = path.metadata()?;
     if metadata.is_dir() {
@@ -110,7 +109,7 @@ mod tests {
 
     fn libc() -> Vec<u8> {
         let path =
-            super::super::mapped::files().into_iter().find(|p| p.to_string_lossy().contains("/libc.so"));
+            super::super::mapped_files().into_iter().find(|p| p.to_string_lossy().contains("/libc.so"));
         std::fs::read(path.expect("this program is linked with the C library")).unwrap()
     }
 

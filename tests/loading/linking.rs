@@ -1,6 +1,6 @@
 //! The build script's decisions, without building anything.
 
-#[path = "../../build/link.rs"]
+#[path = "../../build/link/search.rs"]
 #[allow(dead_code)]
 mod link;
 
@@ -127,7 +127,7 @@ const NATIVE: [(&str, &str); 3] =
 
 #[test]
 fn default_directories_are_those_of_every_installation() {
-    let cache = link::cache::with(&[
+    let cache = link::places::linker_cache_with(&[
         ("libnccl.so.2", "/srv/nccl/libnccl.so.2", 0),
         ("libother.so", "/other/libother.so", 0),
     ]);
