@@ -163,8 +163,8 @@ fn functions(name: &str, header: &str, linked: &str) -> String {
     text + "        }\n    };\n}\n"
 }
 
-/// Generates the macro `name!`, which passes the name of a table, and of its functions, those of the oldest release and
-/// those that came later, to another macro.
+/// Generates the macro `name!`, which passes the name of a table and the names of its functions to another macro: first the
+/// functions of the oldest supported version, then newer ones.
 fn by_release(name: &str, linked: &str, since: &[(String, u32)]) -> String {
     let (oldest, newer): (Vec<_>, Vec<_>) =
         names(linked).into_iter().partition(|name| is_oldest(name, since));
@@ -178,7 +178,7 @@ fn by_release(name: &str, linked: &str, since: &[(String, u32)]) -> String {
     )
 }
 
-/// Returns whether the oldest release that is supported has the function.
+/// Returns whether the oldest supported version has the function.
 fn is_oldest(name: &str, since: &[(String, u32)]) -> bool {
     const OLDEST: u32 = 21_304;
     since.iter().any(|(item, code)| item == name && *code <= OLDEST)
@@ -204,9 +204,9 @@ fn signatures(linked: &str) -> Vec<String> {
 }
 
 /// Generates the table of the archive's functions as a C array, in the header's order. Functions newer than the oldest
-/// release are weak references, which are null if the archive lacks them, and hidden, so that the dynamic linker does not
+/// version are weak references, which are null if the archive lacks them, and hidden, so that the dynamic linker does not
 /// take them from another NCCL. Rust cannot express this: it assumes that the address of a function is not null.
-/// `build.rs` defines the array's name, a macro, as one that no other version has.
+/// `build/link` defines the array's name, a macro, as one that no other version of this crate has.
 fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     let names = names(linked);
     let mut text = String::from("/* See build/bindings.rs, `c_table`. */\n");
@@ -263,7 +263,7 @@ fn initializer(name: &str, definition: &str, types: &str) -> Option<String> {
     Some(text + "        }\n    }\n}\n")
 }
 
-/// Generates the constant `SINCE`, the release of every item; see [`items_with_since`].
+/// Generates the constant `SINCE`, the version of every item; see [`items_with_since`].
 fn since_constant(since: &[(String, u32)]) -> String {
     let mut text = String::from(
         "/// The items of the headers: `(item, version code of the first release that has it)`; a field is\n\
@@ -306,7 +306,7 @@ pub(crate) fn items_with_since(text: &str) -> Vec<(String, u32)> {
     items
 }
 
-/// Parses the release in a line of a comment.
+/// Parses the version in a line of a comment.
 fn version_code(line: &str) -> Option<u32> {
     let version = line.split_once("Since NCCL ")?.1;
     let mut parts = version.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());

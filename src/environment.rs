@@ -1,5 +1,6 @@
 //! The only code that reads the environment, also for the crates that depend on this one. A program with more rights than the
 //! user who started it ignores the environment: a variable could choose a file to write, an address, or code.
+#![allow(clippy::disallowed_methods)] // Only here.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,25 +8,19 @@ use std::ffi::OsString;
 /// Returns the value of a variable. `None` if it is not set or the program is [privileged](is_privileged).
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
-    #[allow(clippy::disallowed_methods)] // Only here.
-    let value = env::var_os(name);
-    value.filter(|_| !is_privileged())
+    env::var_os(name).filter(|_| !is_privileged())
 }
 
 /// Returns whether the variable is set and not empty, even if a privileged program ignores it.
 #[must_use]
 pub fn is_set(name: &str) -> bool {
-    #[allow(clippy::disallowed_methods)] // Only here.
-    let value = env::var_os(name);
-    value.is_some_and(|value| !value.is_empty())
+    env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
 /// Returns all variables; none in a [privileged](is_privileged) program.
 pub fn variables() -> impl Iterator<Item = (OsString, OsString)> {
-    #[allow(clippy::disallowed_methods)] // Only here.
-    let all = env::vars_os();
-    let is_own = !is_privileged();
-    all.filter(move |_| is_own)
+    let is_ignored = is_privileged();
+    env::vars_os().filter(move |_| !is_ignored)
 }
 
 /// Returns whether the program has more rights than the user who started it: set-uid, set-gid, or file capabilities.

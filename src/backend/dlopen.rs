@@ -116,7 +116,7 @@ pub unsafe fn load_functions(
         Err(_) => return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into()),
     };
     check(get_version)?;
-    let found = Found { functions: (&library).into(), device_functions: (&library).into(), refuses_null };
+    let found = Found::new((&library).into(), (&library).into(), refuses_null);
     // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of the runs
     // measured with versions up to 2.30.4. (The reasons why functions are absent stay too, some kilobytes at most.)
     std::mem::forget(library);

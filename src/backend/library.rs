@@ -41,8 +41,7 @@ pub(crate) struct Library {
     /// Set once it is device memory, permanently: the CPU backend has device memory as soon as CUDA is loaded, and a program
     /// may load CUDA after NCCL.
     has_device_memory: OnceLock<()>,
-    /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which identify it: one file may have
-    /// been opened twice, or linked and opened.
+    /// As in [`Found`].
     own: [usize; 2],
     pub(crate) refuses_null: bool,
     /// Whether the implementation reports the number of open groups.
@@ -95,20 +94,16 @@ impl Library {
 
     #[cfg(nccl_linked)]
     pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
-        let linked::Linked { found, own, path } = linked::library()?;
-        // SAFETY: the functions are those of the linked library that have the names that the header declares.
-        let mut library = unsafe { Self::new(found, Backend::Linked { path }) }?;
-        if let Some(library) = Arc::get_mut(&mut library) {
-            library.own = own;
-        }
-        Ok(library)
+        let (found, backend) = linked::library()?;
+        // SAFETY: the functions are the linked library's, with the names that the header declares.
+        unsafe { Self::new(found, backend) }
     }
 
     /// # Safety
     /// Every function of the tables has the signature and the contract that NCCL's header gives the name, and
     /// stays callable until the process ends.
     pub(crate) unsafe fn new(found: Found, backend: Backend) -> Result<Arc<Self>, LoadError> {
-        let Found { functions, device_functions, refuses_null } = found;
+        let Found { functions, device_functions, own, refuses_null } = found;
         let version_error = |problem: String| LoadError::VersionQuery {
             library: backend.to_string().into(),
             problem: problem.into(),
@@ -124,15 +119,12 @@ impl Library {
         };
         keep_loaded();
         Ok(Arc::new(Self {
-            own: [
-                functions.ncclGroupStart.map_or(0, |function| function as usize),
-                functions.ncclGetUniqueId.map_or(0, |function| function as usize),
-            ],
             functions,
             device_functions,
             backend,
             version,
             has_device_memory: OnceLock::new(),
+            own,
             refuses_null,
             has_open_groups: OnceLock::new(),
             replaced_error: Mutex::default(),
@@ -153,7 +145,7 @@ impl Library {
         memory_space
     }
 
-    /// Returns the function, or the error that names the first release that has it.
+    /// Returns the function, or the error that names the first version that has it.
     #[inline]
     pub(crate) fn function<F>(&self, name: &'static str, function: Option<F>) -> Result<F> {
         function.ok_or_else(|| self.unsupported(name))
@@ -247,7 +239,7 @@ impl Library {
     /// Calls `ncclGetUniqueId`; after a failure, returns the same error forever.
     ///
     /// In NCCL up to 2.21.5, a failed first call leaves a mutex locked, so that a second call would never return.
-    /// Later releases return the same error forever by themselves.
+    /// Later versions return the same error by themselves.
     pub(crate) fn unique_id(&self) -> Result<UniqueId> {
         /// The failures, by the address of the function.
         static FAILURES: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
@@ -276,12 +268,12 @@ impl Library {
     /// Ends the groups that a failed call left open on the calling thread.
     ///
     /// `ncclCommInitRankConfig`, its scalable form and `ncclCommDestroy` have error paths that return between
-    /// their own group start and end (measured on all releases from 2.23.4 to 2.32.3). `ncclGroupEnd` returns
+    /// their own group start and end (measured on all versions from 2.23.4 to 2.32.3). `ncclGroupEnd` returns
     /// `ncclInvalidUsage` once no group is open.
     pub(crate) fn end_leaked_groups(&self) {
         const MAX_DEPTH: usize = 4;
         if let Some(end) = self.functions.ncclGroupEnd {
-            // SAFETY: has no arguments. The facade has no group of its own open on this thread when it calls this.
+            // SAFETY: has no arguments. The facade has no open group on this thread when it calls this.
             let ended = || ResultCode::from_raw(unsafe { end() }) != ResultCode::INVALID_USAGE;
             self.keeping_last_error(|| {
                 let _ = (0..MAX_DEPTH).take_while(|_| ended()).count();
@@ -379,7 +371,7 @@ mod tests {
 
     use super::{copy_shared, with_variables};
 
-    /// The texts are those of NCCL 2.13.4 to 2.32.3.
+    /// Texts of NCCL 2.13.4 to 2.32.3.
     #[test]
     fn text_about_variables_of_nccl_has_their_values() {
         let set = |name: &str| match name {
@@ -397,7 +389,7 @@ mod tests {
                 "Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>",
                 r#" (NCCL_COMM_ID is "nohost:99")"#,
             ),
-            // That of the CPU implementation has the value.
+            // The CPU backend's text has the value.
             (r#"invalid NCCL_COMM_ID "nohost:99": expected <ipv4>:<port>"#, ""),
             ("Cuda failure 'no device'", ""),
             ("", ""),

@@ -46,8 +46,21 @@ pub struct Found {
     pub functions: Functions,
     /// The functions of the device API.
     pub device_functions: DeviceFunctions,
+    /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which identify it: one file may have
+    /// been opened twice, or linked and opened.
+    own: [usize; 2],
     /// Whether a null communicator is an error, as in NCCL. Other implementations may dereference it.
-    pub(crate) refuses_null: bool,
+    refuses_null: bool,
+}
+
+impl Found {
+    pub(crate) fn new(functions: Functions, device_functions: DeviceFunctions, refuses_null: bool) -> Self {
+        let own = [
+            functions.ncclGroupStart.map_or(0, |function| function as usize),
+            functions.ncclGetUniqueId.map_or(0, |function| function as usize),
+        ];
+        Self { functions, device_functions, own, refuses_null }
+    }
 }
 
 /// The way in which an implementation of NCCL came into the process.

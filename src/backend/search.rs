@@ -28,7 +28,7 @@ type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
 
 /// All places, in order.
 ///
-/// NCCL comes before RCCL wherever it is: if both are installed, this crate prefers the one it is named after.
+/// NCCL precedes RCCL in every place: if both are installed, this crate prefers the one that it is named after.
 const PLACES: [Place; 20] = [
     // A file even if it is a bare name, for which the dynamic linker would search.
     (PATH_VARIABLE, |variable| Ok(vec![Path::new(".").join(variable(PATH_VARIABLE)?)])),
@@ -100,8 +100,7 @@ fn in_toolkit(home: &Path) -> Vec<PathBuf> {
     directories.iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
 }
 
-/// Returns the newest of the files beside `file` with a longer version in their names, as `libnccl.so.2.16.2` is to
-/// `libnccl.so.2`.
+/// Returns the newest file whose name is that of `file` with more of a version: `libnccl.so.2.16.2` for `libnccl.so.2`.
 pub(super) fn with_full_version(file: &Path) -> Option<PathBuf> {
     let start = format!("{}.", file.file_name()?.to_str()?);
     let newest = children(file.parent()?).max_by_key(|found| version(found, &start))?;

@@ -14,7 +14,7 @@
 //!
 //! # Stability
 //!
-//! This module follows NCCL's header. Any release of this crate, even a patch release, may add the items of a new header:
+//! This module follows NCCL's header. Any version of this crate, even a patch release, may add the items of a new header:
 //! functions, and with them fields of [`Functions`]; fields of structs; constants. Nothing is removed. Code that writes
 //! `..Functions::EMPTY`, starts structs from their initializers and has an arm for unknown values keeps compiling.
 #![allow(unsafe_code, missing_docs, missing_debug_implementations)]
@@ -72,7 +72,7 @@ macro_rules! define_table {
     ) => {
         $(#[$attribute])*
         ///
-        /// Its layout is that of a C array of function pointers in the header's order.
+        /// Laid out as a C array of function pointers in the header's order.
         #[repr(C)]
         #[derive(Debug, Clone, Copy)]
         pub struct $table {
