@@ -1,9 +1,9 @@
 //! The declarations of an `nccl.h`, as a flat list.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::mem;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
 
 use bindgen::callbacks::{ParseCallbacks, Token};
 use quote::ToTokens;
@@ -65,7 +65,7 @@ impl Header {
         let of = |reason: String| format!("{}: {}", header.display(), reason.trim());
         let rust = builder.generate().map_err(|error| of(error.to_string()))?.to_string();
         let mut items = parse(&rust).map_err(|error| of(format!("bindgen's output: {error}")))?;
-        for (name, text) in mem::take(&mut *macros.0.lock().unwrap_or_else(PoisonError::into_inner)) {
+        for (name, text) in macros.0.take() {
             items.entry(name).or_insert_with(|| Declaration::new(Kind::Macro, text));
         }
         Ok(Self { version: version(&items).map_err(of)?, items })
@@ -194,7 +194,7 @@ fn tokens(item: &impl ToTokens) -> String {
 
 /// A callback that collects the macros of NCCL: bindgen generates constants only for numbers and strings.
 #[derive(Debug, Clone, Default)]
-struct Macros(Arc<Mutex<BTreeMap<String, String>>>);
+struct Macros(Rc<RefCell<BTreeMap<String, String>>>);
 
 impl Macros {
     fn add<'a>(&self, name: &str, tokens: impl Iterator<Item = &'a [u8]>) {
@@ -204,7 +204,7 @@ impl Macros {
             let tokens =
                 tokens.map(|token| String::from_utf8_lossy(token).trim_start_matches(start).to_string());
             let text = ["#define".into()].into_iter().chain(tokens).collect::<Vec<_>>().join(" ");
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), text);
+            self.0.borrow_mut().insert(name.into(), text);
         }
     }
 }

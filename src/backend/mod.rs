@@ -31,7 +31,7 @@ pub(crate) use library::{Library, call};
 pub(crate) use parameters::ParameterGuard;
 pub use parameters::{lock_parameters, memory_space};
 
-/// The variable that names the library's file, which disables the search. Default: the search.
+/// The file of the library; disables the search. Default: the search.
 pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";
 
 /// Functions of implementations that dereference a null communicator instead of rejecting it: a function of HIP, which AMD's
