@@ -1,10 +1,12 @@
 //! The project's only bindgen configuration: from the C headers to Rust.
 //!
-//! `build.rs` (the bindings that are compiled) and `xtask` (the committed copy of them, and the comparison with NVIDIA's
-//! own headers) share this file by `#[path]`, so that they cannot differ.
+//! `build.rs` (the compiled bindings) and `xtask` (the committed copy, and the comparison with NVIDIA's headers) share this
+//! file by `#[path]`.
 
+use std::any::Any;
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::panic;
 use std::path::Path;
 
@@ -18,9 +20,9 @@ impl Bindings {
     /// Runs bindgen on `root/wrapper.h`.
     ///
     /// There are three passes: the types; the functions as an `extern` block; the functions as a struct that is
-    /// filled at run time. The signature of every function, and the release that introduced each item, are read
+    /// filled at run time. The signature of every function, and the version that introduced each item, are read
     /// from the output of the first two. The header of the device API's host functions goes through the same first two
-    /// passes, without the items that it takes from `nccl.h`; the struct has the functions of both, as a library has.
+    /// passes, without the items of `nccl.h`. The struct has the functions of both headers, as a library has.
     ///
     /// # Errors
     /// The message of libclang about the header. If libclang is missing, bindgen *panics*.
@@ -53,6 +55,7 @@ impl Bindings {
         let device_functions =
             self::functions("for_each_device_function", "nccl_device_host.h", &device_linked)
                 + &by_release("device_functions_by_release", &device_linked, &since);
+        let initializers = initializers(&vendor.join("nccl.h"), &types)?;
         let table = c_table("FUNCTIONS", &linked, &since);
         let device_table = c_table("DEVICE_FUNCTIONS", &device_linked, &since);
         let since = since_constant(&since);
@@ -63,6 +66,7 @@ impl Bindings {
             ("dynamic.rs", dynamic),
             ("functions.rs", functions),
             ("since.rs", since),
+            ("initializers.rs", initializers),
             ("device_types.rs", device_types),
             ("device_functions.rs", device_functions),
             ("device.c", device_table),
@@ -81,12 +85,12 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .clang_args(["-x", "c", "-std=c11", "-nostdinc", "-fparse-all-comments"])
         .clang_arg("--target=x86_64-unknown-linux-gnu")
         .clang_args(include_dirs)
-        // Otherwise every pass runs `llvm-config` and `clang`, to ask for directories that `-nostdinc` leaves out.
+        // Otherwise every pass runs `llvm-config` and `clang`, to find directories that `-nostdinc` excludes.
         .detect_include_paths(false)
         .allowlist_function("nccl.*")
         .allowlist_type("nccl.*")
         .allowlist_var("(NCCL|nccl).*")
-        // A library may return a code that this header does not have: undefined behaviour for a Rust enum, but not
+        // A library may return a code that this header does not have: undefined behavior for a Rust enum, but not
         // for a transparent integer.
         .default_enum_style(EnumVariation::NewType { is_bitfield: false, is_global: false })
         .prepend_enum_name(false)
@@ -94,7 +98,7 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .derive_eq(true)
         .derive_hash(true)
         .layout_tests(false)
-        // It has bindgen's version, and the committed copy is compared with the output of later ones.
+        // The comment contains bindgen's version; the committed copy is compared with the output of later versions.
         .disable_header_comment()
         .merge_extern_blocks(true)
         .use_core()
@@ -104,8 +108,7 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
         .formatter(Formatter::Prettyplease)
 }
 
-/// Takes the arguments for clang that are meant for the headers of other crates, where they may change the layout of
-/// structs, out of the environment.
+/// Removes clang's arguments for the headers of other crates from the environment: they may change the layout of structs.
 ///
 /// # Safety
 /// The process has one thread.
@@ -127,14 +130,15 @@ pub(crate) fn catch<T>(run: impl FnOnce() -> Result<T, String> + panic::UnwindSa
     panic::set_hook(Box::new(|_| {}));
     let result = panic::catch_unwind(run);
     panic::set_hook(hook);
-    result.unwrap_or_else(|payload| {
-        let text = payload.downcast_ref::<String>().map(String::as_str);
-        Err(text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("bindgen panicked").into())
-    })
+    result.unwrap_or_else(|payload| Err(panic_message(&*payload)))
 }
 
-/// A callback that tells bindgen that the types of `nccl.h`, which the other header's structs have as fields, are
-/// plain data: handles and numbers.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("bindgen panicked").into()
+}
+
+/// A callback that declares the types of `nccl.h` in the other header's structs as plain data: handles and numbers.
 #[derive(Debug)]
 struct PlainData;
 
@@ -159,8 +163,8 @@ fn functions(name: &str, header: &str, linked: &str) -> String {
     text + "        }\n    };\n}\n"
 }
 
-/// Generates the macro `name!`, which passes the name of a table, and of its functions, those of the oldest release and
-/// those that came later, to another macro.
+/// Generates the macro `name!`, which passes the name of a table and the names of its functions to another macro: first the
+/// functions of the oldest supported version, then newer ones.
 fn by_release(name: &str, linked: &str, since: &[(String, u32)]) -> String {
     let (oldest, newer): (Vec<_>, Vec<_>) =
         names(linked).into_iter().partition(|name| is_oldest(name, since));
@@ -174,7 +178,7 @@ fn by_release(name: &str, linked: &str, since: &[(String, u32)]) -> String {
     )
 }
 
-/// Returns whether the oldest release that is supported has the function.
+/// Returns whether the oldest supported version has the function.
 fn is_oldest(name: &str, since: &[(String, u32)]) -> bool {
     const OLDEST: u32 = 21_304;
     since.iter().any(|(item, code)| item == name && *code <= OLDEST)
@@ -200,9 +204,9 @@ fn signatures(linked: &str) -> Vec<String> {
 }
 
 /// Generates the table of the archive's functions as a C array, in the header's order. Functions newer than the oldest
-/// release are weak references, which are null if the archive lacks them, and hidden, so that the dynamic linker does not
+/// version are weak references, which are null if the archive lacks them, and hidden, so that the dynamic linker does not
 /// take them from another NCCL. Rust cannot express this: it assumes that the address of a function is not null.
-/// `build.rs` defines the array's name, a macro, as one that no other version has.
+/// `build/link` defines the array's name, a macro, as one that no other version of this crate has.
 fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     let names = names(linked);
     let mut text = String::from("/* See build/bindings.rs, `c_table`. */\n");
@@ -216,7 +220,50 @@ fn c_table(array: &str, linked: &str, since: &[(String, u32)]) -> String {
     text + "};\n"
 }
 
-/// Generates the constant `SINCE`, the release of every item; see [`items_with_since`].
+/// Generates `initializer()` for each struct that has a macro `..._INITIALIZER` in the header. bindgen does not translate
+/// these macros, which list a value for each field.
+fn initializers(header: &Path, types: &str) -> Result<String, String> {
+    let text = fs::read_to_string(header).map_err(|error| format!("{}: {error}", header.display()))?;
+    let mut initializers = String::new();
+    for definition in text.split("\n#define ") {
+        let (name, rest) = definition.split_once(char::is_whitespace).unwrap_or_default();
+        if name.ends_with("_INITIALIZER") {
+            let initializer = initializer(name, rest, types);
+            initializers += &initializer.ok_or_else(|| format!("{name} has an unexpected form"))?;
+        }
+    }
+    Ok(initializers)
+}
+
+fn initializer(name: &str, definition: &str, types: &str) -> Option<String> {
+    let (values, _) = definition.split_once('{')?.1.split_once('}')?;
+    let values = values.split([',', '\\', '\n']).map(str::trim).filter(|value| !value.is_empty());
+    let ty = values.clone().next()?.strip_prefix("sizeof(")?.strip_suffix(')')?;
+    let tag = types.split_once(&format!("pub type {ty} = "))?.1.split(';').next()?;
+    let fields = types.split_once(&format!("pub struct {tag} {{"))?.1.split("\n}").next()?;
+    let fields =
+        fields.lines().filter_map(|line| line.strip_prefix("    pub ")?.strip_suffix(',')?.split_once(": "));
+
+    let mut text = format!(
+        "impl {ty} {{\n    /// Returns `{name}`.\n    #[must_use]\n    pub fn initializer() -> Self {{\n        Self {{\n"
+    );
+    for ((field, ty), value) in fields.zip(values) {
+        let value = match value {
+            "NCCL_CONFIG_UNDEF_PTR" => "::core::ptr::null_mut()".into(),
+            _ if value.starts_with("sizeof(") => "::core::mem::size_of::<Self>()".into(),
+            _ if value.starts_with(|c: char| c.is_ascii_digit()) => value.into(),
+            // A constant, or a value of an enum: a constant of the enum's type.
+            _ => match types.split_once(&format!("    pub const {value}: ")) {
+                Some((_, rest)) => format!("{}::{value}.0 as {ty}", rest.split(' ').next()?),
+                None => format!("{value} as {ty}"),
+            },
+        };
+        text += &format!("            {field}: {value},\n");
+    }
+    Some(text + "        }\n    }\n}\n")
+}
+
+/// Generates the constant `SINCE`, the version of every item; see [`items_with_since`].
 fn since_constant(since: &[(String, u32)]) -> String {
     let mut text = String::from(
         "/// The items of the headers: `(item, version code of the first release that has it)`; a field is\n\
@@ -259,7 +306,7 @@ pub(crate) fn items_with_since(text: &str) -> Vec<(String, u32)> {
     items
 }
 
-/// Parses the release in a line of a comment.
+/// Parses the version in a line of a comment.
 fn version_code(line: &str) -> Option<u32> {
     let version = line.split_once("Since NCCL ")?.1;
     let mut parts = version.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());

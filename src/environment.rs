@@ -1,41 +1,35 @@
-//! The one place that reads the environment, for the crates on this one too. In a program that has more rights than the user who
-//! started it, the environment is that user's, and nothing of it is obeyed: a variable might choose a file that is written, an
-//! address, or code.
+//! The only code that reads the environment, also for the crates that depend on this one. A program with more rights than the
+//! user who started it ignores the environment: a variable could choose a file to write, an address, or code.
+#![allow(clippy::disallowed_methods)] // Only here.
 
 use std::env;
 use std::ffi::OsString;
 
-/// Returns the value of a variable; `None` if it is not set, and in a program with more rights than its user.
+/// Returns the value of a variable. `None` if it is not set or the program is [privileged](is_privileged).
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
-    #[allow(clippy::disallowed_methods)] // Here alone.
-    let value = env::var_os(name);
-    value.filter(|_| !is_privileged())
+    env::var_os(name).filter(|_| !is_privileged())
 }
 
-/// Returns `true` if a variable has a value, which may not be one to obey.
+/// Returns whether the variable is set and not empty, even if a privileged program ignores it.
 #[must_use]
 pub fn is_set(name: &str) -> bool {
-    #[allow(clippy::disallowed_methods)] // Here alone.
-    let value = env::var_os(name);
-    value.is_some_and(|value| !value.is_empty())
+    env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// Returns all variables; none in a program with more rights than its user.
+/// Returns all variables; none in a [privileged](is_privileged) program.
 pub fn variables() -> impl Iterator<Item = (OsString, OsString)> {
-    #[allow(clippy::disallowed_methods)] // Here alone.
-    let all = env::vars_os();
-    let is_own = !is_privileged();
-    all.filter(move |_| is_own)
+    let is_ignored = is_privileged();
+    env::vars_os().filter(move |_| !is_ignored)
 }
 
-/// Returns `true` in a program with more rights than the user who started it: set-uid, set-gid, or with capabilities of its file.
+/// Returns whether the program has more rights than the user who started it: set-uid, set-gid, or file capabilities.
 #[must_use]
 pub fn is_privileged() -> bool {
     #[cfg(target_os = "linux")]
     {
         const AT_SECURE: std::ffi::c_ulong = 23;
-        #[allow(unsafe_code)] // Declares a safe function of the C library.
+        #[allow(unsafe_code)] // Declares a safe function.
         unsafe extern "C" {
             safe fn getauxval(kind: std::ffi::c_ulong) -> std::ffi::c_ulong;
         }

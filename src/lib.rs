@@ -87,8 +87,6 @@ mod dynamic_linker;
 mod encryption;
 mod environment;
 pub mod error;
-#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-mod forwarded;
 mod group;
 mod interop;
 mod nccl;
@@ -128,8 +126,6 @@ pub use version::Version;
 pub mod internal {
     pub use crate::backend::PATH_VARIABLE;
     pub use crate::dynamic_linker::keep_loaded;
-    #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-    pub use crate::forwarded::{Forwarded, forwarded};
     /// Environment variables.
     pub mod environment {
         pub use crate::environment::*;
@@ -137,6 +133,17 @@ pub mod internal {
     /// Places of libraries.
     pub mod places {
         pub use crate::places::*;
+    }
+    /// For `libnccl-trace.so`, which finds, loads and calls the real NCCL.
+    pub mod interposer {
+        #[cfg(all(feature = "dlopen", target_os = "linux"))]
+        pub use crate::backend::dlopen::{file_of_code, load_functions};
+        #[cfg(all(feature = "dlopen", target_os = "linux"))]
+        pub use crate::backend::search::{Candidate, candidates};
+        pub use crate::backend::{Found, lock_parameters, memory_space};
+        pub use crate::dynamic_linker::mapped_files;
+        #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
+        pub use crate::dynamic_linker::search::files;
     }
 }
 

@@ -148,7 +148,7 @@ impl Nccl {
     /// code](Self#groups-of-other-code). If `LIBNCCL_MEMORY_SPACE` is a parameter of the implementation with the value
     /// `host`, its `ncclMemAlloc` returns zeroed host memory.
     pub unsafe fn from_table(name: &'static str, functions: sys::Functions) -> Result<Self, LoadError> {
-        let found = Found { functions, device_functions: DeviceFunctions::EMPTY, refuses_null: true };
+        let found = Found::new(functions, DeviceFunctions::EMPTY, true);
         // SAFETY: the caller guarantees signatures, contracts and lifetime of the functions.
         unsafe { Library::new(found, Backend::InProcess { name }) }.map(|library| Self { library })
     }

@@ -441,18 +441,13 @@ mod tests {
                 // Each opens the library, as it stores the memory space.
                 scope.spawn(move || (0..20).for_each(|_| call(nccl(FUNCTIONS))));
             }
-            #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
             scope.spawn(|| {
-                let device_functions = crate::sys::device::DeviceFunctions::EMPTY;
-                let forwarded = crate::forwarded::Forwarded {
-                    functions: FUNCTIONS,
-                    device_functions,
-                    path: "libnccl.so.2".into(),
-                };
                 for _ in 0..20 {
-                    forwarded.call(true, enter_alone);
-                    // The library may call a parameter function by name, and thereby the interposer.
-                    forwarded.call(true, || forwarded.memory_space());
+                    let _locked = crate::backend::lock_parameters(&FUNCTIONS);
+                    enter_alone();
+                    // The library may call a parameter function by name, and thereby an interposer, which locks again.
+                    // SAFETY: as for `nccl`.
+                    let _ = unsafe { crate::backend::memory_space(&FUNCTIONS) };
                 }
             });
         });

@@ -1,4 +1,5 @@
-//! The places of NCCL in installations. The build script, the search at run time and `nccl doctor` share them.
+//! Where NCCL is installed: names of files, variables and directories, and the dynamic linker's cache. Shared by the build
+//! script, the search at run time and `nccl doctor`.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -9,22 +10,24 @@ pub const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 pub const RCCL_NAMES: [&str; 2] = ["librccl.so.1", "librccl.so"];
 /// The library in a directory of Python packages, from `nvidia-nccl-cu12` or `nvidia-nccl-cu13`, which have one path.
 pub const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
-/// The variables that name the prefix of an NCCL that was installed by itself.
+/// The variables that name the prefix of a separate installation of NCCL.
 pub const HOMES: [&str; 3] = ["NCCL_HOME", "NCCL_ROOT", "NCCL_ROOT_DIR"];
 /// The variables that name a CUDA toolkit.
 pub const CUDA_HOMES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 /// The directory in which NVIDIA's packages install the CUDA toolkit.
 pub const CUDA: &str = "/usr/local/cuda";
-/// The variable that names a release of NVIDIA's HPC SDK.
+/// The variable that names the directory of one version of NVIDIA's HPC SDK.
 pub const HPC_SDK_HOME: &str = "NVHPC_ROOT";
-/// The directory in which NVIDIA's packages install the HPC SDK, each release in a directory for each architecture.
+/// The directory in which NVIDIA's packages install the HPC SDK: a directory for each architecture, with one for each version.
 pub const HPC_SDK: &str = "/opt/nvidia/hpc_sdk";
-/// The directory of NCCL in a release of the HPC SDK.
+/// The directory of NCCL in a version of the HPC SDK.
 pub const IN_HPC_SDK: &str = "comm_libs/nccl/lib";
 /// The directory in which AMD's packages install RCCL.
 pub const ROCM: &str = "/opt/rocm";
+/// The dynamic linker's cache of the libraries in the system's directories.
+pub const LINKER_CACHE: &str = "/etc/ld.so.cache";
 
-/// Returns the library directories of an NCCL that was installed by itself.
+/// Returns the library directories of a separate installation of NCCL.
 pub fn in_home(home: &Path) -> Vec<PathBuf> {
     ["lib", "lib64"].map(|lib| home.join(lib)).into()
 }
@@ -41,25 +44,54 @@ pub fn in_toolkit(home: &Path, architecture: &str) -> Vec<PathBuf> {
     targets.iter().chain(&["lib64"]).map(|lib| home.join(lib)).collect()
 }
 
-/// Returns the directory of the HPC SDK's releases for an architecture.
+/// Returns the directory that holds the HPC SDK's versions for an architecture.
 pub fn hpc_sdk_releases(directory: &Path, architecture: &str) -> PathBuf {
     directory.join(format!("Linux_{architecture}"))
 }
 
-/// Returns the directories of NCCL in the HPC SDK's releases, the newest first.
+/// Returns the directories of NCCL in the HPC SDK's versions, the newest first.
 pub fn in_hpc_sdk(directory: &Path, architecture: &str) -> Vec<PathBuf> {
     let mut releases: Vec<_> = children(&hpc_sdk_releases(directory, architecture)).collect();
     releases.sort_by_key(|release| Reverse(version(release, "")));
     releases.iter().map(|release| release.join(IN_HPC_SDK)).collect()
 }
 
-/// Returns the numbers of the version, such as 2.16.2, that is the rest of a file's name.
+/// Parses the part of a file's name after `start` as a version, such as 2.16.2.
 pub fn version(file: &Path, start: &str) -> Option<Vec<u32>> {
     let version = file.file_name()?.to_str()?.strip_prefix(start)?;
     version.split('.').map(|number| number.parse().ok()).collect()
 }
 
-/// Returns what is in a directory, nothing if it cannot be read.
+/// Returns the entries of a directory, none if it cannot be read.
 pub fn children(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Returns the files of this name in the dynamic linker's cache, in its order: none if the format is older than glibc 2.2.
+#[cfg(unix)]
+pub fn in_linker_cache(cache: &[u8], name: &Path) -> Vec<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+
+    const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+    const HEADER: usize = 48;
+    const ENTRY: usize = 24;
+    // A table in the older format may precede it.
+    let start = cache.windows(MAGIC.len()).position(|bytes| bytes == MAGIC).unwrap_or(cache.len());
+    let cache = &cache[start..];
+    let number = |at: usize| {
+        let bytes = cache.get(at..at + 4)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let text = |at: usize| {
+        let text = cache.get(number(at)?..)?;
+        Some(Path::new(std::ffi::OsStr::from_bytes(text.split(|byte| *byte == 0).next()?)))
+    };
+    let count = number(MAGIC.len()).unwrap_or_default();
+    let entries = cache.get(HEADER..).unwrap_or_default().chunks_exact(ENTRY).take(count).enumerate();
+    let is_for_every_processor = |entry: &[u8]| entry[16..].iter().all(|byte| *byte == 0);
+    let files = entries.filter(|(_, entry)| is_for_every_processor(entry)).filter_map(|(index, _)| {
+        let entry = HEADER + index * ENTRY;
+        (text(entry + 4)? == name).then(|| text(entry + 8).map(PathBuf::from))?
+    });
+    files.collect()
 }

@@ -1,15 +1,15 @@
-//! Loading at run time.
+//! Loading at run time, on Linux.
 
 use std::error::Error as _;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
 use super::{Backend, Found, OF_OTHERS};
-#[cfg(target_os = "linux")]
-use crate::dynamic_linker::Object;
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-use crate::dynamic_linker::bare_name;
-use crate::dynamic_linker::elf;
+#[cfg(target_env = "gnu")]
+use crate::dynamic_linker::search;
+use crate::dynamic_linker::{Object, Scope, elf};
 use crate::error::{Attempt, LoadError};
 use crate::sys::dynamic::NcclLibrary;
 
@@ -28,9 +28,9 @@ pub(crate) fn search() -> Result<(Found, Backend), LoadError> {
     let mut attempts = Vec::new();
     for Candidate { source, path } in candidates(value) {
         let (path, problem) = match path {
-            // SAFETY: the names and places are those where a system keeps its NCCL, or the names that the user who
-            // controls the environment has given, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD) anyway.
-            // A library there with NCCL's name and functions is taken for NCCL, as a linked program does.
+            // SAFETY: the candidates are where a system keeps its NCCL, or are named by the user who controls the
+            // environment, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD). A library there with NCCL's name
+            // and functions is taken for NCCL, as in a linked program.
             Ok(path) => match unsafe { load_functions(&path, check_calls) } {
                 Ok(found) => return Ok(loaded(found, source, path, attempts)),
                 Err(problem) => (path, problem),
@@ -39,20 +39,20 @@ pub(crate) fn search() -> Result<(Found, Backend), LoadError> {
         };
         attempts.push(Attempt { source, path, problem });
     }
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[cfg(target_env = "gnu")]
     attempts.iter_mut().for_each(name_full_version);
     Err(LoadError::NotFound { attempts: attempts.into() })
 }
 
-/// Adds to the attempt to find a bare name, such as `libnccl.so.2`, a file with more of a version in its name, which the
+/// Adds to a failed attempt with a bare name, such as `libnccl.so.2`, a file with a longer version in its name, which the
 /// dynamic linker does not look for.
-#[cfg(all(not(nccl_linked), target_os = "linux", target_env = "gnu"))]
+#[cfg(all(not(nccl_linked), target_env = "gnu"))]
 fn name_full_version(attempt: &mut Attempt) {
     if !is_bare_name(&attempt.path) || attempt.path.extension() == Some("so".as_ref()) {
         return;
     }
     let caller = file_of_code(load_by_name as *const c_void);
-    let mut absent = bare_name::files(&attempt.path, caller.as_deref()).filter(|file| !file.exists());
+    let mut absent = search::files(&attempt.path, caller.as_deref()).filter(|file| !file.exists());
     if let Some(file) = absent.find_map(|file| super::search::with_full_version(&file)) {
         attempt.problem += &format!("; set {} to {}", super::PATH_VARIABLE, file.display());
     }
@@ -77,43 +77,36 @@ pub(crate) unsafe fn open(path: &Path) -> Result<(Found, Backend), LoadError> {
     }
 }
 
-/// Returns the functions with their backend, which has the file to which a bare name was resolved.
+/// Returns the functions with their backend, which contains the file that a bare name was resolved to.
 fn loaded(found: Found, source: &'static str, path: PathBuf, rejected: Vec<Attempt>) -> (Found, Backend) {
     let file = found.functions.ncclGetVersion.and_then(|function| file_of_code(function as *const c_void));
     (found, Backend::Loaded { path: file.unwrap_or(path), source, rejected })
 }
 
-/// Loads a library, never to unload it, and looks up its functions; an error gives the reason. The `check` gets the address
-/// of one of them.
+/// Loads a library, never to unload it, and looks up its functions; an error gives the reason. `check` is called with the
+/// address of `ncclGetVersion`.
+///
+/// # Errors
+/// The reason why the file cannot be loaded or is not NCCL, or the error of `check`.
 ///
 /// # Safety
-/// As for [`open`].
-pub(crate) unsafe fn load_functions(
+/// The file, if it is a shared object with NCCL's functions, is an implementation of NCCL's C API, and loading
+/// it does no harm.
+pub unsafe fn load_functions(
     path: &Path,
     check: impl FnOnce(*const c_void) -> Result<(), String>,
 ) -> Result<Found, String> {
-    let library = if is_bare_name(path) {
+    let library: libloading::Library = if is_bare_name(path) {
         // SAFETY: as for this function.
         unsafe { load_by_name(path) }?
     } else {
         elf::check(path).map_err(|error| error.to_string())?;
-        // The linker reports the path that it is given, which must be right after a change of directory too.
+        // The dynamic linker reports the path that it is given, which must be valid after a change of directory too.
         let file = std::path::absolute(path).map_err(|error| error.to_string())?;
         // SAFETY: the caller guarantees that loading the file does no harm.
-        unsafe { load(&file) }.map_err(|error| load_problem(&file, &error))?
-    };
-    // SAFETY: as for this function.
-    unsafe { functions_of(library, check) }
-}
-
-/// Looks up the functions of a library, which is never unloaded if it has them; an error gives the reason.
-///
-/// # Safety
-/// As for [`open`].
-pub(crate) unsafe fn functions_of(
-    library: libloading::Library,
-    check: impl FnOnce(*const c_void) -> Result<(), String>,
-) -> Result<Found, String> {
+        unsafe { load(&file) }?
+    }
+    .into();
     // SAFETY: the symbols are looked up, and not used.
     let refuses_null = !OF_OTHERS.iter().any(|name| unsafe { library.get::<*const c_void>(*name) }.is_ok());
     // SAFETY: the caller guarantees that the functions have the header's signatures.
@@ -123,9 +116,9 @@ pub(crate) unsafe fn functions_of(
         Err(_) => return Err("is a shared object without NCCL's functions (no ncclGetVersion)".into()),
     };
     check(get_version)?;
-    let found = Found { functions: (&library).into(), device_functions: (&library).into(), refuses_null };
+    let found = Found::new((&library).into(), (&library).into(), refuses_null);
     // Never unloaded: NCCL starts threads that would go on running unmapped code, which crashed 50 to 90 % of the runs
-    // measured with releases up to 2.30.4. (The reasons why functions are absent stay too, some kilobytes at most.)
+    // measured with versions up to 2.30.4. (The reasons why functions are absent stay too, some kilobytes at most.)
     std::mem::forget(library);
     Ok(found)
 }
@@ -134,77 +127,55 @@ pub(crate) unsafe fn functions_of(
 ///
 /// # Safety
 /// As for [`open`].
-#[cfg(unix)]
-unsafe fn load(path: &Path) -> Result<libloading::Library, libloading::Error> {
-    use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+unsafe fn load(path: &Path) -> Result<Library, String> {
     // RTLD_NOW resolves all symbols: if a dependency lacks a function, that is an error here and not a crash in the
     // middle of a job.
     // SAFETY: the caller guarantees that loading the file does no harm.
-    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map(Into::into)
+    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| load_problem(path, &error))
 }
 
-/// Maps the file into the process.
-///
-/// # Safety
-/// As for [`open`].
-#[cfg(not(unix))]
-unsafe fn load(path: &Path) -> Result<libloading::Library, libloading::Error> {
-    // SAFETY: the caller guarantees that loading the file does no harm.
-    unsafe { libloading::Library::new(path) }
-}
-
-/// Returns `true` if the dynamic linker would search for the file: `dlopen` searches for names without a slash.
+/// Returns whether the dynamic linker would search for the file: `dlopen` searches for names without a slash.
 fn is_bare_name(path: &Path) -> bool {
     path.components().count() == 1 && !path.is_absolute()
 }
 
-/// Returns the library of this name that is in the process, else loads the file that the dynamic linker finds.
+/// Returns the loaded library of this name, or loads the file that the dynamic linker finds.
 ///
 /// # Safety
 /// As for [`open`].
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
-    let absent = match bare_name::loaded(name) {
-        Ok(library) => return Ok(library.into()),
-        Err(error) => loader_message(&error),
-    };
-    let caller = file_of_code(load_by_name as *const c_void);
-    let file = bare_name::find(name, caller.as_deref())?.ok_or(absent)?;
-    // SAFETY: the caller guarantees that loading the file does no harm.
-    unsafe { load(&file) }.map_err(|error| load_problem(&file, &error))
-}
-
-/// Loads the file that the dynamic linker finds.
-///
-/// # Safety
-/// As for [`open`].
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-unsafe fn load_by_name(name: &Path) -> Result<libloading::Library, String> {
-    // SAFETY: the caller guarantees that loading the file does no harm.
-    unsafe { load(name) }.map_err(|error| loader_message(&error))
+unsafe fn load_by_name(name: &Path) -> Result<Library, String> {
+    cfg_if::cfg_if! {
+        if #[cfg(target_env = "gnu")] {
+            let absent = match search::loaded(name) {
+                Ok(library) => return Ok(library),
+                Err(error) => loader_message(&error),
+            };
+            let caller = file_of_code(load_by_name as *const c_void);
+            let file = search::find(name, caller.as_deref())?.ok_or(absent)?;
+            // SAFETY: the caller guarantees that loading the file does no harm.
+            unsafe { load(&file) }
+        } else {
+            // SAFETY: the caller guarantees that loading the file does no harm.
+            unsafe { load(name) }
+        }
+    }
 }
 
 /// Returns the file from which the dynamic linker loaded the code at `address`.
-#[cfg(target_os = "linux")]
-pub(crate) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
+#[must_use]
+pub fn file_of_code(address: *const c_void) -> Option<PathBuf> {
     Object::at(address)?.path()
 }
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn file_of_code(address: *const c_void) -> Option<PathBuf> {
-    crate::dynamic_linker::mapped::file_of(address as usize)
-}
-
-/// Checks that the functions of the library, of which this is one, would not call those of another NCCL.
+/// Checks that the library of this function would not call the functions of another NCCL.
 ///
-/// NCCL calls its own exported functions through the dynamic linker, which takes the first of that name: if another
-/// NCCL is in the global scope, because the program is linked with it or because it was loaded with `RTLD_GLOBAL`, that
-/// one's. `RTLD_DEEPBIND` would reverse the order for every function that the library calls, `malloc` and `operator new`
-/// too: memory that one allocator gave would be freed by another in programs that bring their own; the sanitizers refuse
-/// it for that reason, and musl lacks it.
-#[cfg(target_os = "linux")]
+/// NCCL calls its own exported functions through the dynamic linker, which takes the first of that name. This is another
+/// NCCL's if that is in the global scope: because the program is linked with it, or because it was loaded with
+/// `RTLD_GLOBAL`. `RTLD_DEEPBIND` would reverse the order for every function that the library calls, `malloc` and
+/// `operator new` too: in programs with their own allocator, one allocator would free the other's memory. The sanitizers
+/// refuse the flag for that reason, and musl lacks it.
 fn check_calls(get_version: *const c_void) -> Result<(), String> {
-    let global = crate::dynamic_linker::Scope::global().address(c"ncclGetVersion");
+    let global = Scope::global().address(c"ncclGetVersion");
     if global.is_null() || Object::at(global) == Object::at(get_version) {
         return Ok(());
     }
@@ -216,13 +187,8 @@ fn check_calls(get_version: *const c_void) -> Result<(), String> {
     ))
 }
 
-#[cfg(not(target_os = "linux"))]
-fn check_calls(_: *const c_void) -> Result<(), String> {
-    Ok(())
-}
-
-/// Returns the reason why a file that is there was not loaded. If the dynamic linker of glibc does not find a dependency, its
-/// message looks like that of an absent library.
+/// Returns the reason why an existing file was not loaded. If glibc's dynamic linker does not find a dependency, its message
+/// looks like the one for an absent library.
 fn load_problem(file: &Path, error: &libloading::Error) -> String {
     let message = loader_message(error);
     match message.split_once(": cannot open shared object file: ") {
@@ -233,7 +199,7 @@ fn load_problem(file: &Path, error: &libloading::Error) -> String {
     }
 }
 
-/// Returns the message of the dynamic linker, which libloading keeps in the error's source.
-pub(crate) fn loader_message(error: &libloading::Error) -> String {
+/// Returns the dynamic linker's message, which libloading stores in the error's source.
+fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -1,17 +1,18 @@
+//! An implementation of NCCL: its functions, version, errors and memory space.
+
 use std::ffi::{CStr, OsString, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-#[cfg(feature = "dlopen")]
+#[cfg(all(feature = "dlopen", target_os = "linux"))]
 use super::dlopen;
-use super::kind::Backend;
 #[cfg(nccl_linked)]
 use super::linked;
-use super::parameter_lock::lock_parameters;
+use super::{Backend, Found, memory_space};
 use crate::buffer::MemorySpace;
-use crate::dynamic_linker::{keep_loaded, mapped};
+use crate::dynamic_linker::{keep_loaded, mapped_file_at, mapped_files};
 use crate::environment::variable;
 use crate::error::{Error, LoadError, Result, ResultCode};
 use crate::sys;
@@ -31,28 +32,19 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// The functions of an implementation that a backend has found.
-pub(crate) struct Found {
-    pub(crate) functions: Functions,
-    pub(crate) device_functions: DeviceFunctions,
-    /// Set if a null communicator is an error, as it is to NCCL. Others' implementations may dereference it.
-    pub(crate) refuses_null: bool,
-}
-
 /// One implementation of NCCL: its functions and properties.
 pub(crate) struct Library {
     pub(crate) functions: Functions,
     pub(crate) device_functions: DeviceFunctions,
     pub(crate) backend: Backend,
     pub(crate) version: Version,
-    /// Set once it is device memory, for good: the CPU implementation has that from when CUDA is loaded, and a program may
-    /// load CUDA after NCCL.
+    /// Set once it is device memory, permanently: the CPU backend has device memory as soon as CUDA is loaded, and a program
+    /// may load CUDA after NCCL.
     has_device_memory: OnceLock<()>,
-    /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which tell implementations apart:
-    /// one file may have been opened twice, or linked and opened.
+    /// As in [`Found`].
     own: [usize; 2],
     pub(crate) refuses_null: bool,
-    /// Set if the implementation returns the number of open groups.
+    /// Whether the implementation reports the number of open groups.
     pub(super) has_open_groups: OnceLock<bool>,
     /// The last error message of a cleanup by this crate, and the message before it, which users get instead.
     replaced_error: Mutex<Option<[Box<str>; 2]>>,
@@ -69,7 +61,7 @@ impl Library {
         cfg_if::cfg_if! {
             if #[cfg(nccl_linked)] {
                 let library = Self::linked()?;
-            } else if #[cfg(feature = "dlopen")] {
+            } else if #[cfg(all(feature = "dlopen", target_os = "linux"))] {
                 let (found, backend) = dlopen::search()?;
                 // SAFETY: the search takes a library with NCCL's name and functions for NCCL, as a linked program
                 // does.
@@ -86,29 +78,32 @@ impl Library {
     #[cfg(feature = "dlopen")]
     pub(crate) unsafe fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
         check_platform()?;
-        // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL; it is never unloaded.
-        unsafe {
-            let (found, backend) = dlopen::open(path)?;
-            Self::new(found, backend)
+        cfg_if::cfg_if! {
+            if #[cfg(target_os = "linux")] {
+                // SAFETY: the caller guarantees that the file, if it has NCCL's functions, is NCCL; it is never unloaded.
+                unsafe {
+                    let (found, backend) = dlopen::open(path)?;
+                    Self::new(found, backend)
+                }
+            } else {
+                let _ = path;
+                Err(LoadError::NoBackend)
+            }
         }
     }
 
     #[cfg(nccl_linked)]
     pub(crate) fn linked() -> Result<Arc<Self>, LoadError> {
-        let linked::Linked { found, own, path } = linked::library()?;
-        // SAFETY: the functions are those of the linked library that have the names that the header declares.
-        let mut library = unsafe { Self::new(found, Backend::Linked { path }) }?;
-        if let Some(library) = Arc::get_mut(&mut library) {
-            library.own = own;
-        }
-        Ok(library)
+        let (found, backend) = linked::library()?;
+        // SAFETY: the functions are the linked library's, with the names that the header declares.
+        unsafe { Self::new(found, backend) }
     }
 
     /// # Safety
     /// Every function of the tables has the signature and the contract that NCCL's header gives the name, and
     /// stays callable until the process ends.
     pub(crate) unsafe fn new(found: Found, backend: Backend) -> Result<Arc<Self>, LoadError> {
-        let Found { functions, device_functions, refuses_null } = found;
+        let Found { functions, device_functions, own, refuses_null } = found;
         let version_error = |problem: String| LoadError::VersionQuery {
             library: backend.to_string().into(),
             problem: problem.into(),
@@ -124,15 +119,12 @@ impl Library {
         };
         keep_loaded();
         Ok(Arc::new(Self {
-            own: [
-                functions.ncclGroupStart.map_or(0, |function| function as usize),
-                functions.ncclGetUniqueId.map_or(0, |function| function as usize),
-            ],
             functions,
             device_functions,
             backend,
             version,
             has_device_memory: OnceLock::new(),
+            own,
             refuses_null,
             has_open_groups: OnceLock::new(),
             replaced_error: Mutex::default(),
@@ -153,7 +145,7 @@ impl Library {
         memory_space
     }
 
-    /// Returns the function, or the error that names the first release that has it.
+    /// Returns the function, or the error that names the first version that has it.
     #[inline]
     pub(crate) fn function<F>(&self, name: &'static str, function: Option<F>) -> Result<F> {
         function.ok_or_else(|| self.unsupported(name))
@@ -189,7 +181,7 @@ impl Library {
         if code == ResultCode::IN_PROGRESS { Ok(code) } else { Err(self.error(call, code)) }
     }
 
-    /// Returns the error for a code, with the texts that the library now has for it.
+    /// Returns the error for a code, with the library's texts.
     pub(crate) fn error(&self, call: &'static str, code: ResultCode) -> Error {
         let text = self.functions.ncclGetErrorString.map_or(std::ptr::null(), |error_string| {
             // SAFETY: accepts any code, and returns a string that lives as long as the library.
@@ -201,7 +193,7 @@ impl Library {
         Error::Nccl { call, code, message, detail }
     }
 
-    /// Returns the most recent error message, or an empty string: that of the user's call, not of the cleanup after it.
+    /// Returns the most recent error message, or an empty string. Messages of the cleanup after a user's call are ignored.
     pub(crate) fn last_error(&self) -> Box<str> {
         let text = self.raw_last_error();
         match &*self.replaced_error.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -223,10 +215,10 @@ impl Library {
         unsafe { copy_shared(self.last_error_pointer(std::ptr::null_mut())) }
     }
 
-    /// Returns what a communicator that is live and in progress waits for; an empty text if the library does not say.
+    /// Returns a text that says what a live communicator in progress waits for; empty if the library has none.
     ///
-    /// The CPU backend returns such a text at a separate address. NCCL ignores the communicator: its text is the last error
-    /// of any communicator, perhaps a long time ago, and says nothing about this one.
+    /// The CPU backend returns it at a separate address. NCCL ignores the communicator, and returns the last error of any
+    /// communicator.
     pub(crate) fn wait_of(&self, communicator: sys::ncclComm_t) -> Box<str> {
         let [of_any, own] = [std::ptr::null_mut(), communicator].map(|it| self.last_error_pointer(it));
         if own == of_any {
@@ -236,7 +228,7 @@ impl Library {
         unsafe { copy_shared(own) }
     }
 
-    /// Returns the text for a communicator that is null or live.
+    /// Returns NCCL's last error text. The communicator is null or live.
     fn last_error_pointer(&self, communicator: sys::ncclComm_t) -> *const c_char {
         self.functions.ncclGetLastError.map_or(std::ptr::null(), |last_error| {
             // SAFETY: null or live, and returns a text of the process or the thread.
@@ -247,7 +239,7 @@ impl Library {
     /// Calls `ncclGetUniqueId`; after a failure, returns the same error forever.
     ///
     /// In NCCL up to 2.21.5, a failed first call leaves a mutex locked, so that a second call would never return.
-    /// Later releases return the same error forever by themselves.
+    /// Later versions return the same error by themselves.
     pub(crate) fn unique_id(&self) -> Result<UniqueId> {
         /// The failures, by the address of the function.
         static FAILURES: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
@@ -276,12 +268,12 @@ impl Library {
     /// Ends the groups that a failed call left open on the calling thread.
     ///
     /// `ncclCommInitRankConfig`, its scalable form and `ncclCommDestroy` have error paths that return between
-    /// their own group start and end (measured on all releases from 2.23.4 to 2.32.3). `ncclGroupEnd` returns
+    /// their own group start and end (measured on all versions from 2.23.4 to 2.32.3). `ncclGroupEnd` returns
     /// `ncclInvalidUsage` once no group is open.
     pub(crate) fn end_leaked_groups(&self) {
         const MAX_DEPTH: usize = 4;
         if let Some(end) = self.functions.ncclGroupEnd {
-            // SAFETY: has no arguments. The facade has no group of its own open on this thread when it calls this.
+            // SAFETY: has no arguments. The facade has no open group on this thread when it calls this.
             let ended = || ResultCode::from_raw(unsafe { end() }) != ResultCode::INVALID_USAGE;
             self.keeping_last_error(|| {
                 let _ = (0..MAX_DEPTH).take_while(|_| ended()).count();
@@ -291,8 +283,8 @@ impl Library {
 
     /// Returns the other libraries named like NCCL that are mapped into the process.
     pub(crate) fn other_loaded_libraries(&self) -> Vec<PathBuf> {
-        let own = mapped::file_of(self.own[0]);
-        mapped::files().into_iter().filter(|path| is_nccl(path) && Some(path) != own.as_ref()).collect()
+        let own = mapped_file_at(self.own[0]);
+        mapped_files().into_iter().filter(|path| is_nccl(path) && Some(path) != own.as_ref()).collect()
     }
 }
 
@@ -307,7 +299,7 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Returns an error on systems for which there is no NCCL, and in programs that cannot have it.
+/// Returns an error on systems without NCCL, and in static programs, which cannot load it.
 fn check_platform() -> Result<(), LoadError> {
     if !cfg!(target_os = "linux") {
         return Err(LoadError::UnsupportedPlatform { system: std::env::consts::OS });
@@ -323,37 +315,11 @@ fn is_nccl(path: &Path) -> bool {
     name.starts_with("libnccl.so") || name.starts_with("librccl.so")
 }
 
-/// Returns the memory space of an implementation. NCCL's is device memory; the CPU implementation reports host memory
-/// through NCCL's parameter interface, under a key that NCCL does not have.
-///
-/// # Safety
-/// As for [`Library::new`].
-pub(crate) unsafe fn memory_space(functions: &Functions) -> MemorySpace {
-    // SAFETY: the same contract. A parameter, and no variable.
-    let value = unsafe { parameter(functions, c"LIBNCCL_MEMORY_SPACE") };
-    if value.as_deref() == Some("host") { MemorySpace::Host } else { MemorySpace::Device }
-}
-
-/// Returns a parameter of an implementation as text, or `None` if the implementation has no such parameter.
-///
-/// # Safety
-/// As for [`Library::new`].
-pub(super) unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
-    let get_parameter = functions.ncclParamGetParameter?;
-    let (mut value, mut length) = (std::ptr::null(), 0);
-    let _one_at_a_time = lock_parameters(functions);
-    // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function. The lock keeps
-    // other threads out of it.
-    let code = ResultCode::from_raw(unsafe { get_parameter(key.as_ptr(), &raw mut value, &raw mut length) });
-    // SAFETY: null or a string that is valid until this thread queries another parameter.
-    code.is_success().then(|| unsafe { copy(value) })
-}
-
 /// Copies a C string; null becomes an empty one.
 ///
 /// # Safety
 /// `text` is null or a C string.
-unsafe fn copy(text: *const c_char) -> Box<str> {
+pub(super) unsafe fn copy(text: *const c_char) -> Box<str> {
     if text.is_null() {
         return Box::default();
     }
@@ -363,8 +329,8 @@ unsafe fn copy(text: *const c_char) -> Box<str> {
 
 /// Copies a C string that another thread may overwrite meanwhile; null becomes an empty one.
 ///
-/// NCCL has one buffer of 1024 bytes for the errors of all threads, and writes it without regard to readers. So the
-/// bytes are copied before anything looks at them, and the end may be that of another text.
+/// NCCL has one buffer of 1024 bytes for the errors of all threads, and writes it without synchronization. The bytes are
+/// copied before they are examined; the text may end with the tail of another one.
 ///
 /// # Safety
 /// `text` is null, or has a zero byte, or 1024 bytes.
@@ -380,8 +346,8 @@ unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     String::from_utf8_lossy(&bytes).trim().into()
 }
 
-/// Adds the values of the variables that a text of NCCL is about and does not name, or without their values. NCCL reads its
-/// configuration files into the environment too.
+/// Adds the values of the variables that cause an error of NCCL, whose text omits them. NCCL reads its configuration files
+/// into the environment too.
 fn with_variables(text: Box<str>, value: impl Fn(&str) -> Option<OsString>) -> Box<str> {
     let variables: &[&str] = match &*text {
         text if text.to_ascii_lowercase().contains("interface found") => {
@@ -405,7 +371,7 @@ mod tests {
 
     use super::{copy_shared, with_variables};
 
-    /// The texts are those of NCCL 2.13.4 to 2.32.3.
+    /// Texts of NCCL 2.13.4 to 2.32.3.
     #[test]
     fn text_about_variables_of_nccl_has_their_values() {
         let set = |name: &str| match name {
@@ -423,7 +389,7 @@ mod tests {
                 "Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>",
                 r#" (NCCL_COMM_ID is "nohost:99")"#,
             ),
-            // That of the CPU implementation has the value.
+            // The CPU backend's text has the value.
             (r#"invalid NCCL_COMM_ID "nohost:99": expected <ipv4>:<port>"#, ""),
             ("Cuda failure 'no device'", ""),
             ("", ""),

@@ -1,60 +1,43 @@
 //! Linking at build time.
 
-#[cfg(not(nccl_archive))]
-use std::ffi::c_void;
-use std::path::PathBuf;
-
-use super::Found;
+use super::{Backend, Found};
 use crate::error::LoadError;
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
-
-/// The linked library.
-pub(super) struct Linked {
-    pub(super) found: Found,
-    /// The addresses of the library's own `ncclGroupStart` and `ncclGetUniqueId`. The table may have others for them: of
-    /// stubs in a program at a fixed address, or of a profiler.
-    pub(super) own: [usize; 2],
-    /// The file with the functions; `None` if the system does not tell.
-    pub(super) path: Option<PathBuf>,
-}
 
 /// Returns the functions of the archive, which are part of this program.
 ///
 /// They come from a table in C, not from the `extern` block: nothing can be looked up by name in a program, so the newer
 /// functions have to be weak references, which Rust does not have.
 #[cfg(nccl_archive)]
-pub(super) fn library() -> Result<Linked, LoadError> {
-    use crate::dynamic_linker::mapped;
+pub(super) fn library() -> Result<(Found, Backend), LoadError> {
+    use crate::dynamic_linker::mapped_file_at;
 
     unsafe extern "C" {
-        /// The table that `build.rs` compiles from C. It has weak references to functions newer than NCCL 2.13.4, which
-        /// are null if the archive lacks them.
+        /// The table that the build script compiles from C. Functions newer than NCCL 2.13.4 are weak references, which are
+        /// null if the archive lacks them.
         #[link_name = env!("LIBNCCL_FUNCTIONS")]
         static FUNCTIONS: Functions;
         #[link_name = env!("LIBNCCL_DEVICE_FUNCTIONS")]
         static DEVICE_FUNCTIONS: DeviceFunctions;
     }
     // SAFETY: constant arrays of function pointers, as many and in the same order as the tables' fields: both are
-    // generated from the same list, of which the name has a hash, and a null pointer is `None`. Nothing writes to them.
+    // generated from the same list, whose hash is in the names, and a null pointer is `None`. Nothing writes to them.
     let (functions, device_functions) = unsafe { (FUNCTIONS, DEVICE_FUNCTIONS) };
-    let own = [
-        functions.ncclGroupStart.map_or(0, |function| function as usize),
-        functions.ncclGetUniqueId.map_or(0, |function| function as usize),
-    ];
-    let found = Found { functions, device_functions, refuses_null: true };
-    Ok(Linked { found, own, path: mapped::file_of(own[0]) })
+    let found = Found::new(functions, device_functions, true);
+    let path = mapped_file_at(found.own[0]);
+    Ok((found, Backend::Linked { path }))
 }
 
 /// Returns the functions of the shared library that the dynamic linker loaded for this program.
 ///
-/// Those of the oldest release are the functions of the `extern` block: the linker and the dynamic linker see to it that
-/// the program has them. Newer ones are looked up in the library that holds these. If the program referred to them too,
-/// weakly, its linker would decide what it sees: many drop a weak reference that the library of the build lacks, and some
-/// let a call of one that the library of the run lacks jump to address 0.
+/// The functions of NCCL 2.13.4 come from the `extern` block: the linker and the dynamic linker ensure that the program has
+/// them. Newer ones are looked up in the same library. Weak references would depend on the program's linker: many drop a
+/// weak reference that the library of the build lacks, and with some, calling one that the library of the run lacks jumps
+/// to address 0.
 #[cfg(not(nccl_archive))]
-pub(super) fn library() -> Result<Linked, LoadError> {
-    use std::ffi::CStr;
+pub(super) fn library() -> Result<(Found, Backend), LoadError> {
+    use std::ffi::{CString, c_void};
 
     use super::OF_OTHERS;
     use crate::dynamic_linker::{Object, Scope};
@@ -77,51 +60,42 @@ pub(super) fn library() -> Result<Linked, LoadError> {
         let attempt = Attempt { source: "linked library", path: path.unwrap_or_default(), problem };
         return Err(LoadError::NotFound { attempts: [attempt].into() });
     };
-    let look_up = |name: &CStr| {
-        let own = scope.address(name);
-        // A profiler that is loaded before the library may have functions of the same names, which then call the
-        // library's. It is used as the dynamic linker would use it, but not if the library lacks the function: whose
-        // function this is would not be known.
-        let first = Scope::OWN.address(name);
+    let look_up = |name: &str| {
+        let name = CString::new(name).unwrap_or_default();
+        let own = scope.address(&name);
+        // A profiler that is loaded before the library may have functions of the same names, which call the library's. It
+        // is used as the dynamic linker would use it, unless the library lacks the function: then its origin is unknown.
+        let first = Scope::OWN.address(&name);
         if own.is_null() || first == own || Object::at(first) == this { own } else { first }
     };
+
+    /// Returns the function at an address, `None` for null.
+    ///
+    /// # Safety
+    /// `F` is a function pointer with the function's signature.
+    unsafe fn function<F>(address: *const c_void) -> Option<F> {
+        const { assert!(size_of::<Option<F>>() == size_of::<*const c_void>()) };
+        // SAFETY: the caller guarantees the signature; a null pointer is `None`.
+        unsafe { std::mem::transmute_copy(&address) }
+    }
 
     /// Fills a table.
     macro_rules! table {
         ($table:ident; oldest: $($oldest:ident)*; newer: $($newer:ident)*;) => {
             $table {
                 $($oldest: Some(linked::$oldest),)*
-                // SAFETY: a function of the name that the header declares, of the library that the program is linked
-                // with, or of one that was loaded to be called in its place. `scope` keeps the library loaded.
-                $($newer: unsafe { function(look_up(c_name(concat!(stringify!($newer), "\0")))) },)*
+                // SAFETY: a function with a name that the header declares, of the library that the program is linked
+                // with, or of an interposer. `scope` keeps the library loaded.
+                $($newer: unsafe { function(look_up(stringify!($newer))) },)*
             }
         };
     }
-    let found = Found {
-        functions: functions_by_release!(table, Functions),
-        device_functions: device_functions_by_release!(table, DeviceFunctions),
-        refuses_null: OF_OTHERS.iter().all(|name| scope.address(name).is_null()),
-    };
-    let own = [c"ncclGroupStart", c"ncclGetUniqueId"].map(|name| scope.address(name) as usize);
-    Ok(Linked { found, own, path })
-}
-
-/// Returns the function at an address, `None` for null.
-///
-/// # Safety
-/// `F` is a function pointer with the function's signature.
-#[cfg(not(nccl_archive))]
-unsafe fn function<F>(address: *const c_void) -> Option<F> {
-    const { assert!(size_of::<Option<F>>() == size_of::<*const c_void>()) };
-    // SAFETY: the caller guarantees the signature; a null pointer is `None`.
-    unsafe { std::mem::transmute_copy(&address) }
-}
-
-/// Returns a name that ends with a NUL as a C string.
-#[cfg(not(nccl_archive))]
-const fn c_name(name: &'static str) -> &'static std::ffi::CStr {
-    match std::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("the NUL is not the name's last byte"),
-    }
+    let mut found = Found::new(
+        functions_by_release!(table, Functions),
+        device_functions_by_release!(table, DeviceFunctions),
+        OF_OTHERS.iter().all(|name| scope.address(name).is_null()),
+    );
+    // The table may have others: stubs in a program at a fixed address, or a profiler's functions.
+    found.own = [c"ncclGroupStart", c"ncclGetUniqueId"].map(|name| scope.address(name) as usize);
+    Ok((found, Backend::Linked { path }))
 }

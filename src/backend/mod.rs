@@ -1,37 +1,109 @@
-//! The only place that knows whether NCCL is linked, loaded or already in this process.
+//! The only module that distinguishes linked NCCL, loaded NCCL, and an implementation in this process.
 //!
-//! Each backend fills one table, [`Functions`](crate::sys::Functions), and all other code calls NCCL through that:
+//! Each backend fills one table, [`Functions`], and all other code calls NCCL through the table:
 //!
-//! | backend | its functions come from |
+//! | backend | source of its functions |
 //! |---|---|
-//! | linked (`linked.rs`) | bindgen's `extern` block, [`sys::linked`](crate::sys), for all that NCCL 2.13.4 has; newer ones are looked up in the same library, which need not have them |
-//! | loaded (`dlopen.rs`) | the fields of bindgen's struct, `sys::dynamic::NcclLibrary`; where it is found: `search.rs` |
-//! | in process | the implementation, which brings its table: [`Nccl::from_table`](crate::nccl::Nccl::from_table) |
+//! | linked (`linked.rs`) | bindgen's `extern` block, [`sys::linked`](crate::sys), for functions of NCCL 2.13.4; newer ones are looked up in the same library, which may lack them |
+//! | loaded (`dlopen.rs`) | the fields of bindgen's struct, `sys::dynamic::NcclLibrary`; `search.rs` finds the file |
+//! | in process | the implementation's own table: [`Nccl::from_table`](crate::nccl::Nccl::from_table) |
 //!
-//! The result is a [`Library`]: the table and what is known of the implementation.
+//! The result is a [`Library`]: the table and the properties of the implementation.
 #![allow(unsafe_code)]
 
-#[cfg(feature = "dlopen")]
+#[cfg(all(feature = "dlopen", target_os = "linux"))]
 pub(crate) mod dlopen;
-mod kind;
 mod library;
 #[cfg(nccl_linked)]
 mod linked;
-mod open_groups;
-mod parameter_lock;
-#[cfg(all(feature = "dlopen", any(not(nccl_linked), all(target_os = "linux", target_env = "gnu"))))]
+mod parameters;
+#[cfg(all(feature = "dlopen", target_os = "linux"))]
 pub(crate) mod search;
 
-pub use kind::Backend;
-#[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
-pub(crate) use library::memory_space;
-pub(crate) use library::{Found, Library, call};
-pub(crate) use parameter_lock::{ParameterGuard, lock_parameters};
+use std::fmt;
+use std::path::PathBuf;
 
-/// Functions by which a library is known that dereferences a null communicator instead of refusing it, whatever its name is:
-/// one of HIP, which AMD's RCCL needs, and one that NCCL does not have, but Meta's NCCLX and the shim of MSCCL++.
-#[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
+use crate::error::Attempt;
+use crate::sys::Functions;
+use crate::sys::device::DeviceFunctions;
+
+pub(crate) use library::{Library, call};
+pub(crate) use parameters::ParameterGuard;
+pub use parameters::{lock_parameters, memory_space};
+
+/// The file of the library; disables the search. Default: the search.
+pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";
+
+/// Functions of implementations that dereference a null communicator instead of rejecting it: a function of HIP, which AMD's
+/// RCCL needs, and one that Meta's NCCLX and the shim of MSCCL++ have and NCCL lacks.
+#[cfg(any(all(feature = "dlopen", target_os = "linux"), all(nccl_linked, not(nccl_archive))))]
 const OF_OTHERS: [&std::ffi::CStr; 2] = [c"hipGetDeviceCount", c"ncclAllToAllv"];
 
-/// The file of the library, which is then not searched. Default: the search.
-pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";
+/// The functions of an implementation.
+#[derive(Debug)]
+pub struct Found {
+    /// The functions of `nccl.h`.
+    pub functions: Functions,
+    /// The functions of the device API.
+    pub device_functions: DeviceFunctions,
+    /// The addresses of the implementation's own `ncclGroupStart` and `ncclGetUniqueId`, which identify it: one file may have
+    /// been opened twice, or linked and opened.
+    own: [usize; 2],
+    /// Whether a null communicator is an error, as in NCCL. Other implementations may dereference it.
+    refuses_null: bool,
+}
+
+impl Found {
+    pub(crate) fn new(functions: Functions, device_functions: DeviceFunctions, refuses_null: bool) -> Self {
+        let own = [
+            functions.ncclGroupStart.map_or(0, |function| function as usize),
+            functions.ncclGetUniqueId.map_or(0, |function| function as usize),
+        ];
+        Self { functions, device_functions, own, refuses_null }
+    }
+}
+
+/// The way in which an implementation of NCCL came into the process.
+///
+/// ```
+/// use libnccl::Backend;
+///
+/// let nccl = libnccl_cpu::nccl();
+/// match nccl.backend() {
+///     Backend::Loaded { path, source, .. } => println!("{}, from {source}", path.display()),
+///     backend => println!("{backend}"),
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backend {
+    /// Linked at build time.
+    Linked {
+        /// The file that the dynamic linker chose; `None` if the system does not report it.
+        path: Option<PathBuf>,
+    },
+    /// Loaded at run time.
+    Loaded {
+        /// The file.
+        path: PathBuf,
+        /// The place in the search that named the file, such as an environment variable.
+        source: &'static str,
+        /// The places that were searched before, with the rejected candidates.
+        rejected: Vec<Attempt>,
+    },
+    /// A function table of this process.
+    InProcess {
+        /// The name that was given to it.
+        name: &'static str,
+    },
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Linked { path: Some(path) } | Self::Loaded { path, .. } => path.display().fmt(f),
+            Self::Linked { path: None } => f.write_str("the linked library"),
+            Self::InProcess { name } => f.write_str(name),
+        }
+    }
+}

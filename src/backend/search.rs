@@ -11,12 +11,13 @@ const NO_ROCM_PACKAGE: &str = "no librccl.so in _rocm_sdk_libraries*/lib or torc
 /// The prefixes of the system's Python: what `pip` installs, then what the distribution does.
 const SYSTEM_PREFIXES: [&str; 2] = ["/usr/local", "/usr"];
 
-/// A file, or a bare name for the dynamic linker to find.
+/// A candidate for the library.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    pub(crate) source: &'static str,
-    /// The file, or the reason why the place names none.
-    pub(crate) path: Result<PathBuf, &'static str>,
+pub struct Candidate {
+    /// The place in the search, such as an environment variable.
+    pub source: &'static str,
+    /// The file, or a bare name for the dynamic linker to find, or the reason why the place names none.
+    pub path: Result<PathBuf, &'static str>,
 }
 
 /// Reads a variable of the environment; an error gives the reason why it has no value.
@@ -27,7 +28,7 @@ type Place = (&'static str, fn(Variable) -> Result<Vec<PathBuf>, &'static str>);
 
 /// All places, in order.
 ///
-/// NCCL comes before RCCL wherever it is: if both are installed, this crate prefers the one it is named after.
+/// NCCL precedes RCCL in every place: if both are installed, this crate prefers the one that it is named after.
 const PLACES: [Place; 20] = [
     // A file even if it is a bare name, for which the dynamic linker would search.
     (PATH_VARIABLE, |variable| Ok(vec![Path::new(".").join(variable(PATH_VARIABLE)?)])),
@@ -61,13 +62,13 @@ const PLACES: [Place; 20] = [
     ("ROCm's default directory", |_| Ok(in_directory(&Path::new(ROCM).join("lib"), RCCL_NAMES))),
 ];
 
-/// Returns the candidates, at least one for each place, reading the environment through `variable`, whose errors tell
-/// why a variable has no value.
+/// Returns the candidates, at least one for each place. `variable` reads the environment; its errors give the reason why a
+/// variable has no value.
 ///
 /// If the user names a library, it is the only candidate: falling back to another would hide a mistake.
 ///
 /// The places are examined lazily, as most programs need only the first.
-pub(crate) fn candidates(
+pub fn candidates(
     variable: impl Fn(&str) -> Result<PathBuf, &'static str>,
 ) -> impl Iterator<Item = Candidate> {
     let places = if variable(PATH_VARIABLE).is_ok() { &PLACES[..1] } else { &PLACES[..] };
@@ -80,15 +81,15 @@ pub(crate) fn candidates(
     })
 }
 
-/// Returns the first of the files that exists in `directory`, or else one with a full version in its name, or else the
-/// first, so that an error can name it.
+/// Returns the first of the files that exists in `directory`, or a file with a full version in its name, or the first of
+/// the files, so that an error can name it.
 fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     let files = names.map(|name| directory.join(name));
     let existing = files.iter().find(|file| file.exists()).cloned();
     vec![existing.or_else(|| with_full_version(&files[0])).unwrap_or_else(|| files[0].clone())]
 }
 
-/// Returns the files in the directories of an NCCL that was installed by itself.
+/// Returns the files in the directories of a separate installation of NCCL.
 fn in_home(home: &Path) -> Vec<PathBuf> {
     places::in_home(home).iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
 }
@@ -99,15 +100,14 @@ fn in_toolkit(home: &Path) -> Vec<PathBuf> {
     directories.iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
 }
 
-/// Returns the newest of the files beside `file` that have more of a version in their names, as `libnccl.so.2.16.2` has
-/// beside `libnccl.so.2`.
+/// Returns the newest file whose name is that of `file` with more of a version: `libnccl.so.2.16.2` for `libnccl.so.2`.
 pub(super) fn with_full_version(file: &Path) -> Option<PathBuf> {
     let start = format!("{}.", file.file_name()?.to_str()?);
     let newest = children(file.parent()?).max_by_key(|found| version(found, &start))?;
     version(&newest, &start).map(|_| newest)
 }
 
-/// Returns the libraries of the HPC SDK's releases, the newest first; if there are none, the pattern of their paths.
+/// Returns the libraries of the HPC SDK's versions, the newest first; if there are none, the pattern of their paths.
 fn in_hpc_sdk(directory: &Path) -> Vec<PathBuf> {
     let found = places::in_hpc_sdk(directory, std::env::consts::ARCH);
     let mut files: Vec<_> =
@@ -123,16 +123,15 @@ fn in_hpc_sdk(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the directories of a list that are absolute. Others do not count: a library must not be loaded because a
-/// program was started in some directory.
+/// Returns the absolute directories of a list: the current directory must not decide which library is loaded.
 fn absolute(list: &Path) -> impl Iterator<Item = PathBuf> {
     std::env::split_paths(list).filter(|directory| directory.is_absolute())
 }
 
-/// Returns the libraries that `pip install nvidia-nccl-cu12` (or `-cu13`) has put below a prefix of Python; if there
-/// are none, the pattern of their paths, so that an error can name it.
+/// Returns the libraries that `pip install nvidia-nccl-cu12` (or `-cu13`) has installed below a prefix of Python. If there
+/// are none, returns the pattern of their paths, so that an error can name it.
 fn python_packages(prefix: &Path) -> Vec<PathBuf> {
-    let files = package_folders(prefix).into_iter().map(|packages| packages.join(IN_PACKAGES));
+    let files = package_directories(prefix).into_iter().map(|packages| packages.join(IN_PACKAGES));
     let mut files: Vec<_> = files.filter(|file| file.exists()).collect();
     if files.is_empty() {
         files.push(prefix.join("lib/python3*/*-packages").join(IN_PACKAGES));
@@ -140,23 +139,23 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the folders of packages below a prefix of Python, which need not exist. Debian's Python has its own in
+/// Returns the directories of packages below a prefix of Python, which need not exist. Debian's Python uses
 /// `dist-packages`.
-fn package_folders(prefix: &Path) -> Vec<PathBuf> {
+fn package_directories(prefix: &Path) -> Vec<PathBuf> {
     let versions = children(&prefix.join("lib")).filter(|version| is_named(version, "python3"));
-    let mut folders: Vec<_> = versions
+    let mut directories: Vec<_> = versions
         .flat_map(|version| ["site-packages", "dist-packages"].map(|packages| version.join(packages)))
         .collect();
-    folders.sort();
-    folders
+    directories.sort();
+    directories
 }
 
 fn is_named(path: &Path, start: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
 }
 
-/// Returns RCCL in packages of Python, wherever NCCL's are searched: AMD's `rocm-sdk-libraries`, whose folder may have the
-/// name of GPUs in it, and `torch`, which brings its own.
+/// Returns RCCL in packages of Python, in all directories that are searched for NCCL: AMD's `rocm-sdk-libraries`, whose
+/// directory may have the name of a GPU family in it, and `torch`, which has a copy.
 fn rocm_packages(variable: Variable) -> Result<Vec<PathBuf>, &'static str> {
     let active = [
         variable("VIRTUAL_ENV"),
@@ -166,12 +165,12 @@ fn rocm_packages(variable: Variable) -> Result<Vec<PathBuf>, &'static str> {
     ];
     let prefixes = active.into_iter().flatten().chain(SYSTEM_PREFIXES.map(PathBuf::from));
     let given = variable("PYTHONPATH").unwrap_or_default();
-    let folders = absolute(&given).chain(prefixes.flat_map(|prefix| package_folders(&prefix)));
-    let libs = folders.flat_map(|folder| {
-        let packages = children(&folder).filter(|package| is_named(package, "_rocm_sdk_libraries"));
+    let directories = absolute(&given).chain(prefixes.flat_map(|prefix| package_directories(&prefix)));
+    let libs = directories.flat_map(|directory| {
+        let packages = children(&directory).filter(|package| is_named(package, "_rocm_sdk_libraries"));
         let mut libs: Vec<_> = packages.map(|package| package.join("lib")).collect();
         libs.sort();
-        libs.push(folder.join("torch/lib"));
+        libs.push(directory.join("torch/lib"));
         libs
     });
     let files = libs.flat_map(|lib| in_directory(&lib, RCCL_NAMES)).filter(|file| file.exists());
@@ -179,8 +178,8 @@ fn rocm_packages(variable: Variable) -> Result<Vec<PathBuf>, &'static str> {
     if files.is_empty() { Err(NO_ROCM_PACKAGE) } else { Ok(files) }
 }
 
-/// Returns the prefix of the Python that a shell would start, as Python itself determines it: a virtual environment has
-/// a `pyvenv.cfg` beside `bin`, and there `python3` is a link to the Python that created it.
+/// Returns the prefix of the Python that a shell would start, as Python determines it: a virtual environment has a
+/// `pyvenv.cfg` beside `bin`, where `python3` is a link to the Python that created it.
 ///
 /// The prefix is useless if `python3` is a wrapper script (pyenv's shims).
 fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {

@@ -1,19 +1,18 @@
 //! A check that a file is a shared object that this process can map.
 //!
-//! It runs before `dlopen`, which crashes (SIGBUS) on some truncated files and has unclear messages for the rest.
+//! It runs before `dlopen`, which crashes on some truncated files (SIGBUS) and reports the rest unclearly.
 
 use std::env::consts::ARCH;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::Path;
 
-const HEADER: usize = 64;
-/// The numbers of processors, with the names that Rust has for them.
+const HEADER: u64 = 64;
+/// The ELF numbers of architectures, with Rust's names.
 const MACHINES: [(u16, &str); 6] =
     [(3, "x86"), (21, "powerpc64"), (40, "arm"), (62, "x86_64"), (183, "aarch64"), (243, "riscv64")];
 
-/// Checks the file; an error tells what is wrong with it. Its kind is `Unsupported` for an object of another
-/// architecture.
+/// Checks the file; an error describes its defect. The error's kind is `Unsupported` for an object of another architecture.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let metadata = path.metadata()?;
     if metadata.is_dir() {
@@ -32,13 +31,14 @@ fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<()> {
     if length == 0 {
         return Err(invalid("is empty"));
     }
-    let mut magic = [0; 4];
-    if file.read_exact(&mut magic).is_err() || magic != *b"\x7fELF" {
+    let mut header = Vec::new();
+    file.take(HEADER).read_to_end(&mut header)?;
+    if !header.starts_with(b"\x7fELF") {
         return Err(invalid("is not a shared object (no ELF header)"));
     }
-    let mut header = [0; HEADER];
-    header[..4].copy_from_slice(&magic);
-    file.read_exact(&mut header[4..]).map_err(|_| truncated(HEADER as u64))?;
+    if (header.len() as u64) < HEADER {
+        return Err(truncated(HEADER));
+    }
     let [class, encoding] = [header[4], header[5]];
     if class != 2 {
         return Err(foreign("is a 32-bit object; this process is 64-bit"));
@@ -110,7 +110,7 @@ mod tests {
 
     fn libc() -> Vec<u8> {
         let path =
-            super::super::mapped::files().into_iter().find(|p| p.to_string_lossy().contains("/libc.so"));
+            super::super::mapped_files().into_iter().find(|p| p.to_string_lossy().contains("/libc.so"));
         std::fs::read(path.expect("this program is linked with the C library")).unwrap()
     }
 

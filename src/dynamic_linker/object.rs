@@ -1,10 +1,12 @@
-//! The objects that the dynamic linker has loaded: the program and its shared libraries.
+//! The objects that the dynamic linker has loaded, the program and its shared libraries, and the search for their symbols.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Once;
 
-use super::Scope;
+const RTLD_LAZY: c_int = 1;
+const RTLD_NOLOAD: c_int = 4;
+const RTLD_NODELETE: c_int = 0x1000;
 
 #[repr(C)]
 struct Info {
@@ -16,12 +18,14 @@ struct Info {
 
 unsafe extern "C" {
     fn dladdr(address: *const c_void, info: *mut Info) -> c_int;
+    fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(scope: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     base: usize,
-    /// The file's name as the dynamic linker has it, which may be relative to the current directory of an earlier time.
+    /// The dynamic linker's name of the file. May be relative to an earlier current directory.
     name: CString,
 }
 
@@ -43,8 +47,7 @@ impl Object {
         Some(Self { base: info.base as usize, name })
     }
 
-    /// Returns the object's file. Asking the dynamic linker, as [`at`](Self::at) does, takes a microsecond; reading
-    /// /proc/self/maps takes 30 to 60.
+    /// Returns the object's file. `dladdr` takes a microsecond; reading /proc/self/maps takes 30 to 60.
     #[cfg(any(feature = "dlopen", all(nccl_linked, not(nccl_archive))))]
     pub(crate) fn path(&self) -> Option<std::path::PathBuf> {
         use std::ffi::OsStr;
@@ -52,18 +55,53 @@ impl Object {
         use std::path::Path;
 
         let name = Path::new(OsStr::from_bytes(self.name.to_bytes()));
-        if name.is_absolute() { std::fs::canonicalize(name).ok() } else { super::mapped::file_of(self.base) }
+        if name.is_absolute() { std::fs::canonicalize(name).ok() } else { super::mapped_file_at(self.base) }
     }
 
-    /// Returns the scope of this object, `None` if it is the program. The object is never unloaded from then on.
+    /// Returns the scope of this object, or `None` if it is the program. The object is never unloaded afterwards.
     pub(crate) fn scope(&self) -> Option<Scope> {
         Scope::loaded(&self.name)
     }
 }
 
-/// Keeps the object with this code, and what it is linked with, loaded until the process ends.
+/// The objects in which a symbol is looked up, in order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scope(*mut c_void);
+
+impl Scope {
+    /// The objects in which the dynamic linker looks up the references of this code.
+    #[cfg(all(nccl_linked, not(nccl_archive)))]
+    pub(crate) const OWN: Self = Self(ptr::null_mut());
+    /// The objects of [`OWN`](Self::OWN) after the one with this code.
+    #[cfg(all(nccl_linked, not(nccl_archive)))]
+    pub(crate) const NEXT: Self = Self(ptr::without_provenance_mut(usize::MAX));
+
+    /// Returns the objects that come first in every lookup: the program, the libraries that it is linked with, and those
+    /// loaded with `RTLD_GLOBAL`.
+    #[cfg(feature = "dlopen")]
+    pub(crate) fn global() -> Self {
+        // SAFETY: null is the program, which is loaded.
+        Self(unsafe { dlopen(ptr::null(), RTLD_LAZY) })
+    }
+
+    /// Returns the scope of a loaded shared library: the library and its dependencies. `None` if it is not loaded. It is
+    /// never unloaded afterwards.
+    pub(crate) fn loaded(name: &CStr) -> Option<Self> {
+        // SAFETY: a C string; the flags load nothing, and unload nothing.
+        let handle = unsafe { dlopen(name.as_ptr(), RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) };
+        (!handle.is_null()).then_some(Self(handle))
+    }
+
+    /// Returns the address of a symbol, null if no object of the scope defines it.
+    pub(crate) fn address(self, name: &CStr) -> *const c_void {
+        // SAFETY: a handle that is never closed, or one of the constants of <dlfcn.h>; the name is a C string.
+        unsafe { dlsym(self.0, name.as_ptr()) }
+    }
+}
+
+/// Keeps the object with this code, and its dependencies, loaded until the process ends.
 ///
-/// A plugin that contains this crate can be closed by the program while a thread, a signal handler or another library still
+/// A program can close a plugin that contains this crate while a thread, a signal handler or another library still
 /// calls it. The linker flag `-z nodelete` would prevent the unloading, but only the plugin's author can set it.
 pub fn keep_loaded() {
     static KEPT: Once = Once::new();

@@ -2,24 +2,23 @@
 //! them. They prepare the resources with which kernels communicate.
 //!
 //! Kernels are compiled with NVIDIA's own headers, and the data that they share with the host has the layout of
-//! those headers. So, unlike the rest of the API, this part depends on the release:
+//! those headers. So, unlike the rest of the API, this part depends on the version:
 //!
 //! - [`ncclCommProperties_t`] and [`ncclDevCommRequirements_t`] have the layout of [`LAYOUT_SINCE`] and later
-//!   releases, each of which has appended fields. A library reads and writes the fields of the release in `version`,
-//!   and rejects a release newer than itself: create the structs with `initializer(version)` for the library that
+//!   versions, each of which has appended fields. A library reads and writes the fields of the version in `version`,
+//!   and rejects a version newer than itself: create the structs with `initializer(version)` for the library that
 //!   will receive them.
-//! - [`ncclDevComm_t`] has the layout of 2.31.2 and 2.32.3. In other releases it is smaller and its fields differ.
+//! - [`ncclDevComm_t`] has the layout of 2.31.2 and 2.32.3. In other versions it is smaller and its fields differ.
 //!
 //! [`DeviceFunctions`] is the table of these functions, like [`Functions`](super::Functions).
 
 #[cfg(feature = "dlopen")]
-use super::bindings::dynamic::NcclLibrary;
-use super::bindings::types::*;
-use super::functions::define_table;
+use super::dynamic;
+use super::types::*;
 
-pub use super::bindings::device_types::*;
+pub use super::device_types::*;
 
-/// The version code of the first release whose structs are prefixes of the present ones.
+/// The version code of the first version whose structs are prefixes of the present ones.
 pub const LAYOUT_SINCE: u32 = 22_907;
 
 macro_rules! define_device_functions {
@@ -35,7 +34,7 @@ for_each_device_function!(define_device_functions);
 
 impl ncclCommProperties_t {
     /// Returns `NCCL_COMM_PROPERTIES_INITIALIZER` for a library whose `ncclGetVersion` returns `version`. The library
-    /// fills in the fields that it knows; the others stay zero.
+    /// fills in its fields; the others stay zero.
     #[must_use]
     pub fn initializer(version: u32) -> Self {
         Self {

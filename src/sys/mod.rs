@@ -1,47 +1,148 @@
 //! The raw layer: NCCL's C API as the vendored header declares it, unchanged.
 //!
-//! Everything here is what bindgen generates from the headers in `vendor-headers` (see `build/bindings.rs`), except
-//! [`Functions`], the table that every backend fills and through which the facade calls NCCL, and the initializer macros
-//! of C.
+//! Everything here is generated from the headers in `vendor-headers` (see `build/bindings.rs`), except [`Functions`], the
+//! table that every backend fills and through which the facade calls NCCL.
 //!
 //! | item | description |
 //! |---|---|
-//! | types and constants | once, at this module's root |
+//! | types and constants | at this module's root. Create the configurations with `initializer()`: their `Default` is all zeros, which NCCL does *not* treat as "not set" |
 //! | `linked` | the functions as an `extern` block, which the linked backend puts into the table; needs feature `link` |
 //! | `dynamic` | the functions as bindgen's run-time loaded struct, whose fields the loaded backend puts into the table; needs feature `dlopen` |
 //! | [`Functions`] | the table: plain pointers, null where the library lacks a function |
 //! | `device` | the host functions of the device API; needs feature `device-api` |
-//! | [`since`] | the first release that has a function, an enum value or a field |
+//! | [`since`] | the first version that has a function, an enum value or a field |
 //!
 //! # Stability
 //!
-//! This module follows NCCL's header, and any release of this crate, patch releases too, may add what a new header adds:
-//! functions, and with them fields of [`Functions`]; fields of structs; constants. What it has stays. Code that writes
+//! This module follows NCCL's header. Any version of this crate, even a patch release, may add the items of a new header:
+//! functions, and with them fields of [`Functions`]; fields of structs; constants. Nothing is removed. Code that writes
 //! `..Functions::EMPTY`, starts structs from their initializers and has an arm for unknown values keeps compiling.
 #![allow(unsafe_code, missing_docs, missing_debug_implementations)]
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(clippy::wildcard_imports)]
 
-// First, as its macros are used by the modules below.
-#[macro_use]
-mod bindings;
-// Without the feature, the facade uses it only in part.
+/// Declares modules of generated text, in which the items of the surrounding module are in scope. The `unsafe` in them
+/// is bindgen's: zeroed structs, and calls through loaded pointers.
+macro_rules! generated {
+    ($($(#[$attribute:meta])* $visibility:vis mod $name:ident = $file:literal;)*) => {$(
+        $(#[$attribute])*
+        #[allow(clippy::all, clippy::ptr_as_ptr, clippy::undocumented_unsafe_blocks)]
+        #[allow(clippy::semicolon_if_nothing_returned, clippy::doc_markdown, unused_imports)]
+        $visibility mod $name {
+            use super::*;
+
+            include!(concat!(env!("OUT_DIR"), "/", $file));
+        }
+    )*};
+}
+
+generated! {
+    mod types = "types.rs";
+    /// The types of the device API.
+    #[cfg_attr(not(feature = "device-api"), allow(dead_code, unreachable_pub))]
+    mod device_types = "device_types.rs";
+    mod initializers = "initializers.rs";
+    mod table = "since.rs";
+    /// The functions as an `extern` block: a program that calls one requires it when it starts.
+    #[cfg(nccl_linked)]
+    pub mod linked = "linked.rs";
+    /// The functions as bindgen's run-time loaded struct, including those of the device API.
+    ///
+    /// Its *fields* are errors if the library lacks the function. Use the fields: a method panics if its function is absent.
+    #[cfg(feature = "dlopen")]
+    pub mod dynamic = "dynamic.rs";
+}
+
+#[allow(unused_imports)] // For the generated functions.
+use device_types::*;
+pub use table::SINCE;
+pub use types::*;
+
+// The macros `for_each_function` and `functions_by_release`, and those of the device API.
+include!(concat!(env!("OUT_DIR"), "/functions.rs"));
+include!(concat!(env!("OUT_DIR"), "/device_functions.rs"));
+#[cfg(all(nccl_linked, not(nccl_archive)))]
+pub(crate) use {device_functions_by_release, functions_by_release};
+
+/// Defines the struct `$table`, with one field per function.
+macro_rules! define_table {
+    (
+        $(#[$attribute:meta])* $table:ident:
+        $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*
+    ) => {
+        $(#[$attribute])*
+        ///
+        /// Laid out as a C array of function pointers in the header's order.
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy)]
+        pub struct $table {
+            $(
+                #[doc = concat!("`", stringify!($name), "`")]
+                pub $name: Option<unsafe extern "C" fn($($argument: $type),*) $(-> $returned)?>,
+            )*
+        }
+
+        impl $table {
+            /// The names of the functions, in the header's order.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// A table without any function.
+            pub const EMPTY: Self = Self { $($name: None),* };
+
+            /// Returns the name of each function, in the order of [`NAMES`](Self::NAMES), and `true` if it is present.
+            pub fn present(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
+                [$((stringify!($name), self.$name.is_some())),*].into_iter()
+            }
+        }
+
+        #[cfg(feature = "dlopen")]
+        impl From<&dynamic::NcclLibrary> for $table {
+            /// Returns the functions that the library has. They are callable as long as it is loaded.
+            fn from(library: &dynamic::NcclLibrary) -> Self {
+                Self { $($name: library.$name.as_ref().ok().copied()),* }
+            }
+        }
+    };
+}
+
+macro_rules! define_functions {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+        define_table! {
+            /// Pointers to NCCL's functions, `None` where an implementation lacks one.
+            Functions:
+            $(fn $name($($argument: $type),*) $(-> $returned)?;)*
+        }
+    };
+}
+for_each_function!(define_functions);
+
+// Without the feature, the facade uses only a part.
 #[cfg(not(feature = "device-api"))]
 #[allow(dead_code, unreachable_pub, unused_macros)]
 pub(crate) mod device;
 #[cfg(feature = "device-api")]
 pub mod device;
-mod functions;
-mod initializers;
-mod releases;
 
-#[cfg(feature = "dlopen")]
-pub use bindings::dynamic;
-#[cfg(nccl_linked)]
-pub use bindings::linked;
-pub use bindings::types::*;
-#[cfg(all(nccl_linked, not(nccl_archive)))]
-pub(crate) use bindings::{device_functions_by_release, functions_by_release};
-pub use functions::Functions;
-pub(crate) use releases::is_equal;
-pub use releases::{SINCE, since};
+/// Returns the version code (as in [`NCCL_VERSION_CODE`]) of the first examined version
+/// that has `item`: a function, an enum value, or a field written `ncclConfig.minCTAs`.
+#[must_use]
+pub const fn since(item: &str) -> Option<u32> {
+    let mut index = 0;
+    while index < SINCE.len() {
+        let (name, code) = SINCE[index];
+        if is_equal(name.as_bytes(), item.as_bytes()) {
+            return Some(code);
+        }
+        index += 1;
+    }
+    None
+}
+
+/// Compares two texts. `==` is not const.
+pub(crate) const fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let mut index = 0;
+    while one.len() == other.len() && index < one.len() && one[index] == other[index] {
+        index += 1;
+    }
+    one.len() == other.len() && index == one.len()
+}

@@ -1,11 +1,12 @@
 //! The build script's decisions, without building anything.
 
-#[path = "../../build/link.rs"]
+#[path = "../../build/link/search.rs"]
 #[allow(dead_code)]
 mod link;
 
 use std::path::{Path, PathBuf};
 
+use link::places::in_linker_cache;
 use link::{Library, Missing, check, default_directories, find, is_vetoed, watched};
 
 fn found(environment: &[(&str, &str)], defaults: &[&str], files: &[&str]) -> Result<Library, Missing> {
@@ -121,13 +122,54 @@ fn archive_is_linked_with_the_toolkits_libraries_for_the_target() {
     assert_eq!(library, Ok(Library::Static("/n".into(), vec!["/usr/local/cuda/lib64".into()])));
 }
 
+/// Returns a cache with these entries: name, path, and a bit mask of processors.
+fn linker_cache_with(entries: &[(&str, &str, u64)]) -> Vec<u8> {
+    let mut strings = Vec::new();
+    let mut table = Vec::new();
+    let mut text = |text: &str| {
+        let at = 48 + 24 * entries.len() + strings.len();
+        strings.extend_from_slice(text.as_bytes());
+        strings.push(0);
+        u32::try_from(at).unwrap().to_ne_bytes()
+    };
+    for (name, path, processors) in entries {
+        table.extend_from_slice(&0x303_u32.to_ne_bytes());
+        table.extend_from_slice(&text(name));
+        table.extend_from_slice(&text(path));
+        table.extend_from_slice(&[0; 4]);
+        table.extend_from_slice(&processors.to_ne_bytes());
+    }
+    let mut cache = b"glibc-ld.so.cache1.1".to_vec();
+    cache.extend_from_slice(&u32::try_from(entries.len()).unwrap().to_ne_bytes());
+    cache.resize(48, 0);
+    [cache, table, strings].concat()
+}
+
+#[test]
+fn cache_gives_the_files_of_a_name_in_its_order() {
+    let name = Path::new("libnccl.so.2");
+    let bytes = linker_cache_with(&[
+        ("libnccl.so.2", "/b/libnccl.so.2", 0),
+        ("libnccl.so.2", "/some-processor/libnccl.so.2", 1),
+        ("libnccl.so.2", "/a/libnccl.so.2", 0),
+        ("libnccl.so", "/b/libnccl.so", 0),
+    ]);
+    let expected = ["/b/libnccl.so.2", "/a/libnccl.so.2"].map(PathBuf::from);
+    assert_eq!(in_linker_cache(&bytes, name), expected);
+    // The older format comes first in a cache that has both.
+    assert_eq!(in_linker_cache(&[b"ld.so-1.7.0\0\0\0\0\0".as_slice(), &bytes].concat(), name), expected);
+    for length in 0..bytes.len() {
+        let _ = in_linker_cache(&bytes[..length], name);
+    }
+}
+
 /// The names of a host and a target, which is the host, of an architecture.
 const NATIVE: [(&str, &str); 3] =
     [("HOST", "native"), ("TARGET", "native"), ("CARGO_CFG_TARGET_ARCH", "aarch64")];
 
 #[test]
 fn default_directories_are_those_of_every_installation() {
-    let cache = link::cache::with(&[
+    let cache = linker_cache_with(&[
         ("libnccl.so.2", "/srv/nccl/libnccl.so.2", 0),
         ("libother.so", "/other/libother.so", 0),
     ]);

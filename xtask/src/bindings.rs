@@ -9,14 +9,14 @@ use similar::TextDiff;
 #[path = "../../build/bindings.rs"]
 mod shared;
 // Its other half is the build script's.
-#[path = "../../build/committed.rs"]
-#[allow(dead_code)]
-mod committed;
+#[path = "../../build/generated.rs"]
+#[allow(dead_code, unexpected_cfgs)]
+mod generated;
 
-pub(crate) use shared::{builder, items_with_since};
+pub(crate) use shared::{builder, items_with_since, panic_message};
 
 /// The folder of the committed bindings, below the root.
-const GENERATED: &str = committed::DIRECTORY;
+const GENERATED: &str = generated::DIRECTORY;
 
 /// Writes the bindings.
 pub(crate) fn write(root: &Path) -> Result<()> {
@@ -60,7 +60,7 @@ fn fresh(root: &Path) -> Result<Vec<(&'static str, String)>> {
     let bindings =
         shared::Bindings::generate(root).map_err(|reason| anyhow!("bindgen: {}", reason.trim()))?;
     let mut files = bindings.0;
-    files.push((committed::HASH, committed::hash_of_headers(root)));
+    files.push((generated::HASH, generated::hash_of_headers(root)));
     Ok(files)
 }
 
@@ -107,7 +107,7 @@ mod tests {
             std::os::unix::fs::symlink(crate::checkout::root().join(input), root.join(input)).unwrap();
         }
         let files = fs::read_dir(root.join(GENERATED)).unwrap().map(|file| file.unwrap().path());
-        let files = files.filter(|file| !file.ends_with(committed::HASH));
+        let files = files.filter(|file| !file.ends_with(generated::HASH));
         files
             .map(|file| {
                 let name: &str = file.file_name().unwrap().to_str().unwrap().to_owned().leak();
@@ -120,17 +120,17 @@ mod tests {
     fn build_finds_a_difference_in_any_generated_file() {
         let root = tempfile::tempdir().unwrap();
         let files = bindings_in(root.path());
-        assert_eq!(files.len(), 9, "{files:?}");
-        assert_eq!(committed::difference(root.path(), &files), None);
+        assert_eq!(files.len(), 10, "{files:?}");
+        assert_eq!(generated::difference(root.path(), &files), None);
         // A checkout may have other line ends.
         let ends: Vec<_> = files.iter().map(|(file, text)| (*file, text.replace('\n', "\r\n"))).collect();
-        assert_eq!(committed::difference(root.path(), &ends), None);
+        assert_eq!(generated::difference(root.path(), &ends), None);
         for planted in 0..files.len() {
             let mut files = files.clone();
             let (file, text) = &mut files[planted];
             let (file, lines) = (*file, text.lines().count());
             text.push_str("more\n");
-            let found = committed::difference(root.path(), &files).unwrap();
+            let found = generated::difference(root.path(), &files).unwrap();
             assert!(found.starts_with(&format!("{file}, line {}", lines + 1)), "{found}");
             assert!(found.ends_with("the copy has ``, bindgen `more`"), "{found}");
         }
@@ -155,7 +155,7 @@ mod tests {
             let text = &mut files.iter_mut().find(|(name, _)| *name == file).unwrap().1;
             let at = text.rfind(old).unwrap_or_else(|| panic!("{old} is not in {file}"));
             text.replace_range(at..at + old.len(), new);
-            let found = committed::difference(root.path(), &files).unwrap();
+            let found = generated::difference(root.path(), &files).unwrap();
             assert!(found.starts_with(&format!("{file}, line ")), "{found}");
             assert!(found.contains(&format!(", {item}: the copy has `{}", old.trim())), "{found}");
             assert!(found.contains(&format!("bindgen `{}", new.trim())), "{found}");
@@ -167,10 +167,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut files = bindings_in(root.path());
         files[0].1.clear();
-        assert!(committed::difference(root.path(), &files).is_some());
+        assert!(generated::difference(root.path(), &files).is_some());
         fs::remove_file(root.path().join("wrapper.h")).unwrap();
         fs::write(root.path().join("wrapper.h"), "#include <nccl.h>\n").unwrap();
-        assert_eq!(committed::difference(root.path(), &files), None);
+        assert_eq!(generated::difference(root.path(), &files), None);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use anyhow::{Error, Result, bail};
 use clap::Args;
 
 use crate::bindings;
-use crate::check_header::compare::{Difference, Reason, differences, release as spelled};
-use crate::check_header::declarations::{Header, Kind};
+use crate::compare::{Difference, Reason, differences, release as spelled};
+use crate::declarations::{Header, Kind};
 use crate::nvidia_packages::{self, Part};
 use crate::releases::Selection;
 
@@ -172,10 +172,21 @@ fn counts(header: &Header) -> String {
         let twin = declaration.kind == Kind::Function && name.starts_with("pnccl");
         *counts.entry((declaration.kind, twin)).or_default() += 1;
     }
-    let counts = counts.iter().map(
-        |((kind, twin), count)| {
-            if *twin { format!("{count} twins") } else { format!("{count} {kind}") }
-        },
-    );
+    let counts = counts.iter().map(|((kind, twin), count)| {
+        if *twin { format!("{count} twins") } else { format!("{count} {}", plural(*kind)) }
+    });
     counts.collect::<Vec<_>>().join(", ")
+}
+
+fn plural(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Function => "functions",
+        Kind::Struct => "types",
+        Kind::Opaque => "opaque types",
+        Kind::Field => "fields",
+        Kind::Alias => "type aliases",
+        Kind::EnumValue => "enum values",
+        Kind::Constant => "constants",
+        Kind::Macro => "other macros",
+    }
 }

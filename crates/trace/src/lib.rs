@@ -24,7 +24,7 @@ use libnccl::sys::*;
 
 use operations::{Argument, Starter};
 
-/// A symbol by which such libraries know each other, so that none passes calls on to another one.
+/// Marks interposers like this one, so that none forwards calls to another one.
 #[unsafe(export_name = "libnccl_trace")]
 pub static MARK: u8 = 0;
 

@@ -1,47 +1,156 @@
-//! The library that does the work.
+//! The real NCCL, which every call is forwarded to: the search for it, and the calls.
 
 use std::cell::Cell;
-use std::ffi::CString;
-use std::io::Write;
+use std::ffi::{CStr, CString, c_void};
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
 use std::sync::OnceLock;
 
 use libnccl::Version;
-use libnccl::internal::{Forwarded, forwarded};
-use libnccl::sys::ncclResult_t;
-use libnccl_observe::variables;
+use libnccl::buffer::MemorySpace;
+use libnccl::internal::environment::variable;
+use libnccl::internal::{PATH_VARIABLE, interposer};
+use libnccl::sys::device::DeviceFunctions;
+use libnccl::sys::{Functions, ncclResult_t};
+use libnccl_observe::variables::TRACE_LIBRARY;
 
-static LIBRARY: OnceLock<Option<Forwarded>> = OnceLock::new();
+static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 
 thread_local! {
-    /// Set while this thread loads the library, whose constructors may call what is here.
+    /// Set while this thread loads the library, whose constructors may call functions of this one.
     static IS_LOADING: Cell<bool> = const { Cell::new(false) };
+}
+
+pub(crate) struct Library {
+    pub(crate) functions: Functions,
+    pub(crate) device_functions: DeviceFunctions,
+    path: PathBuf,
 }
 
 /// Returns the library, `None` if none was found.
 #[inline]
-pub(crate) fn library() -> Option<&'static Forwarded> {
-    LIBRARY.get().map_or_else(load, Option::as_ref)
+pub(crate) fn library() -> Option<&'static Library> {
+    LIBRARY.get().map_or_else(load_once, Option::as_ref)
 }
 
 #[cold]
-fn load() -> Option<&'static Forwarded> {
+fn load_once() -> Option<&'static Library> {
     if IS_LOADING.replace(true) {
         return None;
     }
     let library = LIBRARY.get_or_init(|| {
-        // SAFETY: a file with NCCL's name and functions is taken for NCCL, as the program's dynamic linker does; whoever
-        // controls the environment controls that too.
-        let found = unsafe { forwarded(variables::TRACE_LIBRARY) };
-        // Once. A single write, as other processes may print too; without stderr nobody could be told.
-        let say = |error| drop(std::io::stderr().write_all(format!("libnccl-trace: {error}\n").as_bytes()));
-        found.map_err(say).ok()
+        // One write, as other processes may print too. Without stderr, there is nowhere to report the error.
+        let print = |error| drop(std::io::stderr().write_all(format!("libnccl-trace: {error}\n").as_bytes()));
+        find().map_err(print).ok()
     });
     IS_LOADING.set(false);
     library.as_ref()
 }
 
-/// Returns the release of the library, 0.0.0 if it does not say.
+/// Returns the NCCL that this process would use without interposers. If `LIBNCCL_TRACE_LIBRARY` is set, exactly that file.
+/// Otherwise the first of:
+///
+/// - an NCCL that is in the process;
+/// - a file that the run-time path of a loaded object leads to;
+/// - a file that libnccl's search finds.
+///
+/// An error lists all places.
+fn find() -> Result<Library, String> {
+    let mut error = "no NCCL library could be loaded".to_owned();
+    let mut try_load = |source, path: Result<PathBuf, &str>| {
+        let problem = match path {
+            Ok(path) => match load(&path) {
+                Ok(library) => return Some(library),
+                Err(problem) => format!("{} ({source}): {problem}", path.display()),
+            },
+            Err(problem) => format!("{source}: {problem}"),
+        };
+        let _ = write!(error, "\n  {problem}");
+        None
+    };
+    let found = match variable(TRACE_LIBRARY).filter(|value| !value.is_empty()) {
+        Some(given) => try_load(TRACE_LIBRARY, Ok(Path::new(".").join(given))),
+        None => in_process().or_else(|| places().find_map(|(source, path)| try_load(source, path))),
+    };
+    found.ok_or(error)
+}
+
+/// Loads a file, unless it is an interposer.
+fn load(path: &Path) -> Result<Library, String> {
+    // SAFETY: a file with NCCL's name and functions is taken for NCCL, as the program's dynamic linker does. The files are
+    // those of the system or of the user who controls the environment, and with it the dynamic linker. NCCL may call its own
+    // functions through this library, which forwards them.
+    let found = unsafe { interposer::load_functions(path, check_mark) }?;
+    let interposer::Found { functions, device_functions, .. } = found;
+    Ok(Library { functions, device_functions, path: path.into() })
+}
+
+/// Fails if the object with this function is an interposer like this one. Otherwise two could forward calls to each other.
+fn check_mark(function: *const c_void) -> Result<(), String> {
+    let file = interposer::file_of_code(function).ok_or("has code that belongs to no file")?;
+    let is_marked = !symbol(&file, c"libnccl_trace").is_null();
+    if is_marked { Err("records calls, and is not NCCL".into()) } else { Ok(()) }
+}
+
+/// Returns the NCCL that is in the process: linked under another name, preloaded, or opened by its path.
+fn in_process() -> Option<Library> {
+    interposer::mapped_files().into_iter().find_map(|file| {
+        let function = symbol(&file, c"ncclGetVersion");
+        // A library that is linked with NCCL gives access to NCCL's functions too.
+        let is_own = !function.is_null() && interposer::file_of_code(function).as_ref() == Some(&file);
+        if is_own { load(&file).ok() } else { None }
+    })
+}
+
+/// Returns the files that may be NCCL, in search order, or the reason why a place names none.
+fn places() -> impl Iterator<Item = (&'static str, Result<PathBuf, &'static str>)> {
+    const NAME: &str = "libnccl.so.2";
+    let general: Vec<_> = interposer::files(Path::new(NAME), None).collect();
+    let of_objects = interposer::mapped_files().into_iter().flat_map(move |object| {
+        let files = interposer::files(Path::new(NAME), Some(&object));
+        files.filter(|file| !general.contains(file) && file.is_file()).collect::<Vec<_>>()
+    });
+    let value = |name: &str| match variable(name).filter(|value| !value.is_empty()) {
+        // It would be the only place, and names this library if the program uses libnccl.
+        Some(value) if name != PATH_VARIABLE => Ok(value.into()),
+        _ => Err("not set"),
+    };
+    let others =
+        interposer::candidates(value).flat_map(|interposer::Candidate { source, path }| match path {
+            Ok(name) if name.components().count() == 1 => {
+                let files = interposer::files(&name, None).filter(|file| file.is_file());
+                files.map(|file| (source, Ok(file))).collect()
+            }
+            path => vec![(source, path)],
+        });
+    of_objects.map(|file| ("run-time path", Ok(file))).chain(others.collect::<Vec<_>>())
+}
+
+/// Returns the address of a symbol in a loaded file or in its dependencies; null if the file is not loaded.
+fn symbol(file: &Path, name: &CStr) -> *const c_void {
+    let Ok(file) = CString::new(file.as_os_str().as_bytes()) else { return ptr::null() };
+    // SAFETY: C strings. The flags load nothing, and the handle is closed once, after its use.
+    unsafe {
+        let handle = libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return ptr::null();
+        }
+        let address = libc::dlsym(handle, name.as_ptr());
+        libc::dlclose(handle);
+        address
+    }
+}
+
+/// Returns the memory space of buffers.
+pub(crate) fn memory_space() -> MemorySpace {
+    // SAFETY: the functions of `load`, which are NCCL's.
+    library().map_or(MemorySpace::Device, |library| unsafe { interposer::memory_space(&library.functions) })
+}
+
+/// Returns the version of the library, 0.0.0 if the library does not return one.
 pub(crate) fn version() -> Version {
     static VERSION: OnceLock<Version> = OnceLock::new();
     *VERSION.get_or_init(|| {
@@ -51,25 +160,16 @@ pub(crate) fn version() -> Version {
     })
 }
 
-/// Calls `ncclResetDebugInit` of the library, if it has that, as from 2.24.3 on.
+/// Calls `ncclResetDebugInit` of the library, which NCCL has since 2.24.3.
 pub(crate) fn reset_debug() {
-    let Some(library) = library() else { return };
-    let Ok(path) = CString::new(library.path.as_os_str().as_bytes()) else { return };
-    // SAFETY: a C string; the library is loaded, and stays so. Its function with this name takes and returns nothing.
-    unsafe {
-        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if handle.is_null() {
-            return;
-        }
-        let function = libc::dlsym(handle, c"ncclResetDebugInit".as_ptr());
-        if !function.is_null() {
-            std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn()>(function)();
-        }
-        libc::dlclose(handle);
+    let function = library().map_or(ptr::null(), |library| symbol(&library.path, c"ncclResetDebugInit"));
+    if !function.is_null() {
+        // SAFETY: NCCL's function of this name takes and returns nothing; the library is never unloaded.
+        unsafe { std::mem::transmute::<*const c_void, extern "C" fn()>(function)() };
     }
 }
 
-/// Returns whether a function is one of those that one thread at a time calls.
+/// Returns whether the function is a parameter function, which one thread at a time may call.
 pub(crate) const fn is_of_parameters(name: &str) -> bool {
     const PREFIX: &[u8] = b"ncclParam";
     match name.as_bytes().split_at_checked(PREFIX.len()) {
@@ -84,9 +184,10 @@ macro_rules! forward {
         match $crate::library::library() {
             Some(library) => match library.$table.$name {
                 Some(function) => {
+                    let _one_at_a_time = const { $crate::library::is_of_parameters(stringify!($name)) }
+                        .then(|| ::libnccl::internal::interposer::lock_parameters(&library.functions));
                     // SAFETY: the caller of the function with this name has given the arguments that it takes.
-                    let call = || unsafe { function($($argument),*) };
-                    library.call(const { $crate::library::is_of_parameters(stringify!($name)) }, call)
+                    unsafe { function($($argument),*) }
                 }
                 None => $crate::returned::Returned::function($crate::returned::message!($name)),
             },

@@ -5,14 +5,13 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 
-use libnccl::buffer::MemorySpace;
 use libnccl::internal::environment::variable;
 use libnccl::observer::{CommunicatorId, Membership};
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 use libnccl_observe::variables::RECORDER;
 
 use crate::communicator::Communicator;
-use crate::library::{forward, library, version};
+use crate::library::{forward, memory_space, version};
 use crate::per_process::PerProcess;
 
 /// The entries of a ring, unless the environment says another number.
@@ -106,8 +105,7 @@ fn add(
     name: Option<String>,
     [size, rank]: [u32; 2],
 ) -> Arc<Communicator> {
-    let memory_space = library().map_or(MemorySpace::Device, |library| library.memory_space());
-    let mut membership = Membership::new(rank as usize, size as usize, memory_space, version());
+    let mut membership = Membership::new(rank as usize, size as usize, memory_space(), version());
     (membership.id, membership.name) = (id, name);
     let communicator = Arc::new(Communicator::new(membership, entries()));
     write().live.insert(comm.addr(), Arc::clone(&communicator));

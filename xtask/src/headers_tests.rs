@@ -1,195 +1,191 @@
-//! The rules by which our header and another agree: an official one, or a user's own.
-//!
-//! Ours describes one release. A header of that release must declare the same items in the same words. One of an older
-//! release must declare exactly those of our items whose `Since` it has reached, with the same types, and one of a newer
-//! release all of them. Items that NVIDIA spelled differently in older releases are listed here and nowhere else.
+//! Tests of the header check in `build/check_header`.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+/// What a build reports.
+mod report {
+    use std::fs;
+    use std::path::{Path, PathBuf};
 
-use super::declarations::{Declaration, Header, Kind};
+    use crate::compare::{Report, run};
 
-/// An item whose declarations differ.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Difference {
-    pub(crate) item: String,
-    pub(crate) reason: Reason,
-    ours: String,
-    theirs: String,
-}
+    const OURS: &str = include_str!("../../vendor-headers/nccl.h");
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reason {
-    /// Our header does not declare the item.
-    OnlyTheirs,
-    /// Theirs does not, and need not: it is of an older release, or RCCL's.
-    OnlyOurs,
-    /// Theirs must declare the item, as the release that our comment names is not newer, and does not.
-    Missing,
-    /// Theirs declares the item, and our comment names a newer release, or none.
-    Since,
-    /// The declarations differ.
-    Declaration,
-    /// Theirs is of a newer release, and the declarations differ in what may change: names of parameters, numbers that
-    /// grow.
-    Spelling,
-}
+    /// A small part of what the header of RCCL has.
+    const RCCL: &str = "
+        #include <hip/hip_runtime.h>
+        #include <hip/hip_fp16.h>
+        #include <limits.h>
+        #define NCCL_VERSION_CODE 22105
+        #define RCCL_GATHER_SCATTER 1
+        typedef struct ncclComm *ncclComm_t;
+        typedef enum { ncclSuccess = 0, ncclNumResults = 8 } ncclResult_t;
+        typedef enum { ncclChar = 0, ncclFp8E4M3 = 10, ncclNumTypes = 12 } ncclDataType_t;
+        ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+            hipStream_t stream);
+        ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
+            int root, ncclComm_t comm, hipStream_t stream);
+        ncclResult_t ncclAllToAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+            ncclComm_t comm, hipStream_t stream);
+        ";
 
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { item, ours, theirs, .. } = self;
-        write!(f, "{item}: ours: {ours}; theirs: {theirs}")
-    }
-}
-
-impl Difference {
-    /// Returns the item as the other header declares it.
-    pub(crate) fn theirs(&self) -> String {
-        format!("{}: {}", self.item, self.theirs)
+    fn root() -> &'static Path {
+        crate::checkout::root()
     }
 
-    /// Returns the item as our header declares it.
-    pub(crate) fn ours(&self) -> String {
-        format!("{}: {}", self.item, self.ours)
+    /// Writes the text into a header in a new directory.
+    fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let header = folder.path().join("nccl.h");
+        fs::write(&header, text).unwrap();
+        (folder, header)
     }
-}
 
-/// Returns the differences between the headers, by name of the item.
-pub(crate) fn differences(ours: &Header, theirs: &Header) -> Vec<Difference> {
-    let age = theirs.version.cmp(&ours.version);
-    let declared = if age == Ordering::Less { respelled(theirs) } else { theirs.items.clone() };
-    let names: BTreeSet<_> = ours.items.keys().chain(declared.keys()).collect();
-    let difference = |name: &String| {
-        let (reason, ours, theirs) = match (ours.items.get(name), declared.get(name)) {
-            (Some(declaration), None) => missing(declaration, ours.version, theirs),
-            (Some(declaration), Some(theirs_too)) => {
-                difference(name, declaration, theirs_too, theirs.version, age)?
-            }
-            (None, declaration) => (Reason::OnlyTheirs, NOT_DECLARED.into(), declaration?.text.clone()),
-        };
-        Some(Difference { item: name.clone(), reason, ours, theirs })
-    };
-    names.into_iter().filter_map(difference).collect()
-}
-
-const NOT_DECLARED: &str = "not declared";
-
-/// Returns the difference where our header, which is of release `version`, alone declares an item.
-fn missing(ours: &Declaration, version: u32, theirs: &Header) -> (Reason, String, String) {
-    // NCCL never removed anything from its API.
-    let is_required = !theirs.is_rccl()
-        && (theirs.version >= version || ours.since.is_some_and(|code| code <= theirs.version));
-    let since =
-        ours.since.map_or(format!("in {}", release(version)), |code| format!("since {}", release(code)));
-    if is_required {
-        (Reason::Missing, format!("{} ({since})", ours.text), NOT_DECLARED.into())
-    } else {
-        (Reason::OnlyOurs, since, NOT_DECLARED.into())
+    fn run_text(text: &str, is_strict: bool) -> Result<Report, String> {
+        run(root(), written(text).1.as_os_str(), is_strict)
     }
-}
 
-/// Returns the difference between two declarations of an item; theirs is that of release `version`.
-fn difference(
-    name: &str,
-    ours: &Declaration,
-    theirs: &Declaration,
-    version: u32,
-    age: Ordering,
-) -> Option<(Reason, String, String)> {
-    // Whoever builds NCCL chooses it.
-    if name == "NCCL_SUFFIX" {
-        return None;
+    #[track_caller]
+    fn with(text: &str, changes: &[(&str, &str)]) -> String {
+        changes.iter().fold(text.to_string(), |text, (old, new)| {
+            assert_eq!(text.matches(old).count(), 1, "{old}");
+            text.replace(old, new)
+        })
     }
-    let is_same = ours.text == theirs.text;
-    let may_differ = age.is_ne()
-        && (ours.abi == theirs.abi && !is_reordered(ours, theirs)
-            || changes_with_releases(name, ours, theirs));
-    if !is_same && !may_differ {
-        return Some((Reason::Declaration, ours.text.clone(), theirs.text.clone()));
-    }
-    let declared = || format!("declared in {}", release(version));
-    match ours.since {
-        Some(code) if code > version => Some((Reason::Since, format!("since {}", release(code)), declared())),
-        None if has_since(name, ours.kind) => {
-            Some((Reason::Since, "its comment names no release".into(), declared()))
+
+    #[test]
+    fn path_that_names_no_header_is_refused() {
+        let (folder, header) = written("");
+        let missing = folder.path().join("absent.h");
+        let cases = [
+            (Path::new("nccl.h"), "is \"nccl.h\"; expected an absolute path".to_string()),
+            (
+                &missing,
+                format!("is {missing:?}, which cannot be read: No such file or directory (os error 2)"),
+            ),
+            (folder.path(), format!("is {:?}, which is not a file; expected a header", folder.path())),
+        ];
+        for (path, expected) in cases {
+            let error = run(root(), path.as_os_str(), false).unwrap_err();
+            assert!(error.starts_with(&format!("LIBNCCL_CHECK_HEADER {expected}")), "{error}");
         }
-        _ => (age.is_gt() && !is_same).then(|| (Reason::Spelling, ours.text.clone(), theirs.text.clone())),
+        drop(header);
+    }
+
+    #[test]
+    #[cfg_attr(not(libclang), ignore = "needs libclang")]
+    fn header_that_is_not_nccls_is_refused() {
+        let cases = [
+            ("int ncclSend(void);", "it does not define NCCL_VERSION_CODE, as every nccl.h does"),
+            ("#define NCCL_VERSION_CODE \"2.32\"", "expected a number such as 23203"),
+            ("#define NCCL_VERSION_CODE 23203\nncclResult_t ncclSend(", "unknown type name 'ncclResult_t'"),
+            ("#include <absent.h>", "'absent.h' file not found"),
+        ];
+        for (text, expected) in cases {
+            let (_folder, header) = written(text);
+            let error = run(root(), header.as_os_str(), false).unwrap_err();
+            assert!(
+                error.starts_with(&format!("LIBNCCL_CHECK_HEADER is {header:?}, which cannot")),
+                "{error}"
+            );
+            assert!(
+                error.contains(&format!("{}: ", header.display())) && error.contains(expected),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    #[cfg_attr(not(libclang), ignore = "needs libclang")]
+    fn header_beside_others_of_cuda_and_of_a_c_library_is_read_with_the_stubs() {
+        let (folder, header) = written(OURS);
+        for other in ["cuda_runtime.h", "limits.h", "stddef.h"] {
+            fs::write(folder.path().join(other), "#error not this one").unwrap();
+        }
+        let report = run(root(), header.as_os_str(), true).unwrap();
+        assert_eq!(report.list, "");
+    }
+
+    #[test]
+    #[cfg_attr(not(libclang), ignore = "needs libclang")]
+    fn header_of_an_older_release_lists_what_is_newer() {
+        let older = with(
+            OURS,
+            &[
+                ("NCCL_VERSION_CODE 23203", "NCCL_VERSION_CODE 23102"),
+                ("ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config);", ""),
+                ("#define NCCL_WIN_REQUIRED_ALIGNMENT 4096", ""),
+            ],
+        );
+        let report = run_text(&older, false).unwrap();
+        for line in ["  ncclSetEncryption: since 2.32.3\n", "  NCCL_WIN_REQUIRED_ALIGNMENT: in 2.32.3\n"] {
+            assert!(report.list.contains(line), "{line}: {}", report.list);
+        }
+        assert!(
+            report.summary.contains("nccl.h, of 2.31.2, and the bindings, of 2.32.3: "),
+            "{}",
+            report.summary
+        );
+        assert_eq!(run_text(&older, true).unwrap_err().split_once('\n').unwrap().1, report.list);
+    }
+
+    #[test]
+    #[cfg_attr(not(libclang), ignore = "needs libclang")]
+    fn header_of_a_newer_release_may_add_items_and_rename_parameters() {
+        let version = ("NCCL_VERSION_CODE 23203", "NCCL_VERSION_CODE 23300");
+        let newer = with(
+            OURS,
+            &[
+                version,
+                (
+                    "ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)",
+                    "ncclResult_t ncclCommCount(const ncclComm_t comm, int *ranks)",
+                ),
+                (
+                    "ncclResult_t pncclCommCount",
+                    "ncclResult_t ncclNew(int flags);\nncclResult_t pncclCommCount",
+                ),
+            ],
+        );
+        let report = run_text(&newer, false).unwrap();
+        assert_eq!(
+            report.list,
+            "only in the header, of 2.33.0:\n  ncclNew: fn ( flags : c_int ) -> ncclResult_t\n"
+        );
+        let init =
+            "ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)";
+        let swapped = init.replace("nranks", "r").replace("rank", "nranks").replace("int r,", "int rank,");
+        let error = run_text(&with(OURS, &[version, (init, &swapped)]), false).unwrap_err();
+        assert!(error.contains("  ncclCommInitRank: ours: fn ("), "{error}");
+    }
+
+    #[test]
+    #[cfg_attr(not(libclang), ignore = "needs libclang")]
+    fn header_of_rccl_may_lack_items_and_have_others() {
+        let report = run_text(RCCL, false).unwrap();
+        for line in [
+            "in both, although NCCL has them later:\n  ncclGather: ours: since 2.28.3; theirs: declared in 2.21.5\n",
+            "  ncclSend: since 2.13.4\n",
+            "only in the header, of 2.21.5:\n  RCCL_GATHER_SCATTER: #define 1\n  ncclAllToAll: fn (",
+            "  ncclFp8E4M3: ncclDataType_t (10)\n",
+        ] {
+            assert!(report.list.contains(line), "{line}: {}", report.list);
+        }
+        assert!(!report.list.contains("ncclBcast") && !report.list.contains("\n  cuda"), "{}", report.list);
+        let error =
+            run_text(&RCCL.replace("int root, ncclComm_t", "size_t root, ncclComm_t"), false).unwrap_err();
+        assert!(error.contains("2 contradict the bindings"), "{error}");
+        // Without its macros it is an incomplete header of NCCL.
+        let error = run_text(&RCCL.replace("RCCL_", "NCCL_"), false).unwrap_err();
+        assert!(error.contains("\n  ncclSend: ours: fn ("), "{error}");
     }
 }
 
-/// Returns whether two declarations have the same words in another order: two parameters of one type changed places.
-fn is_reordered(ours: &Declaration, theirs: &Declaration) -> bool {
-    let words = |declaration: &Declaration| {
-        let mut words: Vec<_> = declaration.text.split(' ').map(String::from).collect();
-        words.sort();
-        words
-    };
-    ours.text != theirs.text && words(ours) == words(theirs)
-}
-
-/// Returns the release of a version code: `2.32.3` for 23203.
-pub(crate) fn release(code: u32) -> String {
-    format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100)
-}
-
-/// Returns whether the item's comment must name a release. Macros have no documentation in Rust, opaque structs are
-/// documented at the handle, and CUDA's handles do not belong to NCCL.
-fn has_since(name: &str, kind: Kind) -> bool {
-    !matches!(kind, Kind::Constant | Kind::Macro | Kind::Opaque) && !name.starts_with("cuda")
-}
-
-/// Returns whether the value of an item changes with nearly every release.
-fn changes_with_releases(name: &str, ours: &Declaration, theirs: &Declaration) -> bool {
-    match name {
-        "NCCL_MAJOR" | "NCCL_MINOR" | "NCCL_PATCH" | "NCCL_VERSION_CODE" => true,
-        // The number of values before them.
-        "ncclNumTypes" | "ncclNumResults" => true,
-        // A function from 2.24.3 to 2.29.7, later hidden by a macro of the same name. In the view of NCCL's own build
-        // it is a function in all releases, and compared as such.
-        "ncclResetDebugInit" | "pncclResetDebugInit" => {
-            (ours.kind, theirs.kind) == (Kind::Macro, Kind::Function)
-        }
-        // An initializer grows with its struct.
-        _ => name.ends_with("_INITIALIZER"),
-    }
-}
-
-/// Returns the declarations of an older release in today's spelling, of which each has the same ABI.
-fn respelled(theirs: &Header) -> BTreeMap<String, Declaration> {
-    let respell = |(name, declaration): (&String, &Declaration)| {
-        let mut name = name.clone();
-        let mut declaration = declaration.clone();
-        // The twin of ncclGetLastError was misspelled, and never exported.
-        if theirs.version < 2_16_05 && name == "pncclGetError" {
-            name = "pncclGetLastError".into();
-        }
-        // The struct of windows had another name in 2.27.
-        if theirs.version < 2_28_03 {
-            name = if name == "ncclWindow" { "ncclWindow_vidmem".into() } else { name };
-            declaration.abi = replace_word(&declaration.abi, "ncclWindow", "ncclWindow_vidmem");
-        }
-        // The handle was the struct, and functions took a pointer to it; now the handle is that pointer.
-        if theirs.version < 2_30_07 {
-            declaration.abi = match name.as_str() {
-                "ncclParamHandle_t" => format!("* mut {}", declaration.abi),
-                _ => declaration.abi.replace("* mut ncclParamHandle_t", "ncclParamHandle_t"),
-            };
-        }
-        (name, declaration)
-    };
-    theirs.items.iter().map(respell).collect()
-}
-
-fn replace_word(text: &str, old: &str, new: &str) -> String {
-    text.split(' ').map(|word| if word == old { new } else { word }).collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
+/// The rules of the comparison.
+mod rules {
+    use std::collections::BTreeSet;
     use std::fs;
 
-    use super::*;
+    use crate::compare::{Difference, Reason, differences};
+    use crate::declarations::{Header, untagged};
 
     /// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
     const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
@@ -278,6 +274,12 @@ mod tests {
     fn with(text: &str, old: &str, new: &str) -> String {
         assert_eq!(text.matches(old).count(), 1, "{old}");
         text.replace(old, new)
+    }
+
+    #[test]
+    fn untagged_removes_only_versions() {
+        assert_eq!(untagged("ncclConfig_v23100"), "ncclConfig");
+        assert_eq!(untagged("ncclWindow_vidmem"), "ncclWindow_vidmem");
     }
 
     #[test]

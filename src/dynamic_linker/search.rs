@@ -1,5 +1,5 @@
-//! The dynamic linker's search for a bare name (`man ld.so`), followed without mapping a file: the linker maps truncated
-//! files unchecked, and the process dies of SIGBUS.
+//! The dynamic linker's search for a bare name (`man ld.so`), without mapping a file: the dynamic linker maps truncated
+//! files unchecked, which ends the process with SIGBUS.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::io::ErrorKind;
@@ -9,20 +9,21 @@ use std::{fs, iter};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use super::{cache, elf};
+use super::elf;
+use crate::places::{LINKER_CACHE, in_linker_cache};
 
-/// Returns the library of this name, or with this SONAME, that is in the process.
+/// Returns the loaded library with this name or SONAME.
 pub(crate) fn loaded(name: &Path) -> Result<Library, libloading::Error> {
     const RTLD_NOLOAD: c_int = 4;
     // SAFETY: nothing is loaded, so no code of the library runs.
     unsafe { Library::open(Some(name), RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL) }
 }
 
-/// Returns the file that the dynamic linker would load for a bare name, `None` if there is none; an error names the file
-/// and what is wrong with it. `caller` is the program or shared object that loads it, whose run-time path counts.
+/// Returns the file that the dynamic linker would load for a bare name, if any; an error names the file and its defect.
+/// `caller` is the program or shared object that loads it: its run-time path is searched first.
 ///
-/// Like the linker, it skips files of other architectures. The directories for some processors that the linker
-/// had before `glibc-hwcaps` are left out.
+/// Like the dynamic linker, it skips files of other architectures. The processor-specific directories from before
+/// `glibc-hwcaps` are not searched.
 pub(crate) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>, String> {
     for file in files(name, caller) {
         match elf::check(&file) {
@@ -37,7 +38,7 @@ pub(crate) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>
 }
 
 /// Returns the files that the dynamic linker would try for a bare name, whether they exist or not.
-pub(crate) fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+pub fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let directories = directories(caller);
     let system = system_directories(&directories);
     let (named, system) = directories.split_at(directories.len() - system);
@@ -51,8 +52,8 @@ pub(crate) fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = 
     };
     let name = name.to_owned();
     let (named, system) = (in_directories(named), in_directories(system));
-    let cached = iter::once_with(move || cache::files(&fs::read(cache::FILE).unwrap_or_default(), &name));
-    // The linker would map an empty element of LD_LIBRARY_PATH as a relative path too.
+    let cached = iter::once_with(move || in_linker_cache(&fs::read(LINKER_CACHE).unwrap_or_default(), &name));
+    // An empty element of LD_LIBRARY_PATH is a relative path for the dynamic linker too.
     named.into_iter().chain(cached.flatten()).chain(system).filter_map(|file| std::path::absolute(file).ok())
 }
 
@@ -61,8 +62,8 @@ fn is_skipped(kind: ErrorKind) -> bool {
     matches!(kind, NotFound | NotADirectory | PermissionDenied | Unsupported)
 }
 
-/// Returns the directories that the dynamic linker searches for this caller: those of its run-time path, those that
-/// `LD_LIBRARY_PATH` had when the program started, and the system's. It is the linker itself that tells.
+/// Returns the directories that the dynamic linker searches for this caller, as it reports them: the caller's run-time
+/// path, `LD_LIBRARY_PATH` as it was when the program started, and the system's directories.
 fn directories(caller: Option<&Path>) -> Vec<PathBuf> {
     const RTLD_DI_SERINFO: c_int = 4;
     const RTLD_DI_SERINFOSIZE: c_int = 5;
@@ -90,16 +91,16 @@ fn directories(caller: Option<&Path>) -> Vec<PathBuf> {
     // The list, its entries and their names, aligned for pointers.
     let mut buffer = vec![0_usize; list.size.div_ceil(size_of::<usize>()).max(4)];
     let start = buffer.as_mut_ptr();
-    // SAFETY: the buffer has the length that the first request has told and is aligned for a `List`, which the second
+    // SAFETY: the buffer has the length that the first request returned and is aligned for a `List`, which the second
     // request reads.
     unsafe { start.cast::<List>().write(list) };
     // SAFETY: as above; the directories do not change while a program runs, so they fit.
     if unsafe { dlinfo(handle, RTLD_DI_SERINFO, start.cast()) } != 0 {
         return Vec::new();
     }
-    // SAFETY: the request has left the number there.
+    // SAFETY: the request has stored the number there.
     let count = unsafe { start.cast::<List>().read() }.count as usize;
-    // SAFETY: the entries follow the list, as <dlfcn.h> declares; the request has filled so many.
+    // SAFETY: the entries follow the list, as <dlfcn.h> declares; the request has filled `count` of them.
     let entries = unsafe { std::slice::from_raw_parts(start.cast::<List>().add(1).cast::<Entry>(), count) };
     let directory = |entry: &Entry| {
         // SAFETY: a C string in the buffer.
@@ -108,7 +109,7 @@ fn directories(caller: Option<&Path>) -> Vec<PathBuf> {
     entries.iter().map(directory).collect()
 }
 
-/// Returns how many directories at the end of the list are the system's, which come after the cache.
+/// Returns the number of the system's directories at the end of the list. They are searched after the cache.
 fn system_directories(directories: &[PathBuf]) -> usize {
     let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);
     let is_system = |directory: &Path| {
@@ -116,7 +117,7 @@ fn system_directories(directories: &[PathBuf]) -> usize {
         let systems = ["/lib", "/usr/lib", "/lib64", "/usr/lib64"];
         systems.iter().any(|system| parent.unwrap_or(directory) == Path::new(system))
     };
-    // One that is there twice is named by LD_LIBRARY_PATH the first time.
+    // The first of two equal directories is from LD_LIBRARY_PATH.
     let is_last = |at: usize| !directories[at + 1..].contains(&directories[at]);
     (0..directories.len()).rev().take_while(|&at| is_system(&directories[at]) && is_last(at)).count()
 }
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn find_gives_the_c_library_that_the_linker_has_loaded() {
         let found = find(Path::new(C_LIBRARY), None).unwrap().unwrap();
-        let loaded = super::super::mapped::files();
+        let loaded = super::super::mapped_files();
         assert!(loaded.contains(&std::fs::canonicalize(&found).unwrap()), "{found:?}, {loaded:?}");
         assert_eq!(find(Path::new("libno-such-library.so"), None), Ok(None));
     }

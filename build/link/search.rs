@@ -1,4 +1,4 @@
-//! Feature `link`: finds the library to link and writes the directives for cargo.
+//! The decisions of feature `link`: which library to link, by which directives, and what cargo has to watch.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,19 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 // Part of the package, and compiled into libnccl as well.
-#[cfg(unix)]
-#[path = "../src/dynamic_linker/cache.rs"]
-#[allow(dead_code)]
-pub(crate) mod cache;
-#[path = "../src/places.rs"]
+#[path = "../../src/places.rs"]
 #[allow(dead_code, unreachable_pub)]
-mod places;
+pub(crate) mod places;
 
-use places::{CUDA, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, NAMES, RCCL_NAMES, ROCM};
+use places::{
+    CUDA, CUDA_HOMES, HOMES, HPC_SDK, HPC_SDK_HOME, IN_HPC_SDK, LINKER_CACHE, NAMES, RCCL_NAMES, ROCM,
+};
 
-/// Set, and not 0, for a program that links no NCCL, whatever features its dependencies enable. Default: features decide.
+/// Set, and not 0, for a program that links no NCCL, whichever features its dependencies enable. Default: features decide.
 pub(crate) const NO_LINK: &str = "LIBNCCL_NO_LINK";
-/// The environment variables that the result depends on. An empty one is as good as none.
+/// The environment variables that the result depends on. An empty one counts as not set.
 pub(crate) const INPUTS: [&str; 15] = [
     "DOCS_RS",
     NO_LINK,
@@ -51,13 +49,13 @@ fn is_on(variable: impl Fn(&str) -> Option<OsString>, name: &str) -> bool {
     variable(name).is_some_and(|value| value != "0")
 }
 
-/// Returns whether nothing is to be linked, whatever the features: if `LIBNCCL_NO_LINK` asks for that, or there is no
-/// NCCL for the target, for which the crate compiles nevertheless.
+/// Returns whether nothing is linked despite the feature: `LIBNCCL_NO_LINK` is set, or there is no NCCL for the target,
+/// for which the crate compiles nevertheless.
 pub(crate) fn is_vetoed(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     is_on(&variable, NO_LINK) || variable("CARGO_CFG_TARGET_OS").is_some_and(|system| system != "linux")
 }
 
-/// Checks what would give a program that does not start.
+/// Rejects settings with which the program would not start.
 pub(crate) fn check(variable: impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
     let features = variable("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
     if features.to_string_lossy().split(',').any(|feature| feature == "crt-static") {
@@ -118,7 +116,7 @@ impl Library {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) searched: Vec<PathBuf>,
-    /// Set if the user named the directory: there is no fallback.
+    /// Whether the user named the directory, which excludes a fallback.
     pub(crate) named: bool,
     /// AMD's library, which cannot be linked.
     pub(crate) rccl: Option<PathBuf>,
@@ -145,7 +143,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Finds the library in `NCCL_LIB_DIR`, else in the first home of NCCL, else in the `defaults`. The static library is used only
+/// Finds the library in `NCCL_LIB_DIR`, or in the first home of NCCL, or in the `defaults`. The static library is used only
 /// if `NCCL_STATIC` is set.
 pub(crate) fn find(
     variable: impl Fn(&str) -> Option<OsString>,
@@ -173,7 +171,7 @@ pub(crate) fn find(
     })
 }
 
-/// Returns the library directories of the CUDA toolkits that variables name, or else of the default one, for the target.
+/// Returns the library directories for the target of the CUDA toolkits that variables name, or of the default one.
 fn in_toolkits(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let architecture = variable("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let mut homes: Vec<_> = CUDA_HOMES.into_iter().filter_map(variable).map(PathBuf::from).collect();
@@ -195,12 +193,12 @@ fn searched(variable: impl Fn(&str) -> Option<OsString>, defaults: &[PathBuf]) -
     }
 }
 
-/// Returns what cargo has to watch besides the variables: the file that was found, and the directories where one that
-/// is preferred to it, or pkg-config's file, may appear. If nothing was found, files that are not there, for which cargo
-/// runs the build script every time.
+/// Returns the paths that cargo has to watch: the file that was found, and the directories where a preferred file or
+/// pkg-config's file may appear. If nothing was found, returns absent files, for which cargo runs the build script every
+/// time.
 ///
-/// Cargo examines all files below a directory. Instead of the system's, which have ten thousands, it watches the dynamic
-/// linker's cache of them, which the installation of a library renews.
+/// Cargo examines all files below a directory, which are tens of thousands in the system's directories. Instead of these,
+/// it watches the dynamic linker's cache, which changes when a library is installed.
 pub(crate) fn watched(
     found: &Result<Library, Missing>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -223,20 +221,20 @@ pub(crate) fn watched(
         let paths = paths.chain(pkg_config(&["--variable=pc_path", "pkg-config"]));
         paths.for_each(|paths| directories.extend(env::split_paths(&paths)));
         #[cfg(unix)]
-        directories.push(cache::FILE.into());
+        directories.push(LINKER_CACHE.into());
     }
     directories.retain(|path| path.is_absolute() && path.exists() && !is_system(path));
     directories.push(directory.join(file));
     directories
 }
 
-/// Returns whether every system keeps its libraries in this directory.
+/// Returns whether this is one of the directories in which systems keep their libraries.
 fn is_system(directory: &Path) -> bool {
     let parent = directory.parent().filter(|_| directory.to_string_lossy().ends_with("-linux-gnu"));
     SYSTEM.iter().any(|system| parent.unwrap_or(directory) == Path::new(system))
 }
 
-/// Returns what pkg-config prints, if anything.
+/// Returns the output of pkg-config, if any.
 fn pkg_config(arguments: &[&str]) -> Option<OsString> {
     let program = variable("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output =
@@ -245,9 +243,9 @@ fn pkg_config(arguments: &[&str]) -> Option<OsString> {
     Some(String::from_utf8_lossy(&output.stdout).trim().into()).filter(|text: &OsString| !text.is_empty())
 }
 
-/// Returns the directories where libraries for the target are without the user naming one: the system's, those of the dynamic
-/// linker's cache, and those of the installations that the search at run time knows too, in its order. Cross-compiling, only
-/// those in a toolkit are for the target.
+/// Returns the directories that are searched if the user names none: the system's, those in the dynamic linker's cache, and
+/// those of the installations that the search at run time examines too, in its order. When cross-compiling, only the
+/// toolkits have libraries for the target.
 pub(crate) fn default_directories(
     variable: impl Fn(&str) -> Option<OsString>,
     linker_cache: &[u8],
@@ -267,7 +265,7 @@ pub(crate) fn default_directories(
     directories.extend(
         NAMES
             .iter()
-            .flat_map(|name| cache::files(linker_cache, Path::new(name)))
+            .flat_map(|name| places::in_linker_cache(linker_cache, Path::new(name)))
             .filter_map(|file| file.parent().map(Path::to_path_buf)),
     );
     directories.extend(path("CONDA_PREFIX").map(|prefix| prefix.join("lib")));
@@ -275,12 +273,4 @@ pub(crate) fn default_directories(
     directories.extend(path(HPC_SDK_HOME).map(|release| release.join(IN_HPC_SDK)));
     directories.extend(places::in_hpc_sdk(Path::new(HPC_SDK), &architecture));
     directories
-}
-
-/// Returns the dynamic linker's cache; an empty one if there is none.
-pub(crate) fn linker_cache() -> Vec<u8> {
-    #[cfg(unix)]
-    return std::fs::read(cache::FILE).unwrap_or_default();
-    #[cfg(not(unix))]
-    Vec::new()
 }

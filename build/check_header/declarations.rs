@@ -1,10 +1,9 @@
-//! The declarations of an `nccl.h`, ours or an official one, as a flat list.
+//! The declarations of an `nccl.h`, as a flat list.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::mem;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
 
 use bindgen::callbacks::{ParseCallbacks, Token};
 use quote::ToTokens;
@@ -19,17 +18,17 @@ pub(crate) struct Header {
     pub(crate) items: BTreeMap<String, Declaration>,
 }
 
-/// The declaration of a function, a type, a field (`struct.field`), an enum value, a constant or a macro. The version
-/// in the name of a struct (`ncclConfig_v23100`) is not part of the item's name.
+/// The declaration of a function, a type, a field (`struct.field`), an enum value, a constant or a macro. The item's name
+/// excludes the version in the name of a struct (`ncclConfig_v23100`).
 #[derive(Debug, Clone)]
 pub(crate) struct Declaration {
     pub(crate) kind: Kind,
     /// The whole declaration.
     pub(crate) text: String,
-    /// The part that decides the ABI, and so must not change between releases: without the names of parameters and the
+    /// The part that determines the ABI and must not change between versions: without the names of parameters and the
     /// versions in the names of structs.
     pub(crate) abi: String,
-    /// The release that the comment names; the comments of official headers name none.
+    /// The version that the comment names; comments of official headers name none.
     pub(crate) since: Option<u32>,
 }
 
@@ -47,28 +46,13 @@ pub(crate) enum Kind {
     Macro,
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Function => "functions",
-            Self::Struct => "types",
-            Self::Opaque => "opaque types",
-            Self::Field => "fields",
-            Self::Alias => "type aliases",
-            Self::EnumValue => "enum values",
-            Self::Constant => "constants",
-            Self::Macro => "other macros",
-        })
-    }
-}
-
 impl Header {
     /// Reads a header through bindgen, configured as for the crate's bindings.
     ///
-    /// The stubs come before the header's own folder, which may be the system's, with headers of CUDA and of a C library.
+    /// The stubs precede the header's own directory, which may be the system's, with headers of CUDA and of a C library.
     ///
     /// # Errors
-    /// What libclang says about the header. If libclang is missing, bindgen *panics*.
+    /// libclang's message about the header. If libclang is missing, bindgen *panics*.
     pub(crate) fn read(header: &Path, stubs: &Path, defines: &[&str]) -> Result<Self, String> {
         let macros = Macros::default();
         let builder = bindings::builder(header, &stubs.join("hip"), stubs)
@@ -81,13 +65,13 @@ impl Header {
         let of = |reason: String| format!("{}: {}", header.display(), reason.trim());
         let rust = builder.generate().map_err(|error| of(error.to_string()))?.to_string();
         let mut items = parse(&rust).map_err(|error| of(format!("bindgen's output: {error}")))?;
-        for (name, text) in mem::take(&mut *macros.0.lock().unwrap_or_else(PoisonError::into_inner)) {
+        for (name, text) in macros.0.take() {
             items.entry(name).or_insert_with(|| Declaration::new(Kind::Macro, text));
         }
         Ok(Self { version: version(&items).map_err(of)?, items })
     }
 
-    /// Returns whether the header is that of RCCL, which has macros of its own.
+    /// Returns whether the header is RCCL's, which has macros `RCCL_...`.
     pub(crate) fn is_rccl(&self) -> bool {
         self.items.keys().any(|name| name.starts_with("RCCL_"))
     }
@@ -101,7 +85,7 @@ impl Declaration {
 }
 
 /// Returns the name without a struct's version.
-fn untagged(name: &str) -> &str {
+pub(crate) fn untagged(name: &str) -> &str {
     match name.rsplit_once("_v") {
         Some((stem, code)) if code.len() == 5 && code.bytes().all(|b| b.is_ascii_digit()) => stem,
         _ => name,
@@ -160,8 +144,8 @@ fn parse(rust: &str) -> syn::Result<BTreeMap<String, Declaration>> {
     Ok(items)
 }
 
-/// Adds a struct or a union, and its fields. The position is part of a field's text, so that a field inserted before
-/// others is a difference.
+/// Adds a struct or a union, and its fields. A field's text contains its position, so that a field inserted before others
+/// is a difference.
 fn record(
     add: &mut impl FnMut(String, Declaration),
     ident: &syn::Ident,
@@ -199,7 +183,7 @@ fn function(signature: &syn::Signature) -> Declaration {
     Declaration { text: format!("fn ( {inputs} ) {output}"), ..abi }
 }
 
-/// Returns `#[repr(...)]`, the only attribute that depends on the header alone; derives follow from the fields.
+/// Returns `#[repr(...)]`, the only attribute that depends only on the header; derives follow from the fields.
 fn representation(attributes: &[syn::Attribute]) -> String {
     attributes.iter().filter(|a| a.path().is_ident("repr")).map(tokens).collect()
 }
@@ -208,20 +192,19 @@ fn tokens(item: &impl ToTokens) -> String {
     item.to_token_stream().to_string().replace(":: core :: ffi :: ", "")
 }
 
-/// A callback that collects the macros of NCCL: bindgen generates no constants for those that are not a number or a
-/// string.
+/// A callback that collects the macros of NCCL: bindgen generates constants only for numbers and strings.
 #[derive(Debug, Clone, Default)]
-struct Macros(Arc<Mutex<BTreeMap<String, String>>>);
+struct Macros(Rc<RefCell<BTreeMap<String, String>>>);
 
 impl Macros {
     fn add<'a>(&self, name: &str, tokens: impl Iterator<Item = &'a [u8]>) {
         if ["NCCL_", "RCCL_", "nccl", "pnccl"].iter().any(|prefix| name.starts_with(prefix)) {
-            // A token that begins a line has the end of the former line before it.
+            // The first token of a line begins with the end of the line before.
             let start: &[char] = &['\\', '\r', '\n'];
             let tokens =
                 tokens.map(|token| String::from_utf8_lossy(token).trim_start_matches(start).to_string());
             let text = ["#define".into()].into_iter().chain(tokens).collect::<Vec<_>>().join(" ");
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), text);
+            self.0.borrow_mut().insert(name.into(), text);
         }
     }
 }
@@ -236,16 +219,5 @@ impl ParseCallbacks for Macros {
         let start = signature.find('(').unwrap_or(signature.len());
         let (name, parameters) = signature.split_at(start);
         self.add(name, [parameters.as_bytes()].into_iter().chain(body.iter().copied()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn untagged_removes_only_versions() {
-        assert_eq!(untagged("ncclConfig_v23100"), "ncclConfig");
-        assert_eq!(untagged("ncclWindow_vidmem"), "ncclWindow_vidmem");
     }
 }

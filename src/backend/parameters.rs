@@ -1,0 +1,116 @@
+//! The parameter functions, `ncclParam*`, and the parameters by which the CPU backend describes itself.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::library::{Library, copy};
+use crate::buffer::MemorySpace;
+use crate::error::{Error, Result, ResultCode};
+use crate::sys::Functions;
+
+thread_local! {
+    /// The libraries whose locks this thread holds.
+    static HELD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Holds the lock of [`lock_parameters`] until it is dropped.
+#[derive(Debug)]
+pub struct ParameterGuard {
+    key: usize,
+    /// `None` if the thread holds the lock already.
+    lock: Option<MutexGuard<'static, ()>>,
+}
+
+/// Locks the parameter functions of a library: NCCL stores the keys that were read in a table without a lock, and threads
+/// have crashed in NCCL 2.32.3.
+///
+/// The lock is reentrant, as NCCL may call its own functions by name, and thereby the functions of an interposer. Each
+/// library has one lock, even if it was opened several times, so that a library may read the parameters of another one.
+pub fn lock_parameters(functions: &Functions) -> ParameterGuard {
+    static LOCKS: Mutex<BTreeMap<usize, &'static Mutex<()>>> = Mutex::new(BTreeMap::new());
+    let key = functions.ncclParamGetParameter.map_or(0, |function| function as usize);
+    if HELD.try_with(|held| held.borrow().contains(&key)).unwrap_or(false) {
+        return ParameterGuard { key, lock: None };
+    }
+    // Leaked, as libraries are never unloaded.
+    let lock: &'static Mutex<()> = LOCKS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(key)
+        .or_insert_with(|| Box::leak(Box::default()));
+    let lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = HELD.try_with(|held| held.borrow_mut().push(key));
+    ParameterGuard { key, lock: Some(lock) }
+}
+
+impl Drop for ParameterGuard {
+    fn drop(&mut self) {
+        if self.lock.is_some() {
+            let _ = HELD.try_with(|held| held.borrow_mut().retain(|key| *key != self.key));
+        }
+    }
+}
+
+/// Returns a parameter of an implementation as text, or `None` if the implementation has no such parameter.
+///
+/// # Safety
+/// As for [`memory_space`].
+unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
+    let get_parameter = functions.ncclParamGetParameter?;
+    let (mut value, mut length) = (std::ptr::null(), 0);
+    let _one_at_a_time = lock_parameters(functions);
+    // SAFETY: a C string and two valid out-parameters; the caller guarantees that this is NCCL's function. The lock keeps
+    // other threads out of it.
+    let code = ResultCode::from_raw(unsafe { get_parameter(key.as_ptr(), &raw mut value, &raw mut length) });
+    // SAFETY: null or a string that is valid until this thread queries another parameter.
+    code.is_success().then(|| unsafe { copy(value) })
+}
+
+/// Returns the memory space of an implementation: device memory, unless it has the parameter by which the CPU backend
+/// reports host memory.
+///
+/// # Safety
+/// Every function of the table has the signature and the contract that NCCL's header gives the name.
+#[must_use]
+pub unsafe fn memory_space(functions: &Functions) -> MemorySpace {
+    // SAFETY: the same contract. A parameter, and no variable.
+    let value = unsafe { parameter(functions, c"LIBNCCL_MEMORY_SPACE") };
+    if value.as_deref() == Some("host") { MemorySpace::Host } else { MemorySpace::Device }
+}
+
+impl Library {
+    /// Checks, in a debug build, that only this crate's groups are open on this thread, `own` in number. In a group of other
+    /// code, a call would return before it runs, and with it the borrow of its buffers would end.
+    #[inline]
+    pub(crate) fn check_open_groups(&self, call: &'static str, own: usize) -> Result<()> {
+        if cfg!(debug_assertions) { self.check_open_groups_for_debug(call, own) } else { Ok(()) }
+    }
+
+    fn check_open_groups_for_debug(&self, call: &'static str, own: usize) -> Result<()> {
+        if !self.has_open_groups.get_or_init(|| self.open_groups().is_some()) {
+            return Ok(());
+        }
+        match self.open_groups() {
+            Some(open) if open != own => Err(foreign_group(call, open.saturating_sub(own))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the number of groups that are open on this thread, or `None` if the implementation does not report it: only
+    /// the CPU backend has the parameter.
+    fn open_groups(&self) -> Option<usize> {
+        // SAFETY: the creator of the library has guaranteed that its functions are NCCL's.
+        unsafe { parameter(&self.functions, c"LIBNCCL_OPEN_GROUPS") }?.parse().ok()
+    }
+}
+
+#[cold]
+fn foreign_group(call: &'static str, open: usize) -> Error {
+    let problem = format!(
+        "other code has called ncclGroupStart on this thread {open} times without ncclGroupEnd, so that the call would return \
+         before it runs; expected no open group but those of this crate"
+    );
+    Error::usage(call, problem)
+}
