@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::backend::Backend;
-use crate::backend::{Found, Library};
-use crate::buffer::MemorySpace;
+use crate::backend::{Backend, Found, Library};
+use crate::buffer::{MemorySpace, NcclBuffer};
+use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, LoadError, Result};
 use crate::sys;
 use crate::sys::device::DeviceFunctions;
@@ -170,6 +170,20 @@ impl Nccl {
     #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
         self.library.memory_space()
+    }
+
+    /// Allocates `length` elements: on the calling thread's current GPU, or zeroed in host memory. Since NCCL
+    /// 2.19.3.
+    ///
+    /// NCCL rounds up to the granularity of the GPU, about 2 MiB, so prefer one large buffer to many small ones. For
+    /// zero elements no memory is allocated.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`]; [`Error::Nccl`], for
+    /// instance if memory is exhausted.
+    #[doc(alias = "ncclMemAlloc")]
+    pub fn alloc<T: Element>(&self, length: usize) -> Result<NcclBuffer<T>> {
+        NcclBuffer::new("alloc", &self.library, length)
     }
 
     /// Returns all functions of the C API, in the header's order.

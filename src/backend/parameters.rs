@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::library::{Library, copy};
-use crate::buffer::MemorySpace;
 use crate::error::{Error, Result, ResultCode};
 use crate::sys::Functions;
 
@@ -66,6 +66,25 @@ unsafe fn parameter(functions: &Functions, key: &CStr) -> Option<Box<str>> {
     let code = ResultCode::from_raw(unsafe { get_parameter(key.as_ptr(), &raw mut value, &raw mut length) });
     // SAFETY: null or a string that is valid until this thread queries another parameter.
     code.is_success().then(|| unsafe { copy(value) })
+}
+
+/// The kind of memory that a communicator works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemorySpace {
+    /// Host memory, used by the CPU backend.
+    Host,
+    /// GPU memory, used by NCCL.
+    Device,
+}
+
+impl fmt::Display for MemorySpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Device => "device",
+        })
+    }
 }
 
 /// Returns the memory space of an implementation: device memory, unless it has the parameter by which the CPU backend

@@ -8,4 +8,6 @@ pub use argument::{AnyBuffer, Buffer, BufferMut, BufferResult};
 pub(crate) use nccl_buffer::Allocation;
 pub use nccl_buffer::NcclBuffer;
 pub(crate) use slice::RawSlice;
-pub use slice::{AnyElement, MemorySpace, Slice, SliceMut};
+pub use slice::{AnyElement, Slice, SliceMut};
+
+pub use crate::backend::MemorySpace;

@@ -17,7 +17,6 @@ use crate::buffer::{Buffer, BufferMut, BufferResult, MemorySpace, Slice, SliceMu
 use crate::cuda::device_of_memory;
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
-use crate::nccl::Nccl;
 use crate::stream::StreamRef;
 
 /// A buffer that NCCL has allocated, as registrations and windows require. Since NCCL 2.19.3.
@@ -88,22 +87,6 @@ pub(crate) struct Allocation {
 unsafe impl Send for Allocation {}
 // SAFETY: as above; a shared reference gives access only to the address, the size and atomic flags.
 unsafe impl Sync for Allocation {}
-
-impl Nccl {
-    /// Allocates `length` elements: on the calling thread's current GPU, or zeroed in host memory. Since NCCL
-    /// 2.19.3.
-    ///
-    /// NCCL rounds up to the granularity of the GPU, about 2 MiB, so prefer one large buffer to many small ones. For
-    /// zero elements no memory is allocated.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the size exceeds `isize::MAX` bytes; [`Error::Unsupported`]; [`Error::Nccl`], for
-    /// instance if memory is exhausted.
-    #[doc(alias = "ncclMemAlloc")]
-    pub fn alloc<T: Element>(&self, length: usize) -> Result<NcclBuffer<T>> {
-        NcclBuffer::new("alloc", &self.library, length)
-    }
-}
 
 impl<T: Element> NcclBuffer<T> {
     pub(crate) fn new(call: &'static str, library: &Arc<Library>, length: usize) -> Result<Self> {

@@ -2,32 +2,13 @@
 #![allow(unsafe_code)] // The constructors from pointers are unsafe.
 
 use std::ffi::c_void;
-use std::fmt;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, Range, RangeBounds};
 
+use crate::backend::MemorySpace;
 use crate::data_type::{DataType, Element};
 use crate::error::{Error, InvalidArgumentKind, Result};
-
-/// The kind of memory that a communicator works on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum MemorySpace {
-    /// Host memory, used by the CPU backend.
-    Host,
-    /// GPU memory, used by NCCL.
-    Device,
-}
-
-impl fmt::Display for MemorySpace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Host => "host",
-            Self::Device => "device",
-        })
-    }
-}
 
 /// Borrowed memory that an operation reads: host memory, or device memory by [`from_device_ptr`](Self::from_device_ptr).
 ///
