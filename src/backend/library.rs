@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::dlopen;
 #[cfg(nccl_linked)]
 use super::linked;
+use super::parameters::MemorySpace;
 use super::{Backend, Found, memory_space};
-use crate::buffer::MemorySpace;
 use crate::dynamic_linker::{keep_loaded, mapped_file_at, mapped_files};
 use crate::environment::variable;
 use crate::error::{Error, LoadError, Result, ResultCode};
