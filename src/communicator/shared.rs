@@ -147,7 +147,7 @@ impl Shared {
     }
 
     pub(crate) fn tell(&self, event: CommunicatorEvent) {
-        self.observers.tell_event(event);
+        self.observers.notify(event);
     }
 
     /// Returns what the next child gets, of a `color` if there are several, with `name` or that of this communicator.

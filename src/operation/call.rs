@@ -213,10 +213,8 @@ impl<'b, 'c> Call<'b, 'c> {
         let elements = [elements(operation.sends, send), elements(operation.receives, recv)];
         let word = CallWord::new(operation, data_type, *ranks);
         let stream = on.stream.as_raw().addr();
-        observed.start(
-            OperationStart::of_call(observed.communicator(), word, elements, stream, site),
-            is_first_of_group,
-        );
+        let start = OperationStart::new(observed.communicator(), word, [0; 2], elements, stream, Some(site));
+        observed.start(start, is_first_of_group);
     }
 
     /// Ends the call. A group keeps the guards of the buffers until its end, and records the error.
