@@ -217,6 +217,7 @@ impl Nccl {
 
     /// Returns the other files named like NCCL that are mapped into the process. Two copies share neither state nor
     /// handles, and symbols of one may be resolved to the other.
+    #[doc(hidden)]
     #[must_use]
     pub fn other_loaded_libraries(&self) -> Vec<PathBuf> {
         self.library.other_loaded_libraries()

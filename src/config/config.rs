@@ -261,6 +261,7 @@ impl Config {
     }
 
     /// Returns the [timeout](Self::timeout), if there is one.
+    #[doc(hidden)]
     #[must_use]
     pub fn timeout_duration(&self) -> Option<Duration> {
         self.timeout

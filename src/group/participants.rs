@@ -180,7 +180,7 @@ impl<'scope> Participants<'scope> {
             // It has nothing queued, and is the last that has joined: it does not take part.
             self.last.set(None);
             communicator.withdraw_from_group();
-            communicator.tell_end(Err(&error));
+            communicator.notify_end(Err(&error));
         }
         self.record_error(error)
     }
@@ -332,7 +332,7 @@ impl<'scope> Participants<'scope> {
         if has_failed {
             communicators
                 .iter()
-                .for_each(|communicator| communicator.shared().tell(CommunicatorEvent::Failed));
+                .for_each(|communicator| communicator.shared().notify(CommunicatorEvent::Failed));
         }
         let mut guards = Vec::new();
         if let Some(overflow) = &mut *self.overflow.borrow_mut() {

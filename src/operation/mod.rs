@@ -19,6 +19,5 @@ mod window;
 pub use on_stream::{CallOptions, OnStream};
 pub use operator::{Operator, PreMulSum};
 pub use registration::Registration;
-pub(crate) use rules::{to_c_int, to_c_length};
 pub use signal::{Signal, WaitSignal};
 pub use window::{Window, WindowFlags, WindowOffset};

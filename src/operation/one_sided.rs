@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use super::call::{Call, nccl};
 use super::on_stream::OnStream;
-use super::rules::{to_c_int, to_c_length};
 use super::signal::{Signal, WaitSignal};
 use super::window::{Target, WindowOffset};
 use crate::buffer::SendBuffer;
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, to_c_int, to_c_length};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::Operation;

@@ -1,4 +1,4 @@
-use super::rules::to_c_int;
+use crate::communicator::to_c_int;
 use crate::error::Result;
 use crate::sys;
 

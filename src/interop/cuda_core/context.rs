@@ -1,4 +1,4 @@
-use crate::context::Context;
+use crate::cuda::Context;
 
 impl Context for cuda_core::CudaContext {
     fn device(&self) -> usize {

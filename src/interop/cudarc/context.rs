@@ -1,6 +1,6 @@
 use cudarc::driver::CudaContext;
 
-use crate::context::Context;
+use crate::cuda::Context;
 
 impl Context for CudaContext {
     fn device(&self) -> usize {
