@@ -9,7 +9,7 @@ values! {
     ///
     /// assert_eq!("max".parse(), Ok(ReduceOp::Max));
     /// assert!(ReduceOp::ALL.contains(&ReduceOp::Avg));
-    /// assert_eq!(ReduceOp::Avg.since().to_string(), "2.13.4"); // The oldest that this crate supports.
+    /// assert_eq!(ReduceOp::Avg.since().to_string(), "2.13.4"); // The oldest supported version.
     /// ```
     #[doc(alias = "ncclRedOp_t")]
     pub enum ReduceOp: ncclRedOp_t {

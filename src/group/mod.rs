@@ -27,7 +27,7 @@ pub struct Group<'scope, 'env: 'scope> {
 }
 
 impl Nccl {
-    /// Collects the operations that `operations` calls on the [`Group`], and starts them together at its end.
+    /// Collects the operations that `operations` adds to the [`Group`], and starts them together at its end.
     ///
     /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small
     /// operations into one launch. The operations start at the end of the group, so their buffers must outlive it, as
@@ -72,8 +72,8 @@ impl Nccl {
         self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
-    /// Groups operations as [`group`](Self::group) does, for a closure with an error type of its own. (The closure of `group`
-    /// has this crate's, as the compiler could not infer it where the closure ends with `Ok`.)
+    /// Groups operations as [`group`](Self::group) does, for a closure with another error type. (The closure of `group` has
+    /// this crate's, because the compiler cannot infer the type from `Ok`.)
     ///
     /// ```
     /// use std::error::Error;
@@ -101,8 +101,8 @@ impl Nccl {
         self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
     }
 
-    /// Collects operations as [`group`](Self::group) does, and instead of starting them estimates the time that they
-    /// would take: microseconds, or `None` if NCCL has no estimate. Since NCCL 2.22.3.
+    /// Collects operations as [`group`](Self::group) does, and estimates their time instead of starting them: microseconds, or
+    /// `None` if NCCL has no estimate. Since NCCL 2.22.3.
     ///
     /// NCCL simulates `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and thus `barrier`, on
     /// blocking communicators of several ranks. It would start everything else, or keep it for the next group.
@@ -121,9 +121,9 @@ impl Nccl {
     ///
     /// # Errors
     /// The errors of [`group`](Self::group); [`Error::Unsupported`](crate::error::Error::Unsupported);
-    /// [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) for what NCCL does not simulate, before anything is queued.
-    /// Only that a communicator of [`from_raw`](crate::communicator::Communicator::from_raw), or with `NCCL_COMM_BLOCKING=0` in the
-    /// environment, is nonblocking is found afterwards: NCCL has started the operations then.
+    /// [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) for operations that NCCL does not simulate, before anything is
+    /// queued. A nonblocking communicator of [`from_raw`](crate::communicator::Communicator::from_raw), or with
+    /// `NCCL_COMM_BLOCKING=0` in the environment, is detected afterwards: NCCL has started the operations then.
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
@@ -159,7 +159,7 @@ impl Nccl {
             }
             None => end(open),
         };
-        // Code of other crates: the conversion of the error, and the drop of the value.
+        // The conversion of the error and the drop of the value are code of other crates.
         Ok((value, ended?))
     }
 }
@@ -167,14 +167,13 @@ impl Nccl {
 impl<'scope, 'env> Group<'scope, 'env> {
     /// Limits the wait at the end of the group for each of its communicators, instead of their own
     /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for one call. Communicators
-    /// without one block inside NCCL, and one that other code owns, which cannot be aborted here, is waited for, whatever
-    /// is set here.
+    /// without a timeout block inside NCCL. A communicator that other code owns cannot be aborted, so its wait has no limit.
     pub fn timeout(&self, timeout: Duration) {
         self.participants.set_timeout(timeout);
     }
 
-    /// Opens a group inside this one, for code that groups its operations by itself: they become part of this group
-    /// and start at its end.
+    /// Opens a group inside this one, for code that groups its own operations: they become part of this group and start at its
+    /// end.
     ///
     /// ```
     /// # use libnccl::{Communicator, Group, Result, StreamRef};
@@ -200,7 +199,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///
     /// # Errors
     /// The error of `operations`. The outer group is cancelled only if its own closure returns the error too.
-    /// [`Error::InvalidUsage`] if the outer group has ended, as it has when the guards of its buffers are dropped.
+    /// [`Error::InvalidUsage`] if the outer group has ended, for example when the guards of its buffers are dropped.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
         self.participants.check_open("group")?;
         let _nested = NestedGroup::start(&self.participants)?;
@@ -237,8 +236,7 @@ impl CommunicatorBuilder<'_> {
     }
 }
 
-/// NCCL's group, open on this thread. Dropping it without [`end`](Self::end) cancels the group, and its participants
-/// have failed.
+/// NCCL's group, open on this thread. Its drop cancels the group, and its participants have failed.
 struct OpenGroup<'g, 'scope> {
     participants: &'g Participants<'scope>,
 }
@@ -304,7 +302,7 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     closing.result.clone_from(&result);
     drop(closing);
     if is_simulated {
-        // Found too late for a communicator of which it was not known.
+        // Found only now, as this communicator was not known to be nonblocking.
         return result.and(Err(Error::usage(
             "simulate",
             "a communicator is nonblocking; NCCL has started the operations instead of simulating them",
@@ -313,7 +311,7 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     result
 }
 
-/// Closes the group when it is dropped, whatever happens before.
+/// Closes the group when it is dropped, even by a panic.
 struct Closing<'g, 'scope> {
     participants: &'g Participants<'scope>,
     result: Result<()>,
@@ -325,7 +323,7 @@ impl Drop for Closing<'_, '_> {
     }
 }
 
-/// Returns the error of a group that its closure has left with an error of its own, or by a panic.
+/// Returns the error of a group whose closure returned its own error, or panicked.
 #[cold]
 fn not_ended() -> Error {
     Error::usage("group", "the group was left before its end")
@@ -363,7 +361,7 @@ fn cancel(library: &Library) {
     });
 }
 
-/// Makes a call that every release of NCCL rejects.
+/// Makes a call that every version of NCCL rejects.
 fn call_all_reduce_with_null_communicator(library: &Library) {
     let (null, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
     let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
