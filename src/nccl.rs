@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::backend::Backend;
-use crate::backend::{Found, Library};
-use crate::buffer::MemorySpace;
+use crate::backend::{Backend, Found, Library, MemorySpace};
 use crate::error::{Error, InvalidArgumentKind, LoadError, Result};
 use crate::sys;
 use crate::sys::device::DeviceFunctions;

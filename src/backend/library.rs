@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 #[cfg(feature = "dlopen")]
 use super::dlopen;
-use super::kind::Backend;
+use super::kind::{Backend, MemorySpace};
 #[cfg(nccl_linked)]
 use super::linked;
 use super::parameter_lock::lock_parameters;
-use crate::buffer::MemorySpace;
 use crate::dynamic_linker::{keep_loaded, mapped};
 use crate::environment::variable;
 use crate::error::{Error, LoadError, Result, ResultCode};

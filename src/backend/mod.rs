@@ -22,7 +22,7 @@ mod parameter_lock;
 #[cfg(all(feature = "dlopen", any(not(nccl_linked), all(target_os = "linux", target_env = "gnu"))))]
 pub(crate) mod search;
 
-pub use kind::Backend;
+pub use kind::{Backend, MemorySpace};
 #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
 pub(crate) use library::memory_space;
 pub(crate) use library::{Found, Library, call};

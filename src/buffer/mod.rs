@@ -2,17 +2,16 @@
 
 mod any_buffer;
 mod any_slice;
-mod memory_space;
 mod nccl_buffer;
 mod nccl_slice;
 mod send_buffer;
 mod slice;
 mod traits;
 
+pub use crate::backend::MemorySpace;
 pub use any_buffer::AnyBuffer;
 pub(crate) use any_slice::check_layout;
 pub use any_slice::{AnyElement, AnySlice, AnySliceMut, BufferElement};
-pub use memory_space::MemorySpace;
 pub(crate) use nccl_buffer::Allocation;
 pub use nccl_buffer::NcclBuffer;
 pub use nccl_slice::{NcclSlice, NcclSliceMut};
