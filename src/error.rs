@@ -266,7 +266,7 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// The kind of argument that [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) is about.
+/// The kind of argument that [`Error::InvalidArgument`] is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InvalidArgumentKind {
