@@ -2,14 +2,13 @@ use crate::sys::ncclRedOp_t;
 use crate::values::values;
 
 values! {
-    /// The operation with which a collective combines the elements of the ranks.
+    /// The operation that a collective combines the elements of the ranks with.
     ///
     /// ```
     /// use libnccl::ReduceOp;
     ///
     /// assert_eq!("max".parse(), Ok(ReduceOp::Max));
     /// assert!(ReduceOp::ALL.contains(&ReduceOp::Avg));
-    /// assert_eq!(ReduceOp::Avg.since().to_string(), "2.13.4"); // The oldest supported version.
     /// ```
     #[doc(alias = "ncclRedOp_t")]
     pub enum ReduceOp: ncclRedOp_t {

@@ -52,12 +52,6 @@ macro_rules! values {
                 }
             }
 
-            /// Returns the first NCCL version that has it.
-            #[must_use]
-            pub fn since(self) -> $crate::version::Version {
-                $crate::version::Version::since(self.raw_name())
-            }
-
             /// Returns an error if the library is too old for the value. It would report an invalid argument, or use the
             /// number as a custom operator.
             #[inline]

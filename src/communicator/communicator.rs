@@ -339,6 +339,7 @@ impl Communicator {
     }
 
     /// Returns its first observer of this type.
+    #[doc(hidden)]
     #[must_use]
     pub fn observer<T: Observer>(&self) -> Option<&T> {
         self.shared.observers.find()

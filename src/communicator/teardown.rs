@@ -284,11 +284,13 @@ impl AbortHandle {
     }
 
     /// Notifies the observers of the communicator that a call takes too long.
+    #[doc(hidden)]
     pub fn report_stall(&self) {
         self.shared.notify(CommunicatorEvent::Stalled);
     }
 
     /// Returns the communicator's first observer of this type.
+    #[doc(hidden)]
     #[must_use]
     pub fn observer<T: Observer>(&self) -> Option<&T> {
         self.shared.observers.find()

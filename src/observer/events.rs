@@ -271,7 +271,7 @@ pub enum CommunicatorEvent {
     StreamCompleted(usize),
     /// A group that it takes part in has failed: it can only be destroyed or aborted.
     Failed,
-    /// Some code has [reported](crate::communicator::AbortHandle::report_stall) that a call takes too long.
+    /// A watchdog has detected that a call takes too long.
     Stalled,
     /// A wait has exceeded its limit. The communicator is aborted after this.
     TimedOut,

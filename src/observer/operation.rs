@@ -282,6 +282,7 @@ impl Operation {
     }
 
     /// Returns whether the operation has a root.
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub const fn has_root(&self) -> bool {
