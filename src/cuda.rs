@@ -75,7 +75,7 @@ unsafe fn driver_function<F>(name: &CStr) -> Option<F> {
     let address = crate::dynamic_linker::Scope::loaded(c"libcuda.so.1")?.address(name);
     #[cfg(not(target_os = "linux"))]
     let (address, _) = (std::ptr::null::<c_void>(), name);
-    // SAFETY: a function of the driver, of which the caller guarantees the signature.
+    // SAFETY: a function of the driver, with the signature that the caller guarantees.
     (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
 }
 

@@ -340,7 +340,7 @@ codes! {
     /// An argument is out of its range.
     #[doc(alias = "ncclInvalidArgument")]
     INVALID_ARGUMENT = ncclInvalidArgument;
-    /// The call is invalid in the current state, or does not match those of the other ranks.
+    /// The call is invalid in the current state, or does not match the calls of the other ranks.
     #[doc(alias = "ncclInvalidUsage")]
     INVALID_USAGE = ncclInvalidUsage;
     /// A peer has failed or cannot be reached.

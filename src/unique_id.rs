@@ -127,7 +127,7 @@ mod tests {
     use super::{UniqueId, wrong_length};
 
     // Regression: ferrotorch cannot make an id from its bytes.
-    // Regression: cubecl, candle and mistral.rs exchange ids by hand.
+    // Regression: cubecl, candle and mistral.rs exchange ids manually.
     #[test]
     fn bytes_text_and_c_form_round_trip() {
         let bytes: [u8; 128] = std::array::from_fn(|i| (i * 37 + 200) as u8);

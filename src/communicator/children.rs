@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // Calls NCCL.
 
 use std::ffi::CStr;
-use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
@@ -24,6 +23,7 @@ use crate::unique_id::UniqueId;
 
 /// A communicator to be created from another one; see [`Communicator::split`], [`Communicator::shrink`] and
 /// [`Communicator::grow`].
+#[derive(Debug)]
 #[must_use = "`init` creates the communicator"]
 pub struct ChildBuilder<'a, T = Communicator> {
     parent: &'a Communicator,
@@ -311,15 +311,5 @@ fn abandon(library: &Library, out: &OutParam<sys::ncclComm>, name: Option<Arc<CS
             // SAFETY: a handle that nothing else has; in the CPU backend, parents do not point to their children.
             let _ = unsafe { call!(library, ncclCommAbort(raw)) };
         }
-    }
-}
-
-impl<T> fmt::Debug for ChildBuilder<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildBuilder")
-            .field("parent", &self.parent)
-            .field("child", &self.child)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
     }
 }

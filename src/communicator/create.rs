@@ -308,6 +308,7 @@ impl fmt::Debug for CommunicatorBuilder<'_> {
 }
 
 /// A communicator that a group creates at its end; see [`CommunicatorBuilder::init_in`].
+#[derive(Debug)]
 pub struct PendingCommunicator {
     call: &'static str,
     handle: Rc<PendingHandle>,
@@ -318,6 +319,7 @@ pub struct PendingCommunicator {
 
 /// The out-parameter for the handle, with the data that NCCL keeps pointers to. The group shares it, so it lives until the
 /// group has ended. Unless the handle was taken out, the drop of this aborts the communicator.
+#[derive(Debug)]
 pub(crate) struct PendingHandle {
     library: Arc<Library>,
     /// Freed once the communicator is known to be complete or torn down: 2.14.3 uses it until then.
@@ -414,17 +416,5 @@ impl Drop for PendingHandle {
         };
         // SAFETY: the group has ended, and nothing else has the slot.
         unsafe { self.slot.free_after(&aborted) };
-    }
-}
-
-impl fmt::Debug for PendingCommunicator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingCommunicator").field("handle", &self.handle).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for PendingHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingHandle").field("state", &self.state.get()).finish_non_exhaustive()
     }
 }

@@ -273,6 +273,7 @@ pub(super) fn free_all(objects: Vec<Object>) {
 
 /// An out-parameter for a handle: on the heap, as NCCL keeps its address and may write it after the call has returned, even
 /// if the call fails. It is leaked unless it is freed explicitly.
+#[derive(Debug)]
 pub(crate) struct OutParam<T> {
     out: *mut *mut T,
     /// The memory space of the library at the start of the call: a program may load CUDA afterwards.

@@ -187,7 +187,7 @@ impl Shared {
         match self.poll() {
             Ok(ResultCode::SUCCESS) => return Poll::Ready(Ok(())),
             Ok(ResultCode::IN_PROGRESS) => {}
-            // NCCL ends what is in progress before it reports an error.
+            // NCCL has aborted the work in progress when it reports an error.
             Ok(code) => return Poll::Ready(Err(self.library.error(call, code))),
             Err(error) => {
                 // The end of the call can no longer be observed.

@@ -42,7 +42,7 @@ options! {
     /// ```
     #[doc(alias = "ncclConfig_t")]
     #[doc(alias = "NCCL_CONFIG_INITIALIZER")]
-    pub struct Config => ncclConfig as ncclConfig_t;
+    pub struct Config => ncclConfig_t;
 
     /// The number of thread blocks in a cluster of NCCL's kernels, on Hopper and newer GPUs: 0 (no clusters) to 8.
     /// Default 4. Since NCCL 2.17.1.
@@ -221,7 +221,7 @@ impl Config {
         }
 
         if let Some(timeout) = self.timeout {
-            target.require("ncclConfig_t.blocking", "ncclConfig.blocking")?;
+            target.require("ncclConfig_t.blocking")?;
             if timeout.is_zero() {
                 return Err(target.argument("the timeout is zero; expected a longer one"));
             }
@@ -230,16 +230,14 @@ impl Config {
             raw.blocking = 1; // These versions have no "not set".
         }
 
-        let mut name = None;
-        if let Some(text) = &self.name {
-            target.require("ncclConfig_t.commName", "ncclConfig.commName")?;
-            raw.commName = name.insert(target.c_string("name", text)?).as_ptr();
-        }
-        let mut net_name = None;
-        if let Some(text) = &self.net_name {
-            target.require("ncclConfig_t.netName", "ncclConfig.netName")?;
-            raw.netName = net_name.insert(target.c_string("net_name", text)?).as_ptr();
-        }
+        let name =
+            target.c_string("ncclConfig_t.commName", "name", self.name.as_deref(), &mut raw.commName)?;
+        let net_name = target.c_string(
+            "ncclConfig_t.netName",
+            "net_name",
+            self.net_name.as_deref(),
+            &mut raw.netName,
+        )?;
         Ok(RawConfig { raw, name, _net_name: net_name })
     }
 }
@@ -261,7 +259,7 @@ options! {
     /// ```
     #[doc(alias = "ncclCollConfig_t")]
     #[doc(alias = "NCCL_COLLCONFIG_INITIALIZER")]
-    pub struct CollectiveConfig => ncclCollConfig as ncclCollConfig_t;
+    pub struct CollectiveConfig => ncclCollConfig_t;
 
     /// The minimum number of thread blocks for the operation, from 1. Since NCCL 2.31.2.
     #[doc(alias = "minCTAs")]
@@ -346,15 +344,12 @@ impl CollectiveConfig {
         self.write(&mut raw, target)?;
         target.check_order(self.min_ctas, self.max_ctas)?;
         if let Some(Event(event)) = self.launch_completion_event {
-            target
-                .require("ncclCollConfig_t.launchCompletionEvent", "ncclCollConfig.launchCompletionEvent")?;
+            target.require("ncclCollConfig_t.launchCompletionEvent")?;
             raw.launchCompletionEvent = event;
         }
-        let mut alg_selection = None;
-        if let Some(text) = &self.alg_selection {
-            target.require("ncclCollConfig_t.algSelection", "ncclCollConfig.algSelection")?;
-            raw.algSelection = alg_selection.insert(target.c_string("alg_selection", text)?).as_ptr();
-        }
+        let text = self.alg_selection.as_deref();
+        let alg_selection =
+            target.c_string("ncclCollConfig_t.algSelection", "alg_selection", text, &mut raw.algSelection)?;
         #[allow(clippy::arc_with_non_send_sync)] // Its owner is `Send`.
         let raw = Arc::new(raw);
         Ok(RawCollectiveConfig { raw, _alg_selection: alg_selection })

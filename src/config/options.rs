@@ -1,7 +1,7 @@
 //! The macro that defines options, their checks, and their C form.
 #![allow(unsafe_code)] // Zeroes the padding of a C struct.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Display;
 use std::mem::offset_of;
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ pub(super) const MAX: u32 = c_int::MAX.cast_unsigned();
 macro_rules! options {
     (
         $(#[$attribute:meta])*
-        pub struct $options:ident => $c_struct:ident as $c_type:ident;
+        pub struct $options:ident => $c_type:ident;
         $(
             $(#[doc = $doc:literal])+
             #[doc(alias = $alias:literal)]
@@ -63,10 +63,7 @@ macro_rules! options {
             fn write(&self, raw: &mut sys::$c_type, target: Target<'_>) -> Result<()> {
                 $(
                     if let Some(value) = self.$option {
-                        target.require(
-                            concat!(stringify!($c_type), ".", stringify!($field)),
-                            concat!(stringify!($c_struct), ".", stringify!($field)),
-                        )?;
+                        target.require(concat!(stringify!($c_type), ".", stringify!($field)))?;
                         $(target.check_range(stringify!($option), value, $range)?;)?
                         raw.$field = value as _;
                     }
@@ -94,9 +91,10 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Returns an error if the library is older than `item`, a field in the spelling of [`sys::since`].
-    pub(super) fn require(self, function: &'static str, item: &str) -> Result<()> {
-        self.require_version(function, Version::since(item))
+    /// Returns an error if the library lacks a field of a C struct.
+    pub(super) fn require(self, field: &'static str) -> Result<()> {
+        // `sys::since` has the names without `_t`.
+        self.require_version(field, Version::since(&field.replacen("_t.", ".", 1)))
     }
 
     pub(super) fn require_version(self, function: &'static str, since: Version) -> Result<()> {
@@ -127,12 +125,26 @@ impl Target<'_> {
         }
     }
 
-    pub(super) fn c_string(self, option: &str, text: &str) -> Result<Arc<CStr>> {
-        let c_string = CString::new(text).map_err(|error| {
-            let position = error.nul_position();
-            self.argument(format!("{option} is {text:?}; expected no NUL, and byte {position} is one"))
-        })?;
-        Ok(c_string.into())
+    /// Points `raw`, the field of an option that is text, to the returned C string.
+    pub(super) fn c_string(
+        self,
+        field: &'static str,
+        option: &str,
+        text: Option<&str>,
+        raw: &mut *const c_char,
+    ) -> Result<Option<Arc<CStr>>> {
+        let Some(text) = text else { return Ok(None) };
+        self.require(field)?;
+        let c_string: Arc<CStr> = match CString::new(text) {
+            Ok(c_string) => c_string.into(),
+            Err(error) => {
+                let position = error.nul_position();
+                let problem = format!("{option} is {text:?}; expected no NUL, and byte {position} is one");
+                return Err(self.argument(problem));
+            }
+        };
+        *raw = c_string.as_ptr();
+        Ok(Some(c_string))
     }
 
     pub(super) fn argument(self, problem: impl Into<Box<str>>) -> Error {

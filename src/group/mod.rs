@@ -50,7 +50,7 @@ impl Nccl {
     /// ```
     ///
     /// A buffer that is written can be in a group only once. NCCL does not run the operations of a group in order, not
-    /// even those of one communicator and one stream: it sorts them by size and runs them side by side. So use two
+    /// even those of one communicator and one stream: it sorts them by size and runs them concurrently. So use two
     /// groups, which run one after the other on their stream, or call the communicator's methods.
     ///
     /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
@@ -60,7 +60,7 @@ impl Nccl {
     /// first operation is queued does not affect them.
     ///
     /// # Errors
-    /// The error of `operations`; else the first error of its calls, even one that it ignored, or that of the group
+    /// The error of `operations`; else the first error of its calls, even if it was ignored, or the error of the group
     /// itself. [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) inside another group: use [`Group::group`].
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
