@@ -63,7 +63,7 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// ```
 ///
 /// # Several threads
-/// A [`Mutex`](std::sync::Mutex) makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread
+/// A [`Mutex`] makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread
 /// that waits in NCCL holds the lock, so create the [`AbortHandle`] before; it needs no lock:
 ///
 /// ```

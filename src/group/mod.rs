@@ -61,7 +61,7 @@ impl Nccl {
     ///
     /// # Errors
     /// The error of `operations`; else the first error of its calls, even if it was ignored, or the error of the group
-    /// itself. [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) inside another group: use [`Group::group`].
+    /// itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
     #[doc(alias = "ncclGroupStart")]
     #[doc(alias = "ncclGroupEnd")]
     #[inline]
@@ -120,8 +120,8 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`group`](Self::group); [`Error::Unsupported`](crate::error::Error::Unsupported);
-    /// [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) for operations that NCCL does not simulate, before anything is
+    /// The errors of [`group`](Self::group); [`Error::Unsupported`];
+    /// [`Error::InvalidUsage`] for operations that NCCL does not simulate, before anything is
     /// queued. A nonblocking communicator of [`from_raw`](crate::communicator::Communicator::from_raw), or with
     /// `NCCL_COMM_BLOCKING=0` in the environment, is detected afterwards: NCCL has started the operations then.
     #[doc(alias = "ncclGroupSimulateEnd")]
