@@ -1,10 +1,69 @@
-//! CUDA's driver, if the process has loaded it: contexts, devices and streams. This crate neither links nor loads CUDA.
+//! CUDA contexts, devices and streams: the trait for contexts of other crates, and the driver, if the process has loaded it.
+//! This crate neither links nor loads CUDA.
 #![allow(unsafe_code)]
 
-use std::error::Error;
+use std::error::Error as StdError;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
 
+use crate::error::Error;
 use crate::sys::cudaStream_t;
+
+/// A CUDA context of another crate. With the features of these names, contexts of the crates cudarc and cuda-core implement
+/// this.
+///
+/// ```
+/// use libnccl::Context;
+/// use std::error::Error;
+///
+/// /// The primary context of a device, in some CUDA crate.
+/// struct Device(usize);
+///
+/// impl Context for Device {
+///     fn device(&self) -> usize {
+///         self.0
+///     }
+///     fn make_current(&self) -> Result<(), Box<dyn Error>> {
+///         // cudaSetDevice, for instance.
+///         Ok(())
+///     }
+/// }
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let comm = nccl.communicator(1, 0, &nccl.unique_id()?).device(&Device(0)).init()?;
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a CUDA context",
+    label = "not a context",
+    note = "contexts of the crates cudarc and cuda-core are, with the features of these names, and types that implement `Context`"
+)]
+pub trait Context {
+    /// Returns the number of the CUDA device.
+    fn device(&self) -> usize;
+
+    /// Makes this the calling thread's current context.
+    ///
+    /// # Errors
+    /// The CUDA error.
+    fn make_current(&self) -> Result<(), Box<dyn StdError>>;
+}
+
+impl<C: Context + ?Sized> Context for Arc<C> {
+    fn device(&self) -> usize {
+        (**self).device()
+    }
+    fn make_current(&self) -> Result<(), Box<dyn StdError>> {
+        (**self).make_current()
+    }
+}
+
+pub(crate) fn make_current(call: &'static str, context: &dyn Context) -> Result<(), Error> {
+    context.make_current().map_err(|error| {
+        let device = context.device();
+        Error::usage(call, format!("the context of device {device} cannot be made current: {error}"))
+    })
+}
 
 /// Returns a function of the driver, which is never unloaded.
 ///
@@ -16,14 +75,14 @@ unsafe fn driver_function<F>(name: &CStr) -> Option<F> {
     let address = crate::dynamic_linker::Scope::loaded(c"libcuda.so.1")?.address(name);
     #[cfg(not(target_os = "linux"))]
     let (address, _) = (std::ptr::null::<c_void>(), name);
-    // SAFETY: a function of the driver, of which the caller guarantees the signature.
+    // SAFETY: a function of the driver, with the signature that the caller guarantees.
     (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
 }
 
-/// The context that was current on a thread, for another thread that works on its behalf.
+/// The current context of a thread, for another thread that works on its behalf.
 ///
-/// NCCL makes the device current again that was so before its call, which is device 0 on a new thread. Since CUDA 12,
-/// that creates a context on device 0, which takes memory there.
+/// NCCL restores the device that was current before the call, which is device 0 on a new thread. Since CUDA 12, that creates
+/// a context on device 0, which takes memory there.
 #[derive(Clone, Copy)]
 pub(crate) struct CudaContext {
     context: *mut c_void,
@@ -63,7 +122,7 @@ pub(crate) fn current_device() -> Option<i32> {
     (unsafe { get(&raw mut device) } == 0).then_some(device)
 }
 
-/// Returns the device of the memory at an address; `None` if the driver does not know it, or is not loaded.
+/// Returns the device of the memory at an address; `None` if it is not CUDA memory, or if the driver is not loaded.
 pub(crate) fn device_of_memory(address: *const c_void) -> Option<i32> {
     type GetAttribute = unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int;
     const DEVICE_ORDINAL: c_int = 9;
@@ -79,7 +138,7 @@ pub(crate) fn device_of_memory(address: *const c_void) -> Option<i32> {
 ///
 /// # Safety
 /// The stream is null or live.
-pub(crate) unsafe fn is_stream_complete(stream: cudaStream_t) -> Result<bool, Box<dyn Error>> {
+pub(crate) unsafe fn is_stream_complete(stream: cudaStream_t) -> Result<bool, Box<dyn StdError>> {
     type Query = unsafe extern "C" fn(*mut c_void) -> c_int;
     const SUCCESS: c_int = 0;
     const NOT_READY: c_int = 600;
@@ -97,11 +156,10 @@ pub(crate) unsafe fn is_stream_complete(stream: cudaStream_t) -> Result<bool, Bo
     }
 }
 
-/// Returns why calls with a stream fail, if the driver is the CUDA emulation and an operation of NCCL is the cause. CUDA itself keeps no
-/// such text.
+/// Returns why calls with a stream fail, if the driver is the CUDA emulation and an NCCL operation is the cause.
 fn emulated_failure(stream: cudaStream_t) -> Option<String> {
     type Failure = unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> c_int;
-    // SAFETY: the signature of the emulation's function; no other driver has one of this name.
+    // SAFETY: the signature of the emulation's function; no other driver has a function of this name.
     let failure: Failure = unsafe { driver_function(c"libnccl_cuda_failure") }?;
     let mut text = [0_u8; 4096];
     // SAFETY: a buffer of this length.

@@ -15,7 +15,7 @@ use crate::sys;
 /// ```
 /// use libnccl::Encryption;
 ///
-/// let encryption = Encryption::PreSharedKey(b"a key that is known to all processes");
+/// let encryption = Encryption::PreSharedKey(b"a key that all processes share");
 /// assert_eq!(format!("{encryption:?}"), "PreSharedKey(..)");
 /// ```
 #[doc(alias = "ncclEncryptionConfig_t")]
@@ -45,7 +45,7 @@ impl Nccl {
     ///
     /// Call it before the first [`unique_id`](Self::unique_id) and the first communicator, and with the same key in all
     /// processes. Only TCP is encrypted; the other transports (InfiniBand, shared memory and so on) are not. NCCL keeps
-    /// a copy of the key; the copy that this method makes is overwritten before it returns.
+    /// a copy of the key; the copy of this method is overwritten before it returns.
     ///
     /// ```no_run
     /// use libnccl::{Encryption, Nccl};

@@ -14,7 +14,7 @@ use crate::version::Version;
 
 /// An implementation of NCCL, and the entry point of this crate.
 ///
-/// It is cheap to clone. An implementation is never unloaded, because NCCL's own threads may still run in it.
+/// Cheap to clone. An implementation is never unloaded, because NCCL's own threads may still run in it.
 ///
 /// ```
 /// let nccl = libnccl_cpu::nccl(); // On a machine with GPUs: libnccl::Nccl::load()?
@@ -25,11 +25,10 @@ use crate::version::Version;
 /// ```
 ///
 /// # Groups of other code
-/// C functions of the same library can be called beside this crate: by C++ in the same process, or through
-/// [`as_raw`](Self::as_raw). One rule of the `unsafe` code that does so concerns the thread and not a communicator: **no group
-/// that other code has started is open on a thread that calls a method of this crate**. For each `ncclGroupStart` there has been
-/// an `ncclGroupEnd`. Otherwise a method returns before its operation runs, and the operation uses buffers that the program has
-/// freed.
+/// Other code in the process, such as C++ or [`as_raw`](Self::as_raw), can call C functions of the same library. One rule for
+/// such `unsafe` code concerns the thread and not a communicator: **no group that other code has started is open on a thread
+/// that calls a method of this crate**. Every `ncclGroupStart` has been followed by its `ncclGroupEnd`. Otherwise a method
+/// returns before its operation runs, and the operation uses buffers that the program has freed.
 ///
 /// In a debug build (`debug_assertions`), such a call is [`Error::InvalidUsage`] with the CPU backend. NCCL itself cannot be
 /// queried for open groups.
@@ -44,9 +43,9 @@ pub struct Nccl {
 pub struct Function {
     /// The name in C.
     pub name: &'static str,
-    /// The first examined release that has the function.
+    /// The first NCCL version that has the function.
     pub since: Version,
-    /// `true` if the implementation has the function.
+    /// Whether the implementation has the function.
     pub present: bool,
 }
 
@@ -54,20 +53,20 @@ impl Nccl {
     /// Loads the library of this system: the linked one if linking was enabled at build time, else the first that the
     /// search finds. Later calls in the process return the same library.
     ///
-    /// If `LIBNCCL_PATH` is set, only the file that it names is tried. Otherwise, the search order is:
+    /// If `LIBNCCL_PATH` is set, only that file is tried. Otherwise, the search order is:
     ///
     /// 1. `libnccl.so.2` and `libnccl.so`, in the process or in the directories of the dynamic linker;
     /// 2. the Python package `nvidia-nccl-cu12` or `nvidia-nccl-cu13` in the directories of `$PYTHONPATH`; of an
-    ///    environment: `$VIRTUAL_ENV`, that of the first `python3` on `PATH`, `$CONDA_PREFIX` (there also `lib`); then of
-    ///    the user (`$PYTHONUSERBASE` or `~/.local`), then of the system (below `/usr/local` and `/usr`);
+    ///    environment: `$VIRTUAL_ENV`, the environment of the first `python3` on `PATH`, `$CONDA_PREFIX` (there also `lib`);
+    ///    then of the user (`$PYTHONUSERBASE` or `~/.local`), then of the system (below `/usr/local` and `/usr`);
     /// 3. `lib` and `lib64` of `$NCCL_HOME`, `$NCCL_ROOT`, `$NCCL_ROOT_DIR`; `targets/x86_64-linux/lib` (on aarch64
     ///    `targets/sbsa-linux/lib` and `targets/aarch64-linux/lib`) and `lib64` of a CUDA toolkit: `$CUDA_HOME`, `$CUDA_PATH`,
     ///    `/usr/local/cuda`; NVIDIA's HPC SDK: `$NVHPC_ROOT/comm_libs/nccl/lib`, then the versions in `/opt/nvidia/hpc_sdk`;
     /// 4. for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic linker; the packages
     ///    `rocm-sdk-libraries` and `torch`, where 2 looks; `$ROCM_PATH/lib`, `/opt/rocm/lib`.
     ///
-    /// No Python is started. Set-uid programs ignore the environment. A truncated file is refused, as the dynamic linker
-    /// would map it and the process die of SIGBUS.
+    /// No Python is started. Set-uid programs ignore the environment. A truncated file is rejected, because the process would
+    /// die of SIGBUS after the dynamic linker has mapped it.
     ///
     /// ```
     /// use libnccl::Nccl;
@@ -98,9 +97,9 @@ impl Nccl {
     ///
     /// # Errors
     /// [`LoadError::NotFound`] with the reason: the file is absent, a directory, not a shared object, truncated, for
-    /// another architecture, without NCCL's functions, or rejected by the dynamic linker; or another NCCL is linked or
-    /// was loaded with `RTLD_GLOBAL`, to which its calls of its own functions would go. [`LoadError::VersionQuery`] if
-    /// its `ncclGetVersion` fails.
+    /// another architecture, without NCCL's functions, or rejected by the dynamic linker; or another NCCL is linked or was
+    /// loaded with `RTLD_GLOBAL`, and would intercept the library's calls of its own functions. [`LoadError::VersionQuery`]
+    /// if its `ncclGetVersion` fails.
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have
@@ -115,8 +114,8 @@ impl Nccl {
     /// Returns the library that was linked at build time.
     ///
     /// # Errors
-    /// [`LoadError::NoBackend`] if the program was built with `LIBNCCL_NO_LINK`; [`LoadError::NotFound`] if the file that
-    /// has `ncclGetVersion` cannot be determined; [`LoadError::VersionQuery`] if its `ncclGetVersion` fails.
+    /// [`LoadError::NoBackend`] if the program was built with `LIBNCCL_NO_LINK`; [`LoadError::NotFound`] if the file of
+    /// `ncclGetVersion` cannot be determined; [`LoadError::VersionQuery`] if its `ncclGetVersion` fails.
     #[cfg(feature = "link")]
     pub fn linked() -> Result<Self, LoadError> {
         cfg_if::cfg_if! {
@@ -128,14 +127,14 @@ impl Nccl {
         }
     }
 
-    /// Wraps an implementation that is already in this process, such as the CPU implementation of `libnccl-cpu`.
+    /// Wraps an implementation that is already in this process, such as the CPU backend (`libnccl-cpu`).
     ///
     /// ```
     /// use libnccl::Nccl;
     ///
     /// // SAFETY: the functions are an implementation of NCCL that is linked into this program.
-    /// let nccl = unsafe { Nccl::from_table("the CPU implementation", libnccl_cpu::TABLE) }?;
-    /// assert_eq!(nccl.backend().to_string(), "the CPU implementation");
+    /// let nccl = unsafe { Nccl::from_table("the CPU backend", libnccl_cpu::TABLE) }?;
+    /// assert_eq!(nccl.backend().to_string(), "the CPU backend");
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
@@ -153,14 +152,14 @@ impl Nccl {
         unsafe { Library::new(found, Backend::InProcess { name }) }.map(|library| Self { library })
     }
 
-    /// Returns the release of the implementation, which may differ from that of the header.
+    /// Returns the version of the implementation, which may differ from the header's.
     #[doc(alias = "ncclGetVersion")]
     #[must_use]
     pub fn version(&self) -> Version {
         self.library.version
     }
 
-    /// Returns the backend: the way in which the implementation came into this process.
+    /// Returns the backend: linked, loaded, or in this process.
     #[must_use]
     pub fn backend(&self) -> &Backend {
         &self.library.backend
@@ -199,7 +198,7 @@ impl Nccl {
         self.library.functions.present().map(function)
     }
 
-    /// Returns an error if the implementation lacks a function, as a call of it would.
+    /// Returns the error of a function that the implementation lacks, without calling it.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
@@ -221,8 +220,8 @@ impl Nccl {
 
     /// Returns the most recent error message, or an empty string.
     ///
-    /// NCCL keeps one message for all threads and communicators; the CPU implementation keeps one per thread. An
-    /// [`Error::Nccl`] has its own copy.
+    /// NCCL keeps one message for all threads and communicators; the CPU backend keeps one per thread. An [`Error::Nccl`] has
+    /// its own copy.
     #[doc(alias = "ncclGetLastError")]
     #[must_use]
     pub fn last_error(&self) -> Box<str> {
@@ -231,6 +230,7 @@ impl Nccl {
 
     /// Returns the other files named like NCCL that are mapped into the process. Two copies share neither state nor
     /// handles, and symbols of one may be resolved to the other.
+    #[doc(hidden)]
     #[must_use]
     pub fn other_loaded_libraries(&self) -> Vec<PathBuf> {
         self.library.other_loaded_libraries()
@@ -241,7 +241,7 @@ impl Nccl {
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
-    /// let get_version = nccl.as_raw().ncclGetVersion.expect("every release has it");
+    /// let get_version = nccl.as_raw().ncclGetVersion.expect("every version has it");
     /// let mut code = 0;
     /// // SAFETY: a valid out-parameter.
     /// unsafe { get_version(&mut code) };
@@ -262,7 +262,7 @@ impl Nccl {
 
     /// Creates an id for a new communicator, on one rank, which sends it to the others.
     ///
-    /// For the id, NCCL keeps a thread and a listening socket in this process until all ranks have joined.
+    /// NCCL keeps a thread and a listening socket for it in this process until all ranks have joined.
     ///
     /// ```
     /// use libnccl::UniqueId;
@@ -285,7 +285,7 @@ impl Nccl {
 
 #[cfg(test)]
 impl Nccl {
-    /// Returns an implementation with these functions, of the release with this code.
+    /// Returns an implementation with these functions, of the version with this code.
     pub(crate) fn of_functions<const CODE: i32>(functions: sys::Functions) -> Self {
         unsafe extern "C" fn version<const CODE: i32>(out: *mut i32) -> sys::ncclResult_t {
             // SAFETY: `out` is an int of the facade.

@@ -8,8 +8,8 @@ use crate::nccl::Nccl;
 use crate::sys;
 use sealed::Locked;
 
-/// The library's parameters (such as `NCCL_DEBUG`), which it has read from the environment or its configuration file,
-/// or which have their defaults. Since NCCL 2.30.4.
+/// The library's parameters (such as `NCCL_DEBUG`), with their values from the environment, the configuration file, or the
+/// defaults. Since NCCL 2.30.4.
 ///
 /// NCCL 2.32.3 exposes 7 of them, and 10 with `NCCL_PARAM_DUMP_ALL=true` in the environment.
 ///
@@ -32,11 +32,11 @@ pub struct Parameters {
 /// | type | parameters |
 /// |---|---|
 /// | [`String`] | all, as the text that NCCL prints (`TRUE`, `WARN,ATTN`) |
-/// | [`CString`] | those that are text |
-/// | [`i8`] to [`i64`], [`u8`] to [`u64`] | those of exactly this type, which excludes booleans and enums |
+/// | [`CString`] | text |
+/// | [`i8`] to [`i64`], [`u8`] to [`u64`] | exactly this type, which excludes booleans and enums |
 /// | [`Vec<u8>`] | all, as the bytes that NCCL stores; a text ends with a zero byte |
 ///
-/// The trait is sealed: these are the types for which NCCL has functions.
+/// The trait is sealed: NCCL has functions for these types only.
 ///
 /// ```
 /// let parameters = libnccl_cpu::nccl().parameters()?;
@@ -45,6 +45,8 @@ pub struct Parameters {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 pub trait ParameterValue: sealed::Read {}
+
+impl<T: sealed::Read> ParameterValue for T {}
 
 impl Nccl {
     /// Returns the library's parameters; for an example, see [`Parameters`]. Since NCCL 2.30.4.
@@ -77,8 +79,8 @@ impl Parameters {
         Ok(keys.map(to_string_lossy).collect())
     }
 
-    /// Returns the value of a parameter; `None` if NCCL does not know the key. For an example, see [`ParameterValue`]. Since
-    /// NCCL 2.30.4.
+    /// Returns the value of a parameter; `None` if NCCL has no such key. For an example, see [`ParameterValue`]. Since NCCL
+    /// 2.30.4.
     ///
     /// # Errors
     /// [`Error::Nccl`] with [`ResultCode::INVALID_ARGUMENT`] if the parameter is not of the type `T`, see
@@ -103,9 +105,9 @@ impl Parameters {
         T::read(&self.lock(), &key)
     }
 
-    /// Makes NCCL print all parameters to the standard output of this process. Since NCCL 2.30.4.
+    /// Makes NCCL print all parameters to the standard output. Since NCCL 2.30.4.
     ///
-    /// The text goes through C's output buffer, so its order relative to Rust's output is not defined.
+    /// The text goes through C's output buffer, so its order relative to Rust's output is undefined.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the library lacks the function.
@@ -128,7 +130,7 @@ mod sealed {
     use super::{CStr, Result};
     use crate::backend::{Library, ParameterGuard};
 
-    /// A library whose parameter functions this thread alone calls.
+    /// A library whose parameter functions only this thread calls.
     #[expect(missing_debug_implementations, reason = "private")]
     pub struct Locked<'a> {
         pub(super) library: &'a Library,
@@ -136,12 +138,10 @@ mod sealed {
     }
 
     pub trait Read: Sized {
-        /// Reads the value; `None` if NCCL does not know the key.
+        /// Reads the value; `None` if NCCL has no such key.
         fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>>;
     }
 }
-
-impl ParameterValue for String {}
 
 impl sealed::Read for String {
     fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
@@ -155,8 +155,6 @@ impl sealed::Read for String {
     }
 }
 
-impl ParameterValue for CString {}
-
 impl sealed::Read for CString {
     fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
         let Some(handle) = bind(locked, key)? else { return Ok(None) };
@@ -167,8 +165,6 @@ impl sealed::Read for CString {
         Ok(Some(unsafe { copy(value) }))
     }
 }
-
-impl ParameterValue for Vec<u8> {}
 
 impl sealed::Read for Vec<u8> {
     fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
@@ -186,7 +182,7 @@ impl sealed::Read for Vec<u8> {
                 )
             };
             match read {
-                // NCCL's only report of a buffer that is too short; it does not return the size it needs.
+                // NCCL's error for a buffer that is too short; it does not return the required size.
                 Err(error)
                     if error.code() == Some(ResultCode::INVALID_ARGUMENT) && capacity < MAX_CAPACITY =>
                 {
@@ -204,8 +200,6 @@ impl sealed::Read for Vec<u8> {
 
 macro_rules! integers {
     ($($type:ident by $function:ident),* $(,)?) => {$(
-        impl ParameterValue for $type {}
-
         impl sealed::Read for $type {
             fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
                 let Some(handle) = bind(locked, key)? else { return Ok(None) };
@@ -229,7 +223,7 @@ integers! {
     u64 by ncclParamGetU64,
 }
 
-/// Returns NCCL's handle of a parameter, which lives as long as the library; `None` if NCCL does not know the key.
+/// Returns NCCL's handle of a parameter, which lives as long as the library; `None` if NCCL has no such key.
 fn bind(locked: &Locked<'_>, key: &CStr) -> Result<Option<sys::ncclParamHandle_t>> {
     let mut handle = std::ptr::null_mut();
     // SAFETY: a valid out-parameter and a C string.
@@ -237,7 +231,7 @@ fn bind(locked: &Locked<'_>, key: &CStr) -> Result<Option<sys::ncclParamHandle_t
     Ok(none_if_unknown(found)?.map(|_| handle).filter(|handle| !handle.is_null()))
 }
 
-/// Turns the result of a lookup into `None` if there is no such key, which NCCL reports as an invalid argument.
+/// Returns `None` if there is no such key, which NCCL reports as an invalid argument.
 fn none_if_unknown(found: Result<ResultCode>) -> Result<Option<ResultCode>> {
     match found {
         Err(error) if error.code() == Some(ResultCode::INVALID_ARGUMENT) => Ok(None),

@@ -2,14 +2,13 @@ use crate::sys::ncclRedOp_t;
 use crate::values::values;
 
 values! {
-    /// The operation with which a collective combines the elements of the ranks.
+    /// The operation that a collective combines the elements of the ranks with.
     ///
     /// ```
     /// use libnccl::ReduceOp;
     ///
     /// assert_eq!("max".parse(), Ok(ReduceOp::Max));
     /// assert!(ReduceOp::ALL.contains(&ReduceOp::Avg));
-    /// assert_eq!(ReduceOp::Avg.since().to_string(), "2.13.4"); // The oldest that this crate supports.
     /// ```
     #[doc(alias = "ncclRedOp_t")]
     pub enum ReduceOp: ncclRedOp_t {
@@ -31,30 +30,6 @@ values! {
     }
 
     expected: "an operation";
-}
-
-impl ReduceOp {
-    /// Returns the reduction of one integer of each rank, for comparison with NCCL's results; `None` without ranks.
-    /// Sums and products that exceed 64 bits wrap around.
-    ///
-    /// ```
-    /// use libnccl::ReduceOp;
-    ///
-    /// assert_eq!(ReduceOp::Avg.of_integers([2, 4, 5]), Some(3));
-    /// assert_eq!(ReduceOp::Max.of_integers([]), None);
-    /// ```
-    #[must_use]
-    pub fn of_integers(self, ranks: impl IntoIterator<Item = i64>) -> Option<i64> {
-        let mut size = 0;
-        let values = ranks.into_iter().inspect(|_| size += 1);
-        let result = match self {
-            Self::Sum | Self::Avg => values.reduce(i64::wrapping_add),
-            Self::Prod => values.reduce(i64::wrapping_mul),
-            Self::Max => values.max(),
-            Self::Min => values.min(),
-        };
-        result.map(|sum| if self == Self::Avg { sum / size } else { sum })
-    }
 }
 
 #[cfg(test)]

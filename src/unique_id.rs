@@ -5,7 +5,7 @@ use std::str::FromStr;
 use crate::error::ParseError;
 use crate::sys;
 
-/// The id with which the ranks of a new communicator find each other: 128 opaque bytes.
+/// The id that the ranks of a new communicator use to find each other: 128 opaque bytes.
 ///
 /// One rank creates it with [`Nccl::unique_id`](crate::nccl::Nccl::unique_id) and sends it to the others, for instance in a
 /// file, through a socket or in an environment variable: its [`Display`](fmt::Display) form is 256 hexadecimal digits.
@@ -29,7 +29,7 @@ impl UniqueId {
     #[doc(alias = "NCCL_UNIQUE_ID_BYTES")]
     pub const BYTES: usize = sys::NCCL_UNIQUE_ID_BYTES as usize;
 
-    /// Creates an id from the bytes that another rank has sent.
+    /// Creates an id from the bytes of another rank.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
@@ -41,13 +41,13 @@ impl UniqueId {
         &self.0
     }
 
-    /// Creates an id from C's form, such as that of the crate cudarc: `UniqueId::from_c_chars(*id.internal())`.
+    /// Creates an id from its C form, for instance from the crate cudarc: `UniqueId::from_c_chars(*id.internal())`.
     #[must_use]
     pub fn from_c_chars(chars: [c_char; Self::BYTES]) -> Self {
         Self(chars.map(|char| char.to_ne_bytes()[0]))
     }
 
-    /// Returns C's form, for instance for the crate cudarc: `Id::uninit(id.to_c_chars())`.
+    /// Returns the C form, for instance for the crate cudarc: `Id::uninit(id.to_c_chars())`.
     #[must_use]
     pub fn to_c_chars(self) -> [c_char; Self::BYTES] {
         self.0.map(|byte| c_char::from_ne_bytes([byte]))
@@ -81,7 +81,7 @@ impl fmt::Display for UniqueId {
     }
 }
 
-/// Writes the first digits only, as an id is a secret and logs are often public.
+/// Writes the first digits only, because an id is a secret and logs are often public.
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "UniqueId({:02x}{:02x}..)", self.0[0], self.0[1])
@@ -127,7 +127,7 @@ mod tests {
     use super::{UniqueId, wrong_length};
 
     // Regression: ferrotorch cannot make an id from its bytes.
-    // Regression: cubecl, candle and mistral.rs exchange ids by hand.
+    // Regression: cubecl, candle and mistral.rs exchange ids manually.
     #[test]
     fn bytes_text_and_c_form_round_trip() {
         let bytes: [u8; 128] = std::array::from_fn(|i| (i * 37 + 200) as u8);

@@ -1,7 +1,7 @@
-//! The enums of NCCL, their names, and the releases that introduced their values.
+//! The macro for NCCL's enums: their names, and the versions that introduced their values.
 
-/// Defines an enum of NCCL's constants, in NCCL's order, with the name that nccl-tests uses for each and perhaps another
-/// one; and the error of a text that is none of them.
+/// Defines an enum of NCCL's constants, in NCCL's order, with the name of each in nccl-tests and an optional second name, and
+/// the error for other text.
 macro_rules! values {
     (
         $(#[$attribute:meta])*
@@ -22,7 +22,7 @@ macro_rules! values {
             /// All values, in NCCL's order.
             pub const ALL: &'static [Self] = &[$(Self::$value),+];
 
-            /// The numbers of the values that some releases lack, as a set of bits. Checking the others costs nothing.
+            /// The numbers of the values that some versions lack, as a bit set. Checking the others costs nothing.
             const NEWER: u32 = {
                 let mut newer = 0;
                 $(if $crate::version::Version::since(stringify!($raw)).code() > $crate::version::Version::OLDEST.code() {
@@ -45,21 +45,15 @@ macro_rules! values {
                 }
             }
 
-            /// Returns the name that nccl-tests uses, then the other one if there is one.
+            /// Returns the name in nccl-tests, then the second name if there is one.
             const fn names(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$value => &[$name $(, $other_name)?],)+
                 }
             }
 
-            /// Returns the first release of NCCL that has it.
-            #[must_use]
-            pub fn since(self) -> $crate::version::Version {
-                $crate::version::Version::since(self.raw_name())
-            }
-
-            /// Returns an error if the library is too old to know the value. It would report an invalid argument, or,
-            /// worse, take the number for a custom operator.
+            /// Returns an error if the library is too old for the value. It would report an invalid argument, or use the
+            /// number as a custom operator.
             #[inline]
             pub(crate) fn require(self, library: &$crate::backend::Library) -> $crate::error::Result<()> {
                 if Self::NEWER >> self.as_raw().0 & 1 == 0 {
@@ -70,7 +64,7 @@ macro_rules! values {
             }
         }
 
-        /// Writes the name that nccl-tests uses.
+        /// Writes the name in nccl-tests.
         impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.names()[0])
@@ -96,7 +90,7 @@ macro_rules! values {
 }
 pub(crate) use values;
 
-/// Returns `float (f32), ...`, for an error that lists what was expected.
+/// Returns `float (f32), ...`, for an error that lists the expected names.
 pub(crate) fn list<'a>(values: impl Iterator<Item = &'a [&'a str]>) -> String {
     let describe = |names: &[&str]| match names {
         [name, other] => format!("{name} ({other})"),

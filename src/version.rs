@@ -1,10 +1,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::ParseError;
 use crate::sys;
 
-/// A release of NCCL, as `major.minor.patch`.
+/// A version of NCCL, as `major.minor.patch`.
 ///
 /// ```
 /// use libnccl::Version;
@@ -17,19 +16,19 @@ use crate::sys;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Major release.
+    /// Major version.
     pub major: u32,
-    /// Minor release.
+    /// Minor version.
     pub minor: u32,
     /// Patch level.
     pub patch: u32,
 }
 
 impl Version {
-    /// The release of the vendored header.
+    /// The version of the vendored header.
     pub const HEADER: Self = Self::new(sys::NCCL_MAJOR, sys::NCCL_MINOR, sys::NCCL_PATCH);
 
-    /// The oldest release that this crate supports.
+    /// The oldest version that this crate supports.
     pub(crate) const OLDEST: Self = Self::since("ncclGetVersion");
 
     /// Creates the version `major.minor.patch`.
@@ -47,7 +46,7 @@ impl Version {
         Self::new(code / major_unit, code % major_unit / 100, code % 100)
     }
 
-    /// Returns the number that NCCL uses for this release; `u32::MAX` if it is larger than that.
+    /// Returns the number that `ncclGetVersion` returns for this version. Saturates at `u32::MAX`.
     #[must_use]
     pub const fn code(self) -> u32 {
         let major_unit = if self.major <= 2 && self.minor <= 8 { 1_000 } else { 10_000 };
@@ -55,7 +54,7 @@ impl Version {
         major.saturating_add(minor).saturating_add(self.patch)
     }
 
-    /// Returns the first release that has `item`, a C function, enum value or field; see [`sys::since`].
+    /// Returns the first version that has `item`, a C function, enum value or field; see [`sys::since`].
     pub(crate) const fn since(item: &str) -> Self {
         match sys::since(item) {
             Some(code) => Self::from_code(code),
@@ -82,6 +81,26 @@ impl FromStr for Version {
                 Err(ParseError::new(format_args!("{text:?} is not an NCCL version; {expected}")))
             }
         }
+    }
+}
+
+/// The error returned when text or bytes are not a valid value, such as a [`DataType`](crate::data_type::DataType) or a
+/// [`UniqueId`](crate::unique_id::UniqueId).
+///
+/// Defined here and not in `error`, which imports [`Version`].
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseError(Box<str>);
+
+impl ParseError {
+    pub(crate) fn new(problem: impl fmt::Display) -> Self {
+        Self(problem.to_string().into())
+    }
+}
+
+impl fmt::Debug for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

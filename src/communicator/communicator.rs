@@ -6,23 +6,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::abort_handle::AbortHandle;
-use super::inside::Inside;
+use super::call_guard::CallGuard;
 use super::shared::{Origin, Shared};
 use super::state::{Purpose, State};
+use super::teardown::AbortHandle;
 use crate::backend::{Library, call};
 use crate::buffer::MemorySpace;
 use crate::config::RawCollectiveConfig;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
+use crate::nccl::Nccl;
 use crate::observer::{CommunicatorEvent, Membership, Observer};
 use crate::sys;
 
-/// Asks until there is an answer, more and more rarely, at last every millisecond.
-pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
+/// Polls with exponential backoff, capped at 1 ms.
+pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
     let mut pause = Duration::from_micros(1);
     loop {
-        if let Poll::Ready(answer) = ask() {
-            return answer;
+        if let Poll::Ready(result) = poll() {
+            return result;
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
@@ -52,8 +53,7 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// It may move to another thread, but two threads cannot use it at the same time, as NCCL's calls on one communicator
-/// are not thread-safe:
+/// It is `Send` but not `Sync`, because NCCL's calls on one communicator are not thread-safe:
 ///
 /// ```compile_fail,E0277
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
@@ -63,8 +63,8 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// ```
 ///
 /// # Several threads
-/// A [`Mutex`](std::sync::Mutex) makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread
-/// that waits in NCCL holds the lock, so an [`AbortHandle`] is made before, and needs no lock:
+/// A [`Mutex`] makes it `Sync`, for instance for an operation that a framework keeps in a graph. A thread
+/// that waits in NCCL holds the lock, so create the [`AbortHandle`] before; it needs no lock:
 ///
 /// ```
 /// use std::sync::{Mutex, PoisonError};
@@ -92,13 +92,13 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// The lock does not order the calls: if two threads use one communicator, something else has to ensure that all ranks make
-/// their calls in the same order. Threads that lock several communicators, as for a group, do so in one order, or two could
-/// wait for each other.
+/// The lock does not order the calls: if two threads use one communicator, the program has to ensure that all ranks make
+/// their calls in the same order. Threads that lock several communicators, for example for a group, must lock them in the same
+/// order to avoid a deadlock.
 ///
 /// # Async code
-/// Calls that wait for other ranks block their thread: run them in `tokio::task::spawn_blocking`, or the like. On a GPU,
-/// operations only enqueue work, and [`wait_for`](Self::wait_for) without a timeout polls it:
+/// Calls that wait for other ranks block their thread: run them in `tokio::task::spawn_blocking` or similar. On a GPU,
+/// operations only enqueue work, and [`wait_for`](Self::wait_for) with a zero timeout polls it:
 ///
 /// ```
 /// # async fn yield_now() {}
@@ -113,41 +113,41 @@ pub(crate) fn wait_until<T>(mut ask: impl FnMut() -> Poll<T>) -> T {
 /// # The contract between ranks
 /// All ranks of a communicator must call the same operations in the same order, with the same counts, element types,
 /// reduction operators and roots. No single process can check this, so joining a communicator means trusting its ranks.
-/// On GPUs, a mismatch causes a hang, wrong values in device memory, also beyond the buffers of the operation, or an
-/// error of CUDA (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is not affected.
-/// The CPU implementation reports which rank differs. Several threads that drive several communicators of *one device* at the
-/// same time can deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
+/// On GPUs, a mismatch causes a hang, a CUDA error, or wrong values in device memory, even outside the buffers of the
+/// operation (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is not affected. The CPU
+/// backend reports which rank differs. Several threads that drive several communicators of *one device* at the same time can
+/// deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
 ///
-/// # Ending
+/// # Teardown
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
-/// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first. Aborts and
-/// drops return within 5 s on a GPU, whatever NCCL does, which then goes on in the background. On host memory they return
-/// when no other rank accesses the memory of this one; see [`abort`](Self::abort) for processes that are stopped.
+/// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first. On a GPU, aborts
+/// and drops return within 5 s; NCCL may then continue in the background. On host memory they return when no other rank
+/// accesses the memory of this one; see [`abort`](Self::abort) for stopped processes.
 ///
 /// # CUDA graphs
 /// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers: these,
 /// and the communicator, must outlive the graph and its launches. NCCL frees nothing of a communicator before the last
-/// graph with its work is destroyed: [`destroy`](Self::destroy) waits for that, `abort` and drop return as above.
+/// graph with its work is destroyed: [`destroy`](Self::destroy) waits for that, `abort` and drop return as described above.
 #[doc(alias = "ncclComm_t")]
 pub struct Communicator {
     pub(super) shared: Arc<Shared>,
     pub(super) size: usize,
     pub(super) rank: usize,
     device: i32,
-    /// The longest time that a wait may take; set for nonblocking communicators only.
+    /// The limit of each wait; set for nonblocking communicators only.
     pub(super) timeout: Option<Duration>,
-    /// Set once its work was revoked, or aborted by a shrink, after which there is nothing to finalize.
+    /// Set once its work was revoked, or aborted by a shrink: there is nothing to finalize.
     pub(super) is_stopped: AtomicBool,
     /// Set while it is in the group that is open on this thread.
     in_group: AtomicBool,
     /// The options of the last collective outside a group, which NCCL may read as long as it is in progress.
     pub(super) options: Mutex<Option<RawCollectiveConfig>>,
-    /// Makes this `Send` and not `Sync`. The fields above would be `Sync`, so that the compiler's message to whoever
-    /// shares a communicator names this, and does not advise a lock for a field.
+    /// Makes this `Send` and not `Sync`. The other fields are `Sync`, so that the compiler's error names this one, and does not
+    /// suggest a lock for a field.
     pub(super) sharing: PhantomData<dyn OneThreadAtATime + Send>,
 }
 
-/// The reason why a communicator is not `Sync`, in the words of the compiler's message.
+/// The reason why a communicator is not `Sync`, for the compiler's error.
 pub(super) trait OneThreadAtATime {}
 
 impl Communicator {
@@ -169,20 +169,19 @@ impl Communicator {
     /// return a valid size, rank and device for it, in which case it is aborted.
     ///
     /// # Safety
-    /// `raw` is a live communicator of `nccl`, which is not suspended and in no open group, and nothing else uses it any more.
+    /// `raw` is a live communicator of `nccl`, not suspended and in no open group, and no other code uses it any more.
     /// The rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
-    pub unsafe fn from_raw(nccl: &crate::nccl::Nccl, raw: sys::ncclComm_t) -> Result<Self> {
+    pub unsafe fn from_raw(nccl: &Nccl, raw: sys::ncclComm_t) -> Result<Self> {
+        let shared = Shared::new(&nccl.library, raw, Origin::default());
         // SAFETY: the caller guarantees that the handle is live and used by nothing else.
-        unsafe {
-            Self::from_shared("from_raw", Shared::new(&nccl.library, raw, Origin::default()), None, None)
-        }
+        unsafe { Self::from_shared("from_raw", shared, None, None) }
     }
 
-    /// Calls `with` with a communicator that other code has created with `nccl`, and that it destroys later.
+    /// Calls `with` with a communicator that other code has created with `nccl`, and destroys later.
     ///
-    /// Nothing destroys it here: neither its end nor an [`AbortHandle`](crate::communicator::AbortHandle), which only ends its use. It has no
-    /// timeout. Its registrations, windows and reductions are dropped inside `with`; otherwise they last as long as the
-    /// communicator, and their memory is leaked.
+    /// This crate never destroys it: its drop and an [`AbortHandle`] only end its use. It has no timeout. Drop its
+    /// registrations, windows and reductions inside `with`; otherwise they last as long as the communicator, and their memory
+    /// is leaked.
     ///
     /// ```
     /// use libnccl::{Communicator, ReduceOp, StreamRef};
@@ -205,17 +204,18 @@ impl Communicator {
     ///
     /// # Safety
     /// `raw` is a live communicator of `nccl`, in no open group and not suspended. Until this returns, it is not destroyed, and
-    /// nothing else uses it while a method of the communicator runs, or a group that it takes part in is open. The rule for
+    /// no other code uses it while a method of the communicator runs, or a group that it takes part in is open. The rule for
     /// [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
     pub unsafe fn borrow_raw<R>(
-        nccl: &crate::nccl::Nccl,
+        nccl: &Nccl,
         raw: sys::ncclComm_t,
         with: impl FnOnce(&Self) -> Result<R>,
     ) -> Result<R> {
-        let shared = Shared::borrowed(&nccl.library, raw);
+        let origin = Origin { is_borrowed: true, ..Origin::default() };
+        let shared = Shared::new(&nccl.library, raw, origin);
         // SAFETY: the caller guarantees that the handle is live, and used by nothing else at the same time.
         let communicator = unsafe { Self::from_shared("borrow_raw", shared, None, None) }?;
-        // Its drop ends the use of the handle, by objects that still exist as well. `with` cannot forget it.
+        // Its drop ends the use of the handle, also by remaining objects. `with` cannot forget it.
         with(&communicator)
     }
 
@@ -244,7 +244,7 @@ impl Communicator {
             options: Mutex::default(),
             sharing: PhantomData,
         };
-        // Also after a success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return at once.
+        // Even after success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return immediately.
         let start = Instant::now();
         wait_until(|| communicator.shared.progress(call, start, timeout, parent))?;
         communicator.read_properties()?;
@@ -261,14 +261,14 @@ impl Communicator {
             call!(library, ncclCommUserRank(raw, &raw mut rank))?;
             call!(library, ncclCommCuDevice(raw, &raw mut device))?;
         }
-        let (Ok(c_size), Ok(c_rank)) = (usize::try_from(size), usize::try_from(rank)) else {
-            return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
+        (self.size, self.rank) = match (usize::try_from(size), usize::try_from(rank)) {
+            (Ok(size), Ok(rank)) if rank < size => (size, rank),
+            _ => {
+                return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
+            }
         };
-        if c_rank >= c_size {
-            return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
-        }
-        (self.size, self.rank, self.device) = (c_size, c_rank, device);
-        self.shared.begin_observation(c_size, c_rank);
+        self.device = device;
+        self.shared.begin_observation(self.size, self.rank);
         Ok(())
     }
 
@@ -280,16 +280,16 @@ impl Communicator {
         if self.shared.state.is_ended() { std::ptr::null_mut() } else { self.shared.raw }
     }
 
-    /// Returns the C handle, which the caller has to end; null after an abort. [`from_raw`](Self::from_raw) takes it
+    /// Returns the C handle, which the caller has to destroy; null after an abort. [`from_raw`](Self::from_raw) takes it
     /// back. The rule for [groups of other code](crate::nccl::Nccl#groups-of-other-code) holds.
     #[must_use]
     pub fn into_raw(self) -> sys::ncclComm_t {
         if !self.shared.state.end() {
             return std::ptr::null_mut();
         }
-        // NCCL keeps a pointer to the name, and nothing here can tell any more when NCCL is done with it.
+        // Leaked: NCCL keeps a pointer to the name for as long as the communicator exists.
         std::mem::forget(self.shared.origin.name.clone());
-        self.shared.tell(CommunicatorEvent::Ended);
+        self.shared.notify(CommunicatorEvent::Ended);
         self.shared.raw
     }
 
@@ -307,7 +307,7 @@ impl Communicator {
         self.rank
     }
 
-    /// Returns the CUDA device of this rank; a number without meaning on the CPU implementation.
+    /// Returns the CUDA device of this rank; a number without meaning on the CPU backend.
     #[doc(alias = "ncclCommCuDevice")]
     #[must_use]
     pub fn device(&self) -> i32 {
@@ -320,44 +320,36 @@ impl Communicator {
         self.shared.memory_space()
     }
 
-    /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
-    /// or [`ResultCode::IN_PROGRESS`]. An error remains until the end of the communicator, which has to be aborted.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`] if the query itself fails, [`Error::Aborted`] after an abort.
-    #[doc(alias = "ncclCommGetAsyncError")]
-    pub fn async_error(&self) -> Result<ResultCode> {
-        self.query("async_error", || self.shared.poll())
-    }
-
     /// Returns a handle that aborts this communicator from another thread.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle::new(&self.shared)
     }
 
-    /// Returns what observers know of the communicator.
+    /// Returns the description of the communicator that observers receive.
     #[must_use]
     pub fn membership(&self) -> &Membership {
         self.shared.membership(self.size, self.rank)
     }
 
-    /// Adds an observer, which is notified of the operations that start from now on and of their ends, also inside a group. For an
-    /// example, see [`Observer`].
+    /// Adds an observer, which is notified of operations that start from now on, also inside a group. For an example, see
+    /// [`Observer`].
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.shared.observers.add(self.membership(), observer);
     }
 
-    /// Returns the first of its observers that is of this type.
+    /// Returns its first observer of this type.
+    #[doc(hidden)]
     #[must_use]
     pub fn observer<T: Observer>(&self) -> Option<&T> {
         self.shared.observers.find()
     }
 
-    /// Returns `true` if other code owns the communicator, as that of [`borrow_raw`](Self::borrow_raw).
+    /// Returns whether other code owns the communicator; see [`borrow_raw`](Self::borrow_raw).
+    #[doc(hidden)]
     #[must_use]
     pub fn is_borrowed(&self) -> bool {
-        self.shared.is_borrowed
+        self.shared.origin.is_borrowed
     }
 
     pub(crate) fn run_ungrouped(
@@ -366,7 +358,7 @@ impl Communicator {
         purpose: Purpose,
         enqueue: impl FnOnce() -> Result<ResultCode>,
     ) -> Result<()> {
-        let _inside = Inside::ungrouped(&self.shared, call, purpose)?;
+        let _guard = CallGuard::ungrouped(&self.shared, call, purpose)?;
         match enqueue()? {
             ResultCode::IN_PROGRESS => self.wait_within(call, None),
             _ => Ok(()),
@@ -374,27 +366,27 @@ impl Communicator {
     }
 
     #[inline]
-    pub(crate) fn tell_end(&self, result: Result<(), &Error>) {
+    pub(crate) fn notify_end(&self, result: Result<(), &Error>) {
         if let Some(observed) = self.shared.observed() {
             observed.end(result);
         }
     }
 
-    /// Keeps the options of a collective outside a group as long as NCCL may read them.
+    /// Keeps the options of a collective outside a group while NCCL may read them.
     pub(crate) fn keep_options(&self, options: RawCollectiveConfig) {
         *self.options.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
     }
 
-    /// Runs a query, which is allowed after a failure too.
+    /// Runs a query, which is also allowed after a failure.
     pub(crate) fn query<R>(&self, call: &'static str, query: impl FnOnce() -> Result<R>) -> Result<R> {
-        let _inside = Inside::new(&self.shared, call, Purpose::Query)?;
+        let _guard = CallGuard::new(&self.shared, call, Purpose::Query)?;
         query()
     }
 
     /// Enters NCCL for the first operation in a group, which then [leaves](Self::leave_group) it.
     #[inline]
     pub(crate) fn join_group(&self, call: &'static str) -> Result<()> {
-        std::mem::forget(Inside::new(&self.shared, call, Purpose::Work)?);
+        std::mem::forget(CallGuard::new(&self.shared, call, Purpose::Work)?);
         self.in_group.store(true, Relaxed);
         Ok(())
     }
@@ -404,7 +396,7 @@ impl Communicator {
         self.in_group.load(Relaxed)
     }
 
-    /// Leaves NCCL at the end of a group, of which this is the result.
+    /// Leaves NCCL at the end of a group with this result.
     #[inline]
     pub(crate) fn leave_group(&self, result: Result<(), &Error>) {
         if result.is_err() {
@@ -416,16 +408,15 @@ impl Communicator {
         }
     }
 
-    /// Leaves NCCL before the end of a group, in which it has no operation.
+    /// Leaves NCCL before the end of a group in which it has no operation.
     #[inline]
     pub(crate) fn withdraw_from_group(&self) {
-        let inside = Inside::of_group(&self.shared);
+        let guard = CallGuard::of_group(&self.shared);
         self.in_group.store(false, Relaxed);
-        drop(inside);
+        drop(guard);
     }
 
-    /// Returns whether it was created as nonblocking. (Of a handle from other code, and one that `NCCL_COMM_BLOCKING`
-    /// has made nonblocking, this is not known.)
+    /// Returns whether it was created as nonblocking. (Unknown for a handle of other code, and with `NCCL_COMM_BLOCKING`.)
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.timeout.is_some()
     }
@@ -440,14 +431,14 @@ impl Communicator {
         Err(Error::usage(call, problem))
     }
 
-    /// Waits until the method `call`, in progress on a nonblocking communicator, is complete, for the `timeout` instead of
-    /// the communicator's if there is one.
+    /// Waits until the method `call`, in progress on a nonblocking communicator, is complete. `timeout` replaces the timeout of
+    /// the communicator.
     pub(crate) fn wait_within(&self, call: &'static str, timeout: Option<Duration>) -> Result<()> {
         let start = Instant::now();
         wait_until(|| self.progress(call, start, timeout))
     }
 
-    /// Looks whether it is complete, in progress since `start`.
+    /// Polls the method `call`, in progress since `start`.
     pub(crate) fn progress(
         &self,
         call: &'static str,
@@ -457,16 +448,16 @@ impl Communicator {
         self.shared.progress(call, start, timeout.or(self.timeout), None)
     }
 
-    /// Aborts the communicator if its work is in progress, which uses its buffers no more after this; waits for one that other
-    /// code owns.
+    /// Aborts the communicator if work is in progress, so that it no longer uses the buffers; waits for the work of a borrowed
+    /// communicator instead.
     #[cold]
     pub(crate) fn abort_work_in_progress(&self) {
-        if self.shared.is_borrowed {
+        if self.is_borrowed() {
             let _ = self.wait_within("group", None);
         } else if !self.shared.state.is_ended()
             && !matches!(self.shared.poll(), Ok(code) if code != ResultCode::IN_PROGRESS)
         {
-            self.shared.end_call();
+            self.shared.abort_call();
         }
     }
 

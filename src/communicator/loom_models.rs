@@ -1,9 +1,9 @@
-//! Models of those who use and end a communicator, explored by [`loom`] in all interleavings:
+//! Models of threads that use and tear down a communicator, explored by [`loom`] in all interleavings:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p libnccl --no-default-features --features dlopen --lib loom_models`.
 //!
-//! They run the real [`State`], with every value that the memory model lets a load return. What NCCL has of the communicator
-//! is a cell: loom reports two accesses that nothing orders, and so two threads in NCCL at a time, or one that does not see
-//! what another did there.
+//! They run the real [`State`], with every value that the memory model lets a load return. NCCL's communicator is a cell: loom
+//! reports unordered accesses, and thereby two threads in NCCL at the same time, or a thread that does not see the effects of
+//! another.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::AtomicUsize;
@@ -16,12 +16,12 @@ use loom::thread;
 use super::state::{Left, Purpose, State};
 use crate::error::Result;
 
-/// A communicator, as far as its state decides about it.
+/// A communicator, reduced to what its state controls.
 struct Communicator {
     state: State,
-    /// The answer to whether NCCL has it.
+    /// Whether it exists in NCCL.
     is_live: UnsafeCell<bool>,
-    /// The number of ends that were requested by others than the owner. (None of loom's: it is no part of the model.)
+    /// The number of aborts requested by other threads. (Not a loom type: it is no part of the model.)
     requests: AtomicUsize,
     /// The number of objects whose teardown is deferred.
     deferred: AtomicUsize,
@@ -48,13 +48,13 @@ impl Communicator {
         self.is_live.with_mut(|is_live| assert!(unsafe { *is_live }, "a call after the end"));
     }
 
-    /// Calls `ncclCommAbort`, or what else ends it.
+    /// Calls `ncclCommAbort` or `ncclCommDestroy`.
     fn end(&self) {
         // SAFETY: loom checks it.
         self.is_live.with_mut(|is_live| assert!(unsafe { is_live.replace(false) }, "ended twice"));
     }
 
-    /// Leaves NCCL as a drop of `Inside` does.
+    /// Leaves NCCL like the drop of a `CallGuard`.
     fn leave(&self) {
         let mut left = self.state.leave();
         while left == Left::Deferred {
@@ -76,10 +76,10 @@ impl Communicator {
     }
 }
 
-/// The interruptions beside two others: more take hours.
+/// The preemption bound with two other threads: a larger one takes hours.
 const BOUND: usize = 2;
 
-/// Something that the owner or another thread does.
+/// An action of the owner or another thread.
 type Act = fn(&Communicator);
 
 fn operates(comm: &Communicator) {
@@ -125,7 +125,7 @@ fn waits(comm: &Communicator) {
     comm.leave();
 }
 
-/// Suspends, and resumes unless it was ended meanwhile.
+/// Suspends, and resumes unless it was torn down meanwhile.
 fn suspends(comm: &Communicator) {
     if comm.state.enter("suspend", Purpose::Work).is_err() {
         return;
@@ -155,7 +155,7 @@ fn aborts(comm: &Communicator) {
     }
 }
 
-/// A look of a watchdog, which then aborts.
+/// A health check of a watchdog, which then aborts.
 fn watches(comm: &Communicator) {
     comm.work(comm.state.enter_for_object("object"), 1);
     if !comm.state.is_ended() && comm.state.is_inside() {
@@ -163,7 +163,7 @@ fn watches(comm: &Communicator) {
     }
 }
 
-/// The end of an object that does not borrow the communicator, which is deferred if the communicator is in use.
+/// The teardown of an object, which is deferred if the communicator is in use.
 fn drops_an_object(comm: &Communicator) {
     let entered = comm.state.enter_for_object("object");
     if entered.is_err() {
@@ -175,8 +175,7 @@ fn drops_an_object(comm: &Communicator) {
     }
 }
 
-/// Explores an owner beside other threads: in all interleavings, or in those in which threads that need not wait are
-/// interrupted at most `bound` times.
+/// Explores an owner with other threads: in all interleavings, or with at most `bound` preemptions.
 fn explore(owner: &'static [Act], others: &[Act], bound: Option<usize>) {
     let others = others.to_vec();
     let mut builder = loom::model::Builder::new();
@@ -194,16 +193,16 @@ fn explore(owner: &'static [Act], others: &[Act], bound: Option<usize>) {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // SAFETY: all threads have ended.
         let is_live = || comm.is_live.with(|is_live| unsafe { *is_live });
-        // A request that found the owner inside NCCL is fulfilled when it leaves.
+        // A request that found the owner inside NCCL is served when the owner leaves.
         assert!(!is_live() || comm.requests.load(Relaxed) == 0, "a request was lost");
-        // The thread that was inside has run what it kept others from doing, or the end of the communicator does.
+        // Deferred teardowns are run by the thread that was inside, or by the teardown of the communicator.
         assert!(!is_live() || comm.deferred.load(Relaxed) == 0, "a teardown was lost");
         ends(&comm);
         assert!(!is_live(), "never ended");
     });
 }
 
-/// The pairs of other threads, each with itself and the others.
+/// The other threads: one, or a pair.
 const OTHERS: [&[Act]; 9] = [
     &[aborts],
     &[watches],
@@ -216,8 +215,7 @@ const OTHERS: [&[Act]; 9] = [
     &[drops_an_object, drops_an_object],
 ];
 
-/// Defines the tests: an owner that does something, beside one other thread in all interleavings, and beside two in a bounded
-/// number of them.
+/// Defines the tests: an owner with one other thread in all interleavings, and with two in bounded ones.
 macro_rules! owners {
     ($($name:ident: [$($owner:ident),*];)*) => {$(
         #[test]
@@ -238,7 +236,7 @@ owners! {
 
 #[test]
 fn owner_that_suspends_ends_once() {
-    // Beside two others, or beside the end of an object without a bound, this takes ten minutes and more.
+    // With two others, or without a bound, this takes ten minutes and more.
     let others = OTHERS.iter().filter(|others| others.len() == 1);
     others.for_each(|others| explore(&[suspends, ends], others, Some(2 * BOUND)));
 }

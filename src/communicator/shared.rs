@@ -1,54 +1,58 @@
+//! The part of a communicator that other threads share, and its calls that wait, abort and destroy.
 #![allow(unsafe_code)] // Calls ncclCommAbort and ncclCommDestroy.
 
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use super::helper_thread::run_on_helper_thread;
-use super::inside::has_open_group;
-use super::object::Deferred;
+use super::call_guard::has_open_group;
+use super::objects::Deferred;
 use super::state::State;
 use crate::backend::{Library, call};
 use crate::buffer::MemorySpace;
-use crate::config::Config;
-use crate::config::RawConfig;
+use crate::config::{Config, RawConfig};
 use crate::cuda::CudaContext;
 use crate::error::{Error, Result, ResultCode};
-use crate::observer::{CommunicatorEvent, CommunicatorId, Membership};
-use crate::observer::{Given, Observed, Observers, of_process};
+use crate::observer::{
+    CommunicatorEvent, CommunicatorId, Given, Membership, Observed, Observers, of_process,
+};
 use crate::sys;
 
 /// The longest time that an abort keeps its caller waiting.
 pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The part of a communicator that whoever creates it decides.
+/// The properties of a communicator that are set when it is created.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
-    /// The `commName` that NCCL was given, to which it keeps a pointer.
+    /// The `commName` that NCCL keeps a pointer to.
     pub(crate) name: Option<Arc<CStr>>,
     pub(crate) id: Option<CommunicatorId>,
     pub(crate) parent: Option<CommunicatorId>,
     pub(crate) observers: Given,
+    /// Set if other code owns the communicator and destroys it: its teardown here is only the end of its use.
+    pub(crate) is_borrowed: bool,
 }
 
 impl Origin {
-    /// Returns that of a communicator with options, which `raw` has for NCCL, and without a parent.
+    /// Returns the origin of a communicator with options, without a parent.
     pub(crate) fn new(config: &Config, raw: &RawConfig, id: Option<CommunicatorId>) -> Self {
-        Self { name: raw.name(), id, parent: None, observers: config.observers().clone() }
+        Self { name: raw.name(), id, observers: config.observers().clone(), ..Self::default() }
     }
 }
 
-/// The part of a communicator that it shares with its abort handles, and with the thread that ends it.
+/// The part of a communicator that it shares with its abort handles, its objects, and the thread that tears it down.
 pub(crate) struct Shared {
     pub(crate) library: Arc<Library>,
     /// Live until [`State`] is ended.
     pub(crate) raw: sys::ncclComm_t,
     pub(crate) state: State,
-    /// The library's, at hand for each call. Device memory from the start; the first call that needs to know decides for
-    /// host memory, as the program may load CUDA before.
+    /// A copy of the library's. Device memory is known from the start; host memory is decided by the first call that depends
+    /// on it, as the program may load CUDA before.
     memory_space: OnceLock<MemorySpace>,
     pub(crate) origin: Origin,
     /// The number of children so far, which is the same on all ranks.
@@ -56,12 +60,10 @@ pub(crate) struct Shared {
     /// Known once size and rank are.
     membership: OnceLock<Membership>,
     pub(crate) observers: Observers,
-    /// Set if other code owns the communicator and ends it: its end here is only the end of its use.
-    pub(crate) is_borrowed: bool,
-    /// Set if the end took too long and goes on in the background, where NCCL may use all that it was given.
+    /// Set if the teardown exceeded its limit and goes on in the background, where NCCL may use all that it was given.
     pub(super) is_ending: AtomicBool,
-    /// Set on host memory once the communicator is freed, together with its registrations and windows. (NCCL ends those of
-    /// all ranks in the process together, when the last of these ranks ends, which nothing tells here.)
+    /// Set on host memory once the communicator is freed, together with its registrations and windows. (NCCL frees the
+    /// objects of all ranks in the process with the last of these ranks, which cannot be observed here.)
     is_freed: AtomicBool,
     /// Set once the communicator is finalized: NCCL has stopped the threads that deregistering needs.
     pub(super) is_finalized: AtomicBool,
@@ -90,7 +92,6 @@ impl Shared {
             children: AtomicU64::new(0),
             membership: OnceLock::new(),
             observers: Observers::default(),
-            is_borrowed: false,
             is_ending,
             is_freed,
             is_finalized,
@@ -98,25 +99,18 @@ impl Shared {
         })
     }
 
-    /// Returns the memory space of buffers. The first call decides.
+    /// Returns the memory space of buffers, which the first call fixes.
     #[inline]
     pub(crate) fn memory_space(&self) -> MemorySpace {
         *self.memory_space.get_or_init(|| self.library.memory_space())
     }
 
-    /// Returns the memory space of buffers so far.
+    /// Returns the memory space of buffers without fixing it.
     pub(crate) fn known_memory_space(&self) -> MemorySpace {
         self.memory_space.get().copied().unwrap_or(MemorySpace::Host)
     }
 
-    pub(crate) fn borrowed(library: &Arc<Library>, raw: sys::ncclComm_t) -> Arc<Self> {
-        let mut shared = Self::new(library, raw, Origin::default());
-        // It is not shared yet.
-        Arc::get_mut(&mut shared).into_iter().for_each(|shared| shared.is_borrowed = true);
-        shared
-    }
-
-    /// Returns what observers know of the communicator, which has this size and rank.
+    /// Returns what observers receive about the communicator, which has this size and rank.
     pub(crate) fn membership(&self, size: usize, rank: usize) -> &Membership {
         self.membership.get_or_init(|| {
             let Origin { name, id, parent, .. } = &self.origin;
@@ -127,7 +121,7 @@ impl Shared {
         })
     }
 
-    /// Returns the size and the rank, 0 as long as they are not known.
+    /// Returns the size and the rank, 0 until they are known.
     pub(crate) fn size_and_rank(&self) -> (u32, u32) {
         // NCCL has no more ranks than an i32 can count.
         self.membership.get().map_or((0, 0), |known| (known.size as u32, known.rank as u32))
@@ -138,28 +132,29 @@ impl Shared {
         self.observers.observed()
     }
 
-    /// Adds the observers that the program has given to the communicator, and to all of the process.
+    /// Adds the observers of the options and of the process.
     pub(crate) fn begin_observation(&self, size: usize, rank: usize) {
         let membership = self.membership(size, rank);
         let given = self.origin.observers.0.iter().map(Arc::clone);
         given.chain(of_process(membership)).for_each(|observer| self.observers.add(membership, observer));
-        self.tell(CommunicatorEvent::Created);
+        self.notify(CommunicatorEvent::Created);
     }
 
-    pub(crate) fn tell(&self, event: CommunicatorEvent) {
-        self.observers.tell_event(event);
+    pub(crate) fn notify(&self, event: CommunicatorEvent) {
+        self.observers.notify(event);
     }
 
-    /// Returns what the next child gets, of a `color` if there are several, with `name` or that of this communicator.
+    /// Returns the origin of the next child. `color` is 0 unless there are several.
     pub(crate) fn origin_of_child(&self, config: &Config, raw: &RawConfig, color: i32) -> Origin {
         let number = self.children.fetch_add(1, Relaxed);
-        let Self { origin: Origin { name, id: parent, observers, .. }, .. } = self;
+        let Origin { name, id: parent, observers, .. } = &self.origin;
         let given = config.observers();
         Origin {
             name: raw.name().or_else(|| name.clone()),
             id: parent.map(|parent| parent.of_child(number, color)),
             parent: *parent,
             observers: if given.0.is_empty() { observers } else { given }.clone(),
+            is_borrowed: false,
         }
     }
 
@@ -171,18 +166,17 @@ impl Shared {
 
     /// Calls `ncclCommGetAsyncError`.
     pub(crate) fn poll(&self) -> Result<ResultCode> {
-        // Not success, which a library that writes nothing would then seem to report.
+        // Not success, in case a library writes nothing.
         let mut state = sys::ncclResult_t::ncclInternalError;
         // SAFETY: a live communicator and a valid out-parameter.
         unsafe { call!(self.library, ncclCommGetAsyncError(self.raw, &raw mut state)) }?;
         Ok(ResultCode::from_raw(state))
     }
 
-    /// Looks whether the method `call`, in progress since `start`, is complete. An abort of the `parent` ends it too, as
-    /// does the `timeout`.
+    /// Polls the method `call`, in progress since `start`. An abort of the `parent` ends it too, as does the `timeout`.
     ///
-    /// The caller has entered NCCL, or nothing else has the communicator. Whatever ends the call, NCCL does not use any more
-    /// on host memory what it was given: a call that is in progress is aborted before this says that it is over.
+    /// The caller has entered NCCL, or nothing else has the communicator. When this returns `Ready`, NCCL on host memory no
+    /// longer uses the arguments of the call, because a call in progress is aborted first.
     pub(crate) fn progress(
         self: &Arc<Self>,
         call: &'static str,
@@ -193,20 +187,20 @@ impl Shared {
         match self.poll() {
             Ok(ResultCode::SUCCESS) => return Poll::Ready(Ok(())),
             Ok(ResultCode::IN_PROGRESS) => {}
-            // NCCL ends what is in progress before it reports an error.
+            // NCCL has aborted the work in progress when it reports an error.
             Ok(code) => return Poll::Ready(Err(self.library.error(call, code))),
             Err(error) => {
-                // Nothing tells any more when the call is over.
-                self.end_call();
+                // The end of the call can no longer be observed.
+                self.abort_call();
                 return Poll::Ready(Err(error));
             }
         }
-        // What other code owns is not aborted, and may still use the buffers.
-        if self.is_borrowed {
+        // A borrowed communicator is not aborted, and may still use the buffers.
+        if self.origin.is_borrowed {
             return Poll::Pending;
         }
         if self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested) {
-            self.end_call();
+            self.abort_call();
             return Poll::Ready(Err(Error::Aborted { call }));
         }
         let elapsed = start.elapsed();
@@ -216,48 +210,47 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Ends the call that is in progress, and the communicator with it, unless it is ended already.
+    /// Aborts the call in progress, and the communicator with it, unless it is torn down already.
     #[cold]
-    pub(crate) fn end_call(self: &Arc<Self>) {
+    pub(crate) fn abort_call(self: &Arc<Self>) {
         if self.state.end() {
-            // SAFETY: the state has told this thread to end it.
+            // SAFETY: the state has chosen this thread to tear it down.
             let _ = unsafe { self.abort() };
         }
     }
 
-    /// Aborts the communicator after a wait that took too long, and returns the error.
+    /// Aborts the communicator after a wait that exceeded its limit, and returns the error.
     pub(crate) fn give_up(self: &Arc<Self>, call: &'static str, elapsed: Duration) -> Error {
         // Another thread may be freeing it.
         if !self.state.end() {
             return Error::Aborted { call };
         }
         let error = self.timeout_error(call, elapsed, self.library.wait_of(self.raw));
-        self.tell(CommunicatorEvent::TimedOut);
-        // SAFETY: the state has told this thread to end it.
+        self.notify(CommunicatorEvent::TimedOut);
+        // SAFETY: the state has chosen this thread to tear it down.
         let _ = unsafe { self.abort() };
         error
     }
 
-    /// Returns `true` if the communicator is freed, together with its registrations and windows; on host memory only.
     pub(crate) fn is_freed(&self) -> bool {
         self.is_freed.load(Acquire)
     }
 
-    /// Ends the communicator without waiting for other ranks.
+    /// Aborts the communicator.
     ///
     /// # Safety
-    /// [`State`] has told the caller to end it.
+    /// [`State`] has chosen the caller to tear it down.
     pub(crate) unsafe fn abort(self: &Arc<Self>) -> Result<()> {
         // SAFETY: the caller guarantees it.
         unsafe { Self::abort_all("abort", vec![Arc::clone(self)]) }
     }
 
-    /// Ends communicators of one library together, without waiting for other ranks.
+    /// Aborts communicators of one library together.
     ///
     /// # Safety
-    /// [`State`] has told the caller to end each of them.
+    /// [`State`] has chosen the caller to tear down each of them.
     pub(crate) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
-        all.iter().for_each(|shared| shared.tell(CommunicatorEvent::Aborted));
+        all.iter().for_each(|shared| shared.notify(CommunicatorEvent::Aborted));
         let abort = |shared: &Self| {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             unsafe { call!(shared.library, ncclCommAbort(shared.raw)) }.map(drop)
@@ -283,18 +276,17 @@ impl Shared {
     /// Calls `ncclCommDestroy`. On a GPU, it goes on in the background after the `limit`.
     ///
     /// # Safety
-    /// [`State`] has told the caller to end it.
+    /// [`State`] has chosen the caller to tear it down.
     pub(crate) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
-        self.tell(CommunicatorEvent::Ended);
+        self.notify(CommunicatorEvent::Ended);
         Self::end("destroy", vec![Arc::clone(self)], limit, Self::destroy_all)
     }
 
-    /// Calls `ncclCommDestroy` for each; the callers have been told to end them.
     fn destroy_all(all: &[Arc<Self>]) -> Result<()> {
         all.iter().try_for_each(|shared| {
             // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
             let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
-            // A group that is open on this thread is the caller's.
+            // An open group of this crate is not leaked.
             if ended.is_err() && !has_open_group() {
                 shared.library.end_leaked_groups();
             }
@@ -309,18 +301,18 @@ impl Shared {
         }
     }
 
-    /// Runs `end`, which ends communicators of one library.
+    /// Runs `end`, which tears down communicators of one library.
     ///
-    /// On a GPU it may never return: NCCL waits as long as there is a CUDA graph with work of the communicator. And on a
-    /// thread with an open group it would only be queued, and dropped if the group is cancelled. So with a limit, another
-    /// thread runs it, and goes on after the limit.
+    /// On a GPU it may never return: NCCL waits for CUDA graphs with work of the communicator. On a thread with an open group
+    /// it would only be queued, and dropped if the group is cancelled. So with a limit, another thread runs it, and goes on
+    /// after the limit.
     fn end(
         call: &'static str,
         mut all: Vec<Arc<Self>>,
         limit: Option<Duration>,
         end: impl Fn(&[Arc<Self>]) -> Result<()> + Copy + Send + 'static,
     ) -> Result<()> {
-        all.retain(|shared| !shared.is_borrowed);
+        all.retain(|shared| !shared.origin.is_borrowed);
         let Some(first) = all.first() else { return end(&all) };
         let Some(limit) = limit.filter(|_| first.known_memory_space() == MemorySpace::Device) else {
             return end(&all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()));
@@ -332,10 +324,28 @@ impl Shared {
         });
         ended.unwrap_or_else(|| {
             all.iter().for_each(|shared| shared.is_ending.store(true, Relaxed));
-            // Not asked what it waits for, as it is being freed.
+            // `Library::wait_of` is not called, as the communicator is being freed.
             let detail =
-                "NCCL goes on ending it in the background; perhaps a CUDA graph with its work still exists";
+                "NCCL continues the teardown in the background; perhaps a CUDA graph with its work still exists";
             Err(first.timeout_error(call, start.elapsed(), detail.into()))
         })
     }
+}
+
+/// Runs a task on another thread, or on this one if no thread can be started. Returns `None` after the `limit`; the task then
+/// goes on.
+fn run_on_helper_thread<R: Send + 'static>(
+    limit: Duration,
+    task: impl Fn() -> R + Clone + Send + 'static,
+) -> Option<R> {
+    let (sender, result) = sync_channel(1);
+    let thread = thread::Builder::new().name("libnccl-end".into()).spawn({
+        let (task, sender) = (task.clone(), sender.clone());
+        move || drop(sender.send(task()))
+    });
+    let thread = thread.inspect_err(|_| drop(sender.send(task()))).ok();
+    let result = result.recv_timeout(limit).ok()?;
+    // So that the thread has exited when this returns.
+    let _ = thread.map(thread::JoinHandle::join);
+    Some(result)
 }

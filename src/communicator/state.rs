@@ -1,4 +1,4 @@
-//! The state of a communicator, which decides whether its owner may enter NCCL and which thread ends it.
+//! The state of a communicator: whether its owner may enter NCCL, and which thread tears it down.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 #[cfg(not(all(test, loom)))]
@@ -11,16 +11,16 @@ use crate::error::{Error, Result};
 
 /// Set while the owner is in a call of NCCL or in a group.
 const INSIDE: u32 = 1;
-/// Set after a group that failed: only queries and the end are allowed.
+/// Set after a group that failed: only queries and the teardown are allowed.
 const FAILED: u32 = 2;
-/// Set when an [`AbortHandle`](crate::communicator::AbortHandle) has requested the end.
+/// Set when an [`AbortHandle`](crate::communicator::AbortHandle) has requested an abort.
 const ABORT: u32 = 4;
-/// Set when the handle is given up: the thread that set this flag ends the communicator.
+/// Set when the handle is given up: the thread that set this flag tears the communicator down.
 const ENDED: u32 = 8;
-/// Set together with [`INSIDE`] while an object of the communicator ends, perhaps on another thread. It waits for no other
-/// rank, so the owner waits for it.
+/// Set together with [`INSIDE`] during a short call on an object of the communicator, perhaps on another thread. It waits
+/// for no other rank, so the owner waits for it.
 const OBJECT: u32 = 16;
-/// Set from a suspension to the end of the resumption: NCCL has freed memory that operations need, and does not look.
+/// Set from a suspension to the end of the resumption: NCCL has freed memory that operations need, and does not check that.
 const SUSPENDED: u32 = 32;
 /// Set when the teardown of an object was deferred, until a thread that leaves NCCL runs it.
 const DEFERRED: u32 = 64;
@@ -34,27 +34,27 @@ pub(crate) struct State {
 /// The purpose for which the owner enters NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// An operation, or the making of something.
+    /// An operation, or the creation of an object or a child.
     Work,
-    /// A resumption or a finalization, which a suspended communicator allows.
+    /// A resumption or a finalization, allowed while suspended.
     WhileSuspended,
-    /// A query, or the end, which a communicator that has failed allows too.
+    /// A query or the teardown, also allowed after a failure.
     Query,
 }
 
-/// What remains to do for a thread that leaves NCCL.
+/// The remaining task of a thread that leaves NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Nothing.
     Done,
-    /// The thread has to end the communicator, as an abort handle has requested it.
+    /// Abort the communicator, as an abort handle has requested.
     Abort,
-    /// The thread has not left yet: first, it has to run the teardowns that were deferred.
+    /// Run the deferred teardowns, then leave again: the thread has not left yet.
     Deferred,
 }
 
 impl Purpose {
-    /// Returns the flags that do not forbid it.
+    /// Returns the flags that do not forbid entering.
     const fn allowed(self) -> u32 {
         match self {
             Self::Work => 0,
@@ -75,7 +75,7 @@ impl State {
         self.enter_slow_path(INSIDE, call, purpose)
     }
 
-    /// Enters NCCL to end an object of the communicator, on any thread. It does not wait for the owner, whose call may
+    /// Enters NCCL for a call on an object of the communicator, on any thread. Does not wait for the owner, whose call may
     /// wait for other ranks.
     pub(crate) fn enter_for_object(&self, call: &'static str) -> Result<()> {
         self.enter_slow_path(INSIDE | OBJECT, call, Purpose::Query)
@@ -89,8 +89,8 @@ impl State {
         }
     }
 
-    /// Sets flags that include [`INSIDE`], unless others than the `allowed` are set: then it returns the flags, else 0. (A
-    /// number, as a `Result` would pass through memory in each call.)
+    /// Sets flags that include [`INSIDE`], and returns 0; or returns the current flags if others than `allowed` are set. (Not
+    /// a `Result`, which would pass through memory in each call.)
     #[cold]
     #[inline(never)]
     fn set_inside(&self, inside: u32, allowed: u32) -> u32 {
@@ -110,7 +110,7 @@ impl State {
         self.flags.load(Acquire) & INSIDE != 0
     }
 
-    /// Returns the flags once no object is ending.
+    /// Returns the flags once no call on an object is in progress.
     fn load_without_object(&self) -> u32 {
         loop {
             let flags = self.flags.load(Acquire);
@@ -121,7 +121,7 @@ impl State {
         }
     }
 
-    /// Leaves NCCL, unless there are deferred teardowns.
+    /// Leaves NCCL, unless there are deferred teardowns to run first.
     #[inline]
     #[must_use]
     pub(crate) fn leave(&self) -> Left {
@@ -151,7 +151,7 @@ impl State {
         }
     }
 
-    /// Records that the teardown of an object is deferred. The caller then enters and leaves NCCL, if it can: the owner may
+    /// Records that the teardown of an object is deferred. The caller then enters and leaves NCCL, if possible: the owner may
     /// have left before.
     pub(crate) fn set_deferred(&self) {
         self.flags.fetch_or(DEFERRED, AcqRel);
@@ -178,7 +178,7 @@ impl State {
         let _ = self.flags.fetch_update(Relaxed, Relaxed, changed);
     }
 
-    /// Gives up the handle, once no object is ending. Returns `true` if the owner has to end the communicator.
+    /// Gives up the handle. Returns whether the caller has to tear the communicator down.
     #[must_use]
     pub(crate) fn end(&self) -> bool {
         loop {
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// Requests the end. Returns `true` if the calling thread has to end the communicator, as the owner is not in NCCL.
+    /// Requests an abort. Returns whether the calling thread has to do it, as the owner is not in NCCL.
     #[must_use]
     pub(crate) fn abort(&self) -> bool {
         let abort = |flags| {

@@ -1,10 +1,426 @@
 //! The options of communicators and of single collectives.
+//!
+//! `options.rs` has the macro that defines the options, their checks, and their C form.
+#![allow(unsafe_code)] // The method that takes a CUDA event is unsafe.
 
-mod collective_config;
-#[allow(clippy::module_inception)] // The type has the name of the module.
-mod config;
+mod options;
+#[cfg(test)]
+mod tests;
 
-pub use collective_config::CollectiveConfig;
-pub(crate) use collective_config::RawCollectiveConfig;
-pub(crate) use config::RawConfig;
-pub use config::{Config, CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::Duration;
+
+use options::{Event, MAX, Target, options};
+pub(crate) use options::{RawCollectiveConfig, RawConfig};
+
+use crate::error::Result;
+use crate::observer::{Given, Observer};
+use crate::sys;
+use crate::version::Version;
+
+options! {
+    /// Options of one communicator. Since NCCL 2.14.3.
+    ///
+    /// Options that are not set have NCCL's defaults, which are documented where they are known. An option that the
+    /// loaded library lacks is [`Error::Unsupported`](crate::error::Error::Unsupported) (NCCL itself would silently ignore
+    /// it), and an invalid value is [`Error::InvalidArgument`](crate::error::Error::InvalidArgument); the call that receives
+    /// the options returns these errors. NCCL's environment variables (such as `NCCL_MIN_CTAS`) take precedence over
+    /// options.
+    ///
+    /// Pass the same options on all ranks of a communicator.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use libnccl::{Config, config::CtaPolicy};
+    ///
+    /// let careful = Config::new().timeout(Duration::from_secs(30)).name("gradients");
+    /// let small = careful.clone().max_ctas(4).cta_policy(CtaPolicy::Efficiency);
+    /// assert_ne!(small, careful);
+    /// assert_eq!(Config::new(), Config::default());
+    /// ```
+    #[doc(alias = "ncclConfig_t")]
+    #[doc(alias = "NCCL_CONFIG_INITIALIZER")]
+    pub struct Config => ncclConfig_t;
+
+    /// The number of thread blocks in a cluster of NCCL's kernels, on Hopper and newer GPUs: 0 (no clusters) to 8.
+    /// Default 4. Since NCCL 2.17.1.
+    #[doc(alias = "cgaClusterSize")]
+    cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
+
+    /// The minimum number of thread blocks that a kernel uses, from 1. Default 1. Since NCCL 2.17.1.
+    #[doc(alias = "minCTAs")]
+    min_ctas: u32 => minCTAs, in 1..=MAX;
+
+    /// The maximum number of thread blocks that a kernel uses, from 1 and not below [`min_ctas`](Self::min_ctas).
+    /// Default, and upper limit: the number of NCCL's channels. Since NCCL 2.17.1.
+    #[doc(alias = "maxCTAs")]
+    max_ctas: u32 => maxCTAs, in 1..=MAX;
+
+    /// Lets communicators that are split from this one share its resources, which saves memory; but aborting one may
+    /// break the others. Default `false`. Since NCCL 2.18.1.
+    #[doc(alias = "splitShare")]
+    split_share: bool => splitShare;
+
+    /// The class of the network traffic: the service level on InfiniBand, the type of service on RoCE; from 0. Default:
+    /// chosen by the network. Since NCCL 2.26.2.
+    #[doc(alias = "trafficClass")]
+    traffic_class: u32 => trafficClass, in 0..=MAX;
+
+    /// Enables reductions in InfiniBand switches (SHARP). Default `false`. Since NCCL 2.27.3.
+    #[doc(alias = "collnetEnable")]
+    collnet_enable: bool => collnetEnable;
+
+    /// The trade-off between speed and thread blocks that stay free for computation. Default [`CtaPolicy::Default`].
+    /// Since NCCL 2.27.3.
+    #[doc(alias = "CTAPolicy")]
+    cta_policy: CtaPolicy => CTAPolicy;
+
+    /// Lets communicators that are shrunk from this one share its resources. Default `false`. Since NCCL 2.27.3.
+    #[doc(alias = "shrinkShare")]
+    shrink_share: bool => shrinkShare;
+
+    /// The number of thread blocks of kernels that use the NVLink switch (NVLS), from 1. Default: chosen by the
+    /// topology. Since NCCL 2.27.3.
+    #[doc(alias = "nvlsCTAs")]
+    nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
+
+    /// The number of network channels between two ranks, from 1; rounded up to a power of two. Default: chosen by the
+    /// topology. Since NCCL 2.28.3.
+    #[doc(alias = "nChannelsPerNetPeer")]
+    n_channels_per_net_peer: u32 => nChannelsPerNetPeer, in 1..=MAX;
+
+    /// Enables scheduling that is optimized for NVLink. Default `false`. Since NCCL 2.28.3.
+    #[doc(alias = "nvlinkCentricSched")]
+    nvlink_centric_sched: bool => nvlinkCentricSched;
+
+    /// The use of CUDA graphs with the communicator; promising less use saves time. Default [`GraphUsageMode::Mixed`].
+    /// Since NCCL 2.29.2.
+    #[doc(alias = "graphUsageMode")]
+    graph_usage_mode: GraphUsageMode => graphUsageMode;
+
+    /// The number of contexts for one-sided operations; 0 disables them. Default 1. Since NCCL 2.29.2.
+    #[doc(alias = "numRmaCtx")]
+    num_rma_ctx: u32 => numRmaCtx, in 0..=MAX;
+
+    /// The number of peers of a rank in concurrent sends and receives, from 1. Default: all. Since NCCL 2.30.3.
+    #[doc(alias = "maxP2pPeers")]
+    max_p2p_peers: u32 => maxP2pPeers, in 1..=MAX;
+
+    /// Lets NCCL order the kernels that are captured into CUDA graphs. With `false` the program must order them, and
+    /// [`graph_usage_mode`](Self::graph_usage_mode) must not be [`GraphUsageMode::Mixed`]: otherwise NCCL prints a
+    /// warning and orders them. Default `true`. Since NCCL 2.30.7.
+    #[doc(alias = "graphStreamOrdering")]
+    graph_stream_ordering: bool => graphStreamOrdering;
+
+    /// Makes the operations of several communicators run in the order in which the host has started them. Default
+    /// `false`. Since NCCL 2.31.2.
+    #[doc(alias = "launchOrderImplicit")]
+    launch_order_implicit: bool => launchOrderImplicit;
+
+    /// The number of signals of each context for one-sided operations. Default 1. Since NCCL 2.31.2.
+    #[doc(alias = "numRmaSig")]
+    num_rma_sig: u32 => numRmaSig, in 0..=MAX;
+
+    /// Initializes signals when the communicator is created, instead of with its first window; required for signals
+    /// without any window. Default `false`. Since NCCL 2.31.2.
+    #[doc(alias = "rmaEagerInit")]
+    rma_eager_init: bool => rmaEagerInit;
+
+    /// The use of the compute fabric transport (CFT) by the host. Default [`HostCftMode::Disable`]. Since NCCL 2.31.2.
+    #[doc(alias = "hostCftMode")]
+    host_cft_mode: HostCftMode => hostCftMode;
+
+    /// The uses of the NVLink switch (NVLS) that are disabled. Default [`NvlsHostMode::Enable`]. Since NCCL 2.32.3.
+    #[doc(alias = "nvlsHostMode")]
+    nvls_host_mode: NvlsHostMode => nvlsHostMode;
+
+    others { timeout: Duration, name: Box<str>, net_name: Box<str>, }
+    unknown_to_nccl { observers: Given }
+}
+
+impl Config {
+    /// Makes the communicator nonblocking, and limits every wait in a method to this time, after which it returns
+    /// `Error::Timeout`: a missing rank causes an error instead of a hang.
+    ///
+    /// On GPUs, it limits the waits of the host: for the creation of the communicator, for connections and for the launch of
+    /// work. It does not limit the work itself: an operation returns when it is enqueued, and if a rank does not take part,
+    /// its kernel waits on the stream without a limit. On host memory, where an operation returns when it is complete, it
+    /// limits the operation too. Longer than zero. Default: calls wait without a limit. Since NCCL 2.14.3.
+    ///
+    /// On host memory, the error releases the buffers, so no other rank may still access them. A process that is stopped
+    /// during an access, by a signal, a debugger or a frozen cgroup, loses its access to memory of
+    /// [`alloc`](crate::nccl::Nccl::alloc), and never has direct access to other memory of a communicator with a timeout. The
+    /// call waits, and reports it on the standard error, if the memory is also in a window, is emulated device memory, or
+    /// cannot be copied because memory is exhausted or Linux is older than 5.14.
+    #[doc(alias = "blocking")]
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets a name for logs and profilers, without NUL characters. Default: none. Since NCCL 2.27.3.
+    #[doc(alias = "commName")]
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Sets the network to use: `IB`, `Socket` or the name of a plugin, without NUL characters. Default: the best one
+    /// available. Since NCCL 2.17.1.
+    #[doc(alias = "netName")]
+    #[must_use]
+    pub fn net_name(mut self, net_name: &str) -> Self {
+        self.net_name = Some(net_name.into());
+        self
+    }
+
+    /// Adds an observer of the communicator, and of its children unless they have their own; for an example, see
+    /// [`Observer`].
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.0.push(observer);
+        self
+    }
+
+    pub(crate) fn observers(&self) -> &Given {
+        &self.observers
+    }
+
+    /// Returns the [timeout](Self::timeout), if there is one.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn timeout_duration(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Inherits the timeout of the `parent` if none is set. NCCL would use its default, and the child of a nonblocking
+    /// communicator would block.
+    pub(crate) fn inherit_timeout(mut self, parent: Option<Duration>) -> Self {
+        self.timeout = self.timeout.or(parent);
+        self
+    }
+
+    /// Converts the options to C, for a library of version `found`.
+    pub(crate) fn to_raw(&self, call: &'static str, found: Version, library: &str) -> Result<RawConfig> {
+        let target = Target { call, found, library };
+        let mut raw = sys::ncclConfig_t::initializer();
+        self.write(&mut raw, target)?;
+        if self.cta_policy == Some(CtaPolicy::Zero) {
+            // Newer than the field.
+            target.require_version("NCCL_CTA_POLICY_ZERO", Version::new(2, 28, 3))?;
+        }
+        target.check_order(self.min_ctas, self.max_ctas)?;
+        if self.min_ctas.is_some() && self.max_ctas.is_none() {
+            // "Not set" is the smallest int, which is below every minimum, so NCCL (from 2.17.1 on) rejects a minimum
+            // alone. It limits the maximum to its number of channels, which is the default.
+            raw.maxCTAs = c_int::MAX;
+        }
+
+        if let Some(timeout) = self.timeout {
+            target.require("ncclConfig_t.blocking")?;
+            if timeout.is_zero() {
+                return Err(target.argument("the timeout is zero; expected a longer one"));
+            }
+            raw.blocking = 0;
+        } else if found < Version::new(2, 17, 0) {
+            raw.blocking = 1; // These versions have no "not set".
+        }
+
+        let name =
+            target.c_string("ncclConfig_t.commName", "name", self.name.as_deref(), &mut raw.commName)?;
+        let net_name = target.c_string(
+            "ncclConfig_t.netName",
+            "net_name",
+            self.net_name.as_deref(),
+            &mut raw.netName,
+        )?;
+        Ok(RawConfig { raw, name, _net_name: net_name })
+    }
+}
+
+options! {
+    /// Options of one collective. Since NCCL 2.31.2.
+    ///
+    /// All ranks must pass equal options: NCCL does not compare them. Options that are not set have the value of the
+    /// communicator. An option that the loaded library lacks is
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported), and an invalid value is
+    /// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument); NCCL itself silently ignores both. NCCL's environment
+    /// variables take precedence over options.
+    ///
+    /// ```
+    /// use libnccl::config::CollectiveConfig;
+    ///
+    /// let quiet = CollectiveConfig::new().max_ctas(2).user_profiler_tag(7);
+    /// assert_ne!(quiet, CollectiveConfig::default());
+    /// ```
+    #[doc(alias = "ncclCollConfig_t")]
+    #[doc(alias = "NCCL_COLLCONFIG_INITIALIZER")]
+    pub struct CollectiveConfig => ncclCollConfig_t;
+
+    /// The minimum number of thread blocks for the operation, from 1. Since NCCL 2.31.2.
+    #[doc(alias = "minCTAs")]
+    min_ctas: u32 => minCTAs, in 1..=MAX;
+
+    /// The maximum number of thread blocks for the operation, from 1 and not below [`min_ctas`](Self::min_ctas); the
+    /// communicator's limit holds as well. Since NCCL 2.31.2.
+    #[doc(alias = "maxCTAs")]
+    max_ctas: u32 => maxCTAs, in 1..=MAX;
+
+    /// The maximum number of thread blocks if the NVLink switch does the work (NVLS), from 1. Since NCCL 2.31.2.
+    #[doc(alias = "nvlsCTAs")]
+    nvls_ctas: u32 => nvlsCTAs, in 1..=MAX;
+
+    /// The number of thread blocks in a cluster, on Hopper and newer GPUs: 0 (no clusters) to 8. It must be equal for
+    /// all operations of a group. Since NCCL 2.31.2.
+    #[doc(alias = "cgaClusterSize")]
+    cga_cluster_size: u32 => cgaClusterSize, in 0..=8;
+
+    /// Makes it an error if no algorithm of [`alg_selection`](Self::alg_selection) supports the operation; with
+    /// `false`, NCCL then chooses from all algorithms. Default `true`. Since NCCL 2.31.2.
+    #[doc(alias = "forceAlgSelection")]
+    force_alg_selection: bool => forceAlgSelection;
+
+    /// The trade-off between speed and thread blocks that stay free for computation. Since NCCL 2.31.2.
+    #[doc(alias = "CTAPolicy")]
+    cta_policy: CtaPolicy => CTAPolicy;
+
+    /// A number that is passed to profiler plugins; 0 means none, and the most significant bit is reserved for NCCL.
+    /// Default 0. Since NCCL 2.31.2.
+    #[doc(alias = "userProfilerTag")]
+    user_profiler_tag: u64 => userProfilerTag, in 0..=u64::MAX >> 1;
+
+    others { alg_selection: Box<str>, launch_completion_event: Event, }
+}
+
+impl CollectiveConfig {
+    /// Sets the names of the algorithms to choose from, without NUL characters; an empty text means all. Default: all.
+    /// Since NCCL 2.31.2.
+    #[doc(alias = "algSelection")]
+    #[must_use]
+    pub fn alg_selection(mut self, alg_selection: &str) -> Self {
+        self.alg_selection = Some(alg_selection.into());
+        self
+    }
+
+    /// Sets an event that NCCL records once the kernel has been launched; null for none. Libraries built with CUDA
+    /// older than 12.3 record it before the launch.
+    ///
+    /// Either every rank passes its own event, or no rank does. A group has at most one per communicator.
+    /// Default: none. Since NCCL 2.32.3.
+    ///
+    /// ```
+    /// use libnccl::{sys, config::CollectiveConfig};
+    ///
+    /// # let event: sys::cudaEvent_t = std::ptr::null_mut();
+    /// // SAFETY: cudaEventCreateWithFlags returned `event`; it is destroyed after synchronizing with the stream.
+    /// let config = unsafe { CollectiveConfig::new().launch_completion_event(event) };
+    /// ```
+    ///
+    /// # Safety
+    /// `event` is null, or an event of the device of every communicator that these options (or copies of them) are
+    /// used with, created with `cudaEventDisableTiming` and without `cudaEventInterprocess`. It is not destroyed
+    /// before all of these operations have run and nothing waits for it any more; a captured graph may wait for it until the
+    /// graph is destroyed.
+    #[doc(alias = "launchCompletionEvent")]
+    #[must_use]
+    pub unsafe fn launch_completion_event(mut self, event: sys::cudaEvent_t) -> Self {
+        self.launch_completion_event = (!event.is_null()).then_some(Event(event));
+        self
+    }
+
+    pub(crate) fn to_raw(
+        &self,
+        call: &'static str,
+        found: Version,
+        library: &str,
+    ) -> Result<RawCollectiveConfig> {
+        let target = Target { call, found, library };
+        // Size and version are always from this header: 2.31.2 copies `size` bytes into its own, shorter struct.
+        let mut raw = sys::ncclCollConfig_t::initializer();
+        self.write(&mut raw, target)?;
+        target.check_order(self.min_ctas, self.max_ctas)?;
+        if let Some(Event(event)) = self.launch_completion_event {
+            target.require("ncclCollConfig_t.launchCompletionEvent")?;
+            raw.launchCompletionEvent = event;
+        }
+        let text = self.alg_selection.as_deref();
+        let alg_selection =
+            target.c_string("ncclCollConfig_t.algSelection", "alg_selection", text, &mut raw.algSelection)?;
+        #[allow(clippy::arc_with_non_send_sync)] // Its owner is `Send`.
+        let raw = Arc::new(raw);
+        Ok(RawCollectiveConfig { raw, _alg_selection: alg_selection })
+    }
+}
+
+/// The trade-off between speed and thread blocks that stay free for computation; see [`Config::cta_policy`]. Since NCCL 2.27.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum CtaPolicy {
+    /// The number of thread blocks that is fastest. Since NCCL 2.27.3.
+    #[doc(alias = "NCCL_CTA_POLICY_DEFAULT")]
+    Default = sys::NCCL_CTA_POLICY_DEFAULT,
+    /// Few thread blocks. Since NCCL 2.27.3.
+    #[doc(alias = "NCCL_CTA_POLICY_EFFICIENCY")]
+    Efficiency = sys::NCCL_CTA_POLICY_EFFICIENCY,
+    /// No thread blocks if copy engines or the switch can do the work. Since NCCL 2.28.3.
+    #[doc(alias = "NCCL_CTA_POLICY_ZERO")]
+    Zero = sys::NCCL_CTA_POLICY_ZERO,
+}
+
+/// The use of CUDA graphs with a communicator; see [`Config::graph_usage_mode`]. Since NCCL 2.29.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum GraphUsageMode {
+    /// No use of graphs. Since NCCL 2.29.2.
+    Never = 0,
+    /// A single graph. Since NCCL 2.29.2.
+    Single = 1,
+    /// Several graphs, or operations with and without a graph. Since NCCL 2.29.2.
+    Mixed = 2,
+}
+
+/// The use of the compute fabric transport (CFT) by the host; see [`Config::host_cft_mode`]. Since NCCL 2.31.2.
+#[doc(alias = "ncclHostCftMode_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum HostCftMode {
+    /// Use it; an error if it cannot be set up with the first window. Since NCCL 2.31.2.
+    #[doc(alias = "ncclHostCftEnable")]
+    Enable = sys::ncclHostCftMode_t::ncclHostCftEnable.0,
+    /// Do not use it. Since NCCL 2.31.2.
+    #[doc(alias = "ncclHostCftDisable")]
+    Disable = sys::ncclHostCftMode_t::ncclHostCftDisable.0,
+    /// Use it if it can be set up. Since NCCL 2.31.2.
+    #[doc(alias = "ncclHostCftFallback")]
+    Fallback = sys::ncclHostCftMode_t::ncclHostCftFallback.0,
+}
+
+/// The uses of the NVLink switch (NVLS) that a communicator disables; see [`Config::nvls_host_mode`]. Since NCCL 2.32.3.
+#[doc(alias = "ncclNvlsHostMode_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum NvlsHostMode {
+    /// No use is disabled. Since NCCL 2.32.3.
+    #[doc(alias = "ncclNvlsHostModeEnable")]
+    Enable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeEnable.0,
+    /// The NVLS algorithms and their registered buffers. Since NCCL 2.32.3.
+    #[doc(alias = "ncclNvlsHostModeDisableTransport")]
+    DisableTransport = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0,
+    /// Multicast addresses in the symmetric kernels and copies. Since NCCL 2.32.3.
+    #[doc(alias = "ncclNvlsHostModeDisableSymmetricMultimem")]
+    DisableSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
+    /// The two uses above, but none that later versions add. Since NCCL 2.32.3.
+    DisableTransportAndSymmetricMultimem = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableTransport.0
+        | sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisableSymmetricMultimem.0,
+    /// All uses, including uses that later versions add. Since NCCL 2.32.3.
+    #[doc(alias = "ncclNvlsHostModeDisable")]
+    Disable = sys::ncclNvlsHostMode_t::ncclNvlsHostModeDisable.0,
+}

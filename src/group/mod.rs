@@ -1,8 +1,404 @@
-//! Groups of operations that NCCL starts together.
+//! Groups of operations that NCCL starts together, and of communicators that it creates together.
+//!
+//! `participants.rs` has the communicators of a group, and what they need until its end.
+#![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd.
 
-#[allow(clippy::module_inception)] // The type has the name of the module.
-mod group;
 mod participants;
 
-pub use group::Group;
+use std::marker::PhantomData;
+use std::time::Duration;
+
 pub(crate) use participants::Participants;
+use participants::Phase;
+
+use crate::backend::{Library, call};
+use crate::communicator::{CommunicatorBuilder, PendingCommunicator, check_no_open_group, set_open_group};
+use crate::error::{Error, Result, ResultCode};
+use crate::nccl::Nccl;
+use crate::sys;
+
+/// Operations that NCCL starts together; see [`Nccl::group`] and, for a function that adds to one, [`group`](Self::group).
+#[derive(Debug)]
+pub struct Group<'scope, 'env: 'scope> {
+    pub(crate) participants: Participants<'scope>,
+    // Invariant, as in `std::thread::scope`.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl Nccl {
+    /// Collects the operations that `operations` adds to the [`Group`], and starts them together at its end.
+    ///
+    /// Groups let one thread drive several ranks, let a rank send and receive at the same time, and merge many small
+    /// operations into one launch. The operations start at the end of the group, so their buffers must outlive it, as
+    /// with [`std::thread::scope`]; a buffer that is created inside does not compile.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let mut buffers = [[1.0_f32, 2.0], [10.0, 20.0]];
+    /// nccl.group(|g| {
+    ///     for (comm, buffer) in comms.iter().zip(&mut buffers) {
+    ///         comm.all_reduce_in_place(buffer, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(buffers, [[11.0, 22.0], [11.0, 22.0]]);
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// A buffer that is written can be in a group only once. NCCL does not run the operations of a group in order, not
+    /// even those of one communicator and one stream: it sorts them by size and runs them concurrently. So use two
+    /// groups, which run one after the other on their stream, or call the communicator's methods.
+    ///
+    /// If `operations` fails or panics, or if one of its calls fails, the group is cancelled: NCCL drops the queued
+    /// operations. Other ranks may have started their part and wait for this one's, so the communicators in the
+    /// group have failed: they can only be queried, revoked and then split, shrunk with
+    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort), aborted and destroyed. An error that is found before the
+    /// first operation is queued does not affect them.
+    ///
+    /// # Errors
+    /// The error of `operations`; else the first error of its calls, even if it was ignored, or the error of the group
+    /// itself. [`Error::InvalidUsage`] inside another group: use [`Group::group`].
+    #[doc(alias = "ncclGroupStart")]
+    #[doc(alias = "ncclGroupEnd")]
+    #[inline]
+    pub fn group<'env, R, F>(&'env self, operations: F) -> Result<R>
+    where
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R>,
+    {
+        self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
+    }
+
+    /// Groups operations as [`group`](Self::group) does, for a closure with another error type. (The closure of `group` has
+    /// this crate's, because the compiler cannot infer the type from `Ok`.)
+    ///
+    /// ```
+    /// use std::error::Error;
+    ///
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let (comms, mut loss) = (nccl.init_all(&[0])?, [0.5_f32]);
+    /// nccl.try_group(|g| -> Result<(), Box<dyn Error>> {
+    ///     if !loss[0].is_finite() {
+    ///         return Err("the loss is not finite".into());
+    ///     }
+    ///     Ok(comms[0].all_reduce_in_place(&mut loss, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?)
+    /// })?;
+    /// # Ok::<(), Box<dyn Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`group`](Self::group); the closure's own error also cancels the group.
+    pub fn try_group<'env, R, E, F>(&'env self, operations: F) -> Result<R, E>
+    where
+        E: From<Error>,
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R, E>,
+    {
+        self.scope(Phase::Open, operations, |open| open.end()).map(|(value, ())| value)
+    }
+
+    /// Collects operations as [`group`](Self::group) does, and estimates their time instead of starting them: microseconds, or
+    /// `None` if NCCL has no estimate. Since NCCL 2.22.3.
+    ///
+    /// NCCL simulates `all_reduce`, `reduce`, `all_gather` and `reduce_scatter`, in place or not, and thus `barrier`, on
+    /// blocking communicators of several ranks. It would start everything else, or keep it for the next group.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let mut buffer = [1.0_f32, 2.0];
+    /// let microseconds =
+    ///     nccl.simulate(|g| comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(StreamRef::DEFAULT)))?;
+    /// assert_eq!(buffer, [1.0, 2.0]);
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`group`](Self::group); [`Error::Unsupported`];
+    /// [`Error::InvalidUsage`] for operations that NCCL does not simulate, before anything is
+    /// queued. A nonblocking communicator of [`from_raw`](crate::communicator::Communicator::from_raw), or with
+    /// `NCCL_COMM_BLOCKING=0` in the environment, is detected afterwards: NCCL has started the operations then.
+    #[doc(alias = "ncclGroupSimulateEnd")]
+    #[doc(alias = "ncclSimInfo_t")]
+    pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
+    where
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<()>,
+    {
+        self.require("ncclGroupSimulateEnd")?;
+        self.scope(Phase::Simulated, operations, |open| open.simulate()).map(|((), estimate)| estimate)
+    }
+
+    /// Opens a group, runs `operations`, and ends or cancels the group.
+    #[inline]
+    fn scope<'env, R, S, E, F>(
+        &'env self,
+        phase: Phase,
+        operations: F,
+        end: impl FnOnce(OpenGroup<'_, '_>) -> Result<S>,
+    ) -> Result<(R, S), E>
+    where
+        E: From<Error>,
+        F: for<'scope> FnOnce(&'scope Group<'scope, 'env>) -> Result<R, E>,
+    {
+        let participants = Participants::new(&self.library, phase);
+        let group = Group { participants, scope: PhantomData, env: PhantomData };
+        let open = OpenGroup::start(&group.participants)?;
+        // If this panics or fails, `open` is dropped, which cancels the group.
+        let value = operations(&group)?;
+        let ended = match group.participants.first_error() {
+            Some(error) => {
+                let error = error.clone();
+                drop(open);
+                Err(error)
+            }
+            None => end(open),
+        };
+        // The conversion of the error and the drop of the value are code of other crates.
+        Ok((value, ended?))
+    }
+}
+
+impl<'scope, 'env> Group<'scope, 'env> {
+    /// Limits the wait at the end of the group for each of its communicators, instead of their own
+    /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for one call. Communicators
+    /// without a timeout block inside NCCL. A communicator that other code owns cannot be aborted, so its wait has no limit.
+    pub fn timeout(&self, timeout: Duration) {
+        self.participants.set_timeout(timeout);
+    }
+
+    /// Opens a group inside this one, for code that groups its own operations: they become part of this group and start at its
+    /// end.
+    ///
+    /// ```
+    /// # use libnccl::{Communicator, Group, Result, StreamRef};
+    /// fn swap<'scope>(
+    ///     g: &'scope Group<'scope, '_>,
+    ///     comm: &'scope Communicator,
+    ///     (mine, theirs): (&'scope [i32], &'scope mut [i32]),
+    ///     peer: usize,
+    /// ) -> Result<()> {
+    ///     g.group(|g| {
+    ///         comm.send(mine, peer, g.stream(StreamRef::DEFAULT))?;
+    ///         comm.recv(theirs, peer, g.stream(StreamRef::DEFAULT))
+    ///     })
+    /// }
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comm = nccl.init_all(&[0])?.remove(0);
+    /// let (mine, mut theirs) = ([1], [0]);
+    /// nccl.group(|g| swap(g, &comm, (&mine, &mut theirs), 0))?;
+    /// assert_eq!(theirs, mine);
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `operations`. The outer group is cancelled only if its own closure returns the error too.
+    /// [`Error::InvalidUsage`] if the outer group has ended, for example when the guards of its buffers are dropped.
+    pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
+        self.participants.check_open("group")?;
+        let _nested = NestedGroup::start(&self.participants)?;
+        operations(self)
+    }
+}
+
+impl CommunicatorBuilder<'_> {
+    /// Creates the communicator at the end of the `group`: for one thread that creates several ranks.
+    ///
+    /// A group that creates communicators contains no operations.
+    ///
+    /// ```
+    /// use libnccl::{Communicator, Result};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let id = nccl.unique_id()?;
+    /// let ranks = nccl.group(|g| (0..2).map(|rank| nccl.communicator(2, rank, &id).init_in(g)).collect::<Result<Vec<_>>>())?;
+    /// let ranks = ranks.into_iter().map(|rank| rank.finish()).collect::<Result<Vec<Communicator>>>()?;
+    /// assert_eq!(ranks[1].rank(), 1);
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`init`](Self::init), without waiting; [`Error::InvalidUsage`] if the group has operations, which are refused
+    /// after this too, or with [`grow`](Self::grow); [`Error::InvalidArgument`] if the group is of another library.
+    #[doc(alias = "ncclCommInitRankConfig")]
+    pub fn init_in(self, group: &Group<'_, '_>) -> Result<PendingCommunicator> {
+        let participants = &group.participants;
+        participants.begin_creation("init_in")?;
+        self.begin_pending("init_in", participants.library())
+            .inspect(|pending| participants.add_pending(pending.handle()))
+            .map_err(|error| participants.record_failed_init(error))
+    }
+}
+
+/// NCCL's group, open on this thread. Its drop cancels the group, and its participants have failed.
+struct OpenGroup<'g, 'scope> {
+    participants: &'g Participants<'scope>,
+}
+
+impl<'g, 'scope> OpenGroup<'g, 'scope> {
+    #[inline]
+    fn start(participants: &'g Participants<'scope>) -> Result<Self> {
+        check_no_open_group(participants.library(), "group")?;
+        // SAFETY: has no arguments.
+        unsafe { call!(participants.library(), ncclGroupStart()) }?;
+        set_open_group(true);
+        Ok(Self { participants })
+    }
+
+    #[inline]
+    fn end(self) -> Result<()> {
+        // In a group of other code, which the closure has started, nothing would run yet. Dropping this cancels the group.
+        let participants = self.participants;
+        participants
+            .library()
+            .check_open_groups("group", 1)
+            .map_err(|error| participants.record_error(error))?;
+        // SAFETY: has no arguments; ends the group that was started on this thread, which `self` cannot leave.
+        self.end_with(|library| unsafe { call!(library, ncclGroupEnd()) })
+    }
+
+    fn simulate(self) -> Result<Option<f32>> {
+        let mut info = sys::ncclSimInfo_t::initializer();
+        // SAFETY: as in `end`; `info` is initialized as NCCL requires.
+        self.end_with(|library| unsafe { call!(library, ncclGroupSimulateEnd(&raw mut info)) })?;
+        Ok(Some(info.estimatedTime).filter(|time| *time >= 0.0))
+    }
+
+    #[inline]
+    fn end_with(self, end: impl FnOnce(&Library) -> Result<ResultCode>) -> Result<()> {
+        let participants = self.participants;
+        std::mem::forget(self);
+        match end(participants.library()) {
+            Ok(ResultCode::SUCCESS) => {
+                set_open_group(false);
+                participants.close(Ok(()));
+                Ok(())
+            }
+            result => finish_end(participants, result),
+        }
+    }
+}
+
+/// Completes the end of a group for which NCCL did not return success.
+#[cold]
+fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Result<()> {
+    let mut closing = Closing { participants, result: Err(not_ended()) };
+    // An implementation that cannot simulate has not ended the group.
+    let result = result.inspect_err(|_| cancel(participants.library()));
+    set_open_group(false);
+    let result = match result {
+        Ok(ResultCode::IN_PROGRESS) => {
+            participants.wait_all("group").inspect_err(|_| participants.leak_arguments())
+        }
+        result => result.map(drop),
+    };
+    let is_simulated = participants.is_simulated();
+    closing.result.clone_from(&result);
+    drop(closing);
+    if is_simulated {
+        // Found only now, as this communicator was not known to be nonblocking.
+        return result.and(Err(Error::usage(
+            "simulate",
+            "a communicator is nonblocking; NCCL has started the operations instead of simulating them",
+        )));
+    }
+    result
+}
+
+/// Closes the group when it is dropped, even by a panic.
+struct Closing<'g, 'scope> {
+    participants: &'g Participants<'scope>,
+    result: Result<()>,
+}
+
+impl Drop for Closing<'_, '_> {
+    fn drop(&mut self) {
+        self.participants.close(self.result.as_ref().copied());
+    }
+}
+
+/// Returns the error of a group whose closure returned its own error, or panicked.
+#[cold]
+fn not_ended() -> Error {
+    Error::usage("group", "the group was left before its end")
+}
+
+impl Drop for OpenGroup<'_, '_> {
+    fn drop(&mut self) {
+        let participants = self.participants;
+        cancel(participants.library());
+        // The failed creation of a communicator may have left one more group open.
+        if participants.has_failed_init() {
+            participants.library().end_leaked_groups();
+        }
+        set_open_group(false);
+        participants.close(Err(participants.first_error().unwrap_or(&not_ended())));
+    }
+}
+
+/// Ends the group that is open on this thread, if there is one, without starting its operations.
+///
+/// After a failed call, `ncclGroupEnd` drops the queued operations instead of starting them (see `docs/design.md`),
+/// so this makes a call that is certain to fail.
+#[cold]
+fn cancel(library: &Library) {
+    library.keeping_last_error(|| {
+        if library.refuses_null {
+            call_all_reduce_with_null_communicator(library);
+        } else {
+            call_init_rank_with_invalid_rank(library);
+        }
+        if let Some(end) = library.functions.ncclGroupEnd {
+            // SAFETY: has no arguments.
+            unsafe { end() };
+        }
+    });
+}
+
+/// Makes a call that every version of NCCL rejects.
+fn call_all_reduce_with_null_communicator(library: &Library) {
+    let (null, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+    if let Some(all_reduce) = library.functions.ncclAllReduce {
+        // SAFETY: NCCL checks the communicator before all other arguments.
+        unsafe { all_reduce(null, null, 1, data_type, op, std::ptr::null_mut(), stream) };
+    }
+}
+
+/// Makes a call that RCCL, NCCLX and the shim of MSCCL++ reject. (They may dereference a null communicator.)
+fn call_init_rank_with_invalid_rank(library: &Library) {
+    const SIZE: i32 = 1;
+    const INVALID_RANK: i32 = -1;
+    let mut none = std::ptr::null_mut();
+    if let Some(init_rank) = library.functions.ncclCommInitRank {
+        // SAFETY: a valid out-parameter, which is not written, as the rank is checked first.
+        unsafe { init_rank(&raw mut none, SIZE, sys::ncclUniqueId::default(), INVALID_RANK) };
+    }
+}
+
+/// A group inside a group: NCCL only counts it.
+struct NestedGroup<'g, 'scope>(&'g Participants<'scope>);
+
+impl<'g, 'scope> NestedGroup<'g, 'scope> {
+    fn start(participants: &'g Participants<'scope>) -> Result<Self> {
+        // SAFETY: has no arguments.
+        unsafe { call!(participants.library(), ncclGroupStart()) }.map(|_| Self(participants))
+    }
+}
+
+impl Drop for NestedGroup<'_, '_> {
+    /// Ends the nested group, which starts nothing, as the outer group is still open.
+    fn drop(&mut self) {
+        let participants = self.0;
+        // SAFETY: has no arguments; ends the group that `start` has started.
+        if let Err(error) = unsafe { call!(participants.library(), ncclGroupEnd()) } {
+            participants.record_error(error);
+        }
+    }
+}

@@ -17,22 +17,22 @@ use crate::communicator::{PendingHandle, WindowHandle, wait_until};
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::{CommunicatorEvent, Operation};
 
-/// The participants of a group: its communicators, and what they need until its end.
+/// The participants of a group: its communicators, and the values that they need until its end.
 #[derive(Debug)]
 pub(crate) struct Participants<'scope> {
     library: &'scope Arc<Library>,
     /// The last communicator to have joined. Most groups have one, which costs no allocation.
     last: Cell<Option<&'scope Communicator>>,
-    /// The other participants; boxed, so that it costs most groups no more than a null pointer.
+    /// The other participants; boxed, as most groups have none.
     overflow: RefCell<Option<Box<Overflow<'scope>>>>,
-    /// The first error of a call, which the group returns whatever fails as a consequence.
+    /// The first error of a call, which the group returns instead of consequent errors.
     first_error: OnceCell<Error>,
     phase: Cell<Phase>,
     /// Makes this neither `Send` nor `Sync`: NCCL's group belongs to the thread.
     thread: PhantomData<*mut ()>,
 }
 
-/// The treatment of operations in a group.
+/// What a group does with operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Collects them, to start them.
@@ -41,11 +41,11 @@ pub(super) enum Phase {
     Simulated,
     /// Refuses them, as the group creates communicators.
     Creating,
-    /// Refuses them, as the group is over.
+    /// Refuses them, as the group has ended.
     Ended,
 }
 
-/// Such a group would wait for ranks that have yet to join, whatever the timeout of the operation's communicator is.
+/// Such a group would wait for ranks that have not joined, ignoring the timeout of the operation's communicator.
 const MIXED: &str = "a group that creates communicators contains no operations";
 
 /// A value that is kept for its drop.
@@ -61,10 +61,10 @@ struct Overflow<'scope> {
     pending: Vec<Rc<PendingHandle>>,
     windows: Vec<Arc<WindowHandle>>,
     has_failed_init: bool,
-    /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the
-    /// group itself.
+    /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the group
+    /// itself.
     guards: Vec<Box<dyn Guard>>,
-    /// The longest time that the end of the group may wait for each communicator, instead of its own.
+    /// The limit of the wait for each communicator at the end of the group, instead of its timeout.
     timeout: Option<Duration>,
     /// Options and descriptors, which NCCL reads until the end of the group.
     arguments: Vec<Box<dyn Any>>,
@@ -104,7 +104,7 @@ impl<'scope> Participants<'scope> {
         self.refusal(communicator, operation)
     }
 
-    /// Enters NCCL for an operation in this group. Returns `true` if it is the first one of its communicator.
+    /// Enters NCCL for an operation in this group. Returns whether it is the first one of its communicator.
     #[inline]
     pub(crate) fn join(
         &self,
@@ -153,8 +153,7 @@ impl<'scope> Participants<'scope> {
         }
     }
 
-    /// Begins to create communicators; an error if the group has ended, has operations, or is only simulated, as NCCL does
-    /// not simulate communicators.
+    /// Begins to create communicators. An error if the group has ended, has operations, or is simulated.
     pub(crate) fn begin_creation(&self, call: &'static str) -> Result<()> {
         self.check_open(call)?;
         let problem = if self.is_simulated() {
@@ -175,12 +174,11 @@ impl<'scope> Participants<'scope> {
     /// Records the error of an operation that has joined.
     #[cold]
     pub(crate) fn on_error(&self, communicator: &'scope Communicator, is_first: bool, error: Error) -> Error {
-        // Found before NCCL was called.
+        // Found before NCCL was called: the last communicator to have joined has nothing queued.
         if error.code().is_none() && is_first {
-            // It has nothing queued, and is the last that has joined: it does not take part.
             self.last.set(None);
             communicator.withdraw_from_group();
-            communicator.tell_end(Err(&error));
+            communicator.notify_end(Err(&error));
         }
         self.record_error(error)
     }
@@ -200,7 +198,7 @@ impl<'scope> Participants<'scope> {
     /// Keeps the guards of buffers until the end of the group.
     ///
     /// # Safety
-    /// The guards live for `'scope`. (A bound would say so, but the lifetime of buffers is another parameter of a call.)
+    /// The guards live for `'scope`. (Not a bound, because the lifetime of buffers is another parameter of a call.)
     #[inline]
     pub(crate) unsafe fn keep_guards<K>(&self, guards: K) {
         if mem::needs_drop::<K>() {
@@ -214,8 +212,8 @@ impl<'scope> Participants<'scope> {
     #[cold]
     unsafe fn keep_boxed_guards(&self, guards: Box<dyn Guard + '_>) {
         // SAFETY: only the lifetime changes. `OpenGroup` drops the guards while `'scope` lasts: `'scope` is the lifetime of
-        // the reference to the group that the closure received, for which it works whatever it is; so everything that
-        // lives for `'scope` outlives the group, or is the group itself. The group refuses operations then.
+        // the reference to the group that the closure received. The closure is generic in it, so everything that lives for
+        // `'scope` outlives the group, or is the group itself, which refuses operations when the guards are dropped.
         let guards: Box<dyn Guard + 'static> = unsafe { mem::transmute(guards) };
         self.change_overflow(|overflow| overflow.guards.push(guards));
     }
@@ -253,7 +251,7 @@ impl<'scope> Participants<'scope> {
         self.overflow.borrow().as_ref().is_some_and(|overflow| overflow.has_failed_init)
     }
 
-    /// Records an error, after which the whole group has failed even if the closure ignores the error.
+    /// Records an error: the whole group has failed, even if the closure ignores the error.
     #[cold]
     pub(crate) fn record_error(&self, error: Error) -> Error {
         self.first_error.get_or_init(|| error.clone());
@@ -265,8 +263,8 @@ impl<'scope> Participants<'scope> {
         self.first_error.get()
     }
 
-    /// Waits for all communicators, also after an error, which ends the work of one and not of the others: they use the
-    /// buffers, too. Once one is given up, the others are.
+    /// Waits for all communicators, also after an error of one, as the others still use the buffers. After the first timeout or
+    /// abort, aborts the others.
     pub(super) fn wait_all(&self, call: &'static str) -> Result<()> {
         let timeout = self.overflow.borrow().as_ref().and_then(|overflow| overflow.timeout);
         let start = Instant::now();
@@ -295,8 +293,8 @@ impl<'scope> Participants<'scope> {
         self.last.get().into_iter().chain(others).collect()
     }
 
-    /// Takes all communicators out of the group, which is over with this result. If it has failed, what is in progress
-    /// nevertheless is ended before, as it uses the buffers.
+    /// Takes all communicators out of the group, which has ended with this result. After a failure, work in progress is aborted
+    /// before, as it uses the buffers.
     #[inline]
     pub(super) fn close(&self, result: Result<(), &Error>) {
         if result.is_ok()
@@ -332,14 +330,14 @@ impl<'scope> Participants<'scope> {
         if has_failed {
             communicators
                 .iter()
-                .for_each(|communicator| communicator.shared().tell(CommunicatorEvent::Failed));
+                .for_each(|communicator| communicator.shared().notify(CommunicatorEvent::Failed));
         }
         let mut guards = Vec::new();
         if let Some(overflow) = &mut *self.overflow.borrow_mut() {
             overflow.pending.iter().for_each(|handle| handle.resolve(has_failed));
             guards = mem::take(&mut overflow.guards);
         }
-        // At last, as their drop may run code of other crates.
+        // Last, as their drop may run code of other crates.
         drop(guards);
     }
 }

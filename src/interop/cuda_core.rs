@@ -14,7 +14,7 @@ use cuda_core::{
 
 use super::device;
 use crate::buffer::{Buffer, BufferMut, BufferResult, Slice, SliceMut};
-use crate::context::Context;
+use crate::cuda::Context;
 use crate::data_type::Element;
 use crate::stream::{Stream, StreamRef};
 use crate::sys::cudaStream_t;

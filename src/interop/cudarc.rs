@@ -16,7 +16,7 @@ use cudarc::driver::{
 
 use super::device;
 use crate::buffer::{Buffer, BufferMut, BufferResult, Slice, SliceMut};
-use crate::context::Context;
+use crate::cuda::Context;
 use crate::cuda::is_stream_complete;
 use crate::data_type::Element;
 use crate::stream::{Stream, StreamRef};

@@ -6,6 +6,6 @@ mod cuda_core;
 mod cudarc;
 
 #[cfg(any(feature = "cuda-core", feature = "cudarc"))]
-fn device(context: &impl crate::context::Context) -> Option<i32> {
+fn device(context: &impl crate::cuda::Context) -> Option<i32> {
     i32::try_from(context.device()).ok()
 }

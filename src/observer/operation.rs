@@ -1,11 +1,11 @@
-//! The table of operations: the only place that knows the shape of each.
+//! The descriptors of operations, for observers, the CPU backend, the tool and tests.
 
 use crate::sys;
 use crate::version::Version;
 
-/// An operation of communicators: the numbers of elements that its ranks send and receive.
+/// The descriptor of an operation: its method and C function, and the numbers of elements that ranks send and receive.
 ///
-/// Each method that starts an operation has one, an operation in place and one of NCCL's functions with options included.
+/// Every method that starts an operation has one, and so has its in-place form.
 ///
 /// ```
 /// use libnccl::observer::{Extent, Operation, Role};
@@ -25,27 +25,27 @@ use crate::version::Version;
 pub struct Operation {
     /// The method of [`Communicator`](crate::communicator::Communicator).
     pub name: &'static str,
-    /// NCCL's function, which is called more than once for an operation that NCCL lacks.
+    /// The C function, which is called more than once for an operation that NCCL lacks.
     pub function: &'static str,
-    /// Its form with options, if there is one.
+    /// The C function with options, if there is one.
     pub function_with_config: Option<&'static str>,
-    /// The elements that a rank sends; only the root, where [`role`](Self::role) says so.
+    /// The elements that a rank sends, or only the root, depending on [`role`](Self::role).
     pub sends: Extent,
-    /// The elements that a rank receives; only the root, where [`role`](Self::role) says so.
+    /// The elements that a rank receives, or only the root, depending on [`role`](Self::role).
     pub receives: Extent,
-    /// The part of the ranks.
+    /// The ranks that send and receive.
     pub role: Role,
-    /// `true` if elements are combined.
+    /// Whether elements are combined.
     pub reduces: bool,
-    /// `true` if one buffer has what is sent and what is received.
+    /// Whether one buffer is both sent and received.
     pub is_in_place: bool,
-    /// `true` if a [simulation](crate::nccl::Nccl::simulate) can have it. NCCL sends and receives nothing in one, but keeps the
-    /// messages for the next group of the communicator (`ncclKernelPlanner::peers`), whose buffers they may outlive; from
-    /// 2.29.2 on it does so with broadcasts too. It starts one-sided operations.
+    /// Whether a [simulation](crate::nccl::Nccl::simulate) can contain it. NCCL keeps simulated sends and receives, from 2.29.2
+    /// on also broadcasts, for the next group of the communicator (`ncclKernelPlanner::peers`), which may outlive their
+    /// buffers. It starts one-sided operations.
     pub is_simulated: bool,
-    /// The names of its buffers in errors, that which is sent and that which is received.
+    /// The names of the sent and the received buffer in errors.
     pub(crate) buffer_names: [&'static str; 2],
-    /// The place in the table.
+    /// The index in the table.
     number: u8,
 }
 
@@ -55,17 +55,17 @@ pub struct Operation {
 pub enum Extent {
     /// No element.
     None,
-    /// One, whatever the count is.
+    /// One, independent of the count.
     One,
     /// The count.
     Count,
     /// The count for each rank, in the order of the ranks.
     CountPerRank,
-    /// Counts of its own: one for each rank, or that of the other side of an exchange.
+    /// Separate counts: one for each rank, or one for each side of an exchange.
     Counts,
 }
 
-/// The part of the ranks in an operation.
+/// The ranks that send and receive in an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
@@ -75,12 +75,12 @@ pub enum Role {
     RootSends,
     /// Only the root receives.
     RootReceives,
-    /// Only the ranks that exchange a message, or a signal, take part.
-    Message,
+    /// Only the ranks of a point-to-point or one-sided operation take part.
+    PointToPoint,
 }
 
 impl Extent {
-    /// Returns the number of elements, of [`Counts`](Self::Counts) 0; the largest `usize` if it is beyond that.
+    /// Returns the number of elements, or 0 for [`Counts`](Self::Counts). Saturates at `usize::MAX`.
     #[must_use]
     pub const fn elements(self, count: usize, ranks: usize) -> usize {
         match self {
@@ -111,7 +111,7 @@ const fn row(name: &'static str, function: &'static str, sends: Extent, receives
     }
 }
 
-/// Returns the row of a collective with one count.
+/// Returns the descriptor of a collective with one count.
 const fn collective(
     name: &'static str,
     [function, with_config]: [&'static str; 2],
@@ -121,10 +121,10 @@ const fn collective(
     row(name, function, sends, receives).or(with_config)
 }
 
-/// The operations, those of messages last.
+/// All operations; point-to-point and one-sided ones come last.
 const TABLE: &[Operation] = &{
     use Extent::{Count, CountPerRank, Counts, None, One};
-    use Role::{Message, RootReceives, RootSends};
+    use Role::{PointToPoint, RootReceives, RootSends};
 
     let all_reduce = collective("all_reduce", ["ncclAllReduce", "ncclAllReduceConfig"], Count, Count);
     let all_reduce = all_reduce.reduces().simulated();
@@ -173,15 +173,15 @@ const TABLE: &[Operation] = &{
         gather_v.in_place("gather_v_in_place"),
         scatter_v,
         scatter_v.in_place("scatter_v_in_place"),
-        // NCCL has none, and drops an operation without elements.
+        // NCCL has no barrier, and drops an operation without elements.
         Operation { sends: One, receives: One, ..all_reduce.in_place("barrier") },
         row("register_window", "ncclCommWindowRegister", None, None),
-        row("send", "ncclSend", Count, None).with(Message),
-        row("recv", "ncclRecv", None, Count).with(Message),
-        row("send_recv", "ncclSend", Counts, Counts).with(Message),
-        row("put_signal", "ncclPutSignal", Count, None).with(Message),
-        row("signal", "ncclSignal", None, None).with(Message),
-        row("wait_signal", "ncclWaitSignal", None, None).with(Message),
+        row("send", "ncclSend", Count, None).with(PointToPoint),
+        row("recv", "ncclRecv", None, Count).with(PointToPoint),
+        row("send_recv", "ncclSend", Counts, Counts).with(PointToPoint),
+        row("put_signal", "ncclPutSignal", Count, None).with(PointToPoint),
+        row("signal", "ncclSignal", None, None).with(PointToPoint),
+        row("wait_signal", "ncclWaitSignal", None, None).with(PointToPoint),
     ])
 };
 
@@ -194,7 +194,7 @@ const fn numbered<const N: usize>(mut rows: [Operation; N]) -> [Operation; N] {
     rows
 }
 
-/// The rows are written with these.
+/// The table is written with these.
 impl Operation {
     const fn or(self, function_with_config: &'static str) -> Self {
         Self { function_with_config: Some(function_with_config), ..self }
@@ -221,10 +221,10 @@ impl Operation {
     /// All operations.
     pub const ALL: &'static [Self] = TABLE;
 
-    /// Returns the operation of this name.
+    /// Returns the operation with this name.
     ///
     /// # Panics
-    /// If there is none. In a constant, that is an error of the compiler: `const { Operation::of("all_reduce") }`.
+    /// If there is none. In a constant, that is a compile error: `const { Operation::of("all_reduce") }`.
     #[must_use]
     pub const fn of(name: &str) -> &'static Self {
         let mut number = 0;
@@ -237,16 +237,8 @@ impl Operation {
         panic!("there is no operation of this name")
     }
 
-    /// Returns the operation that one call of this function of NCCL is, if there is one: in place, if it has one buffer only.
-    ///
-    /// ```
-    /// use libnccl::observer::Operation;
-    ///
-    /// let name = |function| Operation::of_function(function).map(|operation| operation.name);
-    /// assert_eq!(name("ncclAllReduceConfig"), Some("all_reduce"));
-    /// assert_eq!(name("ncclBcast"), Some("broadcast_in_place"));
-    /// assert_eq!(name("ncclGroupStart"), None);
-    /// ```
+    /// Returns the operation that one call of this C function is, if any: the in-place form if it has one buffer only.
+    #[doc(hidden)]
     #[must_use]
     pub const fn of_function(function: &str) -> Option<&'static Self> {
         if sys::is_equal(function.as_bytes(), b"ncclBcast") {
@@ -268,7 +260,7 @@ impl Operation {
         None
     }
 
-    /// Returns the first examined release whose library has the [function](Self::function).
+    /// Returns the first NCCL version that has the [function](Self::function).
     ///
     /// ```
     /// use libnccl::observer::Operation;
@@ -279,36 +271,29 @@ impl Operation {
     pub const fn since(&self) -> Version {
         match sys::since(self.function) {
             Some(code) => Version::from_code(code),
-            None => panic!("every function has a release"),
+            None => panic!("every function has a version"),
         }
     }
 
-    /// Returns `true` if only those that exchange a message take part; the others are operations of all ranks, which call
-    /// them in the same order.
+    /// Returns whether this is a point-to-point or one-sided operation. All ranks call the others, in the same order.
     #[must_use]
-    pub const fn is_message(&self) -> bool {
-        matches!(self.role, Role::Message)
+    pub const fn is_point_to_point(&self) -> bool {
+        matches!(self.role, Role::PointToPoint)
     }
 
-    /// Returns `true` if the ranks give a root.
+    /// Returns whether the operation has a root.
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub const fn has_root(&self) -> bool {
         matches!(self.role, Role::RootSends | Role::RootReceives)
     }
 
-    /// Returns the operation that does the same in one buffer, if there is one.
-    ///
-    /// ```
-    /// use libnccl::observer::Operation;
-    ///
-    /// let form = Operation::of("reduce").in_place_form();
-    /// assert_eq!(form.map(|form| form.name), Some("reduce_in_place"));
-    /// assert!(Operation::of("all_to_all").in_place_form().is_none());
-    /// ```
+    /// Returns the in-place form, if there is one.
+    #[doc(hidden)]
     #[must_use]
     pub const fn in_place_form(&self) -> Option<&'static Self> {
-        // It follows.
+        // It comes next in the table.
         let next = self.number as usize + 1;
         if !self.is_in_place && next < TABLE.len() && TABLE[next].is_in_place {
             Some(&TABLE[next])
@@ -317,42 +302,24 @@ impl Operation {
         }
     }
 
-    /// Returns `true` if this rank uses its send buffer.
+    /// Returns whether this rank uses its send buffer.
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub const fn is_sender(&self, is_root: bool) -> bool {
         !matches!(self.role, Role::RootSends) || is_root
     }
 
-    /// Returns `true` if this rank uses its receive buffer.
+    /// Returns whether this rank uses its receive buffer.
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub const fn is_receiver(&self, is_root: bool) -> bool {
         !matches!(self.role, Role::RootReceives) || is_root
     }
 
-    /// Returns `true` if the length of the send buffer gives the count, else it is that of the receive buffer: of the one that
-    /// every rank uses, and of two, of that for one rank.
-    #[must_use]
-    pub const fn is_counted_by_send(&self) -> bool {
-        match self.role {
-            Role::RootSends => false,
-            Role::RootReceives => true,
-            _ => !matches!(
-                (self.sends, self.receives),
-                (Extent::CountPerRank | Extent::Counts, Extent::Count) | (Extent::None, _)
-            ),
-        }
-    }
-
-    /// Returns the numbers of elements that a rank sends and receives, or would as the root. Those that have
-    /// [counts of their own](Extent::Counts) are 0, those beyond `usize` are its largest value.
-    #[must_use]
-    pub const fn elements(&self, count: usize, ranks: usize) -> [usize; 2] {
-        [self.sends.elements(count, ranks), self.receives.elements(count, ranks)]
-    }
-
-    /// Returns its place in [`ALL`](Self::ALL).
+    /// Returns its index in [`ALL`](Self::ALL).
+    #[doc(hidden)]
     #[inline]
     #[must_use]
     pub const fn number(&self) -> usize {
@@ -365,11 +332,19 @@ mod tests {
     use super::Operation;
 
     #[test]
-    fn names_differ_and_messages_come_last() {
+    fn names_differ_and_point_to_point_operations_come_last() {
         for (number, operation) in Operation::ALL.iter().enumerate() {
             assert_eq!(Operation::of(operation.name).number(), number, "{}", operation.name);
         }
-        assert!(Operation::ALL.is_sorted_by_key(Operation::is_message));
+        assert!(Operation::ALL.is_sorted_by_key(Operation::is_point_to_point));
+    }
+
+    #[test]
+    fn operation_of_a_function_is_that_of_one_call() {
+        let name = |function| Operation::of_function(function).map(|operation| operation.name);
+        assert_eq!(name("ncclAllReduceConfig"), Some("all_reduce"));
+        assert_eq!(name("ncclBcast"), Some("broadcast_in_place"));
+        assert_eq!(name("ncclGroupStart"), None);
     }
 
     #[test]

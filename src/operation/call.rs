@@ -8,12 +8,11 @@ use std::error::Error as StdError;
 use std::ffi::c_void;
 use std::panic::Location;
 use std::ptr;
-use std::sync::Arc;
 
 use super::on_stream::OnStream;
 use crate::backend::Library;
 use crate::buffer::{Buffer, BufferMut, RawSlice};
-use crate::communicator::{Communicator, Inside, Purpose, Shared};
+use crate::communicator::{CallGuard, Communicator, Purpose};
 use crate::config::CollectiveConfig;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::group::Participants;
@@ -159,7 +158,7 @@ impl<'b, 'c> Call<'b, 'c> {
     ) -> Result<()> {
         let Self { operation, communicator, on, .. } = *self;
         let entered = match on.group {
-            None => Entered::Now(Inside::ungrouped(communicator.shared(), operation.name, Purpose::Work)?),
+            None => Entered::Now(CallGuard::ungrouped(communicator.shared(), operation.name, Purpose::Work)?),
             Some(group) => Entered::InGroup(group, group.join(communicator, operation)?),
         };
         if let Some(observed) = communicator.shared().observed() {
@@ -170,12 +169,12 @@ impl<'b, 'c> Call<'b, 'c> {
             self.notify_start(observed, count, is_first_of_group);
         }
         match (enqueue(self), entered) {
-            (Ok(ResultCode::SUCCESS), Entered::Now(inside)) => {
-                drop(inside);
-                communicator.tell_end(Ok(()));
+            (Ok(ResultCode::SUCCESS), Entered::Now(guard)) => {
+                drop(guard);
+                communicator.notify_end(Ok(()));
                 Ok(())
             }
-            (result, Entered::Now(inside)) => self.leave_slow_path(inside, result),
+            (result, Entered::Now(guard)) => self.leave_slow_path(guard, result),
             (Ok(_), Entered::InGroup(..)) => Ok(()),
             (Err(error), Entered::InGroup(group, is_first)) => {
                 Err(group.on_error(communicator, is_first, error))
@@ -185,14 +184,14 @@ impl<'b, 'c> Call<'b, 'c> {
 
     /// Completes an operation that has failed or is in progress, outside a group.
     #[cold]
-    fn leave_slow_path(&self, inside: Inside<&Arc<Shared>>, result: Result<ResultCode>) -> Result<()> {
+    fn leave_slow_path(&self, guard: CallGuard<'_>, result: Result<ResultCode>) -> Result<()> {
         let Self { communicator, operation, on, .. } = self;
         let result = result.and_then(|code| match code {
             ResultCode::IN_PROGRESS => communicator.wait_within(operation.name, on.timeout),
             _ => Ok(()),
         });
-        drop(inside);
-        communicator.tell_end(result.as_ref().copied());
+        drop(guard);
+        communicator.notify_end(result.as_ref().copied());
         result
     }
 
@@ -213,10 +212,8 @@ impl<'b, 'c> Call<'b, 'c> {
         let elements = [elements(operation.sends, send), elements(operation.receives, recv)];
         let word = CallWord::new(operation, data_type, *ranks);
         let stream = on.stream.as_raw().addr();
-        observed.start(
-            OperationStart::of_call(observed.communicator(), word, elements, stream, site),
-            is_first_of_group,
-        );
+        let start = OperationStart::new(observed.communicator(), word, [0; 2], elements, stream, Some(site));
+        observed.start(start, is_first_of_group);
     }
 
     /// Ends the call. A group keeps the guards of the buffers until its end, and records the error.
@@ -235,7 +232,7 @@ impl<'b, 'c> Call<'b, 'c> {
 
 /// A call that has entered NCCL. It leaves NCCL when this is dropped, or at the end of its group.
 enum Entered<'c> {
-    Now(Inside<&'c Arc<Shared>>),
+    Now(CallGuard<'c>),
     /// `true` for the first operation of its communicator.
     InGroup(&'c Participants<'c>, bool),
 }

@@ -17,4 +17,4 @@ pub(crate) use call::Call;
 pub use on_stream::{CallOptions, OnStream};
 pub use one_sided::{Signal, WaitSignal, WindowOffset};
 pub use operator::{Operator, PreMulSum};
-pub(crate) use rules::{check_buffer, check_device, to_c_int, to_c_length};
+pub(crate) use rules::{check_buffer, check_device};

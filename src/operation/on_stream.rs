@@ -1,5 +1,5 @@
 //! The last argument of every operation: its stream, its options, and whether it starts immediately or with a group.
-#![allow(unsafe_code)] // Declares the function that adds an operation to a group.
+#![allow(unsafe_code)] // Adds an operation to a group.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::communicator::Communicator;
 use crate::config::CollectiveConfig;
 use crate::error::{Error, Result};
-use crate::group::Participants;
+use crate::group::{Group, Participants};
 use crate::observer::Operation;
 use crate::stream::Stream;
 use crate::stream::StreamRef;
@@ -94,6 +94,33 @@ impl<'a> CallOptions<'a> {
     }
 }
 
+impl<'scope> Group<'scope, '_> {
+    /// Returns the stream for operations that start at the end of the group.
+    ///
+    /// ```
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let nccl = libnccl_cpu::nccl();
+    /// let comms = nccl.init_all(&[0, 1])?;
+    /// let (mut first, mut second) = ([1.0_f32], [2.0_f32]);
+    /// nccl.group(|g| {
+    ///     comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
+    ///     comms[1].all_reduce_in_place(&mut second, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))
+    /// })?;
+    /// assert_eq!((first, second), ([3.0], [3.0]));
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// Buffers, communicators and options must live until the end of the group. A function that adds to a group of its
+    /// caller takes `on: impl Into<OnStream<'b, 'c>>`, or the group itself.
+    #[inline]
+    pub fn stream(&'scope self, on: impl Into<OnStream<'scope, 'scope>>) -> OnStream<'scope, 'scope> {
+        // SAFETY: `'scope` is the lifetime of the reference that the closure received. The result is invariant in it, so that
+        // the operation borrows its buffers and its communicator for the whole scope.
+        unsafe { on.into().in_group(&self.participants) }
+    }
+}
+
 impl<'b> From<StreamRef<'b>> for OnStream<'b, '_> {
     #[inline]
     fn from(stream: StreamRef<'b>) -> Self {
@@ -121,9 +148,9 @@ impl<'b, 'c> OnStream<'b, 'c> {
     /// # Safety
     /// `'b` and `'c` are the scope of the group, for which its closure received a reference. The group keeps communicators and
     /// the guards of buffers for its scope, and an operation requires only that buffers live for `'b` and communicators for
-    /// `'c`. So this must have no caller but [`Group::stream`](crate::group::Group::stream), whose signature fixes both.
+    /// `'c`. So this must have no caller but [`Group::stream`], whose signature fixes both.
     #[inline]
-    pub(crate) unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {
+    unsafe fn in_group(self, group: &'c Participants<'c>) -> Self {
         Self { group: Some(group), ..self }
     }
 

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use super::call::{Call, nccl};
 use super::on_stream::OnStream;
-use super::rules::{to_c_int, to_c_length};
 use crate::buffer::Buffer;
-use crate::communicator::{Communicator, Shared};
+use crate::communicator::{Communicator, Shared, to_c_int, to_c_length};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::Operation;

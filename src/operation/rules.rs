@@ -1,6 +1,5 @@
 //! The rules for the arguments of operations, with the texts of their errors.
 
-use std::fmt::Display;
 use std::ptr;
 
 use super::call::Call;
@@ -270,20 +269,4 @@ pub(crate) fn check_device(
         }
         _ => Ok(()),
     }
-}
-
-/// Converts a number to C's type `int`.
-pub(crate) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
-    i32::try_from(value)
-        .map_err(|_| too_large(call, InvalidArgumentKind::Value, format_args!("{what} {value} is")))
-}
-
-/// Converts the length of a list to C's type `int`.
-pub(crate) fn to_c_length(call: &'static str, length: usize, what: &str) -> Result<i32> {
-    i32::try_from(length)
-        .map_err(|_| too_large(call, InvalidArgumentKind::Length, format_args!("{length} {what} are")))
-}
-
-fn too_large(call: &'static str, kind: InvalidArgumentKind, what: impl Display) -> Error {
-    Error::argument(call, kind, format!("{what} beyond {}", i32::MAX))
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::backend::{Library, call};
 use crate::buffer::NcclBuffer;
-use crate::communicator::{Communicator, Handle, Inside, Object, OwnedObject, WindowHandle};
+use crate::communicator::{CallGuard, Communicator, Handle, Object, OwnedObject, WindowHandle};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::group::Group;
@@ -353,7 +353,7 @@ impl<T: Element> Window<T> {
         let (shared, window) = (self.object.shared(), self.as_raw());
         let mut pointer: *mut c_void = ptr::null_mut();
         if !window.is_null() {
-            let _inside = Inside::for_object(shared, "user_ptr")?;
+            let _guard = CallGuard::for_object(shared, "user_ptr")?;
             // SAFETY: a window of this live communicator, which no other thread uses, and a valid out-parameter.
             unsafe { call!(shared.library, ncclWinGetUserPtr(shared.raw, window, &raw mut pointer)) }?;
         }

@@ -24,7 +24,8 @@ const ENDINGS: &[Ending] = &[
         let _ = comm.finalize().and_then(libnccl::communicator::Finalized::destroy);
     }),
     ("finalize and abort", |comm| {
-        let _ = comm.finalize().and_then(libnccl::communicator::Finalized::abort);
+        let handle = comm.abort_handle();
+        let _ = comm.finalize().and_then(|_finalized| handle.abort());
     }),
     ("abort by a handle", |comm| drop(comm.abort_handle().abort())),
     ("panic", |comm| {
@@ -164,14 +165,14 @@ fn into_raw_then_from_raw_keeps_handle_and_name() {
 }
 
 #[test]
-fn destroy_all_with_one_failure_ends_all() {
+fn destruction_of_several_with_one_failure_ends_all() {
     for code in [SUCCESS, 1] {
         let fake = FakeNccl::new();
         let comms = fake.nccl().init_all(&[0, 1, 2]).unwrap();
         fake.answer_once("ncclCommDestroy", 1, code);
-        let result: Result<()> = Communicator::destroy_all(comms);
+        let result = comms.into_iter().try_for_each(Communicator::destroy);
         assert_eq!(result.is_ok(), code == SUCCESS);
-        fake.assert_clean("destroy_all");
+        fake.assert_clean("several");
     }
 }
 
@@ -282,7 +283,7 @@ fn end_while_graph_exists_returns_within_limit() {
         ("drop", |_, comm| drop(comm)),
         ("abort", |_, comm| assert_late(&comm.abort(), "abort")),
         ("abort by a handle", |_, comm| assert_late(&comm.abort_handle().abort(), "abort")),
-        ("abort_all", |fixture, comm| assert_late(&fixture.nccl.abort_all([comm]), "abort_all")),
+        ("abort_all", |_, comm| assert_late(&AbortHandle::abort_all([comm.abort_handle()]), "abort_all")),
         ("destroy with a timeout", |fixture, spare| {
             fixture.fake.destroy_graphs();
             drop(spare);
@@ -333,7 +334,7 @@ fn communicators_that_wait_for_each_other_abort_all_ends() {
     fixture.fake.block_end(second, first);
     fixture.fake.take_log();
     let start = Instant::now();
-    fixture.nccl.abort_all(comms).unwrap();
+    AbortHandle::abort_all(comms.iter().map(Communicator::abort_handle)).unwrap();
     assert!(start.elapsed() < LIMIT);
     let log = ["ncclGroupStart()", "ncclCommAbort(comm2)", "ncclCommAbort(comm3)", "ncclGroupEnd()"];
     assert_eq!(fixture.fake.take_log(), log);
@@ -346,8 +347,8 @@ fn abort_all_of_ended_communicators_aborts_the_others() {
     let comms = fixture.nccl.init_all(&[0, 1, 2]).unwrap();
     comms[1].abort_handle().abort().unwrap();
     fixture.fake.take_log();
-    fixture.nccl.abort_all(comms).unwrap();
-    fixture.nccl.abort_all([]).unwrap();
+    AbortHandle::abort_all(comms.iter().map(Communicator::abort_handle)).unwrap();
+    AbortHandle::abort_all([]).unwrap();
     let log = ["ncclGroupStart()", "ncclCommAbort(comm2)", "ncclCommAbort(comm4)", "ncclGroupEnd()"];
     assert_eq!(fixture.fake.take_log(), log);
     fixture.close("ended before");

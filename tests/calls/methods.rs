@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use libnccl::communicator::{MemoryStatistic, ShrinkMode};
+use libnccl::communicator::{AbortHandle, MemoryStatistic, ShrinkMode};
 use libnccl::config::{CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{
@@ -339,7 +339,7 @@ fn initialisations() -> Vec<Case> {
         }),
         splitting("split", "ncclCommSplit(comm0, 7, -3, &, null)", |f| f.comm.split(Some(7), -3).init()),
         splitting("split with a timeout", "ncclCommSplit(comm0, 7, 0, &, {blocking=0})", |f| {
-            f.comm.split(Some(7), 0).timeout(f.timed().timeout_duration().unwrap()).init()
+            f.comm.split(Some(7), 0).config(&f.timed()).init()
         }),
         splitting("split with options", "ncclCommSplit(comm0, 7, 0, &, {splitShare=1})", |f| {
             f.comm.split(Some(7), 0).config(&Config::new().split_share(true)).init()
@@ -431,14 +431,18 @@ fn lifecycles() -> Vec<Case> {
         }),
         Case::new("destroy", finalized[1..].to_vec(), |f| f.spare().destroy()),
         Case::new("abort", ["ncclCommAbort(comm1)"], |f| f.spare().abort()),
-        Case::new("abort_all", ["ncclCommAbort(comm1)"], |f| f.nccl.abort_all([f.spare()])),
+        Case::new("abort_all", ["ncclCommAbort(comm1)"], |f| {
+            AbortHandle::abort_all([f.spare().abort_handle()])
+        }),
         Case::new("abort by a handle", ["ncclCommAbort(comm1)"], |f| f.spare().abort_handle().abort())
             .ignoring(&[]),
         Case::new("finalize and destroy", finalized, |f| f.spare().finalize()?.destroy()),
         Case::new("finalize and abort", [finalized[0], "ncclCommAbort(comm1)"], |f| {
-            f.spare().finalize()?.abort()
+            let comm = f.spare();
+            let handle = comm.abort_handle();
+            let _finalized = comm.finalize()?;
+            handle.abort()
         }),
-        Case::new("destroy_all", finalized[1..].to_vec(), |f| Communicator::destroy_all([f.spare()])),
         Case::new("drop", ["ncclCommAbort(comm1)"], |f| {
             drop(f.spare());
             Ok(())

@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
 use libnccl::buffer::{AnyBuffer, Buffer, BufferMut, MemorySpace};
 use libnccl::error::InvalidArgumentKind;
-use libnccl::{Communicator, DataType, Element, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
+use libnccl::{Communicator, Context, DataType, Element, Error, Nccl, ReduceOp, Slice, SliceMut, StreamRef};
 
 enum Cudarc {}
 
@@ -238,7 +238,8 @@ fn stream_per_thread_is_invalid_argument() {
 fn captured_operation_takes_no_slice_but_memory_of_nccl() {
     run_ranks::<Cudarc>(0, |rank| {
         let mut slice = rank.stream.clone_htod(&rank.values(8)).unwrap();
-        let mut sums = rank.nccl.alloc_on::<f32>(&rank.context, 8).unwrap();
+        rank.context.make_current().unwrap();
+        let mut sums = rank.nccl.alloc::<f32>(8).unwrap();
         let (address, _) = slice.device_ptr(&rank.stream);
         // SAFETY: memory of 8 elements, which lives until the last launch of the graph has run.
         let view = unsafe { Slice::from_device_ptr(address as *const f32, 8) };
@@ -264,7 +265,8 @@ fn captured_operation_takes_no_slice_but_memory_of_nccl() {
 /// The error named the CUDA function that NCCL's operation begins with, and not what had happened before.
 fn operation_in_a_capture_that_has_failed_says_so() {
     run_ranks::<Cudarc>(0, |rank| {
-        let [mut one, mut two] = [(); 2].map(|()| rank.nccl.alloc_on::<f32>(&rank.context, 8).unwrap());
+        rank.context.make_current().unwrap();
+        let [mut one, mut two] = [(); 2].map(|()| rank.nccl.alloc::<f32>(8).unwrap());
         let (comm, nccl, peer) = (&rank.comm, &rank.nccl, 1 - rank.comm.rank());
         type Buffers<'a> = [&'a mut libnccl::NcclBuffer<f32>; 2];
         type Call<'a> = &'a dyn Fn(Buffers) -> libnccl::Result<()>;

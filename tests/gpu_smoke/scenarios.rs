@@ -3,6 +3,7 @@
 use std::thread;
 
 use libnccl::buffer::MemorySpace;
+use libnccl::communicator::AbortHandle;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, Error, ReduceOp, Result, StreamRef};
 
@@ -261,7 +262,11 @@ fn graph_and_communicator_end_in_any_order(rank: &Rank) {
     within(SHORT, || comm.destroy()).unwrap();
 }
 
-/// The end of each could wait for the work of the other.
+fn abort_all(comms: &[Communicator]) -> Result<()> {
+    AbortHandle::abort_all(comms.iter().map(Communicator::abort_handle))
+}
+
+/// The abort of each could wait for the work of the other.
 fn several_communicators_abort_together(rank: &Rank) {
     let devices = [Device::new(), Device::new()];
     let comms = ["first", "second"].map(|name| rank.join(name));
@@ -270,14 +275,14 @@ fn several_communicators_abort_together(rank: &Rank) {
     }
     if rank.number == 1 {
         rank.receive("end");
-        return within(SHORT, || rank.nccl.abort_all(comms)).unwrap();
+        return within(SHORT, || abort_all(&comms)).unwrap();
     }
     let mut buffers = [0, 1].map(|index: usize| devices[index].upload(&[5_i32; COUNT]));
     for ((device, comm), buffer) in devices.iter().zip(&comms).zip(&mut buffers) {
         sum(device, comm, buffer).unwrap();
     }
     assert!(!devices[1].idle_within(MOMENT), "an all_reduce of two ranks ended with one");
-    within(SHORT / 2, || rank.nccl.abort_all(comms)).unwrap();
+    within(SHORT / 2, || abort_all(&comms)).unwrap();
     assert!(devices.iter().all(|device| device.idle_within(SHORT)), "the work has not ended");
     rank.publish("end", "");
 }

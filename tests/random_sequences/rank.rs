@@ -130,8 +130,9 @@ impl Rank<'_> {
         match end {
             0 => comm.destroy(),
             1 => {
+                let handle = comm.abort_handle();
                 let finalized = comm.finalize()?;
-                if self.own.coin() { finalized.destroy() } else { finalized.abort() }
+                if self.own.coin() { finalized.destroy() } else { handle.abort() }
             }
             2 => comm.abort(),
             _ => {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use libnccl::error::ResultCode;
 use libnccl::observer::{
-    CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
+    CallWord, CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
 };
 use libnccl::sys::ncclResult_t;
 use libnccl::{DataType, Error};
@@ -81,7 +81,7 @@ impl Communicator {
     /// Records an operation before its call.
     #[inline]
     pub(crate) fn begin(&self, arguments: &Arguments, place: Place) {
-        let Arguments { operation, data_type, elements: [sent, received], rank, stream } = *arguments;
+        let Arguments { operation, data_type, elements, rank, stream } = *arguments;
         let _locked = self.lock();
         if self.is_in_progress.load(Relaxed) {
             // It is complete: NCCL begins no other before.
@@ -94,13 +94,9 @@ impl Communicator {
         }
         let data_type = data_type.and_then(|raw| DataType::ALL.get(raw.0 as usize).copied());
         let peer = rank.and_then(|rank| usize::try_from(rank).ok());
-        let mut start = OperationStart::new(self.membership(), operation, number)
-            .elements(data_type, sent, received)
-            .ranks(peer, None)
-            .on_stream(stream);
-        if place != Place::Ungrouped {
-            start = start.in_group(self.open.load(Relaxed));
-        }
+        let call = CallWord::new(operation, data_type, [peer, None]);
+        let group = if place == Place::Ungrouped { 0 } else { self.open.load(Relaxed) };
+        let start = OperationStart::new(self.membership(), call, [number, group], elements, stream, None);
         self.recorder.on_start(&start);
     }
 

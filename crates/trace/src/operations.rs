@@ -62,10 +62,11 @@ impl Starter {
             (Some(in_place), Extent::Count, Extent::Count) if is_same => in_place,
             _ => self.operation,
         };
+        let count = word(self.count).unwrap_or(0);
         Arguments {
             operation,
             data_type: word(self.data_type).map(|word| ncclDataType_t(word as c_uint)),
-            elements: operation.elements(word(self.count).unwrap_or(0), size),
+            elements: [operation.sends, operation.receives].map(|extent| extent.elements(count, size)),
             rank: word(self.rank).map(|word| word as c_int),
             stream: word(self.stream).unwrap_or(0),
         }

@@ -228,9 +228,13 @@ fn timeout_not_reached_changes_nothing(nccl: &Nccl) {
 fn finalized_communicator_is_destroyed_or_aborted(nccl: &Nccl) {
     on_threads(nccl, 2, |comm| match comm.rank() {
         0 => comm.finalize().unwrap().destroy().unwrap(),
-        _ => comm.finalize().unwrap().abort().unwrap(),
+        _ => {
+            let handle = comm.abort_handle();
+            let _finalized = comm.finalize().unwrap();
+            handle.abort().unwrap();
+        }
     });
-    Communicator::destroy_all(of_one_thread(nccl, 3)).unwrap();
+    of_one_thread(nccl, 3).into_iter().try_for_each(Communicator::destroy).unwrap();
     drop(of_one_thread(nccl, 1).remove(0).finalize().unwrap());
 }
 

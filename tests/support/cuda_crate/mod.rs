@@ -355,7 +355,7 @@ fn synchronize_in_the_context_of_another_device_is_invalid_usage<C: CudaCrate>()
         rank.comm.all_reduce_in_place(buffer.recv(), ReduceOp::Sum, StreamRef::DEFAULT).unwrap();
         C::context(peer).make_current().unwrap();
         let expected = format!(
-            "synchronize: the stream cannot be asked: the current device is {peer}, but \
+            "synchronize: the stream cannot be queried: the current device is {peer}, but \
              this is the default stream of device {own}"
         );
         for stream in [StreamRef::DEFAULT, (&default).into()] {
@@ -380,7 +380,7 @@ fn failed_operation_of_another_communicator_is_named_where_the_stream_cannot_be_
         assert_eq!(error.code(), Some(ResultCode::INVALID_USAGE), "{error}");
         let of_communicator = rank.comm.synchronize(&rank.stream, LONG).unwrap_err().to_string();
         assert!(
-            of_communicator.starts_with("synchronize: the stream cannot be asked: "),
+            of_communicator.starts_with("synchronize: the stream cannot be queried: "),
             "{of_communicator}"
         );
         let of_stream = rank.stream.is_complete().unwrap_err().to_string();
@@ -404,7 +404,8 @@ fn memory_of_nccl_on_another_device_is_invalid_argument<C: CudaCrate>() {
         let (own, peer) = (rank.comm.rank(), 1 - rank.comm.rank());
         // It has the memory as long as it exists.
         let foreign = C::context(peer);
-        let mut buffer = rank.nccl.alloc_on::<f32>(&foreign, 8).unwrap();
+        foreign.make_current().unwrap();
+        let mut buffer = rank.nccl.alloc::<f32>(8).unwrap();
         let sum = |result| assert_other_device(result, "buffer", peer, own);
         sum(rank.comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &rank.stream));
         let part = buffer.get_mut(1..).unwrap();
@@ -433,7 +434,8 @@ fn memory_of_nccl_is_allocated_on_the_context<C: CudaCrate>() {
         // Another device is current before, if there is one.
         C::context((1 - rank.comm.rank()) % C::devices()).make_current().unwrap();
         let send = C::upload(&rank.other, &rank.values(8));
-        let mut sums = rank.nccl.alloc_on::<f32>(&rank.context, 8).unwrap();
+        rank.context.make_current().unwrap();
+        let mut sums = rank.nccl.alloc::<f32>(8).unwrap();
         rank.comm.all_reduce(send.send(), &mut sums, ReduceOp::Sum, &rank.stream).unwrap();
         rank.comm.barrier(&mut sums, &rank.stream).unwrap();
         C::synchronize(&rank.context).unwrap();

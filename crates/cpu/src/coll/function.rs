@@ -65,7 +65,7 @@ const fn is_function(operation: &Operation) -> bool {
         (operation.sends, operation.receives),
         (Extent::Count | Extent::CountPerRank, Extent::Count | Extent::CountPerRank)
     );
-    has_one_count && !operation.is_in_place && !operation.is_message()
+    has_one_count && !operation.is_in_place && !operation.is_point_to_point()
 }
 
 impl Function {

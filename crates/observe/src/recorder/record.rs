@@ -91,8 +91,8 @@ pub(super) fn records(ring: &Ring, is_host: bool) -> Vec<Record> {
         };
         Record {
             number: read.number,
-            collective: read.own_number.filter(|_| !operation.is_message()),
-            message: read.own_number.filter(|_| operation.is_message()),
+            collective: read.own_number.filter(|_| !operation.is_point_to_point()),
+            message: read.own_number.filter(|_| operation.is_point_to_point()),
             operation: operation.name,
             data_type: read.call.data_type(),
             sent,

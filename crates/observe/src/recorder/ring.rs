@@ -109,11 +109,11 @@ impl Ring {
         self.begun.store(number, Relaxed);
         // Whoever reads one of the following values sees the one above.
         fence(Release);
-        if call.is_message() {
+        if call.is_point_to_point() {
             self.messages.store(self.messages.load(Relaxed) + 1, Relaxed);
         }
         let slot = self.slot(number);
-        slot.call.store(call.to_bits(), Relaxed);
+        slot.call.store(call.0, Relaxed);
         slot.sent.store(operation.sent(), Relaxed);
         slot.received.store(operation.received(), Relaxed);
         slot.stream.store(operation.stream(), Relaxed);
@@ -182,7 +182,7 @@ impl Ring {
         let mut own_numbers = messages.map(|messages| [collectives.saturating_sub(messages), messages]);
         let scale = self.clock.scale();
         for read in read.iter_mut().rev() {
-            let is_message = read.call.is_message();
+            let is_message = read.call.is_point_to_point();
             read.own_number = own_numbers.map(|numbers| numbers[usize::from(is_message)]);
             own_numbers.iter_mut().for_each(|numbers| {
                 let number = &mut numbers[usize::from(is_message)];
@@ -229,7 +229,7 @@ impl Slot {
         Read {
             number,
             own_number: None,
-            call: CallWord::from_bits(self.call.load(Relaxed)),
+            call: CallWord(self.call.load(Relaxed)),
             elements: [&self.sent, &self.received].map(|length| length.load(Relaxed) as u64),
             stream: self.stream.load(Relaxed),
             // SAFETY: null, or one of the `'static` references that were stored there.
@@ -249,13 +249,23 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
     use std::thread;
 
-    use super::Ring;
+    use super::{CallWord, Ring};
     use libnccl::buffer::MemorySpace;
     use libnccl::observer::{Membership, Operation, OperationStart};
     use libnccl::{DataType, Version};
 
     const SEND: &Operation = Operation::of("send");
     const SUM: &Operation = Operation::of("all_reduce");
+
+    fn start<'a>(
+        membership: &'a Membership,
+        operation: &Operation,
+        number: u64,
+        stream: usize,
+    ) -> OperationStart<'a> {
+        let call = CallWord::new(operation, None, [None; 2]);
+        OperationStart::new(membership, call, [number, 0], [0; 2], stream, None)
+    }
 
     fn membership() -> Membership {
         Membership::new(0, 1, MemorySpace::Host, Version::new(2, 28, 3))
@@ -264,7 +274,7 @@ mod tests {
     /// Records operations from a number on.
     fn push(ring: &Ring, first: u64, operations: &[&'static Operation]) {
         for (number, operation) in (first..).zip(operations) {
-            ring.push(&OperationStart::new(&membership(), operation, number));
+            ring.push(&start(&membership(), operation, number, 0));
         }
     }
 
@@ -294,8 +304,10 @@ mod tests {
     #[test]
     fn call_site_is_kept_if_it_is_known() {
         let (ring, membership) = (Ring::new(2), membership());
-        ring.push(&OperationStart::new(&membership, SUM, 1));
-        ring.push(&OperationStart::new(&membership, SUM, 2).called_at(Location::caller()));
+        let call = CallWord::new(SUM, None, [None; 2]);
+        for (number, site) in [(1, None), (2, Some(Location::caller()))] {
+            ring.push(&OperationStart::new(&membership, call, [number, 0], [0; 2], 0, site));
+        }
         let sites: Vec<_> = ring.read().iter().map(|read| read.site.map(Location::file)).collect();
         assert_eq!(sites, [None, Some(file!())]);
     }
@@ -304,7 +316,7 @@ mod tests {
     fn operations_of_a_stream_that_is_done_are_complete() {
         let (ring, membership) = (Ring::new(8), membership());
         let push = |number, stream| {
-            ring.push(&OperationStart::new(&membership, SUM, number).on_stream(stream));
+            ring.push(&start(&membership, SUM, number, stream));
         };
         [(1, 1), (2, 2), (3, 1)].into_iter().for_each(|(number, stream)| push(number, stream));
         ring.complete(1);
@@ -357,7 +369,7 @@ mod tests {
     fn numbers_of_several_communicators_or_of_none_do_not_panic() {
         let ring = Ring::new(2);
         for first in [0, 1, u64::MAX, 5, 1, 2] {
-            ring.push(&OperationStart::new(&membership(), SEND, first));
+            ring.push(&start(&membership(), SEND, first, 0));
             ring.end([first, 0], true);
             ring.end([0, u64::MAX], true);
             assert!(ring.read().len() <= 2);
@@ -393,7 +405,7 @@ mod tests {
                             let length = read.number as usize;
                             assert_eq!(read.elements, [length as u64, 3 * length as u64]);
                             assert_eq!(read.stream, 7 * length);
-                            assert_eq!(read.call.is_message(), length % 2 == 1);
+                            assert_eq!(read.call.is_point_to_point(), length % 2 == 1);
                             // Every second one is a message, the first among them.
                             let own = if length % 2 == 1 { length.div_ceil(2) } else { length / 2 };
                             assert!(read.own_number.is_none_or(|number| number == own as u64), "{read:?}");
@@ -406,8 +418,16 @@ mod tests {
             let membership = membership();
             for number in 1..=OPERATIONS {
                 let operation = if number % 2 == 1 { SEND } else { SUM };
-                let start = OperationStart::new(&membership, operation, number as u64).on_stream(7 * number);
-                ring.push(&start.elements(Some(DataType::Float32), number, 3 * number));
+                let call = CallWord::new(operation, Some(DataType::Float32), [None; 2]);
+                let (elements, stream) = ([number, 3 * number], 7 * number);
+                ring.push(&OperationStart::new(
+                    &membership,
+                    call,
+                    [number as u64, 0],
+                    elements,
+                    stream,
+                    None,
+                ));
             }
             is_over.store(true, Relaxed);
             assert!(readers.map(|reader| reader.join().unwrap()).iter().all(|seen| *seen > 0));

@@ -35,7 +35,7 @@ impl Data {
             let values = (0..self.ranks).map(|rank| self.value(rank, index));
             match self.op {
                 Reduction::Op(ReduceOp::Avg) => quotient(values.sum(), self.ranks),
-                Reduction::Op(op) => from_integer(op.of_integers(values).unwrap_or_default()),
+                Reduction::Op(op) => from_integer(reduced(op, values)),
                 Reduction::MulSum => {
                     from_integer(values.enumerate().map(|(rank, value)| factor(rank) * value).sum())
                 }
@@ -73,6 +73,15 @@ impl Data {
             Reduction::MulSum => summand(whole / 2),
             Reduction::Op(_) => random % whole.saturating_add(1),
         }
+    }
+}
+
+fn reduced(op: ReduceOp, values: impl Iterator<Item = i64>) -> i64 {
+    match op {
+        ReduceOp::Prod => values.fold(1, i64::wrapping_mul),
+        ReduceOp::Max => values.max().unwrap_or_default(),
+        ReduceOp::Min => values.min().unwrap_or_default(),
+        _ => values.fold(0, i64::wrapping_add),
     }
 }
 

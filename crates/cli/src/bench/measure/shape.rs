@@ -40,7 +40,10 @@ impl Shape {
             Benchmark::AllToAllV => {
                 [(0..ranks).map(|to| uneven_part(0, to, part, element_size, ranks)).sum(); 2]
             }
-            _ => benchmark.operation().elements(count, ranks),
+            _ => {
+                let operation = benchmark.operation();
+                [operation.sends, operation.receives].map(|extent| extent.elements(count, ranks))
+            }
         };
         Self { count, send, recv, benchmark, element_size, ranks }
     }

@@ -1,4 +1,5 @@
-//! The objects of a communicator, such as windows, and their teardown. A teardown that is not possible yet is deferred.
+//! The objects of a communicator, such as windows, and their teardown, which is deferred if it is not possible yet.
+#![allow(unsafe_code)] // Destroys objects.
 
 use std::ffi::c_void;
 use std::mem::{self, ManuallyDrop};
@@ -6,20 +7,19 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::inside::Inside;
-use super::out_param::OutParam;
+use super::call_guard::CallGuard;
 use super::shared::Shared;
 use crate::backend::{Library, call};
-use crate::buffer::Allocation;
+use crate::buffer::{Allocation, MemorySpace};
 use crate::error::{Error, Result};
 use crate::sys;
 
-/// An object of a communicator in NCCL, with the memory that it uses. A drop frees neither.
+/// An NCCL object of a communicator, with the memory that it uses. Its drop frees neither.
 pub(crate) struct Object {
     handle: Handle,
     /// `None` if the object uses no memory, or if the program keeps the memory allocated.
     memory: ManuallyDrop<Option<Arc<Allocation>>>,
-    /// Set if NCCL must not be called with the handle any more.
+    /// Set if a teardown failed: NCCL must not be called with the handle again.
     is_refused: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Handle {
     Operator(sys::ncclRedOp_t),
 }
 
-/// The handle of a window, which NCCL writes during the registration or at the end of its group.
+/// The handle of a window. NCCL writes it during the registration or at the end of its group.
 pub(crate) struct WindowHandle {
     out: OutParam<sys::ncclWindow_vidmem>,
     /// Set once the registration has succeeded. Until then, NCCL may write `out`.
@@ -71,20 +71,19 @@ impl Object {
         Self { handle, memory: ManuallyDrop::new(memory), is_refused: false }
     }
 
-    /// Destroys the object on behalf of the method `call`. If that is not possible yet, the communicator does it when it is
-    /// no longer in use.
+    /// Destroys the object on behalf of the method `call`, or defers that until the communicator is no longer in use.
     ///
     /// # Errors
-    /// The object still exists. An object of a communicator that was freed on host memory does not exist any more.
+    /// The object still exists. (If its communicator was freed on host memory, so was the object: no error.)
     fn end(self, shared: &Arc<Shared>, call: &'static str) -> Result<()> {
         if self.is_null() {
             self.free();
             return Ok(());
         }
         let entered = self.check(call).and_then(|()| enter(shared, call));
-        let inside = match entered {
-            Ok(inside) => inside,
-            // NCCL has no such object any more, and its memory is idle.
+        let guard = match entered {
+            Ok(guard) => guard,
+            // NCCL has freed the object, and its memory is idle.
             Err(Error::Aborted { .. }) if shared.is_freed() => {
                 self.free();
                 return Ok(());
@@ -94,30 +93,30 @@ impl Object {
                 return Err(error);
             }
         };
-        let ended = self.destroy(shared);
-        drop(inside);
-        match ended {
+        let destroyed = self.destroy(shared);
+        drop(guard);
+        match destroyed {
             Ok(()) => self.free(),
             Err(_) => self.keep(shared),
         }
-        ended
+        destroyed
     }
 
-    /// Keeps the memory of an object until the communicator is freed, without another call of NCCL.
+    /// Keeps the memory of the object until the communicator is freed, without another NCCL call.
     pub(crate) fn keep(mut self, shared: &Shared) {
         self.is_refused = true;
         shared.deferred.push(shared, [self]);
     }
 
-    /// Leaves the teardown to the next thread that leaves NCCL, which may be this one.
+    /// Defers the teardown to the next thread that leaves NCCL, which may be this one.
     fn defer(self, shared: &Arc<Shared>) {
         shared.deferred.push(shared, [self]);
         shared.state.set_deferred();
-        // The owner may have left before the flag was set. Leaving runs what is deferred.
-        drop(Inside::for_object(shared, "drop"));
+        // The owner may have left before the flag was set. The drop of the guard runs deferred teardowns.
+        drop(CallGuard::for_object(shared, "drop"));
     }
 
-    /// Returns `true` if NCCL has no such object.
+    /// Returns whether NCCL has no such object.
     fn is_null(&self) -> bool {
         match &self.handle {
             Handle::Registration(handle) => handle.is_null(),
@@ -136,7 +135,7 @@ impl Object {
         }
     }
 
-    /// Destroys the object in NCCL. The caller has entered NCCL with the communicator.
+    /// Destroys the object in NCCL. The caller has a [`CallGuard`] of the communicator.
     fn destroy(&self, shared: &Shared) -> Result<()> {
         let (library, raw) = (&shared.library, shared.raw);
         if self.is_null() {
@@ -144,7 +143,7 @@ impl Object {
         }
         // SAFETY: an object of this live communicator, which is destroyed only here. No work uses its memory: the memory is
         // idle, or the caller of `register_raw` guarantees it. NCCL copies an operator into each call.
-        let ended = unsafe {
+        let destroyed = unsafe {
             match &self.handle {
                 Handle::Registration(handle) => call!(library, ncclCommDeregister(raw, *handle)),
                 Handle::Window(handle) => {
@@ -154,15 +153,15 @@ impl Object {
                 Handle::Operator(handle) => call!(library, ncclRedOpDestroy(*handle, raw)),
             }
         };
-        ended.map(drop)
+        destroyed.map(drop)
     }
 
     /// Frees the memory of an object that NCCL no longer has.
     fn free(self) {
         if let Handle::Window(handle) = &self.handle {
             self.memory.iter().for_each(|memory| memory.close_window());
-            // SAFETY: the group and the window are over, so NCCL does not write the handle any more. The memory is not read
-            // again, as the handle is known or the communicator is freed, and an object is freed once.
+            // SAFETY: the group has ended and the window is deregistered, so NCCL does not write the handle any more. The memory
+            // is not read again, as the handle is known or the communicator is freed, and an object is freed once.
             unsafe { handle.out.free() };
         }
         drop(ManuallyDrop::into_inner(self.memory));
@@ -170,16 +169,16 @@ impl Object {
 }
 
 /// Enters NCCL to destroy an object, if that is possible.
-fn enter<'s>(shared: &'s Arc<Shared>, call: &'static str) -> Result<Inside<&'s Arc<Shared>>> {
-    let inside = Inside::for_object(shared, call)?;
+fn enter<'s>(shared: &'s Arc<Shared>, call: &'static str) -> Result<CallGuard<'s>> {
+    let guard = CallGuard::for_object(shared, call)?;
     if shared.is_finalized.load(Relaxed) {
         let problem = "the communicator is finalized; it can only be aborted or destroyed";
         return Err(Error::usage(call, problem));
     }
-    Ok(inside)
+    Ok(guard)
 }
 
-/// An [`Object`] with its communicator. Its drop destroys the object on any thread, or leaves that to the communicator.
+/// An [`Object`] with its communicator. Its drop destroys the object on any thread, or defers that.
 pub(crate) struct OwnedObject {
     shared: Arc<Shared>,
     /// `None` once it was destroyed.
@@ -202,7 +201,6 @@ impl OwnedObject {
         self.object.as_ref().map(|object| &object.handle)
     }
 
-    /// Destroys the object on behalf of the method `call`.
     pub(crate) fn end(mut self, call: &'static str) -> Result<()> {
         self.object.take().map_or(Ok(()), |object| object.end(&self.shared, call))
     }
@@ -218,8 +216,8 @@ impl Drop for OwnedObject {
 
 /// The objects of a communicator whose teardown was not possible when they were dropped.
 ///
-/// A thread that leaves NCCL with the communicator destroys them. On host memory, the teardown of the communicator frees the
-/// rest. Otherwise NCCL may use their memory, which is leaked.
+/// A thread whose [`CallGuard`] is dropped destroys them. On host memory, the teardown of the communicator frees the rest.
+/// Otherwise NCCL may use their memory, which is leaked.
 #[derive(Default)]
 pub(crate) struct Deferred(Mutex<Vec<Object>>);
 
@@ -230,20 +228,20 @@ impl Deferred {
 
     fn push(&self, shared: &Shared, objects: impl IntoIterator<Item = Object>) {
         self.lock().extend(objects);
-        // The teardown of the communicator may have looked before.
+        // The teardown of the communicator may have freed the others before.
         if shared.is_freed() {
             self.free();
         }
     }
 
-    /// Destroys the objects in NCCL, which the caller has entered with the communicator. Returns those that are gone, whose
-    /// memory the caller frees after it has left NCCL.
+    /// Destroys the objects in NCCL. The caller has a [`CallGuard`] of the communicator, and frees the returned objects after
+    /// it has left NCCL.
     pub(super) fn destroy(&self, shared: &Shared) -> Vec<Object> {
-        // A finalized communicator has no threads left to deregister with.
+        // NCCL has stopped the threads that deregister.
         if shared.is_finalized.load(Relaxed) {
             return Vec::new();
         }
-        // Not locked during a call, so that a drop on another thread never waits for NCCL.
+        // Not locked during the calls, so that a drop on another thread never waits for NCCL.
         let objects = mem::take(&mut *self.lock());
         let (mut destroyed, mut kept) = (Vec::new(), Vec::new());
         for mut object in objects {
@@ -262,7 +260,7 @@ impl Deferred {
     /// Frees the objects of a communicator that was freed on host memory.
     pub(super) fn free(&self) {
         let objects = mem::take(&mut *self.lock());
-        // Other ranks may access a window until the program promises that it is idle.
+        // Other ranks may access a window until the program declares it idle.
         let is_idle = |object: &Object| object.memory.iter().all(|memory| memory.check_idle("drop").is_ok());
         objects.into_iter().filter(is_idle).for_each(Object::free);
     }
@@ -271,4 +269,55 @@ impl Deferred {
 /// Frees the memory of objects that [`Deferred::destroy`] has destroyed.
 pub(super) fn free_all(objects: Vec<Object>) {
     objects.into_iter().for_each(Object::free);
+}
+
+/// An out-parameter for a handle: on the heap, as NCCL keeps its address and may write it after the call has returned, even
+/// if the call fails. It is leaked unless it is freed explicitly.
+#[derive(Debug)]
+pub(crate) struct OutParam<T> {
+    out: *mut *mut T,
+    /// The memory space of the library at the start of the call: a program may load CUDA afterwards.
+    memory_space: MemorySpace,
+}
+
+impl<T> OutParam<T> {
+    pub(crate) fn new(library: &Library) -> Self {
+        Self { out: Box::into_raw(Box::new(ptr::null_mut())), memory_space: library.memory_space() }
+    }
+
+    pub(crate) fn memory_space(&self) -> MemorySpace {
+        self.memory_space
+    }
+
+    pub(crate) fn as_mut_ptr(&self) -> *mut *mut T {
+        self.out
+    }
+
+    /// Returns the handle, or null until NCCL writes it.
+    pub(crate) fn get(&self) -> *mut T {
+        // SAFETY: allocated in `new`, and freed only by `free`, whose caller does not use it any more. NCCL writes it
+        // only during calls on the communicator, which are made one at a time.
+        unsafe { self.out.read_volatile() }
+    }
+
+    /// Frees the memory after the creation of a communicator, if NCCL does not use it any more: after a success, or after a
+    /// failure of the CPU backend, which writes the handle during the call only.
+    ///
+    /// # Safety
+    /// `created` is the result of the creation including the wait for it, and `self` is not used any more.
+    pub(crate) unsafe fn free_after<R>(&self, created: &Result<R>) {
+        if created.is_ok() || self.memory_space == MemorySpace::Host {
+            // SAFETY: as above.
+            unsafe { self.free() };
+        }
+    }
+
+    /// Frees the memory.
+    ///
+    /// # Safety
+    /// NCCL has written the handle or never will, and `self` is not used any more.
+    pub(crate) unsafe fn free(&self) {
+        // SAFETY: allocated in `new`; the caller guarantees that nothing uses it any more.
+        drop(unsafe { Box::from_raw(self.out) });
+    }
 }

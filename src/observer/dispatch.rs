@@ -1,34 +1,35 @@
+//! The observers of a communicator and of the process, and how they are notified.
+
 use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::iter;
 use std::num::NonZeroU64;
-use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use super::catch_panic::catch_panic;
+use super::Observer;
+use super::events::{CommunicatorEvent, Membership, OperationEnd, OperationStart};
 use crate::error::Error;
-use crate::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, OperationStart};
 
-/// The observers of one communicator: a list to which any thread adds, and that its owner reads without a lock.
+/// The observers of one communicator: a list that any thread appends to, and that its owner reads without a lock.
 #[derive(Default)]
 pub(crate) struct Observers {
     first: OnceLock<Box<Link>>,
-    /// The number of operations of which they were told.
+    /// The number of operations so far.
     count: AtomicU64,
     /// The number of the first operation in the group that is open; 0 if there is none.
     group: AtomicU64,
 }
 
 struct Link {
-    /// As every observer of it is told.
     communicator: Membership,
     observer: Arc<dyn Observer>,
-    /// The number of the first operation of which this observer was notified; 0 before it. An observer that is added in the
-    /// middle of a call or of a group is notified of the end of exactly the operations whose start it saw.
+    /// The number of the first operation that this observer was notified of, or 0: an observer that is added during a call or
+    /// in a group is notified of the end of exactly the operations whose start it saw.
     first: AtomicU64,
     next: OnceLock<Box<Link>>,
 }
@@ -40,26 +41,26 @@ pub(crate) struct Observed<'a> {
     first: &'a Link,
 }
 
-// A panic of an observer is caught, and leaves nothing half done here: what has observers is as before.
+// A panic of an observer is caught before it can leave these in an inconsistent state.
 impl UnwindSafe for Link {}
 impl RefUnwindSafe for Link {}
 impl UnwindSafe for Given {}
 impl RefUnwindSafe for Given {}
 
 impl Link {
-    /// Tells this observer, and all after it. Most communicators have one.
+    /// Notifies this observer, and all after it. Most communicators have one.
     #[inline]
-    fn tell_all(&self, tell: impl Fn(&Link) + Copy) {
-        let _ = catch_panic(move || tell(self));
+    fn notify_all(&self, notify: impl Fn(&Link) + Copy) {
+        let _ = catch_panic(move || notify(self));
         if let Some(next) = self.next.get() {
-            next.tell_rest(&tell);
+            next.notify_rest(&notify);
         }
     }
 
     #[cold]
-    fn tell_rest(&self, tell: &dyn Fn(&Link)) {
+    fn notify_rest(&self, notify: &dyn Fn(&Link)) {
         for link in iter::successors(Some(self), |link| link.next.get().map(|next| &**next)) {
-            let _ = catch_panic(|| tell(link));
+            let _ = catch_panic(|| notify(link));
         }
     }
 
@@ -76,7 +77,7 @@ impl Link {
         self.observer.on_start(start);
     }
 
-    /// Notifies an observer that was added inside the group: to it, the group begins with the first operation that it saw.
+    /// Notifies an observer that was added inside the group: its group begins with the first operation that it saw.
     #[cold]
     fn start_in_joined_group(&self, start: &OperationStart<'_>, first: u64) {
         self.observer.on_start(&start.in_group(first));
@@ -117,15 +118,15 @@ impl Observers {
         links.find_map(|link| (&*link.observer as &dyn Any).downcast_ref())
     }
 
-    /// Returns the number of operations of which they were told; `None` if there was none.
+    /// Returns the number of operations that were observed; `None` if there was none.
     pub(crate) fn count(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(self.count.load(Relaxed))
     }
 
     #[cold]
-    pub(crate) fn tell_event(&self, event: CommunicatorEvent) {
+    pub(crate) fn notify(&self, event: CommunicatorEvent) {
         if let Some(first) = self.first.get() {
-            first.tell_all(|link| link.observer.on_communicator(&first.communicator, event));
+            first.notify_all(|link| link.observer.on_communicator(&first.communicator, event));
         }
     }
 }
@@ -147,11 +148,11 @@ impl<'a> Observed<'a> {
         &self.first.communicator
     }
 
-    /// Tells them of an operation, the first of the communicator in a group or a later one if there is a group.
+    /// Notifies them of an operation. In a group, `is_first_of_group` is set for the first operation of the communicator.
     #[inline]
     pub(crate) fn start(&self, mut start: OperationStart<'_>, is_first_of_group: Option<bool>) {
         let Self { observers: Observers { count, group, .. }, first, .. } = self;
-        // One thread at a time uses the communicator.
+        // Not a race: one thread at a time uses the communicator.
         let number = count.load(Relaxed) + 1;
         count.store(number, Relaxed);
         start.number = number;
@@ -164,17 +165,17 @@ impl<'a> Observed<'a> {
             group.store(start.group, Relaxed);
             start.call = start.call.in_group(start.group == number);
         }
-        first.tell_all(|link| link.start(&start));
+        first.notify_all(|link| link.start(&start));
     }
 
     #[inline]
     pub(crate) fn end(&self, result: Result<(), &Error>) {
         let number = self.observers.count.load(Relaxed);
-        self.tell_end([number; 2], result);
+        self.notify_end([number; 2], result);
     }
 
-    /// Tells them of the end of a group, if they were told of operations in it. Not inlined: it would take registers from groups
-    /// without observers.
+    /// Notifies them of the end of a group, if they observed operations in it. Not inlined: it would take registers from
+    /// groups without observers.
     #[cold]
     #[inline(never)]
     pub(crate) fn end_group(self, result: Result<(), &Error>) {
@@ -182,18 +183,18 @@ impl<'a> Observed<'a> {
         let first = group.load(Relaxed);
         if first > 0 {
             group.store(0, Relaxed);
-            self.tell_end([first, count.load(Relaxed)], result);
+            self.notify_end([first, count.load(Relaxed)], result);
         }
     }
 
     #[inline]
-    fn tell_end(&self, numbers: [u64; 2], result: Result<(), &Error>) {
+    fn notify_end(&self, numbers: [u64; 2], result: Result<(), &Error>) {
         let end = OperationEnd::new(self.communicator(), numbers, result);
-        self.first.tell_all(|link| link.end(&end));
+        self.first.notify_all(|link| link.end(&end));
     }
 }
 
-/// The observers that a program gives to a communicator.
+/// The observers in the options of a communicator.
 #[derive(Clone, Default)]
 pub(crate) struct Given(pub(crate) Vec<Arc<dyn Observer>>);
 
@@ -203,7 +204,7 @@ impl Given {
     }
 }
 
-/// Two are equal if their observers are the same ones.
+/// Equal if the observers are the same objects.
 impl PartialEq for Given {
     fn eq(&self, other: &Self) -> bool {
         self.addresses().eq(other.addresses())
@@ -222,4 +223,47 @@ impl fmt::Debug for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} observers", self.0.len())
     }
+}
+
+type Make = dyn Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + Sync;
+
+/// The functions that create observers for the communicators of this process.
+static MAKERS: RwLock<Vec<Arc<Make>>> = RwLock::new(Vec::new());
+
+/// Adds the observer that `make` returns to each communicator that is created in this process from now on. It may return
+/// the same observer for all, or one for each.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use libnccl::{StreamRef, observer::{Membership, Observer, OperationEnd}};
+///
+/// /// Prints the operations that fail.
+/// struct Failures;
+///
+/// impl Observer for Failures {
+///     fn on_end(&self, end: &OperationEnd<'_>) {
+///         let _ = end.result.inspect_err(|error| eprintln!("operation {}: {error}", end.first));
+///     }
+/// }
+///
+/// libnccl::observer::observe(|communicator: &Membership| (communicator.size > 1).then(|| Arc::new(Failures) as _));
+/// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+pub fn observe(make: impl Fn(&Membership) -> Option<Arc<dyn Observer>> + Send + Sync + 'static) {
+    MAKERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(make));
+}
+
+/// Returns new observers from [`observe`].
+pub(crate) fn of_process(communicator: &Membership) -> Vec<Arc<dyn Observer>> {
+    // Not under the lock, as they may call `observe`.
+    let makers = MAKERS.read().unwrap_or_else(PoisonError::into_inner).clone();
+    makers.iter().filter_map(|make| catch_panic(|| make(communicator)).flatten()).collect()
+}
+
+/// Runs code of another crate. Returns `None` if it panics.
+fn catch_panic<R>(code: impl FnOnce() -> R) -> Option<R> {
+    // The payload is leaked, as its drop may panic too.
+    catch_unwind(AssertUnwindSafe(code)).map_err(std::mem::forget).ok()
 }

@@ -1,20 +1,23 @@
+//! The errors of calls, of loading and of parsing, and NCCL's result codes.
+
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::debug_as_display;
-use crate::error::{InvalidArgumentKind, ResultCode};
+use crate::sys::ncclResult_t;
 use crate::version::Version;
+
+pub use crate::version::ParseError;
 
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of an operation.
 ///
-/// [`Debug`](fmt::Debug) writes the same text as [`Display`](fmt::Display), as this is what a `main` that returns an
-/// error prints, and `unwrap`; the text names the call and the values.
+/// [`Debug`](fmt::Debug) writes the same text as [`Display`](fmt::Display), because `unwrap` and a `main` that returns an
+/// error print the `Debug` form. The text names the call and the values.
 ///
 /// ```
 /// use libnccl::{Error, ReduceOp, StreamRef};
@@ -44,14 +47,14 @@ pub enum Error {
     Nccl {
         /// The C function; if it returned while the call was in progress, the method, which then waited.
         call: &'static str,
-        /// The code that it returned.
+        /// The returned code.
         code: ResultCode,
         /// The text of `ncclGetErrorString` for the code.
         #[doc(alias = "ncclGetErrorString")]
         message: Box<str>,
         /// The text of `ncclGetLastError`, copied right after the call; may be empty. NCCL keeps one text for the whole
-        /// process, so that it may be that of a failure in another thread at the same time; the CPU implementation
-        /// keeps one per thread. If it is about `NCCL_SOCKET_IFNAME` or `NCCL_COMM_ID`, their values are added.
+        /// process, so it may describe a concurrent failure in another thread; the CPU backend keeps one per thread. If
+        /// it mentions `NCCL_SOCKET_IFNAME` or `NCCL_COMM_ID`, their values are added.
         #[doc(alias = "ncclGetLastError")]
         detail: Box<str>,
     },
@@ -61,9 +64,9 @@ pub enum Error {
     Unsupported {
         /// The C function.
         function: &'static str,
-        /// The first release that has it.
+        /// The first version that has it.
         since: Version,
-        /// The release of the loaded library.
+        /// The version of the loaded library.
         found: Version,
         /// The file, or the name, of the loaded library.
         library: Box<str>,
@@ -80,8 +83,8 @@ pub enum Error {
         problem: Box<str>,
     },
 
-    /// A wait took longer than the communicator's [timeout](crate::config::Config::timeout), or that of the call; the communicator
-    /// is aborted.
+    /// A wait exceeded the [timeout](crate::config::Config::timeout) of the communicator or of the call; the communicator is
+    /// aborted.
     #[error(fmt = fmt_timeout)]
     #[non_exhaustive]
     Timeout {
@@ -89,14 +92,14 @@ pub enum Error {
         call: &'static str,
         /// The duration of the wait.
         elapsed: Duration,
-        /// The number of ranks; 0 if it is not known, as of a communicator that other code has created.
+        /// The number of ranks; 0 if unknown, for example if other code created the communicator.
         size: u32,
         /// The number of the rank that waited.
         rank: u32,
-        /// The number of the last operation, if the communicator is [observed](crate::observer::Observer), as by a recorder.
+        /// The number of the last operation, if the communicator has an [observer](crate::observer::Observer).
         sequence: Option<NonZeroU64>,
-        /// The ranks for which it waited, if they are known: the CPU backend names them. Empty with NCCL, whose text of
-        /// `ncclGetLastError` may be of another communicator.
+        /// The ranks that it waited for, as reported by the CPU backend. Empty with NCCL, whose `ncclGetLastError` may
+        /// describe another communicator.
         detail: Box<str>,
     },
 
@@ -140,7 +143,11 @@ impl Error {
     }
 }
 
-debug_as_display!(Error);
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 fn fmt_unsupported(
     function: &str,
@@ -180,8 +187,8 @@ fn fmt_timeout(
     write!(f, ": not done after {elapsed} ms; the communicator is aborted{separator}{detail}")
 }
 
-/// The error returned when no NCCL library could be loaded, as by [`Nccl::load`](crate::nccl::Nccl::load). Like that of
-/// [`Error`], its [`Debug`](fmt::Debug) text is that of [`Display`](fmt::Display).
+/// The error returned when no NCCL library could be loaded, for example by [`Nccl::load`](crate::nccl::Nccl::load). As for
+/// [`Error`], `Debug` writes the same text as `Display`.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -199,18 +206,18 @@ pub enum LoadError {
         system: &'static str,
     },
 
-    /// The program has a C library of its own, linked statically (`crt-static`, the default for musl), in which NCCL
-    /// crashes. [`Nccl::from_table`](crate::nccl::Nccl::from_table) still works.
+    /// The program links its C library statically (`crt-static`, the default for musl), in which NCCL crashes.
+    /// [`Nccl::from_table`](crate::nccl::Nccl::from_table) still works.
     #[error(
         "NCCL cannot be loaded into a program whose C library is linked statically: build the program with \
          `-C target-feature=-crt-static`"
     )]
     StaticProgram,
 
-    /// No candidate is a library that works.
+    /// No candidate is a working library.
     #[error(fmt = fmt_not_found)]
     NotFound {
-        /// The places that were searched, in order: the candidates there, or the reason why there are none.
+        /// The sources that were searched, in order: their candidates, or the reason why there are none.
         attempts: Arc<[Attempt]>,
     },
 
@@ -224,7 +231,11 @@ pub enum LoadError {
     },
 }
 
-debug_as_display!(LoadError);
+impl fmt::Debug for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 fn fmt_not_found(attempts: &[Attempt], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str("no NCCL library could be loaded")?;
@@ -235,7 +246,7 @@ fn fmt_not_found(attempts: &[Attempt], f: &mut fmt::Formatter<'_>) -> fmt::Resul
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// The place in the search that named the candidate, such as an environment variable or `dynamic linker`.
+    /// The source of the candidate, such as an environment variable or `dynamic linker`.
     pub source: &'static str,
     /// The file, or the bare name that was passed to the dynamic linker; a pattern if a Python environment or the HPC
     /// SDK has no such file; empty if the source named none.
@@ -255,10 +266,128 @@ impl fmt::Display for Attempt {
     }
 }
 
+/// The kind of argument that [`Error::InvalidArgument`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InvalidArgumentKind {
+    /// The length of a buffer or a list: too short, too long, empty, or not a multiple of the number of ranks.
+    Length,
+    /// The memory space of a buffer: host memory with NCCL, or device memory with the CPU backend.
+    MemorySpace,
+    /// A CUDA device: a buffer or stream on another device than the communicator, or a negative number.
+    Device,
+    /// The element types of two buffers, which differ.
+    DataType,
+    /// An address or a handle: null, misaligned, or the per-thread default stream.
+    Address,
+    /// A buffer that is not ready for the operation: [`Buffer::as_ptr`](crate::buffer::Buffer::as_ptr) returned an error.
+    NotReady,
+    /// A rank, root or peer out of range, or a number of ranks.
+    Rank,
+    /// A communicator of another library, or an object of another communicator.
+    Communicator,
+    /// Another value, such as an option or a name.
+    Value,
+}
+
+/// The result of a C function of NCCL.
+///
+/// Not an enum: a library newer than this crate may return other codes, whose numbers are kept. Two codes are equal if
+/// their numbers are.
+///
+/// ```
+/// use libnccl::error::ResultCode;
+/// use libnccl::sys::ncclResult_t;
+///
+/// let code = ResultCode::from_raw(ncclResult_t(5));
+/// assert_eq!((code, code.name()), (ResultCode::INVALID_USAGE, Some("ncclInvalidUsage")));
+/// assert_eq!(ResultCode::from_raw(ncclResult_t(1000)).name(), None);
+/// ```
+#[doc(alias = "ncclResult_t")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ResultCode(u32);
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $raw:ident;)*) => {
+        impl ResultCode {
+            $($(#[$doc])* pub const $name: Self = Self(ncclResult_t::$raw.0);)*
+
+            /// Returns the name in C; `None` for a code that the vendored header does not define.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($raw)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Success.
+    #[doc(alias = "ncclSuccess")]
+    SUCCESS = ncclSuccess;
+    /// A CUDA call failed; also returned by every initialization without a GPU.
+    #[doc(alias = "ncclUnhandledCudaError")]
+    UNHANDLED_CUDA_ERROR = ncclUnhandledCudaError;
+    /// A system call failed.
+    #[doc(alias = "ncclSystemError")]
+    SYSTEM_ERROR = ncclSystemError;
+    /// An internal error of NCCL; memory corruption can cause it too.
+    #[doc(alias = "ncclInternalError")]
+    INTERNAL_ERROR = ncclInternalError;
+    /// An argument is out of its range.
+    #[doc(alias = "ncclInvalidArgument")]
+    INVALID_ARGUMENT = ncclInvalidArgument;
+    /// The call is invalid in the current state, or does not match the calls of the other ranks.
+    #[doc(alias = "ncclInvalidUsage")]
+    INVALID_USAGE = ncclInvalidUsage;
+    /// A peer has failed or cannot be reached.
+    #[doc(alias = "ncclRemoteError")]
+    REMOTE_ERROR = ncclRemoteError;
+    /// A call on a nonblocking communicator is in progress. Since NCCL 2.14.3.
+    #[doc(alias = "ncclInProgress")]
+    IN_PROGRESS = ncclInProgress;
+    /// The operation ran out of time. Since NCCL 2.30.3.
+    #[doc(alias = "ncclTimeout")]
+    TIMEOUT = ncclTimeout;
+}
+
+impl ResultCode {
+    /// Creates a code from its C form.
+    #[must_use]
+    pub const fn from_raw(raw: ncclResult_t) -> Self {
+        Self(raw.0)
+    }
+
+    /// Returns the C form.
+    #[must_use]
+    pub const fn as_raw(self) -> ncclResult_t {
+        ncclResult_t(self.0)
+    }
+
+    pub(crate) fn is_success(self) -> bool {
+        self == Self::SUCCESS
+    }
+}
+
+impl fmt::Display for ResultCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name().unwrap_or("a code unknown to this crate"), self.0)
+    }
+}
+
+impl fmt::Debug for ResultCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Attempt, Error, LoadError};
-    use crate::error::ResultCode;
+    use super::{Attempt, Error, LoadError, ResultCode};
+    use crate::sys::ncclResult_t;
     use crate::version::Version;
 
     #[test]
@@ -314,5 +443,18 @@ mod tests {
             LoadError::NotFound { attempts }.to_string(),
             "no NCCL library could be loaded\n  test: not set\n  libnccl.so.2 (test): no such file"
         );
+    }
+
+    // Regression: cudarc takes an unknown result code for success, or is undefined.
+    // Regression: ferrotorch's result codes are a closed enum.
+    #[test]
+    fn unknown_code_keeps_its_number() {
+        assert_eq!(ResultCode::TIMEOUT.to_string(), "ncclTimeout (8)");
+        for number in 0..ncclResult_t::ncclNumResults.0 {
+            assert!(ResultCode::from_raw(ncclResult_t(number)).name().is_some(), "{number}");
+        }
+        let unknown = ResultCode::from_raw(ncclResult_t(77));
+        assert_eq!((unknown.name(), unknown.as_raw().0), (None, 77));
+        assert_eq!(format!("{unknown:?}"), "a code unknown to this crate (77)");
     }
 }

@@ -1,28 +1,26 @@
+//! The creation of communicators: the builder, all ranks of a process together, and in a group.
 #![allow(unsafe_code)] // Calls NCCL.
 
+use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
+use std::mem;
 use std::ptr;
+use std::rc::Rc;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::call_guard::check_no_open_group;
 use super::communicator::Communicator;
-use super::inside::check_no_open_group;
-use super::out_param::OutParam;
-use super::pending::PendingCommunicator;
-use super::recovery::ShrinkMode;
+use super::objects::OutParam;
 use super::shared::{Origin, Shared};
 use crate::backend::{Library, call};
-use crate::config::Config;
-use crate::config::RawConfig;
-use crate::context::Context;
-use crate::context::make_current;
+use crate::buffer::MemorySpace;
+use crate::config::{Config, RawConfig};
+use crate::cuda::{Context, make_current};
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
-use crate::group::Group;
 use crate::nccl::Nccl;
 use crate::observer::CommunicatorId;
-use crate::operation::to_c_length;
 use crate::sys;
 use crate::unique_id::UniqueId;
 
@@ -38,30 +36,12 @@ pub struct CommunicatorBuilder<'a> {
     context: Option<&'a dyn Context>,
 }
 
-/// A communicator to be created from another one; see [`Communicator::split`], [`Communicator::shrink`] and
-/// [`Communicator::grow`].
-#[must_use = "`init` creates the communicator"]
-pub struct ChildBuilder<'a, T = Communicator> {
-    parent: &'a Communicator,
-    child: Child<'a>,
-    config: Config,
-    output: PhantomData<fn() -> T>,
-}
-
-/// The arguments of the call that creates a child.
-#[derive(Debug)]
-pub(super) enum Child<'a> {
-    Split { color: Option<u32>, key: i32 },
-    Shrink { exclude: &'a [usize], mode: ShrinkMode },
-    Grow { size: usize, id: Option<&'a UniqueId> },
-}
-
 impl Nccl {
-    /// Returns a builder of a communicator of `size` ranks, of which the caller is number `rank`.
+    /// Returns a builder of a communicator of `size` ranks, in which the caller is number `rank`.
     /// [`init`](CommunicatorBuilder::init) returns when all ranks have joined.
     ///
-    /// On a GPU the rank belongs to the calling thread's current device, or to that of
-    /// [`device`](CommunicatorBuilder::device). Ranks are processes, or threads that call `init` at the same time.
+    /// On a GPU the rank uses the calling thread's current device, or the one set by
+    /// [`device`](CommunicatorBuilder::device). Ranks are processes, or threads that call `init` concurrently.
     ///
     /// ```
     /// use std::time::Duration;
@@ -88,9 +68,9 @@ impl Nccl {
 
     /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
     ///
-    /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On the CPU
-    /// implementation the devices are only numbers. It has no options and no timeout: with them, create the ranks in a
-    /// group, by [`init_in`](CommunicatorBuilder::init_in).
+    /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On the CPU backend
+    /// the devices are only numbers. For options or a timeout, create the ranks in a group, with
+    /// [`init_in`](CommunicatorBuilder::init_in).
     ///
     /// ```
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
@@ -123,7 +103,7 @@ impl Nccl {
             // SAFETY: NCCL has just created the handles, and nothing else has them.
             unsafe { Communicator::from_shared(CALL, Shared::new(library, *raw, origin.clone()), None, None) }
         };
-        // Adopt all of them first, so that if one fails, dropping the others ends them.
+        // Adopt all of them first, so that if one fails, dropping the others tears them down.
         let adopted: Vec<_> = raws.iter().map(adopt).collect();
         let communicators: Result<Vec<Communicator>> = adopted.into_iter().collect();
         // As in `CommunicatorBuilder::init`, NCCL may still use the slots after a failure.
@@ -132,21 +112,21 @@ impl Nccl {
 }
 
 impl<'a> CommunicatorBuilder<'a> {
-    /// Sets the options, which NCCL has since 2.14.3. They replace those set before, except for a timeout if they have
+    /// Sets the options, which NCCL has since 2.14.3. They replace options set before, except for a timeout if they have
     /// none.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone().inherit_timeout(self.config.timeout_duration());
         self
     }
 
-    /// Sets the longest time that a call of the communicator may wait; see [`Config::timeout`]. Since NCCL 2.14.3.
+    /// Limits the waits of calls of the communicator; see [`Config::timeout`]. Since NCCL 2.14.3.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.config = self.config.timeout(timeout);
         self
     }
 
-    /// Sets several ids of as many ranks, which share the work of the bootstrap, instead of the one. All ranks pass the same
-    /// ids in the same order. NCCL has this since 2.23.4; an older one uses the first id only.
+    /// Replaces the id by several ids from as many ranks, which share the work of the bootstrap. All ranks pass the same ids in
+    /// the same order. Since NCCL 2.23.4; older versions use the first id only.
     ///
     /// ```
     /// let nccl = libnccl_cpu::nccl();
@@ -166,7 +146,7 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Sets the device to that of `context`, which becomes the calling thread's current context.
+    /// Sets the device to the one of `context`, which becomes the calling thread's current context.
     ///
     /// ```
     /// # fn init(context: &impl libnccl::Context, nccl: &libnccl::Nccl) -> libnccl::Result<libnccl::Communicator> {
@@ -178,8 +158,8 @@ impl<'a> CommunicatorBuilder<'a> {
         self
     }
 
-    /// Joins a communicator that other ranks [`grow`](Communicator::grow) to `size` ranks, with the id of one of them; for an
-    /// example, see there. Since NCCL 2.29.2.
+    /// Joins a communicator that other ranks [`grow`](Communicator::grow) to `size` ranks; for an example, see there. Since NCCL
+    /// 2.29.2.
     #[doc(alias = "ncclCommGrow")]
     pub fn grow(mut self) -> Self {
         self.grows = true;
@@ -214,34 +194,11 @@ impl<'a> CommunicatorBuilder<'a> {
         created
     }
 
-    /// Creates the communicator at the end of the `group`: for one thread that creates several ranks.
-    ///
-    /// A group that creates communicators contains no operations.
-    ///
-    /// ```
-    /// use libnccl::{Communicator, Result};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let id = nccl.unique_id()?;
-    /// let ranks = nccl.group(|g| (0..2).map(|rank| nccl.communicator(2, rank, &id).init_in(g)).collect::<Result<Vec<_>>>())?;
-    /// let ranks = ranks.into_iter().map(|rank| rank.finish()).collect::<Result<Vec<Communicator>>>()?;
-    /// assert_eq!(ranks[1].rank(), 1);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`init`](Self::init), without waiting; [`Error::InvalidUsage`] if the group has operations, which are refused
-    /// after this too, or with [`grow`](Self::grow); [`Error::InvalidArgument`] if the group is of another library.
-    #[doc(alias = "ncclCommInitRankConfig")]
-    pub fn init_in(self, group: &Group<'_, '_>) -> Result<PendingCommunicator> {
-        let participants = &group.participants;
-        participants.begin_creation("init_in")?;
-        self.begin_pending("init_in", participants.library())
-            .inspect(|pending| participants.add_pending(pending.handle()))
-            .map_err(|error| participants.record_failed_init(error))
-    }
-
-    fn begin_pending(&self, call: &'static str, library: &Arc<Library>) -> Result<PendingCommunicator> {
+    pub(crate) fn begin_pending(
+        &self,
+        call: &'static str,
+        library: &Arc<Library>,
+    ) -> Result<PendingCommunicator> {
         if !self.library.is_same(library) {
             let problem = "the communicator and the group belong to different libraries";
             return Err(Error::argument(call, InvalidArgumentKind::Communicator, problem));
@@ -261,7 +218,7 @@ impl<'a> CommunicatorBuilder<'a> {
         Ok(pending)
     }
 
-    /// Checks the arguments, and makes the context current. Returns C's size, rank and options.
+    /// Checks the arguments, and makes the context current. Returns size, rank and options in C's types.
     fn prepare(&self, call: &'static str) -> Result<(i32, i32, RawConfig)> {
         let (size, rank) = to_c_size_and_rank(call, self.size, self.rank)?;
         let problem = match self.ids {
@@ -283,10 +240,10 @@ impl<'a> CommunicatorBuilder<'a> {
         Origin::new(&self.config, raw_config, id)
     }
 
-    /// Calls NCCL. It reads the ids and the options during the call, except for the name.
+    /// Calls NCCL, which reads the ids and the options during the call, except for the name.
     ///
     /// # Safety
-    /// `out` is valid until NCCL is done with it, and the name of the options until the communicator has ended.
+    /// `out` is valid until NCCL is done with it, and the name in the options until the communicator is torn down.
     unsafe fn call_init(
         &self,
         out: *mut sys::ncclComm_t,
@@ -313,56 +270,7 @@ impl<'a> CommunicatorBuilder<'a> {
     }
 }
 
-impl<'a, T> ChildBuilder<'a, T> {
-    pub(super) fn new(parent: &'a Communicator, child: Child<'a>) -> Self {
-        Self { parent, child, config: Config::default(), output: PhantomData }
-    }
-
-    /// Sets the options. Those that are not set have NCCL's defaults, except for the timeout, which is inherited from the
-    /// parent; without options, all are inherited. They replace those set before, except for a timeout if they have none.
-    pub fn config(mut self, config: &Config) -> Self {
-        self.config = config.clone().inherit_timeout(self.config.timeout_duration());
-        self
-    }
-
-    /// Sets the longest time that a call of the new communicator may wait; see [`Config::timeout`]. The options that are not
-    /// set have NCCL's defaults then, as for [`config`](Self::config).
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.config = self.config.timeout(timeout);
-        self
-    }
-
-    fn create(&self) -> Result<Option<Communicator>> {
-        match self.child {
-            Child::Split { color, key } => self.parent.create_split(color, key, &self.config),
-            Child::Shrink { exclude, mode } => self.parent.create_shrunk(exclude, mode, &self.config),
-            Child::Grow { size, id } => self.parent.create_grown(size, id, &self.config),
-        }
-    }
-}
-
-impl ChildBuilder<'_> {
-    /// Creates the communicator, and waits for its ranks.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::shrink`] and [`Communicator::grow`].
-    pub fn init(self) -> Result<Communicator> {
-        let call = if matches!(self.child, Child::Grow { .. }) { "grow" } else { "shrink" };
-        self.create()?.ok_or_else(|| Error::usage(call, "NCCL created no communicator"))
-    }
-}
-
-impl ChildBuilder<'_, Option<Communicator>> {
-    /// Creates the communicator, and waits for all ranks of its parent. Returns `None` for a rank without a color.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::split`].
-    pub fn init(self) -> Result<Option<Communicator>> {
-        self.create()
-    }
-}
-
-/// Converts a size and a rank, which is below it, to C's type.
+/// Converts a size and a rank below it to C's type.
 pub(super) fn to_c_size_and_rank(call: &'static str, size: usize, rank: usize) -> Result<(i32, i32)> {
     let problem = match (i32::try_from(size), i32::try_from(rank)) {
         (Ok(c_size), Ok(c_rank)) if rank < size => return Ok((c_size, c_rank)),
@@ -370,6 +278,22 @@ pub(super) fn to_c_size_and_rank(call: &'static str, size: usize, rank: usize) -
         _ => format!("size {size} or rank {rank} is beyond {}", i32::MAX),
     };
     Err(Error::argument(call, InvalidArgumentKind::Rank, problem))
+}
+
+/// Converts a number to C's type `int`.
+pub(crate) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
+    i32::try_from(value)
+        .map_err(|_| too_large(call, InvalidArgumentKind::Value, format_args!("{what} {value} is")))
+}
+
+/// Converts the length of a list to C's type `int`.
+pub(crate) fn to_c_length(call: &'static str, length: usize, what: &str) -> Result<i32> {
+    i32::try_from(length)
+        .map_err(|_| too_large(call, InvalidArgumentKind::Length, format_args!("{length} {what} are")))
+}
+
+fn too_large(call: &'static str, kind: InvalidArgumentKind, what: impl fmt::Display) -> Error {
+    Error::argument(call, kind, format!("{what} beyond {}", i32::MAX))
 }
 
 impl fmt::Debug for CommunicatorBuilder<'_> {
@@ -383,12 +307,114 @@ impl fmt::Debug for CommunicatorBuilder<'_> {
     }
 }
 
-impl<T> fmt::Debug for ChildBuilder<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChildBuilder")
-            .field("parent", &self.parent)
-            .field("child", &self.child)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
+/// A communicator that a group creates at its end; see [`CommunicatorBuilder::init_in`].
+#[derive(Debug)]
+pub struct PendingCommunicator {
+    call: &'static str,
+    handle: Rc<PendingHandle>,
+    size: usize,
+    rank: usize,
+    timeout: Option<Duration>,
+}
+
+/// The out-parameter for the handle, with the data that NCCL keeps pointers to. The group shares it, so it lives until the
+/// group has ended. Unless the handle was taken out, the drop of this aborts the communicator.
+#[derive(Debug)]
+pub(crate) struct PendingHandle {
+    library: Arc<Library>,
+    /// Freed once the communicator is known to be complete or torn down: 2.14.3 uses it until then.
+    slot: OutParam<sys::ncclComm>,
+    state: Cell<PendingState>,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PendingState {
+    GroupOpen,
+    Created,
+    Taken,
+    /// The group has failed. The handle may be null, or of a communicator that was never complete.
+    Failed,
+}
+
+impl PendingHandle {
+    pub(crate) fn resolve(&self, has_failed: bool) {
+        self.state.set(if has_failed { PendingState::Failed } else { PendingState::Created });
+    }
+}
+
+impl PendingCommunicator {
+    fn new(
+        call: &'static str,
+        library: &Arc<Library>,
+        origin: Origin,
+        (size, rank): (usize, usize),
+        timeout: Option<Duration>,
+    ) -> Self {
+        let handle = Rc::new(PendingHandle {
+            library: Arc::clone(library),
+            slot: OutParam::new(library),
+            state: Cell::new(PendingState::GroupOpen),
+            origin,
+        });
+        Self { call, handle, size, rank, timeout }
+    }
+
+    /// Returns the out-parameter, which is freed once the group has ended, and NCCL is known to be done with it.
+    fn out(&self) -> *mut sys::ncclComm_t {
+        self.handle.slot.as_mut_ptr()
+    }
+
+    pub(crate) fn handle(&self) -> Rc<PendingHandle> {
+        Rc::clone(&self.handle)
+    }
+
+    /// Returns the communicator, after the end of the group.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of [`CommunicatorBuilder::init`].
+    pub fn finish(self) -> Result<Communicator> {
+        match self.handle.state.get() {
+            PendingState::GroupOpen => {
+                Err(Error::usage("finish", "the group that creates the communicator has not ended"))
+            }
+            PendingState::Failed | PendingState::Taken => {
+                Err(Error::usage("finish", "the group that was to create the communicator failed"))
+            }
+            PendingState::Created => {
+                let PendingHandle { library, slot, state, origin } = &*self.handle;
+                state.set(PendingState::Taken);
+                let shared = Shared::new(library, slot.get(), origin.clone());
+                // For the error of a rank that never joins.
+                shared.membership(self.size, self.rank);
+                // SAFETY: the group has created the handle, and it is taken out here.
+                let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
+                // SAFETY: a slot whose handle was taken out is not used any more.
+                unsafe { slot.free_after(&created) };
+                created
+            }
+        }
+    }
+}
+
+impl Drop for PendingHandle {
+    fn drop(&mut self) {
+        let state = self.state.get();
+        if state == PendingState::Taken {
+            return;
+        }
+        let (library, raw, origin) = (&self.library, self.slot.get(), mem::take(&mut self.origin));
+        let aborted = if state == PendingState::Created && !raw.is_null() {
+            // SAFETY: the group has created the handle, and it was not taken out.
+            unsafe { Shared::new(library, raw, origin).abort() }
+        } else {
+            // Aborting a communicator that was never complete would free nothing, or crash (2.14.3). NCCL keeps its name.
+            if self.slot.memory_space() == MemorySpace::Device {
+                mem::forget(origin.name);
+            }
+            Ok(())
+        };
+        // SAFETY: the group has ended, and nothing else has the slot.
+        unsafe { self.slot.free_after(&aborted) };
     }
 }

@@ -1,0 +1,261 @@
+//! Queries of a communicator: its asynchronous error, its properties, its memory, and the completion of its work.
+#![allow(unsafe_code)] // Calls NCCL.
+
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::call_guard::check_no_open_group;
+use super::communicator::{Communicator, wait_until};
+use super::state::Purpose;
+use crate::backend::MemorySpace;
+use crate::backend::call;
+use crate::error::{Error, Result, ResultCode};
+use crate::observer::CommunicatorEvent;
+use crate::stream::{Stream, StreamRef};
+use crate::sys;
+use crate::sys::device::ncclCommProperties_t;
+use crate::version::Version;
+
+/// The properties of a communicator; see [`Communicator::properties`]. Since NCCL 2.29.2.
+///
+/// ```no_run
+/// # let nccl = libnccl::Nccl::load()?;
+/// # let comm = nccl.communicator(8, 0, &nccl.unique_id()?).init()?;
+/// let properties = comm.properties()?;
+/// if properties.host_rma == Some(true) {
+///     println!("GPU {} can put and signal", properties.cuda_device);
+/// }
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+#[doc(alias = "ncclCommProperties_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Properties {
+    /// The number of this rank.
+    pub rank: usize,
+    /// The number of ranks.
+    pub size: usize,
+    /// The CUDA device number.
+    pub cuda_device: i32,
+    /// The device number in NVML and `nvidia-smi`.
+    pub nvml_device: i32,
+    /// Whether kernels can communicate through NCCL's device API.
+    pub device_api: bool,
+    /// Whether kernels can address several GPUs with one access (multimem).
+    pub multimem: bool,
+    /// Whether the host can start one-sided operations; `None` before NCCL 2.29.7.
+    pub host_rma: Option<bool>,
+}
+
+/// A statistic of a communicator's memory; see [`Communicator::memory`]. Since NCCL 2.29.7.
+///
+/// ```
+/// use libnccl::communicator::MemoryStatistic;
+///
+/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+/// let [total, persistent] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
+/// println!("{} bytes, of which {} remain when suspended", total?, persistent?);
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+#[doc(alias = "ncclCommMemStat_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum MemoryStatistic {
+    /// The bytes of device memory that [`suspend`](Communicator::suspend) can free.
+    #[doc(alias = "ncclStatGpuMemSuspend")]
+    Suspendable = sys::ncclCommMemStat_t::ncclStatGpuMemSuspend.0,
+    /// 1 while that memory is freed, otherwise 0.
+    #[doc(alias = "ncclStatGpuMemSuspended")]
+    Suspended = sys::ncclCommMemStat_t::ncclStatGpuMemSuspended.0,
+    /// The bytes of device memory that remain while suspended.
+    #[doc(alias = "ncclStatGpuMemPersist")]
+    Persistent = sys::ncclCommMemStat_t::ncclStatGpuMemPersist.0,
+    /// The bytes of all device memory of the communicator.
+    #[doc(alias = "ncclStatGpuMemTotal")]
+    Total = sys::ncclCommMemStat_t::ncclStatGpuMemTotal.0,
+}
+
+impl Communicator {
+    /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
+    /// or [`ResultCode::IN_PROGRESS`]. An error is permanent: the communicator has to be aborted.
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] if the query itself fails, [`Error::Aborted`] after an abort.
+    #[doc(alias = "ncclCommGetAsyncError")]
+    pub fn async_error(&self) -> Result<ResultCode> {
+        self.query("async_error", || self.shared.poll())
+    }
+
+    /// Returns the properties of this communicator; for an example, see [`Properties`]. Since NCCL 2.29.2.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Nccl`].
+    #[doc(alias = "ncclCommQueryProperties")]
+    pub fn properties(&self) -> Result<Properties> {
+        let library = self.library();
+        // The device API's header declares this function, so it is not in the table of nccl.h.
+        let functions = &library.device_functions;
+        let query = library.function("ncclCommQueryProperties", functions.ncclCommQueryProperties)?;
+        let mut raw = ncclCommProperties_t::initializer(library.version.code());
+        self.query("properties", || {
+            // SAFETY: a live communicator, and a struct that is initialized for this version.
+            library.check("ncclCommQueryProperties", unsafe { query(self.raw(), &raw mut raw) })
+        })?;
+        let to_usize = |value| usize::try_from(value).unwrap_or_default();
+        Ok(Properties {
+            rank: to_usize(raw.rank),
+            size: to_usize(raw.nRanks),
+            cuda_device: raw.cudaDev,
+            nvml_device: raw.nvmlDev,
+            device_api: raw.deviceApiSupport,
+            multimem: raw.multimemSupport,
+            // Earlier versions have a different layout from here on.
+            host_rma: (library.version >= Version::new(2, 29, 7)).then_some(raw.hostRmaSupport),
+        })
+    }
+
+    /// Returns a statistic of the communicator's memory; for an example, see [`MemoryStatistic`]. Since NCCL 2.29.7.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Nccl`].
+    #[doc(alias = "ncclCommMemStats")]
+    pub fn memory(&self, statistic: MemoryStatistic) -> Result<u64> {
+        let raw_statistic = sys::ncclCommMemStat_t(statistic as _);
+        let mut bytes = 0;
+        self.query("memory", || {
+            // SAFETY: a live communicator and a valid out-parameter.
+            unsafe { call!(self.library(), ncclCommMemStats(self.raw(), raw_statistic, &raw mut bytes)) }
+        })?;
+        Ok(bytes)
+    }
+
+    /// Frees the device memory that the communicator does not need while it is idle; all ranks call it, with no work in
+    /// progress. Until [`resume`](Self::resume), it can only be queried, destroyed and aborted. Since NCCL 2.29.7.
+    ///
+    /// ```
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// comm.suspend()?;
+    /// // ... Code that needs the memory.
+    /// comm.resume()?;
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Nccl`].
+    #[doc(alias = "ncclCommSuspend")]
+    #[doc(alias = "NCCL_SUSPEND_MEM")]
+    pub fn suspend(&self) -> Result<()> {
+        let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
+        let suspended = self.run_ungrouped("suspend", Purpose::Work, || {
+            // SAFETY: a live communicator.
+            unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) }.map(always_wait)
+        });
+        // NCCL itself would start operations without the memory. After a failure, some of it may be freed.
+        let is_refused = suspended.as_ref().is_err_and(|error| {
+            error
+                .code()
+                .is_none_or(|code| [ResultCode::INVALID_USAGE, ResultCode::INVALID_ARGUMENT].contains(&code))
+        });
+        if !is_refused {
+            self.shared.state.set_suspended(true);
+        }
+        suspended
+    }
+
+    /// Allocates the memory again that [`suspend`](Self::suspend) freed; all ranks call it. For an example, see
+    /// `suspend`. Since NCCL 2.29.7.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Nccl`].
+    #[doc(alias = "ncclCommResume")]
+    pub fn resume(&self) -> Result<()> {
+        self.run_ungrouped("resume", Purpose::WhileSuspended, || {
+            // SAFETY: a live communicator.
+            unsafe { call!(self.library(), ncclCommResume(self.raw())) }.map(always_wait)
+        })?;
+        self.shared.state.set_suspended(false);
+        Ok(())
+    }
+
+    /// Waits until all work on a stream is complete, and polls the communicator meanwhile: if an operation fails after its call
+    /// has returned, for example because another rank has exited, the wait returns the error. After the `timeout`, the
+    /// communicator is aborted, which ends its work on the stream.
+    ///
+    /// On host memory, operations are complete when their calls return, and this returns the asynchronous error immediately.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use libnccl::{ReduceOp, StreamRef};
+    ///
+    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+    /// let mut buffer = [1.0, 2.0];
+    /// comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
+    /// comms[0].synchronize(&StreamRef::DEFAULT, Duration::from_secs(30))?;
+    /// assert_eq!(buffer, [1.0, 2.0]);
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; the errors of [`wait_for`](Self::wait_for).
+    #[doc(alias = "cudaStreamSynchronize")]
+    pub fn synchronize(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<()> {
+        const CALL: &str = "synchronize";
+        let start = Instant::now();
+        if !self.is_done(CALL, stream, timeout)? {
+            return Err(self.shared.give_up(CALL, start.elapsed()));
+        }
+        Ok(())
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, but aborts nothing: returns `false` if the work is not complete
+    /// after the `timeout`. To end the work, [revoke](Self::revoke) the communicator, or [shrink](Self::shrink) it with
+    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort).
+    ///
+    /// ```
+    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+    /// assert!(comm.wait_for(&libnccl::StreamRef::DEFAULT, std::time::Duration::from_secs(30))?);
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator has to be aborted or
+    /// shrunk; [`Error::Aborted`] after an abort by an [`AbortHandle`](crate::communicator::AbortHandle);
+    /// [`Error::InvalidUsage`] if the stream cannot be queried, see [`Stream::is_complete`], if it is [`StreamRef::DEFAULT`] and
+    /// another device is current, and while a group is open.
+    #[doc(alias = "ncclCommGetAsyncError")]
+    pub fn wait_for(&self, stream: &(impl Stream + ?Sized), timeout: Duration) -> Result<bool> {
+        self.is_done("wait_for", stream, timeout)
+    }
+
+    fn is_done(&self, call: &'static str, stream: &(impl Stream + ?Sized), limit: Duration) -> Result<bool> {
+        check_no_open_group(self.library(), call)?;
+        let start = Instant::now();
+        wait_until(|| {
+            // The stream first, as a failed operation may complete it. The communicator's error is the cause of the stream's.
+            let completed = match self.memory_space() {
+                MemorySpace::Host => Ok(true),
+                MemorySpace::Device if stream.device().is_some() => stream.is_complete(),
+                MemorySpace::Device => {
+                    StreamRef::from(stream).check_current(self.device()).and_then(|()| stream.is_complete())
+                }
+            };
+            let state = self.query(call, || self.shared.poll())?;
+            if ![ResultCode::SUCCESS, ResultCode::IN_PROGRESS].contains(&state) {
+                return Poll::Ready(Err(self.library().error(call, state)));
+            }
+            let is_complete = completed
+                .map_err(|error| Error::usage(call, format!("the stream cannot be queried: {error}")))?;
+            if is_complete && state == ResultCode::SUCCESS {
+                self.shared.notify(CommunicatorEvent::StreamCompleted(stream.as_raw().addr()));
+                return Poll::Ready(Ok(true));
+            }
+            if start.elapsed() >= limit { Poll::Ready(Ok(false)) } else { Poll::Pending }
+        })
+    }
+}
+
+/// Makes the caller wait, as a nonblocking communicator may be in progress even if the call returns success.
+fn always_wait(_: ResultCode) -> ResultCode {
+    ResultCode::IN_PROGRESS
+}

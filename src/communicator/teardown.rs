@@ -1,0 +1,304 @@
+//! The teardown of a communicator: revoked, finalized, destroyed, aborted, dropped.
+#![allow(unsafe_code)] // Calls NCCL.
+
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use super::call_guard::{CallGuard, check_no_open_group};
+use super::communicator::Communicator;
+use super::shared::{ABORT_LIMIT, Shared};
+use super::state::Purpose;
+use crate::backend::call;
+use crate::buffer::MemorySpace;
+use crate::error::{Error, Result, ResultCode};
+use crate::observer::{CommunicatorEvent, Observer};
+use crate::sys;
+
+const DESTROY: &str = "destroy";
+
+/// A communicator after [`Communicator::finalize`], which remains to be destroyed. Its drop aborts it where a communicator's
+/// drop would.
+///
+/// ```
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let finalized: Vec<_> = comms.into_iter().map(|comm| comm.finalize()).collect::<Result<_, _>>()?;
+/// for finalized in finalized {
+///     finalized.destroy()?;
+/// }
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Finalized(Communicator);
+
+impl Communicator {
+    /// Stops this rank's work in progress, and rejects new work. The communicator can then only be split, shrunk, destroyed or
+    /// aborted. NCCL does not notify the other ranks, so each of them calls it. On the CPU backend their operations fail with
+    /// an error that names this rank. For an example, see [`shrink`](Self::shrink). Since NCCL 2.28.7.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::Nccl`].
+    #[doc(alias = "ncclCommRevoke")]
+    #[doc(alias = "NCCL_REVOKE_DEFAULT")]
+    pub fn revoke(&self) -> Result<()> {
+        const CALL: &str = "revoke";
+        check_no_open_group(self.library(), CALL)?;
+        let flags = sys::NCCL_REVOKE_DEFAULT.cast_signed();
+        // A query, because it is meant for communicators that have failed.
+        self.query(CALL, || {
+            // SAFETY: a live communicator.
+            match unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }? {
+                ResultCode::IN_PROGRESS => self.wait_within(CALL, None),
+                _ => Ok(()),
+            }
+        })?;
+        self.is_stopped.store(true, Relaxed);
+        Ok(())
+    }
+
+    /// Completes the work in progress, together with the other ranks. The communicator can then only be destroyed. Since NCCL
+    /// 2.14.3.
+    ///
+    /// [`destroy`](Self::destroy) does this by itself. Finalizing first lets one thread finalize all its communicators before
+    /// it destroys any; see [`Finalized`].
+    ///
+    /// # Errors
+    /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; in each case the communicator is dropped or aborted.
+    #[doc(alias = "ncclCommFinalize")]
+    pub fn finalize(self) -> Result<Finalized> {
+        self.finalize_for("finalize")
+    }
+
+    fn finalize_for(self, call: &'static str) -> Result<Finalized> {
+        self.run_ungrouped(call, Purpose::WhileSuspended, || {
+            self.shared.is_finalized.store(true, Relaxed);
+            // SAFETY: a live communicator.
+            unsafe { call!(self.library(), ncclCommFinalize(self.shared.raw)) }
+        })?;
+        Ok(Finalized(self))
+    }
+
+    /// Destroys the communicator after the work in progress; the other ranks have to destroy theirs too.
+    ///
+    /// A communicator that has failed is aborted instead, as its work may never end.
+    ///
+    /// Without a [timeout](crate::config::Config::timeout) the wait has no limit. On a GPU, NCCL also waits for CUDA graphs with
+    /// work of the communicator, so destroy those first.
+    ///
+    /// ```
+    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+    /// for comm in comms {
+    ///     comm.destroy()?;
+    /// }
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), after which the
+    /// communicator is aborted; it is freed in both cases. [`Error::InvalidUsage`] while a group is open on this thread; the
+    /// communicator is then dropped. [`Error::Timeout`], after which it is aborted.
+    #[doc(alias = "ncclCommDestroy")]
+    pub fn destroy(self) -> Result<()> {
+        check_no_open_group(self.library(), DESTROY)?;
+        if self.shared.state.is_failed() {
+            return self.abort();
+        }
+        // There is no way to wait for the destruction of a nonblocking communicator, but there is for finalization.
+        let needs_finalize = self.timeout.is_some() && !self.is_stopped.load(Relaxed);
+        let finalized = if needs_finalize { self.finalize_for(DESTROY)? } else { Finalized(self) };
+        finalized.destroy()
+    }
+
+    /// Aborts the communicator and its work in progress immediately. The work of the other ranks fails.
+    ///
+    /// On a GPU, NCCL keeps a communicator while there is a CUDA graph with its work, and while a kernel of another
+    /// communicator keeps the device busy. So another thread aborts it, and this one waits at most 5 s; the abort then
+    /// continues in the background. [`AbortHandle::abort_all`] aborts several communicators of one thread.
+    ///
+    /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped meanwhile,
+    /// see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, the call also waits for a stopped process
+    /// that copies memory which is not from [`alloc`](crate::nccl::Nccl::alloc).
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] if NCCL reports a failure; the communicator is freed nevertheless. [`Error::Timeout`] if the abort
+    /// continues in the background.
+    #[doc(alias = "ncclCommAbort")]
+    pub fn abort(self) -> Result<()> {
+        if self.shared.state.end() {
+            // SAFETY: the state has chosen this thread to tear it down.
+            return unsafe { self.shared.abort() };
+        }
+        Ok(())
+    }
+}
+
+impl Finalized {
+    /// Frees the communicator; see [`Communicator::destroy`].
+    ///
+    /// # Errors
+    /// As for [`Communicator::destroy`].
+    pub fn destroy(self) -> Result<()> {
+        let Self(communicator) = self;
+        check_no_open_group(communicator.library(), DESTROY)?;
+        // With an asynchronous error, or while it is in progress, NCCL would return before it frees anything, and the
+        // communicator could not be aborted any more. Dropping one that has failed aborts it.
+        let ready = communicator.query(DESTROY, || communicator.wait_within(DESTROY, None));
+        ready.inspect_err(|_| communicator.shared.state.fail())?;
+        if !communicator.shared.state.end() {
+            return Err(Error::Aborted { call: DESTROY });
+        }
+        // The rest waits for no other rank, so the timeout does not apply to it.
+        let limit = communicator.timeout.map(|timeout| timeout.max(ABORT_LIMIT));
+        // SAFETY: the state has chosen this thread to tear it down.
+        unsafe { communicator.shared.destroy(limit) }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if self.shared.state.end() {
+            self.tear_down();
+        }
+        if self.shared.is_ending.load(Relaxed) {
+            // NCCL may still read them.
+            std::mem::forget(self.options.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+impl Communicator {
+    /// Destroys or aborts the communicator in its drop.
+    fn tear_down(&self) {
+        if self.is_borrowed() {
+            return self.shared.notify(CommunicatorEvent::Ended);
+        }
+        // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all
+        // work is complete when a call returns.
+        let destroys = self.memory_space() == MemorySpace::Host && !self.shared.state.is_failed();
+        if self.memory_space() == MemorySpace::Device && !self.shared.state.is_failed() {
+            self.shared.notify(CommunicatorEvent::Discarded);
+        }
+        // SAFETY: the state has chosen this thread to tear it down.
+        let _ = unsafe { if destroys { self.shared.destroy(None) } else { self.shared.abort() } };
+    }
+}
+
+/// A handle that aborts a communicator from another thread, for instance a watchdog or a signal handler thread, and queries
+/// its health.
+///
+/// NCCL allows only one thread at a time in a communicator, so the handle never enters NCCL concurrently with the owner. If
+/// the owner is not in a call, the handle aborts the communicator immediately. If the owner waits in a call of a communicator
+/// with a [timeout](crate::config::Config::timeout), which polls, the owner aborts it within a millisecond, and the call
+/// returns [`Error::Aborted`]. A call that blocks inside NCCL is not interrupted; the abort follows when it returns.
+///
+/// ```
+/// let comms = libnccl_cpu::nccl().init_all(&[0])?;
+/// let handle = comms[0].abort_handle();
+/// std::thread::spawn(move || handle.abort()).join().unwrap()?;
+/// assert!(matches!(comms[0].async_error(), Err(libnccl::Error::Aborted { .. })));
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct AbortHandle {
+    shared: Arc<Shared>,
+}
+
+/// The health of a communicator; see [`AbortHandle::health`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// No asynchronous error is known.
+    Good,
+    /// The communicator has this asynchronous error.
+    Failed(Error),
+    /// The owner is in a call or in a group, so the communicator cannot be queried.
+    Busy,
+    /// The communicator is destroyed or aborted.
+    Ended,
+}
+
+impl AbortHandle {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::clone(shared) }
+    }
+
+    /// Aborts the communicator; does nothing if it is already destroyed or aborted.
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] if NCCL reports a failure; the communicator is freed nevertheless. [`Error::Timeout`] after 5 s, as for
+    /// [`Communicator::abort`].
+    #[doc(alias = "ncclCommAbort")]
+    pub fn abort(&self) -> Result<()> {
+        if self.shared.state.abort() {
+            // SAFETY: the state has chosen this thread to tear it down.
+            return unsafe { self.shared.abort() };
+        }
+        Ok(())
+    }
+
+    /// Aborts the communicators of all handles. Communicators of one library are aborted in one NCCL group, because the abort
+    /// of one may wait for work of another. A communicator whose owner is in a call is aborted by the owner.
+    ///
+    /// ```
+    /// use libnccl::communicator::{AbortHandle, Health};
+    ///
+    /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
+    /// AbortHandle::abort_all(comms.iter().map(|comm| comm.abort_handle()))?;
+    /// assert!(comms.iter().all(|comm| comm.abort_handle().health() == Health::Ended));
+    /// # Ok::<(), libnccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`abort`](Self::abort).
+    pub fn abort_all(handles: impl IntoIterator<Item = Self>) -> Result<()> {
+        // The iterator may panic, so it is exhausted before the first abort.
+        let mut remaining: Vec<_> = handles.into_iter().map(|handle| handle.shared).collect();
+        remaining.retain(|shared| shared.state.abort());
+        let mut result = Ok(());
+        while let Some(first) = remaining.first() {
+            let library = Arc::clone(&first.library);
+            let (same, others) = remaining.into_iter().partition(|shared| shared.library.is_same(&library));
+            // SAFETY: the state of each has chosen this thread to tear it down.
+            let aborted = unsafe { Shared::abort_all("abort_all", same) };
+            result = result.and(aborted);
+            remaining = others;
+        }
+        result
+    }
+
+    /// Queries the asynchronous error, unless the owner is in NCCL. The owner waits during this short query. For an example,
+    /// see [`abort_all`](Self::abort_all).
+    #[doc(alias = "ncclCommGetAsyncError")]
+    #[must_use]
+    pub fn health(&self) -> Health {
+        const CALL: &str = "health";
+        let Self { shared } = self;
+        if let Ok(_guard) = CallGuard::for_object(shared, CALL) {
+            return match shared.poll() {
+                Ok(ResultCode::SUCCESS | ResultCode::IN_PROGRESS) => Health::Good,
+                Ok(code) => Health::Failed(shared.library.error(CALL, code)),
+                Err(error) => Health::Failed(error),
+            };
+        }
+        if shared.state.is_ended() { Health::Ended } else { Health::Busy }
+    }
+
+    /// Notifies the observers of the communicator that a call takes too long.
+    #[doc(hidden)]
+    pub fn report_stall(&self) {
+        self.shared.notify(CommunicatorEvent::Stalled);
+    }
+
+    /// Returns the communicator's first observer of this type.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn observer<T: Observer>(&self) -> Option<&T> {
+        self.shared.observers.find()
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle").field("state", &self.shared.state).finish_non_exhaustive()
+    }
+}

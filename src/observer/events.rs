@@ -1,0 +1,373 @@
+//! What observers receive: the start and the end of operations, changes of communicators, and their identity.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::panic::Location;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::operation::Operation;
+use crate::buffer::MemorySpace;
+use crate::data_type::DataType;
+use crate::error::Error;
+use crate::unique_id::UniqueId;
+use crate::version::Version;
+
+/// An operation that is about to start, or was added to a group; see [`Observer`](crate::observer::Observer).
+#[derive(Clone, Copy)]
+pub struct OperationStart<'a> {
+    communicator: &'a Membership,
+    pub(super) number: u64,
+    /// 0 outside a group.
+    pub(super) group: u64,
+    pub(super) call: CallWord,
+    elements: [usize; 2],
+    stream: usize,
+    site: Option<&'static Location<'static>>,
+}
+
+impl<'a> OperationStart<'a> {
+    /// Creates the start of the operation with this number, in the group whose first operation has the number `group`, or
+    /// outside a group if that is 0.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn new(
+        communicator: &'a Membership,
+        call: CallWord,
+        [number, group]: [u64; 2],
+        elements: [usize; 2],
+        stream: usize,
+        site: Option<&'static Location<'static>>,
+    ) -> Self {
+        let start = Self { communicator, number, group: 0, call, elements, stream, site };
+        if group > 0 { start.in_group(group) } else { start }
+    }
+
+    #[inline]
+    pub(super) fn in_group(mut self, first: u64) -> Self {
+        self.group = first;
+        self.call = self.call.in_group(first == self.number);
+        self
+    }
+
+    /// Returns the communicator.
+    #[must_use]
+    pub fn communicator(&self) -> &'a Membership {
+        self.communicator
+    }
+
+    /// Returns the operation.
+    #[must_use]
+    pub fn operation(&self) -> &'static Operation {
+        self.call.operation()
+    }
+
+    /// Returns the number among the operations of the communicator; the first one that had an observer is 1.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the number of the first operation of this communicator in the group; `None` outside a group.
+    #[must_use]
+    pub fn group(&self) -> Option<u64> {
+        (self.group > 0).then_some(self.group)
+    }
+
+    /// Returns the type of the elements, if there are any.
+    #[must_use]
+    pub fn data_type(&self) -> Option<DataType> {
+        self.call.data_type()
+    }
+
+    /// Returns the number of elements that this rank sends. For a collective, the number for buffers of the required length.
+    #[must_use]
+    pub fn sent(&self) -> usize {
+        self.elements[0]
+    }
+
+    /// Returns the number of elements that this rank receives, or would receive as the root.
+    #[must_use]
+    pub fn received(&self) -> usize {
+        self.elements[1]
+    }
+
+    /// Returns the number of bytes that this rank sends.
+    #[must_use]
+    pub fn bytes_sent(&self) -> u64 {
+        self.bytes(self.sent())
+    }
+
+    /// Returns the number of bytes that this rank receives.
+    #[must_use]
+    pub fn bytes_received(&self) -> u64 {
+        self.bytes(self.received())
+    }
+
+    fn bytes(&self, elements: usize) -> u64 {
+        self.data_type().map_or(0, |data_type| (elements as u64).saturating_mul(data_type.size() as u64))
+    }
+
+    /// Returns the root or the peer; of an exchange, the destination.
+    #[must_use]
+    pub fn peer(&self) -> Option<usize> {
+        self.call.ranks()[0]
+    }
+
+    /// Returns the rank from which an exchange receives.
+    #[must_use]
+    pub fn source(&self) -> Option<usize> {
+        self.call.ranks()[1]
+    }
+
+    /// Returns the address of the stream, 0 for the default stream.
+    #[must_use]
+    pub fn stream(&self) -> usize {
+        self.stream
+    }
+
+    /// Returns the call site, if it is known.
+    #[must_use]
+    pub fn site(&self) -> Option<&'static Location<'static>> {
+        self.site
+    }
+
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn call(&self) -> CallWord {
+        self.call
+    }
+}
+
+impl fmt::Debug for OperationStart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OperationStart")
+            .field("operation", &self.operation().name)
+            .field("number", &self.number)
+            .field("communicator", self.communicator)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An operation, its element type, its ranks and its position in a group, in one word, for a recorder that keeps many.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallWord(pub u64);
+
+/// The bits of an operation's number.
+const OPERATION: u64 = 63;
+/// Set for operations of a group, and for the first of a communicator in one.
+const IS_GROUPED: u64 = 64;
+const IS_FIRST_OF_GROUP: u64 = 128;
+/// The element type is its number plus 1, or 0.
+const DATA_TYPE_SHIFT: u32 = 8;
+const RANK_SHIFTS: [u32; 2] = [16, 16 + RANK_BITS];
+const RANK_BITS: u32 = 24;
+const NO_RANK: u64 = (1 << RANK_BITS) - 1;
+
+const _: () = assert!(Operation::ALL.len() <= OPERATION as usize);
+
+#[doc(hidden)]
+impl CallWord {
+    /// Creates the word of an operation with a root or a peer, and with the source of an exchange. A rank beyond 24 bits is
+    /// omitted.
+    #[inline]
+    #[must_use]
+    pub fn new(operation: &Operation, data_type: Option<DataType>, ranks: [Option<usize>; 2]) -> Self {
+        let data_type = data_type.map_or(0, |data_type| 1 + data_type as u64);
+        let [first, second] = ranks.map(|rank| rank.map_or(NO_RANK, |rank| (rank as u64).min(NO_RANK)));
+        Self(
+            operation.number() as u64
+                | data_type << DATA_TYPE_SHIFT
+                | first << RANK_SHIFTS[0]
+                | second << RANK_SHIFTS[1],
+        )
+    }
+
+    #[inline]
+    pub(super) fn in_group(self, is_first: bool) -> Self {
+        Self(self.0 | IS_GROUPED | if is_first { IS_FIRST_OF_GROUP } else { 0 })
+    }
+
+    /// Returns [`Operation::is_point_to_point`] without a look at the descriptor.
+    #[inline]
+    #[must_use]
+    pub const fn is_point_to_point(self) -> bool {
+        // Point-to-point operations come last.
+        self.0 & OPERATION >= const { Operation::of("send").number() as u64 }
+    }
+
+    #[must_use]
+    pub fn operation(self) -> &'static Operation {
+        let number = (self.0 & OPERATION) as usize;
+        &Operation::ALL[number.min(Operation::ALL.len() - 1)]
+    }
+
+    #[must_use]
+    pub fn data_type(self) -> Option<DataType> {
+        let number = usize::from((self.0 >> DATA_TYPE_SHIFT) as u8);
+        number.checked_sub(1).and_then(|index| DataType::ALL.get(index).copied())
+    }
+
+    /// Returns the root or the peer, and the source of an exchange.
+    #[must_use]
+    pub fn ranks(self) -> [Option<usize>; 2] {
+        RANK_SHIFTS.map(|shift| {
+            let rank = self.0 >> shift & NO_RANK;
+            (rank != NO_RANK).then_some(rank as usize)
+        })
+    }
+
+    #[must_use]
+    pub const fn is_grouped(self) -> bool {
+        self.0 & IS_GROUPED != 0
+    }
+
+    #[must_use]
+    pub const fn is_first_of_group(self) -> bool {
+        self.0 & IS_FIRST_OF_GROUP != 0
+    }
+}
+
+/// The end of the call of an operation, or of a group with operations of a communicator; see
+/// [`Observer`](crate::observer::Observer).
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct OperationEnd<'a> {
+    /// The communicator.
+    pub communicator: &'a Membership,
+    /// The number of the operation, or of the first one in the group.
+    pub first: u64,
+    /// The number of the operation, or of the last one in the group.
+    pub last: u64,
+    /// The result of the call. On a GPU, the work may go on after it, until the event
+    /// [`StreamCompleted`](CommunicatorEvent::StreamCompleted).
+    pub result: Result<(), &'a Error>,
+}
+
+impl<'a> OperationEnd<'a> {
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub const fn new(
+        communicator: &'a Membership,
+        [first, last]: [u64; 2],
+        result: Result<(), &'a Error>,
+    ) -> Self {
+        Self { communicator, first, last, result }
+    }
+}
+
+/// A change of a communicator; see [`Observer`](crate::observer::Observer).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CommunicatorEvent {
+    /// All ranks have joined it. A child has a [parent](Membership::parent).
+    Created,
+    /// [`synchronize`](crate::communicator::Communicator::synchronize) has found that the work on the stream with this
+    /// address is complete.
+    StreamCompleted(usize),
+    /// A group that it takes part in has failed: it can only be destroyed or aborted.
+    Failed,
+    /// A watchdog has detected that a call takes too long.
+    Stalled,
+    /// A wait has exceeded its limit. The communicator is aborted after this.
+    TimedOut,
+    /// It is healthy, its buffers are on a GPU, and it is dropped instead of destroyed: it is aborted after this, with its
+    /// unfinished work.
+    Discarded,
+    /// It is aborted. The work in progress ends after this.
+    Aborted,
+    /// It is destroyed, or handed to other code.
+    Ended,
+}
+
+/// A rank's membership in a communicator, as [`Communicator::membership`](crate::communicator::Communicator::membership)
+/// returns it and observers receive it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Membership {
+    /// The identity of the communicator, if known.
+    pub id: Option<CommunicatorId>,
+    /// The identity of the communicator from which it was split, shrunk or grown, if any, and if known.
+    pub parent: Option<CommunicatorId>,
+    /// The [name](crate::config::Config::name), if it has one.
+    pub name: Option<String>,
+    /// The number of this rank, from 0.
+    pub rank: usize,
+    /// The number of ranks.
+    pub size: usize,
+    /// The memory space of its buffers.
+    pub memory_space: MemorySpace,
+    /// The version of its NCCL.
+    pub nccl: Version,
+}
+
+impl Membership {
+    /// Creates the membership in a communicator without identity and name.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn new(rank: usize, size: usize, memory_space: MemorySpace, nccl: Version) -> Self {
+        Self { id: None, parent: None, name: None, rank, size, memory_space, nccl }
+    }
+}
+
+/// The identity of a communicator in events, logs and recordings: the same on all its ranks, and almost certainly different
+/// from other communicators.
+///
+/// Its text has 16 hexadecimal digits. It is unknown for communicators that other code created, or that have grown.
+///
+/// ```
+/// use libnccl::observer::CommunicatorId;
+///
+/// let nccl = libnccl_cpu::nccl();
+/// let unique_id = nccl.unique_id()?;
+/// let comm = nccl.communicator(1, 0, &unique_id).init()?;
+/// let id = CommunicatorId::of_unique_id(&unique_id);
+/// assert_eq!(comm.membership().id, Some(id));
+/// assert_eq!(id.to_string().len(), 16);
+/// # Ok::<(), libnccl::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CommunicatorId(NonZeroU64);
+
+impl CommunicatorId {
+    /// Returns the identity of the communicator that a unique id creates.
+    #[must_use]
+    pub fn of_unique_id(id: &UniqueId) -> Self {
+        Self::hash(id.as_bytes())
+    }
+
+    /// Returns a new identity for communicators that are created together in this process, as by `ncclCommInitAll`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        Self::hash(&[u64::from(std::process::id()).to_le_bytes(), number.to_le_bytes()].concat())
+    }
+
+    /// Returns the identity of the `number`th child of this communicator, from 0, with this color, or 0 without colors.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_child(self, number: u64, color: i32) -> Self {
+        let parent = self.0.get().to_le_bytes();
+        Self::hash(&[parent, number.to_le_bytes(), i64::from(color).to_le_bytes()].concat())
+    }
+
+    /// 64-bit FNV-1a. Not cryptographic.
+    fn hash(bytes: &[u8]) -> Self {
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Self(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
+    }
+}
+
+impl fmt::Display for CommunicatorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
