@@ -1,3 +1,4 @@
+//! The guard of NCCL calls, and the groups that are open on a thread.
 #![allow(unsafe_code)] // Aborts the communicator.
 
 use std::cell::Cell;

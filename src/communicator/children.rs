@@ -76,9 +76,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `init` returns [`Error::InvalidArgument`] if the color is beyond `i32::MAX`,
-    /// [`Error::Unsupported`], [`Error::Timeout`], or
-    /// [`Error::Nccl`].
+    /// `init` returns [`Error::InvalidArgument`] if the color is beyond `i32::MAX`, [`Error::Unsupported`], [`Error::Timeout`],
+    /// or [`Error::Nccl`].
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
     pub fn split(&self, color: Option<u32>, key: i32) -> ChildBuilder<'_, Option<Self>> {

@@ -1,3 +1,6 @@
+//! The type, its raw handles, and how operations and groups enter NCCL.
+#![allow(unsafe_code)] // Takes over raw handles.
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicBool;

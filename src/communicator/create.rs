@@ -194,7 +194,11 @@ impl<'a> CommunicatorBuilder<'a> {
         created
     }
 
-    pub(crate) fn begin_pending(
+    /// Begins the creation in the group that is open on this thread.
+    ///
+    /// # Safety
+    /// The group keeps the [handle](PendingCommunicator::handle) of the result until it has ended.
+    pub(crate) unsafe fn begin_pending(
         &self,
         call: &'static str,
         library: &Arc<Library>,
@@ -204,16 +208,14 @@ impl<'a> CommunicatorBuilder<'a> {
             return Err(Error::argument(call, InvalidArgumentKind::Communicator, problem));
         }
         if self.grows {
-            return Err(Error::usage(
-                call,
-                "a rank cannot join a communicator that grows in a group; use `init`",
-            ));
+            let problem = "a rank cannot join a communicator that grows in a group; use `init`";
+            return Err(Error::usage(call, problem));
         }
         let (size, rank, mut raw_config) = self.prepare(call)?;
         let (origin, timeout) = (self.origin(&raw_config), self.config.timeout_duration());
         let pending = PendingCommunicator::new(call, library, origin, (self.size, self.rank), timeout);
-        // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as
-        // the group keeps the handle; NCCL drops it if the call fails. The handle keeps the name alive.
+        // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as the
+        // caller guarantees; NCCL drops it if the call fails. The handle keeps the name alive.
         unsafe { self.call_init(pending.out(), size, rank, &mut raw_config) }?;
         Ok(pending)
     }

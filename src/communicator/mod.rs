@@ -4,7 +4,6 @@
 //! - `create.rs`, `children.rs`, `teardown.rs`, `queries.rs`: the methods by topic
 //! - `shared.rs`, `state.rs`, `call_guard.rs`: what other threads share, which thread may enter NCCL, and the RAII guard of a call
 //! - `objects.rs`: the teardown of registrations, windows and reductions
-#![allow(unsafe_code)]
 
 mod call_guard;
 mod children;

@@ -1,7 +1,7 @@
 //! Groups of operations that NCCL starts together, and of communicators that it creates together.
 //!
 //! `participants.rs` has the communicators of a group, and what they need until its end.
-#![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd.
+#![allow(unsafe_code)] // Calls ncclGroupStart and ncclGroupEnd, and begins to create communicators.
 
 mod participants;
 
@@ -230,7 +230,9 @@ impl CommunicatorBuilder<'_> {
     pub fn init_in(self, group: &Group<'_, '_>) -> Result<PendingCommunicator> {
         let participants = &group.participants;
         participants.begin_creation("init_in")?;
-        self.begin_pending("init_in", participants.library())
+        // SAFETY: the handle is added to the group, which is open.
+        let begun = unsafe { self.begin_pending("init_in", participants.library()) };
+        begun
             .inspect(|pending| participants.add_pending(pending.handle()))
             .map_err(|error| participants.record_failed_init(error))
     }
