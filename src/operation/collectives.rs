@@ -5,12 +5,11 @@ use std::iter;
 
 use super::call::{Call, nccl};
 use super::on_stream::OnStream;
-use super::operator::{Operator, RawOperator};
 use crate::buffer::{Buffer, BufferMut};
 use crate::communicator::Communicator;
 use crate::error::{InvalidArgumentKind, Result};
 use crate::observer::Operation;
-use crate::reduce_op::ReduceOp;
+use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 
 /// # Operations
 /// All ranks call the same operations in the same order. They return when the work is enqueued on its stream;

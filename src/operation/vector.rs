@@ -2,11 +2,11 @@
 
 use super::call::Call;
 use super::on_stream::OnStream;
-use super::operator::{Operator, RawOperator};
 use crate::buffer::{Buffer, BufferMut};
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::observer::Operation;
+use crate::reduce_op::{Operator, RawOperator};
 
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a

@@ -11,7 +11,6 @@ use crate::buffer::{Allocation, NcclBuffer};
 use crate::communicator::{Communicator, Handle, Object, OwnedObject, Purpose};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
-use crate::operation::{check_buffer, check_device};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
@@ -120,8 +119,8 @@ impl Communicator {
             let problem = "the buffer is empty; expected at least one element";
             return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         }
-        check_device(self, call, buffer.device(), "the buffer")?;
-        check_buffer(self, call, T::DATA_TYPE, Some(buffer.memory_space()), "the buffer")
+        self.check_device(call, buffer.device(), "the buffer")?;
+        self.check_buffer(call, T::DATA_TYPE, Some(buffer.memory_space()), "the buffer")
     }
 }
 
