@@ -202,7 +202,7 @@ impl Communicator {
             return Err(Error::argument(CALL, InvalidArgumentKind::Length, problem));
         }
         let data_type = scalar.data_type();
-        self.check_buffer(CALL, data_type, scalar.memory_space(), "the scalar's buffer")?;
+        self.check_buffer(CALL, data_type, scalar.raw().memory_space(), "the scalar's buffer")?;
         let residence = sys::ncclScalarResidence_t::ncclScalarDevice;
         // SAFETY: the creator of the slice guarantees that the memory outlives the work that reads it.
         unsafe { PreMulSum::create(CALL, self, data_type, scalar.raw().as_raw().cast_mut(), residence) }

@@ -15,10 +15,10 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 /// Operations also accept references to [buffers](crate::buffer::Buffer) directly.
 ///
 /// ```
-/// use libnccl::{Slice, buffer::MemorySpace};
+/// use libnccl::{DataType, Slice};
 ///
 /// let slice = Slice::from(&[1.0_f32, 2.0]);
-/// assert_eq!((slice.len(), slice.memory_space()), (2, Some(MemorySpace::Host)));
+/// assert_eq!((slice.len(), slice.data_type()), (2, DataType::Float32));
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Slice<'a, T> {
@@ -135,6 +135,7 @@ macro_rules! slices {
             pub const fn into_any(self) -> $slice<'a, AnyElement> {
                 $slice { raw: self.raw, memory: PhantomData }
             }
+
         }
 
         impl<'a> $slice<'a, AnyElement> {
@@ -199,11 +200,6 @@ macro_rules! slices {
                 self.raw.length == 0
             }
 
-            /// Returns the memory space, or `None` for an empty slice, which has no memory.
-            #[must_use]
-            pub const fn memory_space(&self) -> Option<MemorySpace> {
-                self.raw.memory_space()
-            }
         }
     )*};
 }
