@@ -169,11 +169,14 @@ macro_rules! slices {
                 Self { raw: self.raw.slice(start, length), memory: PhantomData }
             }
 
-            /// Sets the CUDA device of the memory. Operations of a communicator of another device then return an error.
+            /// Restricts the slice to communicators of a CUDA device; their operations return an error otherwise. Changes nothing
+            /// if `device` is `None`, or if the device of the slice is known already.
             #[inline]
             #[must_use]
             pub const fn on_device(mut self, device: Option<i32>) -> Self {
-                self.raw.device = device;
+                if self.raw.device.is_none() {
+                    self.raw.device = device;
+                }
                 self
             }
 
@@ -227,8 +230,8 @@ impl<'a, T: Element> Slice<'a, T> {
     /// ```
     ///
     /// # Safety
-    /// `pointer` is the address of `length` elements. They are on the device of every communicator that the slice is used with, or
-    /// on the device that [`on_device`](Self::on_device) sets. The memory stays allocated until the work that reads it *has run*
+    /// `pointer` is the address of `length` elements, on the device of every communicator that the slice is used with;
+    /// [`on_device`](Self::on_device) restricts which these are. The memory stays allocated until the work that reads it *has run*
     /// on its stream, which is after the end of `'a`: operations return when they are enqueued. No `&mut` reference to the
     /// elements exists until then. Work that a CUDA graph captures runs at each launch of the graph.
     ///
