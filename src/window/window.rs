@@ -145,8 +145,8 @@ impl Communicator {
     /// Registers `buffer` as a window: memory that symmetric collectives use in place, and that other ranks write with
     /// [`put_signal`](Self::put_signal). Since NCCL 2.27.3.
     ///
-    /// All ranks call this, with the same length and the same flags, and deregister their windows once no rank uses them
-    /// any more. A single thread with several ranks uses [`Group::register_window`].
+    /// All ranks call this with the same length and the same flags, and deregister their windows once no rank uses them
+    /// anymore. A single thread with several ranks uses [`Group::register_window`].
     ///
     /// If this fails after NCCL was called, the buffer's memory is never freed, as other ranks may have the window.
     ///
@@ -183,8 +183,8 @@ impl Communicator {
     /// one that failed; [`Error::Unsupported`]; [`Error::Nccl`]; [`Error::Timeout`].
     ///
     /// # Safety
-    /// The buffers of all ranks have the same size in bytes. NCCL does not compare them, and what fits into this rank's
-    /// part is written to the other ranks' parts too. (The CPU implementation does compare, in each put.)
+    /// The buffers of all ranks have the same size in bytes. NCCL does not compare them, and a put that fits into this rank's
+    /// part is written to the other ranks' parts too. (The CPU backend compares them in each put.)
     #[doc(alias = "ncclCommWindowRegister")]
     #[track_caller]
     pub unsafe fn register_window<T: Element>(
