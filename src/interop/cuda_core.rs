@@ -46,12 +46,12 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// comm.all_reduce(&gradients, &mut sums, ReduceOp::Sum, &stream)?;
 /// assert_eq!(sums.to_host_vec(&stream)?, [1.0, 2.0]);
 /// comm.broadcast(gradients.slice(1..2)?, &mut sums, 0, &stream)?;
-/// # Ok::<(), Box<dyn Error>>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the launches are ordered
-/// by whoever makes them. Do not capture a stream that has allocated buffers which were dropped in use: a thread of cuda-core
-/// frees them there, soon after, and the free would become part of the capture.
+/// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the caller orders its
+/// launches. Do not capture a stream whose buffers were dropped while in use: a thread of cuda-core frees them on that stream
+/// soon after, and the free would become part of the capture.
 ///
 /// cuda-core 0.5 needs Rust 1.89, and to build, libclang and the headers of a CUDA toolkit of version 13.0 or newer, in
 /// `CUDA_TOOLKIT_PATH`.
