@@ -280,7 +280,7 @@ pub enum InvalidArgumentKind {
     DataType,
     /// An address or a handle: null, misaligned, or the per-thread default stream.
     Address,
-    /// A buffer that is not ready for the operation: [`Buffer::as_ptr`](crate::buffer::Buffer::as_ptr) returned an error.
+    /// A buffer that is not ready for the operation: [`Buffer::into_slice`](crate::buffer::Buffer::into_slice) returned an error.
     NotReady,
     /// A rank, root or peer out of range, or a number of ranks.
     Rank,

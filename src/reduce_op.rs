@@ -135,8 +135,8 @@ impl Communicator {
     }
 
     /// Creates a reduction as [`pre_mul_sum`](Self::pre_mul_sum) does, of an element type that is known at run time only:
-    /// `scalar` has the bytes of one element. It reduces buffers such as an [`Slice`](crate::buffer::Slice), whose type must
-    /// be the same.
+    /// `scalar` has the bytes of one element. It reduces buffers such as a [`Slice<AnyElement>`](crate::buffer::Slice), whose
+    /// data type must be the same.
     ///
     /// ```
     /// use libnccl::{DataType, StreamRef, buffer::SliceMut};

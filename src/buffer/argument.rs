@@ -9,7 +9,8 @@ use crate::stream::StreamRef;
 
 /// The result of preparing a buffer. The error is the reason why the buffer cannot be used, such as a CUDA error. The operation
 /// does not start, and returns [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) with this text and the kind
-/// [`NotReady`](crate::error::InvalidArgumentKind::NotReady).
+/// [`NotReady`](crate::error::InvalidArgumentKind::NotReady), or with the text and the kind of the reason if that is an
+/// `Error::InvalidArgument` itself.
 pub type BufferResult<T> = Result<T, Box<dyn StdError>>;
 
 /// A buffer that an operation reads: a reference to a slice, an array, a vector or an [`NcclBuffer`](crate::buffer::NcclBuffer),

@@ -22,8 +22,8 @@ use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 /// # Errors of operations
 /// Every operation may return:
 ///
-/// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a buffer that is too short or in the wrong memory, or a
-///   rank out of range; nothing was started then;
+/// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a buffer that is too short, not ready, of another data type, in
+///   the wrong memory or on the wrong device, or a rank out of range; nothing was started then;
 /// - [`Error::InvalidUsage`](crate::error::Error::InvalidUsage) while a group is open on this thread, after a group that failed, or
 ///   while the communicator is [suspended](Self::suspend);
 /// - [`Error::Unsupported`](crate::error::Error::Unsupported) if the library lacks the operation, the element type or an option;

@@ -60,7 +60,7 @@ impl Signal {
     }
 }
 
-/// An offset in a window; see [`Window::at`] and, for an example, [`Communicator::register_window`].
+/// An offset in a window; see [`Window::at`](crate::window::Window::at) and, for an example, [`Communicator::register_window`].
 #[derive(Clone, Copy)]
 pub struct WindowOffset<'a, T: Element> {
     target: Target<'a>,

@@ -277,6 +277,35 @@ fn panic_of_the_text_why_a_buffer_is_not_ready_leaves_the_communicator_usable() 
     assert!(comm.as_raw().is_null(), "aborted immediately");
 }
 
+/// A buffer whose guard panics.
+struct Panicking;
+
+struct PanickingGuard;
+
+impl<'a> Buffer<'a> for Panicking {
+    type Element = f32;
+    type Guard = PanickingGuard;
+
+    unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, f32>, PanickingGuard)> {
+        Ok((send(1), PanickingGuard))
+    }
+}
+
+impl Drop for PanickingGuard {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn panic_of_a_guard_leaves_no_group_open() {
+    let Fixture { nccl, comm, .. } = &Fixture::new();
+    let group = || nccl.group(|g| comm.send(Panicking, 0, g.stream(stream())));
+    catch_unwind(AssertUnwindSafe(group)).unwrap_err();
+    nccl.group(|_| Ok(())).unwrap();
+    comm.send(send::<f32>(1), 0, stream()).unwrap();
+}
+
 /// A buffer whose guard goes on using the group.
 struct Late<'s, 'e> {
     nccl: &'s Nccl,

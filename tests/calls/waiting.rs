@@ -81,6 +81,47 @@ fn borrowed_communicator_in_a_group_is_waited_for_beyond_the_groups_timeout() {
     fake.assert_clean("borrowed");
 }
 
+/// The timeout ends the group for the communicators that can be aborted. The buffers of the borrowed one are still in use.
+#[test]
+fn borrowed_communicator_is_waited_for_when_another_one_of_its_group_times_out() {
+    let (fake, nccl, comm) = nonblocking();
+    let owner = nccl.communicator(4, 2, &id(2)).config(&timed()).init().unwrap();
+    fake.take_log();
+    let in_one_group = |borrowed: &Communicator| {
+        fake.answer_once("ncclGroupEnd", 0, IN_PROGRESS);
+        fake.set_async_states([IN_PROGRESS; 200], SUCCESS);
+        fake.set_async_error_delay(Duration::from_millis(1));
+        nccl.group(|g| {
+            g.timeout(Duration::from_millis(10));
+            comm.send(send::<f32>(1), 0, g.stream(stream()))?;
+            borrowed.recv(recv::<f32>(1), 0, g.stream(stream()))
+        })
+    };
+    // SAFETY: live, and used by nothing else as long as it is borrowed.
+    let ended = unsafe { Communicator::borrow_raw(&nccl, owner.as_raw(), in_one_group) };
+    assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
+    assert_eq!((fake.async_states_left(), aborts(&fake)), (0, 1));
+    drop(owner);
+    fake.assert_clean("borrowed beside another");
+}
+
+/// On host memory, a group that fails may have started some of its operations.
+#[test]
+fn work_in_progress_of_a_failed_group_on_the_host_is_aborted_before_it_returns() {
+    let fake = FakeNccl::new();
+    fake.set_host_memory(true);
+    let nccl = fake.nccl();
+    let comm = nccl.communicator(4, 2, &id(1)).config(&timed()).init().unwrap();
+    fake.take_log();
+    fake.answer_once("ncclGroupEnd", 0, 3);
+    fake.set_async_states([], IN_PROGRESS);
+    let mut received = [0.0_f32];
+    nccl.group(|g| comm.recv(&mut received, 0, g.stream(stream()))).unwrap_err();
+    assert_eq!(aborts(&fake), 1);
+    drop(comm);
+    fake.assert_clean("failed group");
+}
+
 #[test]
 fn communicator_after_timeout_is_aborted() {
     let (fake, nccl, comm) = nonblocking();

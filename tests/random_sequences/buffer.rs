@@ -181,6 +181,11 @@ impl Drop for Guard<'_, '_> {
             }
             (Act::NestsInOldGroup, Some(group)) => {
                 self.sum(|send, recv| group.group(|_| comm.all_reduce(send, recv, ReduceOp::Sum, STREAM)));
+                // The guard of a refused operation is dropped before the group ends.
+                let used = comm.all_reduce_in_place::<f32>(&mut [], ReduceOp::Sum, group.stream(STREAM));
+                if used.is_err_and(|error| error.to_string().ends_with("the group has ended")) {
+                    assert!(group.group(|_| Ok(())).is_err(), "a group opened in one that has ended");
+                }
             }
             (Act::UsesOldGroup | Act::NestsInOldGroup, None) => {}
         }
