@@ -4,8 +4,6 @@
 #![allow(unsafe_code)] // The method that takes a CUDA event is unsafe.
 
 mod options;
-#[cfg(test)]
-mod tests;
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -226,8 +224,6 @@ impl Config {
                 return Err(target.argument("the timeout is zero; expected a longer one"));
             }
             raw.blocking = 0;
-        } else if found < Version::new(2, 17, 0) {
-            raw.blocking = 1; // These versions have no "not set".
         }
 
         let name =

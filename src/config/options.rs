@@ -71,13 +71,6 @@ macro_rules! options {
                 Ok(())
             }
         }
-
-        #[cfg(test)]
-        impl $options {
-            /// The name, the C field, the alias and the documentation of each option.
-            pub(crate) const DOCUMENTED: &[(&str, &str, &str, &str)] =
-                &[$((stringify!($option), stringify!($field), $alias, concat!($($doc, "\n",)+)),)+];
-        }
     };
 }
 pub(super) use options;
