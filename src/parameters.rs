@@ -2,11 +2,10 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
-use crate::backend::{call, lock_parameters};
+use crate::backend::{ParameterGuard, call, lock_parameters};
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::nccl::Nccl;
 use crate::sys;
-use sealed::Locked;
 
 /// The library's parameters (such as `NCCL_DEBUG`), with their values from the environment, the configuration file, or the
 /// defaults. Since NCCL 2.30.4.
@@ -66,17 +65,17 @@ impl Parameters {
     /// [`Error::Nccl`] if NCCL cannot list them.
     #[doc(alias = "ncclParamGetAllParameterKeys")]
     pub fn keys(&self) -> Result<Vec<String>> {
-        let locked = self.lock();
+        let (library, _one_at_a_time) = (&self.nccl.library, self.lock());
         let (mut table, mut length) = (std::ptr::null_mut(), 0);
         // SAFETY: two valid out-parameters.
-        unsafe { call!(locked.library, ncclParamGetAllParameterKeys(&raw mut table, &raw mut length)) }?;
+        unsafe { call!(library, ncclParamGetAllParameterKeys(&raw mut table, &raw mut length)) }?;
         if table.is_null() {
             return Ok(Vec::new());
         }
         // SAFETY: an array of `length` C strings, all valid until this thread queries parameters again, which is after
         // they have been copied.
         let keys = (0..to_length(length)).map(|index| unsafe { copy(*table.add(index)) });
-        Ok(keys.map(to_string_lossy).collect())
+        Ok(keys.map(|key| key.to_string_lossy().into_owned()).collect())
     }
 
     /// Returns the value of a parameter; `None` if NCCL has no such key. For an example, see [`ParameterValue`]. Since NCCL
@@ -102,7 +101,8 @@ impl Parameters {
             let problem = format!("the key {key:?} has a zero byte, at {}", error.nul_position());
             Error::argument("get", InvalidArgumentKind::Value, problem)
         })?;
-        T::read(&self.lock(), &key)
+        let _one_at_a_time = self.lock();
+        T::read(&self.nccl, &key)
     }
 
     /// Makes NCCL print all parameters to the standard output. Since NCCL 2.30.4.
@@ -113,71 +113,62 @@ impl Parameters {
     /// [`Error::Unsupported`] if the library lacks the function.
     #[doc(alias = "ncclParamDumpAll")]
     pub fn dump(&self) -> Result<()> {
-        let Locked { library, _one_at_a_time } = self.lock();
+        let (library, _one_at_a_time) = (&self.nccl.library, self.lock());
         let dump = library.function("ncclParamDumpAll", library.functions.ncclParamDumpAll)?;
         // SAFETY: has no arguments.
         unsafe { dump() };
         Ok(())
     }
 
-    fn lock(&self) -> Locked<'_> {
-        let library = &*self.nccl.library;
-        Locked { library, _one_at_a_time: lock_parameters(&library.functions) }
+    fn lock(&self) -> ParameterGuard {
+        lock_parameters(&self.nccl.library.functions)
     }
 }
 
 mod sealed {
-    use super::{CStr, Result};
-    use crate::backend::{Library, ParameterGuard};
-
-    /// A library whose parameter functions only this thread calls.
-    #[expect(missing_debug_implementations, reason = "private")]
-    pub struct Locked<'a> {
-        pub(super) library: &'a Library,
-        pub(super) _one_at_a_time: ParameterGuard,
-    }
+    use super::{CStr, Nccl, Result};
 
     pub trait Read: Sized {
-        /// Reads the value; `None` if NCCL has no such key.
-        fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>>;
+        /// Reads the value, with the parameters locked; `None` if NCCL has no such key.
+        fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>>;
     }
 }
 
 impl sealed::Read for String {
-    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
+    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
         let (mut value, mut length) = (std::ptr::null(), 0);
         let found = unsafe {
             // SAFETY: a C string and two valid out-parameters.
-            call!(locked.library, ncclParamGetParameter(key.as_ptr(), &raw mut value, &raw mut length))
+            call!(nccl.library, ncclParamGetParameter(key.as_ptr(), &raw mut value, &raw mut length))
         };
         // SAFETY: null or a C string that is valid until this thread queries parameters again.
-        Ok(none_if_unknown(found)?.map(|_| to_string_lossy(unsafe { copy(value) })))
+        Ok(none_if_unknown(found)?.map(|_| unsafe { copy(value) }.to_string_lossy().into_owned()))
     }
 }
 
 impl sealed::Read for CString {
-    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
-        let Some(handle) = bind(locked, key)? else { return Ok(None) };
+    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
+        let Some(handle) = bind(nccl, key)? else { return Ok(None) };
         let mut value = std::ptr::null();
         // SAFETY: a handle of NCCL and a valid out-parameter.
-        unsafe { call!(locked.library, ncclParamGetStr(handle, &raw mut value)) }?;
+        unsafe { call!(nccl.library, ncclParamGetStr(handle, &raw mut value)) }?;
         // SAFETY: null or a C string that is valid until this thread queries parameters again.
         Ok(Some(unsafe { copy(value) }))
     }
 }
 
 impl sealed::Read for Vec<u8> {
-    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
+    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
         /// The maximum buffer size, above the 128 KiB to which Linux limits an environment variable.
         const MAX_CAPACITY: usize = 1 << 18;
-        let Some(handle) = bind(locked, key)? else { return Ok(None) };
+        let Some(handle) = bind(nccl, key)? else { return Ok(None) };
         let mut capacity = 64;
         loop {
             let (mut bytes, mut length) = (vec![0; capacity], 0);
             // SAFETY: a handle of NCCL, `capacity` bytes to write, and a valid out-parameter.
             let read = unsafe {
                 call!(
-                    locked.library,
+                    nccl.library,
                     ncclParamGet(handle, bytes.as_mut_ptr().cast(), capacity as c_int, &raw mut length)
                 )
             };
@@ -201,11 +192,11 @@ impl sealed::Read for Vec<u8> {
 macro_rules! integers {
     ($($type:ident by $function:ident),* $(,)?) => {$(
         impl sealed::Read for $type {
-            fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
-                let Some(handle) = bind(locked, key)? else { return Ok(None) };
+            fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
+                let Some(handle) = bind(nccl, key)? else { return Ok(None) };
                 let mut value = 0;
                 // SAFETY: a handle of NCCL and a valid out-parameter of this size.
-                unsafe { call!(locked.library, $function(handle, &raw mut value)) }?;
+                unsafe { call!(nccl.library, $function(handle, &raw mut value)) }?;
                 Ok(Some(value))
             }
         }
@@ -224,10 +215,10 @@ integers! {
 }
 
 /// Returns NCCL's handle of a parameter, which lives as long as the library; `None` if NCCL has no such key.
-fn bind(locked: &Locked<'_>, key: &CStr) -> Result<Option<sys::ncclParamHandle_t>> {
+fn bind(nccl: &Nccl, key: &CStr) -> Result<Option<sys::ncclParamHandle_t>> {
     let mut handle = std::ptr::null_mut();
     // SAFETY: a valid out-parameter and a C string.
-    let found = unsafe { call!(locked.library, ncclParamBind(&raw mut handle, key.as_ptr())) };
+    let found = unsafe { call!(nccl.library, ncclParamBind(&raw mut handle, key.as_ptr())) };
     Ok(none_if_unknown(found)?.map(|_| handle).filter(|handle| !handle.is_null()))
 }
 
@@ -251,11 +242,7 @@ unsafe fn copy(text: *const c_char) -> CString {
     unsafe { CStr::from_ptr(text) }.to_owned()
 }
 
-fn to_string_lossy(text: CString) -> String {
-    text.to_string_lossy().into_owned()
-}
-
-/// Converts a length of NCCL; a negative one becomes zero.
+/// Converts a length; a negative one becomes zero.
 fn to_length(length: c_int) -> usize {
     usize::try_from(length).unwrap_or(0)
 }

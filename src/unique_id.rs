@@ -121,3 +121,32 @@ impl FromStr for UniqueId {
         Ok(Self(id))
     }
 }
+
+/// The text, in the formats of the crate serde.
+#[cfg(feature = "serde")]
+impl serde::Serialize for UniqueId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for UniqueId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = UniqueId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a unique id of {} hexadecimal digits", 2 * UniqueId::BYTES)
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<UniqueId, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_str(Visitor)
+    }
+}

@@ -1,5 +1,7 @@
 //! The places where a libnccl may be, in search order.
 
+use std::env::consts::ARCH;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::PATH_VARIABLE;
@@ -89,14 +91,12 @@ fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     vec![existing.or_else(|| with_full_version(&files[0])).unwrap_or_else(|| files[0].clone())]
 }
 
-/// Returns the files in the directories of a separate installation of NCCL.
 fn in_home(home: &Path) -> Vec<PathBuf> {
     places::in_home(home).iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
 }
 
-/// Returns the files in the directories of a CUDA toolkit.
 fn in_toolkit(home: &Path) -> Vec<PathBuf> {
-    let directories = places::in_toolkit(home, std::env::consts::ARCH);
+    let directories = places::in_toolkit(home, ARCH);
     directories.iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
 }
 
@@ -109,16 +109,12 @@ pub(super) fn with_full_version(file: &Path) -> Option<PathBuf> {
 
 /// Returns the libraries of the HPC SDK's versions, the newest first; if there are none, the pattern of their paths.
 fn in_hpc_sdk(directory: &Path) -> Vec<PathBuf> {
-    let found = places::in_hpc_sdk(directory, std::env::consts::ARCH);
-    let mut files: Vec<_> =
-        found.iter().flat_map(|lib| in_directory(lib, NAMES)).filter(|file| file.exists()).collect();
+    let found = places::in_hpc_sdk(directory, ARCH);
+    let files = found.iter().flat_map(|lib| in_directory(lib, NAMES));
+    let mut files: Vec<_> = files.filter(|file| file.exists()).collect();
     if files.is_empty() {
-        files.push(
-            places::hpc_sdk_releases(directory, std::env::consts::ARCH)
-                .join("*")
-                .join(IN_HPC_SDK)
-                .join(NAMES[0]),
-        );
+        let versions = places::hpc_sdk_releases(directory, ARCH);
+        files.push(versions.join("*").join(IN_HPC_SDK).join(NAMES[0]));
     }
     files
 }
@@ -173,8 +169,8 @@ fn rocm_packages(variable: Variable) -> Result<Vec<PathBuf>, &'static str> {
         libs.push(directory.join("torch/lib"));
         libs
     });
-    let files = libs.flat_map(|lib| in_directory(&lib, RCCL_NAMES)).filter(|file| file.exists());
-    let files: Vec<_> = files.collect();
+    let files = libs.flat_map(|lib| in_directory(&lib, RCCL_NAMES));
+    let files: Vec<_> = files.filter(|file| file.exists()).collect();
     if files.is_empty() { Err(NO_ROCM_PACKAGE) } else { Ok(files) }
 }
 
@@ -203,15 +199,8 @@ fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
 }
 
 /// Returns whether a shell would start the file.
-#[cfg(unix)]
 fn is_executable(file: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
     file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_executable(file: &Path) -> bool {
-    file.is_file()
 }
 
 /// Returns the prefix of `pip install --user`.

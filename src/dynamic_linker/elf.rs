@@ -4,7 +4,8 @@
 
 use std::env::consts::ARCH;
 use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
+use std::io::{Error, ErrorKind, Read, Result};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const HEADER: u64 = 64;
@@ -21,10 +22,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     if !metadata.is_file() {
         return Err(invalid("is not a regular file"));
     }
-    check_contents(&mut File::open(path)?, metadata.len())
-}
-
-fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<()> {
+    let (file, length) = (File::open(path)?, metadata.len());
     let truncated = |needed: u64| {
         invalid(format!("is truncated: it has {length} bytes, but its ELF headers require {needed}"))
     };
@@ -32,7 +30,7 @@ fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<()> {
         return Err(invalid("is empty"));
     }
     let mut header = Vec::new();
-    file.take(HEADER).read_to_end(&mut header)?;
+    (&file).take(HEADER).read_to_end(&mut header)?;
     if !header.starts_with(b"\x7fELF") {
         return Err(invalid("is not a shared object (no ELF header)"));
     }
@@ -73,8 +71,7 @@ fn check_contents(file: &mut (impl Read + Seek), length: u64) -> Result<()> {
         return Err(truncated(end));
     }
     let mut headers = vec![0; table_size];
-    file.seek(SeekFrom::Start(table))?;
-    file.read_exact(&mut headers)?;
+    file.read_exact_at(&mut headers, table)?;
     let furthest = headers
         .chunks_exact(usize::from(size))
         .map(|header| u64_at(header, 8).saturating_add(u64_at(header, 32)))

@@ -10,11 +10,9 @@ use libnccl::sys::{
     self, Functions, ncclCollConfig_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t,
 };
 use libnccl::{CallOptions, Config, Error, Nccl, ReduceOp, Result, Version};
-use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS};
+use libnccl_test_support::fake_nccl::{FakeNccl, IN_PROGRESS, SUCCESS};
 
-use crate::fixture::{Fixture, WORK, id, recv, send, stream};
-
-const SUCCESS: ncclResult_t = ncclResult_t::ncclSuccess;
+use crate::fixture::{Fixture, WORK, id, recv, send, stream, work};
 
 /// The first version of an option, the option, and the C fields that differ from NCCL's initializer.
 type Row<C> = (&'static str, C, &'static str);
@@ -204,10 +202,13 @@ fn child_inherits_the_timeout_of_its_parent_unless_it_is_set() {
         let fake = FakeNccl::new();
         let parent = fake.nccl().communicator(4, 2, &id(1)).timeout(parents).init().unwrap();
         fake.take_log();
-        fake.set_async_states([], IN_PROGRESS);
-        let error = parent.split(Some(0), 0).config(&config).init().unwrap_err();
-        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        let child = parent.split(Some(0), 0).config(&config).init().unwrap().unwrap();
         assert_eq!(fake.take_log()[0], format!("ncclCommSplit(comm0, 0, 0, &, {options})"));
+        fake.answer("ncclAllReduce", IN_PROGRESS);
+        fake.set_async_states([], IN_PROGRESS);
+        let error = work(&child).unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        fake.set_async_states([], SUCCESS);
     }
 }
 
@@ -250,7 +251,7 @@ fn padding_of_the_options_is_zero() {
 #[test]
 fn options_of_a_collective_live_at_their_address_until_the_group_ends() {
     unsafe extern "C" fn start() -> ncclResult_t {
-        SUCCESS
+        ncclResult_t::ncclSuccess
     }
     unsafe extern "C" fn keep_options(
         _: *const c_void,
@@ -263,14 +264,14 @@ fn options_of_a_collective_live_at_their_address_until_the_group_ends() {
         config: *const ncclCollConfig_t,
     ) -> ncclResult_t {
         OPTIONS.set(config);
-        SUCCESS
+        ncclResult_t::ncclSuccess
     }
     unsafe extern "C" fn read_options() -> ncclResult_t {
         // SAFETY: the group keeps the options until this returns, which is what is tested.
         let (max_ctas, algorithms) =
             unsafe { ((*OPTIONS.get()).maxCTAs, CStr::from_ptr((*OPTIONS.get()).algSelection)) };
         READ.set(Some((max_ctas, algorithms.to_str().unwrap().into())));
-        SUCCESS
+        ncclResult_t::ncclSuccess
     }
     let fake = FakeNccl::new();
     let nccl = with_functions(&fake, |functions| {
