@@ -36,13 +36,6 @@ pub struct Parameters {
 /// | [`Vec<u8>`] | all, as the bytes that NCCL stores; a text ends with a zero byte |
 ///
 /// The trait is sealed: NCCL has functions for these types only.
-///
-/// ```
-/// let parameters = libnccl_cpu::nccl().parameters()?;
-/// let text = parameters.get::<String>("NCCL_DEBUG")?;
-/// let bytes = parameters.get::<Vec<u8>>("NCCL_DEBUG")?;
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 pub trait ParameterValue: sealed::Read {}
 
 impl<T: sealed::Read> ParameterValue for T {}
@@ -78,7 +71,7 @@ impl Parameters {
         Ok(keys.map(|key| key.to_string_lossy().into_owned()).collect())
     }
 
-    /// Returns the value of a parameter; `None` if NCCL has no such key. For an example, see [`ParameterValue`]. Since NCCL
+    /// Returns the value of a parameter; `None` if NCCL has no such key. For an example, see [`Parameters`]. Since NCCL
     /// 2.30.4.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! An implementation of NCCL: its functions, version, errors and memory space.
 
-use std::ffi::{CStr, OsString, c_char};
+use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -32,7 +32,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// One implementation of NCCL: its functions and properties.
+/// One implementation of NCCL.
 pub(crate) struct Library {
     pub(crate) functions: Functions,
     pub(crate) device_functions: DeviceFunctions,
@@ -189,7 +189,7 @@ impl Library {
         });
         // SAFETY: null or a string, as above.
         let message = unsafe { copy(text) };
-        let detail = with_variables(self.last_error(), variable);
+        let detail = with_variables(self.last_error());
         Error::Nccl { call, code, message, detail }
     }
 
@@ -260,7 +260,7 @@ impl Library {
         Ok(UniqueId::from_raw(id))
     }
 
-    /// Returns `true` if both are the same implementation with the same state.
+    /// Returns whether both are the same implementation with the same state.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.own[0] == other.own[0]
     }
@@ -299,7 +299,6 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Returns an error on systems without NCCL, and in static programs, which cannot load it.
 fn check_platform() -> Result<(), LoadError> {
     if !cfg!(target_os = "linux") {
         return Err(LoadError::UnsupportedPlatform { system: std::env::consts::OS });
@@ -346,9 +345,9 @@ unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     String::from_utf8_lossy(&bytes).trim().into()
 }
 
-/// Adds the values of the variables that cause an error of NCCL, whose text omits them. NCCL reads its configuration files
-/// into the environment too.
-fn with_variables(text: Box<str>, value: impl Fn(&str) -> Option<OsString>) -> Box<str> {
+/// Adds the values of the variables that cause an error, which NCCL's text omits. NCCL reads its configuration files into
+/// the environment too.
+fn with_variables(text: Box<str>) -> Box<str> {
     let variables: &[&str] = match &*text {
         text if text.to_ascii_lowercase().contains("interface found") => {
             &["NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"]
@@ -356,7 +355,7 @@ fn with_variables(text: Box<str>, value: impl Fn(&str) -> Option<OsString>) -> B
         text if text.starts_with("Invalid NCCL_COMM_ID") => &["NCCL_COMM_ID"],
         _ => return text,
     };
-    let describe = |name: &&str| match value(name) {
+    let describe = |name: &&str| match variable(name) {
         Some(value) => format!("{name} is {value:?}"),
         None => format!("{name} is not set"),
     };
