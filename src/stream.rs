@@ -162,7 +162,7 @@ impl<'a, S: Stream + ?Sized> From<&'a S> for StreamRef<'a> {
     }
 }
 
-// SAFETY: a reference to the `Arc` keeps the stream, of which the implementation guarantees the rest.
+// SAFETY: a reference to the `Arc` keeps the stream; its own implementation guarantees the rest.
 unsafe impl<S: Stream + ?Sized> Stream for Arc<S> {
     fn as_raw(&self) -> cudaStream_t {
         (**self).as_raw()

@@ -120,6 +120,9 @@ pub trait Buffer<'a> {
 /// sum(&comm, SliceMut::from_bytes(DataType::Int8, &mut [1])?)?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
+///
+/// In a group, whose buffers have the lifetime of the group, such a function takes a reference `buffer: &mut B` with the bound
+/// `for<'a> &'a mut B: BufferMut<'a>`, or a slice.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a buffer that an operation can write",
     label = "not a buffer that can be written",

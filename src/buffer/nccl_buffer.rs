@@ -121,9 +121,7 @@ impl<T: Element> NcclBuffer<T> {
         self.length == 0
     }
 
-    /// Returns the memory space.
-    #[must_use]
-    pub fn memory_space(&self) -> MemorySpace {
+    pub(crate) fn memory_space(&self) -> MemorySpace {
         self.allocation.memory_space
     }
 

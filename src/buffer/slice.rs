@@ -15,10 +15,10 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 /// Operations also accept references to [buffers](crate::buffer::Buffer) directly.
 ///
 /// ```
-/// use libnccl::{Slice, buffer::MemorySpace};
+/// use libnccl::{DataType, Slice};
 ///
 /// let slice = Slice::from(&[1.0_f32, 2.0]);
-/// assert_eq!((slice.len(), slice.memory_space()), (2, Some(MemorySpace::Host)));
+/// assert_eq!((slice.len(), slice.data_type()), (2, DataType::Float32));
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Slice<'a, T> {
@@ -135,6 +135,7 @@ macro_rules! slices {
             pub const fn into_any(self) -> $slice<'a, AnyElement> {
                 $slice { raw: self.raw, memory: PhantomData }
             }
+
         }
 
         impl<'a> $slice<'a, AnyElement> {
@@ -168,11 +169,14 @@ macro_rules! slices {
                 Self { raw: self.raw.slice(start, length), memory: PhantomData }
             }
 
-            /// Sets the CUDA device of the memory. Operations of a communicator of another device then return an error.
+            /// Restricts the slice to communicators of a CUDA device; their operations return an error otherwise. Changes nothing
+            /// if `device` is `None`, or if the device of the slice is known already.
             #[inline]
             #[must_use]
             pub const fn on_device(mut self, device: Option<i32>) -> Self {
-                self.raw.device = device;
+                if self.raw.device.is_none() {
+                    self.raw.device = device;
+                }
                 self
             }
 
@@ -199,11 +203,6 @@ macro_rules! slices {
                 self.raw.length == 0
             }
 
-            /// Returns the memory space, or `None` for an empty slice, which has no memory.
-            #[must_use]
-            pub const fn memory_space(&self) -> Option<MemorySpace> {
-                self.raw.memory_space()
-            }
         }
     )*};
 }
@@ -231,8 +230,8 @@ impl<'a, T: Element> Slice<'a, T> {
     /// ```
     ///
     /// # Safety
-    /// `pointer` is the address of `length` elements. They are on the device of every communicator that the slice is used with, or
-    /// on the device that [`on_device`](Self::on_device) sets. The memory stays allocated until the work that reads it *has run*
+    /// `pointer` is the address of `length` elements, on the device of every communicator that the slice is used with;
+    /// [`on_device`](Self::on_device) restricts which these are. The memory stays allocated until the work that reads it *has run*
     /// on its stream, which is after the end of `'a`: operations return when they are enqueued. No `&mut` reference to the
     /// elements exists until then. Work that a CUDA graph captures runs at each launch of the graph.
     ///

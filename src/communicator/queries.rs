@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use super::call_guard::check_no_open_group;
 use super::communicator::{Communicator, wait_until};
 use super::state::Purpose;
-use crate::backend::MemorySpace;
-use crate::backend::call;
-use crate::error::{Error, Result, ResultCode};
+use crate::backend::{MemorySpace, call};
+use crate::data_type::DataType;
+use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::observer::CommunicatorEvent;
 use crate::stream::{Stream, StreamRef};
 use crate::sys;
@@ -258,4 +258,48 @@ impl Communicator {
 /// Makes the caller wait, as a nonblocking communicator may be in progress even if the call returns success.
 fn always_wait(_: ResultCode) -> ResultCode {
     ResultCode::IN_PROGRESS
+}
+
+/// Checks of memory against the communicator.
+impl Communicator {
+    /// Returns an error if the library lacks the element type, or if the memory space differs from the communicator's.
+    pub(crate) fn check_buffer(
+        &self,
+        call: &'static str,
+        data_type: DataType,
+        space: Option<MemorySpace>,
+        name: &'static str,
+    ) -> Result<()> {
+        data_type.require(self.library())?;
+        match space {
+            Some(space) if space != self.memory_space() => Err(self.wrong_memory(call, name, space)),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn wrong_memory(&self, call: &'static str, buffer: &str, found: MemorySpace) -> Error {
+        let expected = self.memory_space();
+        let problem = format!("{buffer} is in {found} memory; the communicator works on {expected} memory");
+        Error::argument(call, InvalidArgumentKind::MemorySpace, problem)
+    }
+
+    /// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.
+    pub(crate) fn check_device(
+        &self,
+        call: &'static str,
+        found: Option<i32>,
+        name: &'static str,
+    ) -> Result<()> {
+        let expected = self.device();
+        match found {
+            // Device numbers have no meaning for host memory.
+            Some(found) if found != expected && self.memory_space() == MemorySpace::Device => {
+                let problem =
+                    format!("{name} is of device {found}; the communicator is of device {expected}");
+                Err(Error::argument(call, InvalidArgumentKind::Device, problem))
+            }
+            _ => Ok(()),
+        }
+    }
 }

@@ -25,10 +25,10 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// The guard of a buffer of the crate cuda-core: once the operation is enqueued, it keeps cuda-core's lease of the memory
 /// until the operation has run.
 ///
-/// The buffers are `DeviceBuffer` and `DeviceBufferView`, by reference; views also by value. Their memory has no stream:
-/// cuda-core knows which accesses are in flight, frees the memory after the last, and refuses an access on one stream while
-/// another stream writes, with `CUDA_ERROR_NOT_READY`. An operation counts as such an access, of the whole allocation. It
-/// waits where cuda-core would refuse: for the end of those accesses, 5 s at most. Then it does not start, and is
+/// The buffers are `DeviceBuffer` and `DeviceBufferView`, by reference; views also by value. Their memory has no stream.
+/// cuda-core counts the accesses in flight, frees the memory after the last one, and refuses an access on one stream while
+/// another stream writes, with `CUDA_ERROR_NOT_READY`. An operation counts as an access of the whole allocation. Where
+/// cuda-core would refuse, it waits for the other accesses, for at most 5 s. After that it does not start, and returns
 /// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) of the kind [`NotReady`](crate::error::InvalidArgumentKind::NotReady). So a
 /// buffer may be dropped right after the call, and used again on the same stream; on another one, wait for the stream before.
 ///
@@ -46,14 +46,14 @@ const LEASE_LIMIT: Duration = Duration::from_secs(5);
 /// comm.all_reduce(&gradients, &mut sums, ReduceOp::Sum, &stream)?;
 /// assert_eq!(sums.to_host_vec(&stream)?, [1.0, 2.0]);
 /// comm.broadcast(gradients.slice(1..2)?, &mut sums, 0, &stream)?;
-/// # Ok::<(), Box<dyn Error>>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the launches are ordered
-/// by whoever makes them. Do not capture a stream that has allocated buffers which were dropped in use: a thread of cuda-core
-/// frees them there, soon after, and the free would become part of the capture.
+/// An operation that a CUDA graph captures has no lease: the buffers must outlive the graph, and the caller orders its
+/// launches. Do not capture a stream whose buffers were dropped while in use: a thread of cuda-core frees them on that stream
+/// soon after, and the free would become part of the capture.
 ///
-/// cuda-core 0.5 needs Rust 1.89, and to build, libclang and the headers of a CUDA toolkit of release 13.0 or newer, in
+/// cuda-core 0.5 needs Rust 1.89, and to build, libclang and the headers of a CUDA toolkit of version 13.0 or newer, in
 /// `CUDA_TOOLKIT_PATH`.
 #[allow(unreachable_pub)] // Named as the associated type of buffers only.
 pub struct CudaCoreGuard<'a> {
@@ -136,7 +136,7 @@ impl Drop for CudaCoreGuard<'_> {
     fn drop(&mut self) {
         let Some(Kept { lease, context, stream, error }) = self.kept.take() else { return };
         let error = error.and(context.check_err());
-        // If CUDA cannot record an event, the memory is kept for ever.
+        // If CUDA cannot record an event, the memory is kept forever.
         let retained = lease.retain_until_complete(&stream);
         drop(stream);
         context.record_err(error.and(retained));

@@ -1,7 +1,6 @@
 //! The descriptors of operations, for observers, the CPU backend, the tool and tests.
 
 use crate::sys;
-use crate::version::Version;
 
 /// The descriptor of an operation: its method and C function, and the numbers of elements that ranks send and receive.
 ///
@@ -10,10 +9,9 @@ use crate::version::Version;
 /// ```
 /// use libnccl::observer::{Extent, Operation, Role};
 ///
-/// let all_gather = Operation::of("all_gather");
+/// let all_gather = Operation::ALL.iter().find(|operation| operation.name == "all_gather").unwrap();
 /// assert_eq!(all_gather.function, "ncclAllGather");
 /// assert_eq!((all_gather.sends, all_gather.receives), (Extent::Count, Extent::CountPerRank));
-/// assert_eq!(all_gather.receives.elements(10, 4), 40);
 ///
 /// let with_root = Operation::ALL.iter().filter(|operation| operation.role == Role::RootSends);
 /// assert!(with_root.map(|operation| operation.name).eq([
@@ -81,6 +79,7 @@ pub enum Role {
 
 impl Extent {
     /// Returns the number of elements, or 0 for [`Counts`](Self::Counts). Saturates at `usize::MAX`.
+    #[doc(hidden)]
     #[must_use]
     pub const fn elements(self, count: usize, ranks: usize) -> usize {
         match self {
@@ -225,6 +224,7 @@ impl Operation {
     ///
     /// # Panics
     /// If there is none. In a constant, that is a compile error: `const { Operation::of("all_reduce") }`.
+    #[doc(hidden)]
     #[must_use]
     pub const fn of(name: &str) -> &'static Self {
         let mut number = 0;
@@ -260,22 +260,8 @@ impl Operation {
         None
     }
 
-    /// Returns the first NCCL version that has the [function](Self::function).
-    ///
-    /// ```
-    /// use libnccl::observer::Operation;
-    ///
-    /// assert_eq!(Operation::of("put_signal").since().to_string(), "2.29.2");
-    /// ```
-    #[must_use]
-    pub const fn since(&self) -> Version {
-        match sys::since(self.function) {
-            Some(code) => Version::from_code(code),
-            None => panic!("every function has a version"),
-        }
-    }
-
     /// Returns whether this is a point-to-point or one-sided operation. All ranks call the others, in the same order.
+    #[doc(hidden)]
     #[must_use]
     pub const fn is_point_to_point(&self) -> bool {
         matches!(self.role, Role::PointToPoint)

@@ -5,12 +5,11 @@ use std::iter;
 
 use super::call::{Call, nccl};
 use super::on_stream::OnStream;
-use super::operator::{Operator, RawOperator};
 use crate::buffer::{Buffer, BufferMut};
 use crate::communicator::Communicator;
 use crate::error::{InvalidArgumentKind, Result};
 use crate::observer::Operation;
-use crate::reduce_op::ReduceOp;
+use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 
 /// # Operations
 /// All ranks call the same operations in the same order. They return when the work is enqueued on its stream;
@@ -238,8 +237,7 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Performs [`all_gather`](Self::all_gather) in place: `buffer` consists of `size` equal parts, of which each rank
-    /// sends part `rank`.
+    /// Performs [`all_gather`](Self::all_gather) in place. `buffer` has `size` equal parts, and each rank sends part `rank`.
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).
@@ -294,8 +292,8 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Performs [`reduce_scatter`](Self::reduce_scatter) in place: `buffer` consists of `size` equal parts, of which
-    /// part `rank` receives the result. The contents of the other parts are undefined afterwards.
+    /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` has `size` equal parts, and part `rank` receives
+    /// the result. The contents of the other parts are then undefined.
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).
@@ -390,8 +388,8 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Performs [`gather`](Self::gather) in place: on the root, `buffer` receives `size` equal parts, of which part
-    /// `root` is already there; the other ranks send their `buffer`.
+    /// Performs [`gather`](Self::gather) in place. On the root, `buffer` has `size` equal parts; it holds part `root` and
+    /// receives the others. The other ranks send their `buffer`.
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).
@@ -473,9 +471,9 @@ impl Communicator {
     /// Waits until all ranks have reached the barrier, by an all-reduce of the first element of `buffer`, whose value is
     /// unspecified afterwards. All ranks pass the same element type.
     ///
-    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have
-    /// reached their barrier. Synchronize with the stream to make the host wait too. On the CPU implementation, all
-    /// ranks have reached the barrier when this returns, or at the end of the group.
+    /// On a GPU the *stream* waits: work that is enqueued on it afterwards runs when the streams of all ranks have reached
+    /// their barrier. Synchronize with the stream to make the host wait too. On the CPU backend, all ranks have reached the
+    /// barrier when this returns or, in a group, when the group ends.
     ///
     /// Barriers of one communicator run one after the other, as do all its operations; in a group, a barrier does not
     /// order the others.

@@ -15,7 +15,7 @@ use crate::stream::StreamRef;
 /// The stream of an operation, with its options and the group that starts it, if any.
 ///
 /// Operations take `impl Into<OnStream>`: a stream, [`CallOptions`], or the result of [`Group::stream`](crate::group::Group::stream).
-/// `'b` is the lifetime of the buffers, `'c` that of the communicator.
+/// `'b` is the lifetime of the buffers, `'c` the lifetime of the communicator.
 #[derive(Debug, Clone, Copy)]
 pub struct OnStream<'b, 'c> {
     pub(super) stream: StreamRef<'b>,

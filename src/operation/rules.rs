@@ -3,12 +3,12 @@
 use std::ptr;
 
 use super::call::Call;
-use super::operator::RawOperator;
 use crate::buffer::{MemorySpace, RawSlice};
-use crate::communicator::{Communicator, Shared};
+use crate::communicator::Shared;
 use crate::config::CollectiveConfig;
 use crate::data_type::DataType;
 use crate::error::{Error, InvalidArgumentKind, Result};
+use crate::reduce_op::RawOperator;
 use crate::sys;
 
 /// Ranks and operators.
@@ -192,13 +192,13 @@ impl Call<'_, '_> {
     pub(super) fn check_device(&self, place: usize, found: i32) -> Result<()> {
         let [sent, received] = self.operation.buffer_names;
         let name = ["the stream", sent, received][place];
-        check_device(self.communicator, self.operation.name, Some(found), name)
+        self.communicator.check_device(self.operation.name, Some(found), name)
     }
 
     #[cold]
     #[inline(never)]
     pub(super) fn wrong_memory(&self, place: usize, found: MemorySpace) -> Error {
-        wrong_memory(self.communicator, self.operation.name, self.operation.buffer_names[place], found)
+        self.communicator.wrong_memory(self.operation.name, self.operation.buffer_names[place], found)
     }
 
     #[cold]
@@ -226,47 +226,5 @@ impl Call<'_, '_> {
             return Ok(());
         }
         Err(Error::usage(self.operation.name, "takes no options; NCCL has them for collectives only"))
-    }
-}
-
-/// Returns an error if the library does not support the element type, or if the memory is not the communicator's.
-pub(crate) fn check_buffer(
-    communicator: &Communicator,
-    call: &'static str,
-    data_type: DataType,
-    space: Option<MemorySpace>,
-    name: &'static str,
-) -> Result<()> {
-    data_type.require(communicator.library())?;
-    match space {
-        Some(space) if space != communicator.memory_space() => {
-            Err(wrong_memory(communicator, call, name, space))
-        }
-        _ => Ok(()),
-    }
-}
-
-#[cold]
-fn wrong_memory(communicator: &Communicator, call: &'static str, buffer: &str, found: MemorySpace) -> Error {
-    let expected = communicator.memory_space();
-    let problem = format!("{buffer} is in {found} memory; the communicator works on {expected} memory");
-    Error::argument(call, InvalidArgumentKind::MemorySpace, problem)
-}
-
-/// Returns an error if a stream or a buffer belongs to another CUDA device than the communicator.
-pub(crate) fn check_device(
-    communicator: &Communicator,
-    call: &'static str,
-    found: Option<i32>,
-    name: &'static str,
-) -> Result<()> {
-    let expected = communicator.device();
-    match found {
-        // On host memory, device numbers have no meaning.
-        Some(found) if found != expected && communicator.memory_space() == MemorySpace::Device => {
-            let problem = format!("{name} is of device {found}; the communicator is of device {expected}");
-            Err(Error::argument(call, InvalidArgumentKind::Device, problem))
-        }
-        _ => Ok(()),
     }
 }

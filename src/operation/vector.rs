@@ -2,11 +2,11 @@
 
 use super::call::Call;
 use super::on_stream::OnStream;
-use super::operator::{Operator, RawOperator};
 use crate::buffer::{Buffer, BufferMut};
 use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::observer::Operation;
+use crate::reduce_op::{Operator, RawOperator};
 
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
@@ -45,8 +45,8 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Performs [`all_gather_v`](Self::all_gather_v) in place: `buffer` holds the parts of all ranks, one after the other, of
-    /// which each rank sends its own.
+    /// Performs [`all_gather_v`](Self::all_gather_v) in place. `buffer` holds the parts of all ranks in rank order, and each
+    /// rank sends its own part.
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).
@@ -105,9 +105,9 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Performs [`reduce_scatter_v`](Self::reduce_scatter_v) in place: `buffer` holds the parts of all ranks, one after the
-    /// other, of which this rank's receives the result. The contents of the other parts are undefined afterwards. (MPI, in
-    /// place, puts the result at the start of the buffer.)
+    /// Performs [`reduce_scatter_v`](Self::reduce_scatter_v) in place. `buffer` holds the parts of all ranks in rank order, and
+    /// this rank's part receives the result. The contents of the other parts are then undefined. (In MPI, the result is at the
+    /// start of the buffer.)
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).
@@ -170,9 +170,9 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for
-    /// each rank, which is the length of its `send`. On the root, `counts` has that of each rank, and `recv` holds at least
-    /// as many elements as their sum; on the other ranks both are ignored and may be empty.
+    /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for each
+    /// rank, the length of its `send`. On the root, `counts` has the counts of all ranks, and `recv` holds at least as many
+    /// elements as their sum. The other ranks ignore both, which may be empty.
     ///
     /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
@@ -209,8 +209,8 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Performs [`gather_v`](Self::gather_v) in place: on the root, `buffer` receives the parts of all ranks, one after the
-    /// other, of which its own is already there; the other ranks send their `buffer`.
+    /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has the parts of all ranks in rank order; it holds
+    /// the root's part and receives the others. The other ranks send their `buffer`.
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).
@@ -230,9 +230,9 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Scatters `send` of rank `root`: rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each rank,
-    /// which is the length of its `recv`. On the root, `counts` has that of each rank, and `send` holds at least as many
-    /// elements as their sum; on the other ranks both are ignored and may be empty.
+    /// Scatters `send` of rank `root`, of which rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each
+    /// rank, the length of its `recv`. On the root, `counts` has the counts of all ranks, and `send` holds at least as many
+    /// elements as their sum. The other ranks ignore both, which may be empty.
     ///
     /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
@@ -269,8 +269,8 @@ impl Communicator {
         call.end(guards, result)
     }
 
-    /// Performs [`scatter_v`](Self::scatter_v) in place: on the root, `buffer` holds the parts to send, one after the other,
-    /// of which its own stays there; the other ranks receive into their `buffer`.
+    /// Performs [`scatter_v`](Self::scatter_v) in place. On the root, `buffer` holds the parts of all ranks in rank order, and
+    /// the root's part stays in place. The other ranks receive into their `buffer`.
     ///
     /// # Errors
     /// The errors of [every operation](Self#errors-of-operations).

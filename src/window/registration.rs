@@ -11,7 +11,6 @@ use crate::buffer::{Allocation, NcclBuffer};
 use crate::communicator::{Communicator, Handle, Object, OwnedObject, Purpose};
 use crate::data_type::Element;
 use crate::error::{Error, InvalidArgumentKind, Result};
-use crate::operation::{check_buffer, check_device};
 
 /// The registration of a buffer with a communicator, which saves operations staging copies; for an example, see
 /// [`Communicator::register_raw`]. Since NCCL 2.19.3.
@@ -43,11 +42,11 @@ impl Communicator {
         unsafe { self.register_memory(CALL, address, bytes, Some(Arc::clone(allocation))) }
     }
 
-    /// Registers memory as [`register`](Self::register) does, that another allocator owns: that of cudarc, or of a
-    /// framework. Since NCCL 2.19.3.
+    /// Registers memory of another allocator, such as cudarc's or a framework's, as [`register`](Self::register) does. Since
+    /// NCCL 2.19.3.
     ///
-    /// NCCL registers memory of `cudaMalloc` and `cuMemCreate`. With other memory it may return an error, or success and
-    /// ignore it, as the CPU implementation does.
+    /// NCCL registers memory of `cudaMalloc` and `cuMemCreate`. It may reject other memory, or ignore it and return success, as
+    /// the CPU backend does.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -83,10 +82,10 @@ impl Communicator {
         unsafe { self.register_memory(CALL, pointer, bytes, None) }
     }
 
-    /// Registers `memory`, or that of the caller of [`register_raw`](Self::register_raw).
+    /// Registers `memory`, or without it the memory of the caller of [`register_raw`](Self::register_raw).
     ///
     /// # Safety
-    /// `address` is that of `bytes` bytes of `memory`; without `memory`, as for [`register_raw`](Self::register_raw).
+    /// `address` is the address of `bytes` bytes of `memory`; without `memory`, as for [`register_raw`](Self::register_raw).
     unsafe fn register_memory(
         &self,
         call: &'static str,
@@ -120,8 +119,8 @@ impl Communicator {
             let problem = "the buffer is empty; expected at least one element";
             return Err(Error::argument(call, InvalidArgumentKind::Length, problem));
         }
-        check_device(self, call, buffer.device(), "the buffer")?;
-        check_buffer(self, call, T::DATA_TYPE, Some(buffer.memory_space()), "the buffer")
+        self.check_device(call, buffer.device(), "the buffer")?;
+        self.check_buffer(call, T::DATA_TYPE, Some(buffer.memory_space()), "the buffer")
     }
 }
 

@@ -27,7 +27,7 @@ use crate::version::Version;
 /// use libnccl::window::WindowFlags;
 ///
 /// let flags = WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING;
-/// assert!(flags.contains(WindowFlags::COLL_SYMMETRIC));
+/// assert_ne!(flags, WindowFlags::DEFAULT);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct WindowFlags(u32);
@@ -58,15 +58,11 @@ impl WindowFlags {
         (Self::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED", Version::new(2, 32, 3)),
     ];
 
-    /// Returns the bits of C.
-    #[must_use]
-    pub const fn bits(self) -> u32 {
+    const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Returns `true` if all of `flags` are set.
-    #[must_use]
-    pub const fn contains(self, flags: Self) -> bool {
+    const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
 
@@ -149,8 +145,8 @@ impl Communicator {
     /// Registers `buffer` as a window: memory that symmetric collectives use in place, and that other ranks write with
     /// [`put_signal`](Self::put_signal). Since NCCL 2.27.3.
     ///
-    /// All ranks call this, with the same length and the same flags, and deregister their windows once no rank uses them
-    /// any more. A single thread with several ranks uses [`Group::register_window`].
+    /// All ranks call this with the same length and the same flags, and deregister their windows once no rank uses them
+    /// anymore. A single thread with several ranks uses [`Group::register_window`].
     ///
     /// If this fails after NCCL was called, the buffer's memory is never freed, as other ranks may have the window.
     ///
@@ -187,8 +183,8 @@ impl Communicator {
     /// one that failed; [`Error::Unsupported`]; [`Error::Nccl`]; [`Error::Timeout`].
     ///
     /// # Safety
-    /// The buffers of all ranks have the same size in bytes. NCCL does not compare them, and what fits into this rank's
-    /// part is written to the other ranks' parts too. (The CPU implementation does compare, in each put.)
+    /// The buffers of all ranks have the same size in bytes. NCCL does not compare them, and a put that fits into this rank's
+    /// part is written to the other ranks' parts too. (The CPU backend compares them in each put.)
     #[doc(alias = "ncclCommWindowRegister")]
     #[track_caller]
     pub unsafe fn register_window<T: Element>(
@@ -306,16 +302,11 @@ impl<T: Element> Window<T> {
         library.function("ncclCommWindowRegister", library.functions.ncclCommWindowRegister).map(drop)
     }
 
-    /// Returns the number of elements that each rank has in it.
+    /// Returns the number of elements that each rank has in it; at least 1.
     #[must_use]
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.length
-    }
-
-    /// Returns `false`: a window is never empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
     }
 
     /// Returns the offset, in elements, as the target of a [`put_signal`](Communicator::put_signal).

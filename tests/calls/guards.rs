@@ -345,3 +345,21 @@ fn signals_may_be_temporary_in_a_group() {
         .unwrap();
     fixture.close("temporary");
 }
+
+/// The restriction is what makes a slice of a foreign crate safe to use with any communicator.
+#[test]
+fn device_of_a_slice_restricts_it_and_cannot_be_changed() {
+    let fixture = Fixture::new();
+    let comm = &fixture.comm;
+    let (own, other) = (comm.device(), comm.device() + 1);
+    comm.send(send::<f32>(3).on_device(Some(own)), 0, stream()).unwrap();
+    let elsewhere = send::<f32>(3).on_device(Some(other));
+    for slice in [elsewhere, elsewhere.on_device(None), elsewhere.on_device(Some(own))] {
+        let error = comm.send(slice, 0, stream()).unwrap_err();
+        let expected =
+            format!("send: the send buffer is of device {other}; the communicator is of device {own}");
+        assert_eq!(error.to_string(), expected);
+    }
+    assert_eq!(fixture.fake.take_started().len(), 1);
+    fixture.close("devices");
+}
