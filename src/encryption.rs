@@ -98,27 +98,3 @@ impl Drop for Key {
         std::hint::black_box(&mut self.0);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Encryption;
-    use crate::error::Error;
-    use crate::nccl::Nccl;
-    use crate::sys::Functions;
-
-    #[test]
-    fn key_that_is_short_or_has_a_zero_byte_is_an_error() {
-        let nccl = Nccl::of_functions::<23_203>(Functions::EMPTY);
-        let mut zero_inside = [0xfe; 32];
-        zero_inside[31] = 0;
-        for (wrong, problem) in [
-            (&[][..], "the key has 0 bytes, and needs at least 32"),
-            (&[1; 31], "the key has 31 bytes, and needs at least 32"),
-            (&zero_inside, "byte 31 of the key is zero, which would end it there"),
-        ] {
-            let error = nccl.set_encryption(Encryption::PreSharedKey(wrong)).unwrap_err();
-            assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
-            assert_eq!(error.to_string(), format!("set_encryption: {problem}"));
-        }
-    }
-}

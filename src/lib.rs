@@ -97,8 +97,6 @@ mod reduce_op;
 mod stream;
 pub mod sys;
 mod unique_id;
-#[cfg(feature = "serde")]
-mod unique_id_serde;
 mod values;
 mod version;
 pub mod window;

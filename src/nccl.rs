@@ -282,18 +282,3 @@ impl Nccl {
         self.library.unique_id()
     }
 }
-
-#[cfg(test)]
-impl Nccl {
-    /// Returns an implementation with these functions, of the version with this code.
-    pub(crate) fn of_functions<const CODE: i32>(functions: sys::Functions) -> Self {
-        unsafe extern "C" fn version<const CODE: i32>(out: *mut i32) -> sys::ncclResult_t {
-            // SAFETY: `out` is an int of the facade.
-            unsafe { *out = CODE };
-            sys::ncclResult_t::ncclSuccess
-        }
-        let functions = sys::Functions { ncclGetVersion: Some(version::<CODE>), ..functions };
-        // SAFETY: the functions of tests behave as NCCL's documentation says.
-        unsafe { Self::from_table("test", functions) }.unwrap()
-    }
-}

@@ -2,11 +2,10 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
-use crate::backend::{call, lock_parameters};
+use crate::backend::{ParameterGuard, call, lock_parameters};
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::nccl::Nccl;
 use crate::sys;
-use sealed::Locked;
 
 /// The library's parameters (such as `NCCL_DEBUG`), with their values from the environment, the configuration file, or the
 /// defaults. Since NCCL 2.30.4.
@@ -37,13 +36,6 @@ pub struct Parameters {
 /// | [`Vec<u8>`] | all, as the bytes that NCCL stores; a text ends with a zero byte |
 ///
 /// The trait is sealed: NCCL has functions for these types only.
-///
-/// ```
-/// let parameters = libnccl_cpu::nccl().parameters()?;
-/// let text = parameters.get::<String>("NCCL_DEBUG")?;
-/// let bytes = parameters.get::<Vec<u8>>("NCCL_DEBUG")?;
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 pub trait ParameterValue: sealed::Read {}
 
 impl<T: sealed::Read> ParameterValue for T {}
@@ -66,20 +58,20 @@ impl Parameters {
     /// [`Error::Nccl`] if NCCL cannot list them.
     #[doc(alias = "ncclParamGetAllParameterKeys")]
     pub fn keys(&self) -> Result<Vec<String>> {
-        let locked = self.lock();
+        let (library, _one_at_a_time) = (&self.nccl.library, self.lock());
         let (mut table, mut length) = (std::ptr::null_mut(), 0);
         // SAFETY: two valid out-parameters.
-        unsafe { call!(locked.library, ncclParamGetAllParameterKeys(&raw mut table, &raw mut length)) }?;
+        unsafe { call!(library, ncclParamGetAllParameterKeys(&raw mut table, &raw mut length)) }?;
         if table.is_null() {
             return Ok(Vec::new());
         }
         // SAFETY: an array of `length` C strings, all valid until this thread queries parameters again, which is after
         // they have been copied.
         let keys = (0..to_length(length)).map(|index| unsafe { copy(*table.add(index)) });
-        Ok(keys.map(to_string_lossy).collect())
+        Ok(keys.map(|key| key.to_string_lossy().into_owned()).collect())
     }
 
-    /// Returns the value of a parameter; `None` if NCCL has no such key. For an example, see [`ParameterValue`]. Since NCCL
+    /// Returns the value of a parameter; `None` if NCCL has no such key. For an example, see [`Parameters`]. Since NCCL
     /// 2.30.4.
     ///
     /// # Errors
@@ -102,7 +94,8 @@ impl Parameters {
             let problem = format!("the key {key:?} has a zero byte, at {}", error.nul_position());
             Error::argument("get", InvalidArgumentKind::Value, problem)
         })?;
-        T::read(&self.lock(), &key)
+        let _one_at_a_time = self.lock();
+        T::read(&self.nccl, &key)
     }
 
     /// Makes NCCL print all parameters to the standard output. Since NCCL 2.30.4.
@@ -113,71 +106,62 @@ impl Parameters {
     /// [`Error::Unsupported`] if the library lacks the function.
     #[doc(alias = "ncclParamDumpAll")]
     pub fn dump(&self) -> Result<()> {
-        let Locked { library, _one_at_a_time } = self.lock();
+        let (library, _one_at_a_time) = (&self.nccl.library, self.lock());
         let dump = library.function("ncclParamDumpAll", library.functions.ncclParamDumpAll)?;
         // SAFETY: has no arguments.
         unsafe { dump() };
         Ok(())
     }
 
-    fn lock(&self) -> Locked<'_> {
-        let library = &*self.nccl.library;
-        Locked { library, _one_at_a_time: lock_parameters(&library.functions) }
+    fn lock(&self) -> ParameterGuard {
+        lock_parameters(&self.nccl.library.functions)
     }
 }
 
 mod sealed {
-    use super::{CStr, Result};
-    use crate::backend::{Library, ParameterGuard};
-
-    /// A library whose parameter functions only this thread calls.
-    #[expect(missing_debug_implementations, reason = "private")]
-    pub struct Locked<'a> {
-        pub(super) library: &'a Library,
-        pub(super) _one_at_a_time: ParameterGuard,
-    }
+    use super::{CStr, Nccl, Result};
 
     pub trait Read: Sized {
-        /// Reads the value; `None` if NCCL has no such key.
-        fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>>;
+        /// Reads the value, with the parameters locked; `None` if NCCL has no such key.
+        fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>>;
     }
 }
 
 impl sealed::Read for String {
-    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
+    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
         let (mut value, mut length) = (std::ptr::null(), 0);
         let found = unsafe {
             // SAFETY: a C string and two valid out-parameters.
-            call!(locked.library, ncclParamGetParameter(key.as_ptr(), &raw mut value, &raw mut length))
+            call!(nccl.library, ncclParamGetParameter(key.as_ptr(), &raw mut value, &raw mut length))
         };
         // SAFETY: null or a C string that is valid until this thread queries parameters again.
-        Ok(none_if_unknown(found)?.map(|_| to_string_lossy(unsafe { copy(value) })))
+        Ok(none_if_unknown(found)?.map(|_| unsafe { copy(value) }.to_string_lossy().into_owned()))
     }
 }
 
 impl sealed::Read for CString {
-    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
-        let Some(handle) = bind(locked, key)? else { return Ok(None) };
+    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
+        let Some(handle) = bind(nccl, key)? else { return Ok(None) };
         let mut value = std::ptr::null();
         // SAFETY: a handle of NCCL and a valid out-parameter.
-        unsafe { call!(locked.library, ncclParamGetStr(handle, &raw mut value)) }?;
+        unsafe { call!(nccl.library, ncclParamGetStr(handle, &raw mut value)) }?;
         // SAFETY: null or a C string that is valid until this thread queries parameters again.
         Ok(Some(unsafe { copy(value) }))
     }
 }
 
 impl sealed::Read for Vec<u8> {
-    fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
+    fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
         /// The maximum buffer size, above the 128 KiB to which Linux limits an environment variable.
         const MAX_CAPACITY: usize = 1 << 18;
-        let Some(handle) = bind(locked, key)? else { return Ok(None) };
+        let Some(handle) = bind(nccl, key)? else { return Ok(None) };
         let mut capacity = 64;
         loop {
             let (mut bytes, mut length) = (vec![0; capacity], 0);
             // SAFETY: a handle of NCCL, `capacity` bytes to write, and a valid out-parameter.
             let read = unsafe {
                 call!(
-                    locked.library,
+                    nccl.library,
                     ncclParamGet(handle, bytes.as_mut_ptr().cast(), capacity as c_int, &raw mut length)
                 )
             };
@@ -201,11 +185,11 @@ impl sealed::Read for Vec<u8> {
 macro_rules! integers {
     ($($type:ident by $function:ident),* $(,)?) => {$(
         impl sealed::Read for $type {
-            fn read(locked: &Locked<'_>, key: &CStr) -> Result<Option<Self>> {
-                let Some(handle) = bind(locked, key)? else { return Ok(None) };
+            fn read(nccl: &Nccl, key: &CStr) -> Result<Option<Self>> {
+                let Some(handle) = bind(nccl, key)? else { return Ok(None) };
                 let mut value = 0;
                 // SAFETY: a handle of NCCL and a valid out-parameter of this size.
-                unsafe { call!(locked.library, $function(handle, &raw mut value)) }?;
+                unsafe { call!(nccl.library, $function(handle, &raw mut value)) }?;
                 Ok(Some(value))
             }
         }
@@ -224,10 +208,10 @@ integers! {
 }
 
 /// Returns NCCL's handle of a parameter, which lives as long as the library; `None` if NCCL has no such key.
-fn bind(locked: &Locked<'_>, key: &CStr) -> Result<Option<sys::ncclParamHandle_t>> {
+fn bind(nccl: &Nccl, key: &CStr) -> Result<Option<sys::ncclParamHandle_t>> {
     let mut handle = std::ptr::null_mut();
     // SAFETY: a valid out-parameter and a C string.
-    let found = unsafe { call!(locked.library, ncclParamBind(&raw mut handle, key.as_ptr())) };
+    let found = unsafe { call!(nccl.library, ncclParamBind(&raw mut handle, key.as_ptr())) };
     Ok(none_if_unknown(found)?.map(|_| handle).filter(|handle| !handle.is_null()))
 }
 
@@ -251,200 +235,7 @@ unsafe fn copy(text: *const c_char) -> CString {
     unsafe { CStr::from_ptr(text) }.to_owned()
 }
 
-fn to_string_lossy(text: CString) -> String {
-    text.to_string_lossy().into_owned()
-}
-
-/// Converts a length of NCCL; a negative one becomes zero.
+/// Converts a length; a negative one becomes zero.
 fn to_length(length: c_int) -> usize {
     usize::try_from(length).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ffi::{CStr, c_char, c_int, c_void};
-    use std::ptr;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::Parameters;
-    use super::sys::{Functions, ncclParamHandle_t, ncclResult_t};
-    use crate::error::ResultCode;
-    use crate::nccl::Nccl;
-
-    const OK: ncclResult_t = ncclResult_t::ncclSuccess;
-    const WRONG: ncclResult_t = ncclResult_t::ncclInvalidArgument;
-
-    /// Returns two keys, with a null pointer between them.
-    unsafe extern "C" fn keys(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
-        let keys = [c"NUMBER".as_ptr(), ptr::null(), c"NOT UTF-8 \xff".as_ptr()];
-        // SAFETY: out-parameters of the facade; the array is leaked.
-        unsafe { (*table, *length) = (Box::leak(Box::new(keys)).as_mut_ptr(), 3) };
-        OK
-    }
-
-    unsafe extern "C" fn parameter(
-        key: *const c_char,
-        value: *mut *const c_char,
-        length: *mut c_int,
-    ) -> ncclResult_t {
-        // SAFETY: a C string of the facade.
-        let text = match unsafe { CStr::from_ptr(key) }.to_bytes() {
-            b"NUMBER" => c"  7 ".as_ptr(),
-            b"NULL" => ptr::null(),
-            _ => return WRONG,
-        };
-        // SAFETY: out-parameters of the facade.
-        unsafe { (*value, *length) = (text, -3) };
-        OK
-    }
-
-    /// Returns the number of a parameter as its handle.
-    unsafe extern "C" fn bind(out: *mut ncclParamHandle_t, key: *const c_char) -> ncclResult_t {
-        // SAFETY: a C string of the facade.
-        let number = match unsafe { CStr::from_ptr(key) }.to_bytes() {
-            b"NULL" => 0,
-            b"NUMBER" => 1,
-            b"TEXT" => 2,
-            b"ENDLESS" => 3,
-            b"NEGATIVE" => 4,
-            _ => return WRONG,
-        };
-        // SAFETY: an out-parameter of the facade.
-        unsafe { *out = ptr::without_provenance_mut(number) };
-        OK
-    }
-
-    unsafe extern "C" fn bytes(
-        handle: ncclParamHandle_t,
-        out: *mut c_void,
-        capacity: c_int,
-        length: *mut c_int,
-    ) -> ncclResult_t {
-        let needed = match handle.addr() {
-            1 => 2,
-            2 => 1000,
-            4 => -1,
-            _ => c_int::MAX,
-        };
-        if needed > capacity {
-            return WRONG;
-        }
-        // SAFETY: out-parameters of the facade; the first has `capacity` bytes.
-        unsafe {
-            ptr::write_bytes(out.cast::<u8>(), 0xa5, usize::try_from(needed).unwrap_or(0));
-            *length = needed;
-        }
-        OK
-    }
-
-    const TABLE: Functions = Functions {
-        ncclParamGetAllParameterKeys: Some(keys),
-        ncclParamGetParameter: Some(parameter),
-        ncclParamBind: Some(bind),
-        ncclParamGet: Some(bytes),
-        ..Functions::EMPTY
-    };
-
-    fn nccl(functions: Functions) -> Nccl {
-        Nccl::of_functions::<23_203>(functions)
-    }
-
-    fn parameters() -> Parameters {
-        nccl(TABLE).parameters().unwrap()
-    }
-
-    #[test]
-    fn keys_tolerates_null_and_invalid_utf8() {
-        assert_eq!(parameters().keys().unwrap(), ["NUMBER", "", "NOT UTF-8 \u{fffd}"]);
-    }
-
-    #[test]
-    fn get_string_returns_the_text_as_it_is() {
-        let get = |key| parameters().get::<String>(key).unwrap();
-        assert_eq!(get("NUMBER").as_deref(), Some("  7 "));
-        assert_eq!(get("NULL").as_deref(), Some(""));
-    }
-
-    #[test]
-    fn get_bytes_grows_its_buffer() {
-        let get = |key| parameters().get::<Vec<u8>>(key).unwrap();
-        assert_eq!(get("NUMBER"), Some(vec![0xa5; 2]));
-        assert_eq!(get("TEXT"), Some(vec![0xa5; 1000]));
-        assert_eq!(get("NEGATIVE"), Some(Vec::new()));
-        assert_eq!(get("NULL"), None, "a handle that is null");
-        let endless = parameters().get::<Vec<u8>>("ENDLESS").unwrap_err();
-        assert_eq!(endless.code(), Some(ResultCode::INVALID_ARGUMENT));
-    }
-
-    static INSIDE: AtomicUsize = AtomicUsize::new(0);
-    static COLLISIONS: AtomicUsize = AtomicUsize::new(0);
-
-    /// Counts the calls that find another thread in a parameter function, which NCCL does not survive.
-    fn enter_alone() {
-        COLLISIONS.fetch_add(INSIDE.fetch_add(1, Ordering::SeqCst).min(1), Ordering::SeqCst);
-        std::thread::sleep(std::time::Duration::from_millis(2));
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    unsafe extern "C" fn exclusive_parameter(
-        key: *const c_char,
-        value: *mut *const c_char,
-        length: *mut c_int,
-    ) -> ncclResult_t {
-        enter_alone();
-        // SAFETY: the same contract.
-        unsafe { parameter(key, value, length) }
-    }
-
-    unsafe extern "C" fn exclusive_keys(table: *mut *mut *const c_char, length: *mut c_int) -> ncclResult_t {
-        enter_alone();
-        // SAFETY: the same contract.
-        unsafe { keys(table, length) }
-    }
-
-    unsafe extern "C" fn exclusive_bind(out: *mut ncclParamHandle_t, key: *const c_char) -> ncclResult_t {
-        enter_alone();
-        // SAFETY: the same contract.
-        unsafe { bind(out, key) }
-    }
-
-    unsafe extern "C" fn exclusive_dump() {
-        enter_alone();
-    }
-
-    // Threads crashed in NCCL 2.32.3. The memory space is read through a parameter too.
-    #[test]
-    fn threads_call_the_parameter_functions_of_one_library_in_turn() {
-        const FUNCTIONS: Functions = Functions {
-            ncclParamGetParameter: Some(exclusive_parameter),
-            ncclParamGetAllParameterKeys: Some(exclusive_keys),
-            ncclParamBind: Some(exclusive_bind),
-            ncclParamDumpAll: Some(exclusive_dump),
-            ..TABLE
-        };
-        let calls: [fn(Nccl); 6] = [
-            |nccl| assert_eq!(nccl.parameters().unwrap().get("NUMBER").unwrap(), Some("  7 ".to_owned())),
-            |nccl| assert_eq!(nccl.parameters().unwrap().get("NUMBER").unwrap(), Some(vec![0xa5; 2])),
-            |nccl| assert_eq!(nccl.parameters().unwrap().keys().unwrap().len(), 3),
-            |nccl| nccl.parameters().unwrap().dump().unwrap(),
-            |nccl| assert_eq!(nccl.memory_space(), crate::buffer::MemorySpace::Device),
-            |nccl| assert!(!format!("{nccl:?}").is_empty()),
-        ];
-        std::thread::scope(|scope| {
-            for call in calls {
-                // Each opens the library, as it stores the memory space.
-                scope.spawn(move || (0..20).for_each(|_| call(nccl(FUNCTIONS))));
-            }
-            scope.spawn(|| {
-                for _ in 0..20 {
-                    let _locked = crate::backend::lock_parameters(&FUNCTIONS);
-                    enter_alone();
-                    // The library may call a parameter function by name, and thereby an interposer, which locks again.
-                    // SAFETY: as for `nccl`.
-                    let _ = unsafe { crate::backend::memory_space(&FUNCTIONS) };
-                }
-            });
-        });
-        assert_eq!(COLLISIONS.load(Ordering::SeqCst), 0);
-    }
 }

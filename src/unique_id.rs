@@ -122,43 +122,31 @@ impl FromStr for UniqueId {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{UniqueId, wrong_length};
-
-    // Regression: ferrotorch cannot make an id from its bytes.
-    // Regression: cubecl, candle and mistral.rs exchange ids manually.
-    #[test]
-    fn bytes_text_and_c_form_round_trip() {
-        let bytes: [u8; 128] = std::array::from_fn(|i| (i * 37 + 200) as u8);
-        let id = UniqueId::from_bytes(bytes);
-        assert_eq!(id.as_bytes(), &bytes);
-        assert_eq!(id.to_string().len(), 256);
-        assert_eq!(id.to_string().parse(), Ok(id));
-        assert_eq!(id.to_string().to_uppercase().parse(), Ok(id));
-        assert_eq!(UniqueId::from_raw(id.to_raw()), id);
-        assert_eq!(UniqueId::try_from(&bytes[..]), Ok(id));
-        assert_eq!((UniqueId::from(bytes), id.as_ref()), (id, &bytes[..]));
+/// The text, in the formats of the crate serde.
+#[cfg(feature = "serde")]
+impl serde::Serialize for UniqueId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
+}
 
-    #[test]
-    fn wrong_length_or_digit_is_an_error() {
-        for length in [0, 127, 129] {
-            let error = UniqueId::try_from(&vec![0; length][..]).unwrap_err();
-            assert_eq!(error, wrong_length(length));
-            assert!("00".repeat(length).parse::<UniqueId>() == Err(error));
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for UniqueId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = UniqueId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a unique id of {} hexadecimal digits", 2 * UniqueId::BYTES)
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<UniqueId, E> {
+                text.parse().map_err(E::custom)
+            }
         }
-        let error = format!("{}g{}", "0".repeat(9), "0".repeat(246)).parse::<UniqueId>().unwrap_err();
-        assert_eq!(error.to_string(), "a unique id is written in hexadecimal digits; character 9 is 'g'");
-        assert_eq!(
-            "é".repeat(256).parse::<UniqueId>().unwrap_err().to_string(),
-            "a unique id is written in hexadecimal digits; character 0 is 'é'"
-        );
-        assert_eq!("0".repeat(255).parse::<UniqueId>().unwrap_err(), wrong_length(128));
-    }
 
-    #[test]
-    fn debug_hides_the_secret() {
-        assert_eq!(format!("{:?}", UniqueId::from_bytes([0xab; 128])), "UniqueId(abab..)");
+        deserializer.deserialize_str(Visitor)
     }
 }

@@ -103,34 +103,3 @@ impl fmt::Debug for ParseError {
         fmt::Display::fmt(self, f)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Version;
-
-    #[test]
-    fn code_round_trips_before_and_after_2_9() {
-        for (code, text) in [(2_804, "2.8.4"), (21_304, "2.13.4"), (22_707, "2.27.7"), (23_203, "2.32.3")] {
-            let version = Version::from_code(code);
-            assert_eq!(version.to_string(), text);
-            assert_eq!(version.code(), code);
-            assert_eq!(text.parse(), Ok(version));
-        }
-        assert!(Version::new(2, 9, 0) > Version::new(2, 8, 99));
-    }
-
-    #[test]
-    fn code_beyond_u32_is_its_maximum() {
-        for (major, minor, patch) in [(u32::MAX, 0, 0), (2, u32::MAX, 0), (2, 32, u32::MAX)] {
-            assert_eq!(Version::new(major, minor, patch).code(), u32::MAX);
-        }
-    }
-
-    #[test]
-    fn invalid_text_is_an_error() {
-        for text in ["", "2", "2.32", "2.32.3.1", "2.x.3", "-2.0.0"] {
-            let error = text.parse::<Version>().unwrap_err().to_string();
-            assert!(error.contains("major.minor.patch") && error.contains(text), "{error}");
-        }
-    }
-}

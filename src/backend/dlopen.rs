@@ -29,8 +29,8 @@ pub(crate) fn search() -> Result<(Found, Backend), LoadError> {
     for Candidate { source, path } in candidates(value) {
         let (path, problem) = match path {
             // SAFETY: the candidates are where a system keeps its NCCL, or are named by the user who controls the
-            // environment, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD). A library there with NCCL's name
-            // and functions is taken for NCCL, as in a linked program.
+            // environment, and with it the dynamic linker (LD_LIBRARY_PATH, LD_PRELOAD). As in a linked program, a library
+            // there with NCCL's name and functions is NCCL.
             Ok(path) => match unsafe { load_functions(&path, check_calls) } {
                 Ok(found) => return Ok(loaded(found, source, path, attempts)),
                 Err(problem) => (path, problem),
@@ -83,8 +83,7 @@ fn loaded(found: Found, source: &'static str, path: PathBuf, rejected: Vec<Attem
     (found, Backend::Loaded { path: file.unwrap_or(path), source, rejected })
 }
 
-/// Loads a library, never to unload it, and looks up its functions; an error gives the reason. `check` is called with the
-/// address of `ncclGetVersion`.
+/// Loads a library, never to unload it, and looks up its functions. `check` is called with the address of `ncclGetVersion`.
 ///
 /// # Errors
 /// The reason why the file cannot be loaded or is not NCCL, or the error of `check`.
@@ -123,8 +122,6 @@ pub unsafe fn load_functions(
     Ok(found)
 }
 
-/// Maps the file into the process.
-///
 /// # Safety
 /// As for [`open`].
 unsafe fn load(path: &Path) -> Result<Library, String> {

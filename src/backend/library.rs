@@ -1,6 +1,6 @@
 //! An implementation of NCCL: its functions, version, errors and memory space.
 
-use std::ffi::{CStr, OsString, c_char};
+use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -32,7 +32,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// One implementation of NCCL: its functions and properties.
+/// One implementation of NCCL.
 pub(crate) struct Library {
     pub(crate) functions: Functions,
     pub(crate) device_functions: DeviceFunctions,
@@ -189,7 +189,7 @@ impl Library {
         });
         // SAFETY: null or a string, as above.
         let message = unsafe { copy(text) };
-        let detail = with_variables(self.last_error(), variable);
+        let detail = with_variables(self.last_error());
         Error::Nccl { call, code, message, detail }
     }
 
@@ -260,7 +260,7 @@ impl Library {
         Ok(UniqueId::from_raw(id))
     }
 
-    /// Returns `true` if both are the same implementation with the same state.
+    /// Returns whether both are the same implementation with the same state.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.own[0] == other.own[0]
     }
@@ -299,7 +299,6 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Returns an error on systems without NCCL, and in static programs, which cannot load it.
 fn check_platform() -> Result<(), LoadError> {
     if !cfg!(target_os = "linux") {
         return Err(LoadError::UnsupportedPlatform { system: std::env::consts::OS });
@@ -346,9 +345,9 @@ unsafe fn copy_shared(text: *const c_char) -> Box<str> {
     String::from_utf8_lossy(&bytes).trim().into()
 }
 
-/// Adds the values of the variables that cause an error of NCCL, whose text omits them. NCCL reads its configuration files
-/// into the environment too.
-fn with_variables(text: Box<str>, value: impl Fn(&str) -> Option<OsString>) -> Box<str> {
+/// Adds the values of the variables that cause an error, which NCCL's text omits. NCCL reads its configuration files into
+/// the environment too.
+fn with_variables(text: Box<str>) -> Box<str> {
     let variables: &[&str] = match &*text {
         text if text.to_ascii_lowercase().contains("interface found") => {
             &["NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"]
@@ -356,78 +355,9 @@ fn with_variables(text: Box<str>, value: impl Fn(&str) -> Option<OsString>) -> B
         text if text.starts_with("Invalid NCCL_COMM_ID") => &["NCCL_COMM_ID"],
         _ => return text,
     };
-    let describe = |name: &&str| match value(name) {
+    let describe = |name: &&str| match variable(name) {
         Some(value) => format!("{name} is {value:?}"),
         None => format!("{name} is not set"),
     };
     format!("{text} ({})", variables.iter().map(describe).collect::<Vec<_>>().join(", ")).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ptr;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::thread;
-
-    use super::{copy_shared, with_variables};
-
-    /// Texts of NCCL 2.13.4 to 2.32.3.
-    #[test]
-    fn text_about_variables_of_nccl_has_their_values() {
-        let set = |name: &str| match name {
-            "NCCL_SOCKET_IFNAME" => Some("\"eth0\" ".into()),
-            "NCCL_COMM_ID" => Some("nohost:99".into()),
-            _ => None,
-        };
-        let interfaces = r#" (NCCL_SOCKET_IFNAME is "\"eth0\" ", NCCL_SOCKET_FAMILY is not set)"#;
-        for (text, added) in [
-            ("Bootstrap : no socket interface found", interfaces),
-            ("NET/Socket : No usable listening interface found", interfaces),
-            ("NET/Socket : no interface found", interfaces),
-            ("NET/IB : No IP interface found.", interfaces),
-            (
-                "Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>",
-                r#" (NCCL_COMM_ID is "nohost:99")"#,
-            ),
-            // The CPU backend's text has the value.
-            (r#"invalid NCCL_COMM_ID "nohost:99": expected <ipv4>:<port>"#, ""),
-            ("Cuda failure 'no device'", ""),
-            ("", ""),
-        ] {
-            assert_eq!(&*with_variables(text.into(), set), format!("{text}{added}"));
-        }
-        assert_eq!(
-            &*with_variables("Bootstrap : no socket interface found".into(), |_| None),
-            "Bootstrap : no socket interface found (NCCL_SOCKET_IFNAME is not set, NCCL_SOCKET_FAMILY is not set)"
-        );
-    }
-
-    /// Another thread changes the text meanwhile, between characters of one and of three bytes.
-    #[test]
-    fn shared_text_that_changes_is_valid_utf8() {
-        const LENGTH: usize = 999;
-        let buffer = Box::into_raw(Box::new([0_u8; LENGTH + 1]));
-        let (address, is_over) = (buffer.expose_provenance(), AtomicBool::new(false));
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let texts = ["x".repeat(LENGTH), "\u{20ac}".repeat(LENGTH / 3)];
-                let to: *mut u8 = ptr::with_exposed_provenance_mut(address);
-                for text in texts.iter().cycle().take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                    for (index, byte) in text.bytes().enumerate() {
-                        // SAFETY: inside the buffer, whose last byte stays zero.
-                        unsafe { to.add(index).write_volatile(byte) };
-                    }
-                }
-            });
-            let mut texts = (0..2000).map(|_| {
-                // SAFETY: the buffer has a zero byte.
-                unsafe { copy_shared(buffer.cast()) }
-            });
-            let is_valid = texts.all(|text| std::str::from_utf8(text.as_bytes()).is_ok());
-            is_over.store(true, Ordering::Relaxed);
-            assert!(is_valid);
-        });
-        // SAFETY: from `into_raw`, and the thread is over.
-        drop(unsafe { Box::from_raw(buffer) });
-    }
 }

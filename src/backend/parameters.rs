@@ -104,15 +104,18 @@ impl Library {
     /// code, a call would return before it runs, and with it the borrow of its buffers would end.
     #[inline]
     pub(crate) fn check_open_groups(&self, call: &'static str, own: usize) -> Result<()> {
-        if cfg!(debug_assertions) { self.check_open_groups_for_debug(call, own) } else { Ok(()) }
-    }
-
-    fn check_open_groups_for_debug(&self, call: &'static str, own: usize) -> Result<()> {
-        if !self.has_open_groups.get_or_init(|| self.open_groups().is_some()) {
+        if !cfg!(debug_assertions) || !self.has_open_groups.get_or_init(|| self.open_groups().is_some()) {
             return Ok(());
         }
         match self.open_groups() {
-            Some(open) if open != own => Err(foreign_group(call, open.saturating_sub(own))),
+            Some(open) if open != own => {
+                let open = open.saturating_sub(own);
+                let problem = format!(
+                    "other code has called ncclGroupStart on this thread {open} times without ncclGroupEnd, so that the \
+                     call would return before it runs; expected no open group but those of this crate"
+                );
+                Err(Error::usage(call, problem))
+            }
             _ => Ok(()),
         }
     }
@@ -123,13 +126,4 @@ impl Library {
         // SAFETY: the creator of the library has guaranteed that its functions are NCCL's.
         unsafe { parameter(&self.functions, c"LIBNCCL_OPEN_GROUPS") }?.parse().ok()
     }
-}
-
-#[cold]
-fn foreign_group(call: &'static str, open: usize) -> Error {
-    let problem = format!(
-        "other code has called ncclGroupStart on this thread {open} times without ncclGroupEnd, so that the call would return \
-         before it runs; expected no open group but those of this crate"
-    );
-    Error::usage(call, problem)
 }

@@ -4,8 +4,6 @@
 #![allow(unsafe_code)] // The method that takes a CUDA event is unsafe.
 
 mod options;
-#[cfg(test)]
-mod tests;
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -226,18 +224,11 @@ impl Config {
                 return Err(target.argument("the timeout is zero; expected a longer one"));
             }
             raw.blocking = 0;
-        } else if found < Version::new(2, 17, 0) {
-            raw.blocking = 1; // These versions have no "not set".
         }
 
-        let name =
-            target.c_string("ncclConfig_t.commName", "name", self.name.as_deref(), &mut raw.commName)?;
-        let net_name = target.c_string(
-            "ncclConfig_t.netName",
-            "net_name",
-            self.net_name.as_deref(),
-            &mut raw.netName,
-        )?;
+        let name = target.c_string("ncclConfig_t.commName", "name", &self.name, &mut raw.commName)?;
+        let net_name =
+            target.c_string("ncclConfig_t.netName", "net_name", &self.net_name, &mut raw.netName)?;
         Ok(RawConfig { raw, name, _net_name: net_name })
     }
 }
@@ -347,9 +338,9 @@ impl CollectiveConfig {
             target.require("ncclCollConfig_t.launchCompletionEvent")?;
             raw.launchCompletionEvent = event;
         }
-        let text = self.alg_selection.as_deref();
+        let (text, raw_text) = (&self.alg_selection, &mut raw.algSelection);
         let alg_selection =
-            target.c_string("ncclCollConfig_t.algSelection", "alg_selection", text, &mut raw.algSelection)?;
+            target.c_string("ncclCollConfig_t.algSelection", "alg_selection", text, raw_text)?;
         #[allow(clippy::arc_with_non_send_sync)] // Its owner is `Send`.
         let raw = Arc::new(raw);
         Ok(RawCollectiveConfig { raw, _alg_selection: alg_selection })

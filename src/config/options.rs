@@ -23,8 +23,7 @@ macro_rules! options {
         $(#[$attribute:meta])*
         pub struct $options:ident => $c_type:ident;
         $(
-            $(#[doc = $doc:literal])+
-            #[doc(alias = $alias:literal)]
+            $(#[$documentation:meta])+
             $option:ident: $value:ty => $field:ident $(, in $range:expr)?;
         )+
         others { $($other:ident: $other_type:ty,)+ }
@@ -46,8 +45,7 @@ macro_rules! options {
             }
 
             $(
-                $(#[doc = $doc])+
-                #[doc(alias = $alias)]
+                $(#[$documentation])+
                 #[must_use]
                 pub fn $option(mut self, $option: $value) -> Self {
                     self.$option = Some($option);
@@ -70,13 +68,6 @@ macro_rules! options {
                 )+
                 Ok(())
             }
-        }
-
-        #[cfg(test)]
-        impl $options {
-            /// The name, the C field, the alias and the documentation of each option.
-            pub(crate) const DOCUMENTED: &[(&str, &str, &str, &str)] =
-                &[$((stringify!($option), stringify!($field), $alias, concat!($($doc, "\n",)+)),)+];
         }
     };
 }
@@ -130,10 +121,10 @@ impl Target<'_> {
         self,
         field: &'static str,
         option: &str,
-        text: Option<&str>,
+        text: &Option<Box<str>>,
         raw: &mut *const c_char,
     ) -> Result<Option<Arc<CStr>>> {
-        let Some(text) = text else { return Ok(None) };
+        let Some(text) = text.as_deref() else { return Ok(None) };
         self.require(field)?;
         let c_string: Arc<CStr> = match CString::new(text) {
             Ok(c_string) => c_string.into(),

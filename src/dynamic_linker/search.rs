@@ -25,11 +25,12 @@ pub(crate) fn loaded(name: &Path) -> Result<Library, libloading::Error> {
 /// Like the dynamic linker, it skips files of other architectures. The processor-specific directories from before
 /// `glibc-hwcaps` are not searched.
 pub(crate) fn find(name: &Path, caller: Option<&Path>) -> Result<Option<PathBuf>, String> {
+    use ErrorKind::{NotADirectory, NotFound, PermissionDenied, Unsupported};
     for file in files(name, caller) {
-        match elf::check(&file) {
+        match elf::check(&file).map_err(|error| (error.kind(), error)) {
             Ok(()) => return Ok(Some(file)),
-            Err(error) if is_skipped(error.kind()) => {}
-            Err(error) => {
+            Err((NotFound | NotADirectory | PermissionDenied | Unsupported, _)) => {}
+            Err((_, error)) => {
                 return Err(format!("{}, which the dynamic linker finds, {error}", file.display()));
             }
         }
@@ -55,11 +56,6 @@ pub fn files(name: &Path, caller: Option<&Path>) -> impl Iterator<Item = PathBuf
     let cached = iter::once_with(move || in_linker_cache(&fs::read(LINKER_CACHE).unwrap_or_default(), &name));
     // An empty element of LD_LIBRARY_PATH is a relative path for the dynamic linker too.
     named.into_iter().chain(cached.flatten()).chain(system).filter_map(|file| std::path::absolute(file).ok())
-}
-
-fn is_skipped(kind: ErrorKind) -> bool {
-    use ErrorKind::{NotADirectory, NotFound, PermissionDenied, Unsupported};
-    matches!(kind, NotFound | NotADirectory | PermissionDenied | Unsupported)
 }
 
 /// Returns the directories that the dynamic linker searches for this caller, as it reports them: the caller's run-time

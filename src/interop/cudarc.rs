@@ -16,8 +16,7 @@ use cudarc::driver::{
 
 use super::device;
 use crate::buffer::{Buffer, BufferMut, BufferResult, Slice, SliceMut};
-use crate::cuda::Context;
-use crate::cuda::is_stream_complete;
+use crate::cuda::{Context, is_stream_complete};
 use crate::data_type::Element;
 use crate::stream::{Stream, StreamRef};
 use crate::sys;
@@ -220,8 +219,6 @@ unsafe fn order(context: &CudaContext, earlier: CUstream, later: CUstream) -> Re
     }
 }
 
-/// Makes one stream wait for another.
-///
 /// # Safety
 /// Both are live streams of the current context.
 unsafe fn wait_by_event(earlier: CUstream, later: CUstream) -> Result<(), DriverError> {

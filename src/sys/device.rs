@@ -64,33 +64,3 @@ impl ncclDevCommRequirements_t {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sys::since;
-
-    #[test]
-    fn initializer_version_is_at_most_that_of_the_library_and_the_header() {
-        for (library, expected) in
-            [(22_907, 22_907), (NCCL_VERSION_CODE, NCCL_VERSION_CODE), (u32::MAX, NCCL_VERSION_CODE)]
-        {
-            let properties = ncclCommProperties_t::initializer(library);
-            assert_eq!((properties.version, properties.size), (expected, 152));
-            assert_eq!(properties.magic, NCCL_API_MAGIC);
-            let requirements = ncclDevCommRequirements_t::initializer(library);
-            assert_eq!((requirements.version, requirements.size), (expected, 120));
-        }
-    }
-
-    #[test]
-    fn every_function_has_a_release_from_2_28_3_on() {
-        assert_eq!(DeviceFunctions::NAMES.len(), 21);
-        for name in DeviceFunctions::NAMES {
-            assert!(since(name).is_some_and(|code| code >= 22_803), "{name}");
-        }
-        assert_eq!(since("ncclCommQueryProperties"), Some(22_902));
-        assert_eq!(since("ncclCommProperties.ginType"), Some(LAYOUT_SINCE));
-        assert!(DeviceFunctions::EMPTY.present().all(|(_, present)| !present));
-    }
-}

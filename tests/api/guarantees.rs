@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use libnccl::error::LoadError;
-use libnccl::{Communicator, DataType, Element, Error, Nccl};
+use libnccl::{Communicator, DataType, Element, Error, Nccl, Version};
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -150,6 +150,30 @@ fn custom_element_by_unsafe_impl_is_reduced() {
         .all_reduce(&[Meters(2.0)], &mut sum, libnccl::ReduceOp::Sum, libnccl::StreamRef::DEFAULT)
         .unwrap();
     assert_eq!(sum[0].0, 2.0);
+}
+
+/// The name and the documentation of each option match its C field and the field's first version.
+#[test]
+fn documentation_of_an_option_names_its_field_and_version() {
+    let source = read("src/config/mod.rs");
+    for (start, c_struct, options) in
+        [("pub struct Config =>", "ncclConfig", 20), ("pub struct CollectiveConfig =>", "ncclCollConfig", 7)]
+    {
+        let list = source.split(start).nth(1).unwrap().split("others {").next().unwrap();
+        let paragraphs: Vec<_> = list.split("\n\n").filter(|option| option.contains(" => ")).collect();
+        assert_eq!(paragraphs.len(), options, "{c_struct}");
+        for paragraph in paragraphs {
+            let (doc, rest) = paragraph.split_once("    #[doc(alias = \"").unwrap();
+            let (alias, rest) = rest.split_once("\")]\n    ").unwrap();
+            let (option, rest) = rest.split_once(": ").unwrap();
+            let field = rest.split(" => ").nth(1).unwrap().split([',', ';']).next().unwrap();
+            assert_eq!(field, alias);
+            assert_eq!(option.replace('_', ""), field.to_lowercase());
+            let since = libnccl::sys::since(&format!("{c_struct}.{field}")).map(Version::from_code).unwrap();
+            let doc = doc.trim().replace("\n    /// ", " ");
+            assert!(doc.ends_with(&format!(" Since NCCL {since}.")), "{option}: {doc}");
+        }
+    }
 }
 
 // Regression: ferrotorch takes a raw stream in a safe function.

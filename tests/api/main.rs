@@ -2,3 +2,4 @@
 
 mod compile_errors;
 mod guarantees;
+mod values;

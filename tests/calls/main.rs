@@ -5,12 +5,16 @@ mod codes;
 #[cfg(target_os = "linux")]
 mod cuda_context;
 mod endings;
+#[cfg(target_os = "linux")]
+mod error_texts;
 mod faults;
 mod fixture;
 mod groups;
 mod guards;
 mod memory;
 mod methods;
+mod options;
 #[cfg(target_os = "linux")]
 mod own_process;
+mod parameters;
 mod waiting;

@@ -3,11 +3,13 @@
 
 use std::ptr;
 
+use libnccl::buffer::AnyBuffer;
 use libnccl::communicator::{AbortHandle, MemoryStatistic, ShrinkMode};
 use libnccl::config::{CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{
-    CallOptions, Communicator, Config, Encryption, Error, Nccl, NcclBuffer, ReduceOp, Result, Version,
+    CallOptions, Communicator, Config, DataType, Encryption, Error, Nccl, NcclBuffer, ReduceOp, Result,
+    Version,
 };
 
 use crate::fixture::{Fixture, Kept, id, keep, recv, send, stream};
@@ -762,6 +764,30 @@ fn missing_function_error_names_both_releases() {
         }
         assert_eq!(fixture.fake.take_started(), [] as [String; 0], "{missing}");
         fixture.close(missing);
+    }
+}
+
+#[test]
+fn data_type_newer_than_the_library_is_unsupported() {
+    let call = |version, data_type| {
+        let buffer = AnyBuffer::new(data_type, recv::<u8>(8));
+        Fixture::of_release(version).comm.all_reduce_in_place(buffer, ReduceOp::Sum, stream())
+    };
+    for &data_type in DataType::ALL {
+        call(Version::new(2, 24, 3), data_type).unwrap();
+        let before = call(Version::new(2, 23, 4), data_type);
+        if [DataType::Float8e4m3, DataType::Float8e5m2].contains(&data_type) {
+            let error = before.unwrap_err();
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "nccl{data_type:?} needs NCCL 2.24.3 or newer; the loaded library is 2.23.4 (the fake NCCL)"
+                )
+            );
+        } else {
+            before.unwrap();
+        }
     }
 }
 

@@ -1,6 +1,8 @@
-//! The way to a library: what is linked, what is searched for and opened, and AMD's RCCL in its place.
+//! Linking, searching for and opening a library; AMD's RCCL instead of NCCL.
 
 mod bindings;
+#[cfg(all(feature = "dlopen", target_os = "linux"))]
+mod candidates;
 mod linking;
 #[cfg(all(feature = "dlopen", target_os = "linux"))]
 mod rccl;

@@ -1,6 +1,6 @@
 //! Loading: each kind of bad library file gives an error that names the file and the problem.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,11 +31,18 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
     } else {
         (62, "is built for x86_64")
     };
-    let files: [(&str, Vec<u8>, &str); 10] = [
+    let truncated = |name, length: usize| (name, good[..length].to_vec(), "is truncated: it has ");
+    let files: [(&str, Vec<u8>, &str); 16] = [
         ("empty.so", Vec::new(), "is empty"),
+        truncated("magic.so", 4),
+        truncated("class-only.so", 5),
+        truncated("header-less-1.so", 63),
+        truncated("header-only.so", 64),
+        truncated("header-and-more.so", 100),
+        truncated("page.so", 4096),
         ("text.so", b"INPUT(-lnccl)\n".to_vec(), "is not a shared object (no ELF header)"),
         ("header.so", good[..40].to_vec(), "is truncated: it has 40 bytes"),
-        ("truncated.so", good[..good.len() / 2].to_vec(), "is truncated: it has "),
+        truncated("half.so", good.len() / 2),
         ("class.so", changed(4, 1), "is a 32-bit object; this process is 64-bit"),
         (
             "order.so",
@@ -55,6 +62,13 @@ fn bad_files(directory: &Path) -> Vec<(PathBuf, &'static str)> {
             (path, problem)
         })
         .collect();
+    // A sparse file may have the length that these headers require.
+    let sparse = directory.join("sizes.so");
+    let mut bytes = good.clone();
+    bytes[54..58].fill(0xff);
+    fs::write(&sparse, bytes).unwrap();
+    File::options().write(true).open(&sparse).unwrap().set_len(1 << 33).unwrap();
+    bad.push((sparse, "has program headers of 65535 bytes; expected 56"));
     bad.push((directory.into(), "is a directory; expected the library's file"));
     bad.push((directory.join("absent.so"), "No such file or directory"));
     bad.push(("/dev/null".into(), "is not a regular file"));

@@ -92,8 +92,17 @@ fn parameter_key_with_zero_byte_is_an_error(nccl: &Nccl) {
 fn encryption_is_set_or_unsupported(nccl: &Nccl) {
     let key = Encryption::PreSharedKey(b"short");
     assert_eq!(format!("{key:?}, {:?}", Encryption::None), "PreSharedKey(..), None", "logs are public");
-    let short = nccl.set_encryption(key).unwrap_err();
-    assert!(matches!(short, Error::InvalidArgument { .. }), "{short}");
+    let mut zero_inside = [0xfe; 32];
+    zero_inside[31] = 0;
+    for (wrong, problem) in [
+        (&[][..], "the key has 0 bytes, and needs at least 32"),
+        (&[1; 31], "the key has 31 bytes, and needs at least 32"),
+        (&zero_inside, "byte 31 of the key is zero, which would end it there"),
+    ] {
+        let error = nccl.set_encryption(Encryption::PreSharedKey(wrong)).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        assert_eq!(error.to_string(), format!("set_encryption: {problem}"));
+    }
     let set = nccl.set_encryption(Encryption::None);
     match nccl.require("ncclSetEncryption") {
         Ok(()) => set.unwrap(),
