@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::objects::free_all;
+use super::objects::Object;
 use super::shared::Shared;
 use super::state::{Left, Purpose};
 use crate::backend::Library;
@@ -19,7 +19,7 @@ thread_local! {
 ///
 /// Its drop runs the teardowns of objects that were deferred meanwhile, and aborts the communicator if that was requested.
 /// It is dropped before everything that NCCL may use until then is freed.
-pub(crate) struct CallGuard<'s>(&'s Arc<Shared>);
+pub(crate) struct CallGuard<'s>(pub(super) &'s Arc<Shared>);
 
 impl<'s> CallGuard<'s> {
     #[inline]
@@ -38,12 +38,6 @@ impl<'s> CallGuard<'s> {
     pub(crate) fn for_object(shared: &'s Arc<Shared>, call: &'static str) -> Result<Self> {
         shared.state.enter_for_object(call)?;
         Ok(Self(shared))
-    }
-
-    /// Returns the guard of a communicator in a group, for which `state` was entered.
-    #[inline]
-    pub(crate) fn of_group(shared: &'s Arc<Shared>) -> Self {
-        Self(shared)
     }
 }
 
@@ -69,7 +63,7 @@ fn finish_leaving(shared: &Arc<Shared>, mut left: Left) {
         // SAFETY: the state has chosen this thread to tear it down.
         let _ = unsafe { shared.abort() };
     }
-    free_all(destroyed);
+    destroyed.into_iter().for_each(Object::free);
 }
 
 /// Returns an error if a group is open on this thread: a group of this crate, of any implementation, or of other code, if

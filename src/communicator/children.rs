@@ -303,7 +303,7 @@ impl ChildBuilder<'_, Option<Communicator>> {
 /// aborted. So it is leaked, with its name.
 fn abandon(library: &Library, out: &OutParam<sys::ncclComm>, name: Option<Arc<CStr>>) {
     let raw = out.get();
-    match out.memory_space() {
+    match out.memory_space {
         MemorySpace::Device => mem::forget(name),
         MemorySpace::Host if raw.is_null() => {}
         MemorySpace::Host => {

@@ -213,11 +213,13 @@ impl<'a> CommunicatorBuilder<'a> {
         }
         let (size, rank, mut raw_config) = self.prepare(call)?;
         let (origin, timeout) = (self.origin(&raw_config), self.config.timeout_duration());
-        let pending = PendingCommunicator::new(call, library, origin, (self.size, self.rank), timeout);
+        let state = Cell::new(PendingState::GroupOpen);
+        let (library, slot) = (Arc::clone(library), OutParam::new(library));
+        let handle = Rc::new(PendingHandle { library, slot, state, origin });
         // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as the
         // caller guarantees; NCCL drops it if the call fails. The handle keeps the name alive.
-        unsafe { self.call_init(pending.out(), size, rank, &mut raw_config) }?;
-        Ok(pending)
+        unsafe { self.call_init(handle.slot.as_mut_ptr(), size, rank, &mut raw_config) }?;
+        Ok(PendingCommunicator { call, handle, size: self.size, rank: self.rank, timeout })
     }
 
     /// Checks the arguments, and makes the context current. Returns size, rank and options in C's types.
@@ -239,7 +241,8 @@ impl<'a> CommunicatorBuilder<'a> {
 
     fn origin(&self, raw_config: &RawConfig) -> Origin {
         let id = self.ids.first().filter(|_| !self.grows).map(CommunicatorId::of_unique_id);
-        Origin::new(&self.config, raw_config, id)
+        let observers = self.config.observers().clone();
+        Origin { name: raw_config.name(), id, observers, ..Origin::default() }
     }
 
     /// Calls NCCL, which reads the ids and the options during the call, except for the name.
@@ -284,18 +287,16 @@ pub(super) fn to_c_size_and_rank(call: &'static str, size: usize, rank: usize) -
 
 /// Converts a number to C's type `int`.
 pub(crate) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
-    i32::try_from(value)
-        .map_err(|_| too_large(call, InvalidArgumentKind::Value, format_args!("{what} {value} is")))
+    let problem = |_| format!("{what} {value} is beyond {}", i32::MAX);
+    i32::try_from(value).map_err(problem).map_err(|it| Error::argument(call, InvalidArgumentKind::Value, it))
 }
 
 /// Converts the length of a list to C's type `int`.
 pub(crate) fn to_c_length(call: &'static str, length: usize, what: &str) -> Result<i32> {
+    let problem = |_| format!("{length} {what} are beyond {}", i32::MAX);
     i32::try_from(length)
-        .map_err(|_| too_large(call, InvalidArgumentKind::Length, format_args!("{length} {what} are")))
-}
-
-fn too_large(call: &'static str, kind: InvalidArgumentKind, what: impl fmt::Display) -> Error {
-    Error::argument(call, kind, format!("{what} beyond {}", i32::MAX))
+        .map_err(problem)
+        .map_err(|it| Error::argument(call, InvalidArgumentKind::Length, it))
 }
 
 impl fmt::Debug for CommunicatorBuilder<'_> {
@@ -346,27 +347,6 @@ impl PendingHandle {
 }
 
 impl PendingCommunicator {
-    fn new(
-        call: &'static str,
-        library: &Arc<Library>,
-        origin: Origin,
-        (size, rank): (usize, usize),
-        timeout: Option<Duration>,
-    ) -> Self {
-        let handle = Rc::new(PendingHandle {
-            library: Arc::clone(library),
-            slot: OutParam::new(library),
-            state: Cell::new(PendingState::GroupOpen),
-            origin,
-        });
-        Self { call, handle, size, rank, timeout }
-    }
-
-    /// Returns the out-parameter, which is freed once the group has ended, and NCCL is known to be done with it.
-    fn out(&self) -> *mut sys::ncclComm_t {
-        self.handle.slot.as_mut_ptr()
-    }
-
     pub(crate) fn handle(&self) -> Rc<PendingHandle> {
         Rc::clone(&self.handle)
     }
@@ -411,7 +391,7 @@ impl Drop for PendingHandle {
             unsafe { Shared::new(library, raw, origin).abort() }
         } else {
             // Aborting a communicator that was never complete would free nothing, or crash (2.14.3). NCCL keeps its name.
-            if self.slot.memory_space() == MemorySpace::Device {
+            if self.slot.memory_space == MemorySpace::Device {
                 mem::forget(origin.name);
             }
             Ok(())

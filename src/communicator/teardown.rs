@@ -47,10 +47,8 @@ impl Communicator {
         // A query, because it is meant for communicators that have failed.
         self.query(CALL, || {
             // SAFETY: a live communicator.
-            match unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }? {
-                ResultCode::IN_PROGRESS => self.wait_within(CALL, None),
-                _ => Ok(()),
-            }
+            let code = unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }?;
+            if code == ResultCode::IN_PROGRESS { self.wait_within(CALL, None) } else { Ok(()) }
         })?;
         self.is_stopped.store(true, Relaxed);
         Ok(())
@@ -124,11 +122,7 @@ impl Communicator {
     /// continues in the background.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(self) -> Result<()> {
-        if self.shared.state.end() {
-            // SAFETY: the state has chosen this thread to tear it down.
-            return unsafe { self.shared.abort() };
-        }
-        Ok(())
+        self.shared.abort_unless_ended()
     }
 }
 
@@ -156,30 +150,29 @@ impl Finalized {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.shared.state.end() {
-            self.tear_down();
+        let shared = &self.shared;
+        if shared.state.end() {
+            // SAFETY: the state has chosen this thread to tear it down.
+            let _ = unsafe {
+                if self.is_borrowed() {
+                    shared.notify(CommunicatorEvent::Ended);
+                    Ok(())
+                } else if shared.state.is_failed() {
+                    shared.abort()
+                } else if self.memory_space() == MemorySpace::Host {
+                    // All work is complete when a call returns.
+                    shared.destroy(None)
+                } else {
+                    // Destroying would wait for the other ranks if work is unfinished, and a drop must not hang.
+                    shared.notify(CommunicatorEvent::Discarded);
+                    shared.abort()
+                }
+            };
         }
-        if self.shared.is_ending.load(Relaxed) {
+        if shared.is_ending.load(Relaxed) {
             // NCCL may still read them.
             std::mem::forget(self.options.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }
-    }
-}
-
-impl Communicator {
-    /// Destroys or aborts the communicator in its drop.
-    fn tear_down(&self) {
-        if self.is_borrowed() {
-            return self.shared.notify(CommunicatorEvent::Ended);
-        }
-        // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all
-        // work is complete when a call returns.
-        let destroys = self.memory_space() == MemorySpace::Host && !self.shared.state.is_failed();
-        if self.memory_space() == MemorySpace::Device && !self.shared.state.is_failed() {
-            self.shared.notify(CommunicatorEvent::Discarded);
-        }
-        // SAFETY: the state has chosen this thread to tear it down.
-        let _ = unsafe { if destroys { self.shared.destroy(None) } else { self.shared.abort() } };
     }
 }
 
@@ -200,7 +193,7 @@ impl Communicator {
 /// ```
 #[derive(Clone)]
 pub struct AbortHandle {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// The health of a communicator; see [`AbortHandle::health`].
@@ -218,10 +211,6 @@ pub enum Health {
 }
 
 impl AbortHandle {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared) }
-    }
-
     /// Aborts the communicator; does nothing if it is already destroyed or aborted.
     ///
     /// # Errors
@@ -291,7 +280,6 @@ impl AbortHandle {
 
     /// Returns the communicator's first observer of this type.
     #[doc(hidden)]
-    #[must_use]
     pub fn observer<T: Observer>(&self) -> Option<&T> {
         self.shared.observers.find()
     }

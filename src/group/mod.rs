@@ -6,6 +6,7 @@
 mod participants;
 
 use std::marker::PhantomData;
+use std::ptr;
 use std::time::Duration;
 
 pub(crate) use participants::Participants;
@@ -169,7 +170,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for one call. Communicators
     /// without a timeout block inside NCCL. A communicator that other code owns cannot be aborted, so its wait has no limit.
     pub fn timeout(&self, timeout: Duration) {
-        self.participants.set_timeout(timeout);
+        self.participants.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }
 
     /// Opens a group inside this one, for code that groups its own operations: they become part of this group and start at its
@@ -202,7 +203,9 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// [`Error::InvalidUsage`] if the outer group has ended, for example when the guards of its buffers are dropped.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
         self.participants.check_open("group")?;
-        let _nested = NestedGroup::start(&self.participants)?;
+        // SAFETY: has no arguments.
+        unsafe { call!(self.participants.library(), ncclGroupStart()) }?;
+        let _nested = NestedGroup(&self.participants);
         operations(self)
     }
 }
@@ -232,9 +235,11 @@ impl CommunicatorBuilder<'_> {
         participants.begin_creation("init_in")?;
         // SAFETY: the handle is added to the group, which is open.
         let begun = unsafe { self.begin_pending("init_in", participants.library()) };
-        begun
-            .inspect(|pending| participants.add_pending(pending.handle()))
-            .map_err(|error| participants.record_failed_init(error))
+        participants.change_overflow(|overflow| match &begun {
+            Ok(pending) => overflow.pending.push(pending.handle()),
+            Err(error) => overflow.has_failed_init |= error.code().is_some(),
+        });
+        begun.map_err(|error| participants.record_error(error))
     }
 }
 
@@ -256,11 +261,9 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
     #[inline]
     fn end(self) -> Result<()> {
         // In a group of other code, which the closure has started, nothing would run yet. Dropping this cancels the group.
-        let participants = self.participants;
-        participants
-            .library()
-            .check_open_groups("group", 1)
-            .map_err(|error| participants.record_error(error))?;
+        let Self { participants } = self;
+        let checked = self.participants.library().check_open_groups("group", 1);
+        checked.map_err(|error| participants.record_error(error))?;
         // SAFETY: has no arguments; ends the group that was started on this thread, which `self` cannot leave.
         self.end_with(|library| unsafe { call!(library, ncclGroupEnd()) })
     }
@@ -350,55 +353,47 @@ impl Drop for OpenGroup<'_, '_> {
 /// so this makes a call that is certain to fail.
 #[cold]
 fn cancel(library: &Library) {
+    const SIZE: i32 = 1;
+    const INVALID_RANK: i32 = -1;
     library.keeping_last_error(|| {
+        let functions = &library.functions;
         if library.refuses_null {
-            call_all_reduce_with_null_communicator(library);
-        } else {
-            call_init_rank_with_invalid_rank(library);
+            if let Some(all_reduce) = functions.ncclAllReduce {
+                let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+                // SAFETY: every version of NCCL checks the communicator before all other arguments.
+                unsafe {
+                    all_reduce(
+                        ptr::null(),
+                        ptr::null_mut(),
+                        1,
+                        data_type,
+                        op,
+                        ptr::null_mut(),
+                        ptr::null_mut(),
+                    )
+                };
+            }
+        } else if let Some(init_rank) = functions.ncclCommInitRank {
+            // RCCL, NCCLX and the shim of MSCCL++ may dereference a null communicator, and reject this.
+            let mut none = ptr::null_mut();
+            // SAFETY: a valid out-parameter, which is not written, as the rank is checked first.
+            unsafe { init_rank(&raw mut none, SIZE, sys::ncclUniqueId::default(), INVALID_RANK) };
         }
-        if let Some(end) = library.functions.ncclGroupEnd {
+        if let Some(end) = functions.ncclGroupEnd {
             // SAFETY: has no arguments.
             unsafe { end() };
         }
     });
 }
 
-/// Makes a call that every version of NCCL rejects.
-fn call_all_reduce_with_null_communicator(library: &Library) {
-    let (null, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
-    let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
-    if let Some(all_reduce) = library.functions.ncclAllReduce {
-        // SAFETY: NCCL checks the communicator before all other arguments.
-        unsafe { all_reduce(null, null, 1, data_type, op, std::ptr::null_mut(), stream) };
-    }
-}
-
-/// Makes a call that RCCL, NCCLX and the shim of MSCCL++ reject. (They may dereference a null communicator.)
-fn call_init_rank_with_invalid_rank(library: &Library) {
-    const SIZE: i32 = 1;
-    const INVALID_RANK: i32 = -1;
-    let mut none = std::ptr::null_mut();
-    if let Some(init_rank) = library.functions.ncclCommInitRank {
-        // SAFETY: a valid out-parameter, which is not written, as the rank is checked first.
-        unsafe { init_rank(&raw mut none, SIZE, sys::ncclUniqueId::default(), INVALID_RANK) };
-    }
-}
-
 /// A group inside a group: NCCL only counts it.
 struct NestedGroup<'g, 'scope>(&'g Participants<'scope>);
-
-impl<'g, 'scope> NestedGroup<'g, 'scope> {
-    fn start(participants: &'g Participants<'scope>) -> Result<Self> {
-        // SAFETY: has no arguments.
-        unsafe { call!(participants.library(), ncclGroupStart()) }.map(|_| Self(participants))
-    }
-}
 
 impl Drop for NestedGroup<'_, '_> {
     /// Ends the nested group, which starts nothing, as the outer group is still open.
     fn drop(&mut self) {
         let participants = self.0;
-        // SAFETY: has no arguments; ends the group that `start` has started.
+        // SAFETY: has no arguments; ends the group that was started before this was created.
         if let Err(error) = unsafe { call!(participants.library(), ncclGroupEnd()) } {
             participants.record_error(error);
         }

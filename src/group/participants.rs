@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::Library;
 use crate::buffer::MemorySpace;
-use crate::communicator::Communicator;
-use crate::communicator::{PendingHandle, WindowHandle, wait_until};
+use crate::communicator::{Communicator, PendingHandle, WindowHandle, wait_until};
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::{CommunicatorEvent, Operation};
 
@@ -55,17 +54,18 @@ impl<T> Guard for T {}
 
 /// The participants that few groups have.
 #[derive(Default)]
-struct Overflow<'scope> {
+pub(super) struct Overflow<'scope> {
     /// The communicators that joined before the last.
     communicators: Vec<&'scope Communicator>,
-    pending: Vec<Rc<PendingHandle>>,
+    pub(super) pending: Vec<Rc<PendingHandle>>,
     windows: Vec<Arc<WindowHandle>>,
-    has_failed_init: bool,
+    /// Set if NCCL has failed to begin the creation of a communicator.
+    pub(super) has_failed_init: bool,
     /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the group
     /// itself.
     guards: Vec<Box<dyn Guard>>,
     /// The limit of the wait for each communicator at the end of the group, instead of its timeout.
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     /// Options and descriptors, which NCCL reads until the end of the group.
     arguments: Vec<Box<dyn Any>>,
 }
@@ -101,7 +101,7 @@ impl<'scope> Participants<'scope> {
         if self.library.is_same(communicator.library()) && self.phase.get() == Phase::Open {
             return Ok(());
         }
-        self.refusal(communicator, operation)
+        self.check_slow_path(communicator, operation)
     }
 
     /// Enters NCCL for an operation in this group. Returns whether it is the first one of its communicator.
@@ -119,18 +119,12 @@ impl<'scope> Participants<'scope> {
         Ok(is_first)
     }
 
-    /// Returns the error of an operation that cannot join.
     #[cold]
-    fn refusal(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
+    fn check_slow_path(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
         if !self.library.is_same(communicator.library()) {
             let problem = "the communicator and the group belong to different libraries";
             return Err(Error::argument(operation.name, InvalidArgumentKind::Communicator, problem));
         }
-        self.check_phase(communicator, operation)
-    }
-
-    /// Returns an error if the group has ended or creates communicators, or if NCCL does not simulate the operation.
-    fn check_phase(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
         self.check_open(operation.name)?;
         let problem = if self.phase.get() == Phase::Creating {
             MIXED
@@ -147,10 +141,8 @@ impl<'scope> Participants<'scope> {
     }
 
     pub(super) fn check_open(&self, call: &'static str) -> Result<()> {
-        match self.phase.get() {
-            Phase::Ended => Err(Error::usage(call, "the group has ended")),
-            _ => Ok(()),
-        }
+        let has_ended = self.phase.get() == Phase::Ended;
+        if has_ended { Err(Error::usage(call, "the group has ended")) } else { Ok(()) }
     }
 
     /// Begins to create communicators. An error if the group has ended, has operations, or is simulated.
@@ -191,7 +183,7 @@ impl<'scope> Participants<'scope> {
     }
 
     #[cold]
-    fn change_overflow(&self, change: impl FnOnce(&mut Overflow<'scope>)) {
+    pub(super) fn change_overflow(&self, change: impl FnOnce(&mut Overflow<'scope>)) {
         change(self.overflow.borrow_mut().get_or_insert_default());
     }
 
@@ -230,21 +222,8 @@ impl<'scope> Participants<'scope> {
         }
     }
 
-    pub(super) fn set_timeout(&self, timeout: Duration) {
-        self.change_overflow(|overflow| overflow.timeout = Some(timeout));
-    }
-
-    pub(crate) fn add_pending(&self, handle: Rc<PendingHandle>) {
-        self.change_overflow(|overflow| overflow.pending.push(handle));
-    }
-
     pub(crate) fn add_window(&self, handle: Arc<WindowHandle>) {
         self.change_overflow(|overflow| overflow.windows.push(handle));
-    }
-
-    pub(crate) fn record_failed_init(&self, error: Error) -> Error {
-        self.change_overflow(|overflow| overflow.has_failed_init |= error.code().is_some());
-        self.record_error(error)
     }
 
     pub(super) fn has_failed_init(&self) -> bool {
@@ -321,16 +300,11 @@ impl<'scope> Participants<'scope> {
         if has_failed {
             // On a GPU, a group that has failed started nothing, or was waited for.
             let on_host = |it: &&&Communicator| it.is_borrowed() || it.memory_space() == MemorySpace::Host;
-            communicators
-                .iter()
-                .filter(on_host)
-                .for_each(|communicator| communicator.abort_work_in_progress());
+            communicators.iter().filter(on_host).for_each(|it| it.abort_work_in_progress());
         }
-        communicators.iter().for_each(|communicator| communicator.leave_group(result));
+        communicators.iter().for_each(|it| it.leave_group(result));
         if has_failed {
-            communicators
-                .iter()
-                .for_each(|communicator| communicator.shared().notify(CommunicatorEvent::Failed));
+            communicators.iter().for_each(|it| it.shared().notify(CommunicatorEvent::Failed));
         }
         let mut guards = Vec::new();
         if let Some(overflow) = &mut *self.overflow.borrow_mut() {
