@@ -1,11 +1,9 @@
 //! The children of a communicator: split, shrunk and grown.
 #![allow(unsafe_code)] // Calls NCCL.
 
-use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::call_guard::CallGuard;
@@ -14,7 +12,7 @@ use super::create::{to_c_int, to_c_size_and_rank};
 use super::objects::OutParam;
 use super::shared::Shared;
 use super::state::Purpose;
-use crate::backend::{Library, call};
+use crate::backend::call;
 use crate::buffer::MemorySpace;
 use crate::config::Config;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
@@ -136,20 +134,20 @@ impl Communicator {
         }
         // All below the size, which is an i32.
         let mut list: Vec<i32> = list.into_iter().map(|rank| rank as i32).collect();
-        let count = list.len() as i32;
         // A communicator that has failed can be shrunk only with an abort.
         let (flags, purpose) = match mode {
             ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, Purpose::Work),
             ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, Purpose::Query),
         };
         self.create_child(CALL, config, 0, purpose, |out, config| {
-            let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
+            let (list, count, flags) = (list.as_mut_ptr(), list.len() as i32, flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; `create_child` provides the out-parameter and
             // the options.
-            unsafe { call!(self.library(), ncclCommShrink(self.raw(), list, count, out, config, flags)) }
-                .inspect(|_| {
-                    self.is_stopped.fetch_or(mode == ShrinkMode::Abort, Relaxed);
-                })
+            let code = unsafe {
+                call!(self.library(), ncclCommShrink(self.raw(), list, count, out, config, flags))
+            }?;
+            self.is_stopped.fetch_or(mode == ShrinkMode::Abort, Relaxed);
+            Ok(code)
         })
     }
 
@@ -196,8 +194,7 @@ impl Communicator {
     fn create_grown(&self, size: usize, id: Option<&UniqueId>, config: &Config) -> Result<Option<Self>> {
         const CALL: &str = "grow";
         if size <= self.size {
-            let own = self.size;
-            let problem = format!("size {size} is not above {own}, the communicator's size");
+            let problem = format!("size {size} is not above {}, the communicator's size", self.size);
             return Err(Error::argument(CALL, InvalidArgumentKind::Rank, problem));
         }
         let (size, _) = to_c_size_and_rank(CALL, size, self.rank)?;
@@ -244,7 +241,14 @@ impl Communicator {
                 unsafe { Self::from_shared(call, shared, timeout, parent) }.map(Some)
             }
             Err(error) => {
-                abandon(library, &out, origin.name);
+                // NCCL may have written a handle, and cannot free it: until a child is complete, its parent points to its
+                // abort flag, and writes it when the parent is aborted. So it is leaked, with its name.
+                if out.memory_space == MemorySpace::Device {
+                    mem::forget(origin.name);
+                } else if !out.get().is_null() {
+                    // SAFETY: a handle that nothing else has; in the CPU backend, parents do not point to their children.
+                    let _ = unsafe { call!(library, ncclCommAbort(out.get())) };
+                }
                 Err(error)
             }
         };
@@ -294,21 +298,5 @@ impl ChildBuilder<'_, Option<Communicator>> {
     /// The errors of [`Communicator::split`].
     pub fn init(self) -> Result<Option<Communicator>> {
         self.create()
-    }
-}
-
-/// Gives up a handle that NCCL may have written although the creation failed.
-///
-/// NCCL cannot free it: until a child is complete, its parent points to its abort flag, and writes it when the parent is
-/// aborted. So it is leaked, with its name.
-fn abandon(library: &Library, out: &OutParam<sys::ncclComm>, name: Option<Arc<CStr>>) {
-    let raw = out.get();
-    match out.memory_space {
-        MemorySpace::Device => mem::forget(name),
-        MemorySpace::Host if raw.is_null() => {}
-        MemorySpace::Host => {
-            // SAFETY: a handle that nothing else has; in the CPU backend, parents do not point to their children.
-            let _ = unsafe { call!(library, ncclCommAbort(raw)) };
-        }
     }
 }

@@ -107,7 +107,7 @@ impl Nccl {
         let adopted: Vec<_> = raws.iter().map(adopt).collect();
         let communicators: Result<Vec<Communicator>> = adopted.into_iter().collect();
         // As in `CommunicatorBuilder::init`, NCCL may still use the slots after a failure.
-        communicators.inspect_err(|_| std::mem::forget(raws))
+        communicators.inspect_err(|_| mem::forget(raws))
     }
 }
 
@@ -147,12 +147,6 @@ impl<'a> CommunicatorBuilder<'a> {
     }
 
     /// Sets the device to the one of `context`, which becomes the calling thread's current context.
-    ///
-    /// ```
-    /// # fn init(context: &impl libnccl::Context, nccl: &libnccl::Nccl) -> libnccl::Result<libnccl::Communicator> {
-    /// nccl.communicator(1, 0, &nccl.unique_id()?).device(context).init()
-    /// # }
-    /// ```
     pub fn device(mut self, context: &'a dyn Context) -> Self {
         self.context = Some(context);
         self
@@ -356,26 +350,24 @@ impl PendingCommunicator {
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of [`CommunicatorBuilder::init`].
     pub fn finish(self) -> Result<Communicator> {
-        match self.handle.state.get() {
+        let PendingHandle { library, slot, state, origin } = &*self.handle;
+        match state.get() {
+            PendingState::Created => state.set(PendingState::Taken),
             PendingState::GroupOpen => {
-                Err(Error::usage("finish", "the group that creates the communicator has not ended"))
+                return Err(Error::usage("finish", "the group that creates the communicator has not ended"));
             }
             PendingState::Failed | PendingState::Taken => {
-                Err(Error::usage("finish", "the group that was to create the communicator failed"))
-            }
-            PendingState::Created => {
-                let PendingHandle { library, slot, state, origin } = &*self.handle;
-                state.set(PendingState::Taken);
-                let shared = Shared::new(library, slot.get(), origin.clone());
-                // For the error of a rank that never joins.
-                shared.membership(self.size, self.rank);
-                // SAFETY: the group has created the handle, and it is taken out here.
-                let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
-                // SAFETY: a slot whose handle was taken out is not used any more.
-                unsafe { slot.free_after(&created) };
-                created
+                return Err(Error::usage("finish", "the group that was to create the communicator failed"));
             }
         }
+        let shared = Shared::new(library, slot.get(), origin.clone());
+        // For the error of a rank that never joins.
+        shared.membership(self.size, self.rank);
+        // SAFETY: the group has created the handle, and it is taken out here.
+        let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
+        // SAFETY: a slot whose handle was taken out is not used any more.
+        unsafe { slot.free_after(&created) };
+        created
     }
 }
 
@@ -385,10 +377,10 @@ impl Drop for PendingHandle {
         if state == PendingState::Taken {
             return;
         }
-        let (library, raw, origin) = (&self.library, self.slot.get(), mem::take(&mut self.origin));
+        let (raw, origin) = (self.slot.get(), mem::take(&mut self.origin));
         let aborted = if state == PendingState::Created && !raw.is_null() {
             // SAFETY: the group has created the handle, and it was not taken out.
-            unsafe { Shared::new(library, raw, origin).abort() }
+            unsafe { Shared::new(&self.library, raw, origin).abort() }
         } else {
             // Aborting a communicator that was never complete would free nothing, or crash (2.14.3). NCCL keeps its name.
             if self.slot.memory_space == MemorySpace::Device {

@@ -149,15 +149,13 @@ impl Communicator {
         let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
         let suspended = self.run_ungrouped("suspend", Purpose::Work, || {
             // SAFETY: a live communicator.
-            unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) }.map(always_wait)
+            unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) }?;
+            // A nonblocking communicator may be in progress even after success.
+            Ok(ResultCode::IN_PROGRESS)
         });
         // NCCL itself would start operations without the memory. After a failure, some of it may be freed.
-        let is_refused = suspended.as_ref().is_err_and(|error| {
-            error
-                .code()
-                .is_none_or(|code| [ResultCode::INVALID_USAGE, ResultCode::INVALID_ARGUMENT].contains(&code))
-        });
-        if !is_refused {
+        let is_refusal = |code| [ResultCode::INVALID_USAGE, ResultCode::INVALID_ARGUMENT].contains(&code);
+        if !suspended.as_ref().is_err_and(|error| error.code().is_none_or(is_refusal)) {
             self.shared.state.set_suspended(true);
         }
         suspended
@@ -172,7 +170,9 @@ impl Communicator {
     pub fn resume(&self) -> Result<()> {
         self.run_ungrouped("resume", Purpose::WhileSuspended, || {
             // SAFETY: a live communicator.
-            unsafe { call!(self.library(), ncclCommResume(self.raw())) }.map(always_wait)
+            unsafe { call!(self.library(), ncclCommResume(self.raw())) }?;
+            // As in `suspend`.
+            Ok(ResultCode::IN_PROGRESS)
         })?;
         self.shared.state.set_suspended(false);
         Ok(())
@@ -210,13 +210,7 @@ impl Communicator {
 
     /// Waits as [`synchronize`](Self::synchronize) does, but aborts nothing: returns `false` if the work is not complete
     /// after the `timeout`. To end the work, [revoke](Self::revoke) the communicator, or [shrink](Self::shrink) it with
-    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort).
-    ///
-    /// ```
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// assert!(comm.wait_for(&libnccl::StreamRef::DEFAULT, std::time::Duration::from_secs(30))?);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort). For an example, see [async code](Self#async-code).
     ///
     /// # Errors
     /// [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator has to be aborted or
@@ -253,15 +247,7 @@ impl Communicator {
             if start.elapsed() >= limit { Poll::Ready(Ok(false)) } else { Poll::Pending }
         })
     }
-}
 
-/// Makes the caller wait, as a nonblocking communicator may be in progress even if the call returns success.
-fn always_wait(_: ResultCode) -> ResultCode {
-    ResultCode::IN_PROGRESS
-}
-
-/// Checks of memory against the communicator.
-impl Communicator {
     /// Returns an error if the library lacks the element type, or if the memory space differs from the communicator's.
     pub(crate) fn check_buffer(
         &self,

@@ -83,14 +83,6 @@ impl Communicator {
     /// Without a [timeout](crate::config::Config::timeout) the wait has no limit. On a GPU, NCCL also waits for CUDA graphs with
     /// work of the communicator, so destroy those first.
     ///
-    /// ```
-    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-    /// for comm in comms {
-    ///     comm.destroy()?;
-    /// }
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), after which the
     /// communicator is aborted; it is freed in both cases. [`Error::InvalidUsage`] while a group is open on this thread; the
@@ -110,8 +102,8 @@ impl Communicator {
     /// Aborts the communicator and its work in progress immediately. The work of the other ranks fails.
     ///
     /// On a GPU, NCCL keeps a communicator while there is a CUDA graph with its work, and while a kernel of another
-    /// communicator keeps the device busy. So another thread aborts it, and this one waits at most 5 s; the abort then
-    /// continues in the background. [`AbortHandle::abort_all`] aborts several communicators of one thread.
+    /// communicator keeps the device busy. So this waits at most 5 s; the abort then continues in the background.
+    /// [`AbortHandle::abort_all`] aborts several communicators of one thread.
     ///
     /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped meanwhile,
     /// see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, the call also waits for a stopped process

@@ -261,8 +261,8 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
     #[inline]
     fn end(self) -> Result<()> {
         // In a group of other code, which the closure has started, nothing would run yet. Dropping this cancels the group.
-        let Self { participants } = self;
-        let checked = self.participants.library().check_open_groups("group", 1);
+        let participants = self.participants;
+        let checked = participants.library().check_open_groups("group", 1);
         checked.map_err(|error| participants.record_error(error))?;
         // SAFETY: has no arguments; ends the group that was started on this thread, which `self` cannot leave.
         self.end_with(|library| unsafe { call!(library, ncclGroupEnd()) })

@@ -288,16 +288,6 @@ impl Membership {
 /// from other communicators.
 ///
 /// Its text has 16 hexadecimal digits. It is unknown for communicators that other code created, or that have grown.
-///
-/// ```
-/// use libnccl::observer::CommunicatorId;
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let unique_id = nccl.unique_id()?;
-/// let comm = nccl.communicator(1, 0, &unique_id).init()?;
-/// assert_eq!(comm.membership().id.unwrap().to_string().len(), 16);
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(NonZeroU64);
 
