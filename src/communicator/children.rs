@@ -6,11 +6,10 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::call_guard::CallGuard;
 use super::communicator::Communicator;
 use super::create::{to_c_int, to_c_size_and_rank};
 use super::objects::OutParam;
-use super::shared::Shared;
+use super::shared::{CallGuard, Shared};
 use super::state::Purpose;
 use crate::backend::call;
 use crate::buffer::MemorySpace;
@@ -74,8 +73,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `init` returns [`Error::InvalidArgument`] if the color is beyond `i32::MAX`, [`Error::Unsupported`], [`Error::Timeout`],
-    /// or [`Error::Nccl`].
+    /// `init` returns [`Error::InvalidArgument`] if the color is beyond `i32::MAX`.
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
     pub fn split(&self, color: Option<u32>, key: i32) -> ChildBuilder<'_, Option<Self>> {
@@ -107,7 +105,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `exclude` is empty, or contains this rank, a rank
-    /// twice, or a rank out of range; [`Error::Unsupported`]; [`Error::Timeout`]; [`Error::Nccl`].
+    /// twice, or a rank out of range.
     #[doc(alias = "ncclCommShrink")]
     pub fn shrink<'a>(&'a self, exclude: &'a [usize], mode: ShrinkMode) -> ChildBuilder<'a> {
         ChildBuilder::new(self, Child::Shrink { exclude, mode })
@@ -153,9 +151,6 @@ impl Communicator {
 
     /// Creates the id with which new ranks join this communicator when it [grows](Self::grow) once. One rank creates it, and
     /// passes it to `grow` and to the new ranks; for an example, see there. Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`].
     #[doc(alias = "ncclCommGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = sys::ncclUniqueId::default();
@@ -184,8 +179,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `size` is not above the size of this communicator;
-    /// [`Error::Unsupported`]; [`Error::Timeout`]; [`Error::Nccl`].
+    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `size` is not above the size of this communicator.
     #[doc(alias = "ncclCommGrow")]
     pub fn grow<'a>(&'a self, size: usize, id: Option<&'a UniqueId>) -> ChildBuilder<'a> {
         ChildBuilder::new(self, Child::Grow { size, id })

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::call_guard::CallGuard;
-use super::shared::{Origin, Shared};
+use super::shared::{CallGuard, Origin, Shared};
 use super::state::{Purpose, State};
 use super::teardown::AbortHandle;
 use crate::backend::{Library, call};
@@ -35,22 +34,16 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
+/// [`Nccl::communicator`] creates one.
+///
 /// ```
 /// use libnccl::{ReduceOp, StreamRef};
 ///
-/// let nccl = libnccl_cpu::nccl();
-/// let id = nccl.unique_id()?;
-/// let work = |rank| {
-///     let comm = nccl.communicator(2, rank, &id).init()?;
+/// libnccl_cpu::run_ranks(2, |comm| {
 ///     let mut sum = [0; 2];
 ///     comm.all_reduce(&[1, comm.rank() as i32], &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
 ///     assert_eq!(sum, [comm.size() as i32, 1]);
 ///     comm.destroy()
-/// };
-/// std::thread::scope(|scope| {
-///     let other = scope.spawn(|| work(1));
-///     work(0)?;
-///     other.join().expect("rank 1 does not panic")
 /// })?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
@@ -110,6 +103,11 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// backend reports which rank differs. Several threads that drive several communicators of *one device* at the same time can
 /// deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
 ///
+/// # Errors
+/// A method returns [`Error::Nccl`] if NCCL fails, [`Error::Unsupported`] if the library is older than the version after "Since
+/// NCCL", [`Error::Timeout`] if it waits longer than the [timeout](crate::config::Config::timeout), [`Error::Aborted`] after an
+/// abort, and [`Error::InvalidUsage`] if it is called while a group is open on the thread. Sections on errors name others.
+///
 /// # Teardown
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
 /// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first. On a GPU, aborts
@@ -144,17 +142,6 @@ pub(super) trait OneThreadAtATime {}
 
 impl Communicator {
     /// Takes over a handle that other code has created with `nccl`.
-    ///
-    /// ```
-    /// use libnccl::Communicator;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let raw = nccl.init_all(&[0])?.remove(0).into_raw();
-    /// // SAFETY: a live communicator of `nccl`, and `raw` is not used any more.
-    /// let comm = unsafe { Communicator::from_raw(&nccl, raw) }?;
-    /// assert_eq!(comm.size(), 1);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not

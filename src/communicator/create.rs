@@ -10,10 +10,9 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call_guard::check_no_open_group;
 use super::communicator::Communicator;
 use super::objects::OutParam;
-use super::shared::{Origin, Shared};
+use super::shared::{Origin, Shared, check_no_open_group};
 use crate::backend::{Library, call};
 use crate::buffer::MemorySpace;
 use crate::config::{Config, RawConfig};
@@ -170,12 +169,12 @@ impl<'a> CommunicatorBuilder<'a> {
         const CALL: &str = "init";
         let library = self.library;
         check_no_open_group(library, CALL)?;
-        let (size, rank, mut raw_config) = self.prepare(CALL)?;
+        let mut raw_config = self.prepare(CALL)?;
         // Initialized to null, as some versions read it when they fail.
         let slot = OutParam::new(library);
         // SAFETY: NCCL writes the handle to the slot before the call returns; 2.14.3 reads it until the communicator is
         // complete, and writes it if that fails; `ncclCommGrow` writes it again then. The communicator keeps the name alive.
-        let called = unsafe { self.call_init(slot.as_mut_ptr(), size, rank, &mut raw_config) };
+        let called = unsafe { self.call_init(slot.as_mut_ptr(), &mut raw_config) };
         let created = called.inspect_err(|_| library.end_leaked_groups()).and_then(|_| {
             let shared = Shared::new(library, slot.get(), self.origin(&raw_config));
             // For the error of a rank that never joins.
@@ -205,20 +204,20 @@ impl<'a> CommunicatorBuilder<'a> {
             let problem = "a rank cannot join a communicator that grows in a group; use `init`";
             return Err(Error::usage(call, problem));
         }
-        let (size, rank, mut raw_config) = self.prepare(call)?;
+        let mut raw_config = self.prepare(call)?;
         let (origin, timeout) = (self.origin(&raw_config), self.config.timeout_duration());
         let state = Cell::new(PendingState::GroupOpen);
         let (library, slot) = (Arc::clone(library), OutParam::new(library));
         let handle = Rc::new(PendingHandle { library, slot, state, origin });
         // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as the
         // caller guarantees; NCCL drops it if the call fails. The handle keeps the name alive.
-        unsafe { self.call_init(handle.slot.as_mut_ptr(), size, rank, &mut raw_config) }?;
+        unsafe { self.call_init(handle.slot.as_mut_ptr(), &mut raw_config) }?;
         Ok(PendingCommunicator { call, handle, size: self.size, rank: self.rank, timeout })
     }
 
-    /// Checks the arguments, and makes the context current. Returns size, rank and options in C's types.
-    fn prepare(&self, call: &'static str) -> Result<(i32, i32, RawConfig)> {
-        let (size, rank) = to_c_size_and_rank(call, self.size, self.rank)?;
+    /// Checks the arguments, and makes the context current.
+    fn prepare(&self, call: &'static str) -> Result<RawConfig> {
+        to_c_size_and_rank(call, self.size, self.rank)?;
         let problem = match self.ids {
             [] => Some("no unique ids; expected at least one".to_string()),
             [_, _, ..] if self.grows => Some(format!("{} unique ids; expected one to grow", self.ids.len())),
@@ -230,7 +229,7 @@ impl<'a> CommunicatorBuilder<'a> {
         to_c_length(call, self.ids.len(), "unique ids")?;
         let raw_config = self.config.to_raw(call, self.library.version, &self.library.backend.to_string())?;
         self.context.map_or(Ok(()), |context| make_current(call, context))?;
-        Ok((size, rank, raw_config))
+        Ok(raw_config)
     }
 
     fn origin(&self, raw_config: &RawConfig) -> Origin {
@@ -243,14 +242,10 @@ impl<'a> CommunicatorBuilder<'a> {
     ///
     /// # Safety
     /// `out` is valid until NCCL is done with it, and the name in the options until the communicator is torn down.
-    unsafe fn call_init(
-        &self,
-        out: *mut sys::ncclComm_t,
-        size: i32,
-        rank: i32,
-        raw_config: &mut RawConfig,
-    ) -> Result<ResultCode> {
-        let (library, config) = (self.library, raw_config.as_mut_ptr());
+    unsafe fn call_init(&self, out: *mut sys::ncclComm_t, config: &mut RawConfig) -> Result<ResultCode> {
+        let (library, config) = (self.library, config.as_mut_ptr());
+        // `prepare` has checked that they fit.
+        let (size, rank) = (self.size as i32, self.rank as i32);
         let mut ids: Vec<_> = self.ids.iter().map(|id| id.to_raw()).collect();
         let (first, count) = (ids[0], ids.len() as i32);
         // SAFETY: the ids and the options are valid during the call; the caller guarantees the rest. A rank that joins a

@@ -7,8 +7,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::call_guard::CallGuard;
-use super::shared::Shared;
+use super::shared::{CallGuard, Shared};
 use crate::backend::{Library, call};
 use crate::buffer::{Allocation, MemorySpace};
 use crate::error::{Error, Result};

@@ -5,9 +5,8 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
-use super::call_guard::{CallGuard, check_no_open_group};
 use super::communicator::Communicator;
-use super::shared::{ABORT_LIMIT, Shared};
+use super::shared::{ABORT_LIMIT, CallGuard, Shared, check_no_open_group};
 use super::state::Purpose;
 use crate::backend::call;
 use crate::buffer::MemorySpace;
@@ -23,9 +22,7 @@ const DESTROY: &str = "destroy";
 /// ```
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let finalized: Vec<_> = comms.into_iter().map(|comm| comm.finalize()).collect::<Result<_, _>>()?;
-/// for finalized in finalized {
-///     finalized.destroy()?;
-/// }
+/// finalized.into_iter().try_for_each(|comm| comm.destroy())?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug)]
@@ -35,9 +32,6 @@ impl Communicator {
     /// Stops this rank's work in progress, and rejects new work. The communicator can then only be split, shrunk, destroyed or
     /// aborted. NCCL does not notify the other ranks, so each of them calls it. On the CPU backend their operations fail with
     /// an error that names this rank. For an example, see [`shrink`](Self::shrink). Since NCCL 2.28.7.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`].
     #[doc(alias = "ncclCommRevoke")]
     #[doc(alias = "NCCL_REVOKE_DEFAULT")]
     pub fn revoke(&self) -> Result<()> {
@@ -61,7 +55,7 @@ impl Communicator {
     /// it destroys any; see [`Finalized`].
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; in each case the communicator is dropped or aborted.
+    /// After any error, the communicator is dropped or aborted.
     #[doc(alias = "ncclCommFinalize")]
     pub fn finalize(self) -> Result<Finalized> {
         self.finalize_for("finalize")
