@@ -330,7 +330,7 @@ impl Communicator {
 
     #[inline]
     pub(crate) fn notify_end(&self, result: Result<(), &Error>) {
-        if let Some(observed) = self.shared.observed() {
+        if let Some(observed) = self.shared.observers.observed() {
             observed.end(result);
         }
     }
@@ -366,7 +366,7 @@ impl Communicator {
             self.shared.state.fail();
         }
         self.withdraw_from_group();
-        if let Some(observed) = self.shared.observed() {
+        if let Some(observed) = self.shared.observers.observed() {
             observed.end_group(result);
         }
     }

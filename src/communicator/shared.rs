@@ -18,9 +18,7 @@ use crate::buffer::MemorySpace;
 use crate::config::{Config, RawConfig};
 use crate::cuda::CudaContext;
 use crate::error::{Error, Result, ResultCode};
-use crate::observer::{
-    CommunicatorEvent, CommunicatorId, Given, Membership, Observed, Observers, of_process,
-};
+use crate::observer::{CommunicatorEvent, CommunicatorId, Given, Membership, Observers, of_process};
 use crate::sys;
 
 /// The longest time that an abort keeps its caller waiting.
@@ -112,11 +110,6 @@ impl Shared {
         })
     }
 
-    #[inline]
-    pub(crate) fn observed(&self) -> Option<Observed<'_>> {
-        self.observers.observed()
-    }
-
     /// Adds the observers of the options and of the process.
     pub(crate) fn begin_observation(&self, size: usize, rank: usize) {
         let membership = self.membership(size, rank);
@@ -200,8 +193,11 @@ impl Shared {
     /// Aborts the communicator, and its call in progress, unless it is torn down already.
     #[cold]
     pub(crate) fn abort_unless_ended(self: &Arc<Self>) -> Result<()> {
+        if !self.state.end() {
+            return Ok(());
+        }
         // SAFETY: the state has chosen this thread to tear it down.
-        if self.state.end() { unsafe { self.abort() } } else { Ok(()) }
+        unsafe { self.abort() }
     }
 
     /// Aborts the communicator after a wait that exceeded its limit, and returns the error.
@@ -237,11 +233,13 @@ impl Shared {
     pub(crate) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
         all.iter().for_each(|shared| shared.notify(CommunicatorEvent::Aborted));
         let abort_each = |all: &[Arc<Self>]| {
-            all.iter().fold(Ok(()), |result, shared| {
+            let mut result = Ok(());
+            for shared in all {
                 // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
                 let aborted = unsafe { call!(shared.library, ncclCommAbort(shared.raw)) };
-                result.and(aborted.map(drop))
-            })
+                result = result.and(aborted.map(drop));
+            }
+            result
         };
         Self::end(call, all, Some(ABORT_LIMIT), move |all| match all {
             // One after the other, the first could wait for work of the second, which is not aborted yet.
@@ -268,7 +266,7 @@ impl Shared {
                 // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
                 let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
                 // An open group of this crate is not leaked.
-                if ended.is_err() && !has_open_group() {
+                if ended.is_err() && !HAS_OPEN_GROUP.get() {
                     shared.library.end_leaked_groups();
                 }
                 ended.map(drop)
@@ -391,13 +389,7 @@ fn finish_leaving(shared: &Arc<Shared>, mut left: Left) {
 /// `library` can detect it.
 #[inline]
 pub(crate) fn check_no_open_group(library: &Library, call: &'static str) -> Result<()> {
-    if has_open_group() { Err(open_error(call)) } else { library.check_open_groups(call, 0) }
-}
-
-/// Returns whether this crate has opened a group on this thread.
-#[inline]
-pub(crate) fn has_open_group() -> bool {
-    HAS_OPEN_GROUP.get()
+    if HAS_OPEN_GROUP.get() { Err(open_error(call)) } else { library.check_open_groups(call, 0) }
 }
 
 #[inline]

@@ -204,11 +204,11 @@ impl AbortHandle {
     /// [`Communicator::abort`].
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
-        if self.shared.state.abort() {
-            // SAFETY: the state has chosen this thread to tear it down.
-            return unsafe { self.shared.abort() };
+        if !self.shared.state.abort() {
+            return Ok(());
         }
-        Ok(())
+        // SAFETY: the state has chosen this thread to tear it down.
+        unsafe { self.shared.abort() }
     }
 
     /// Aborts the communicators of all handles. Communicators of one library are aborted in one NCCL group, because the abort

@@ -6,8 +6,8 @@
 mod participants;
 
 use std::marker::PhantomData;
-use std::ptr;
 use std::time::Duration;
+use std::{mem, ptr};
 
 pub(crate) use participants::Participants;
 use participants::Phase;
@@ -278,7 +278,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
     #[inline]
     fn end_with(self, end: impl FnOnce(&Library) -> Result<ResultCode>) -> Result<()> {
         let participants = self.participants;
-        std::mem::forget(self);
+        mem::forget(self);
         match end(participants.library()) {
             Ok(ResultCode::SUCCESS) => {
                 set_open_group(false);
@@ -293,39 +293,29 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
 /// Completes the end of a group for which NCCL did not return success.
 #[cold]
 fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Result<()> {
-    let mut closing = Closing { participants, result: Err(not_ended()) };
+    let is_simulated = participants.is_simulated();
+    // Closes the group if this panics.
+    let open = OpenGroup { participants };
     // An implementation that cannot simulate has not ended the group.
     let result = result.inspect_err(|_| cancel(participants.library()));
     set_open_group(false);
+    participants.phase.set(Phase::Ended);
     let result = match result {
-        Ok(ResultCode::IN_PROGRESS) => {
-            participants.wait_all("group").inspect_err(|_| participants.leak_arguments())
-        }
+        Ok(ResultCode::IN_PROGRESS) => participants.wait_all("group").inspect_err(|_| {
+            // NCCL may still read them.
+            participants.change_overflow(|overflow| mem::forget(mem::take(&mut overflow.arguments)));
+        }),
         result => result.map(drop),
     };
-    let is_simulated = participants.is_simulated();
-    closing.result.clone_from(&result);
-    drop(closing);
+    mem::forget(open);
+    participants.close(result.as_ref().copied());
     if is_simulated {
         // Found only now, as this communicator was not known to be nonblocking.
-        return result.and(Err(Error::usage(
-            "simulate",
-            "a communicator is nonblocking; NCCL has started the operations instead of simulating them",
-        )));
+        let problem =
+            "a communicator is nonblocking; NCCL has started the operations instead of simulating them";
+        return result.and(Err(Error::usage("simulate", problem)));
     }
     result
-}
-
-/// Closes the group when it is dropped, even by a panic.
-struct Closing<'g, 'scope> {
-    participants: &'g Participants<'scope>,
-    result: Result<()>,
-}
-
-impl Drop for Closing<'_, '_> {
-    fn drop(&mut self) {
-        self.participants.close(self.result.as_ref().copied());
-    }
 }
 
 /// Returns the error of a group whose closure returned its own error, or panicked.
@@ -337,12 +327,14 @@ fn not_ended() -> Error {
 impl Drop for OpenGroup<'_, '_> {
     fn drop(&mut self) {
         let participants = self.participants;
-        cancel(participants.library());
-        // The failed creation of a communicator may have left one more group open.
-        if participants.has_failed_init() {
-            participants.library().end_leaked_groups();
+        if participants.phase.get() != Phase::Ended {
+            cancel(participants.library());
+            // The failed creation of a communicator may have left one more group open.
+            if participants.has_failed_init() {
+                participants.library().end_leaked_groups();
+            }
+            set_open_group(false);
         }
-        set_open_group(false);
         participants.close(Err(participants.first_error().unwrap_or(&not_ended())));
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Participants<'scope> {
     overflow: RefCell<Option<Box<Overflow<'scope>>>>,
     /// The first error of a call, which the group returns instead of consequent errors.
     first_error: OnceCell<Error>,
-    phase: Cell<Phase>,
+    pub(super) phase: Cell<Phase>,
     /// Makes this neither `Send` nor `Sync`: NCCL's group belongs to the thread.
     thread: PhantomData<*mut ()>,
 }
@@ -67,7 +67,7 @@ pub(super) struct Overflow<'scope> {
     /// The limit of the wait for each communicator at the end of the group, instead of its timeout.
     pub(super) timeout: Option<Duration>,
     /// Options and descriptors, which NCCL reads until the end of the group.
-    arguments: Vec<Box<dyn Any>>,
+    pub(super) arguments: Vec<Box<dyn Any>>,
 }
 
 impl fmt::Debug for Overflow<'_> {
@@ -114,7 +114,9 @@ impl<'scope> Participants<'scope> {
         let is_first = !communicator.is_in_group();
         if is_first {
             communicator.join_group(operation.name).map_err(|error| self.record_error(error))?;
-            self.add(communicator);
+            if let Some(previous) = self.last.replace(Some(communicator)) {
+                self.change_overflow(|overflow| overflow.communicators.push(previous));
+            }
         }
         Ok(is_first)
     }
@@ -146,7 +148,7 @@ impl<'scope> Participants<'scope> {
     }
 
     /// Begins to create communicators. An error if the group has ended, has operations, or is simulated.
-    pub(crate) fn begin_creation(&self, call: &'static str) -> Result<()> {
+    pub(super) fn begin_creation(&self, call: &'static str) -> Result<()> {
         self.check_open(call)?;
         let problem = if self.is_simulated() {
             "NCCL does not simulate the creation of communicators"
@@ -173,13 +175,6 @@ impl<'scope> Participants<'scope> {
             communicator.notify_end(Err(&error));
         }
         self.record_error(error)
-    }
-
-    #[inline]
-    fn add(&self, communicator: &'scope Communicator) {
-        if let Some(previous) = self.last.replace(Some(communicator)) {
-            self.change_overflow(|overflow| overflow.communicators.push(previous));
-        }
     }
 
     #[cold]
@@ -213,13 +208,6 @@ impl<'scope> Participants<'scope> {
     /// Keeps options or descriptors, which NCCL reads until the end of the group.
     pub(crate) fn keep_arguments(&self, arguments: impl Any) {
         self.change_overflow(|overflow| overflow.arguments.push(Box::new(arguments)));
-    }
-
-    /// Leaks options and descriptors, as NCCL may still read them.
-    pub(super) fn leak_arguments(&self) {
-        if let Some(overflow) = &mut *self.overflow.borrow_mut() {
-            mem::forget(mem::take(&mut overflow.arguments));
-        }
     }
 
     pub(crate) fn add_window(&self, handle: Arc<WindowHandle>) {
