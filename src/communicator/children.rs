@@ -270,10 +270,8 @@ impl<'a, T> ChildBuilder<'a, T> {
 }
 
 impl ChildBuilder<'_> {
-    /// Creates the communicator, and waits for its ranks.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::shrink`] and [`Communicator::grow`].
+    /// Creates the communicator, and waits for its ranks. For the errors, see [`Communicator::shrink`] and
+    /// [`Communicator::grow`].
     pub fn init(self) -> Result<Communicator> {
         let call = if matches!(self.child, Child::Grow { .. }) { "grow" } else { "shrink" };
         self.create()?.ok_or_else(|| Error::usage(call, "NCCL created no communicator"))
@@ -281,10 +279,8 @@ impl ChildBuilder<'_> {
 }
 
 impl ChildBuilder<'_, Option<Communicator>> {
-    /// Creates the communicator, and waits for all ranks of its parent. Returns `None` for a rank without a color.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::split`].
+    /// Creates the communicator, and waits for all ranks of its parent. Returns `None` for a rank without a color. For the
+    /// errors, see [`Communicator::split`].
     pub fn init(self) -> Result<Option<Communicator>> {
         self.create()
     }

@@ -306,7 +306,6 @@ impl Communicator {
         self.shared.observers.add(self.membership(), observer);
     }
 
-    /// Returns its first observer of this type.
     #[doc(hidden)]
     pub fn observer<T: Observer>(&self) -> Option<&T> {
         self.shared.observers.find()

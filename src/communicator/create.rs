@@ -68,8 +68,7 @@ impl Nccl {
     /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
     ///
     /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On the CPU backend
-    /// the devices are only numbers. For options or a timeout, create the ranks in a group, with
-    /// [`init_in`](CommunicatorBuilder::init_in).
+    /// the devices are only numbers. For options or a timeout, use [`init_in`](CommunicatorBuilder::init_in).
     ///
     /// ```
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
@@ -78,7 +77,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no device, or a negative one; [`Error::Nccl`] if NCCL fails.
+    /// [`Error::InvalidArgument`] if there is no device, or a negative one.
     #[doc(alias = "ncclCommInitAll")]
     pub fn init_all(&self, devices: &[i32]) -> Result<Vec<Communicator>> {
         const CALL: &str = "init_all";

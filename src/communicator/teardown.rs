@@ -113,10 +113,7 @@ impl Communicator {
 }
 
 impl Finalized {
-    /// Frees the communicator; see [`Communicator::destroy`].
-    ///
-    /// # Errors
-    /// As for [`Communicator::destroy`].
+    /// Frees the communicator. For the errors, see [`Communicator::destroy`].
     pub fn destroy(self) -> Result<()> {
         let Self(communicator) = self;
         check_no_open_group(communicator.library(), DESTROY)?;
@@ -212,7 +209,8 @@ impl AbortHandle {
     }
 
     /// Aborts the communicators of all handles. Communicators of one library are aborted in one NCCL group, because the abort
-    /// of one may wait for work of another. A communicator whose owner is in a call is aborted by the owner.
+    /// of one may wait for work of another. A communicator whose owner is in a call is aborted by the owner. For the errors,
+    /// see [`abort`](Self::abort).
     ///
     /// ```
     /// use libnccl::communicator::{AbortHandle, Health};
@@ -222,9 +220,6 @@ impl AbortHandle {
     /// assert!(comms.iter().all(|comm| comm.abort_handle().health() == Health::Ended));
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// As for [`abort`](Self::abort).
     pub fn abort_all(handles: impl IntoIterator<Item = Self>) -> Result<()> {
         // The iterator may panic, so it is exhausted before the first abort.
         let mut remaining: Vec<_> = handles.into_iter().map(|handle| handle.shared).collect();
@@ -264,7 +259,6 @@ impl AbortHandle {
         self.shared.notify(CommunicatorEvent::Stalled);
     }
 
-    /// Returns the communicator's first observer of this type.
     #[doc(hidden)]
     pub fn observer<T: Observer>(&self) -> Option<&T> {
         self.shared.observers.find()
