@@ -104,9 +104,12 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
 ///
 /// # Errors
-/// A method returns [`Error::Nccl`] if NCCL fails, [`Error::Unsupported`] if the library is older than the version after "Since
-/// NCCL", [`Error::Timeout`] if it waits longer than the [timeout](crate::config::Config::timeout), [`Error::Aborted`] after an
-/// abort, and [`Error::InvalidUsage`] if it is called while a group is open on the thread. Sections on errors name others.
+/// All methods can return these errors; their own sections add others:
+/// - [`Error::Nccl`]: NCCL has failed.
+/// - [`Error::Unsupported`]: NCCL is older than the version after "Since NCCL".
+/// - [`Error::Timeout`]: a wait exceeded the [timeout](crate::config::Config::timeout).
+/// - [`Error::Aborted`]: the communicator was aborted.
+/// - [`Error::InvalidUsage`]: a group is open on this thread, and the method is not a query; or a group has failed.
 ///
 /// # Teardown
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
