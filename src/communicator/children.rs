@@ -1,20 +1,17 @@
 //! The children of a communicator: split, shrunk and grown.
 #![allow(unsafe_code)] // Calls NCCL.
 
-use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::call_guard::CallGuard;
 use super::communicator::Communicator;
 use super::create::{to_c_int, to_c_size_and_rank};
 use super::objects::OutParam;
-use super::shared::Shared;
+use super::shared::{CallGuard, Shared};
 use super::state::Purpose;
-use crate::backend::{Library, call};
+use crate::backend::call;
 use crate::buffer::MemorySpace;
 use crate::config::Config;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
@@ -64,20 +61,15 @@ impl Communicator {
     ///
     /// libnccl_cpu::run_ranks(4, |comm| {
     ///     let half = (comm.rank() / 2) as u32;
-    ///     let node = comm.split(Some(half), 0).init()?.expect("this rank has a color");
-    ///     assert_eq!((node.size(), node.rank()), (2, comm.rank() % 2));
-    ///
-    ///     let config = Config::new().split_share(true).name("even ranks");
-    ///     let even = comm.split((comm.rank() % 2 == 0).then_some(0), 0).config(&config).init()?;
-    ///     assert_eq!(even.is_none(), comm.rank() % 2 == 1);
+    ///     let node = comm.split(Some(half), 0).config(&Config::new().name("node")).init()?;
+    ///     assert_eq!(node.expect("this rank has a color").rank(), comm.rank() % 2);
     ///     Ok(())
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
-    /// `init` returns [`Error::InvalidArgument`] if the color is beyond `i32::MAX`, [`Error::Unsupported`], [`Error::Timeout`],
-    /// or [`Error::Nccl`].
+    /// `init` returns [`Error::InvalidArgument`] if the color is beyond `i32::MAX`.
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
     pub fn split(&self, color: Option<u32>, key: i32) -> ChildBuilder<'_, Option<Self>> {
@@ -85,9 +77,8 @@ impl Communicator {
     }
 
     fn create_split(&self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Self>> {
-        const CALL: &str = "split";
-        let color = color.map_or(Ok(sys::NCCL_SPLIT_NOCOLOR), |color| to_c_int(CALL, "color", color))?;
-        self.create_child(CALL, config, color, Purpose::Work, |out, config| {
+        let color = color.map_or(Ok(sys::NCCL_SPLIT_NOCOLOR), |color| to_c_int("split", "color", color))?;
+        self.create_child("split", config, color, Purpose::Work, |out, config| {
             // SAFETY: a live communicator; `create_child` provides the out-parameter and the options.
             unsafe { call!(self.library(), ncclCommSplit(self.raw(), color, key, out, config)) }
         })
@@ -109,7 +100,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `exclude` is empty, or contains this rank, a rank
-    /// twice, or a rank out of range; [`Error::Unsupported`]; [`Error::Timeout`]; [`Error::Nccl`].
+    /// twice, or a rank out of range.
     #[doc(alias = "ncclCommShrink")]
     pub fn shrink<'a>(&'a self, exclude: &'a [usize], mode: ShrinkMode) -> ChildBuilder<'a> {
         ChildBuilder::new(self, Child::Shrink { exclude, mode })
@@ -136,28 +127,25 @@ impl Communicator {
         }
         // All below the size, which is an i32.
         let mut list: Vec<i32> = list.into_iter().map(|rank| rank as i32).collect();
-        let count = list.len() as i32;
         // A communicator that has failed can be shrunk only with an abort.
         let (flags, purpose) = match mode {
             ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, Purpose::Work),
             ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, Purpose::Query),
         };
         self.create_child(CALL, config, 0, purpose, |out, config| {
-            let (list, flags) = (list.as_mut_ptr(), flags.cast_signed());
+            let (list, count, flags) = (list.as_mut_ptr(), list.len() as i32, flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; `create_child` provides the out-parameter and
             // the options.
-            unsafe { call!(self.library(), ncclCommShrink(self.raw(), list, count, out, config, flags)) }
-                .inspect(|_| {
-                    self.is_stopped.fetch_or(mode == ShrinkMode::Abort, Relaxed);
-                })
+            let code = unsafe {
+                call!(self.library(), ncclCommShrink(self.raw(), list, count, out, config, flags))
+            }?;
+            self.is_stopped.fetch_or(mode == ShrinkMode::Abort, Relaxed);
+            Ok(code)
         })
     }
 
     /// Creates the id with which new ranks join this communicator when it [grows](Self::grow) once. One rank creates it, and
     /// passes it to `grow` and to the new ranks; for an example, see there. Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`].
     #[doc(alias = "ncclCommGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = sys::ncclUniqueId::default();
@@ -186,8 +174,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `size` is not above the size of this communicator;
-    /// [`Error::Unsupported`]; [`Error::Timeout`]; [`Error::Nccl`].
+    /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `size` is not above the size of this communicator.
     #[doc(alias = "ncclCommGrow")]
     pub fn grow<'a>(&'a self, size: usize, id: Option<&'a UniqueId>) -> ChildBuilder<'a> {
         ChildBuilder::new(self, Child::Grow { size, id })
@@ -196,8 +183,7 @@ impl Communicator {
     fn create_grown(&self, size: usize, id: Option<&UniqueId>, config: &Config) -> Result<Option<Self>> {
         const CALL: &str = "grow";
         if size <= self.size {
-            let own = self.size;
-            let problem = format!("size {size} is not above {own}, the communicator's size");
+            let problem = format!("size {size} is not above {}, the communicator's size", self.size);
             return Err(Error::argument(CALL, InvalidArgumentKind::Rank, problem));
         }
         let (size, _) = to_c_size_and_rank(CALL, size, self.rank)?;
@@ -244,7 +230,14 @@ impl Communicator {
                 unsafe { Self::from_shared(call, shared, timeout, parent) }.map(Some)
             }
             Err(error) => {
-                abandon(library, &out, origin.name);
+                // NCCL may have written a handle, and cannot free it: until a child is complete, its parent points to its
+                // abort flag, and writes it when the parent is aborted. So it is leaked, with its name.
+                if out.memory_space == MemorySpace::Device {
+                    mem::forget(origin.name);
+                } else if !out.get().is_null() {
+                    // SAFETY: a handle that nothing else has; in the CPU backend, parents do not point to their children.
+                    let _ = unsafe { call!(library, ncclCommAbort(out.get())) };
+                }
                 Err(error)
             }
         };
@@ -277,10 +270,8 @@ impl<'a, T> ChildBuilder<'a, T> {
 }
 
 impl ChildBuilder<'_> {
-    /// Creates the communicator, and waits for its ranks.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::shrink`] and [`Communicator::grow`].
+    /// Creates the communicator, and waits for its ranks. For the errors, see [`Communicator::shrink`] and
+    /// [`Communicator::grow`].
     pub fn init(self) -> Result<Communicator> {
         let call = if matches!(self.child, Child::Grow { .. }) { "grow" } else { "shrink" };
         self.create()?.ok_or_else(|| Error::usage(call, "NCCL created no communicator"))
@@ -288,27 +279,9 @@ impl ChildBuilder<'_> {
 }
 
 impl ChildBuilder<'_, Option<Communicator>> {
-    /// Creates the communicator, and waits for all ranks of its parent. Returns `None` for a rank without a color.
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::split`].
+    /// Creates the communicator, and waits for all ranks of its parent. Returns `None` for a rank without a color. For the
+    /// errors, see [`Communicator::split`].
     pub fn init(self) -> Result<Option<Communicator>> {
         self.create()
-    }
-}
-
-/// Gives up a handle that NCCL may have written although the creation failed.
-///
-/// NCCL cannot free it: until a child is complete, its parent points to its abort flag, and writes it when the parent is
-/// aborted. So it is leaked, with its name.
-fn abandon(library: &Library, out: &OutParam<sys::ncclComm>, name: Option<Arc<CStr>>) {
-    let raw = out.get();
-    match out.memory_space() {
-        MemorySpace::Device => mem::forget(name),
-        MemorySpace::Host if raw.is_null() => {}
-        MemorySpace::Host => {
-            // SAFETY: a handle that nothing else has; in the CPU backend, parents do not point to their children.
-            let _ = unsafe { call!(library, ncclCommAbort(raw)) };
-        }
     }
 }

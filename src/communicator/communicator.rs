@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::call_guard::CallGuard;
-use super::shared::{Origin, Shared};
+use super::shared::{CallGuard, Origin, Shared};
 use super::state::{Purpose, State};
 use super::teardown::AbortHandle;
 use crate::backend::{Library, call};
@@ -35,23 +34,16 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 
 /// A communicator: one rank's membership in a set of ranks that communicate with each other.
 ///
+/// [`Nccl::communicator`] creates one.
+///
 /// ```
 /// use libnccl::{ReduceOp, StreamRef};
 ///
-/// let nccl = libnccl_cpu::nccl();
-/// let id = nccl.unique_id()?;
-/// let work = |rank| {
-///     let comm = nccl.communicator(2, rank, &id).init()?;
+/// libnccl_cpu::run_ranks(2, |comm| {
 ///     let mut sum = [0; 2];
-///     let own = [1, comm.rank() as i32];
-///     comm.all_reduce(&own, &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+///     comm.all_reduce(&[1, comm.rank() as i32], &mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
 ///     assert_eq!(sum, [comm.size() as i32, 1]);
 ///     comm.destroy()
-/// };
-/// std::thread::scope(|scope| {
-///     let other = scope.spawn(|| work(1));
-///     work(0)?;
-///     other.join().expect("rank 1 does not panic")
 /// })?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
@@ -72,32 +64,22 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// ```
 /// use std::sync::{Mutex, PoisonError};
 ///
-/// use libnccl::{Communicator, ReduceOp, Result, StreamRef, communicator::AbortHandle};
+/// use libnccl::{ReduceOp, StreamRef};
 ///
-/// struct AllReduce {
-///     comm: Mutex<Communicator>,
-///     abort: AbortHandle,
-/// }
-///
-/// impl AllReduce {
-///     fn forward(&self, tensor: &mut [f32]) -> Result<()> {
-///         // After a panic of another thread, the communicator still works, or its calls report that it has failed.
-///         let comm = self.comm.lock().unwrap_or_else(PoisonError::into_inner);
-///         comm.all_reduce_in_place(tensor, ReduceOp::Sum, StreamRef::DEFAULT)
-///     }
-/// }
-///
-/// let all = libnccl_cpu::nccl().init_all(&[0, 1])?;
-/// let all = all.into_iter().map(|comm| AllReduce { abort: comm.abort_handle(), comm: Mutex::new(comm) });
-/// let all: Vec<_> = all.collect();
-/// std::thread::scope(|s| all.iter().for_each(|op| drop(s.spawn(|| op.forward(&mut [1.0]).unwrap()))));
-/// all[0].abort.abort()?;
+/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+/// let (abort, comm) = (comm.abort_handle(), Mutex::new(comm));
+/// let work = || {
+///     // After a panic of another thread, the communicator still works, or its calls report that it has failed.
+///     let comm = comm.lock().unwrap_or_else(PoisonError::into_inner);
+///     comm.all_reduce_in_place(&mut [1.0], ReduceOp::Sum, StreamRef::DEFAULT)
+/// };
+/// std::thread::scope(|scope| scope.spawn(work).join().unwrap())?;
+/// abort.abort()?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// The lock does not order the calls: if two threads use one communicator, the program has to ensure that all ranks make
-/// their calls in the same order. Threads that lock several communicators, for example for a group, must lock them in the same
-/// order to avoid a deadlock.
+/// The lock does not order the calls, but all ranks must make their calls in the same order. Threads that lock several
+/// communicators, for example for a group, must lock them in the same order to avoid a deadlock.
 ///
 /// # Async code
 /// Calls that wait for other ranks block their thread: run them in `tokio::task::spawn_blocking` or similar. On a GPU,
@@ -120,6 +102,14 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// operation (NCCL 2.29.7 and newer detect some with `NCCL_CHECK_MODE=DEBUG_GLOBAL`); host memory is not affected. The CPU
 /// backend reports which rank differs. Several threads that drive several communicators of *one device* at the same time can
 /// deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
+///
+/// # Errors
+/// All methods can return these errors; their own sections add others:
+/// - [`Error::Nccl`]: NCCL has failed.
+/// - [`Error::Unsupported`]: NCCL is older than the version after "Since NCCL".
+/// - [`Error::Timeout`]: a wait exceeded the [timeout](crate::config::Config::timeout).
+/// - [`Error::Aborted`]: the communicator was aborted.
+/// - [`Error::InvalidUsage`]: a group is open on this thread, and the method is not a query; or a group has failed.
 ///
 /// # Teardown
 /// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
@@ -156,17 +146,6 @@ pub(super) trait OneThreadAtATime {}
 impl Communicator {
     /// Takes over a handle that other code has created with `nccl`.
     ///
-    /// ```
-    /// use libnccl::Communicator;
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let raw = nccl.init_all(&[0])?.remove(0).into_raw();
-    /// // SAFETY: a live communicator of `nccl`, and `raw` is not used any more.
-    /// let comm = unsafe { Communicator::from_raw(&nccl, raw) }?;
-    /// assert_eq!(comm.size(), 1);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the handle is null; [`Error::Nccl`] or [`Error::InvalidUsage`] if NCCL does not
     /// return a valid size, rank and device for it, in which case it is aborted.
@@ -182,9 +161,8 @@ impl Communicator {
 
     /// Calls `with` with a communicator that other code has created with `nccl`, and destroys later.
     ///
-    /// This crate never destroys it: its drop and an [`AbortHandle`] only end its use. It has no timeout. Drop its
-    /// registrations, windows and reductions inside `with`; otherwise they last as long as the communicator, and their memory
-    /// is leaked.
+    /// Its drop and an [`AbortHandle`] only end its use here. It has no timeout. Drop its registrations, windows and
+    /// reductions inside `with`; otherwise they last as long as the communicator, and their memory is leaked.
     ///
     /// ```
     /// use libnccl::{Communicator, ReduceOp, StreamRef};
@@ -236,6 +214,7 @@ impl Communicator {
         if shared.raw.is_null() {
             return Err(Error::argument(call, InvalidArgumentKind::Address, "the handle is null"));
         }
+        // Created first, because its drop tears the handle down after an error.
         let mut communicator = Self {
             shared,
             size: 0,
@@ -247,32 +226,26 @@ impl Communicator {
             options: Mutex::default(),
             sharing: PhantomData,
         };
+        let Self { shared, size, rank, device, .. } = &mut communicator;
         // Even after success, which `ncclCommGrow` and, with `NCCL_COMM_BLOCKING=0`, `ncclCommInitRank` return immediately.
         let start = Instant::now();
-        wait_until(|| communicator.shared.progress(call, start, timeout, parent))?;
-        communicator.read_properties()?;
-        Ok(communicator)
-    }
-
-    /// Reads size, rank and device of the complete communicator, and notifies its observers.
-    fn read_properties(&mut self) -> Result<()> {
-        let (library, raw) = (&self.shared.library, self.shared.raw);
-        let (mut size, mut rank, mut device) = (0, 0, 0);
+        wait_until(|| shared.progress(call, start, timeout, parent))?;
+        let (mut c_size, mut c_rank) = (0, 0);
         // SAFETY: a live communicator and a valid out-parameter, three times.
         unsafe {
-            call!(library, ncclCommCount(raw, &raw mut size))?;
-            call!(library, ncclCommUserRank(raw, &raw mut rank))?;
-            call!(library, ncclCommCuDevice(raw, &raw mut device))?;
+            call!(shared.library, ncclCommCount(shared.raw, &raw mut c_size))?;
+            call!(shared.library, ncclCommUserRank(shared.raw, &raw mut c_rank))?;
+            call!(shared.library, ncclCommCuDevice(shared.raw, device))?;
         }
-        (self.size, self.rank) = match (usize::try_from(size), usize::try_from(rank)) {
+        (*size, *rank) = match (usize::try_from(c_size), usize::try_from(c_rank)) {
             (Ok(size), Ok(rank)) if rank < size => (size, rank),
             _ => {
-                return Err(Error::usage("ncclCommUserRank", format!("NCCL returned rank {rank} of {size}")));
+                let problem = format!("NCCL returned rank {c_rank} of {c_size}");
+                return Err(Error::usage("ncclCommUserRank", problem));
             }
         };
-        self.device = device;
-        self.shared.begin_observation(self.size, self.rank);
-        Ok(())
+        shared.begin_observation(*size, *rank);
+        Ok(communicator)
     }
 
     /// Returns the C handle, for [functions](crate::nccl::Nccl::as_raw) that have no method in this crate; null after an abort.
@@ -298,27 +271,23 @@ impl Communicator {
 
     /// Returns the number of ranks.
     #[doc(alias = "ncclCommCount")]
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
     /// Returns the number of this rank, from 0.
     #[doc(alias = "ncclCommUserRank")]
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
     /// Returns the CUDA device of this rank; a number without meaning on the CPU backend.
     #[doc(alias = "ncclCommCuDevice")]
-    #[must_use]
     pub fn device(&self) -> i32 {
         self.device
     }
 
     /// Returns the memory space that buffers must be in.
-    #[must_use]
     pub fn memory_space(&self) -> MemorySpace {
         self.shared.memory_space()
     }
@@ -326,11 +295,10 @@ impl Communicator {
     /// Returns a handle that aborts this communicator from another thread.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle::new(&self.shared)
+        AbortHandle { shared: Arc::clone(&self.shared) }
     }
 
     /// Returns the description of the communicator that observers receive.
-    #[must_use]
     pub fn membership(&self) -> &Membership {
         self.shared.membership(self.size, self.rank)
     }
@@ -341,16 +309,13 @@ impl Communicator {
         self.shared.observers.add(self.membership(), observer);
     }
 
-    /// Returns its first observer of this type.
     #[doc(hidden)]
-    #[must_use]
     pub fn observer<T: Observer>(&self) -> Option<&T> {
         self.shared.observers.find()
     }
 
     /// Returns whether other code owns the communicator; see [`borrow_raw`](Self::borrow_raw).
     #[doc(hidden)]
-    #[must_use]
     pub fn is_borrowed(&self) -> bool {
         self.shared.origin.is_borrowed
     }
@@ -362,15 +327,12 @@ impl Communicator {
         enqueue: impl FnOnce() -> Result<ResultCode>,
     ) -> Result<()> {
         let _guard = CallGuard::ungrouped(&self.shared, call, purpose)?;
-        match enqueue()? {
-            ResultCode::IN_PROGRESS => self.wait_within(call, None),
-            _ => Ok(()),
-        }
+        if enqueue()? == ResultCode::IN_PROGRESS { self.wait_within(call, None) } else { Ok(()) }
     }
 
     #[inline]
     pub(crate) fn notify_end(&self, result: Result<(), &Error>) {
-        if let Some(observed) = self.shared.observed() {
+        if let Some(observed) = self.shared.observers.observed() {
             observed.end(result);
         }
     }
@@ -406,7 +368,7 @@ impl Communicator {
             self.shared.state.fail();
         }
         self.withdraw_from_group();
-        if let Some(observed) = self.shared.observed() {
+        if let Some(observed) = self.shared.observers.observed() {
             observed.end_group(result);
         }
     }
@@ -414,7 +376,7 @@ impl Communicator {
     /// Leaves NCCL before the end of a group in which it has no operation.
     #[inline]
     pub(crate) fn withdraw_from_group(&self) {
-        let guard = CallGuard::of_group(&self.shared);
+        let guard = CallGuard(&self.shared);
         self.in_group.store(false, Relaxed);
         drop(guard);
     }
@@ -424,14 +386,11 @@ impl Communicator {
         self.timeout.is_some()
     }
 
-    /// Returns an error if the communicator has no timeout: its calls block inside NCCL.
+    /// Returns an error if the calls of the communicator block inside NCCL.
     #[cold]
     pub(crate) fn require_timeout(&self, call: &'static str) -> Result<()> {
-        if self.is_nonblocking() {
-            return Ok(());
-        }
         let problem = "the communicator has no timeout, so that its calls block; expected Config::timeout";
-        Err(Error::usage(call, problem))
+        if self.is_nonblocking() { Ok(()) } else { Err(Error::usage(call, problem)) }
     }
 
     /// Waits until the method `call`, in progress on a nonblocking communicator, is complete. `timeout` replaces the timeout of
@@ -460,7 +419,7 @@ impl Communicator {
         } else if !self.shared.state.is_ended()
             && !matches!(self.shared.poll(), Ok(code) if code != ResultCode::IN_PROGRESS)
         {
-            self.shared.abort_call();
+            let _ = self.shared.abort_unless_ended();
         }
     }
 

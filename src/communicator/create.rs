@@ -10,10 +10,9 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call_guard::check_no_open_group;
 use super::communicator::Communicator;
 use super::objects::OutParam;
-use super::shared::{Origin, Shared};
+use super::shared::{Origin, Shared, check_no_open_group};
 use crate::backend::{Library, call};
 use crate::buffer::MemorySpace;
 use crate::config::{Config, RawConfig};
@@ -69,8 +68,7 @@ impl Nccl {
     /// Creates a communicator with all its ranks in this process: rank `i` on device `devices[i]`.
     ///
     /// A single thread that drives several ranks must put their operations into a [`group`](Self::group). On the CPU backend
-    /// the devices are only numbers. For options or a timeout, create the ranks in a group, with
-    /// [`init_in`](CommunicatorBuilder::init_in).
+    /// the devices are only numbers. For options or a timeout, use [`init_in`](CommunicatorBuilder::init_in).
     ///
     /// ```
     /// let comms = libnccl_cpu::nccl().init_all(&[0, 1])?;
@@ -79,7 +77,7 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no device, or a negative one; [`Error::Nccl`] if NCCL fails.
+    /// [`Error::InvalidArgument`] if there is no device, or a negative one.
     #[doc(alias = "ncclCommInitAll")]
     pub fn init_all(&self, devices: &[i32]) -> Result<Vec<Communicator>> {
         const CALL: &str = "init_all";
@@ -107,7 +105,7 @@ impl Nccl {
         let adopted: Vec<_> = raws.iter().map(adopt).collect();
         let communicators: Result<Vec<Communicator>> = adopted.into_iter().collect();
         // As in `CommunicatorBuilder::init`, NCCL may still use the slots after a failure.
-        communicators.inspect_err(|_| std::mem::forget(raws))
+        communicators.inspect_err(|_| mem::forget(raws))
     }
 }
 
@@ -147,12 +145,6 @@ impl<'a> CommunicatorBuilder<'a> {
     }
 
     /// Sets the device to the one of `context`, which becomes the calling thread's current context.
-    ///
-    /// ```
-    /// # fn init(context: &impl libnccl::Context, nccl: &libnccl::Nccl) -> libnccl::Result<libnccl::Communicator> {
-    /// nccl.communicator(1, 0, &nccl.unique_id()?).device(context).init()
-    /// # }
-    /// ```
     pub fn device(mut self, context: &'a dyn Context) -> Self {
         self.context = Some(context);
         self
@@ -176,12 +168,12 @@ impl<'a> CommunicatorBuilder<'a> {
         const CALL: &str = "init";
         let library = self.library;
         check_no_open_group(library, CALL)?;
-        let (size, rank, mut raw_config) = self.prepare(CALL)?;
+        let mut raw_config = self.prepare(CALL)?;
         // Initialized to null, as some versions read it when they fail.
         let slot = OutParam::new(library);
         // SAFETY: NCCL writes the handle to the slot before the call returns; 2.14.3 reads it until the communicator is
         // complete, and writes it if that fails; `ncclCommGrow` writes it again then. The communicator keeps the name alive.
-        let called = unsafe { self.call_init(slot.as_mut_ptr(), size, rank, &mut raw_config) };
+        let called = unsafe { self.call_init(slot.as_mut_ptr(), &mut raw_config) };
         let created = called.inspect_err(|_| library.end_leaked_groups()).and_then(|_| {
             let shared = Shared::new(library, slot.get(), self.origin(&raw_config));
             // For the error of a rank that never joins.
@@ -211,18 +203,20 @@ impl<'a> CommunicatorBuilder<'a> {
             let problem = "a rank cannot join a communicator that grows in a group; use `init`";
             return Err(Error::usage(call, problem));
         }
-        let (size, rank, mut raw_config) = self.prepare(call)?;
+        let mut raw_config = self.prepare(call)?;
         let (origin, timeout) = (self.origin(&raw_config), self.config.timeout_duration());
-        let pending = PendingCommunicator::new(call, library, origin, (self.size, self.rank), timeout);
+        let state = Cell::new(PendingState::GroupOpen);
+        let (library, slot) = (Arc::clone(library), OutParam::new(library));
+        let handle = Rc::new(PendingHandle { library, slot, state, origin });
         // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as the
         // caller guarantees; NCCL drops it if the call fails. The handle keeps the name alive.
-        unsafe { self.call_init(pending.out(), size, rank, &mut raw_config) }?;
-        Ok(pending)
+        unsafe { self.call_init(handle.slot.as_mut_ptr(), &mut raw_config) }?;
+        Ok(PendingCommunicator { call, handle, size: self.size, rank: self.rank, timeout })
     }
 
-    /// Checks the arguments, and makes the context current. Returns size, rank and options in C's types.
-    fn prepare(&self, call: &'static str) -> Result<(i32, i32, RawConfig)> {
-        let (size, rank) = to_c_size_and_rank(call, self.size, self.rank)?;
+    /// Checks the arguments, and makes the context current.
+    fn prepare(&self, call: &'static str) -> Result<RawConfig> {
+        to_c_size_and_rank(call, self.size, self.rank)?;
         let problem = match self.ids {
             [] => Some("no unique ids; expected at least one".to_string()),
             [_, _, ..] if self.grows => Some(format!("{} unique ids; expected one to grow", self.ids.len())),
@@ -234,26 +228,23 @@ impl<'a> CommunicatorBuilder<'a> {
         to_c_length(call, self.ids.len(), "unique ids")?;
         let raw_config = self.config.to_raw(call, self.library.version, &self.library.backend.to_string())?;
         self.context.map_or(Ok(()), |context| make_current(call, context))?;
-        Ok((size, rank, raw_config))
+        Ok(raw_config)
     }
 
     fn origin(&self, raw_config: &RawConfig) -> Origin {
         let id = self.ids.first().filter(|_| !self.grows).map(CommunicatorId::of_unique_id);
-        Origin::new(&self.config, raw_config, id)
+        let observers = self.config.observers().clone();
+        Origin { name: raw_config.name(), id, observers, ..Origin::default() }
     }
 
     /// Calls NCCL, which reads the ids and the options during the call, except for the name.
     ///
     /// # Safety
     /// `out` is valid until NCCL is done with it, and the name in the options until the communicator is torn down.
-    unsafe fn call_init(
-        &self,
-        out: *mut sys::ncclComm_t,
-        size: i32,
-        rank: i32,
-        raw_config: &mut RawConfig,
-    ) -> Result<ResultCode> {
-        let (library, config) = (self.library, raw_config.as_mut_ptr());
+    unsafe fn call_init(&self, out: *mut sys::ncclComm_t, config: &mut RawConfig) -> Result<ResultCode> {
+        let (library, config) = (self.library, config.as_mut_ptr());
+        // `prepare` has checked that they fit.
+        let (size, rank) = (self.size as i32, self.rank as i32);
         let mut ids: Vec<_> = self.ids.iter().map(|id| id.to_raw()).collect();
         let (first, count) = (ids[0], ids.len() as i32);
         // SAFETY: the ids and the options are valid during the call; the caller guarantees the rest. A rank that joins a
@@ -284,18 +275,16 @@ pub(super) fn to_c_size_and_rank(call: &'static str, size: usize, rank: usize) -
 
 /// Converts a number to C's type `int`.
 pub(crate) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
-    i32::try_from(value)
-        .map_err(|_| too_large(call, InvalidArgumentKind::Value, format_args!("{what} {value} is")))
+    let problem = |_| format!("{what} {value} is beyond {}", i32::MAX);
+    i32::try_from(value).map_err(problem).map_err(|it| Error::argument(call, InvalidArgumentKind::Value, it))
 }
 
 /// Converts the length of a list to C's type `int`.
 pub(crate) fn to_c_length(call: &'static str, length: usize, what: &str) -> Result<i32> {
+    let problem = |_| format!("{length} {what} are beyond {}", i32::MAX);
     i32::try_from(length)
-        .map_err(|_| too_large(call, InvalidArgumentKind::Length, format_args!("{length} {what} are")))
-}
-
-fn too_large(call: &'static str, kind: InvalidArgumentKind, what: impl fmt::Display) -> Error {
-    Error::argument(call, kind, format!("{what} beyond {}", i32::MAX))
+        .map_err(problem)
+        .map_err(|it| Error::argument(call, InvalidArgumentKind::Length, it))
 }
 
 impl fmt::Debug for CommunicatorBuilder<'_> {
@@ -346,27 +335,6 @@ impl PendingHandle {
 }
 
 impl PendingCommunicator {
-    fn new(
-        call: &'static str,
-        library: &Arc<Library>,
-        origin: Origin,
-        (size, rank): (usize, usize),
-        timeout: Option<Duration>,
-    ) -> Self {
-        let handle = Rc::new(PendingHandle {
-            library: Arc::clone(library),
-            slot: OutParam::new(library),
-            state: Cell::new(PendingState::GroupOpen),
-            origin,
-        });
-        Self { call, handle, size, rank, timeout }
-    }
-
-    /// Returns the out-parameter, which is freed once the group has ended, and NCCL is known to be done with it.
-    fn out(&self) -> *mut sys::ncclComm_t {
-        self.handle.slot.as_mut_ptr()
-    }
-
     pub(crate) fn handle(&self) -> Rc<PendingHandle> {
         Rc::clone(&self.handle)
     }
@@ -376,26 +344,24 @@ impl PendingCommunicator {
     /// # Errors
     /// [`Error::InvalidUsage`] before the end of the group, or if it failed; the errors of [`CommunicatorBuilder::init`].
     pub fn finish(self) -> Result<Communicator> {
-        match self.handle.state.get() {
+        let PendingHandle { library, slot, state, origin } = &*self.handle;
+        match state.get() {
+            PendingState::Created => state.set(PendingState::Taken),
             PendingState::GroupOpen => {
-                Err(Error::usage("finish", "the group that creates the communicator has not ended"))
+                return Err(Error::usage("finish", "the group that creates the communicator has not ended"));
             }
             PendingState::Failed | PendingState::Taken => {
-                Err(Error::usage("finish", "the group that was to create the communicator failed"))
-            }
-            PendingState::Created => {
-                let PendingHandle { library, slot, state, origin } = &*self.handle;
-                state.set(PendingState::Taken);
-                let shared = Shared::new(library, slot.get(), origin.clone());
-                // For the error of a rank that never joins.
-                shared.membership(self.size, self.rank);
-                // SAFETY: the group has created the handle, and it is taken out here.
-                let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
-                // SAFETY: a slot whose handle was taken out is not used any more.
-                unsafe { slot.free_after(&created) };
-                created
+                return Err(Error::usage("finish", "the group that was to create the communicator failed"));
             }
         }
+        let shared = Shared::new(library, slot.get(), origin.clone());
+        // For the error of a rank that never joins.
+        shared.membership(self.size, self.rank);
+        // SAFETY: the group has created the handle, and it is taken out here.
+        let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
+        // SAFETY: a slot whose handle was taken out is not used any more.
+        unsafe { slot.free_after(&created) };
+        created
     }
 }
 
@@ -405,13 +371,13 @@ impl Drop for PendingHandle {
         if state == PendingState::Taken {
             return;
         }
-        let (library, raw, origin) = (&self.library, self.slot.get(), mem::take(&mut self.origin));
+        let (raw, origin) = (self.slot.get(), mem::take(&mut self.origin));
         let aborted = if state == PendingState::Created && !raw.is_null() {
             // SAFETY: the group has created the handle, and it was not taken out.
-            unsafe { Shared::new(library, raw, origin).abort() }
+            unsafe { Shared::new(&self.library, raw, origin).abort() }
         } else {
             // Aborting a communicator that was never complete would free nothing, or crash (2.14.3). NCCL keeps its name.
-            if self.slot.memory_space() == MemorySpace::Device {
+            if self.slot.memory_space == MemorySpace::Device {
                 mem::forget(origin.name);
             }
             Ok(())

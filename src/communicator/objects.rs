@@ -7,8 +7,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::call_guard::CallGuard;
-use super::shared::Shared;
+use super::shared::{CallGuard, Shared};
 use crate::backend::{Library, call};
 use crate::buffer::{Allocation, MemorySpace};
 use crate::error::{Error, Result};
@@ -89,7 +88,11 @@ impl Object {
                 return Ok(());
             }
             Err(error) => {
-                self.defer(shared);
+                // Deferred to the next thread that leaves NCCL, which may be this one.
+                shared.deferred.push(shared, [self]);
+                shared.state.set_deferred();
+                // The owner may have left before the flag was set. The drop of the guard runs deferred teardowns.
+                drop(CallGuard::for_object(shared, "drop"));
                 return Err(error);
             }
         };
@@ -106,14 +109,6 @@ impl Object {
     pub(crate) fn keep(mut self, shared: &Shared) {
         self.is_refused = true;
         shared.deferred.push(shared, [self]);
-    }
-
-    /// Defers the teardown to the next thread that leaves NCCL, which may be this one.
-    fn defer(self, shared: &Arc<Shared>) {
-        shared.deferred.push(shared, [self]);
-        shared.state.set_deferred();
-        // The owner may have left before the flag was set. The drop of the guard runs deferred teardowns.
-        drop(CallGuard::for_object(shared, "drop"));
     }
 
     /// Returns whether NCCL has no such object.
@@ -157,7 +152,7 @@ impl Object {
     }
 
     /// Frees the memory of an object that NCCL no longer has.
-    fn free(self) {
+    pub(super) fn free(self) {
         if let Handle::Window(handle) = &self.handle {
             self.memory.iter().for_each(|memory| memory.close_window());
             // SAFETY: the group has ended and the window is deregistered, so NCCL does not write the handle any more. The memory
@@ -266,27 +261,18 @@ impl Deferred {
     }
 }
 
-/// Frees the memory of objects that [`Deferred::destroy`] has destroyed.
-pub(super) fn free_all(objects: Vec<Object>) {
-    objects.into_iter().for_each(Object::free);
-}
-
 /// An out-parameter for a handle: on the heap, as NCCL keeps its address and may write it after the call has returned, even
 /// if the call fails. It is leaked unless it is freed explicitly.
 #[derive(Debug)]
 pub(crate) struct OutParam<T> {
     out: *mut *mut T,
     /// The memory space of the library at the start of the call: a program may load CUDA afterwards.
-    memory_space: MemorySpace,
+    pub(super) memory_space: MemorySpace,
 }
 
 impl<T> OutParam<T> {
     pub(crate) fn new(library: &Library) -> Self {
         Self { out: Box::into_raw(Box::new(ptr::null_mut())), memory_space: library.memory_space() }
-    }
-
-    pub(crate) fn memory_space(&self) -> MemorySpace {
-        self.memory_space
     }
 
     pub(crate) fn as_mut_ptr(&self) -> *mut *mut T {

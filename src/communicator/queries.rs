@@ -4,8 +4,8 @@
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::call_guard::check_no_open_group;
 use super::communicator::{Communicator, wait_until};
+use super::shared::check_no_open_group;
 use super::state::Purpose;
 use crate::backend::{MemorySpace, call};
 use crate::data_type::DataType;
@@ -17,16 +17,6 @@ use crate::sys::device::ncclCommProperties_t;
 use crate::version::Version;
 
 /// The properties of a communicator; see [`Communicator::properties`]. Since NCCL 2.29.2.
-///
-/// ```no_run
-/// # let nccl = libnccl::Nccl::load()?;
-/// # let comm = nccl.communicator(8, 0, &nccl.unique_id()?).init()?;
-/// let properties = comm.properties()?;
-/// if properties.host_rma == Some(true) {
-///     println!("GPU {} can put and signal", properties.cuda_device);
-/// }
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 #[doc(alias = "ncclCommProperties_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -48,15 +38,6 @@ pub struct Properties {
 }
 
 /// A statistic of a communicator's memory; see [`Communicator::memory`]. Since NCCL 2.29.7.
-///
-/// ```
-/// use libnccl::communicator::MemoryStatistic;
-///
-/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-/// let [total, persistent] = [MemoryStatistic::Total, MemoryStatistic::Persistent].map(|s| comm.memory(s));
-/// println!("{} bytes, of which {} remain when suspended", total?, persistent?);
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 #[doc(alias = "ncclCommMemStat_t")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -79,18 +60,12 @@ pub enum MemoryStatistic {
 impl Communicator {
     /// Returns the asynchronous state: [`ResultCode::SUCCESS`], the error of work that failed after it was enqueued,
     /// or [`ResultCode::IN_PROGRESS`]. An error is permanent: the communicator has to be aborted.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`] if the query itself fails, [`Error::Aborted`] after an abort.
     #[doc(alias = "ncclCommGetAsyncError")]
     pub fn async_error(&self) -> Result<ResultCode> {
         self.query("async_error", || self.shared.poll())
     }
 
-    /// Returns the properties of this communicator; for an example, see [`Properties`]. Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`].
+    /// Returns the properties of this communicator. Since NCCL 2.29.2.
     #[doc(alias = "ncclCommQueryProperties")]
     pub fn properties(&self) -> Result<Properties> {
         let library = self.library();
@@ -115,10 +90,7 @@ impl Communicator {
         })
     }
 
-    /// Returns a statistic of the communicator's memory; for an example, see [`MemoryStatistic`]. Since NCCL 2.29.7.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`].
+    /// Returns a statistic of the communicator's memory. Since NCCL 2.29.7.
     #[doc(alias = "ncclCommMemStats")]
     pub fn memory(&self, statistic: MemoryStatistic) -> Result<u64> {
         let raw_statistic = sys::ncclCommMemStat_t(statistic as _);
@@ -132,47 +104,32 @@ impl Communicator {
 
     /// Frees the device memory that the communicator does not need while it is idle; all ranks call it, with no work in
     /// progress. Until [`resume`](Self::resume), it can only be queried, destroyed and aborted. Since NCCL 2.29.7.
-    ///
-    /// ```
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// comm.suspend()?;
-    /// // ... Code that needs the memory.
-    /// comm.resume()?;
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`].
     #[doc(alias = "ncclCommSuspend")]
     #[doc(alias = "NCCL_SUSPEND_MEM")]
     pub fn suspend(&self) -> Result<()> {
         let flags = sys::NCCL_SUSPEND_MEM.cast_signed();
         let suspended = self.run_ungrouped("suspend", Purpose::Work, || {
             // SAFETY: a live communicator.
-            unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) }.map(always_wait)
+            unsafe { call!(self.library(), ncclCommSuspend(self.raw(), flags)) }?;
+            // A nonblocking communicator may be in progress even after success.
+            Ok(ResultCode::IN_PROGRESS)
         });
         // NCCL itself would start operations without the memory. After a failure, some of it may be freed.
-        let is_refused = suspended.as_ref().is_err_and(|error| {
-            error
-                .code()
-                .is_none_or(|code| [ResultCode::INVALID_USAGE, ResultCode::INVALID_ARGUMENT].contains(&code))
-        });
-        if !is_refused {
+        let is_refusal = |code| [ResultCode::INVALID_USAGE, ResultCode::INVALID_ARGUMENT].contains(&code);
+        if !suspended.as_ref().is_err_and(|error| error.code().is_none_or(is_refusal)) {
             self.shared.state.set_suspended(true);
         }
         suspended
     }
 
-    /// Allocates the memory again that [`suspend`](Self::suspend) freed; all ranks call it. For an example, see
-    /// `suspend`. Since NCCL 2.29.7.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`].
+    /// Allocates the memory again that [`suspend`](Self::suspend) freed; all ranks call it. Since NCCL 2.29.7.
     #[doc(alias = "ncclCommResume")]
     pub fn resume(&self) -> Result<()> {
         self.run_ungrouped("resume", Purpose::WhileSuspended, || {
             // SAFETY: a live communicator.
-            unsafe { call!(self.library(), ncclCommResume(self.raw())) }.map(always_wait)
+            unsafe { call!(self.library(), ncclCommResume(self.raw())) }?;
+            // As in `suspend`.
+            Ok(ResultCode::IN_PROGRESS)
         })?;
         self.shared.state.set_suspended(false);
         Ok(())
@@ -210,13 +167,7 @@ impl Communicator {
 
     /// Waits as [`synchronize`](Self::synchronize) does, but aborts nothing: returns `false` if the work is not complete
     /// after the `timeout`. To end the work, [revoke](Self::revoke) the communicator, or [shrink](Self::shrink) it with
-    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort).
-    ///
-    /// ```
-    /// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-    /// assert!(comm.wait_for(&libnccl::StreamRef::DEFAULT, std::time::Duration::from_secs(30))?);
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// [`ShrinkMode::Abort`](crate::communicator::ShrinkMode::Abort). For an example, see [async code](Self#async-code).
     ///
     /// # Errors
     /// [`Error::Nccl`] with the [asynchronous error](Self::async_error), after which the communicator has to be aborted or
@@ -253,15 +204,7 @@ impl Communicator {
             if start.elapsed() >= limit { Poll::Ready(Ok(false)) } else { Poll::Pending }
         })
     }
-}
 
-/// Makes the caller wait, as a nonblocking communicator may be in progress even if the call returns success.
-fn always_wait(_: ResultCode) -> ResultCode {
-    ResultCode::IN_PROGRESS
-}
-
-/// Checks of memory against the communicator.
-impl Communicator {
     /// Returns an error if the library lacks the element type, or if the memory space differs from the communicator's.
     pub(crate) fn check_buffer(
         &self,

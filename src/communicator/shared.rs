@@ -1,6 +1,7 @@
-//! The part of a communicator that other threads share, and its calls that wait, abort and destroy.
+//! The part of a communicator that other threads share, its calls that wait, abort and destroy, and the guard of NCCL calls.
 #![allow(unsafe_code)] // Calls ncclCommAbort and ncclCommDestroy.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -10,23 +11,20 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::call_guard::has_open_group;
-use super::objects::Deferred;
-use super::state::State;
+use super::objects::{Deferred, Object};
+use super::state::{Left, Purpose, State};
 use crate::backend::{Library, call};
 use crate::buffer::MemorySpace;
 use crate::config::{Config, RawConfig};
 use crate::cuda::CudaContext;
 use crate::error::{Error, Result, ResultCode};
-use crate::observer::{
-    CommunicatorEvent, CommunicatorId, Given, Membership, Observed, Observers, of_process,
-};
+use crate::observer::{CommunicatorEvent, CommunicatorId, Given, Membership, Observers, of_process};
 use crate::sys;
 
 /// The longest time that an abort keeps its caller waiting.
 pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The properties of a communicator that are set when it is created.
+/// The properties with which a communicator is created.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
     /// The `commName` that NCCL keeps a pointer to.
@@ -36,13 +34,6 @@ pub(crate) struct Origin {
     pub(crate) observers: Given,
     /// Set if other code owns the communicator and destroys it: its teardown here is only the end of its use.
     pub(crate) is_borrowed: bool,
-}
-
-impl Origin {
-    /// Returns the origin of a communicator with options, without a parent.
-    pub(crate) fn new(config: &Config, raw: &RawConfig, id: Option<CommunicatorId>) -> Self {
-        Self { name: raw.name(), id, observers: config.observers().clone(), ..Self::default() }
-    }
 }
 
 /// The part of a communicator that it shares with its abort handles, its objects, and the thread that tears it down.
@@ -77,14 +68,12 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     pub(crate) fn new(library: &Arc<Library>, raw: sys::ncclComm_t, origin: Origin) -> Arc<Self> {
-        let library = Arc::clone(library);
-        let [is_ending, is_freed, is_finalized] = [(); 3].map(|()| AtomicBool::new(false));
         let memory_space = match library.memory_space() {
             MemorySpace::Device => OnceLock::from(MemorySpace::Device),
             MemorySpace::Host => OnceLock::new(),
         };
         Arc::new(Self {
-            library,
+            library: Arc::clone(library),
             raw,
             state: State::default(),
             memory_space,
@@ -92,9 +81,9 @@ impl Shared {
             children: AtomicU64::new(0),
             membership: OnceLock::new(),
             observers: Observers::default(),
-            is_ending,
-            is_freed,
-            is_finalized,
+            is_ending: AtomicBool::new(false),
+            is_freed: AtomicBool::new(false),
+            is_finalized: AtomicBool::new(false),
             deferred: Deferred::default(),
         })
     }
@@ -121,21 +110,10 @@ impl Shared {
         })
     }
 
-    /// Returns the size and the rank, 0 until they are known.
-    pub(crate) fn size_and_rank(&self) -> (u32, u32) {
-        // NCCL has no more ranks than an i32 can count.
-        self.membership.get().map_or((0, 0), |known| (known.size as u32, known.rank as u32))
-    }
-
-    #[inline]
-    pub(crate) fn observed(&self) -> Option<Observed<'_>> {
-        self.observers.observed()
-    }
-
     /// Adds the observers of the options and of the process.
     pub(crate) fn begin_observation(&self, size: usize, rank: usize) {
         let membership = self.membership(size, rank);
-        let given = self.origin.observers.0.iter().map(Arc::clone);
+        let given = self.origin.observers.0.iter().cloned();
         given.chain(of_process(membership)).for_each(|observer| self.observers.add(membership, observer));
         self.notify(CommunicatorEvent::Created);
     }
@@ -159,7 +137,9 @@ impl Shared {
     }
 
     fn timeout_error(&self, call: &'static str, elapsed: Duration, detail: Box<str>) -> Error {
-        let (size, rank) = self.size_and_rank();
+        // 0 until they are known. NCCL has no more ranks than an i32 can count.
+        let (size, rank) =
+            self.membership.get().map_or((0, 0), |known| (known.size as u32, known.rank as u32));
         let sequence = self.observers.count();
         Error::Timeout { call, elapsed, size, rank, sequence, detail }
     }
@@ -191,7 +171,7 @@ impl Shared {
             Ok(code) => return Poll::Ready(Err(self.library.error(call, code))),
             Err(error) => {
                 // The end of the call can no longer be observed.
-                self.abort_call();
+                let _ = self.abort_unless_ended();
                 return Poll::Ready(Err(error));
             }
         }
@@ -200,7 +180,7 @@ impl Shared {
             return Poll::Pending;
         }
         if self.state.is_abort_requested() || parent.is_some_and(State::is_abort_requested) {
-            self.abort_call();
+            let _ = self.abort_unless_ended();
             return Poll::Ready(Err(Error::Aborted { call }));
         }
         let elapsed = start.elapsed();
@@ -210,13 +190,14 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Aborts the call in progress, and the communicator with it, unless it is torn down already.
+    /// Aborts the communicator, and its call in progress, unless it is torn down already.
     #[cold]
-    pub(crate) fn abort_call(self: &Arc<Self>) {
-        if self.state.end() {
-            // SAFETY: the state has chosen this thread to tear it down.
-            let _ = unsafe { self.abort() };
+    pub(crate) fn abort_unless_ended(self: &Arc<Self>) -> Result<()> {
+        if !self.state.end() {
+            return Ok(());
         }
+        // SAFETY: the state has chosen this thread to tear it down.
+        unsafe { self.abort() }
     }
 
     /// Aborts the communicator after a wait that exceeded its limit, and returns the error.
@@ -251,13 +232,14 @@ impl Shared {
     /// [`State`] has chosen the caller to tear down each of them.
     pub(crate) unsafe fn abort_all(call: &'static str, all: Vec<Arc<Self>>) -> Result<()> {
         all.iter().for_each(|shared| shared.notify(CommunicatorEvent::Aborted));
-        let abort = |shared: &Self| {
-            // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
-            unsafe { call!(shared.library, ncclCommAbort(shared.raw)) }.map(drop)
-        };
-        let abort_each = move |all: &[Arc<Self>]| -> Result<()> {
-            let aborted: Vec<_> = all.iter().map(|shared| abort(shared)).collect();
-            aborted.into_iter().collect()
+        let abort_each = |all: &[Arc<Self>]| {
+            let mut result = Ok(());
+            for shared in all {
+                // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
+                let aborted = unsafe { call!(shared.library, ncclCommAbort(shared.raw)) };
+                result = result.and(aborted.map(drop));
+            }
+            result
         };
         Self::end(call, all, Some(ABORT_LIMIT), move |all| match all {
             // One after the other, the first could wait for work of the second, which is not aborted yet.
@@ -279,26 +261,17 @@ impl Shared {
     /// [`State`] has chosen the caller to tear it down.
     pub(crate) unsafe fn destroy(self: &Arc<Self>, limit: Option<Duration>) -> Result<()> {
         self.notify(CommunicatorEvent::Ended);
-        Self::end("destroy", vec![Arc::clone(self)], limit, Self::destroy_all)
-    }
-
-    fn destroy_all(all: &[Arc<Self>]) -> Result<()> {
-        all.iter().try_for_each(|shared| {
-            // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
-            let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
-            // An open group of this crate is not leaked.
-            if ended.is_err() && !has_open_group() {
-                shared.library.end_leaked_groups();
-            }
-            ended.map(drop)
+        Self::end("destroy", vec![Arc::clone(self)], limit, |all| {
+            all.iter().try_for_each(|shared| {
+                // SAFETY: live; the caller guarantees that no other thread enters NCCL with it any more.
+                let ended = unsafe { call!(shared.library, ncclCommDestroy(shared.raw)) };
+                // An open group of this crate is not leaked.
+                if ended.is_err() && !HAS_OPEN_GROUP.get() {
+                    shared.library.end_leaked_groups();
+                }
+                ended.map(drop)
+            })
         })
-    }
-
-    fn set_freed(&self) {
-        if self.known_memory_space() == MemorySpace::Host {
-            self.is_freed.store(true, Release);
-            self.deferred.free();
-        }
     }
 
     /// Runs `end`, which tears down communicators of one library.
@@ -314,8 +287,14 @@ impl Shared {
     ) -> Result<()> {
         all.retain(|shared| !shared.origin.is_borrowed);
         let Some(first) = all.first() else { return end(&all) };
-        let Some(limit) = limit.filter(|_| first.known_memory_space() == MemorySpace::Device) else {
-            return end(&all).inspect(|()| all.iter().for_each(|shared| shared.set_freed()));
+        let is_on_host = |shared: &Arc<Self>| shared.known_memory_space() == MemorySpace::Host;
+        let Some(limit) = limit.filter(|_| !is_on_host(first)) else {
+            end(&all)?;
+            for shared in all.into_iter().filter(is_on_host) {
+                shared.is_freed.store(true, Release);
+                shared.deferred.free();
+            }
+            return Ok(());
         };
         let (start, kept, context) = (Instant::now(), all.clone(), CudaContext::current());
         let ended = run_on_helper_thread(limit, move || {
@@ -348,4 +327,77 @@ fn run_on_helper_thread<R: Send + 'static>(
     // So that the thread has exited when this returns.
     let _ = thread.map(thread::JoinHandle::join);
     Some(result)
+}
+
+thread_local! {
+    /// Set while this thread has a group open, of any implementation.
+    static HAS_OPEN_GROUP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// RAII guard that marks this thread as inside an NCCL call with a communicator.
+///
+/// Its drop runs the teardowns of objects that were deferred meanwhile, and aborts the communicator if that was requested.
+/// It is dropped before everything that NCCL may use until then is freed.
+pub(crate) struct CallGuard<'s>(pub(super) &'s Arc<Shared>);
+
+impl<'s> CallGuard<'s> {
+    #[inline]
+    pub(crate) fn new(shared: &'s Arc<Shared>, call: &'static str, purpose: Purpose) -> Result<Self> {
+        shared.state.enter(call, purpose)?;
+        Ok(Self(shared))
+    }
+
+    #[inline]
+    pub(crate) fn ungrouped(shared: &'s Arc<Shared>, call: &'static str, purpose: Purpose) -> Result<Self> {
+        check_no_open_group(&shared.library, call)?;
+        Self::new(shared, call, purpose)
+    }
+
+    /// Enters NCCL for a short call on an object of the communicator: the owner waits for it.
+    pub(crate) fn for_object(shared: &'s Arc<Shared>, call: &'static str) -> Result<Self> {
+        shared.state.enter_for_object(call)?;
+        Ok(Self(shared))
+    }
+}
+
+impl Drop for CallGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let left = self.0.state.leave();
+        if left != Left::Done {
+            finish_leaving(self.0, left);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn finish_leaving(shared: &Arc<Shared>, mut left: Left) {
+    let mut destroyed = Vec::new();
+    while left == Left::Deferred {
+        destroyed.append(&mut shared.deferred.destroy(shared));
+        left = shared.state.leave();
+    }
+    if left == Left::Abort {
+        // SAFETY: the state has chosen this thread to tear it down.
+        let _ = unsafe { shared.abort() };
+    }
+    destroyed.into_iter().for_each(Object::free);
+}
+
+/// Returns an error if a group is open on this thread: a group of this crate, of any implementation, or of other code, if
+/// `library` can detect it.
+#[inline]
+pub(crate) fn check_no_open_group(library: &Library, call: &'static str) -> Result<()> {
+    if HAS_OPEN_GROUP.get() { Err(open_error(call)) } else { library.check_open_groups(call, 0) }
+}
+
+#[inline]
+pub(crate) fn set_open_group(is_open: bool) {
+    HAS_OPEN_GROUP.set(is_open);
+}
+
+#[cold]
+fn open_error(call: &'static str) -> Error {
+    Error::usage(call, "a group is open on this thread; only methods of the group can be called inside it")
 }

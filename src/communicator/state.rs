@@ -31,37 +31,26 @@ pub(crate) struct State {
     flags: AtomicU32,
 }
 
-/// The purpose for which the owner enters NCCL.
+/// The purpose for which the owner enters NCCL. Its number has the flags that do not forbid entering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub(crate) enum Purpose {
     /// An operation, or the creation of an object or a child.
-    Work,
-    /// A resumption or a finalization, allowed while suspended.
-    WhileSuspended,
-    /// A query or the teardown, also allowed after a failure.
-    Query,
+    Work = 0,
+    /// A resumption or a finalization.
+    WhileSuspended = SUSPENDED,
+    /// A query or the teardown.
+    Query = SUSPENDED | FAILED,
 }
 
 /// The remaining task of a thread that leaves NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Nothing.
     Done,
     /// Abort the communicator, as an abort handle has requested.
     Abort,
     /// Run the deferred teardowns, then leave again: the thread has not left yet.
     Deferred,
-}
-
-impl Purpose {
-    /// Returns the flags that do not forbid entering.
-    const fn allowed(self) -> u32 {
-        match self {
-            Self::Work => 0,
-            Self::WhileSuspended => SUSPENDED,
-            Self::Query => SUSPENDED | FAILED,
-        }
-    }
 }
 
 impl State {
@@ -83,7 +72,7 @@ impl State {
 
     #[inline]
     fn enter_slow_path(&self, inside: u32, call: &'static str, purpose: Purpose) -> Result<()> {
-        match self.set_inside(inside, purpose.allowed()) {
+        match self.set_inside(inside, purpose as u32) {
             0 => Ok(()),
             flags => Err(entry_error(call, flags)),
         }

@@ -5,9 +5,8 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
-use super::call_guard::{CallGuard, check_no_open_group};
 use super::communicator::Communicator;
-use super::shared::{ABORT_LIMIT, Shared};
+use super::shared::{ABORT_LIMIT, CallGuard, Shared, check_no_open_group};
 use super::state::Purpose;
 use crate::backend::call;
 use crate::buffer::MemorySpace;
@@ -23,9 +22,7 @@ const DESTROY: &str = "destroy";
 /// ```
 /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
 /// let finalized: Vec<_> = comms.into_iter().map(|comm| comm.finalize()).collect::<Result<_, _>>()?;
-/// for finalized in finalized {
-///     finalized.destroy()?;
-/// }
+/// finalized.into_iter().try_for_each(|comm| comm.destroy())?;
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 #[derive(Debug)]
@@ -35,9 +32,6 @@ impl Communicator {
     /// Stops this rank's work in progress, and rejects new work. The communicator can then only be split, shrunk, destroyed or
     /// aborted. NCCL does not notify the other ranks, so each of them calls it. On the CPU backend their operations fail with
     /// an error that names this rank. For an example, see [`shrink`](Self::shrink). Since NCCL 2.28.7.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], [`Error::Nccl`].
     #[doc(alias = "ncclCommRevoke")]
     #[doc(alias = "NCCL_REVOKE_DEFAULT")]
     pub fn revoke(&self) -> Result<()> {
@@ -47,10 +41,8 @@ impl Communicator {
         // A query, because it is meant for communicators that have failed.
         self.query(CALL, || {
             // SAFETY: a live communicator.
-            match unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }? {
-                ResultCode::IN_PROGRESS => self.wait_within(CALL, None),
-                _ => Ok(()),
-            }
+            let code = unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }?;
+            if code == ResultCode::IN_PROGRESS { self.wait_within(CALL, None) } else { Ok(()) }
         })?;
         self.is_stopped.store(true, Relaxed);
         Ok(())
@@ -63,7 +55,7 @@ impl Communicator {
     /// it destroys any; see [`Finalized`].
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Unsupported`], or [`Error::Timeout`]; in each case the communicator is dropped or aborted.
+    /// After any error, the communicator is dropped or aborted.
     #[doc(alias = "ncclCommFinalize")]
     pub fn finalize(self) -> Result<Finalized> {
         self.finalize_for("finalize")
@@ -85,14 +77,6 @@ impl Communicator {
     /// Without a [timeout](crate::config::Config::timeout) the wait has no limit. On a GPU, NCCL also waits for CUDA graphs with
     /// work of the communicator, so destroy those first.
     ///
-    /// ```
-    /// let comms = libnccl_cpu::nccl().init_all(&[0])?;
-    /// for comm in comms {
-    ///     comm.destroy()?;
-    /// }
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Nccl`] if NCCL reports a failure, or with the [asynchronous error](Self::async_error), after which the
     /// communicator is aborted; it is freed in both cases. [`Error::InvalidUsage`] while a group is open on this thread; the
@@ -112,8 +96,8 @@ impl Communicator {
     /// Aborts the communicator and its work in progress immediately. The work of the other ranks fails.
     ///
     /// On a GPU, NCCL keeps a communicator while there is a CUDA graph with its work, and while a kernel of another
-    /// communicator keeps the device busy. So another thread aborts it, and this one waits at most 5 s; the abort then
-    /// continues in the background. [`AbortHandle::abort_all`] aborts several communicators of one thread.
+    /// communicator keeps the device busy. So this waits at most 5 s; the abort then continues in the background.
+    /// [`AbortHandle::abort_all`] aborts several communicators of one thread.
     ///
     /// On host memory, it waits until no other process accesses memory of this rank. For a process that is stopped meanwhile,
     /// see [`Config::timeout`](crate::config::Config::timeout). Without a timeout, the call also waits for a stopped process
@@ -124,19 +108,12 @@ impl Communicator {
     /// continues in the background.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(self) -> Result<()> {
-        if self.shared.state.end() {
-            // SAFETY: the state has chosen this thread to tear it down.
-            return unsafe { self.shared.abort() };
-        }
-        Ok(())
+        self.shared.abort_unless_ended()
     }
 }
 
 impl Finalized {
-    /// Frees the communicator; see [`Communicator::destroy`].
-    ///
-    /// # Errors
-    /// As for [`Communicator::destroy`].
+    /// Frees the communicator. For the errors, see [`Communicator::destroy`].
     pub fn destroy(self) -> Result<()> {
         let Self(communicator) = self;
         check_no_open_group(communicator.library(), DESTROY)?;
@@ -156,30 +133,29 @@ impl Finalized {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.shared.state.end() {
-            self.tear_down();
+        let shared = &self.shared;
+        if shared.state.end() {
+            // SAFETY: the state has chosen this thread to tear it down.
+            let _ = unsafe {
+                if self.is_borrowed() {
+                    shared.notify(CommunicatorEvent::Ended);
+                    Ok(())
+                } else if shared.state.is_failed() {
+                    shared.abort()
+                } else if self.memory_space() == MemorySpace::Host {
+                    // All work is complete when a call returns.
+                    shared.destroy(None)
+                } else {
+                    // Destroying would wait for the other ranks if work is unfinished, and a drop must not hang.
+                    shared.notify(CommunicatorEvent::Discarded);
+                    shared.abort()
+                }
+            };
         }
-        if self.shared.is_ending.load(Relaxed) {
+        if shared.is_ending.load(Relaxed) {
             // NCCL may still read them.
             std::mem::forget(self.options.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         }
-    }
-}
-
-impl Communicator {
-    /// Destroys or aborts the communicator in its drop.
-    fn tear_down(&self) {
-        if self.is_borrowed() {
-            return self.shared.notify(CommunicatorEvent::Ended);
-        }
-        // Destroying waits for the other ranks if work is unfinished, and a drop must not hang. On host memory all
-        // work is complete when a call returns.
-        let destroys = self.memory_space() == MemorySpace::Host && !self.shared.state.is_failed();
-        if self.memory_space() == MemorySpace::Device && !self.shared.state.is_failed() {
-            self.shared.notify(CommunicatorEvent::Discarded);
-        }
-        // SAFETY: the state has chosen this thread to tear it down.
-        let _ = unsafe { if destroys { self.shared.destroy(None) } else { self.shared.abort() } };
     }
 }
 
@@ -200,7 +176,7 @@ impl Communicator {
 /// ```
 #[derive(Clone)]
 pub struct AbortHandle {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// The health of a communicator; see [`AbortHandle::health`].
@@ -218,10 +194,6 @@ pub enum Health {
 }
 
 impl AbortHandle {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared) }
-    }
-
     /// Aborts the communicator; does nothing if it is already destroyed or aborted.
     ///
     /// # Errors
@@ -229,15 +201,16 @@ impl AbortHandle {
     /// [`Communicator::abort`].
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
-        if self.shared.state.abort() {
-            // SAFETY: the state has chosen this thread to tear it down.
-            return unsafe { self.shared.abort() };
+        if !self.shared.state.abort() {
+            return Ok(());
         }
-        Ok(())
+        // SAFETY: the state has chosen this thread to tear it down.
+        unsafe { self.shared.abort() }
     }
 
     /// Aborts the communicators of all handles. Communicators of one library are aborted in one NCCL group, because the abort
-    /// of one may wait for work of another. A communicator whose owner is in a call is aborted by the owner.
+    /// of one may wait for work of another. A communicator whose owner is in a call is aborted by the owner. For the errors,
+    /// see [`abort`](Self::abort).
     ///
     /// ```
     /// use libnccl::communicator::{AbortHandle, Health};
@@ -247,9 +220,6 @@ impl AbortHandle {
     /// assert!(comms.iter().all(|comm| comm.abort_handle().health() == Health::Ended));
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// As for [`abort`](Self::abort).
     pub fn abort_all(handles: impl IntoIterator<Item = Self>) -> Result<()> {
         // The iterator may panic, so it is exhausted before the first abort.
         let mut remaining: Vec<_> = handles.into_iter().map(|handle| handle.shared).collect();
@@ -289,9 +259,7 @@ impl AbortHandle {
         self.shared.notify(CommunicatorEvent::Stalled);
     }
 
-    /// Returns the communicator's first observer of this type.
     #[doc(hidden)]
-    #[must_use]
     pub fn observer<T: Observer>(&self) -> Option<&T> {
         self.shared.observers.find()
     }

@@ -7,6 +7,7 @@ mod participants;
 
 use std::marker::PhantomData;
 use std::time::Duration;
+use std::{mem, ptr};
 
 pub(crate) use participants::Participants;
 use participants::Phase;
@@ -76,12 +77,10 @@ impl Nccl {
     /// this crate's, because the compiler cannot infer the type from `Ok`.)
     ///
     /// ```
-    /// use std::error::Error;
-    ///
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let (comms, mut loss) = (nccl.init_all(&[0])?, [0.5_f32]);
+    /// # use std::error::Error;
+    /// # use libnccl::{ReduceOp, StreamRef};
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let (comms, mut loss) = (nccl.init_all(&[0])?, [0.5_f32]);
     /// nccl.try_group(|g| -> Result<(), Box<dyn Error>> {
     ///     if !loss[0].is_finite() {
     ///         return Err("the loss is not finite".into());
@@ -108,22 +107,20 @@ impl Nccl {
     /// blocking communicators of several ranks. It would start everything else, or keep it for the next group.
     ///
     /// ```
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comms = nccl.init_all(&[0, 1])?;
-    /// let mut buffer = [1.0_f32, 2.0];
+    /// # use libnccl::{ReduceOp, StreamRef};
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let (comms, mut buffer) = (nccl.init_all(&[0, 1])?, [1.0_f32]);
     /// let microseconds =
     ///     nccl.simulate(|g| comms[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, g.stream(StreamRef::DEFAULT)))?;
-    /// assert_eq!(buffer, [1.0, 2.0]);
+    /// # assert_eq!(buffer, [1.0]);
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
     /// # Errors
-    /// The errors of [`group`](Self::group); [`Error::Unsupported`];
-    /// [`Error::InvalidUsage`] for operations that NCCL does not simulate, before anything is
-    /// queued. A nonblocking communicator of [`from_raw`](crate::communicator::Communicator::from_raw), or with
-    /// `NCCL_COMM_BLOCKING=0` in the environment, is detected afterwards: NCCL has started the operations then.
+    /// The errors of [`group`](Self::group); [`Error::Unsupported`]; [`Error::InvalidUsage`] for operations that NCCL does not
+    /// simulate, before anything is queued. A nonblocking communicator of
+    /// [`from_raw`](crate::communicator::Communicator::from_raw), or with `NCCL_COMM_BLOCKING=0` in the environment, is
+    /// detected afterwards: NCCL has started the operations then.
     #[doc(alias = "ncclGroupSimulateEnd")]
     #[doc(alias = "ncclSimInfo_t")]
     pub fn simulate<'env, F>(&'env self, operations: F) -> Result<Option<f32>>
@@ -169,7 +166,7 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// [timeouts](crate::config::Config::timeout), as [`CallOptions::timeout`](crate::operation::CallOptions::timeout) does for one call. Communicators
     /// without a timeout block inside NCCL. A communicator that other code owns cannot be aborted, so its wait has no limit.
     pub fn timeout(&self, timeout: Duration) {
-        self.participants.set_timeout(timeout);
+        self.participants.change_overflow(|overflow| overflow.timeout = Some(timeout));
     }
 
     /// Opens a group inside this one, for code that groups its own operations: they become part of this group and start at its
@@ -189,11 +186,11 @@ impl<'scope, 'env> Group<'scope, 'env> {
     ///     })
     /// }
     ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comm = nccl.init_all(&[0])?.remove(0);
-    /// let (mine, mut theirs) = ([1], [0]);
+    /// # let nccl = libnccl_cpu::nccl();
+    /// # let comm = nccl.init_all(&[0])?.remove(0);
+    /// # let (mine, mut theirs) = ([1], [0]);
     /// nccl.group(|g| swap(g, &comm, (&mine, &mut theirs), 0))?;
-    /// assert_eq!(theirs, mine);
+    /// # assert_eq!(theirs, mine);
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
@@ -202,7 +199,9 @@ impl<'scope, 'env> Group<'scope, 'env> {
     /// [`Error::InvalidUsage`] if the outer group has ended, for example when the guards of its buffers are dropped.
     pub fn group<R>(&'scope self, operations: impl FnOnce(&'scope Self) -> Result<R>) -> Result<R> {
         self.participants.check_open("group")?;
-        let _nested = NestedGroup::start(&self.participants)?;
+        // SAFETY: has no arguments.
+        unsafe { call!(self.participants.library(), ncclGroupStart()) }?;
+        let _nested = NestedGroup(&self.participants);
         operations(self)
     }
 }
@@ -232,9 +231,11 @@ impl CommunicatorBuilder<'_> {
         participants.begin_creation("init_in")?;
         // SAFETY: the handle is added to the group, which is open.
         let begun = unsafe { self.begin_pending("init_in", participants.library()) };
-        begun
-            .inspect(|pending| participants.add_pending(pending.handle()))
-            .map_err(|error| participants.record_failed_init(error))
+        participants.change_overflow(|overflow| match &begun {
+            Ok(pending) => overflow.pending.push(pending.handle()),
+            Err(error) => overflow.has_failed_init |= error.code().is_some(),
+        });
+        begun.map_err(|error| participants.record_error(error))
     }
 }
 
@@ -257,10 +258,8 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
     fn end(self) -> Result<()> {
         // In a group of other code, which the closure has started, nothing would run yet. Dropping this cancels the group.
         let participants = self.participants;
-        participants
-            .library()
-            .check_open_groups("group", 1)
-            .map_err(|error| participants.record_error(error))?;
+        let checked = participants.library().check_open_groups("group", 1);
+        checked.map_err(|error| participants.record_error(error))?;
         // SAFETY: has no arguments; ends the group that was started on this thread, which `self` cannot leave.
         self.end_with(|library| unsafe { call!(library, ncclGroupEnd()) })
     }
@@ -275,7 +274,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
     #[inline]
     fn end_with(self, end: impl FnOnce(&Library) -> Result<ResultCode>) -> Result<()> {
         let participants = self.participants;
-        std::mem::forget(self);
+        mem::forget(self);
         match end(participants.library()) {
             Ok(ResultCode::SUCCESS) => {
                 set_open_group(false);
@@ -290,39 +289,29 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
 /// Completes the end of a group for which NCCL did not return success.
 #[cold]
 fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Result<()> {
-    let mut closing = Closing { participants, result: Err(not_ended()) };
+    let is_simulated = participants.is_simulated();
+    // Closes the group if this panics.
+    let open = OpenGroup { participants };
     // An implementation that cannot simulate has not ended the group.
     let result = result.inspect_err(|_| cancel(participants.library()));
     set_open_group(false);
+    participants.phase.set(Phase::Ended);
     let result = match result {
-        Ok(ResultCode::IN_PROGRESS) => {
-            participants.wait_all("group").inspect_err(|_| participants.leak_arguments())
-        }
+        Ok(ResultCode::IN_PROGRESS) => participants.wait_all("group").inspect_err(|_| {
+            // NCCL may still read them.
+            participants.change_overflow(|overflow| mem::forget(mem::take(&mut overflow.arguments)));
+        }),
         result => result.map(drop),
     };
-    let is_simulated = participants.is_simulated();
-    closing.result.clone_from(&result);
-    drop(closing);
+    mem::forget(open);
+    participants.close(result.as_ref().copied());
     if is_simulated {
         // Found only now, as this communicator was not known to be nonblocking.
-        return result.and(Err(Error::usage(
-            "simulate",
-            "a communicator is nonblocking; NCCL has started the operations instead of simulating them",
-        )));
+        let problem =
+            "a communicator is nonblocking; NCCL has started the operations instead of simulating them";
+        return result.and(Err(Error::usage("simulate", problem)));
     }
     result
-}
-
-/// Closes the group when it is dropped, even by a panic.
-struct Closing<'g, 'scope> {
-    participants: &'g Participants<'scope>,
-    result: Result<()>,
-}
-
-impl Drop for Closing<'_, '_> {
-    fn drop(&mut self) {
-        self.participants.close(self.result.as_ref().copied());
-    }
 }
 
 /// Returns the error of a group whose closure returned its own error, or panicked.
@@ -334,12 +323,14 @@ fn not_ended() -> Error {
 impl Drop for OpenGroup<'_, '_> {
     fn drop(&mut self) {
         let participants = self.participants;
-        cancel(participants.library());
-        // The failed creation of a communicator may have left one more group open.
-        if participants.has_failed_init() {
-            participants.library().end_leaked_groups();
+        if participants.phase.get() != Phase::Ended {
+            cancel(participants.library());
+            // The failed creation of a communicator may have left one more group open.
+            if participants.has_failed_init() {
+                participants.library().end_leaked_groups();
+            }
+            set_open_group(false);
         }
-        set_open_group(false);
         participants.close(Err(participants.first_error().unwrap_or(&not_ended())));
     }
 }
@@ -350,55 +341,47 @@ impl Drop for OpenGroup<'_, '_> {
 /// so this makes a call that is certain to fail.
 #[cold]
 fn cancel(library: &Library) {
+    const SIZE: i32 = 1;
+    const INVALID_RANK: i32 = -1;
     library.keeping_last_error(|| {
+        let functions = &library.functions;
         if library.refuses_null {
-            call_all_reduce_with_null_communicator(library);
-        } else {
-            call_init_rank_with_invalid_rank(library);
+            if let Some(all_reduce) = functions.ncclAllReduce {
+                let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+                // SAFETY: every version of NCCL checks the communicator before all other arguments.
+                unsafe {
+                    all_reduce(
+                        ptr::null(),
+                        ptr::null_mut(),
+                        1,
+                        data_type,
+                        op,
+                        ptr::null_mut(),
+                        ptr::null_mut(),
+                    )
+                };
+            }
+        } else if let Some(init_rank) = functions.ncclCommInitRank {
+            // RCCL, NCCLX and the shim of MSCCL++ may dereference a null communicator, and reject this.
+            let mut none = ptr::null_mut();
+            // SAFETY: a valid out-parameter, which is not written, as the rank is checked first.
+            unsafe { init_rank(&raw mut none, SIZE, sys::ncclUniqueId::default(), INVALID_RANK) };
         }
-        if let Some(end) = library.functions.ncclGroupEnd {
+        if let Some(end) = functions.ncclGroupEnd {
             // SAFETY: has no arguments.
             unsafe { end() };
         }
     });
 }
 
-/// Makes a call that every version of NCCL rejects.
-fn call_all_reduce_with_null_communicator(library: &Library) {
-    let (null, stream) = (std::ptr::null_mut(), std::ptr::null_mut());
-    let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
-    if let Some(all_reduce) = library.functions.ncclAllReduce {
-        // SAFETY: NCCL checks the communicator before all other arguments.
-        unsafe { all_reduce(null, null, 1, data_type, op, std::ptr::null_mut(), stream) };
-    }
-}
-
-/// Makes a call that RCCL, NCCLX and the shim of MSCCL++ reject. (They may dereference a null communicator.)
-fn call_init_rank_with_invalid_rank(library: &Library) {
-    const SIZE: i32 = 1;
-    const INVALID_RANK: i32 = -1;
-    let mut none = std::ptr::null_mut();
-    if let Some(init_rank) = library.functions.ncclCommInitRank {
-        // SAFETY: a valid out-parameter, which is not written, as the rank is checked first.
-        unsafe { init_rank(&raw mut none, SIZE, sys::ncclUniqueId::default(), INVALID_RANK) };
-    }
-}
-
 /// A group inside a group: NCCL only counts it.
 struct NestedGroup<'g, 'scope>(&'g Participants<'scope>);
-
-impl<'g, 'scope> NestedGroup<'g, 'scope> {
-    fn start(participants: &'g Participants<'scope>) -> Result<Self> {
-        // SAFETY: has no arguments.
-        unsafe { call!(participants.library(), ncclGroupStart()) }.map(|_| Self(participants))
-    }
-}
 
 impl Drop for NestedGroup<'_, '_> {
     /// Ends the nested group, which starts nothing, as the outer group is still open.
     fn drop(&mut self) {
         let participants = self.0;
-        // SAFETY: has no arguments; ends the group that `start` has started.
+        // SAFETY: has no arguments; ends the group that was started before this was created.
         if let Err(error) = unsafe { call!(participants.library(), ncclGroupEnd()) } {
             participants.record_error(error);
         }

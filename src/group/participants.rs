@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::Library;
 use crate::buffer::MemorySpace;
-use crate::communicator::Communicator;
-use crate::communicator::{PendingHandle, WindowHandle, wait_until};
+use crate::communicator::{Communicator, PendingHandle, WindowHandle, wait_until};
 use crate::error::{Error, InvalidArgumentKind, Result};
 use crate::observer::{CommunicatorEvent, Operation};
 
@@ -27,7 +26,7 @@ pub(crate) struct Participants<'scope> {
     overflow: RefCell<Option<Box<Overflow<'scope>>>>,
     /// The first error of a call, which the group returns instead of consequent errors.
     first_error: OnceCell<Error>,
-    phase: Cell<Phase>,
+    pub(super) phase: Cell<Phase>,
     /// Makes this neither `Send` nor `Sync`: NCCL's group belongs to the thread.
     thread: PhantomData<*mut ()>,
 }
@@ -55,19 +54,20 @@ impl<T> Guard for T {}
 
 /// The participants that few groups have.
 #[derive(Default)]
-struct Overflow<'scope> {
+pub(super) struct Overflow<'scope> {
     /// The communicators that joined before the last.
     communicators: Vec<&'scope Communicator>,
-    pending: Vec<Rc<PendingHandle>>,
+    pub(super) pending: Vec<Rc<PendingHandle>>,
     windows: Vec<Arc<WindowHandle>>,
-    has_failed_init: bool,
+    /// Set if NCCL has failed to begin the creation of a communicator.
+    pub(super) has_failed_init: bool,
     /// The guards of buffers. They live for `'scope`, which a field with a drop cannot name, as it is the lifetime of the group
     /// itself.
     guards: Vec<Box<dyn Guard>>,
     /// The limit of the wait for each communicator at the end of the group, instead of its timeout.
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     /// Options and descriptors, which NCCL reads until the end of the group.
-    arguments: Vec<Box<dyn Any>>,
+    pub(super) arguments: Vec<Box<dyn Any>>,
 }
 
 impl fmt::Debug for Overflow<'_> {
@@ -101,7 +101,7 @@ impl<'scope> Participants<'scope> {
         if self.library.is_same(communicator.library()) && self.phase.get() == Phase::Open {
             return Ok(());
         }
-        self.refusal(communicator, operation)
+        self.check_slow_path(communicator, operation)
     }
 
     /// Enters NCCL for an operation in this group. Returns whether it is the first one of its communicator.
@@ -114,23 +114,19 @@ impl<'scope> Participants<'scope> {
         let is_first = !communicator.is_in_group();
         if is_first {
             communicator.join_group(operation.name).map_err(|error| self.record_error(error))?;
-            self.add(communicator);
+            if let Some(previous) = self.last.replace(Some(communicator)) {
+                self.change_overflow(|overflow| overflow.communicators.push(previous));
+            }
         }
         Ok(is_first)
     }
 
-    /// Returns the error of an operation that cannot join.
     #[cold]
-    fn refusal(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
+    fn check_slow_path(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
         if !self.library.is_same(communicator.library()) {
             let problem = "the communicator and the group belong to different libraries";
             return Err(Error::argument(operation.name, InvalidArgumentKind::Communicator, problem));
         }
-        self.check_phase(communicator, operation)
-    }
-
-    /// Returns an error if the group has ended or creates communicators, or if NCCL does not simulate the operation.
-    fn check_phase(&self, communicator: &Communicator, operation: &'static Operation) -> Result<()> {
         self.check_open(operation.name)?;
         let problem = if self.phase.get() == Phase::Creating {
             MIXED
@@ -147,14 +143,12 @@ impl<'scope> Participants<'scope> {
     }
 
     pub(super) fn check_open(&self, call: &'static str) -> Result<()> {
-        match self.phase.get() {
-            Phase::Ended => Err(Error::usage(call, "the group has ended")),
-            _ => Ok(()),
-        }
+        let has_ended = self.phase.get() == Phase::Ended;
+        if has_ended { Err(Error::usage(call, "the group has ended")) } else { Ok(()) }
     }
 
     /// Begins to create communicators. An error if the group has ended, has operations, or is simulated.
-    pub(crate) fn begin_creation(&self, call: &'static str) -> Result<()> {
+    pub(super) fn begin_creation(&self, call: &'static str) -> Result<()> {
         self.check_open(call)?;
         let problem = if self.is_simulated() {
             "NCCL does not simulate the creation of communicators"
@@ -183,15 +177,8 @@ impl<'scope> Participants<'scope> {
         self.record_error(error)
     }
 
-    #[inline]
-    fn add(&self, communicator: &'scope Communicator) {
-        if let Some(previous) = self.last.replace(Some(communicator)) {
-            self.change_overflow(|overflow| overflow.communicators.push(previous));
-        }
-    }
-
     #[cold]
-    fn change_overflow(&self, change: impl FnOnce(&mut Overflow<'scope>)) {
+    pub(super) fn change_overflow(&self, change: impl FnOnce(&mut Overflow<'scope>)) {
         change(self.overflow.borrow_mut().get_or_insert_default());
     }
 
@@ -223,28 +210,8 @@ impl<'scope> Participants<'scope> {
         self.change_overflow(|overflow| overflow.arguments.push(Box::new(arguments)));
     }
 
-    /// Leaks options and descriptors, as NCCL may still read them.
-    pub(super) fn leak_arguments(&self) {
-        if let Some(overflow) = &mut *self.overflow.borrow_mut() {
-            mem::forget(mem::take(&mut overflow.arguments));
-        }
-    }
-
-    pub(super) fn set_timeout(&self, timeout: Duration) {
-        self.change_overflow(|overflow| overflow.timeout = Some(timeout));
-    }
-
-    pub(crate) fn add_pending(&self, handle: Rc<PendingHandle>) {
-        self.change_overflow(|overflow| overflow.pending.push(handle));
-    }
-
     pub(crate) fn add_window(&self, handle: Arc<WindowHandle>) {
         self.change_overflow(|overflow| overflow.windows.push(handle));
-    }
-
-    pub(crate) fn record_failed_init(&self, error: Error) -> Error {
-        self.change_overflow(|overflow| overflow.has_failed_init |= error.code().is_some());
-        self.record_error(error)
     }
 
     pub(super) fn has_failed_init(&self) -> bool {
@@ -321,16 +288,11 @@ impl<'scope> Participants<'scope> {
         if has_failed {
             // On a GPU, a group that has failed started nothing, or was waited for.
             let on_host = |it: &&&Communicator| it.is_borrowed() || it.memory_space() == MemorySpace::Host;
-            communicators
-                .iter()
-                .filter(on_host)
-                .for_each(|communicator| communicator.abort_work_in_progress());
+            communicators.iter().filter(on_host).for_each(|it| it.abort_work_in_progress());
         }
-        communicators.iter().for_each(|communicator| communicator.leave_group(result));
+        communicators.iter().for_each(|it| it.leave_group(result));
         if has_failed {
-            communicators
-                .iter()
-                .for_each(|communicator| communicator.shared().notify(CommunicatorEvent::Failed));
+            communicators.iter().for_each(|it| it.shared().notify(CommunicatorEvent::Failed));
         }
         let mut guards = Vec::new();
         if let Some(overflow) = &mut *self.overflow.borrow_mut() {

@@ -27,11 +27,9 @@ pub struct OperationStart<'a> {
 }
 
 impl<'a> OperationStart<'a> {
-    /// Creates the start of the operation with this number, in the group whose first operation has the number `group`, or
-    /// outside a group if that is 0.
+    /// `group` is the number of the first operation in the group, or 0 outside a group.
     #[doc(hidden)]
     #[inline]
-    #[must_use]
     pub fn new(
         communicator: &'a Membership,
         call: CallWord,
@@ -40,7 +38,7 @@ impl<'a> OperationStart<'a> {
         stream: usize,
         site: Option<&'static Location<'static>>,
     ) -> Self {
-        let start = Self { communicator, number, group: 0, call, elements, stream, site };
+        let start = Self { communicator, number, group, call, elements, stream, site };
         if group > 0 { start.in_group(group) } else { start }
     }
 
@@ -52,55 +50,46 @@ impl<'a> OperationStart<'a> {
     }
 
     /// Returns the communicator.
-    #[must_use]
     pub fn communicator(&self) -> &'a Membership {
         self.communicator
     }
 
     /// Returns the operation.
-    #[must_use]
     pub fn operation(&self) -> &'static Operation {
         self.call.operation()
     }
 
     /// Returns the number among the operations of the communicator; the first one that had an observer is 1.
-    #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Returns the number of the first operation of this communicator in the group; `None` outside a group.
-    #[must_use]
     pub fn group(&self) -> Option<u64> {
         (self.group > 0).then_some(self.group)
     }
 
     /// Returns the type of the elements, if there are any.
-    #[must_use]
     pub fn data_type(&self) -> Option<DataType> {
         self.call.data_type()
     }
 
     /// Returns the number of elements that this rank sends. For a collective, the number for buffers of the required length.
-    #[must_use]
     pub fn sent(&self) -> usize {
         self.elements[0]
     }
 
     /// Returns the number of elements that this rank receives, or would receive as the root.
-    #[must_use]
     pub fn received(&self) -> usize {
         self.elements[1]
     }
 
     /// Returns the number of bytes that this rank sends.
-    #[must_use]
     pub fn bytes_sent(&self) -> u64 {
         self.bytes(self.sent())
     }
 
     /// Returns the number of bytes that this rank receives.
-    #[must_use]
     pub fn bytes_received(&self) -> u64 {
         self.bytes(self.received())
     }
@@ -110,32 +99,27 @@ impl<'a> OperationStart<'a> {
     }
 
     /// Returns the root or the peer; of an exchange, the destination.
-    #[must_use]
     pub fn peer(&self) -> Option<usize> {
         self.call.ranks()[0]
     }
 
     /// Returns the rank from which an exchange receives.
-    #[must_use]
     pub fn source(&self) -> Option<usize> {
         self.call.ranks()[1]
     }
 
     /// Returns the address of the stream, 0 for the default stream.
-    #[must_use]
     pub fn stream(&self) -> usize {
         self.stream
     }
 
     /// Returns the call site, if it is known.
-    #[must_use]
     pub fn site(&self) -> Option<&'static Location<'static>> {
         self.site
     }
 
     #[doc(hidden)]
     #[inline]
-    #[must_use]
     pub fn call(&self) -> CallWord {
         self.call
     }
@@ -174,16 +158,11 @@ impl CallWord {
     /// Creates the word of an operation with a root or a peer, and with the source of an exchange. A rank beyond 24 bits is
     /// omitted.
     #[inline]
-    #[must_use]
     pub fn new(operation: &Operation, data_type: Option<DataType>, ranks: [Option<usize>; 2]) -> Self {
         let data_type = data_type.map_or(0, |data_type| 1 + data_type as u64);
         let [first, second] = ranks.map(|rank| rank.map_or(NO_RANK, |rank| (rank as u64).min(NO_RANK)));
-        Self(
-            operation.number() as u64
-                | data_type << DATA_TYPE_SHIFT
-                | first << RANK_SHIFTS[0]
-                | second << RANK_SHIFTS[1],
-        )
+        let ranks = first << RANK_SHIFTS[0] | second << RANK_SHIFTS[1];
+        Self(operation.number() as u64 | data_type << DATA_TYPE_SHIFT | ranks)
     }
 
     #[inline]
@@ -193,26 +172,22 @@ impl CallWord {
 
     /// Returns [`Operation::is_point_to_point`] without a look at the descriptor.
     #[inline]
-    #[must_use]
     pub const fn is_point_to_point(self) -> bool {
         // Point-to-point operations come last.
         self.0 & OPERATION >= const { Operation::of("send").number() as u64 }
     }
 
-    #[must_use]
     pub fn operation(self) -> &'static Operation {
         let number = (self.0 & OPERATION) as usize;
         &Operation::ALL[number.min(Operation::ALL.len() - 1)]
     }
 
-    #[must_use]
     pub fn data_type(self) -> Option<DataType> {
         let number = usize::from((self.0 >> DATA_TYPE_SHIFT) as u8);
         number.checked_sub(1).and_then(|index| DataType::ALL.get(index).copied())
     }
 
     /// Returns the root or the peer, and the source of an exchange.
-    #[must_use]
     pub fn ranks(self) -> [Option<usize>; 2] {
         RANK_SHIFTS.map(|shift| {
             let rank = self.0 >> shift & NO_RANK;
@@ -220,12 +195,10 @@ impl CallWord {
         })
     }
 
-    #[must_use]
     pub const fn is_grouped(self) -> bool {
         self.0 & IS_GROUPED != 0
     }
 
-    #[must_use]
     pub const fn is_first_of_group(self) -> bool {
         self.0 & IS_FIRST_OF_GROUP != 0
     }
@@ -250,7 +223,6 @@ pub struct OperationEnd<'a> {
 impl<'a> OperationEnd<'a> {
     #[doc(hidden)]
     #[inline]
-    #[must_use]
     pub const fn new(
         communicator: &'a Membership,
         [first, last]: [u64; 2],
@@ -260,7 +232,7 @@ impl<'a> OperationEnd<'a> {
     }
 }
 
-/// A change of a communicator; see [`Observer`](crate::observer::Observer).
+/// A change of a communicator; see [`Observer::on_communicator`](crate::observer::Observer::on_communicator).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommunicatorEvent {
@@ -306,9 +278,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Creates the membership in a communicator without identity and name.
     #[doc(hidden)]
-    #[must_use]
     pub fn new(rank: usize, size: usize, memory_space: MemorySpace, nccl: Version) -> Self {
         Self { id: None, parent: None, name: None, rank, size, memory_space, nccl }
     }
@@ -318,39 +288,23 @@ impl Membership {
 /// from other communicators.
 ///
 /// Its text has 16 hexadecimal digits. It is unknown for communicators that other code created, or that have grown.
-///
-/// ```
-/// use libnccl::observer::CommunicatorId;
-///
-/// let nccl = libnccl_cpu::nccl();
-/// let unique_id = nccl.unique_id()?;
-/// let comm = nccl.communicator(1, 0, &unique_id).init()?;
-/// assert_eq!(comm.membership().id.unwrap().to_string().len(), 16);
-/// # Ok::<(), libnccl::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(NonZeroU64);
 
+#[doc(hidden)]
 impl CommunicatorId {
-    /// Returns the identity of the communicator that a unique id creates.
-    #[doc(hidden)]
-    #[must_use]
     pub fn of_unique_id(id: &UniqueId) -> Self {
         Self::hash(id.as_bytes())
     }
 
-    /// Returns a new identity for communicators that are created together in this process, as by `ncclCommInitAll`.
-    #[doc(hidden)]
-    #[must_use]
+    /// Returns a new identity for communicators that are created together, as by `ncclCommInitAll`.
     pub fn of_this_process() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
         Self::hash(&[u64::from(std::process::id()).to_le_bytes(), number.to_le_bytes()].concat())
     }
 
-    /// Returns the identity of the `number`th child of this communicator, from 0, with this color, or 0 without colors.
-    #[doc(hidden)]
-    #[must_use]
+    /// Returns the identity of a child. `number` counts the children from 0; `color` is 0 for a child without one.
     pub fn of_child(self, number: u64, color: i32) -> Self {
         let parent = self.0.get().to_le_bytes();
         Self::hash(&[parent, number.to_le_bytes(), i64::from(color).to_le_bytes()].concat())

@@ -12,11 +12,7 @@ use crate::sys;
 /// let all_gather = Operation::ALL.iter().find(|operation| operation.name == "all_gather").unwrap();
 /// assert_eq!(all_gather.function, "ncclAllGather");
 /// assert_eq!((all_gather.sends, all_gather.receives), (Extent::Count, Extent::CountPerRank));
-///
-/// let with_root = Operation::ALL.iter().filter(|operation| operation.role == Role::RootSends);
-/// assert!(with_root.map(|operation| operation.name).eq([
-///     "broadcast", "broadcast_in_place", "scatter", "scatter_in_place", "scatter_v", "scatter_v_in_place",
-/// ]));
+/// assert_eq!(all_gather.role, Role::All);
 /// ```
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -80,7 +76,6 @@ pub enum Role {
 impl Extent {
     /// Returns the number of elements, or 0 for [`Counts`](Self::Counts). Saturates at `usize::MAX`.
     #[doc(hidden)]
-    #[must_use]
     pub const fn elements(self, count: usize, ranks: usize) -> usize {
         match self {
             Self::None | Self::Counts => 0,
@@ -110,41 +105,26 @@ const fn row(name: &'static str, function: &'static str, sends: Extent, receives
     }
 }
 
-/// Returns the descriptor of a collective with one count.
-const fn collective(
-    name: &'static str,
-    [function, with_config]: [&'static str; 2],
-    sends: Extent,
-    receives: Extent,
-) -> Operation {
-    row(name, function, sends, receives).or(with_config)
-}
-
 /// All operations; point-to-point and one-sided ones come last.
 const TABLE: &[Operation] = &{
     use Extent::{Count, CountPerRank, Counts, None, One};
     use Role::{PointToPoint, RootReceives, RootSends};
 
-    let all_reduce = collective("all_reduce", ["ncclAllReduce", "ncclAllReduceConfig"], Count, Count);
+    let all_reduce = row("all_reduce", "ncclAllReduce", Count, Count).or("ncclAllReduceConfig");
     let all_reduce = all_reduce.reduces().simulated();
-    let broadcast = collective("broadcast", ["ncclBroadcast", "ncclBroadcastConfig"], Count, Count);
-    let broadcast = broadcast.with(RootSends);
-    let reduce = collective("reduce", ["ncclReduce", "ncclReduceConfig"], Count, Count);
+    let broadcast = row("broadcast", "ncclBroadcast", Count, Count).or("ncclBroadcastConfig").with(RootSends);
+    let reduce = row("reduce", "ncclReduce", Count, Count).or("ncclReduceConfig");
     let reduce = reduce.with(RootReceives).reduces().simulated();
-    let all_gather = collective("all_gather", ["ncclAllGather", "ncclAllGatherConfig"], Count, CountPerRank);
+    let all_gather = row("all_gather", "ncclAllGather", Count, CountPerRank).or("ncclAllGatherConfig");
     let all_gather = all_gather.simulated();
-    let reduce_scatter =
-        collective("reduce_scatter", ["ncclReduceScatter", "ncclReduceScatterConfig"], CountPerRank, Count);
-    let reduce_scatter = reduce_scatter.reduces().simulated();
-    let all_to_all =
-        collective("all_to_all", ["ncclAlltoAll", "ncclAlltoAllConfig"], CountPerRank, CountPerRank);
-    let gather = collective("gather", ["ncclGather", "ncclGatherConfig"], Count, CountPerRank);
-    let gather = gather.with(RootReceives);
-    let scatter = collective("scatter", ["ncclScatter", "ncclScatterConfig"], CountPerRank, Count);
-    let scatter = scatter.with(RootSends);
+    let reduce_scatter = row("reduce_scatter", "ncclReduceScatter", CountPerRank, Count);
+    let reduce_scatter = reduce_scatter.or("ncclReduceScatterConfig").reduces().simulated();
+    let all_to_all = row("all_to_all", "ncclAlltoAll", CountPerRank, CountPerRank).or("ncclAlltoAllConfig");
+    let gather = row("gather", "ncclGather", Count, CountPerRank).or("ncclGatherConfig").with(RootReceives);
+    let scatter = row("scatter", "ncclScatter", CountPerRank, Count).or("ncclScatterConfig").with(RootSends);
     let all_gather_v = row("all_gather_v", "ncclBroadcast", Count, Counts).or("ncclBroadcastConfig");
-    let reduce_scatter_v =
-        row("reduce_scatter_v", "ncclReduce", Counts, Count).or("ncclReduceConfig").reduces();
+    let reduce_scatter_v = row("reduce_scatter_v", "ncclReduce", Counts, Count);
+    let reduce_scatter_v = reduce_scatter_v.or("ncclReduceConfig").reduces();
     let gather_v = row("gather_v", "ncclSend", Count, Counts).with(RootReceives);
     let scatter_v = row("scatter_v", "ncclSend", Counts, Count).with(RootSends);
     numbered([
@@ -184,6 +164,7 @@ const TABLE: &[Operation] = &{
     ])
 };
 
+/// Sets the numbers of the table's rows.
 const fn numbered<const N: usize>(mut rows: [Operation; N]) -> [Operation; N] {
     let mut number = 0;
     while number < N {
@@ -193,8 +174,10 @@ const fn numbered<const N: usize>(mut rows: [Operation; N]) -> [Operation; N] {
     rows
 }
 
-/// The table is written with these.
 impl Operation {
+    /// All operations.
+    pub const ALL: &'static [Self] = TABLE;
+
     const fn or(self, function_with_config: &'static str) -> Self {
         Self { function_with_config: Some(function_with_config), ..self }
     }
@@ -216,16 +199,12 @@ impl Operation {
     }
 }
 
+#[doc(hidden)]
 impl Operation {
-    /// All operations.
-    pub const ALL: &'static [Self] = TABLE;
-
     /// Returns the operation with this name.
     ///
     /// # Panics
     /// If there is none. In a constant, that is a compile error: `const { Operation::of("all_reduce") }`.
-    #[doc(hidden)]
-    #[must_use]
     pub const fn of(name: &str) -> &'static Self {
         let mut number = 0;
         while number < TABLE.len() {
@@ -238,22 +217,19 @@ impl Operation {
     }
 
     /// Returns the operation that one call of this C function is, if any: the in-place form if it has one buffer only.
-    #[doc(hidden)]
-    #[must_use]
     pub const fn of_function(function: &str) -> Option<&'static Self> {
         if sys::is_equal(function.as_bytes(), b"ncclBcast") {
             return Some(Self::of("broadcast_in_place"));
         }
         let mut number = 0;
         while number < TABLE.len() {
-            let Self { function: plain, function_with_config, sends, receives, .. } = &TABLE[number];
-            let with_config = match function_with_config {
-                Some(name) => sys::is_equal(name.as_bytes(), function.as_bytes()),
-                None => false,
+            let row = &TABLE[number];
+            let is_named = match row.function_with_config {
+                Some(name) if sys::is_equal(name.as_bytes(), function.as_bytes()) => true,
+                _ => sys::is_equal(row.function.as_bytes(), function.as_bytes()),
             };
-            let is_one_call = !matches!((sends, receives), (Extent::Counts, _) | (_, Extent::Counts));
-            if is_one_call && (with_config || sys::is_equal(plain.as_bytes(), function.as_bytes())) {
-                return Some(&TABLE[number]);
+            if is_named && !matches!((row.sends, row.receives), (Extent::Counts, _) | (_, Extent::Counts)) {
+                return Some(row);
             }
             number += 1;
         }
@@ -261,53 +237,35 @@ impl Operation {
     }
 
     /// Returns whether this is a point-to-point or one-sided operation. All ranks call the others, in the same order.
-    #[doc(hidden)]
-    #[must_use]
     pub const fn is_point_to_point(&self) -> bool {
         matches!(self.role, Role::PointToPoint)
     }
 
-    /// Returns whether the operation has a root.
-    #[doc(hidden)]
     #[inline]
-    #[must_use]
     pub const fn has_root(&self) -> bool {
         matches!(self.role, Role::RootSends | Role::RootReceives)
     }
 
     /// Returns the in-place form, if there is one.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn in_place_form(&self) -> Option<&'static Self> {
+    pub fn in_place_form(&self) -> Option<&'static Self> {
         // It comes next in the table.
-        let next = self.number as usize + 1;
-        if !self.is_in_place && next < TABLE.len() && TABLE[next].is_in_place {
-            Some(&TABLE[next])
-        } else {
-            None
-        }
+        TABLE.get(self.number() + 1).filter(|next| next.is_in_place && !self.is_in_place)
     }
 
     /// Returns whether this rank uses its send buffer.
-    #[doc(hidden)]
     #[inline]
-    #[must_use]
     pub const fn is_sender(&self, is_root: bool) -> bool {
         !matches!(self.role, Role::RootSends) || is_root
     }
 
     /// Returns whether this rank uses its receive buffer.
-    #[doc(hidden)]
     #[inline]
-    #[must_use]
     pub const fn is_receiver(&self, is_root: bool) -> bool {
         !matches!(self.role, Role::RootReceives) || is_root
     }
 
     /// Returns its index in [`ALL`](Self::ALL).
-    #[doc(hidden)]
     #[inline]
-    #[must_use]
     pub const fn number(&self) -> usize {
         self.number as usize
     }

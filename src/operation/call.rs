@@ -161,7 +161,7 @@ impl<'b, 'c> Call<'b, 'c> {
             None => Entered::Now(CallGuard::ungrouped(communicator.shared(), operation.name, Purpose::Work)?),
             Some(group) => Entered::InGroup(group, group.join(communicator, operation)?),
         };
-        if let Some(observed) = communicator.shared().observed() {
+        if let Some(observed) = communicator.shared().observers.observed() {
             let is_first_of_group = match &entered {
                 Entered::Now(_) => None,
                 Entered::InGroup(_, is_first) => Some(*is_first),
