@@ -111,8 +111,9 @@ impl<'scope> Group<'scope, '_> {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
-    /// Buffers, communicators and options must live until the end of the group. A function that adds to a group of its
-    /// caller takes `on: impl Into<OnStream<'b, 'c>>`, or the group itself.
+    /// Buffers, communicators and options must live until the end of the group. So pass a part of a buffer by value, such as
+    /// `slice.get(..4).unwrap()` or cudarc's `buffer.slice(..4)`: a reference to it would not live long enough. A function that
+    /// adds to a group of its caller takes `on: impl Into<OnStream<'b, 'c>>`, or the group itself.
     #[inline]
     pub fn stream(&'scope self, on: impl Into<OnStream<'scope, 'scope>>) -> OnStream<'scope, 'scope> {
         // SAFETY: `'scope` is the lifetime of the reference that the closure received. The result is invariant in it, so that
