@@ -1,14 +1,16 @@
-//! The options of communicators and of single collectives.
+//! The options of communicators and of single collectives, and the encryption of NCCL's connections.
 //!
 //! `options.rs` has the macro that defines the options, their checks, and their C form.
 #![allow(unsafe_code)] // The method that takes a CUDA event is unsafe.
 
+mod encryption;
 mod options;
 
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use encryption::Encryption;
 use options::{Event, MAX, Target, options};
 pub(crate) use options::{RawCollectiveConfig, RawConfig};
 

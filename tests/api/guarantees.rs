@@ -55,7 +55,7 @@ fn values_are_compared_and_hashed() {
     hashed::<libnccl::error::InvalidArgumentKind>();
     hashed::<libnccl::Config>();
     hashed::<libnccl::config::CollectiveConfig>();
-    hashed::<libnccl::Encryption<'_>>();
+    hashed::<libnccl::config::Encryption<'_>>();
     hashed::<libnccl::communicator::Properties>();
     hashed::<libnccl::communicator::MemoryStatistic>();
     hashed::<libnccl::communicator::ShrinkMode>();

@@ -6,8 +6,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::thread;
 
+use libnccl::config::Encryption;
 use libnccl::sys::{ncclComm_t, ncclEncryptionConfig_t, ncclResult_t};
-use libnccl::{Encryption, Error, Nccl};
+use libnccl::{Error, Nccl};
 use libnccl_test_support::fake_nccl::FakeNccl;
 
 use crate::own_process::is_own;

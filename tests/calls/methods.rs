@@ -5,11 +5,11 @@ use std::ptr;
 
 use libnccl::buffer::AnyBuffer;
 use libnccl::communicator::{AbortHandle, MemoryStatistic, ShrinkMode};
+use libnccl::config::Encryption;
 use libnccl::config::{CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 use libnccl::window::{Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{
-    CallOptions, Communicator, Config, DataType, Encryption, Error, Nccl, NcclBuffer, ReduceOp, Result,
-    Version,
+    CallOptions, Communicator, Config, DataType, Error, Nccl, NcclBuffer, ReduceOp, Result, Version,
 };
 
 use crate::fixture::{Fixture, Kept, id, keep, recv, send, stream};

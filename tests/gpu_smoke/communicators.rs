@@ -4,8 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use libnccl::communicator::{MemoryStatistic, ShrinkMode};
+use libnccl::config::Encryption;
 use libnccl::error::ResultCode;
-use libnccl::{Communicator, Config, Encryption, Error, ReduceOp};
+use libnccl::{Communicator, Config, Error, ReduceOp};
 
 use crate::common::{COUNT, MOMENT, SHORT, assert_works, connected, scenarios, sum, within};
 use crate::device::Device;

@@ -3,8 +3,9 @@
 use std::ffi::CString;
 
 use libnccl::buffer::MemorySpace;
+use libnccl::config::Encryption;
 use libnccl::error::ResultCode;
-use libnccl::{Encryption, Error, Nccl};
+use libnccl::{Error, Nccl};
 
 use super::common::cases;
 

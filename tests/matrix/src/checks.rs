@@ -9,7 +9,8 @@ use std::ptr;
 
 use libnccl::config::{CtaPolicy, GraphUsageMode, HostCftMode, NvlsHostMode};
 use libnccl::error::ResultCode;
-use libnccl::{Config, Encryption, Error, Nccl, UniqueId, Version, sys};
+use libnccl::config::Encryption;
+use libnccl::{Config, Error, Nccl, UniqueId, Version, sys};
 
 use crate::outcome::{Found, Outcome, code, ensure, report};
 

@@ -13,7 +13,7 @@ use crate::sys;
 /// Its `Debug` form omits the key:
 ///
 /// ```
-/// use libnccl::Encryption;
+/// use libnccl::config::Encryption;
 ///
 /// let encryption = Encryption::PreSharedKey(b"a key that all processes share");
 /// assert_eq!(format!("{encryption:?}"), "PreSharedKey(..)");
