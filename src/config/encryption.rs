@@ -48,7 +48,7 @@ impl Nccl {
     /// a copy of the key; the copy of this method is overwritten before it returns.
     ///
     /// ```no_run
-    /// use libnccl::{Encryption, Nccl};
+    /// use libnccl::{Nccl, config::Encryption};
     ///
     /// let nccl = Nccl::load()?;
     /// let key = std::fs::read("/run/secrets/nccl")?;
