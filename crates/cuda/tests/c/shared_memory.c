@@ -121,6 +121,8 @@ static void export(int peer) {
     TO_HOST(&number, (void *)mapped, 1);
     REQUIRE_EQUAL(42, number);
 
+    /* CUDA's contract: the importer closes memory before the exporter frees it. */
+    await(peer);
     CUDA(cudaFree(memory[0]));
     CUDA(cudaLaunchHostFunc(stream, sleep_for_ever, NULL));
     CUDA(cudaEventRecord(never, stream));
@@ -185,10 +187,12 @@ static void import(int peer) {
     CUDA(cudaDeviceSynchronize());
     next(peer);
 
-    /* The short memory is freed, and the event will never be complete. */
-    await(peer);
     CUDA(cudaIpcCloseMemHandle(memory[0]));
     CUDA_FAILS(cudaErrorInvalidValue, cudaIpcCloseMemHandle(memory[0]));
+    next(peer);
+
+    /* The short memory is freed, and the event will never be complete. */
+    await(peer);
     CUDA_FAILS(cudaErrorMapBufferObjectFailed, cudaIpcOpenMemHandle(&again, handles.memory[0], cudaIpcMemLazyEnablePeerAccess));
     CUDA_NOT_READY(cudaEventQuery(never));
     CUDA(cudaStreamWaitEvent(stream, never, 0));
