@@ -14,7 +14,7 @@ use cuda_core::{
 
 use super::device;
 use crate::buffer::{Buffer, BufferMut, BufferResult, Slice, SliceMut};
-use crate::cuda::Context;
+use crate::cuda::{Context, is_stream_complete};
 use crate::data_type::Element;
 use crate::stream::{Stream, StreamRef};
 use crate::sys::cudaStream_t;
@@ -196,7 +196,10 @@ unsafe impl Stream for CudaStream {
         device(self.context())
     }
     fn is_complete(&self) -> Result<bool, Box<dyn Error>> {
-        Ok(self.query()?)
+        self.context().bind_to_thread()?;
+        // Not by `query`, whose error does not name the NCCL operation that failed on emulated devices.
+        // SAFETY: a live stream, whose context is current.
+        unsafe { is_stream_complete(self.as_raw()) }
     }
 }
 
