@@ -100,7 +100,7 @@ fn in_toolkit(home: &Path) -> Vec<PathBuf> {
     directories.iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
 }
 
-/// Returns the newest file whose name is that of `file` with more of a version: `libnccl.so.2.16.2` for `libnccl.so.2`.
+/// Returns the newest file whose name is `file`'s name with a longer version: `libnccl.so.2.16.2` for `libnccl.so.2`.
 pub(super) fn with_full_version(file: &Path) -> Option<PathBuf> {
     let start = format!("{}.", file.file_name()?.to_str()?);
     let newest = children(file.parent()?).max_by_key(|found| version(found, &start))?;

@@ -1,4 +1,4 @@
-//! What operations take as buffers: the traits [`Buffer`] and [`BufferMut`], and their implementations for host memory and slices.
+//! The buffer arguments of operations: the traits [`Buffer`] and [`BufferMut`], and their implementations for host memory and slices.
 #![allow(unsafe_code)] // Unsafe methods.
 
 use std::error::Error as StdError;
