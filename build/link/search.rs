@@ -243,8 +243,8 @@ fn pkg_config(arguments: &[&str]) -> Option<OsString> {
     Some(String::from_utf8_lossy(&output.stdout).trim().into()).filter(|text: &OsString| !text.is_empty())
 }
 
-/// Returns the directories that are searched if the user names none: the system's, those in the dynamic linker's cache, and
-/// those of the installations that the search at run time examines too, in its order. When cross-compiling, only the
+/// Returns the directories to search if the user names none: the system's directories, the directories in the dynamic linker's
+/// cache, and the installations that the search at run time examines, in the same order. When cross-compiling, only the
 /// toolkits have libraries for the target.
 pub(crate) fn default_directories(
     variable: impl Fn(&str) -> Option<OsString>,

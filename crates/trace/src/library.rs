@@ -80,8 +80,8 @@ fn find() -> Result<Library, String> {
 
 /// Loads a file, unless it is an interposer.
 fn load(path: &Path) -> Result<Library, String> {
-    // SAFETY: a file with NCCL's name and functions is taken for NCCL, as the program's dynamic linker does. The files are
-    // those of the system or of the user who controls the environment, and with it the dynamic linker. NCCL may call its own
+    // SAFETY: a file with NCCL's name and functions is taken for NCCL, as the program's dynamic linker does. The files belong
+    // to the system, or to the user who controls the environment and thus the dynamic linker. NCCL may call its own
     // functions through this library, which forwards them.
     let found = unsafe { interposer::load_functions(path, check_mark) }?;
     let interposer::Found { functions, device_functions, .. } = found;
