@@ -7,16 +7,16 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
-// A call goes `abi` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
+// A call goes `functions` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
 // they wait, `ras` answers questions about them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
 // report. Nothing imports upwards. `cancellation` and `vec_map` are at the bottom.
-mod abi;
 mod bootstrap;
 mod cancellation;
 mod coll;
 mod comm;
 mod cuda;
 mod diag;
+mod functions;
 mod ras;
 mod reduce;
 mod run_ranks;
@@ -28,10 +28,10 @@ mod vec_map;
 mod loom_models;
 
 #[cfg(feature = "device-api")]
-pub use abi::DEVICE_TABLE;
-pub use abi::TABLE;
+pub use functions::DEVICE_TABLE;
+pub use functions::TABLE;
 #[doc(hidden)]
-pub use abi::ncclResetDebugInit;
+pub use functions::ncclResetDebugInit;
 pub use run_ranks::run_ranks;
 
 /// Returns the CPU implementation as the facade's [`Nccl`](libnccl::Nccl).

@@ -21,7 +21,7 @@ const KNOWN_STEPS: u64 = 7;
 
 /// Returns what `rank` publishes of a call, for the others to compare.
 #[inline]
-pub(super) fn call_args(state: &SharedState, rank: usize, header: CallHeader) -> [u64; 2] {
+pub(crate) fn call_args(state: &SharedState, rank: usize, header: CallHeader) -> [u64; 2] {
     let [head, count] = header.encode();
     [head | state.earlier_calls(rank) & EARLIER_CALLS, count]
 }
@@ -29,7 +29,7 @@ pub(super) fn call_args(state: &SharedState, rank: usize, header: CallHeader) ->
 /// Returns the error of `rank` and `ranks`, which [did not all make](SharedState::all_made) the same call.
 #[cold]
 #[inline(never)]
-pub(super) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Error {
+pub(crate) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Error {
     let (first, are_all) = (ranks.start, ranks.len() == state.ranks());
     let mut others = ranks.chain([rank]);
     let differs = |other: &usize| state.call_args(*other, step) != state.call_args(first, step);

@@ -103,17 +103,17 @@ impl ControlCall {
 }
 
 impl CallHeader {
-    pub(super) const NO_REDUCTION: u8 = 0xff;
+    pub(crate) const NO_REDUCTION: u8 = 0xff;
     const NO_DATA_TYPE: u8 = 0xff;
 
     /// Returns the header of a call for one peer.
-    pub(super) fn of_elements(call: PeerCall, peer: usize, data_type: DataType, count: usize) -> Self {
+    pub(crate) fn of_elements(call: PeerCall, peer: usize, data_type: DataType, count: usize) -> Self {
         let data_type = data_type.raw().0 as u8;
         Self::PointToPoint { call, data_type, peer: peer as u32, count: count as u64 }
     }
 
     /// Returns the header of a call for one peer whose elements have no type.
-    pub(super) fn of_bytes(call: PeerCall, peer: usize, bytes: usize) -> Self {
+    pub(crate) fn of_bytes(call: PeerCall, peer: usize, bytes: usize) -> Self {
         Self::PointToPoint { call, data_type: Self::NO_DATA_TYPE, peer: peer as u32, count: bytes as u64 }
     }
 
@@ -227,7 +227,7 @@ impl CallHeader {
     }
 
     /// Describes in what this call of a rank differs from that of another.
-    pub(super) fn describe_difference(self, other: Self) -> String {
+    pub(crate) fn describe_difference(self, other: Self) -> String {
         if self.name() != other.name() {
             return "the ranks called different functions".into();
         }

@@ -22,7 +22,7 @@ impl OnStream {
 
     /// Resolves a buffer that the call reads, which its caller passed as `what`: from the address of the program to that
     /// at which this process can access it.
-    pub(super) fn resolve_read(&mut self, what: &str, buffer: &mut ReadBuf) -> Result {
+    pub(crate) fn resolve_read(&mut self, what: &str, buffer: &mut ReadBuf) -> Result {
         let (address, length) = (buffer.start().addr(), buffer.length());
         if length == 0 {
             return Ok(());
@@ -36,7 +36,7 @@ impl OnStream {
     }
 
     /// Resolves a buffer that the call writes, as [`resolve_read`](Self::resolve_read) does.
-    pub(super) fn resolve_write(&mut self, what: &str, buffer: &mut WriteBuf) -> Result {
+    pub(crate) fn resolve_write(&mut self, what: &str, buffer: &mut WriteBuf) -> Result {
         let (address, length) = (buffer.start().addr(), buffer.length());
         if length == 0 {
             return Ok(());
@@ -49,7 +49,7 @@ impl OnStream {
     }
 
     /// Notes that the call writes memory of another rank, and then tells it. CUDA leaves out what another process has.
-    pub(super) fn note_put(&mut self, to: &WriteBuf) {
+    pub(crate) fn note_put(&mut self, to: &WriteBuf) {
         if to.length() > 0 {
             self.accesses.push(Access::put(to.start().addr(), to.length()));
         }

@@ -1,16 +1,19 @@
-//! The arguments that all ranks of a new communicator have to pass alike. NCCL compares none of them.
+//! The arguments that all ranks of a new communicator have to pass alike, and their CUDA devices, which have to differ. NCCL
+//! compares only the devices.
 //!
-//! Each rank publishes a digest of its arguments. Only if the digests differ, the ranks exchange the arguments themselves.
+//! Each rank publishes its device and a digest of its arguments. Only if the digests differ do the ranks exchange the arguments
+//! themselves.
 
 use std::fmt::Write as _;
+
+use libnccl::internal::environment::variable;
 
 use crate::bootstrap::unique_id::fnv1a;
 use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::control_allgather::control_allgather;
 use crate::coll::wait_report::WaitReport;
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::comm::devices;
-use crate::comm::init::InitKind;
+use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
@@ -27,23 +30,28 @@ const LENGTH: usize = 4096;
 const NAME: usize = 256;
 
 /// Checks, with the other ranks of a new communicator, which have just joined, that no two have the same device, and that all passed
-/// the arguments of `kind` and the options alike. A difference is a finding of the first rank that differs.
+/// the arguments of the call and the options alike. A difference is a finding of the first rank that differs.
 ///
 /// # Errors
 /// Two ranks have one device. In strict mode: the arguments differ.
-pub(crate) fn check(communicator: &Communicator, joined: &RankInfo, kind: &InitKind) -> Result {
+pub(crate) fn check(
+    communicator: &Communicator,
+    joined: &RankInfo,
+    function: &str,
+    arguments: &[(&str, String)],
+) -> Result {
     let RankInfo { state, rank, .. } = joined;
     if state.ranks() == 1 {
         return Ok(());
     }
-    let arguments = Arguments::new(communicator, kind).to_text();
+    let arguments = Arguments::new(communicator, function, arguments).to_text();
     let digest = fnv1a(&[arguments.as_bytes()]).to_ne_bytes();
-    let own = [&devices::publish(communicator)?[..], &digest].concat();
+    let own = [&publish_device(communicator)?[..], &digest].concat();
     let all = exchange(communicator, joined, &own)?;
     if communicator.known_driver().is_some() {
-        devices::check(&all)?;
+        check_devices(&all)?;
     }
-    if all.iter().all(|other| other[devices::LENGTH..] == all[0][devices::LENGTH..]) {
+    if all.iter().all(|other| other[DEVICE_LENGTH..] == all[0][DEVICE_LENGTH..]) {
         return Ok(());
     }
     let mut own = arguments.into_bytes();
@@ -65,23 +73,14 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn new(communicator: &Communicator, kind: &InitKind) -> Self {
-        let (call, mut values) = match kind {
-            InitKind::Rank { ids: (number, digest), .. } if *number > 1 => (
-                "ncclCommInitRankScalable",
-                vec![("nId", number.to_string()), ("commIds", format!("{digest:#x}"))],
-            ),
-            InitKind::Rank { .. } => ("ncclCommInitRank", vec![]),
-            InitKind::Split { .. } => ("ncclCommSplit", vec![]),
-            InitKind::Shrink { flags, .. } => ("ncclCommShrink", vec![("shrinkFlags", flags.to_string())]),
-            InitKind::Grow { .. } => ("ncclCommGrow", vec![]),
-        };
-        let config = communicator.config();
+    fn new(communicator: &Communicator, function: &str, arguments: &[(&str, String)]) -> Self {
+        let mut values = arguments.to_vec();
+        let config = &communicator.config;
         values.extend(config.options.iter().map(|(name, value)| (*name, value.to_string())));
         let names = [("netName", &config.network), ("commName", &config.name)];
         values.extend(names.into_iter().filter_map(|(what, name)| Some((what, quote(name.as_ref()?)))));
         let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Self { call: call.to_owned(), values }
+        Self { call: function.to_owned(), values }
     }
 
     /// Returns one line for the call and one for each value.
@@ -165,6 +164,98 @@ fn exchange(
     Ok(all)
 }
 
+/// Returns `true` if several ranks may have one device, `NCCL_MULTI_RANK_GPU_ENABLE=1`.
+pub(crate) fn may_repeat() -> bool {
+    variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
+}
+
+/// Bytes of a published device.
+const DEVICE_LENGTH: usize = 16;
+
+/// The device of a rank, as the ranks compare it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Device {
+    /// Its number in the rank's process.
+    number: i32,
+    /// The number of its PCI bus, which is the same in all processes.
+    bus: i32,
+    /// The buses of the devices that the rank's process sees, a bit each.
+    visible: u64,
+}
+
+impl Device {
+    fn find(driver: &Driver, number: i32) -> Result<Self> {
+        let mut visible = 0;
+        for device in 0..driver.devices()? {
+            visible |= 1_u64.rotate_left(driver.bus(device)?.unsigned_abs());
+        }
+        Ok(Self { number, bus: driver.bus(number)?, visible })
+    }
+
+    fn to_bytes(self) -> [u8; DEVICE_LENGTH] {
+        let mut bytes = [0; DEVICE_LENGTH];
+        bytes[..4].copy_from_slice(&self.number.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.bus.to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.visible.to_ne_bytes());
+        bytes
+    }
+
+    fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        Some(Self {
+            number: i32::from_ne_bytes(*bytes.first_chunk()?),
+            bus: i32::from_ne_bytes(*bytes.get(4..)?.first_chunk()?),
+            visible: u64::from_ne_bytes(*bytes.get(8..)?.first_chunk()?),
+        })
+    }
+}
+
+/// Returns the device of a rank for the other ranks; zeros without CUDA.
+fn publish_device(communicator: &Communicator) -> Result<[u8; DEVICE_LENGTH]> {
+    match communicator.known_driver() {
+        Some(driver) => Ok(Device::find(driver, communicator.device)?.to_bytes()),
+        None => Ok([0; DEVICE_LENGTH]),
+    }
+}
+
+/// Checks that no two ranks have the same of these devices, which the ranks have published.
+fn check_devices(all: &[Vec<u8>]) -> Result {
+    if may_repeat() {
+        return Ok(());
+    }
+    let all: Option<Vec<Device>> = all.iter().map(|bytes| Device::of_bytes(bytes)).collect();
+    let all = all.ok_or_else(|| Error::internal("a rank sent no device"))?;
+    repeated(&all).map_or(Ok(()), |text| Err(Error::usage(text)))
+}
+
+/// Returns the start of an error if there are fewer devices than ranks, and nothing otherwise.
+pub(crate) fn shortage(ranks: usize, devices: usize) -> String {
+    match devices {
+        _ if devices >= ranks => String::new(),
+        1 => format!("{ranks} ranks, 1 device: "),
+        _ => format!("{ranks} ranks, {devices} devices: "),
+    }
+}
+
+/// Describes the first two ranks that have the same device.
+fn repeated(devices: &[Device]) -> Option<String> {
+    let (one, other) = (0..devices.len()).find_map(|other| {
+        let one = devices[..other].iter().position(|device| device.bus == devices[other].bus)?;
+        Some((one, other))
+    })?;
+    let visible = devices.iter().fold(0, |all, device| all | device.visible).count_ones();
+    let ranks = match (devices[one].number, devices[other].number) {
+        (same, also) if same == also => format!("rank {one} and rank {other} are both on device {same}"),
+        (first, second) => {
+            format!("rank {one} on device {first} and rank {other} on device {second} are both on the GPU")
+        }
+    };
+    Some(format!(
+        "{}{ranks} with PCI bus id 0000:{:02X}:00.0, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows",
+        shortage(devices.len(), visible as usize),
+        devices[one].bus,
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,5 +314,43 @@ mod tests {
     fn name_is_one_line() {
         assert_eq!(quote("a\nb"), "\"a\\nb\"");
         assert_eq!(quote(&"x".repeat(1000)).len(), NAME + 2);
+    }
+
+    fn device(number: i32, bus: i32, visible: &[i32]) -> Device {
+        let visible = visible.iter().fold(0, |all, bus| all | 1_u64.rotate_left(bus.unsigned_abs()));
+        Device { number, bus, visible }
+    }
+
+    #[test]
+    fn devices_are_compared_by_their_bus() {
+        let [first, second] = [3, 4].map(|bus| device(0, bus, &[bus]));
+        assert_eq!(repeated(&[first, second]), None);
+        let both = |number, bus| device(number, bus, &[3, 4]);
+        assert_eq!(repeated(&[both(0, 3), both(1, 4)]), None);
+        assert_eq!(
+            repeated(&[both(0, 3), device(0, 4, &[4]), both(1, 4)]).unwrap(),
+            "3 ranks, 2 devices: rank 1 on device 0 and rank 2 on device 1 are both on the GPU with PCI bus id 0000:04:00.0, which \
+             NCCL_MULTI_RANK_GPU_ENABLE=1 allows"
+        );
+    }
+
+    #[test]
+    fn too_few_devices_are_counted_over_all_ranks() {
+        let text = |devices: &[Device]| repeated(devices).unwrap();
+        let one = device(0, 1, &[1]);
+        assert!(
+            text(&[one, one])
+                .starts_with("2 ranks, 1 device: rank 0 and rank 1 are both on device 0 with PCI")
+        );
+        let all = |number| device(number, number + 1, &[1, 2, 64]);
+        assert!(text(&[all(0), all(1), all(0)]).starts_with("rank 0 and rank 2 are both on device 0 with"));
+        assert!(text(&[all(0), all(1), all(0), one]).starts_with("4 ranks, 3 devices: rank 0 and rank 2"));
+    }
+
+    #[test]
+    fn device_survives_the_exchange() {
+        let device = device(-1, 64, &[1, 63, 64]);
+        assert_eq!(Device::of_bytes(&device.to_bytes()), Some(device));
+        assert_eq!(Device::of_bytes(&[0; 15]), None);
     }
 }

@@ -28,17 +28,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use libnccl::sys::{ncclComm_t, ncclRedOp_t, ncclResult_t};
+use libnccl::sys::{ncclComm_t, ncclRedOp_t};
 
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call_header::CallHeader;
-use crate::coll::{call_check, unreceived, wait_report};
+use crate::coll::wait_report;
 use crate::comm::children::Children;
 use crate::comm::config::Config;
 use crate::comm::custom_reductions::CustomReductions;
 use crate::comm::invalid_buffer::Running;
 use crate::comm::jobs::Jobs;
-use crate::comm::queued_calls::QueuedCalls;
+use crate::comm::open_group::QueuedCalls;
 use crate::comm::registry::{Kind, Registry};
 use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
@@ -62,49 +62,49 @@ use crate::shm::shared_state::SharedState;
 
 #[derive(Debug)]
 pub(crate) struct Communicator {
-    device: i32,
+    pub(crate) device: i32,
     /// The CUDA in whose memory the buffers are and on whose streams operations run; `None` if they are in host memory.
     /// Without CUDA in the process, the first call that uses memory or a stream decides: the program may load it meanwhile.
     driver: OnceLock<Option<&'static Driver>>,
     /// Set if a call outside groups runs its operation on host memory before it returns: if it is blocking, and no rank has
     /// a planted fault, which that path does not look for.
     runs_at_once: bool,
-    config: Config,
-    rank_info: OnceLock<RankInfo>,
+    pub(crate) config: Config,
+    pub(crate) rank_info: OnceLock<RankInfo>,
     /// The planted fault of its rank, set when it joins.
-    fault: OnceLock<Fault>,
-    peers: PeerAccess,
-    jobs: Arc<Jobs>,
-    stream_jobs: StreamJobs,
-    queued_calls: QueuedCalls,
-    running: Running,
-    aborted: AtomicBool,
-    cancelled: AtomicBool,
+    pub(crate) fault: OnceLock<Fault>,
+    pub(crate) peers: PeerAccess,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) stream_jobs: StreamJobs,
+    pub(crate) queued_calls: QueuedCalls,
+    pub(crate) running: Running,
+    pub(crate) aborted: AtomicBool,
+    pub(crate) cancelled: AtomicBool,
     /// The handle has been destroyed.
-    handle_destroyed: AtomicBool,
-    finalized: AtomicBool,
-    stopped: OnceLock<StopReason>,
-    children: Children,
+    pub(crate) handle_destroyed: AtomicBool,
+    pub(crate) finalized: AtomicBool,
+    pub(crate) stopped: OnceLock<StopReason>,
+    pub(crate) children: Children,
     /// The text that says for whom the join of this communicator, or of one that is made from it, waits; empty if for nobody.
-    join_wait: Mutex<String>,
+    pub(crate) join_wait: Mutex<String>,
     /// The error after which the communicator is unusable.
-    error: OnceLock<Error>,
+    pub(crate) error: OnceLock<Error>,
     /// True while CUDA's calls fail because an operation on a stream has.
-    fails_cuda: Mutex<bool>,
+    pub(crate) fails_cuda: Mutex<bool>,
     /// Set once an operation has failed that stays pending, as `LIBNCCL_CPU_FAILURES=wait` asks for.
-    is_stalled: AtomicBool,
+    pub(crate) is_stalled: AtomicBool,
     /// Set once an operation has told the caller that the ranks made different calls.
-    knows_mistake: AtomicBool,
-    custom_reductions: CustomReductions,
-    windows: Arc<Windows>,
-    registrations: Registry<Range<usize>>,
-    suspended: Arc<AtomicBool>,
+    pub(crate) knows_mistake: AtomicBool,
+    pub(crate) custom_reductions: CustomReductions,
+    pub(crate) windows: Arc<Windows>,
+    pub(crate) registrations: Registry<Range<usize>>,
+    pub(crate) suspended: Arc<AtomicBool>,
     /// The caller's handle, 0 before there is one.
-    handle: AtomicUsize,
+    pub(crate) handle: AtomicUsize,
     /// This process's answers to RAS requests, until the communicator ends.
-    ras: Mutex<Option<Arc<Service>>>,
+    pub(crate) ras: Mutex<Option<Arc<Service>>>,
     /// Set while a thread is in a call that uses what the ranks share.
-    is_entered: AtomicBool,
+    pub(crate) is_entered: AtomicBool,
 }
 
 /// A rank's membership, once it has found the other ranks.
@@ -203,14 +203,6 @@ impl Communicator {
         self.context()?.state.check_abort()
     }
 
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
-    }
-
-    pub(crate) fn device(&self) -> i32 {
-        self.device
-    }
-
     pub(crate) fn runs_at_once(&self) -> bool {
         self.runs_at_once && self.driver().is_none()
     }
@@ -223,18 +215,6 @@ impl Communicator {
     /// Returns the CUDA of the buffers and streams so far.
     pub(crate) fn known_driver(&self) -> Option<&'static Driver> {
         self.driver.get().copied().flatten()
-    }
-
-    pub(crate) fn stream_jobs(&self) -> &StreamJobs {
-        &self.stream_jobs
-    }
-
-    pub(crate) fn running(&self) -> &Running {
-        &self.running
-    }
-
-    pub(crate) fn queued_calls(&self) -> &QueuedCalls {
-        &self.queued_calls
     }
 
     /// Checks that no call of this rank waits for the end of a group, after which it would have run, before `what`. Calls that
@@ -261,14 +241,6 @@ impl Communicator {
         if self.known_driver().is_some() {
             self.stream_jobs.wait_idle();
         }
-    }
-
-    pub(crate) fn jobs(&self) -> &Arc<Jobs> {
-        &self.jobs
-    }
-
-    pub(crate) fn windows(&self) -> &Arc<Windows> {
-        &self.windows
     }
 
     /// Describes the communicator for the log.
@@ -319,15 +291,6 @@ impl Communicator {
         Error::usage(format!(
             "another thread is in {call} on this communicator, which takes calls of one thread at a time"
         ))
-    }
-
-    /// Returns the addresses of the buffers that the caller registered. They matter when memory is freed, and make no call faster.
-    pub(crate) fn registrations(&self) -> &Registry<Range<usize>> {
-        &self.registrations
-    }
-
-    pub(crate) fn suspended(&self) -> &Arc<AtomicBool> {
-        &self.suspended
     }
 
     pub(crate) fn is_suspended(&self) -> bool {
@@ -433,30 +396,6 @@ impl Communicator {
         self.stopped.get().copied()
     }
 
-    /// Ends the operations in progress, here and at the ranks that wait for this one, and allows no more. The first
-    /// reason counts.
-    pub(crate) fn stop(&self, reason: StopReason) -> Result<Progress> {
-        if self.finalized.load(Relaxed) {
-            return Err(Error::argument("the communicator has been finalized"));
-        }
-        if self.rank_info.get().is_none() {
-            self.check_idle()?;
-        }
-        if self.stopped.set(reason).is_ok() {
-            // The outcome of its operations is not reported any more.
-            self.jobs.discard_result();
-            self.set_abort(match reason {
-                StopReason::Revoked => AbortReason::Revoked,
-                StopReason::Shrunk => AbortReason::Shrunk,
-            });
-            self.recover_cuda();
-        } else if reason == StopReason::Revoked {
-            let before = self.stopped().unwrap_or(reason).describe();
-            return Err(Error::argument(format!("the communicator is already unusable: {before}")));
-        }
-        Ok(if self.jobs.is_busy() { Progress::Running } else { Progress::Done })
-    }
-
     /// Returns the asynchronous state. The outcome of the jobs comes first: it holds whatever a peer did afterwards.
     pub(crate) fn async_state(&self) -> Result<Progress> {
         if self.jobs.is_busy() {
@@ -500,247 +439,12 @@ impl Communicator {
         self.join_wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a call has failed because of its arguments, for the reports of other ranks that wait for it.
-    #[cold]
-    pub(crate) fn note_failed_call(&self, error: &Error) {
-        let is_mistake =
-            matches!(error.code, ncclResult_t::ncclInvalidArgument | ncclResult_t::ncclInvalidUsage);
-        if let Some(RankInfo { state, rank, .. }) = self.rank_info.get().filter(|_| is_mistake) {
-            state.note_failed_call(*rank, &error.text);
-        }
-    }
-
-    /// Records an operation's error if it leaves the ranks out of sync. The first one counts.
-    pub(crate) fn record_error(&self, error: &Error) {
-        if error.code == ncclResult_t::ncclInvalidUsage {
-            self.knows_mistake.store(true, Relaxed);
-        }
-        if matches!(error.code, ncclResult_t::ncclRemoteError | ncclResult_t::ncclInternalError) {
-            self.fail(error);
-        }
-    }
-
-    /// Records the error of an operation on a stream, as [`record_error`](Self::record_error) does, unless it stays pending.
-    pub(crate) fn record_operation_error(&self, error: &Error) {
-        if !self.keeps_pending(error) {
-            self.record_error(error);
-        }
-    }
-
-    /// Returns whether an operation on host memory that has failed stays pending: its peer is the cause, and no limit is over.
-    pub(crate) fn keeps_pending(&self, error: &Error) -> bool {
-        *FAILURES == Failures::Wait
-            && error.code == ncclResult_t::ncclRemoteError
-            && self.rank_info.get().is_some_and(|info| info.state.check_timed_out().is_ok())
-    }
-
-    /// Reports an operation that has failed, and returns once this rank has ended it: by an abort, a revocation, a shrink that
-    /// aborts, or `ncclCommDestroy`; or once `is_over` says so.
-    pub(crate) fn stay_pending(&self, error: &Error, is_over: impl Fn() -> bool) {
-        const INTERVAL: Duration = Duration::from_millis(2);
-        if self.is_ended() {
-            return;
-        }
-        if !self.is_stalled.swap(true, Relaxed) {
-            let consequence = "it stays pending until this rank aborts or destroys the communicator, as LIBNCCL_CPU_FAILURES is wait";
-            self.report(
-                Finding::FailedOperation,
-                &format!("an operation failed: {}; {consequence}", error.text),
-            );
-        }
-        while !self.is_ended() && !is_over() {
-            std::thread::sleep(INTERVAL);
-        }
-    }
-
-    /// Returns whether this rank has ended its operations.
-    fn is_ended(&self) -> bool {
-        self.is_aborted() || self.stopped().is_some() || self.is_handle_destroyed()
-    }
-
-    /// Makes the communicator unusable. The first error counts.
-    pub(crate) fn fail(&self, error: &Error) {
-        let _ = self.error.set(error.clone());
-    }
-
-    /// Makes the communicator unusable, as an operation has failed on the stream whose thread this is, and nobody takes its error
-    /// there. Calls of CUDA in the stream's context fail from then on, until the program has taken note: by an abort, a revocation
-    /// or a shrink that aborts, after which operations end without an error, as on a GPU.
-    ///
-    /// With `LIBNCCL_CPU_FAILURES=wait`, the communicator stays usable, and this returns once the rank has ended the operation.
-    pub(crate) fn fail_on_stream(&self, error: &Error) {
-        if *FAILURES == Failures::Wait {
-            return self.stay_pending(error, || false);
-        }
-        let mut fails_cuda = self.fails_cuda();
-        if *fails_cuda || self.is_aborted() || self.stopped().is_some() {
-            return;
-        }
-        self.fail(error);
-        let consequence = match *FAILURES {
-            Failures::Error => {
-                "CUDA's calls return error 719 until this communicator is aborted, unless LIBNCCL_CPU_FAILURES is report or wait"
-            }
-            _ => "CUDA's calls succeed, as LIBNCCL_CPU_FAILURES is report, and its results are not valid",
-        };
-        let text = format!("an operation on a stream failed: {}; {consequence}", error.text);
-        self.report(Finding::FailedOperation, &text);
-        if let Some(driver) = self.driver() {
-            driver.fail(self.handle().addr() as u64, &self.failure_on_stream(error));
-            *fails_cuda = true;
-        }
-    }
-
-    /// Describes the operation that failed on the stream whose thread this is, for those who see the error of CUDA alone.
-    fn failure_on_stream(&self, error: &Error) -> String {
-        let operation = self
-            .stream_jobs
-            .running()
-            .map_or_else(|| "an operation in a graph".into(), |name| name.to_string());
-        format!(
-            "an operation of NCCL failed on this device: {operation}: {}; {}; LIBNCCL_CPU_FAILURES=report keeps such failures out of CUDA's \
-             calls",
-            error.text,
-            self.describe()
-        )
-    }
-
-    /// Reports a finding of this rank.
-    pub(crate) fn report(&self, finding: Finding, text: &str) {
-        let Ok(CallContext { rank, .. }) = self.context() else { return };
-        report::report(finding, rank, &format!("{text}; {}", self.describe()));
-    }
-
-    /// Ends what [`fail_on_stream`](Self::fail_on_stream) has begun. The communicator is aborted or stopped by now.
-    fn recover_cuda(&self) {
-        if std::mem::take(&mut *self.fails_cuda())
-            && let Some(driver) = self.driver()
-        {
-            driver.recover(self.handle().addr() as u64);
-        }
-    }
-
-    /// The flag that CUDA's calls fail because an operation has. None fails while the result is held.
-    pub(crate) fn fails_cuda(&self) -> MutexGuard<'_, bool> {
-        self.fails_cuda.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the error after which the communicator is unusable.
-    pub(crate) fn failure(&self) -> Option<&Error> {
-        self.error.get()
-    }
-
-    /// Ends this rank's operations, once all that were started have completed.
-    pub(crate) fn finalize(self: &Arc<Self>) -> Result<Progress> {
-        let context = self.check_idle()?;
-        if let Some(reason) = self.stopped() {
-            return Err(Error::argument(format!("the communicator is unusable: {}", reason.describe())));
-        }
-        if self.finalized.load(Relaxed) {
-            return Err(Error::argument("the communicator has already been finalized"));
-        }
-        if self.known_driver().is_none() || self.config.blocking {
-            self.synchronize();
-            self.finalized.store(true, Relaxed);
-            return self.leave(context.state, context.rank).map(|()| Progress::Done);
-        }
-        self.jobs.start_thread()?;
-        let job = self.jobs.begin(true);
-        let communicator = Arc::clone(self);
-        self.jobs.push(move || {
-            communicator.synchronize();
-            communicator.finalized.store(true, Relaxed);
-            job.end(
-                communicator.context().and_then(|context| communicator.leave(context.state, context.rank)),
-            );
-        })?;
-        Ok(Progress::Running)
-    }
-
-    /// Aborts the waits of other ranks for this one, and this rank's own.
-    pub(crate) fn abort(&self) {
-        let had_failed = self.failure().is_some() || self.is_stalled.load(Relaxed);
-        // An abort may be how the caller gives them up: it is no error.
-        let _ = self.check_group_ended("ncclCommAbort");
-        self.queued_calls.clear();
-        self.aborted.store(true, Relaxed);
-        self.cancel();
-        // Nobody waits for a rank whose operations have all run: it leaves, and the others can end theirs.
-        let has_ended = self.known_driver().is_some() && !self.jobs.is_busy() && self.stream_jobs.is_idle();
-        match self.rank_info.get() {
-            Some(RankInfo { state, rank, .. }) if has_ended => state.depart_aborted(*rank),
-            _ => self.set_abort(AbortReason::Aborted),
-        }
-        self.end_jobs();
-        self.stream_jobs.wait_not_running();
-        let discarded = self.stream_jobs.discarded();
-        if let Some(first) = discarded.first().filter(|_| !had_failed) {
-            let more = match discarded.len() {
-                1 => String::new(),
-                jobs => format!(", and {} more", jobs - 1),
-            };
-            let text = "ncclCommAbort discards what was enqueued on streams and has not run";
-            self.report(Finding::DiscardedOperation, &format!("{text}: {first}{more}"));
-        }
-        self.recover_cuda();
-        self.stream_jobs.release();
-        self.remove_windows();
-        // Not with the last reference: a thread keeps the communicator that it used last, and ranks that make a child of one
-        // that has failed would wait for this one.
-        if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
-            state.depart_aborted(*rank);
-        }
-        drop(self.ras().take());
-    }
-
-    /// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
-    /// it: they may never come, and nothing could end the wait any more.
-    ///
-    /// # Errors
-    /// The ranks did not make the same calls. It is destroyed nevertheless.
-    pub(crate) fn destroy(&self) -> Result {
-        if self.jobs.is_busy() {
-            self.cancel();
-        }
-        self.end_jobs();
-        self.synchronize();
-        self.stream_jobs.release();
-        if self.error.get().is_none() {
-            self.report_leaks("its communicator was destroyed");
-        }
-        self.remove_windows();
-        let left = self.rank_info.get().map_or(Ok(()), |info| self.leave(&info.state, info.rank));
-        drop(self.ras().take());
-        left
-    }
-
-    fn ras(&self) -> MutexGuard<'_, Option<Arc<Service>>> {
+    pub(crate) fn ras(&self) -> MutexGuard<'_, Option<Arc<Service>>> {
         self.ras.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Departs. Unless an error explains them, reports messages that nobody received, and calls that the ranks did not all make.
-    ///
-    /// # Errors
-    /// The ranks did not all make the same calls, in strict mode or with `LIBNCCL_CPU_FAILURES=error`.
-    fn leave(&self, state: &SharedState, rank: usize) -> Result {
-        if state.has_departed(rank) {
-            return Ok(());
-        }
-        state.leave(rank);
-        if self.error.get().is_some() || state.check_abort().is_err() {
-            return Ok(());
-        }
-        unreceived::report(state, rank);
-        if self.knows_mistake.load(Relaxed) || self.is_stalled.load(Relaxed) {
-            return Ok(());
-        }
-        let Some((finding, text)) = call_check::leaving(state, rank) else { return Ok(()) };
-        report::report(finding, rank, &format!("{text}; {}", self.describe()));
-        if *STRICT || *FAILURES == Failures::Error { Err(Error::usage(text)) } else { Ok(()) }
-    }
-
     /// Reports what was made of this communicator and is left before something happens.
-    fn report_leaks(&self, what: &str) {
+    pub(crate) fn report_leaks(&self, what: &str) {
         let rank = self.rank_info.get().map(|info| info.rank);
         for (finding, number, one, many) in [
             (
@@ -786,17 +490,6 @@ impl Communicator {
         }
     }
 
-    /// Waits until the jobs have ended, and ends their thread.
-    fn end_jobs(&self) {
-        self.jobs.wait_idle();
-        self.jobs.end_thread();
-    }
-
-    /// Ends the windows, as the caller may free their memory now.
-    fn remove_windows(&self) {
-        let _ = self.context().and_then(|context| self.windows.remove_all(context));
-    }
-
     /// Cancels this rank's wait for other ranks to join.
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
@@ -818,13 +511,6 @@ impl Communicator {
         self.aborted.load(Relaxed)
     }
 
-    /// Sets the abort flag on behalf of this rank.
-    pub(crate) fn set_abort(&self, reason: AbortReason) {
-        if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
-            state.set_abort(*rank, reason);
-        }
-    }
-
     /// Returns the reduction, and the place of its scalar if that is to be read when the operation runs.
     pub(crate) fn reduction(
         &self,
@@ -835,14 +521,6 @@ impl Communicator {
             Some(reduction) => Ok((reduction, None)),
             None => self.custom_reductions.get(op, data_type),
         }
-    }
-
-    pub(crate) fn custom_reductions(&self) -> &CustomReductions {
-        &self.custom_reductions
-    }
-
-    pub(crate) fn children(&self) -> &Children {
-        &self.children
     }
 }
 
@@ -868,7 +546,7 @@ fn has_failed(error: &Error) -> Error {
 }
 
 impl StopReason {
-    fn describe(self) -> &'static str {
+    pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Revoked => "it was revoked",
             Self::Shrunk => "it was shrunk with NCCL_SHRINK_ABORT",
@@ -890,5 +568,23 @@ impl Drop for RankInfo {
     /// Departs: a rank whose communicator is gone does nothing more, however it ended.
     fn drop(&mut self) {
         self.state.depart(self.rank);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::shm::process::Process;
+
+    /// Returns the communicators of ranks that have joined.
+    pub(crate) fn communicators(ranks: usize, config: &Config) -> Vec<Arc<Communicator>> {
+        let state = Arc::new(SharedState::create(&vec![Process::current().unwrap(); ranks]).unwrap().0);
+        let id = UniqueId::generate().unwrap();
+        let join = |rank| {
+            let communicator = Communicator::new(0, None, config.clone());
+            communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, None);
+            Arc::new(communicator)
+        };
+        (0..ranks).map(join).collect()
     }
 }

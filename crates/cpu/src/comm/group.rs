@@ -13,18 +13,16 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Once};
 
 use crate::cancellation::NoCancellation;
-use crate::coll::call_header::{CallHeader, ControlCall};
+use crate::coll::call_header::CallHeader;
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::Communicator;
 use crate::comm::fork;
 use crate::comm::init::{self, Init};
-use crate::comm::queue::Queue;
-use crate::comm::queued_calls::QueuedCall;
-use crate::comm::queued_operation::{self, AbortOnPanic, QueuedOperation, distinct, end_failed};
+use crate::comm::open_group::{self, QueuedCall};
+use crate::comm::queued_operation::{self, AbortOnPanic, Queue, QueuedOperation, distinct, end_failed};
 use crate::comm::stream_job;
-use crate::comm::thread_job;
 use crate::cuda::driver::Stream;
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
@@ -119,8 +117,11 @@ fn leave(function: &str) -> Result<Option<Group>> {
             Ok(None)
         }
     })?;
+    if left.is_some() {
+        open_group::clear();
+    }
     for communicator in left.iter().flat_map(Group::callers) {
-        communicator.queued_calls().clear();
+        communicator.queued_calls.clear();
         if let Ok(CallContext { state, rank, .. }) = communicator.context() {
             state.set_in_group(rank, false);
         }
@@ -133,29 +134,13 @@ pub(crate) fn fail(function: &str, error: &Error) {
     with_group(|group| {
         group.fail(function, error);
         // The caller knows that they do not run.
-        group.callers().for_each(|communicator| communicator.queued_calls().clear());
+        group.callers().for_each(|communicator| communicator.queued_calls.clear());
     });
 }
 
 /// Records that a communicator was finalized or destroyed before its group has ended, of which nothing runs then.
 pub(crate) fn fail_unended(function: &str, error: &Error) {
     with_group(|group| group.fail(function, error));
-}
-
-/// Explains why there is no handle of a `what` yet, if this thread's open group makes one: nothing is made before its end.
-pub(crate) fn explain_absence(what: &str) -> String {
-    let is_window = |operation: &QueuedOperation| {
-        matches!(operation.header, CallHeader::Control { call: ControlCall::RegisterWindow, .. })
-    };
-    let (depth, is_made) = with_group(|group| match what {
-        "communicator" => (group.depth, !group.inits.is_empty()),
-        _ => (group.depth, group.operations.iter().any(is_window)),
-    });
-    let end = if depth > 1 { "outermost ncclGroupEnd" } else { "ncclGroupEnd" };
-    if !is_made {
-        return String::new();
-    }
-    format!("; this thread's group is open, and a {what} that it makes has a handle only after the {end}")
 }
 
 /// Runs `operation`, which reads and writes so many bytes, when the group ends, or now; on a communicator of CUDA devices,
@@ -218,14 +203,14 @@ fn run_now(
     let guard = AbortOnPanic(std::slice::from_ref(communicator));
     let mut report = WaitReport::default();
     let words = header.encode();
-    communicator.running().begin(words, buffers);
+    communicator.running.begin(words, buffers);
     let number = state.begin_call(context.rank, words);
     let result = executor::run_one(running, state.ranks(), |waited| {
         state.check_liveness();
         report.check_call(waited, number, header, context);
     });
     state.end_call(context.rank);
-    communicator.running().end();
+    communicator.running.end();
     std::mem::forget(guard);
     result
         .map_err(|error| wait_report::name_call(error, number, header, context))
@@ -260,7 +245,7 @@ fn add(operation: QueuedOperation) -> Result<Progress> {
 /// Runs an initialisation when the group ends, or now.
 pub(crate) fn init(init: Init) -> Result<Progress> {
     let communicator = Arc::clone(init.caller());
-    let call = QueuedCall::Init(init.function());
+    let call = QueuedCall::Init(init.function);
     add_by(&communicator, call, |group| group.inits.push(init))
 }
 
@@ -268,7 +253,8 @@ fn add_by(communicator: &Communicator, call: QueuedCall, push: impl FnOnce(&mut 
     let alone = with_group(|group| {
         push(group);
         if group.depth > 0 && group.error.is_none() {
-            communicator.queued_calls().note(call);
+            communicator.queued_calls.note(call);
+            open_group::note(call);
         }
         (group.depth == 0).then(|| std::mem::take(group))
     });
@@ -328,7 +314,7 @@ impl Group {
             )));
         }
         let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
-        let blocking = callers.iter().filter(|communicator| communicator.config().blocking).count();
+        let blocking = callers.iter().filter(|communicator| communicator.config.blocking).count();
         if blocking == callers.len() {
             let on_streams = self.take_stream_operations();
             if !self.inits.is_empty() || !self.operations.is_empty() {
@@ -356,7 +342,7 @@ impl Group {
             return Ok(Progress::Running);
         }
         if self.inits.is_empty() {
-            thread_job::enqueue(self.operations, &callers)
+            queued_operation::enqueue(self.operations, &callers)
         } else {
             self.run_in_one_job(&callers)
         }?;
@@ -380,13 +366,13 @@ impl Group {
         let mut in_use = communicators.iter().filter(|communicator| communicator.stopped().is_none());
         in_use.try_for_each(|communicator| communicator.check_not_busy())?;
         // The thread first: without one, nothing has begun, and no handle has been given out.
-        let Some(jobs) = communicators.first().map(|communicator| Arc::clone(communicator.jobs())) else {
+        let Some(jobs) = communicators.first().map(|communicator| Arc::clone(&communicator.jobs)) else {
             return Ok(());
         };
         jobs.start_thread()?;
         let early = self.inits.iter().map(Init::hand_out_early).collect::<Result<Vec<_>>>()?;
         let early: Vec<_> = early.into_iter().flatten().collect();
-        let begin = |communicator: &Arc<Communicator>| communicator.jobs().begin(true);
+        let begin = |communicator: &Arc<Communicator>| communicator.jobs.begin(true);
         let begun: Vec<_> = distinct(communicators.iter().chain(&early)).iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();
         jobs.push(move || {
@@ -397,7 +383,7 @@ impl Group {
     }
 
     fn run(self) -> Result {
-        init::run_all(self.inits)?;
+        init::run_all(&self.inits)?;
         queued_operation::run(&self.operations)
     }
 }
@@ -409,31 +395,13 @@ fn is_main_thread() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::unique_id::UniqueId;
-    use crate::comm::agreement;
-    use crate::comm::communicator::RankInfo;
+    use crate::comm::communicator::tests::communicators;
     use crate::comm::config::Config;
-    use crate::comm::init::InitKind;
-    use crate::comm::out_param::OutParam;
-    use crate::comm::split;
-    use crate::shm::process::Process;
-    use crate::shm::shared_state::SharedState;
     use std::ptr;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::sync::mpsc::{self, Receiver};
     use std::thread::{self, ThreadId};
-
-    fn communicators(ranks: usize, config: &Config) -> Vec<Arc<Communicator>> {
-        let state = Arc::new(SharedState::create(&vec![Process::current().unwrap(); ranks]).unwrap().0);
-        let id = UniqueId::generate().unwrap();
-        let join = |rank| {
-            let communicator = Communicator::new(0, None, config.clone());
-            communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, None);
-            Arc::new(communicator)
-        };
-        (0..ranks).map(join).collect()
-    }
 
     fn run_collective(communicator: &Arc<Communicator>, operation: impl Operation) -> Result<Progress> {
         let context = communicator.check_operable().unwrap();
@@ -496,41 +464,6 @@ mod tests {
         assert_eq!(state.check_abort().unwrap_err().text, "rank 1 failed");
     }
 
-    /// A job may keep a communicator for a little longer than its handle; the process may even end before, which must
-    /// not look like a death.
-    #[test]
-    fn destroyed_communicator_departs_at_once() {
-        let communicators = communicators(2, &Config::default());
-        communicators[1].destroy().unwrap();
-        let state = communicators[0].check_idle().unwrap().state;
-        assert!(state.check_peer(1).unwrap_err().text.contains("rank 1 has left"));
-    }
-
-    #[test]
-    fn failed_init_fails_the_group_and_the_joined_ranks_depart() {
-        let parents = communicators(2, &Config::default());
-        let child = || Communicator::new(0, None, Config::default());
-        let split = || InitKind::Split { color: 0, key: 0 };
-        let waited = thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                let child = Arc::new(child());
-                let joined = split::split(&child, &parents[1], 0, 0).unwrap().unwrap();
-                agreement::check(&child, &joined, &split()).unwrap();
-                executor::run_one(joined.state.wait(0, || false), 2, |_| ()).unwrap_err().text
-            });
-            let mut handles = [ptr::null_mut(); 2];
-            let [one, two] = handles.each_mut().map(OutParam::for_test);
-            start();
-            init(Init::of_child(child(), Arc::clone(&parents[0]), split(), one)).unwrap();
-            let excluded = InitKind::Shrink { survivors: vec![1], flags: 0 };
-            init(Init::of_child(child(), Arc::clone(&parents[0]), excluded, two)).unwrap();
-            assert_eq!(end().unwrap_err().text, "an excluded rank called ncclCommShrink");
-            assert_eq!(handles, [ptr::null_mut(); 2]);
-            other.join().unwrap()
-        });
-        assert!(waited.contains("rank 0 has left"), "{waited}");
-    }
-
     /// Waits for the message, records its thread, and fails.
     struct Fail(Mutex<Receiver<()>>, Arc<Mutex<Option<ThreadId>>>);
 
@@ -560,7 +493,7 @@ mod tests {
         assert!(communicator.check_idle().is_err() && communicator.check_exclusive().is_err());
         assert!(communicator.check_operable().is_ok(), "the next operation can be queued");
         go.send(()).unwrap();
-        communicator.jobs().wait_idle();
+        communicator.jobs.wait_idle();
         assert_eq!(communicator.async_state().unwrap_err().text, "on purpose");
         assert!(ran_on.lock().unwrap().is_some_and(|thread| thread != thread::current().id()));
         assert!(communicator.check_operable().is_ok(), "it still works");

@@ -1,9 +1,12 @@
-//! Handles: the numbers by which C refers to communicators.
+//! Handles: the numbers by which C refers to communicators; and what is left of them when the process ends.
 //!
-//! Handles are not addresses and are never reused, so a stale or foreign one is an error, not a crash. Their upper half
-//! tells what a forked child inherited from what it made.
+//! Handles are not addresses and are never reused, so a stale or foreign handle is an error, not a crash. The upper half
+//! distinguishes what a forked child inherited from what it made.
+#![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::panic::catch_unwind;
 use std::ptr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
@@ -11,33 +14,23 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use libnccl::sys::ncclWindow_t;
 use libnccl::sys::{ncclComm, ncclComm_t};
 
-#[cfg(feature = "device-api")]
-use crate::coll::window::Window;
 use crate::comm::communicator::Communicator;
-use crate::comm::registry::Kind;
-use crate::comm::{end, fork, group};
+use crate::comm::registry::{self, Kind, SERIAL};
+#[cfg(feature = "device-api")]
+use crate::comm::window::Window;
+use crate::comm::{fork, open_group};
 use crate::diag::error::{Error, Result};
-use crate::diag::report;
+use crate::diag::{fault_signal, report};
+use crate::shm::mem_alloc;
 use crate::vec_map::VecMap;
 
-/// Bits of a number below those of the process's [`generation`](fork::generation).
-const SERIAL: u32 = usize::BITS / 2;
-/// Bits of the generation: a handle has 4 more bits below the number.
-const GENERATION: u32 = SERIAL - 4;
-
-#[derive(Debug, Default)]
-struct Table {
-    /// The number of handles, also of the processes from which this one was forked.
-    last: usize,
-    communicators: VecMap<usize, Arc<Communicator>>,
-}
-
-static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
+/// The communicators by the numbers of their handles.
+static TABLE: LazyLock<RwLock<VecMap<usize, Arc<Communicator>>>> = LazyLock::new(|| {
     // Streams of CUDA and threads call this code.
     libnccl::internal::keep_loaded();
     fork::watch();
     report::begin();
-    end::watch_quick_exit();
+    watch_quick_exit();
     RwLock::default()
 });
 
@@ -53,23 +46,12 @@ thread_local! {
 /// The process has used up its numbers.
 pub(crate) fn add(communicator: Arc<Communicator>) -> Result<ncclComm_t> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let number = next_number(fork::generation(), &mut table.last)?;
+    let number = registry::communicator_number(fork::generation())?;
     // Far from any real object, and aligned, in case a debugger follows it.
     let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
     communicator.set_handle(handle);
-    table.communicators.insert(number, communicator);
+    table.insert(number, communicator);
     Ok(handle)
-}
-
-/// Returns the number of the next handle, whose serial and generation fit into their bits.
-fn next_number(generation: usize, last: &mut usize) -> Result<usize> {
-    if (*last + 1) >> SERIAL == 0 && generation >> GENERATION == 0 {
-        *last += 1;
-        return Ok(generation << SERIAL | *last);
-    }
-    Err(Error::usage(format!(
-        "the process has made {last} communicators after {generation} forks, and there are no more handles"
-    )))
 }
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
@@ -78,18 +60,13 @@ pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
 
 fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    table.communicators.get(&number).cloned().ok_or_else(|| unknown(handle))
-}
-
-/// Returns `true` if `address` is the handle of a communicator.
-pub(crate) fn is_known(address: usize) -> bool {
-    get(ptr::without_provenance_mut(address)).is_ok()
+    table.get(&number).cloned().ok_or_else(|| unknown(handle))
 }
 
 /// Returns the communicators that this process made and has not destroyed.
 pub(crate) fn all() -> Vec<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+    let own = table.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
     own.map(|(_, communicator)| Arc::clone(communicator)).collect()
 }
 
@@ -97,10 +74,10 @@ pub(crate) fn all() -> Vec<Arc<Communicator>> {
 #[cfg(feature = "device-api")]
 pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Arc<Window>)> {
     if window.is_null() {
-        return Err(Error::argument(format!("the window is NULL{}", group::explain_absence("window"))));
+        return Err(Error::argument(format!("the window is NULL{}", open_group::explain_absence("window"))));
     }
     let find = |communicator: Arc<Communicator>| {
-        let window = communicator.windows().get(window.addr()).ok()?;
+        let window = communicator.windows.get(window.addr()).ok()?;
         Some((communicator, window))
     };
     all().into_iter().find_map(find).ok_or_else(|| {
@@ -114,9 +91,9 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
 }
 
 /// Reports the communicators that this process has not destroyed; none while another thread holds the table.
-pub(super) fn report_end() {
+fn report_communicators() {
     let Ok(table) = TABLE.try_read() else { return };
-    let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+    let own = table.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
     own.for_each(|(_, communicator)| communicator.report_end());
 }
 
@@ -149,7 +126,7 @@ pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
     let number = number(handle)?;
     drop(LAST.try_with(Cell::take));
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let communicator = table.communicators.remove(&number).ok_or_else(|| unknown(handle))?;
+    let communicator = table.remove(&number).ok_or_else(|| unknown(handle))?;
     communicator.mark_destroyed();
     Ok(communicator)
 }
@@ -175,30 +152,52 @@ fn foreign(handle: ncclComm_t, number: usize) -> Error {
 
 fn unknown(handle: ncclComm_t) -> Error {
     Error::argument(if handle.is_null() {
-        format!("the communicator is NULL{}", group::explain_absence("communicator"))
-    } else if let Some(kind) = Kind::of(handle.addr()) {
+        format!("the communicator is NULL{}", open_group::explain_absence("communicator"))
+    } else if let Some(kind) = Kind::of(handle.addr()).filter(|kind| *kind != Kind::Communicator) {
         format!("{handle:p} is not a communicator: it is a {}", kind.name())
     } else {
         format!("{handle:p} is not a communicator, or was destroyed")
     })
 }
 
+/// Called after all functions of `atexit` and the destructors of static objects, which may yet destroy what is left.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn end() {
+    if report::has_begun() {
+        // It may not unwind, and what a report needs may be gone by now.
+        let _ = catch_unwind(|| {
+            report_communicators();
+            mem_alloc::report_end();
+            report::end();
+        });
+    }
+}
+
+/// Reports what is left at a `quick_exit`, too, if the C library has it.
+fn watch_quick_exit() {
+    type Register = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void) -> c_int;
+    extern "C" fn end_quickly(_: *mut c_void) {
+        end();
+    }
+    // SAFETY: a C string; the function is looked up in what is loaded.
+    let register = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__cxa_at_quick_exit".as_ptr()) };
+    if !register.is_null() {
+        // Functions of a library that is unloaded would stay registered.
+        fault_signal::stay_loaded();
+        // SAFETY: the function of the C++ ABI has this signature.
+        let register = unsafe { std::mem::transmute::<*mut c_void, Register>(register) };
+        // SAFETY: a function that may be called at any time, and no library with which it is forgotten.
+        unsafe { register(end_quickly, ptr::null_mut()) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::comm::config::Config;
-
-    #[test]
-    fn numbers_of_handles_end_with_an_error_and_are_not_reused() {
-        let mut last = (1 << SERIAL) - 2;
-        assert_eq!(next_number(0, &mut last).unwrap(), (1 << SERIAL) - 1);
-        for generation in [0, 1] {
-            let error = next_number(generation, &mut last).unwrap_err();
-            assert!(error.text.contains("has made 4294967295 communicators"), "{}", error.text);
-        }
-        assert_eq!(next_number(1, &mut 0).unwrap(), 1 << SERIAL | 1);
-        assert!(next_number(1 << GENERATION, &mut 0).is_err());
-    }
 
     #[test]
     fn handle_destroyed_by_another_thread_is_unknown_and_dropped() {

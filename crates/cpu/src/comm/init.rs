@@ -1,139 +1,73 @@
-//! Initialisation: making communicators, which waits for other ranks.
+//! Initialization: making communicators, which waits for other ranks.
 
-use std::collections::VecDeque;
-use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use libnccl::sys::ncclComm_t;
 
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::comm::join::join;
 use crate::comm::out_param::OutParam;
-use crate::comm::{agreement, grow, handle, shrink, split};
+use crate::comm::{agreement, handle};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::diag::fault;
 use crate::shm::liveness::AbortReason;
 
-/// The initialisation of one communicator.
-pub(crate) struct Init {
-    communicator: Arc<Communicator>,
-    /// The communicator that it is made from, if any.
-    parent: Option<Arc<Communicator>>,
-    kind: InitKind,
-    /// The result, once the ranks have joined.
-    joined: Option<RankInfo>,
-    out: OutParam<ncclComm_t>,
-}
+/// Finds the other ranks of a new communicator. Returns its membership, or `None` if the caller becomes no rank of it.
+pub(crate) type Join = Box<dyn Fn(&Communicator) -> Result<Option<RankInfo>> + Send + Sync>;
 
-/// The way in which the ranks of a new communicator find each other.
-#[derive(Debug)]
-pub(crate) enum InitKind {
-    Rank {
-        id: UniqueId,
-        ranks: usize,
-        rank: usize,
-        /// The number of ids that the caller passed, and their digest.
-        ids: (usize, u64),
-    },
-    Split {
-        color: c_int,
-        key: c_int,
-    },
-    Shrink {
-        survivors: Vec<usize>,
-        flags: c_int,
-    },
-    Grow {
-        ranks: usize,
-        id: Option<UniqueId>,
-    },
+/// The initialization of one communicator.
+pub(crate) struct Init {
+    pub(crate) communicator: Arc<Communicator>,
+    /// The communicator that it is made from, if any.
+    pub(crate) parent: Option<Arc<Communicator>>,
+    /// The C function, and its arguments that all ranks have to pass alike.
+    pub(crate) function: &'static str,
+    pub(crate) arguments: Vec<(&'static str, String)>,
+    pub(crate) join: Join,
+    /// The id at which the other ranks wait, the number of ranks, and the rank; `None` for a communicator made from another.
+    pub(crate) waits_at: Option<(UniqueId, usize, usize)>,
+    /// Set if the caller gets the handle before the initialization ends, to poll it: in NCCL, all but splits and shrinks.
+    pub(crate) has_early_handle: bool,
+    pub(crate) out: OutParam<ncclComm_t>,
 }
 
 impl Init {
-    /// Creates the initialisation of a communicator by its id.
-    pub(crate) fn of_rank(
-        communicator: Communicator,
-        id: UniqueId,
-        ranks: usize,
-        rank: usize,
-        ids: (usize, u64),
-        out: OutParam<ncclComm_t>,
-    ) -> Self {
-        let kind = InitKind::Rank { id, ranks, rank, ids };
-        Self { communicator: Arc::new(communicator), parent: None, kind, joined: None, out }
-    }
-
-    /// Creates the initialisation of a communicator that is made from `parent`.
-    pub(crate) fn of_child(
-        communicator: Communicator,
-        parent: Arc<Communicator>,
-        kind: InitKind,
-        out: OutParam<ncclComm_t>,
-    ) -> Self {
-        let (communicator, parent) = (Arc::new(communicator), Some(parent));
-        Self { communicator, parent, kind, joined: None, out }
-    }
-
     /// Returns the communicator whose mode decides whether the caller waits: the parent, if there is one.
     pub(crate) fn caller(&self) -> &Arc<Communicator> {
         self.parent.as_ref().unwrap_or(&self.communicator)
     }
 
-    /// Returns the name of the function that was called.
-    pub(crate) fn function(&self) -> &'static str {
-        match self.kind {
-            InitKind::Rank { .. } => "ncclCommInitRank",
-            InitKind::Split { .. } => "ncclCommSplit",
-            InitKind::Shrink { .. } => "ncclCommShrink",
-            InitKind::Grow { .. } => "ncclCommGrow",
-        }
-    }
-
-    /// Gives the caller the handle before the initialisation ends, for it to poll, where NCCL does: of all but splits and shrinks.
-    /// Returns the communicator then.
+    /// Writes the handle of a communicator that has an early one, and returns the communicator.
     pub(crate) fn hand_out_early(&self) -> Result<Option<Arc<Communicator>>> {
-        if matches!(self.kind, InitKind::Split { .. } | InitKind::Shrink { .. }) {
+        if !self.has_early_handle {
             return Ok(None);
         }
         self.out.write(handle::add(Arc::clone(&self.communicator))?);
         Ok(Some(Arc::clone(&self.communicator)))
     }
 
-    fn join(&mut self) -> Result {
-        let communicator = &self.communicator;
-        self.joined = match (&self.kind, &self.parent) {
-            (InitKind::Rank { id, ranks, rank, .. }, _) => {
-                check_unused(id)?;
-                let joined = join(communicator, None, *id, *ranks, *rank)?;
-                note_used(id);
-                Some(joined)
-            }
-            (InitKind::Split { color, key }, Some(parent)) => {
-                split::split(communicator, parent, *color, *key)
-                    .inspect_err(|error| parent.record_error(error))?
-            }
-            (InitKind::Shrink { survivors, .. }, Some(parent)) => {
-                shrink::shrink(communicator, parent, survivors)?
-            }
-            (InitKind::Grow { ranks, id }, Some(parent)) => grow::grow(communicator, parent, *ranks, *id)?,
-            (kind, None) => return Err(Error::internal(format!("{kind:?} without a parent"))),
-        };
-        self.joined.iter().try_for_each(|joined| agreement::check(communicator, joined, &self.kind))
+    /// Finds the other ranks, and compares the arguments.
+    fn join(&self) -> Result<Option<RankInfo>> {
+        let joined = (self.join)(&self.communicator)?;
+        if let Some(joined) = &joined {
+            agreement::check(&self.communicator, joined, self.function, &self.arguments)?;
+        }
+        Ok(joined)
     }
 
-    fn complete(self) -> Result {
-        let Some(rank_info) = self.joined else {
+    /// Makes the communicator usable once its ranks have joined, and writes its handle.
+    fn complete(&self, joined: Option<RankInfo>) -> Result {
+        let Some(rank_info) = joined else {
             self.out.write(ptr::null_mut());
             return Ok(());
         };
         let communicator = &self.communicator;
         if self.parent.is_some() {
-            communicator.config().log_network();
+            communicator.config.log_network();
         }
         let fault = match &self.parent {
             Some(parent) => parent.fault(),
@@ -150,43 +84,12 @@ impl Init {
     }
 }
 
-/// The public parts of the ids by which this process has made communicators lately.
-static USED: Mutex<VecDeque<[u8; 16]>> = Mutex::new(VecDeque::new());
-
-/// Ids that are remembered at most.
-const USED_MAX: usize = 4096;
-
-/// Returns an error if a communicator of this process has been made by the id: in NCCL, nobody answers at it any more. The
-/// ranks of one communicator all begin before the first of them ends.
-fn check_unused(id: &UniqueId) -> Result {
-    let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !used.contains(&id.public) {
-        return Ok(());
-    }
-    Err(Error::usage(format!(
-        "the unique id {} has made a communicator in this process already; each takes an id of its own from ncclGetUniqueId",
-        id.short()
-    )))
-}
-
-/// Remembers an id, unless it is that of an address in `NCCL_COMM_ID`, which communicators share.
-fn note_used(id: &UniqueId) {
-    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-    if id.is_of_address || used.contains(&id.public) {
-        return;
-    }
-    if used.len() == USED_MAX {
-        used.pop_front();
-    }
-    used.push_back(id.public);
-}
-
 /// Notifies the ranks that wait for the ranks of a failed group, which never join.
 pub(crate) fn refuse_all(inits: &[Init], error: &Error) {
     let mut notified = vec![];
     for init in inits {
-        let InitKind::Rank { id, ranks, rank, .. } = init.kind else { continue };
-        let is_same = |other: &&Init| matches!(other.kind, InitKind::Rank { id: other, .. } if other.public == id.public);
+        let Some((id, ranks, rank)) = init.waits_at else { continue };
+        let is_same = |other: &&Init| other.waits_at.is_some_and(|(other, ..)| other.public == id.public);
         let has_others = inits.iter().filter(is_same).count() < ranks;
         if has_others && !notified.contains(&id.public) {
             notified.push(id.public);
@@ -195,70 +98,67 @@ pub(crate) fn refuse_all(inits: &[Init], error: &Error) {
     }
 }
 
-/// Runs the initialisations of a group.
+/// Runs the initializations of a group.
 ///
-/// Ranks of one communicator that one thread initialises wait for each other, so each gets a thread. Communicators that
+/// Ranks of one communicator that one thread initializes wait for each other, so each gets a thread. Communicators that
 /// are made from one parent are made in the order of their calls, which is the same on all its ranks.
-pub(crate) fn run_all(mut inits: Vec<Init>) -> Result {
-    let communicators: Vec<Arc<Communicator>> =
-        inits.iter().map(|init| Arc::clone(&init.communicator)).collect();
-    let mut sequences: Vec<Vec<&mut Init>> = vec![];
-    for init in &mut inits {
-        let is_same = |sequence: &&mut Vec<&mut Init>| Arc::ptr_eq(sequence[0].caller(), init.caller());
+pub(crate) fn run_all(inits: &[Init]) -> Result {
+    let joined: Vec<OnceLock<Option<RankInfo>>> = inits.iter().map(|_| OnceLock::new()).collect();
+    let mut sequences: Vec<Vec<usize>> = vec![];
+    for (index, init) in inits.iter().enumerate() {
+        let is_same = |sequence: &&mut Vec<usize>| Arc::ptr_eq(inits[sequence[0]].caller(), init.caller());
         match sequences.iter_mut().find(is_same) {
-            Some(sequence) => sequence.push(init),
-            None => sequences.push(vec![init]),
+            Some(sequence) => sequence.push(index),
+            None => sequences.push(vec![index]),
         }
     }
     let cause = OnceLock::new();
+    let run = |sequence: Vec<usize>| run_sequence(inits, sequence, &joined, &cause);
     std::thread::scope(|scope| {
         let last = sequences.pop();
-        for inits in sequences {
-            let sequence = Sequence { inits: inits.into_iter(), all: &communicators };
-            let thread = std::thread::Builder::new().spawn_scoped(scope, || sequence.run(&cause));
-            if let Err(error) = thread {
-                let error = Error::system("a thread to initialise a rank cannot be started", error);
-                let _ = cause.set(error);
+        for sequence in sequences {
+            let caller = inits[sequence[0]].caller();
+            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, move || run(sequence)) {
+                let _ = cause.set(Error::system("a thread to initialize a rank cannot be started", error));
+                cancel_all(inits);
+                caller.set_abort(AbortReason::Failed);
             }
         }
-        if let Some(inits) = last {
-            Sequence { inits: inits.into_iter(), all: &communicators }.run(&cause);
-        }
+        last.into_iter().for_each(run);
     });
     if let Some(error) = cause.into_inner() {
-        communicators.iter().for_each(|communicator| communicator.fail(&error));
+        inits.iter().for_each(|init| init.communicator.fail(&error));
         return Err(error);
     }
-    inits.into_iter().try_for_each(Init::complete)
+    inits.iter().zip(joined).try_for_each(|(init, joined)| init.complete(joined.into_inner().flatten()))
 }
 
-/// The initialisations of one thread. One that fails, or panics, ends all of the group: what the others wait for may
-/// never come.
-struct Sequence<'a> {
-    inits: std::vec::IntoIter<&'a mut Init>,
-    all: &'a [Arc<Communicator>],
-}
-
-impl Sequence<'_> {
-    /// Runs them in order. The first error is the cause of the others.
-    fn run(mut self, cause: &OnceLock<Error>) {
-        for init in self.inits.by_ref() {
-            let joined = catch_unwind(AssertUnwindSafe(|| init.join()));
-            let joined =
-                joined.unwrap_or_else(|_| Err(Error::internal("a thread that initialised a rank panicked")));
-            if let Err(error) = joined {
+/// Runs the initializations of one thread in order. If one fails or panics, all of the group end, as what the others wait for
+/// may never come. The first error is the cause of the others.
+fn run_sequence(
+    inits: &[Init],
+    sequence: Vec<usize>,
+    joined: &[OnceLock<Option<RankInfo>>],
+    cause: &OnceLock<Error>,
+) {
+    let mut left = sequence.into_iter();
+    while let Some(index) = left.next() {
+        let result = catch_unwind(AssertUnwindSafe(|| inits[index].join()));
+        match result.unwrap_or_else(|_| Err(Error::internal("a thread that initialized a rank panicked"))) {
+            Ok(rank_info) => drop(joined[index].set(rank_info)),
+            Err(error) => {
                 let _ = cause.set(error);
+                cancel_all(inits);
+                if left.next().is_some() {
+                    // Other ranks wait for the rest of what was to be made from this one.
+                    inits[index].caller().set_abort(AbortReason::Failed);
+                }
                 return;
             }
         }
-        self.all = &[];
     }
 }
 
-impl Drop for Sequence<'_> {
-    fn drop(&mut self) {
-        self.all.iter().for_each(|communicator| communicator.cancel());
-        // Other ranks wait for the rest of what was to be made from this one.
-        self.inits.by_ref().for_each(|left| left.caller().set_abort(AbortReason::Failed));
-    }
+fn cancel_all(inits: &[Init]) {
+    inits.iter().for_each(|init| init.communicator.cancel());
 }

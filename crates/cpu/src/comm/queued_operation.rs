@@ -1,8 +1,12 @@
-//! Operations that wait for the end of their group, and run together then.
+//! Operations that wait for the end of their group, and then run together: on this thread, or on the threads of nonblocking
+//! communicators.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 use crate::coll::call_header::CallHeader;
@@ -11,8 +15,8 @@ use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
 use crate::coll::wrong_element;
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::comm::queue::{Queue, Turn};
 use crate::diag::error::{Error, Result};
+use crate::diag::last_error;
 use crate::diag::strict::STRICT;
 use crate::diag::wait_limits::TIMEOUT;
 use crate::shm::buffer::BufferRange;
@@ -20,6 +24,56 @@ use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
 use crate::vec_map::VecMap;
+
+/// The queue of an operation: those in one queue run in order, and queues run concurrently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Queue {
+    Collective,
+    SendTo(usize),
+    ReceiveFrom(usize),
+    /// Writes to other ranks and signals there, which never wait.
+    Put,
+    /// Waits for signals.
+    Wait,
+}
+
+/// The number of a communicator's collectives that have yet to end before its sends and receives begin, in strict mode.
+///
+/// NCCL schedules the tasks of a group so: the collectives first, and the sends and receives once none is left
+/// (`ncclLaunchPrepare` in `enqueue.cc`). Kernels of one communicator run one after the other.
+#[derive(Clone, Default)]
+pub(super) struct Turn(Rc<Cell<usize>>);
+
+impl Queue {
+    pub(super) fn peer(self) -> Option<usize> {
+        match self {
+            Self::SendTo(peer) | Self::ReceiveFrom(peer) => Some(peer),
+            Self::Collective | Self::Put | Self::Wait => None,
+        }
+    }
+}
+
+impl Turn {
+    /// Adds an operation, which runs when it is its turn.
+    pub(super) fn add<'a>(self, queue: Queue, operation: BoxedOperation<'a>) -> BoxedOperation<'a> {
+        let Self(left) = self;
+        if queue == Queue::Collective {
+            left.set(left.get() + 1);
+            return Box::pin(async move {
+                let result = operation.await;
+                left.set(left.get() - 1);
+                result
+            });
+        }
+        if queue.peer().is_none() {
+            return operation;
+        }
+        Box::pin(async move {
+            poll_fn(|_| if left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }).await;
+            operation.await
+        })
+    }
+}
 
 /// An operation that runs when the group ends.
 pub(super) struct QueuedOperation {
@@ -140,9 +194,9 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
                     let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
                     let running =
                         if is_wrong { operation.start_wrong(context) } else { operation.start(context) };
-                    communicator.running().begin_at(index, header.encode(), *buffers);
+                    communicator.running.begin_at(index, header.encode(), *buffers);
                     let result = wait_report::run(running, *header, context).await;
-                    communicator.running().end_at(index);
+                    communicator.running.end_at(index);
                     result
                 };
                 operation.await.inspect_err(|error| {
@@ -210,4 +264,29 @@ impl Drop for AbortOnPanic<'_> {
             communicator.set_abort(AbortReason::Failed);
         }
     }
+}
+
+/// Runs the operations of each communicator as its next job.
+pub(super) fn enqueue(mut operations: Vec<QueuedOperation>, communicators: &[Arc<Communicator>]) -> Result {
+    // The threads first: without one, nothing has begun.
+    communicators.iter().try_for_each(|communicator| communicator.jobs.start_thread())?;
+    for communicator in communicators {
+        let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
+        let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
+        operations = others;
+        let is_exclusive = own.iter().any(|operation| operation.is_exclusive);
+        let jobs = Arc::clone(&communicator.jobs);
+        let job = jobs.begin(is_exclusive);
+        let communicator = Arc::clone(communicator);
+        jobs.push(move || {
+            communicator.synchronize();
+            let result = communicator.check_usable().and_then(|()| {
+                drop(communicator);
+                run(&own).inspect_err(|error| last_error::set(&error.text))
+            });
+            drop(own);
+            job.end(result);
+        })?;
+    }
+    Ok(())
 }

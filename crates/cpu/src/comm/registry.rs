@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::comm::{group, handle};
+use crate::comm::open_group;
 use crate::diag::error::{Error, Result};
 
 #[derive(Debug)]
@@ -16,9 +16,10 @@ pub(crate) struct Registry<T> {
     entries: Mutex<BTreeMap<usize, T>>,
 }
 
-/// The thing that a number stands for, and its low bits. Those of a [communicator's handle](handle) are 0.
+/// What a handle refers to, and the low bits of the handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
+    Communicator = 0,
     Registration = 1,
     Window = 2,
 }
@@ -26,16 +27,50 @@ pub(crate) enum Kind {
 /// The last number that any registry has given, without the bits of its [`Kind`].
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
+/// The last serial number of a communicator, including those of the processes from which this one was forked.
+static LAST_COMMUNICATOR: AtomicUsize = AtomicUsize::new(0);
+
+/// Bits of a communicator's serial number. The [generation](crate::comm::fork::generation) of its process is above them.
+pub(crate) const SERIAL: u32 = usize::BITS / 2;
+/// Bits of the generation: a handle has 4 more bits below the number.
+const GENERATION: u32 = SERIAL - 4;
+
+/// Returns the number of a new communicator in a process of this generation. Its handle has 4 more bits below.
+///
+/// # Errors
+/// The process has used up its numbers.
+pub(crate) fn communicator_number(generation: usize) -> Result<usize> {
+    next_number(generation, &LAST_COMMUNICATOR)
+}
+
+fn next_number(generation: usize, last: &AtomicUsize) -> Result<usize> {
+    let fits = |last: usize| (last + 1) >> SERIAL == 0 && generation >> GENERATION == 0;
+    match last.fetch_update(Relaxed, Relaxed, |last| fits(last).then_some(last + 1)) {
+        Ok(before) => Ok(generation << SERIAL | (before + 1)),
+        Err(last) => Err(Error::usage(format!(
+            "the process has made {last} communicators after {generation} forks, and there are no more handles"
+        ))),
+    }
+}
+
 impl Kind {
-    /// Returns the kind for which a registry has given a number, perhaps another communicator's or one that is gone.
-    pub(crate) fn of(number: usize) -> Option<Self> {
-        let is_given = (1..=LAST.load(Relaxed)).contains(&(number >> 4));
-        [Self::Registration, Self::Window].into_iter().find(|kind| is_given && number & 0xf == *kind as usize)
+    /// Returns the kind of a handle, which may belong to another communicator or to an object that was destroyed.
+    pub(crate) fn of(handle: usize) -> Option<Self> {
+        let number = handle >> 4;
+        let is_object = (1..=LAST.load(Relaxed)).contains(&number);
+        let serial = number & ((1 << SERIAL) - 1);
+        match handle & 0xf {
+            0 => (1..=LAST_COMMUNICATOR.load(Relaxed)).contains(&serial).then_some(Self::Communicator),
+            1 => is_object.then_some(Self::Registration),
+            2 => is_object.then_some(Self::Window),
+            _ => None,
+        }
     }
 
     /// Returns the name in errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Communicator => "communicator",
             Self::Registration => "registration",
             Self::Window => "window",
         }
@@ -82,10 +117,9 @@ impl<T: Clone> Registry<T> {
     fn unknown(&self, number: usize) -> Error {
         let what = self.kind.name();
         let cause = match Kind::of(number) {
-            _ if number == 0 => group::explain_absence(what),
+            _ if number == 0 => open_group::explain_absence(what),
             Some(kind) if kind == self.kind => ": it is another communicator's, or was destroyed".into(),
             Some(kind) => format!(": it is a {}", kind.name()),
-            None if handle::is_known(number) => ": it is a communicator".into(),
             None => String::new(),
         };
         let number = if number == 0 { "NULL".into() } else { format!("{number:#x}") };
@@ -100,6 +134,18 @@ impl<T: Clone> Registry<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_handles_end_with_an_error_and_are_not_reused() {
+        let last = AtomicUsize::new((1 << SERIAL) - 2);
+        assert_eq!(next_number(0, &last).unwrap(), (1 << SERIAL) - 1);
+        for generation in [0, 1] {
+            let error = next_number(generation, &last).unwrap_err();
+            assert!(error.text.contains("has made 4294967295 communicators"), "{}", error.text);
+        }
+        assert_eq!(next_number(1, &AtomicUsize::new(0)).unwrap(), 1 << SERIAL | 1);
+        assert!(next_number(1 << GENERATION, &AtomicUsize::new(0)).is_err());
+    }
 
     #[test]
     fn handle_of_another_registry_or_a_removed_entry_is_refused() {

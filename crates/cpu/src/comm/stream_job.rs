@@ -25,7 +25,7 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
         let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
         operations = others;
         if let Some(driver) = communicator.driver() {
-            driver.on_device(communicator.device(), || {
+            driver.on_device(communicator.device, || {
                 // The job may fail at once, which must not fail its own call.
                 let _held = communicator.fails_cuda();
                 let streams = streams(&own);
@@ -41,7 +41,7 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
                             communicator.set_abort(AbortReason::Failed);
                         }
                     })?;
-                launched.push((driver, communicator.device(), streams));
+                launched.push((driver, communicator.device, streams));
                 Ok(())
             })?;
         }
@@ -111,7 +111,7 @@ fn enqueue_job(
     let label = CString::new(label).unwrap_or_default();
     let job =
         StreamJob { communicator: Arc::clone(communicator), operations, capture, name: Arc::clone(&name) };
-    communicator.stream_jobs().enqueue(driver, streams, capture, name, |stream| {
+    communicator.stream_jobs.enqueue(driver, streams, capture, name, |stream| {
         driver.enqueue(stream, &accesses, &label, move || job.run())
     })
 }
@@ -126,7 +126,7 @@ fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: C
         calls.push(format!("{} more", operations.len() - NAMED));
     }
     let numbers = if capture == Capture::None {
-        let first = communicator.stream_jobs().number(state.calls(rank), operations.len());
+        let first = communicator.stream_jobs.number(state.calls(rank), operations.len());
         match operations.len() {
             1 => format!("call {first}"),
             calls => format!("calls {first} to {}", first + calls as u64 - 1),
@@ -151,7 +151,7 @@ impl StreamJob {
     /// Runs the job, on the thread of its stream.
     fn run(&self) {
         let Self { communicator, operations, capture, name } = self;
-        let running = communicator.stream_jobs().begin(*capture);
+        let running = communicator.stream_jobs.begin(*capture);
         if communicator.check_usable().is_err() {
             if communicator.is_aborted() {
                 running.discard(name);
@@ -160,7 +160,7 @@ impl StreamJob {
             }
             return;
         }
-        if communicator.stream_jobs().is_released() {
+        if communicator.stream_jobs.is_released() {
             communicator.report(
                 Finding::GraphAfterCommunicator,
                 "a graph was launched after the communicator of its operations was destroyed; they do not run",

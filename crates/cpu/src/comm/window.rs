@@ -1,20 +1,235 @@
-//! The windows of a communicator, and the operation that registers one.
+//! Windows: memory of every rank that all ranks know, so that each rank can write into the memory of the others.
+//!
+//! Every rank has to be able to use all of it directly. If one cannot, registration succeeds without a window, as in NCCL on a
+//! system without symmetric memory.
 
-use std::ptr;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
-use libnccl::sys::ncclWindow_t;
+use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
 
-use crate::coll::call_header::{CallHeader, ControlCall};
-use crate::coll::operation::Operation;
-use crate::coll::window::{Window, WindowPart};
-use crate::comm::out_param::OutParam;
+use crate::coll::call_header::ControlCall;
+use crate::coll::control_allgather::control_allgather;
 use crate::comm::registry::{Kind, Registry};
-use crate::diag::error::Result;
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::error::{Error, Result};
+use crate::diag::finding::Finding;
+use crate::diag::report;
+use crate::diag::strict::STRICT;
+use crate::shm::access::{Exposed, WindowId};
+use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
+use crate::shm::layout::WINDOWS;
+use crate::shm::peer_access::{MappedRange, RemoteBuffer};
+use crate::shm::shared_state::SharedState;
 use crate::shm::window_memory::WindowMemory;
 use crate::sync::executor;
+
+/// The part of a window that a rank contributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WindowPart {
+    pub(crate) buffer: RemoteBuffer,
+    /// The address that the caller passed; of device memory, `buffer` has another one.
+    pub(crate) start: usize,
+    pub(crate) length: usize,
+    pub(crate) flags: u32,
+}
+
+/// A part as its rank publishes it, with its id there; `None` if the rank has too many windows.
+type Published = (WindowPart, Option<WindowId>);
+
+/// Words of a published part: its place, its start, its length, its flags, and its id.
+const WORDS: usize = RemoteBuffer::WORDS + 5;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    rank: usize,
+    parts: Vec<MappedPart>,
+    flags: u32,
+    /// Lists this rank's own part as memory that others may write.
+    _memory: Arc<WindowMemory>,
+}
+
+/// A rank's part, as this rank reaches it.
+#[derive(Debug)]
+struct MappedPart {
+    memory: MappedRange,
+    start: usize,
+    id: WindowId,
+}
+
+impl WindowPart {
+    fn to_bytes(self, id: Option<WindowId>) -> [u8; WORDS * size_of::<u64>()] {
+        let [a, b, c, d] = self.buffer.to_words();
+        let (index, serial) = id.map_or((0, 0), |WindowId { index, serial }| (index as u64, serial));
+        let words = [a, b, c, d, self.start as u64, self.length as u64, self.flags.into(), index, serial];
+        let mut bytes = [0; WORDS * size_of::<u64>()];
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_ne_bytes();
+        }
+        bytes
+    }
+
+    /// Returns the part that another rank published, or `None` if it is malformed.
+    fn from_bytes(bytes: &[u8]) -> Option<Published> {
+        let (words, []) = bytes.as_chunks() else { return None };
+        let [a, b, c, d, start, length, flags, index, serial] =
+            <[[u8; 8]; WORDS]>::try_from(words).ok()?.map(u64::from_ne_bytes);
+        let part = Self {
+            buffer: RemoteBuffer::from_words([a, b, c, d]),
+            start: usize::try_from(start).ok()?,
+            length: usize::try_from(length).ok()?,
+            flags: u32::try_from(flags).ok()?,
+        };
+        let id = WindowId { index: usize::try_from(index).ok()?, serial };
+        Some((part, (serial != 0).then_some(id)))
+    }
+}
+
+/// Returns the memory of a window that is being closed. Other ranks map it.
+fn exposed(memory: &[ReadBuf]) -> Exposed<'_> {
+    Exposed { buffers: memory, by_address: false, windows: 1 }
+}
+
+impl Window {
+    /// Registers a window together with all other ranks, each of which contributes its `part`. Returns `None` unless
+    /// all ranks can use all parts. Without a window, no other rank accesses the memory any more.
+    pub(crate) async fn register(
+        context: CallContext<'_>,
+        part: WindowPart,
+        memory: Arc<WindowMemory>,
+    ) -> Result<Option<Self>> {
+        let CallContext { state, rank, .. } = context;
+        let own = context.map(rank, part.buffer, part.length).and_then(|own| own.read_buf(0, part.length));
+        let id = state.open_window(rank);
+        let parts = Self::exchange(context, part, id).await;
+        if let Ok(Some(parts)) = parts {
+            return Ok(Some(Self { rank, parts, flags: part.flags, _memory: memory }));
+        }
+        // Another rank may have created its window, and put into it.
+        if let Some(id) = id {
+            state.close_window(rank, id, exposed(own.as_slice())).await;
+        }
+        parts.map(|_| None)
+    }
+
+    /// Exchanges the parts of all ranks, with their ids.
+    async fn exchange(
+        context: CallContext<'_>,
+        part: WindowPart,
+        id: Option<WindowId>,
+    ) -> Result<Option<Vec<MappedPart>>> {
+        let CallContext { state, rank, .. } = context;
+        let all = control_allgather(state, rank, ControlCall::RegisterWindow, &part.to_bytes(id)).await?;
+        let parts = all
+            .iter()
+            .enumerate()
+            .map(|(owner, bytes)| {
+                WindowPart::from_bytes(bytes).ok_or_else(|| {
+                    Error::remote(format!("rank {owner} sent an invalid window descriptor: {bytes:?}"))
+                })
+            })
+            .collect::<Result<Vec<Published>>>()?;
+        let (parts, ids): (Vec<WindowPart>, Vec<Option<WindowId>>) = parts.into_iter().unzip();
+        let ids = ids.into_iter().enumerate().map(|(owner, id)| {
+            id.ok_or_else(|| {
+                Error::usage(format!("rank {owner} has {WINDOWS} windows already: deregister some of them"))
+            })
+        });
+        let ids = ids.collect::<Result<Vec<WindowId>>>()?;
+        if let Some(other) = parts.iter().position(|other| other.flags != parts[0].flags) {
+            return Err(Error::usage(format!(
+                "the ranks called ncclCommWindowRegister with different winFlags: rank {other} with {:#x}, \
+                 rank 0 with {:#x}",
+                parts[other].flags, parts[0].flags
+            )));
+        }
+        if let Some(other) = parts.iter().position(|other| other.length != parts[0].length) {
+            let text = format!(
+                "the ranks called ncclCommWindowRegister with different sizes: rank {other} with {}, rank 0 with {}",
+                parts[other].length, parts[0].length
+            );
+            if other == rank {
+                report::report(Finding::DifferentArguments, rank, &format!("{text}; {}", state.name()));
+            }
+            if *STRICT {
+                return Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)")));
+            }
+        }
+        let buffers: Vec<_> = parts.iter().enumerate().map(|(owner, part)| (owner, part.buffer)).collect();
+        if !context.all_can_map(&buffers).await? {
+            debug::info(Subsystem::Registration, || {
+                let private = parts.iter().position(|part| !part.buffer.is_shared());
+                let why = private.map_or("a rank cannot map another's memory".into(), |owner| {
+                    format!("the memory of rank {owner} is not from ncclMemAlloc")
+                });
+                format!("No window for {} bytes of rank {rank}: {why}", part.length)
+            });
+            return Ok(None);
+        }
+        let map = |(owner, (part, id)): (usize, (&WindowPart, WindowId))| {
+            let memory = context.map(owner, part.buffer, part.length).ok_or_else(|| {
+                Error::remote(format!(
+                    "rank {owner} published a window of {} bytes that its memory does not have",
+                    part.length
+                ))
+            })?;
+            Ok(MappedPart { memory, start: part.start, id })
+        };
+        parts.iter().zip(ids).enumerate().map(map).collect::<Result<Vec<MappedPart>>>().map(Some)
+    }
+
+    /// Ends this rank's part: puts of other ranks into it fail from now on, and the memory is the caller's again.
+    pub(crate) async fn close(&self, state: &SharedState) {
+        let own = self.part(self.rank);
+        let own = own.read_buf(0, own.length());
+        state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice())).await;
+    }
+
+    /// Returns an error if a rank has deregistered its part. The caller has begun an access.
+    pub(crate) fn check_open(&self, state: &SharedState, rank: usize) -> Result {
+        if state.is_window_open(rank, self.parts[rank].id) {
+            return Ok(());
+        }
+        Err(Error::usage(format!("rank {rank} has deregistered its part of the window")))
+    }
+
+    pub(crate) fn is_symmetric(&self) -> bool {
+        self.flags & NCCL_WIN_COLL_SYMMETRIC != 0
+    }
+
+    /// Returns the address that this rank passed.
+    pub(crate) fn start(&self) -> usize {
+        self.parts[self.rank].start
+    }
+
+    /// Returns the part of a rank.
+    pub(crate) fn part(&self, rank: usize) -> &MappedRange {
+        &self.parts[rank].memory
+    }
+
+    /// Returns the address at which this process reaches `offset` bytes into the part of a rank, or `None` if that is outside. In
+    /// one process it is the owner's; in another, of host memory, that of the mapping.
+    #[cfg(feature = "device-api")]
+    pub(crate) fn address(&self, rank: usize, offset: usize) -> Option<usize> {
+        let MappedPart { memory, start, .. } = &self.parts[rank];
+        let inside = offset < memory.length();
+        inside.then(|| memory.mapped_at(offset).unwrap_or(start + offset))
+    }
+
+    /// Returns the addresses of this rank's own part, as the caller passed it.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        self.start()..self.start() + self.part(self.rank).length()
+    }
+
+    /// Returns `true` if `length` bytes at `start` are in this rank's own part.
+    pub(crate) fn contains(&self, start: usize, length: usize) -> bool {
+        let own = self.part(self.rank).length();
+        start.checked_sub(self.start()).is_some_and(|at| at <= own && length <= own - at)
+    }
+}
 
 /// The windows of a communicator.
 #[derive(Debug)]
@@ -22,16 +237,6 @@ pub(crate) struct Windows {
     registry: Registry<Arc<Window>>,
     /// Set by the first window, and never cleared.
     any_registered: AtomicBool,
-}
-
-/// The registration of a window.
-#[derive(Debug)]
-pub(crate) struct RegisterWindow {
-    pub(crate) windows: Arc<Windows>,
-    pub(crate) part: WindowPart,
-    /// Lists the memory as a window's from the call on.
-    pub(crate) memory: Arc<WindowMemory>,
-    pub(crate) out: OutParam<ncclWindow_t>,
 }
 
 impl Default for Windows {
@@ -42,7 +247,7 @@ impl Default for Windows {
 
 impl Windows {
     /// Adds a window and returns the number that is its handle.
-    fn add(&self, window: Window) -> usize {
+    pub(crate) fn add(&self, window: Window) -> usize {
         self.any_registered.store(true, Relaxed);
         self.registry.add(Arc::new(window))
     }
@@ -91,15 +296,20 @@ fn close(window: &Window, CallContext { state, .. }: CallContext<'_>) -> Result 
     executor::run_one(close, state.ranks(), |_| ())
 }
 
-impl Operation for RegisterWindow {
-    fn header(&self) -> CallHeader {
-        CallHeader::Control { call: ControlCall::RegisterWindow, length: 0 }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    async fn run(&self, context: CallContext<'_>) -> Result {
-        let window = Window::register(context, self.part, Arc::clone(&self.memory)).await?;
-        let handle = |window| ptr::without_provenance_mut(self.windows.add(window));
-        self.out.write(window.map_or(ptr::null_mut(), handle));
-        Ok(())
+    #[test]
+    fn window_part_is_decoded_and_a_malformed_one_is_refused() {
+        let shared = RemoteBuffer::from_words([1 << 40, 7, 3, 4096]);
+        for buffer in [shared, RemoteBuffer::from_words([5, 0, 0, 0])] {
+            let part = WindowPart { buffer, start: 1 << 41, length: 8192, flags: 3 };
+            for id in [None, Some(WindowId { index: 5, serial: 9 })] {
+                assert_eq!(WindowPart::from_bytes(&part.to_bytes(id)), Some((part, id)));
+            }
+        }
+        assert_eq!(WindowPart::from_bytes(&[0; 71]), None);
+        assert_eq!(WindowPart::from_bytes(&[0xff; 72]), None, "flags of 64 bits");
     }
 }

@@ -131,7 +131,7 @@ fn shape_of(task: &str, environment: &[(&str, &str)]) -> String {
 }
 
 const WARNING: &str =
-    "\n[#-#-# #:#:#] HOST:PROCESS:# [#] abi/ffi_guard.rs:# NCCL WARN the pointer to the result is NULL\n";
+    "\n[#-#-# #:#:#] HOST:PROCESS:# [#] functions/guard.rs:# NCCL WARN the pointer to the result is NULL\n";
 const INFORMATION: &str =
     "HOST:PROCESS:# [#] NCCL INFO Encryption: none, as ranks connect through Unix sockets\n";
 

@@ -56,7 +56,7 @@ fn init_rank_scalable_with_invalid_ids_fails() {
 
 #[test]
 fn null_handle_of_what_the_open_group_makes_is_explained() {
-    const ABSENT: &str = "has a handle only after the ncclGroupEnd";
+    const ABSENT: &str = "has a handle only after the outermost ncclGroupEnd";
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let (start, end) = (|| assert_eq!(nccl!(ncclGroupStart()), OK), || nccl!(ncclGroupEnd()));
     let (parent, memory) = (init(Mode::Group, 1)[0].0, Memory::new(1024));

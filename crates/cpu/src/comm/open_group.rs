@@ -1,9 +1,55 @@
-//! The calls of a rank in a group that has not ended.
+//! The calls of a group that has not ended: those of each communicator, for reports; and what this thread's group makes, for the
+//! errors of handles that do not exist yet.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::coll::call_header::CallHeader;
+use crate::coll::call_header::{CallHeader, ControlCall};
+use crate::comm::fork;
+
+/// What this thread's open group makes.
+#[derive(Clone, Copy, Default)]
+struct Makes {
+    /// The [generation](fork::generation) of the process.
+    generation: usize,
+    communicator: bool,
+    window: bool,
+}
+
+thread_local! {
+    static MAKES: Cell<Makes> = Cell::default();
+}
+
+/// Notes a call of this thread's group.
+pub(super) fn note(call: QueuedCall) {
+    let mut makes = MAKES.get();
+    match call {
+        QueuedCall::Init(_) => makes.communicator = true,
+        QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, .. }) => {
+            makes.window = true
+        }
+        QueuedCall::Operation(_) => return,
+    }
+    MAKES.set(Makes { generation: fork::generation(), ..makes });
+}
+
+/// Notes that this thread's outermost group has ended.
+pub(super) fn clear() {
+    MAKES.set(Makes::default());
+}
+
+/// Explains why there is no handle of a `what` yet, if this thread's open group makes one: nothing is made before its end.
+pub(crate) fn explain_absence(what: &str) -> String {
+    let Makes { generation, communicator, window } = MAKES.get();
+    let is_made = if what == "communicator" { communicator } else { window };
+    if !is_made || generation != fork::generation() {
+        return String::new();
+    }
+    format!(
+        "; this thread's group is open, and a {what} that it makes has a handle only after the outermost ncclGroupEnd"
+    )
+}
 
 /// A call that runs when its group ends.
 #[derive(Debug, Clone, Copy)]

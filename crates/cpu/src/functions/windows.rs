@@ -10,13 +10,14 @@ use libnccl::sys::{
     NCCL_WIN_STRICT_ORDERING, ncclComm_t, ncclResult_t, ncclWindow_t,
 };
 
-use super::ffi_guard::{check_flags, check_mapped, check_not_null, guard, guard_of_all, write_out};
-use crate::coll::window::WindowPart;
+use super::guard::{check_flags, check_mapped, check_not_null, guard, guard_of_all, write_out};
+use super::memory::check_free;
+use crate::coll::call_header::{CallHeader, ControlCall};
+use crate::coll::operation::Operation;
 use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::out_param::OutParam;
-use crate::comm::references;
-use crate::comm::window::RegisterWindow;
+use crate::comm::window::{Window, WindowPart, Windows};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;
@@ -37,11 +38,11 @@ pub(super) unsafe extern "C" fn ncclCommRegister(
         check_end(buff, size)?;
         if let Some(driver) = communicator.driver() {
             driver.resolve("the buffer to register", buff.addr(), size)?;
-            driver.on_free(references::check_free);
+            driver.on_free(check_free);
         } else {
             check_mapped(buff, size, "buff")?;
         }
-        let number = communicator.registrations().add(buff.addr()..buff.addr() + size);
+        let number = communicator.registrations.add(buff.addr()..buff.addr() + size);
         // SAFETY: the C declaration's contract.
         unsafe { write_out(handle, ptr::without_provenance_mut(number)) }
     })
@@ -55,7 +56,7 @@ pub(super) unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mu
         if handle.is_null() {
             return Ok(());
         }
-        let removed = communicator.registrations().remove(handle.addr());
+        let removed = communicator.registrations.remove(handle.addr());
         removed.map(drop).map_err(|Error { text, .. }| Error::usage(text))
     })
 }
@@ -81,7 +82,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
         let flags = flags(context, winFlags)?;
         let place: *const u8 = match communicator.driver() {
             Some(driver) => {
-                driver.on_free(references::check_free);
+                driver.on_free(check_free);
                 ptr::with_exposed_provenance(driver.resolve("the window's buffer", buff.addr(), size)?)
             }
             None => {
@@ -94,7 +95,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
         let buffer = unsafe { ReadBuf::of_caller(place, size) };
         let buffer = RemoteBuffer::new(buffer, !context.state.is_one_process());
         let register = RegisterWindow {
-            windows: Arc::clone(communicator.windows()),
+            windows: Arc::clone(&communicator.windows),
             part: WindowPart { buffer, start: buff.addr(), length: size, flags },
             memory,
             // SAFETY: the C declaration's contract: it can be written until the work has ended.
@@ -116,7 +117,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowDeregister(
         let context = communicator.check_idle()?;
         let _entered = communicator.enter()?;
         // A registration without a window returned NULL.
-        if win.is_null() { Ok(()) } else { communicator.windows().remove(win.addr(), context) }
+        if win.is_null() { Ok(()) } else { communicator.windows.remove(win.addr(), context) }
     })
 }
 
@@ -129,7 +130,7 @@ pub(super) unsafe extern "C" fn ncclWinGetUserPtr(
         let communicator = handle::get(comm)?;
         communicator.check_ready()?;
         check_not_null(outUserPtr, "the address")?;
-        let window = communicator.windows().get(win.addr())?;
+        let window = communicator.windows.get(win.addr())?;
         // SAFETY: the C declaration's contract.
         unsafe { write_out(outUserPtr, ptr::with_exposed_provenance_mut(window.start())) }
     })
@@ -169,4 +170,27 @@ fn flags(context: CallContext<'_>, flags: c_int) -> Result<u32> {
         ));
     }
     Ok(bits)
+}
+
+/// The registration of a window.
+#[derive(Debug)]
+struct RegisterWindow {
+    windows: Arc<Windows>,
+    part: WindowPart,
+    /// Lists the memory as a window's from the call on.
+    memory: Arc<WindowMemory>,
+    out: OutParam<ncclWindow_t>,
+}
+
+impl Operation for RegisterWindow {
+    fn header(&self) -> CallHeader {
+        CallHeader::Control { call: ControlCall::RegisterWindow, length: 0 }
+    }
+
+    async fn run(&self, context: CallContext<'_>) -> Result {
+        let window = Window::register(context, self.part, Arc::clone(&self.memory)).await?;
+        let handle = |window| ptr::without_provenance_mut(self.windows.add(window));
+        self.out.write(window.map_or(ptr::null_mut(), handle));
+        Ok(())
+    }
 }

@@ -1,21 +1,23 @@
 //! Unique ids, and communicators made by them.
 #![allow(unsafe_code, non_snake_case)]
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 use super::config::{check_rank_count, read_config};
-use super::ffi_guard::{check_not_null, check_rank, guard, guard_in_group, write_out};
+use super::guard::{check_not_null, check_rank, guard, guard_in_group, write_out};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{UniqueId, fnv1a};
+use crate::comm::agreement::{may_repeat, shortage};
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::config::Config;
-use crate::comm::devices;
 use crate::comm::init::Init;
+use crate::comm::join::join;
 use crate::comm::out_param::OutParam;
 use crate::comm::{group, handle};
 use crate::cuda::driver::{Driver, driver};
@@ -132,14 +134,28 @@ pub(super) unsafe fn init_rank(
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
-    group::init(Init::of_rank(
-        Communicator::new(device, driver, config),
-        id,
-        ranks,
-        rank_index,
-        (ids.len(), digest),
+    let (function, arguments) = if ids.len() > 1 {
+        let arguments = vec![("nId", ids.len().to_string()), ("commIds", format!("{digest:#x}"))];
+        ("ncclCommInitRankScalable", arguments)
+    } else {
+        ("ncclCommInitRank", vec![])
+    };
+    let join = move |communicator: &Communicator| {
+        check_unused(&id)?;
+        let joined = join(communicator, None, id, ranks, rank_index)?;
+        note_used(&id);
+        Ok(Some(joined))
+    };
+    group::init(Init {
+        communicator: Arc::new(Communicator::new(device, driver, config)),
+        parent: None,
+        function,
+        arguments,
+        join: Box::new(join),
+        waits_at: Some((id, ranks, rank_index)),
+        has_early_handle: true,
         out,
-    ))
+    })
 }
 
 pub(super) unsafe extern "C" fn ncclCommInitAll(
@@ -158,15 +174,15 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         let number = driver.map(Driver::devices).transpose()?;
         for (rank, device) in devices.iter().enumerate() {
             if let Some(number) = number.filter(|number| !(0..*number).contains(device)) {
-                let shortage = devices::shortage(ranks, number as usize);
+                let prefix = shortage(ranks, number as usize);
                 return Err(Error::argument(format!(
-                    "{shortage}invalid device {device}: it has to be in 0..{number}"
+                    "{prefix}invalid device {device}: it has to be in 0..{number}"
                 )));
             }
             if *device < 0 {
                 return Err(Error::argument(format!("invalid device {device}")));
             }
-            if devices[..rank].contains(device) && !devices::may_repeat() {
+            if devices[..rank].contains(device) && !may_repeat() {
                 return Err(Error::usage(format!(
                     "device {device} is twice in the list, which NCCL_MULTI_RANK_GPU_ENABLE=1 allows"
                 )));
@@ -191,4 +207,35 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
         handles.iter().enumerate().for_each(|(rank, handle)| unsafe { comm.add(rank).write(*handle) });
         Ok(())
     })
+}
+
+/// The public parts of the ids by which this process has made communicators lately.
+static USED: Mutex<VecDeque<[u8; 16]>> = Mutex::new(VecDeque::new());
+
+/// Ids that are remembered at most.
+const USED_MAX: usize = 4096;
+
+/// Returns an error if a communicator of this process has been made by the id: in NCCL, nobody answers at it any more. The
+/// ranks of one communicator all begin before the first of them ends.
+fn check_unused(id: &UniqueId) -> Result {
+    let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !used.contains(&id.public) {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "the unique id {} has made a communicator in this process already; each takes an id of its own from ncclGetUniqueId",
+        id.short()
+    )))
+}
+
+/// Remembers an id, unless it is that of an address in `NCCL_COMM_ID`, which communicators share.
+fn note_used(id: &UniqueId) {
+    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    if id.is_of_address || used.contains(&id.public) {
+        return;
+    }
+    if used.len() == USED_MAX {
+        used.pop_front();
+    }
+    used.push_back(id.public);
 }

@@ -6,7 +6,7 @@ use std::ptr;
 
 use libnccl::sys::{NCCL_API_MAGIC, ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclResult_t};
 
-use super::ffi_guard::{check_not_null, guard};
+use super::guard::{check_not_null, guard};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use libnccl::sys::{ncclResult_t, ncclSimInfo_t};
 
-use super::ffi_guard::guard;
+use super::guard::guard;
 use crate::comm::group;
 use crate::diag::error::Error;
 

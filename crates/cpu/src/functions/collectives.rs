@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use libnccl::sys::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
-use super::collective_config::check_config;
-use super::ffi_guard::{check_not_null, check_rank, guard_operation};
+use super::config::check_config;
+use super::guard::{check_not_null, check_rank, guard_operation};
 use crate::coll::collective::Collective;
 use crate::coll::function::Function;
 use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
 use crate::comm::group;
 use crate::comm::handle;
-use crate::comm::queue::Queue;
+use crate::comm::queued_operation::Queue;
 use crate::cuda::driver::Stream;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};

@@ -4,22 +4,19 @@
 
 use libnccl::sys::Functions;
 
+use super::children::*;
 use super::collectives::*;
 use super::encryption::*;
-use super::group::*;
-use super::grow::*;
+use super::groups::*;
 use super::init::*;
 use super::memory::*;
 use super::one_sided::*;
 use super::parameters::*;
 use super::point_to_point::*;
-use super::query::*;
-use super::red_op::*;
-use super::shrink::*;
-use super::split::*;
-use super::suspend::*;
+use super::queries::*;
+use super::reductions::*;
 use super::teardown::*;
-use super::window::*;
+use super::windows::*;
 
 macro_rules! define_table {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
@@ -33,10 +30,7 @@ libnccl::for_each_function!(define_table);
 mod device {
     use libnccl::sys::device::DeviceFunctions;
 
-    use super::super::device_communicator::*;
-    use super::super::properties::*;
-    use super::super::team::*;
-    use super::super::window_address::*;
+    use super::super::device_api::*;
 
     macro_rules! define_table {
         ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {

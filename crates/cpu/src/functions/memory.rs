@@ -1,17 +1,41 @@
-//! References to memory: registrations and windows, which have to be deregistered before the memory is freed.
-#![allow(unsafe_code)]
+//! Memory: allocating and freeing it, and the check that no registration or window refers to memory that is freed.
+#![allow(unsafe_code, non_snake_case)]
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::panic::catch_unwind;
 
+use libnccl::sys::ncclResult_t;
+
+use super::guard::{check_not_null, guard, write_out};
 use crate::comm::communicator::Communicator;
 use crate::comm::handle;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::strict::STRICT;
+use crate::shm::mem_alloc;
+
+pub(super) unsafe extern "C" fn ncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ncclResult_t {
+    guard(|| {
+        check_not_null(ptr, "the pointer")?;
+        report::begin();
+        let memory = mem_alloc::allocate(size)?;
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(ptr, memory) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclMemFree(ptr: *mut c_void) -> ncclResult_t {
+    guard(|| {
+        let length = mem_alloc::length(ptr).unwrap_or(0);
+        free("ncclMemFree", ptr.addr()..ptr.addr() + length, || {
+            // SAFETY: the C declaration's contract: memory that is freed is no longer used.
+            unsafe { mem_alloc::free(ptr) }
+        })
+    })
+}
 
 thread_local! {
     /// Set while this thread frees memory that was checked.
@@ -19,7 +43,7 @@ thread_local! {
 }
 
 /// Frees `memory` by `free`, unless it is an error in strict mode because a registration or a window refers to it.
-pub(crate) fn free(function: &str, memory: Range<usize>, free: impl FnOnce() -> Result) -> Result {
+fn free(function: &str, memory: Range<usize>, free: impl FnOnce() -> Result) -> Result {
     check(function, memory)?;
     IS_CHECKED.set(true);
     let freed = free();
@@ -31,7 +55,7 @@ pub(crate) fn free(function: &str, memory: Range<usize>, free: impl FnOnce() -> 
 ///
 /// # Safety
 /// `function` is a C string.
-pub(crate) unsafe extern "C" fn check_free(function: *const c_char, address: u64, length: usize) -> c_int {
+pub(super) unsafe extern "C" fn check_free(function: *const c_char, address: u64, length: usize) -> c_int {
     if IS_CHECKED.get() {
         return 0;
     }
@@ -63,9 +87,9 @@ fn check(function: &str, memory: Range<usize>) -> Result {
 /// Describes a registration or a window of a communicator that refers to some of the memory.
 fn reference(communicator: &Communicator, memory: &Range<usize>) -> Option<String> {
     let is_in = |other: &Range<usize>| other.start < memory.end && memory.start < other.end;
-    if let Some(number) = communicator.registrations().find(is_in) {
+    if let Some(number) = communicator.registrations.find(is_in) {
         return Some(format!("it is registered by ncclCommRegister as {number:#x}"));
     }
-    let window = communicator.windows().find(|window| is_in(&window.addresses()))?;
+    let window = communicator.windows.find(|window| is_in(&window.addresses()))?;
     Some(format!("it is in the window {window:#x}"))
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 
 use libnccl::sys::{NCCL_VERSION_CODE, ncclComm_t, ncclResult_t};
 
-use super::ffi_guard::{Success, guard, write_out};
+use super::guard::{Success, guard, write_out};
 use crate::comm::handle;
 use crate::diag::error::Result;
 use crate::diag::{debug, last_error};
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut 
         let communicator = handle::get(comm)?;
         communicator.check_ready()?;
         // SAFETY: the C declaration's contract.
-        unsafe { write_out(device, communicator.device()) }
+        unsafe { write_out(device, communicator.device) }
     })
 }
 

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
-use super::ffi_guard::{check_mapped, check_not_null, guard, write_out};
+use super::guard::{check_mapped, check_not_null, guard, write_out};
 use crate::comm::custom_reductions::Scalar;
 use crate::comm::handle;
 use crate::diag::error::Error;
@@ -45,10 +45,10 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
             Scalar::Immediate(bytes)
         };
         // SAFETY: the C declaration's contract.
-        unsafe { write_out(op, communicator.custom_reductions().create(data_type, scalar)?) }
+        unsafe { write_out(op, communicator.custom_reductions.create(data_type, scalar)?) }
     })
 }
 
 pub(super) unsafe extern "C" fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t {
-    guard(|| handle::get(comm)?.custom_reductions().destroy(op))
+    guard(|| handle::get(comm)?.custom_reductions.destroy(op))
 }

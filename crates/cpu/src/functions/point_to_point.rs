@@ -1,19 +1,26 @@
-//! Send and receive: messages in the mailbox from one rank to another.
+//! Send and receive, and the report of what nobody received.
 //!
-//! A message is a header, with count and data type, and the elements, padded so that headers never wrap. A send ends
-//! when its last byte is in the ring, or in strict mode when it has been received; a receive ends when it has read it.
-//! So a send of at most [`MESSAGE_MAX`] bytes does not wait while at most [`MESSAGES`](crate::shm::layout::MESSAGES) of
-//! that length are in the ring.
-//!
-//! A long message is sent by rendezvous: only a header and the place of the elements go into the ring, and the receiver
-//! copies them from there. If it cannot use the sender's memory, it answers [`NACK`], and they are sent eagerly.
+//! A send writes its data, or where it is, into the mailbox of the pair of ranks, and the receive reads it there.
+#![allow(unsafe_code, non_snake_case)]
 
+use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
+use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
+
+use super::guard::{check_not_null, check_rank, guard_operation};
 use crate::coll::call_header::{CallHeader, PeerCall};
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
-use crate::diag::error::{Error, Result};
+use crate::comm::communicator::Communicator;
+use crate::comm::queued_operation::Queue;
+use crate::comm::{group, handle};
+use crate::cuda::driver::Stream;
+use crate::diag::error::{Error, Progress, Result};
+use crate::diag::finding::Finding;
+use crate::diag::report;
 use crate::diag::strict::STRICT;
 use crate::reduce::data_type::{self, DataType};
 use crate::shm::access::Exposed;
@@ -23,6 +30,71 @@ use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::mailbox::{CELL, Mailbox};
 use crate::shm::peer_access::RemoteBuffer;
 use crate::shm::shared_state::SharedState;
+use crate::sync::primitive::fence;
+
+/// Checks the arguments of a send or a receive. Returns the message and the peer, or `None` if there is nothing to do.
+///
+/// No elements are no message, on neither side, but in strict mode: a receiver that expects some waits until there are.
+/// In NCCL they are a message, for which the receiver waits.
+fn message<'a>(
+    buffer: *const c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    peer: c_int,
+    communicator: &'a Communicator,
+) -> Result<Option<(CallContext<'a>, Message, usize)>> {
+    let context = communicator.check_operable()?;
+    let peer = check_rank(peer, context.state.ranks(), "peer")?;
+    let data_type = DataType::new(datatype)?;
+    data_type.bytes(count)?;
+    if count == 0 && !*STRICT {
+        return Ok(None);
+    }
+    if count > 0 {
+        check_not_null(buffer, "the buffer")?;
+    }
+    Ok(Some((context, Message { count, data_type }, peer)))
+}
+
+pub(super) unsafe extern "C" fn ncclSend(
+    sendbuff: *const c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    peer: c_int,
+    comm: ncclComm_t,
+    stream: cudaStream_t,
+) -> ncclResult_t {
+    let call = |communicator: &Arc<Communicator>| {
+        let Some((context, message, peer)) = message(sendbuff, count, datatype, peer, communicator)? else {
+            return Ok(Progress::Done);
+        };
+        // SAFETY: the C declaration's contract, as for collectives.
+        let from = unsafe { ReadBuf::of_caller(sendbuff.cast(), message.bytes()) };
+        let send = SendMessage { message, peer, from };
+        group::run(communicator, context, Queue::SendTo(peer), from.length(), send, Stream::new(stream))
+    };
+    guard_operation("ncclSend", || handle::with(comm, call))
+}
+
+pub(super) unsafe extern "C" fn ncclRecv(
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: ncclDataType_t,
+    peer: c_int,
+    comm: ncclComm_t,
+    stream: cudaStream_t,
+) -> ncclResult_t {
+    let call = |communicator: &Arc<Communicator>| {
+        let Some((context, message, peer)) = message(recvbuff, count, datatype, peer, communicator)? else {
+            return Ok(Progress::Done);
+        };
+        // SAFETY: the C declaration's contract, as for collectives.
+        let to = unsafe { WriteBuf::of_caller(recvbuff.cast(), message.bytes()) };
+        let recv = RecvMessage { message, peer, to };
+        group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv, Stream::new(stream))
+    };
+    guard_operation("ncclRecv", || handle::with(comm, call))
+}
 
 const HEADER: u64 = CELL;
 
@@ -421,4 +493,47 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
     }
+}
+
+/// Calls that a report names at most.
+const MAX_NAMED: usize = 8;
+
+/// Reports the messages that nobody received and that `rank`, which has departed just now, knows of.
+pub(super) fn report_unreceived(state: &SharedState, rank: usize) {
+    // Of two ranks that leave at the same time, at least one sees that of the other.
+    fence(SeqCst);
+    for peer in 0..state.ranks() {
+        report_mailbox(state, peer, rank, rank);
+        if peer != rank && state.has_departed(peer) {
+            report_mailbox(state, rank, peer, rank);
+        }
+    }
+}
+
+/// Reports the messages in the mailbox from `sender` to `receiver`, one of which is `rank`.
+fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usize) {
+    let Some(mailbox) = Mailbox::of_sent(state, sender, receiver) else { return };
+    let sends = unread(&mailbox, receiver);
+    let messages = match sends.len() {
+        0 => return,
+        1 => format!("a message of rank {sender} was"),
+        many => format!("{many} messages of rank {sender} were"),
+    };
+    let mut kinds: Vec<(CallHeader, usize)> = vec![];
+    for send in sends {
+        match kinds.iter_mut().find(|(kind, _)| *kind == send) {
+            Some((_, number)) => *number += 1,
+            None => kinds.push((send, 1)),
+        }
+    }
+    let more = if kinds.len() > MAX_NAMED { ", ..." } else { "" };
+    let named: Vec<String> =
+        kinds.iter().take(MAX_NAMED).map(|(send, number)| format!("{number} x {send}")).collect();
+    let text = format!(
+        "in {}, rank {rank} of {} leaves, and {messages} never received by rank {receiver}: {}{more}",
+        state.name(),
+        state.ranks(),
+        named.join(", ")
+    );
+    report::report(Finding::UnreceivedMessage, rank, &text);
 }

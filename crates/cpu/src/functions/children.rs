@@ -1,0 +1,504 @@
+//! Communicators made from another one: split, shrink, grow. And suspending a communicator.
+//!
+//! The ranks of a split exchange their color, their key and a proposed id; the id of the first rank in the new order is used. The
+//! ranks that survive a shrink derive their id from the parent's, because excluded ranks may be dead and cannot take part. The
+//! ranks of a communicator that grows receive the id from the rank that created it.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::{ptr, slice};
+
+use libnccl::sys::{
+    NCCL_SHRINK_ABORT, NCCL_SPLIT_NOCOLOR, NCCL_SUSPEND_MEM, ncclComm_t, ncclCommMemStat_t, ncclConfig_t,
+    ncclResult_t, ncclUniqueId,
+};
+
+use super::config::{check_rank_count, read_config};
+use super::guard::{check_flags, check_not_null, guard, guard_of_all, undocumented, write_out};
+use super::init::init_rank;
+use crate::bootstrap::unique_id::UniqueId;
+use crate::coll::call_header::{CallHeader, ControlCall};
+use crate::coll::control_allgather::control_allgather;
+use crate::coll::operation::Operation;
+use crate::coll::wait_report::WaitReport;
+use crate::comm::communicator::{Communicator, RankInfo, StopReason};
+use crate::comm::init::{Init, Join};
+use crate::comm::join::{Parent, join, join_state};
+use crate::comm::out_param::OutParam;
+use crate::comm::{group, handle};
+use crate::diag::error::{Error, Progress, Result};
+use crate::shm::call_context::CallContext;
+use crate::shm::liveness::AbortReason;
+use crate::shm::peer_access::PeerAccess;
+use crate::shm::shared_state::SharedState;
+use crate::sync::executor;
+
+/// Makes a communicator from another, with the parent's config unless the caller passes one. As in NCCL, this succeeds while a
+/// nonblocking parent still makes the child: NCCL drops the `ncclInProgress` of the group that it opens for the call.
+///
+/// # Safety
+///
+/// `config` is as for [`read_config`], and `newcomm` can be written until the work has ended.
+unsafe fn create_child(
+    parent: Arc<Communicator>,
+    newcomm: *mut ncclComm_t,
+    config: *const ncclConfig_t,
+    function: &'static str,
+    arguments: Vec<(&'static str, String)>,
+    join: Join,
+) -> Result {
+    // SAFETY: the caller's contract.
+    let config = unsafe { read_config(config) }?.unwrap_or_else(|| parent.config.clone());
+    // SAFETY: the caller's contract.
+    let out = unsafe { OutParam::new(newcomm) };
+    out.write(ptr::null_mut());
+    let communicator = Arc::new(Communicator::new(parent.device, parent.known_driver(), config));
+    let has_early_handle = function == "ncclCommGrow";
+    let parent = Some(parent);
+    group::init(Init {
+        communicator,
+        parent,
+        function,
+        arguments,
+        join,
+        waits_at: None,
+        has_early_handle,
+        out,
+    })?;
+    Ok(())
+}
+
+pub(super) unsafe extern "C" fn ncclCommSplit(
+    comm: ncclComm_t,
+    color: c_int,
+    key: c_int,
+    newcomm: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    guard_of_all("ncclCommSplit", comm, || {
+        let parent = handle::get(comm)?;
+        check_not_null(newcomm, "the new communicator")?;
+        let context = parent.check_parent()?;
+        if color < NCCL_SPLIT_NOCOLOR {
+            undocumented(
+                context,
+                &format!("ncclCommSplit: color {color} is neither NCCL_SPLIT_NOCOLOR nor at least 0"),
+            );
+        }
+        // Without a child there is nothing to configure: NCCL does not read it then.
+        let config = if color == NCCL_SPLIT_NOCOLOR { ptr::null_mut() } else { config };
+        let old = Arc::clone(&parent);
+        let join = move |communicator: &Communicator| {
+            split(communicator, &old, color, key).inspect_err(|error| old.record_error(error))
+        };
+        // SAFETY: the C declaration's contract.
+        unsafe { create_child(parent, newcomm, config, "ncclCommSplit", vec![], Box::new(join)) }
+    })
+}
+
+/// Bytes that a rank contributes: its color, its key, and an id.
+const PROPOSAL: usize = 8 + UniqueId::SECRET_LENGTH;
+
+/// Returns this rank's membership in the new communicator, or `None` if it has no color.
+fn split(
+    communicator: &Communicator,
+    parent: &Communicator,
+    color: c_int,
+    key: c_int,
+) -> Result<Option<RankInfo>> {
+    let RankInfo { state, rank, id } = parent.rank_info()?;
+    let mut own = [0; PROPOSAL];
+    own[..4].copy_from_slice(&color.to_ne_bytes());
+    own[4..8].copy_from_slice(&key.to_ne_bytes());
+    own[8..].copy_from_slice(&UniqueId::generate()?.secret_bytes());
+    let is_healthy = parent.stopped().is_none();
+    let proposals = if is_healthy {
+        allgather(communicator, parent, state, *rank, ControlCall::Split, &own)?
+    } else {
+        // Its ranks are out of sync: they join anew, only for this exchange.
+        let all: Vec<usize> = (0..state.ranks()).collect();
+        let id = id.derive("ncclCommSplit", parent.children.next_number(&all), &all);
+        let old = Parent { communicator: parent, members: &all, must_be_healthy: false };
+        let state = join_state(communicator, Some(old), &id, all.len(), *rank)?;
+        allgather(communicator, parent, &state, *rank, ControlCall::Split, &own)?
+    };
+    if color == NCCL_SPLIT_NOCOLOR {
+        return Ok(None);
+    }
+    let number =
+        |bytes: &[u8], at: usize| bytes[at..].first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
+    let of_color = |rank: &usize| number(&proposals[*rank], 0) == Some(color);
+    let mut members: Vec<usize> = (0..proposals.len()).filter(of_color).collect();
+    members.sort_by_key(|rank| number(&proposals[*rank], 4));
+    let new_rank = members
+        .iter()
+        .position(|member| member == rank)
+        .ok_or_else(|| Error::internal("a rank is missing from its own all-gather"))?;
+    let id = id.with_secret(&proposals[members[0]][8..]);
+    let old = Parent { communicator: parent, members: &members, must_be_healthy: is_healthy };
+    join(communicator, Some(old), id, members.len(), new_rank).map(Some)
+}
+
+/// Gathers control data of all ranks of `state`, while `communicator` is made of `parent`.
+fn allgather(
+    communicator: &Communicator,
+    parent: &Communicator,
+    state: &SharedState,
+    rank: usize,
+    call: ControlCall,
+    data: &[u8],
+) -> Result<Vec<Vec<u8>>> {
+    let mut all = vec![];
+    let header = CallHeader::Control { call, length: data.len() as u64 };
+    let number = state.begin_call(rank, header.encode());
+    let (mut report, peers) = (WaitReport::default(), PeerAccess::default());
+    let operation = async {
+        all = control_allgather(state, rank, call, data).await?;
+        Ok(())
+    };
+    executor::run_one(operation, state.ranks(), |waited| {
+        state.check_liveness();
+        report.check_call(waited, number, header, CallContext { state, rank, peers: &peers });
+        if communicator.is_cancelled() || parent.is_cancelled() {
+            state.set_abort(rank, AbortReason::Aborted);
+        }
+    })?;
+    state.end_call(rank);
+    Ok(all)
+}
+
+pub(super) unsafe extern "C" fn ncclCommShrink(
+    comm: ncclComm_t,
+    excludeRanksList: *mut c_int,
+    excludeRanksCount: c_int,
+    newcomm: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+    shrinkFlags: c_int,
+) -> ncclResult_t {
+    guard_of_all("ncclCommShrink", comm, || {
+        let parent = handle::get(comm)?;
+        check_not_null(newcomm, "the new communicator")?;
+        check_not_null(excludeRanksList, "the excluded ranks")?;
+        let aborts = shrinkFlags.cast_unsigned() & NCCL_SHRINK_ABORT != 0;
+        let context = if aborts { parent.context()? } else { parent.check_parent()? };
+        let ranks = context.state.ranks();
+        let number = usize::try_from(excludeRanksCount).ok().filter(|number| (1..ranks).contains(number));
+        let number = number.ok_or_else(|| {
+            Error::argument(format!(
+                "invalid number of excluded ranks {excludeRanksCount}: it has to be in 1..{ranks}"
+            ))
+        })?;
+        // SAFETY: the C declaration's contract: the list has so many entries. NCCL sorts it, too.
+        let excluded = unsafe { slice::from_raw_parts_mut(excludeRanksList, number) };
+        excluded.sort_unstable();
+        let survivors = survivors(excluded, ranks, context.rank)?;
+        check_flags(context, "ncclCommShrink: shrinkFlags", shrinkFlags, NCCL_SHRINK_ABORT);
+        if aborts {
+            parent.stop(StopReason::Shrunk)?;
+        }
+        let arguments = vec![("shrinkFlags", shrinkFlags.to_string())];
+        let old = Arc::clone(&parent);
+        let join = move |communicator: &Communicator| shrink(communicator, &old, &survivors);
+        // SAFETY: the C declaration's contract.
+        unsafe { create_child(parent, newcomm, config, "ncclCommShrink", arguments, Box::new(join)) }
+    })
+}
+
+/// Checks the sorted list of excluded ranks, and returns the ranks that stay.
+fn survivors(excluded: &[c_int], ranks: usize, rank: usize) -> Result<Vec<usize>> {
+    let invalid = |text: String| Err(Error::argument(format!("invalid list of excluded ranks: {text}")));
+    if excluded.is_empty() {
+        return invalid("it is empty".into());
+    }
+    if let Some(other) =
+        excluded.iter().find(|other| usize::try_from(**other).is_ok_and(|o| o < ranks).eq(&false))
+    {
+        return invalid(format!("rank {other} is not in 0..{ranks}"));
+    }
+    if let Some(pair) = excluded.windows(2).find(|pair| pair[0] == pair[1]) {
+        return invalid(format!("rank {} is in it twice", pair[0]));
+    }
+    let stays = |rank: &usize| !excluded.iter().any(|other| *other as usize == *rank);
+    if !stays(&rank) {
+        return invalid(format!("rank {rank} calls this and is in it"));
+    }
+    Ok((0..ranks).filter(stays).collect())
+}
+
+/// Returns this rank's membership in the communicator of the `survivors`.
+fn shrink(
+    communicator: &Communicator,
+    parent: &Communicator,
+    survivors: &[usize],
+) -> Result<Option<RankInfo>> {
+    let RankInfo { rank, id, .. } = parent.rank_info()?;
+    let id = id.derive("ncclCommShrink", parent.children.next_number(survivors), survivors);
+    let new_rank = survivors
+        .iter()
+        .position(|survivor| survivor == rank)
+        .ok_or_else(|| Error::internal("an excluded rank called ncclCommShrink"))?;
+    let old = Parent { communicator: parent, members: survivors, must_be_healthy: false };
+    join(communicator, Some(old), id, survivors.len(), new_rank).map(Some)
+}
+
+pub(super) unsafe extern "C" fn ncclCommGetUniqueId(
+    comm: ncclComm_t,
+    uniqueId: *mut ncclUniqueId,
+) -> ncclResult_t {
+    guard(|| {
+        let communicator = handle::get(comm)?;
+        check_not_null(uniqueId, "the unique id")?;
+        communicator.check_operable()?;
+        let id = communicator.children.create_grow_id()?.raw();
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(uniqueId, id) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommGrow(
+    comm: ncclComm_t,
+    nRanks: c_int,
+    uniqueId: *const ncclUniqueId,
+    rank: c_int,
+    newcomm: *mut ncclComm_t,
+    config: *mut ncclConfig_t,
+) -> ncclResult_t {
+    guard_of_all("ncclCommGrow", comm, || {
+        check_not_null(newcomm, "the new communicator")?;
+        let id = if uniqueId.is_null() {
+            None
+        } else {
+            // SAFETY: the C declaration's contract.
+            Some(unsafe { *uniqueId })
+        };
+        if comm.is_null() {
+            let id = id.ok_or_else(|| {
+                Error::argument("a new rank has to pass the unique id, an existing one its communicator")
+            })?;
+            // SAFETY: the C declaration's contract, which is that of `ncclCommInitRankConfig` here.
+            unsafe { init_rank(newcomm, nRanks, &[id], rank, config) }?;
+            return Ok(());
+        }
+        let parent = handle::get(comm)?;
+        let ranks = check_rank_count(nRanks)?;
+        let before = parent.check_exclusive()?.state.ranks();
+        if ranks <= before {
+            return Err(Error::argument(format!(
+                "invalid number of ranks {nRanks}: it has to be above {before}, the communicator's"
+            )));
+        }
+        if rank != -1 {
+            return Err(Error::argument(format!(
+                "invalid rank {rank}: a rank of the communicator keeps its number and passes -1"
+            )));
+        }
+        let id = id.as_ref().map(UniqueId::new).transpose()?;
+        if id.is_some() && id != *parent.children.grow_id() {
+            return Err(Error::argument(
+                "this unique id is not the one that ncclCommGetUniqueId returned for this communicator, or it \
+                 has been used",
+            ));
+        }
+        let old = Arc::clone(&parent);
+        let join = move |communicator: &Communicator| grow(communicator, &old, ranks, id);
+        // SAFETY: the C declaration's contract.
+        unsafe { create_child(parent, newcomm, config, "ncclCommGrow", vec![], Box::new(join)) }
+    })
+}
+
+/// Bytes that an existing rank contributes: the new number of ranks, and the id if it has it, which is never all zeros.
+const GROW_PROPOSAL: usize = 8 + UniqueId::SECRET_LENGTH;
+
+/// Returns an existing rank's membership in a communicator of `ranks` ranks. One of them passes the id.
+fn grow(
+    communicator: &Communicator,
+    parent: &Communicator,
+    ranks: usize,
+    grow_id: Option<UniqueId>,
+) -> Result<Option<RankInfo>> {
+    let RankInfo { state, rank, id } = parent.rank_info()?;
+    let mut own = [0; GROW_PROPOSAL];
+    own[..8].copy_from_slice(&(ranks as u64).to_ne_bytes());
+    if let Some(grow_id) = &grow_id {
+        own[8..].copy_from_slice(&grow_id.secret_bytes());
+    }
+    let proposals = allgather(communicator, parent, state, *rank, ControlCall::Grow, &own)
+        .inspect_err(|error| parent.record_error(error))?;
+    let number = |proposal: &[u8]| proposal.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+    if let Some(other) = proposals.iter().position(|other| number(other) != number(&proposals[0])) {
+        return Err(Error::argument(format!(
+            "the ranks passed different nRanks to ncclCommGrow: rank {other} passed {}, rank 0 passed {}",
+            number(&proposals[other]),
+            number(&proposals[0])
+        )));
+    }
+    let with_id: Vec<usize> =
+        (0..proposals.len()).filter(|rank| proposals[*rank][8..].iter().any(|byte| *byte != 0)).collect();
+    let [holder] = with_id[..] else {
+        return Err(Error::usage(format!(
+            "one rank has to pass the id of ncclCommGetUniqueId to ncclCommGrow, and these did: {with_id:?}"
+        )));
+    };
+    let id = id.with_secret(&proposals[holder][8..]);
+    let members: Vec<usize> = (0..state.ranks()).collect();
+    let old = Parent { communicator: parent, members: &members, must_be_healthy: true };
+    let joined = join(communicator, Some(old), id, ranks, *rank)?;
+    if grow_id.is_some() {
+        *parent.children.grow_id() = None;
+    }
+    Ok(Some(joined))
+}
+
+pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) -> ncclResult_t {
+    guard_of_all("ncclCommSuspend", comm, || {
+        let communicator = handle::get(comm)?;
+        check_flags(communicator.check_ready()?, "ncclCommSuspend: flags", flags, NCCL_SUSPEND_MEM);
+        if flags.cast_unsigned() & NCCL_SUSPEND_MEM == 0 {
+            // Nothing to suspend, which NCCL accepts.
+            return Ok(Progress::Done);
+        }
+        let context = communicator.check_exclusive()?;
+        let suspend = Suspend { suspended: Arc::clone(&communicator.suspended) };
+        group::run_on_host(&communicator, context, suspend)
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t {
+    guard_of_all("ncclCommResume", comm, || {
+        let communicator = handle::get(comm)?;
+        communicator.check_not_failed()?;
+        communicator.synchronize();
+        let context = communicator.check_idle()?;
+        if !communicator.is_suspended() {
+            return Err(Error::usage("the communicator is not suspended"));
+        }
+        let resume = Resume { suspended: Arc::clone(&communicator.suspended) };
+        group::run_on_host(&communicator, context, resume)
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommMemStats(
+    comm: ncclComm_t,
+    stat: ncclCommMemStat_t,
+    value: *mut u64,
+) -> ncclResult_t {
+    guard(|| {
+        let communicator = handle::get(comm)?;
+        let CallContext { state, rank, .. } = communicator.check_idle()?;
+        check_not_null(value, "the value")?;
+        let (buffers, rest) = state.memory_usage(rank);
+        let number = match stat {
+            ncclCommMemStat_t::ncclStatGpuMemSuspend => buffers as u64,
+            ncclCommMemStat_t::ncclStatGpuMemSuspended => communicator.is_suspended().into(),
+            ncclCommMemStat_t::ncclStatGpuMemPersist => rest as u64,
+            ncclCommMemStat_t::ncclStatGpuMemTotal => (buffers + rest) as u64,
+            ncclCommMemStat_t(number) => {
+                return Err(Error::argument(format!("invalid ncclCommMemStat_t {number}")));
+            }
+        };
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(value, number) }
+    })
+}
+
+/// The operation of `ncclCommSuspend`: releases this rank's memory once no rank uses it any more.
+#[derive(Debug)]
+struct Suspend {
+    suspended: Arc<AtomicBool>,
+}
+
+/// The operation of `ncclCommResume`: waits until all ranks resume. The memory returns when it is used.
+#[derive(Debug)]
+struct Resume {
+    suspended: Arc<AtomicBool>,
+}
+
+impl Operation for Suspend {
+    fn header(&self) -> CallHeader {
+        CallHeader::Control { call: ControlCall::Suspend, length: 0 }
+    }
+
+    async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
+        control_allgather(state, rank, ControlCall::Suspend, &[]).await?;
+        state.release_buffers(rank);
+        self.suspended.store(true, Relaxed);
+        Ok(())
+    }
+}
+
+impl Operation for Resume {
+    fn header(&self) -> CallHeader {
+        CallHeader::Control { call: ControlCall::Resume, length: 0 }
+    }
+
+    async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
+        control_allgather(state, rank, ControlCall::Resume, &[]).await?;
+        self.suspended.store(false, Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::agreement;
+    use crate::comm::communicator::tests::communicators;
+    use crate::comm::config::Config;
+    use std::thread;
+
+    #[test]
+    fn invalid_list_of_excluded_ranks_is_refused() {
+        assert_eq!(survivors(&[1, 3], 5, 2).unwrap(), [0, 2, 4]);
+        for (excluded, text) in [
+            (&[][..], "it is empty"),
+            (&[-1, 0], "rank -1 is not in 0..3"),
+            (&[0, 3], "rank 3 is not in 0..3"),
+            (&[0, 0], "rank 0 is in it twice"),
+            (&[0, 2], "rank 2 calls this and is in it"),
+            (&[0, 1, 2], "rank 2 calls this and is in it"),
+        ] {
+            let error = survivors(excluded, 3, 2).unwrap_err();
+            assert!(error.text.ends_with(text), "{}", error.text);
+        }
+    }
+
+    #[test]
+    fn failed_init_fails_the_group_and_the_joined_ranks_depart() {
+        let parents = communicators(2, &Config::default());
+        let child = || Communicator::new(0, None, Config::default());
+        let waited = thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let child = Arc::new(child());
+                let joined = split(&child, &parents[1], 0, 0).unwrap().unwrap();
+                agreement::check(&child, &joined, "ncclCommSplit", &[]).unwrap();
+                executor::run_one(joined.state.wait(0, || false), 2, |_| ()).unwrap_err().text
+            });
+            let mut handles = [ptr::null_mut(); 2];
+            let [one, two] = handles.each_mut().map(OutParam::for_test);
+            group::start();
+            let init = |function, join: Join, out| {
+                group::init(Init {
+                    communicator: Arc::new(child()),
+                    parent: Some(Arc::clone(&parents[0])),
+                    function,
+                    arguments: vec![],
+                    join,
+                    waits_at: None,
+                    has_early_handle: false,
+                    out,
+                })
+            };
+            let parent = Arc::clone(&parents[0]);
+            init("ncclCommSplit", Box::new(move |child| split(child, &parent, 0, 0)), one).unwrap();
+            let parent = Arc::clone(&parents[0]);
+            init("ncclCommShrink", Box::new(move |child| shrink(child, &parent, &[1])), two).unwrap();
+            assert_eq!(group::end().unwrap_err().text, "an excluded rank called ncclCommShrink");
+            assert_eq!(handles, [ptr::null_mut(); 2]);
+            other.join().unwrap()
+        });
+        assert!(waited.contains("rank 0 has left"), "{waited}");
+    }
+}

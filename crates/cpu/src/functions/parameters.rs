@@ -1,0 +1,282 @@
+//! Parameters: the `NCCL_` variables that `ncclParam*` reads.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::Write;
+use std::ptr;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicPtr;
+
+use libnccl::sys::{ncclParamHandle, ncclParamHandle_t, ncclResult_t};
+
+use super::guard::{check_not_null, guard, write_out};
+use crate::comm::group;
+use crate::cuda::driver::driver;
+use crate::diag::debug;
+use crate::diag::error::{Error, Result};
+use crate::shm::layout::MAX_RANKS;
+
+/// Returns the parameter of a key.
+///
+/// # Safety
+///
+/// `key` is NULL or a terminated string.
+unsafe fn find(key: *const c_char) -> Result<&'static Parameter> {
+    check_not_null(key, "the key")?;
+    // SAFETY: not NULL, so a terminated string by the caller's contract.
+    find_key(unsafe { CStr::from_ptr(key) })
+}
+
+pub(super) unsafe extern "C" fn ncclParamBind(
+    out: *mut ncclParamHandle_t,
+    key: *const c_char,
+) -> ncclResult_t {
+    // SAFETY: the C declaration's contract.
+    guard(|| unsafe { write_out(out, handle_of(find(key)?)) })
+}
+
+macro_rules! define_getters {
+    ($($name:ident: $type:ident),* $(,)?) => {$(
+        pub(super) unsafe extern "C" fn $name(h: ncclParamHandle_t, out: *mut $type) -> ncclResult_t {
+            guard(|| {
+                let parameter = get(h)?;
+                parameter.check_kind(stringify!($type))?;
+                let bytes = parameter.bytes().try_into().map_err(|_| Error::internal("a number's size"))?;
+                // SAFETY: the C declaration's contract.
+                unsafe { write_out(out, $type::from_ne_bytes(bytes)) }
+            })
+        }
+    )*};
+}
+
+define_getters! {
+    ncclParamGetI8: i8,
+    ncclParamGetI16: i16,
+    ncclParamGetI32: i32,
+    ncclParamGetI64: i64,
+    ncclParamGetU8: u8,
+    ncclParamGetU16: u16,
+    ncclParamGetU32: u32,
+    ncclParamGetU64: u64,
+}
+
+pub(super) unsafe extern "C" fn ncclParamGetStr(
+    h: ncclParamHandle_t,
+    out: *mut *const c_char,
+) -> ncclResult_t {
+    guard(|| {
+        let parameter = get(h)?;
+        parameter.check_kind(TEXT)?;
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(out, parameter.text().as_ptr()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclParamGet(
+    h: ncclParamHandle_t,
+    out: *mut c_void,
+    maxLen: c_int,
+    len: *mut c_int,
+) -> ncclResult_t {
+    guard(|| {
+        let (key, bytes) = get(h).map(|parameter| (parameter.key, parameter.bytes()))?;
+        check_not_null(out, "the value")?;
+        check_not_null(len, "the length")?;
+        let room = usize::try_from(maxLen)
+            .map_err(|_| Error::argument(format!("invalid room for a value: {maxLen} bytes")))?;
+        if room < bytes.len() {
+            let (key, needed) = (key.to_string_lossy(), bytes.len());
+            return Err(Error::argument(format!(
+                "the value of {key} has {needed} bytes, there is room for {room}"
+            )));
+        }
+        // SAFETY: `out` has room for as many bytes, the C declaration's contract.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(len, bytes.len() as c_int) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclParamGetParameter(
+    key: *const c_char,
+    value: *mut *const c_char,
+    valueLen: *mut c_int,
+) -> ncclResult_t {
+    guard(|| {
+        check_not_null(value, "the value")?;
+        check_not_null(valueLen, "the length")?;
+        // SAFETY: the C declaration's contract.
+        let found = unsafe { find(key) };
+        // Also on an error, as in NCCL, so that the caller sees no stale text.
+        let text = found.as_ref().ok().map(|parameter| parameter.text());
+        // SAFETY: the C declaration's contract.
+        unsafe {
+            write_out(valueLen, text.map_or(0, CStr::count_bytes) as c_int)?;
+            write_out(value, text.map_or(ptr::null(), CStr::as_ptr))?;
+        }
+        found.map(|_| ())
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclParamGetAllParameterKeys(
+    table: *mut *mut *const c_char,
+    tableLen: *mut c_int,
+) -> ncclResult_t {
+    guard(|| {
+        check_not_null(table, "the table")?;
+        // SAFETY: the C declaration's contract.
+        unsafe {
+            write_out(tableLen, all().len() as c_int)?;
+            write_out(table, keys())
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclParamDumpAll() {
+    let mut lines = String::from("=== ncclParam Registry Dump ===\n");
+    for parameter in all() {
+        let Parameter { key, about, kind, .. } = parameter;
+        let (key, value) = (key.to_string_lossy(), parameter.text().to_string_lossy());
+        lines += &format!("{key} ({kind}) {about}\n    Current value={value}\n\n");
+    }
+    let mut output = std::io::stdout().lock();
+    // A failure cannot be reported: the function returns nothing.
+    let _ = output.write_all(lines.as_bytes()).and_then(|()| output.flush());
+}
+
+/// The type of a parameter that is not a number.
+const TEXT: &str = "text";
+
+#[derive(Debug)]
+struct Parameter {
+    pub(crate) key: &'static CStr,
+    pub(crate) about: &'static str,
+    /// [`TEXT`], or a number's type as Rust calls it.
+    pub(crate) kind: &'static str,
+    value: Value,
+}
+
+/// The value of a parameter: its bytes in memory, and its text.
+#[derive(Debug)]
+enum Value {
+    Known(Vec<u8>, CString),
+    /// The memory space, which is decided when a program first asks for it.
+    MemorySpace,
+    /// The number of groups that are open on the calling thread.
+    OpenGroups,
+}
+
+/// All parameters, which live as long as the process, so that pointers given to C stay valid.
+static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
+    let debug = debug::settings();
+    vec![
+        // The facade recognises an implementation on host memory by this one.
+        Parameter {
+            key: c"LIBNCCL_MEMORY_SPACE",
+            about: "Memory space of buffers",
+            kind: TEXT,
+            value: Value::MemorySpace,
+        },
+        // The facade checks this in debug builds: in a group of other code, its calls return before they run.
+        Parameter {
+            key: c"LIBNCCL_OPEN_GROUPS",
+            about: "Number of groups that are open on the calling thread; at most 9 are counted",
+            kind: TEXT,
+            value: Value::OpenGroups,
+        },
+        number(c"LIBNCCL_MAX_RANKS", "Maximum number of ranks of a communicator", MAX_RANKS as i64),
+        text(c"NCCL_DEBUG", "Level of the lines that are printed", debug.level()),
+        text(
+            c"NCCL_DEBUG_FILE",
+            "File to print to, with %h for the host and %p for the pid",
+            debug.file_name().as_encoded_bytes(),
+        ),
+        text(c"NCCL_DEBUG_SUBSYS", "Subsystems of INFO lines", debug.subsystems()),
+        text(c"NCCL_DEBUG_TIMESTAMP_FORMAT", "Format of the time, for strftime", debug.stamp().to_bytes()),
+        text(c"NCCL_DEBUG_TIMESTAMP_LEVELS", "Levels whose lines start with the time", debug.stamped()),
+    ]
+});
+
+/// The keys as a mutable array of pointers, which C asks for.
+static KEYS: LazyLock<Vec<AtomicPtr<c_char>>> = LazyLock::new(|| {
+    PARAMETERS.iter().map(|parameter| AtomicPtr::new(parameter.key.as_ptr().cast_mut())).collect()
+});
+
+fn text(key: &'static CStr, about: &'static str, value: impl AsRef<[u8]>) -> Parameter {
+    // The values come from the environment or from this file, so none has a zero byte.
+    let text = CString::new(value.as_ref()).unwrap_or_default();
+    Parameter { key, about, kind: TEXT, value: Value::Known(text.as_bytes_with_nul().to_vec(), text) }
+}
+
+fn number(key: &'static CStr, about: &'static str, value: i64) -> Parameter {
+    let text = CString::new(value.to_string()).unwrap_or_default();
+    Parameter { key, about, kind: "i64", value: Value::Known(value.to_ne_bytes().to_vec(), text) }
+}
+
+/// Returns the memory space of buffers: that of devices if the process has the stand-in for CUDA.
+fn memory_space() -> &'static CStr {
+    if driver().is_some() { c"device" } else { c"host" }
+}
+
+/// Returns the number of open groups as text, which lives as long as the process.
+fn open_groups() -> &'static CStr {
+    const COUNTS: [&CStr; 10] = [c"0", c"1", c"2", c"3", c"4", c"5", c"6", c"7", c"8", c"9"];
+    COUNTS[(group::depth() as usize).min(COUNTS.len() - 1)]
+}
+
+impl Parameter {
+    /// Returns the value as text, whatever its type.
+    fn text(&self) -> &CStr {
+        match &self.value {
+            Value::Known(_, text) => text,
+            Value::MemorySpace => memory_space(),
+            Value::OpenGroups => open_groups(),
+        }
+    }
+
+    /// Returns the value as bytes in memory; a text with its terminating zero byte.
+    fn bytes(&self) -> &[u8] {
+        match &self.value {
+            Value::Known(bytes, _) => bytes,
+            Value::MemorySpace => memory_space().to_bytes_with_nul(),
+            Value::OpenGroups => open_groups().to_bytes_with_nul(),
+        }
+    }
+
+    /// Checks that the value is of exactly this type.
+    fn check_kind(&self, kind: &str) -> Result {
+        if self.kind == kind {
+            return Ok(());
+        }
+        let key = self.key.to_string_lossy();
+        Err(Error::argument(format!("the parameter {key} has type {}, not {kind}", self.kind)))
+    }
+}
+
+fn all() -> &'static [Parameter] {
+    &PARAMETERS
+}
+
+fn keys() -> *mut *const c_char {
+    KEYS.as_ptr().cast_mut().cast()
+}
+
+fn find_key(key: &CStr) -> Result<&'static Parameter> {
+    all()
+        .iter()
+        .find(|parameter| parameter.key == key)
+        .ok_or_else(|| Error::argument(format!("there is no parameter {key:?}")))
+}
+
+/// Returns the handle of a parameter: a number that is not an address and not a communicator's handle.
+fn handle_of(parameter: &Parameter) -> ncclParamHandle_t {
+    let index = all().iter().position(|other| ptr::eq(other, parameter)).map_or(0, |index| index + 1);
+    ptr::without_provenance_mut::<ncclParamHandle>(index << 4 | 8)
+}
+
+fn get(handle: ncclParamHandle_t) -> Result<&'static Parameter> {
+    all()
+        .iter()
+        .find(|parameter| handle_of(parameter) == handle)
+        .ok_or_else(|| Error::argument(format!("{handle:p} is not a parameter handle of ncclParamBind")))
+}

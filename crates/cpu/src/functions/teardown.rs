@@ -1,0 +1,216 @@
+//! The end of a communicator: finalize, destroy, abort, revoke.
+#![allow(unsafe_code, non_snake_case)]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libnccl::sys::{NCCL_REVOKE_DEFAULT, ncclComm_t, ncclResult_t};
+
+use super::guard::guard;
+use super::point_to_point::report_unreceived;
+use crate::coll::call_check;
+use crate::comm::communicator::RankInfo;
+use crate::comm::communicator::{Communicator, StopReason};
+use crate::comm::{group, handle};
+use crate::diag::debug::{self, Subsystem};
+use crate::diag::error::{Error, Progress, Result};
+use crate::diag::failures::Failures;
+use crate::diag::finding::Finding;
+use crate::diag::report;
+use crate::diag::strict::{FAILURES, STRICT};
+use crate::shm::liveness::AbortReason;
+use crate::shm::shared_state::SharedState;
+
+pub(super) unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
+    guard(|| {
+        if comm.is_null() {
+            return Ok(Progress::Done);
+        }
+        let communicator = handle::get(comm)?;
+        let _entered = communicator.enter()?;
+        check_group_ended(&communicator, "ncclCommFinalize")?;
+        finalize(&communicator)
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
+    guard(|| {
+        if !comm.is_null() {
+            let communicator = handle::get(comm)?;
+            let _entered = communicator.enter()?;
+            handle::remove(comm)?;
+            let ended = check_group_ended(&communicator, "ncclCommDestroy");
+            communicator.queued_calls.clear();
+            let left = ended.and(destroy(&communicator));
+            debug::info(Subsystem::Init, || format!("{} - Destroy COMPLETE", communicator.describe()));
+            return left;
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
+    guard(|| {
+        if !comm.is_null() {
+            let communicator = handle::remove(comm)?;
+            abort(&communicator);
+            debug::info(Subsystem::Init, || format!("{} - Abort COMPLETE", communicator.describe()));
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclCommRevoke(comm: ncclComm_t, revokeFlags: c_int) -> ncclResult_t {
+    guard(|| {
+        if comm.is_null() {
+            return Ok(Progress::Done);
+        }
+        let communicator = handle::get(comm)?;
+        if u32::try_from(revokeFlags) != Ok(NCCL_REVOKE_DEFAULT) {
+            return Err(Error::argument(format!("invalid revokeFlags {revokeFlags}: they have to be 0")));
+        }
+        communicator.stop(StopReason::Revoked)
+    })
+}
+
+/// Checks that no call of the communicator waits for the end of a group, which fails otherwise: it must not run on a
+/// communicator that has been finalized or destroyed.
+fn check_group_ended(communicator: &Communicator, function: &str) -> Result {
+    communicator.check_group_ended(function).inspect_err(|error| group::fail_unended(function, error))
+}
+
+/// Ends this rank's operations, once all that were started have completed.
+fn finalize(communicator: &Arc<Communicator>) -> Result<Progress> {
+    let context = communicator.check_idle()?;
+    if let Some(reason) = communicator.stopped() {
+        return Err(Error::argument(format!("the communicator is unusable: {}", reason.describe())));
+    }
+    if communicator.finalized.load(Relaxed) {
+        return Err(Error::argument("the communicator has already been finalized"));
+    }
+    if communicator.known_driver().is_none() || communicator.config.blocking {
+        communicator.synchronize();
+        communicator.finalized.store(true, Relaxed);
+        return leave(&communicator, context.state, context.rank).map(|()| Progress::Done);
+    }
+    communicator.jobs.start_thread()?;
+    let job = communicator.jobs.begin(true);
+    let communicator = Arc::clone(communicator);
+    let jobs = Arc::clone(&communicator.jobs);
+    jobs.push(move || {
+        communicator.synchronize();
+        communicator.finalized.store(true, Relaxed);
+        job.end(communicator.context().and_then(|context| leave(&communicator, context.state, context.rank)));
+    })?;
+    Ok(Progress::Running)
+}
+
+/// Aborts the waits of other ranks for this one, and this rank's own.
+fn abort(communicator: &Communicator) {
+    let had_failed = communicator.failure().is_some() || communicator.is_stalled.load(Relaxed);
+    // An abort may be how the caller gives them up: it is no error.
+    let _ = communicator.check_group_ended("ncclCommAbort");
+    communicator.queued_calls.clear();
+    communicator.aborted.store(true, Relaxed);
+    communicator.cancel();
+    // Nobody waits for a rank whose operations have all run: it leaves, and the others can end theirs.
+    let has_ended = communicator.known_driver().is_some()
+        && !communicator.jobs.is_busy()
+        && communicator.stream_jobs.is_idle();
+    match communicator.rank_info.get() {
+        Some(RankInfo { state, rank, .. }) if has_ended => state.depart_aborted(*rank),
+        _ => communicator.set_abort(AbortReason::Aborted),
+    }
+    end_jobs(communicator);
+    communicator.stream_jobs.wait_not_running();
+    let discarded = communicator.stream_jobs.discarded();
+    if let Some(first) = discarded.first().filter(|_| !had_failed) {
+        let more = match discarded.len() {
+            1 => String::new(),
+            jobs => format!(", and {} more", jobs - 1),
+        };
+        let text = "ncclCommAbort discards what was enqueued on streams and has not run";
+        communicator.report(Finding::DiscardedOperation, &format!("{text}: {first}{more}"));
+    }
+    communicator.recover_cuda();
+    communicator.stream_jobs.release();
+    remove_windows(communicator);
+    // Not with the last reference: a thread keeps the communicator that it used last, and ranks that make a child of one
+    // that has failed would wait for this one.
+    if let Some(RankInfo { state, rank, .. }) = communicator.rank_info.get() {
+        state.depart_aborted(*rank);
+    }
+    drop(communicator.ras().take());
+}
+
+/// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
+/// it: they may never come, and nothing could end the wait any more.
+///
+/// # Errors
+/// The ranks did not make the same calls. It is destroyed nevertheless.
+fn destroy(communicator: &Communicator) -> Result {
+    if communicator.jobs.is_busy() {
+        communicator.cancel();
+    }
+    end_jobs(communicator);
+    communicator.synchronize();
+    communicator.stream_jobs.release();
+    if communicator.error.get().is_none() {
+        communicator.report_leaks("its communicator was destroyed");
+    }
+    remove_windows(communicator);
+    let left =
+        communicator.rank_info.get().map_or(Ok(()), |info| leave(communicator, &info.state, info.rank));
+    drop(communicator.ras().take());
+    left
+}
+
+/// Departs. Unless an error explains them, reports messages that nobody received, and calls that the ranks did not all make.
+///
+/// # Errors
+/// The ranks did not all make the same calls, in strict mode or with `LIBNCCL_CPU_FAILURES=error`.
+fn leave(communicator: &Communicator, state: &SharedState, rank: usize) -> Result {
+    if state.has_departed(rank) {
+        return Ok(());
+    }
+    state.leave(rank);
+    if communicator.error.get().is_some() || state.check_abort().is_err() {
+        return Ok(());
+    }
+    report_unreceived(state, rank);
+    if communicator.knows_mistake.load(Relaxed) || communicator.is_stalled.load(Relaxed) {
+        return Ok(());
+    }
+    let Some((finding, text)) = call_check::leaving(state, rank) else { return Ok(()) };
+    report::report(finding, rank, &format!("{text}; {}", communicator.describe()));
+    if *STRICT || *FAILURES == Failures::Error { Err(Error::usage(text)) } else { Ok(()) }
+}
+
+/// Waits until the jobs have ended, and ends their thread.
+fn end_jobs(communicator: &Communicator) {
+    communicator.jobs.wait_idle();
+    communicator.jobs.end_thread();
+}
+
+/// Ends the windows, as the caller may free their memory now.
+fn remove_windows(communicator: &Communicator) {
+    let _ = communicator.context().and_then(|context| communicator.windows.remove_all(context));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::communicator::tests::communicators;
+    use crate::comm::config::Config;
+
+    /// A job may keep a communicator for a little longer than its handle; the process may even end before, which must
+    /// not look like a death.
+    #[test]
+    fn destroyed_communicator_departs_at_once() {
+        let communicators = communicators(2, &Config::default());
+        destroy(&communicators[1]).unwrap();
+        let state = communicators[0].check_idle().unwrap().state;
+        assert!(state.check_peer(1).unwrap_err().text.contains("rank 1 has left"));
+    }
+}
