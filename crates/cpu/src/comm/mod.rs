@@ -16,7 +16,6 @@ pub(crate) mod invalid_buffer;
 pub(crate) mod jobs;
 pub(crate) mod join;
 pub(crate) mod open_group;
-pub(crate) mod out_param;
 pub(crate) mod queued_operation;
 pub(crate) mod registry;
 mod stream_job;

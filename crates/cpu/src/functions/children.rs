@@ -16,7 +16,6 @@ use libnccl::sys::{
     ncclResult_t, ncclUniqueId,
 };
 
-use super::config::{check_rank_count, read_config};
 use super::guard::{check_flags, check_not_null, guard, guard_of_all, undocumented, write_out};
 use super::init::init_rank;
 use crate::bootstrap::unique_id::UniqueId;
@@ -25,9 +24,10 @@ use crate::coll::control_allgather::control_allgather;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::WaitReport;
 use crate::comm::communicator::{Communicator, RankInfo, StopReason};
+use crate::comm::config::{check_rank_count, read_config};
+use crate::comm::init::OutParam;
 use crate::comm::init::{Init, Join};
 use crate::comm::join::{Parent, join, join_state};
-use crate::comm::out_param::OutParam;
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
 use crate::shm::call_context::CallContext;

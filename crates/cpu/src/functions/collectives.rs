@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use libnccl::sys::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
-use super::config::check_config;
 use super::guard::{check_not_null, check_rank, guard_operation};
 use crate::coll::collective::Collective;
 use crate::coll::function::Function;
 use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
+use crate::comm::config::check_config;
 use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::queued_operation::Queue;

@@ -1,24 +1,26 @@
-//! Unique ids, and communicators made by them.
+//! Unique ids, the communicators that ranks create by them, and the encryption of TCP connections.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::collections::VecDeque;
-use std::ffi::c_int;
-use std::ptr;
-use std::slice;
+use std::ffi::{CStr, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::{ptr, slice};
 
-use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
+use libnccl::sys::{
+    NCCL_API_MAGIC, ncclComm_t, ncclConfig_t, ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclResult_t,
+    ncclUniqueId,
+};
 
-use super::config::{check_rank_count, read_config};
 use super::guard::{check_not_null, check_rank, guard, guard_in_group, write_out};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{UniqueId, fnv1a};
 use crate::comm::agreement::{may_repeat, shortage};
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::config::Config;
+use crate::comm::config::{check_rank_count, read_config};
 use crate::comm::init::Init;
+use crate::comm::init::OutParam;
 use crate::comm::join::join;
-use crate::comm::out_param::OutParam;
 use crate::comm::{group, handle};
 use crate::cuda::driver::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
@@ -238,4 +240,65 @@ fn note_used(id: &UniqueId) {
         used.pop_front();
     }
     used.push_back(id.public);
+}
+
+/// The least length of a pre-shared key in bytes.
+const MIN_KEY: usize = 32;
+
+pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
+    // SAFETY: the C declaration's contract.
+    guard(|| unsafe { set_encryption(config) })
+}
+
+/// Sets the encryption, if a config says so.
+///
+/// # Safety
+///
+/// `config` is NULL or points to as many bytes as its first field, `size`, says, and at least to that and `magic`.
+unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
+    const NONE: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE.0 as i64;
+    const PSK: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK.0 as i64;
+
+    if config.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's contract. The struct may be shorter, so it is not made a reference.
+    let (size, magic) = unsafe { ((*config).size, (*config).magic) };
+    if magic != NCCL_API_MAGIC {
+        return Err(Error::argument(format!(
+            "the magic of the encryption's configuration is {magic:#x} and has to be {NCCL_API_MAGIC:#x}: start from \
+             NCCL_ENCRYPTION_CONFIG_INITIALIZER"
+        )));
+    }
+    // What the caller's struct lacks is unset, as in NCCL.
+    let mut complete = ncclEncryptionConfig_t::initializer();
+    // SAFETY: both have so many bytes, which are those of numbers and pointers, or padding.
+    unsafe {
+        let bytes = size.min(size_of::<ncclEncryptionConfig_t>());
+        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
+    }
+    match complete.mode.into() {
+        NONE => {
+            debug::info(Subsystem::Bootstrap, || {
+                "Encryption: none, as ranks connect through Unix sockets".into()
+            });
+            Ok(())
+        }
+        PSK => {
+            check_not_null(complete.psk, "the pre-shared key")?;
+            // SAFETY: a terminated string, the C declaration's contract.
+            let length = unsafe { CStr::from_ptr(complete.psk) }.count_bytes();
+            if length < MIN_KEY {
+                return Err(Error::argument(format!(
+                    "the pre-shared key has {length} bytes and has to have {MIN_KEY} or more"
+                )));
+            }
+            Err(Error::usage(
+                "the CPU implementation opens no TCP connections that could be encrypted: its ranks are on one host",
+            ))
+        }
+        mode => Err(Error::argument(format!(
+            "invalid encryption mode {mode}: it has to be {NONE} (none) or {PSK} (a pre-shared key)"
+        ))),
+    }
 }

@@ -12,10 +12,8 @@
 
 mod children;
 mod collectives;
-mod config;
 #[cfg(feature = "device-api")]
 mod device_api;
-mod encryption;
 mod groups;
 mod guard;
 mod init;

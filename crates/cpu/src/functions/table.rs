@@ -6,7 +6,6 @@ use libnccl::sys::Functions;
 
 use super::children::*;
 use super::collectives::*;
-use super::encryption::*;
 use super::groups::*;
 use super::init::*;
 use super::memory::*;

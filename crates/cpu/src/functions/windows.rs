@@ -16,7 +16,7 @@ use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::operation::Operation;
 use crate::comm::group;
 use crate::comm::handle;
-use crate::comm::out_param::OutParam;
+use crate::comm::init::OutParam;
 use crate::comm::window::{Window, WindowPart, Windows};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::ReadBuf;
