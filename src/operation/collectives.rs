@@ -20,7 +20,7 @@ use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 /// [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
 ///
 /// # Errors of operations
-/// Every operation may return:
+/// Every operation, of any kind, may return:
 ///
 /// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a buffer that is too short, not ready, of another data type, in
 ///   the wrong memory or on the wrong device, or a rank out of range; nothing was started then;
@@ -44,9 +44,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
     #[inline]
@@ -59,16 +56,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_reduce") }, on.into());
-        let op = op.into();
         let guards = call.buffers(send, recv)?;
-        let result = call.all_reduce(op.raw);
+        let result = call.all_reduce(op.into().raw);
         call.end(guards, result)
     }
 
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAllReduce")]
     #[inline]
     #[track_caller]
@@ -79,9 +72,8 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_reduce_in_place") }, on.into());
-        let op = op.into();
         let guards = call.recv_buffer(buffer)?;
-        let result = call.all_reduce(op.raw);
+        let result = call.all_reduce(op.into().raw);
         call.end(guards, result)
     }
 
@@ -100,9 +92,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
     #[inline]
@@ -121,9 +110,6 @@ impl Communicator {
     }
 
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
     #[inline]
@@ -157,9 +143,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
     #[inline]
@@ -173,17 +156,13 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce") }, on.into());
-        let op = op.into();
         let guards = call.buffers(send, recv)?;
-        let result = call.reduce(op.raw, root);
+        let result = call.reduce(op.into().raw, root);
         call.end(guards, result)
     }
 
     /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
     /// the other ranks do not change.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclReduce")]
     #[inline]
     #[track_caller]
@@ -195,9 +174,8 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_in_place") }, on.into());
-        let op = op.into();
         let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce(op.raw, root);
+        let result = call.reduce(op.into().raw, root);
         call.end(guards, result)
     }
 
@@ -218,9 +196,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
     #[inline]
@@ -238,9 +213,6 @@ impl Communicator {
     }
 
     /// Performs [`all_gather`](Self::all_gather) in place. `buffer` has `size` equal parts, and each rank sends part `rank`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAllGather")]
     #[inline]
     #[track_caller]
@@ -271,9 +243,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
     #[inline]
@@ -286,17 +255,13 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter") }, on.into());
-        let op = op.into();
         let guards = call.buffers(send, recv)?;
-        let result = call.reduce_scatter(op.raw);
+        let result = call.reduce_scatter(op.into().raw);
         call.end(guards, result)
     }
 
     /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` has `size` equal parts, and part `rank` receives
     /// the result. The contents of the other parts are then undefined.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclReduceScatter")]
     #[inline]
     #[track_caller]
@@ -307,9 +272,8 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_in_place") }, on.into());
-        let op = op.into();
         let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce_scatter_in_place(op.raw);
+        let result = call.reduce_scatter_in_place(op.into().raw);
         call.end(guards, result)
     }
 
@@ -330,9 +294,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
     #[inline]
@@ -368,9 +329,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
     #[inline]
@@ -390,9 +348,6 @@ impl Communicator {
 
     /// Performs [`gather`](Self::gather) in place. On the root, `buffer` has `size` equal parts; it holds part `root` and
     /// receives the others. The other ranks send their `buffer`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclGather")]
     #[inline]
     #[track_caller]
@@ -428,9 +383,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
     #[inline]
@@ -450,9 +402,6 @@ impl Communicator {
 
     /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
     /// which part `root` stays there; the other ranks receive into their `buffer`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclScatter")]
     #[inline]
     #[track_caller]
@@ -484,9 +433,6 @@ impl Communicator {
     /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[inline]
     #[track_caller]
     pub fn barrier<'b, 'c, T>(
@@ -580,7 +526,8 @@ impl Call<'_, '_> {
         let count = self.send_part()?;
         self.recv_holds("", count, self.size())?;
         if self.lacks(self.functions().ncclAlltoAll)? {
-            return self.submit(count, |call| call.exchange_all(count));
+            let counts = iter::repeat_n(count, self.size());
+            return self.submit(count, |call| call.exchange_parts(counts.clone(), counts));
         }
         // SAFETY: both buffers hold `count` elements for each rank.
         self.submit(count, |call| unsafe {

@@ -3,7 +3,6 @@
 //! A count of 0 makes no call: the peer has the same count, and makes none either.
 #![allow(unsafe_code)] // Calls C.
 
-use std::iter;
 use std::ptr;
 
 use super::call::{Call, nccl};
@@ -173,10 +172,5 @@ impl Call<'_, '_> {
                 }
             })
         })
-    }
-
-    pub(super) fn exchange_all(&self, count: usize) -> Result<ResultCode> {
-        let counts = || iter::repeat_n(count, self.size());
-        self.exchange_parts(counts(), counts())
     }
 }

@@ -89,13 +89,11 @@ impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
     }
 }
 
+/// Their errors are the errors of [every operation](Self#errors-of-operations).
 impl Communicator {
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
     /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). For an example, see
     /// [`register_window`](Communicator::register_window). Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclPutSignal")]
     #[inline]
     #[track_caller]
@@ -118,9 +116,6 @@ impl Communicator {
     ///
     /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
     /// registered, unless [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclSignal")]
     #[inline]
     #[track_caller]
@@ -160,9 +155,6 @@ impl Communicator {
     /// ```
     ///
     /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::error::Error::InvalidArgument).
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclWaitSignal")]
     #[inline]
     #[track_caller]

@@ -7,6 +7,7 @@ use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::observer::Operation;
 
+/// Their errors are the errors of [every operation](Self#errors-of-operations).
 impl Communicator {
     /// Sends `buffer` to rank `peer`, which receives the same number of elements.
     ///
@@ -28,9 +29,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclSend")]
     #[inline]
     #[track_caller]
@@ -63,9 +61,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclRecv")]
     #[inline]
     #[track_caller]
@@ -98,9 +93,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Sendrecv")]
     #[inline]
     #[track_caller]

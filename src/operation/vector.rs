@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator};
 
+/// Their errors are the errors of [every operation](Self#errors-of-operations).
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
     /// count for each rank. `counts` has one for each rank, the same on all ranks; `send` holds `counts[rank]` elements,
@@ -26,9 +27,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Allgatherv")]
     #[inline]
     #[track_caller]
@@ -47,9 +45,6 @@ impl Communicator {
 
     /// Performs [`all_gather_v`](Self::all_gather_v) in place. `buffer` holds the parts of all ranks in rank order, and each
     /// rank sends its own part.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Allgatherv")]
     #[inline]
     #[track_caller]
@@ -84,9 +79,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Reduce_scatter")]
     #[inline]
     #[track_caller]
@@ -99,18 +91,14 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_v") }, on.into());
-        let op = op.into();
         let guards = call.buffers(send, recv)?;
-        let result = call.reduce_scatter_v(counts, op.raw);
+        let result = call.reduce_scatter_v(counts, op.into().raw);
         call.end(guards, result)
     }
 
     /// Performs [`reduce_scatter_v`](Self::reduce_scatter_v) in place. `buffer` holds the parts of all ranks in rank order, and
     /// this rank's part receives the result. The contents of the other parts are then undefined. (In MPI, the result is at the
     /// start of the buffer.)
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Reduce_scatter")]
     #[inline]
     #[track_caller]
@@ -122,9 +110,8 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_v_in_place") }, on.into());
-        let op = op.into();
         let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce_scatter_v_in_place(counts, op.raw);
+        let result = call.reduce_scatter_v_in_place(counts, op.into().raw);
         call.end(guards, result)
     }
 
@@ -150,9 +137,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Alltoallv")]
     #[inline]
     #[track_caller]
@@ -189,9 +173,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Gatherv")]
     #[inline]
     #[track_caller]
@@ -211,9 +192,6 @@ impl Communicator {
 
     /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has the parts of all ranks in rank order; it holds
     /// the root's part and receives the others. The other ranks send their `buffer`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Gatherv")]
     #[inline]
     #[track_caller]
@@ -249,9 +227,6 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Scatterv")]
     #[inline]
     #[track_caller]
@@ -271,9 +246,6 @@ impl Communicator {
 
     /// Performs [`scatter_v`](Self::scatter_v) in place. On the root, `buffer` holds the parts of all ranks in rank order, and
     /// the root's part stays in place. The other ranks receive into their `buffer`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Scatterv")]
     #[inline]
     #[track_caller]
