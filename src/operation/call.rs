@@ -79,25 +79,19 @@ impl<'b, 'c> Call<'b, 'c> {
     #[inline]
     fn read<B: Buffer<'b>>(&mut self, buffer: B) -> Result<B::Guard> {
         // SAFETY: the guard is kept until the operation is enqueued.
-        match unsafe { buffer.into_slice(self.on.stream) } {
-            Ok((slice, guard)) => {
-                self.send = slice.raw();
-                Ok(guard)
-            }
-            Err(reason) => Err(self.not_ready(&*reason)),
-        }
+        let prepared = unsafe { buffer.into_slice(self.on.stream) };
+        let (slice, guard) = prepared.map_err(|reason| self.not_ready(&*reason))?;
+        self.send = slice.raw();
+        Ok(guard)
     }
 
     #[inline]
     fn write<B: BufferMut<'b>>(&mut self, buffer: B) -> Result<B::Guard> {
         // SAFETY: the guard is kept until the operation is enqueued.
-        match unsafe { buffer.into_slice_mut(self.on.stream) } {
-            Ok((slice, guard)) => {
-                self.recv = slice.raw();
-                Ok(guard)
-            }
-            Err(reason) => Err(self.not_ready(&*reason)),
-        }
+        let prepared = unsafe { buffer.into_slice_mut(self.on.stream) };
+        let (slice, guard) = prepared.map_err(|reason| self.not_ready(&*reason))?;
+        self.recv = slice.raw();
+        Ok(guard)
     }
 
     /// Formats the reason before NCCL is entered, because that runs code of other crates.

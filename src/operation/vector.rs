@@ -8,13 +8,13 @@ use crate::error::Result;
 use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator};
 
-/// Their errors are the errors of [every operation](Self#errors-of-operations).
+/// NCCL lacks the operations with a count for each rank. In a group, [`all_gather_v`](Self::all_gather_v) calls broadcasts and
+/// [`reduce_scatter_v`](Self::reduce_scatter_v) reductions, one for each rank. The others call sends and receives, and take no
+/// options. Their errors are the errors of [every operation](Self#errors-of-operations).
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
     /// count for each rank. `counts` has one for each rank, the same on all ranks; `send` holds `counts[rank]` elements,
     /// `recv` at least as many as the sum of the counts.
-    ///
-    /// NCCL lacks this operation: it consists of a broadcast from each rank, in a group.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -63,8 +63,6 @@ impl Communicator {
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
     /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` has one for each rank, the same on all
     /// ranks; `send` holds at least as many elements as the sum of the counts, `recv` holds `counts[rank]`.
-    ///
-    /// NCCL lacks this operation: it consists of a reduction to each rank, in a group.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -120,8 +118,6 @@ impl Communicator {
     /// elements, part `i` of `recv` has `recv_counts[i]`, which is what rank `i` sends to this rank; each part begins where
     /// the one before ends. `send` and `recv` hold at least the sums of their counts.
     ///
-    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
-    ///
     /// ```
     /// use libnccl::StreamRef;
     ///
@@ -157,8 +153,6 @@ impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for each
     /// rank, the length of its `send`. On the root, `counts` has the counts of all ranks, and `recv` holds at least as many
     /// elements as their sum. The other ranks ignore both, which may be empty.
-    ///
-    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -211,8 +205,6 @@ impl Communicator {
     /// Scatters `send` of rank `root`, of which rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each
     /// rank, the length of its `recv`. On the root, `counts` has the counts of all ranks, and `send` holds at least as many
     /// elements as their sum. The other ranks ignore both, which may be empty.
-    ///
-    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
     /// ```
     /// use libnccl::StreamRef;
