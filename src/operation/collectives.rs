@@ -56,9 +56,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_reduce") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_reduce(op.into().raw);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_reduce(op.into().raw))
     }
 
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
@@ -72,9 +70,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_reduce_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.all_reduce(op.into().raw);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.all_reduce(op.into().raw))
     }
 
     /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
@@ -104,9 +100,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("broadcast") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.broadcast(root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.broadcast(root))
     }
 
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
@@ -121,9 +115,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("broadcast_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.broadcast(root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.broadcast(root))
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
@@ -156,9 +148,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.reduce(op.into().raw, root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.reduce(op.into().raw, root))
     }
 
     /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
@@ -174,9 +164,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce(op.into().raw, root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.reduce(op.into().raw, root))
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
@@ -207,9 +195,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_gather();
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_gather())
     }
 
     /// Performs [`all_gather`](Self::all_gather) in place. `buffer` has `size` equal parts, and each rank sends part `rank`.
@@ -222,9 +208,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.all_gather_in_place();
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.all_gather_in_place())
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
@@ -255,9 +239,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.reduce_scatter(op.into().raw);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.reduce_scatter(op.into().raw))
     }
 
     /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` has `size` equal parts, and part `rank` receives
@@ -272,9 +254,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce_scatter_in_place(op.into().raw);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.reduce_scatter_in_place(op.into().raw))
     }
 
     /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
@@ -305,9 +285,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_to_all") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_to_all();
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_to_all())
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
@@ -341,9 +319,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("gather") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.gather(root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.gather(root))
     }
 
     /// Performs [`gather`](Self::gather) in place. On the root, `buffer` has `size` equal parts; it holds part `root` and
@@ -358,9 +334,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("gather_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.gather_in_place(root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.gather_in_place(root))
     }
 
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
@@ -395,9 +369,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("scatter") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.scatter(root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.scatter(root))
     }
 
     /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
@@ -412,9 +384,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("scatter_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.scatter_in_place(root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.scatter_in_place(root))
     }
 
     /// Waits until all ranks have reached the barrier, by an all-reduce of the first element of `buffer`, whose value is
@@ -441,9 +411,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("barrier") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.barrier();
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.barrier())
     }
 }
 
@@ -525,7 +493,7 @@ impl Call<'_, '_> {
     fn all_to_all(&mut self) -> Result<()> {
         let count = self.send_part()?;
         self.recv_holds("", count, self.size())?;
-        if self.lacks(self.functions().ncclAlltoAll)? {
+        if self.lacks(self.library().functions.ncclAlltoAll)? {
             let counts = iter::repeat_n(count, self.size());
             return self.submit(count, |call| call.exchange_parts(counts.clone(), counts));
         }
@@ -540,7 +508,7 @@ impl Call<'_, '_> {
         if is_root {
             self.recv_holds("root's ", count, self.size())?;
         }
-        if self.lacks(self.functions().ncclGather)? {
+        if self.lacks(self.library().functions.ncclGather)? {
             return self.submit(count, |call| call.gather_parts(root, iter::repeat_n(count, call.size())));
         }
         // SAFETY: the send buffer holds `count` elements, and the root's receive buffer as many for each rank.
@@ -564,7 +532,7 @@ impl Call<'_, '_> {
         if is_root {
             self.send_holds("root's ", count, self.size())?;
         }
-        if self.lacks(self.functions().ncclScatter)? {
+        if self.lacks(self.library().functions.ncclScatter)? {
             return self.submit(count, |call| call.scatter_parts(root, iter::repeat_n(count, call.size())));
         }
         // SAFETY: the receive buffer holds `count` elements, and the root's send buffer as many for each rank.

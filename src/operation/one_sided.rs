@@ -106,9 +106,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("put_signal") }, on.into());
-        let guards = call.send_buffer(local)?;
-        let result = call.put_signal(peer, target.target, signal);
-        call.end(guards, result)
+        call.with_send_buffer(local, |call| call.put_signal(peer, target.target, signal))
     }
 
     /// Raises a signal at rank `peer`, after the data that was put there before in the same context; for an example, see

@@ -39,9 +39,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("send") }, on.into());
-        let guards = call.send_buffer(buffer)?;
-        let result = call.send(peer);
-        call.end(guards, result)
+        call.with_send_buffer(buffer, |call| call.send(peer))
     }
 
     /// Receives `buffer` from rank `peer`, which sends the same number of elements.
@@ -71,9 +69,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("recv") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.recv(peer);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.recv(peer))
     }
 
     /// Sends `send` to rank `send_peer` and receives `recv` from rank `recv_peer` at the same time. `send_peer` receives as many
@@ -105,9 +101,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("send_recv") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.send_recv(send_peer, recv_peer);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.send_recv(send_peer, recv_peer))
     }
 }
 

@@ -38,9 +38,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_gather_v(counts);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_gather_v(counts))
     }
 
     /// Performs [`all_gather_v`](Self::all_gather_v) in place. `buffer` holds the parts of all ranks in rank order, and each
@@ -55,9 +53,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather_v_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.all_gather_v_in_place(counts);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.all_gather_v_in_place(counts))
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
@@ -89,9 +85,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.reduce_scatter_v(counts, op.into().raw);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.reduce_scatter_v(counts, op.into().raw))
     }
 
     /// Performs [`reduce_scatter_v`](Self::reduce_scatter_v) in place. `buffer` holds the parts of all ranks in rank order, and
@@ -108,9 +102,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_v_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce_scatter_v_in_place(counts, op.into().raw);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.reduce_scatter_v_in_place(counts, op.into().raw))
     }
 
     /// Sends part `i` of `send` to rank `i`, which receives it in the part of its `recv` with the sender's number:
@@ -145,9 +137,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_to_all_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_to_all_v(send_counts, recv_counts);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_to_all_v(send_counts, recv_counts))
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for each
@@ -179,9 +169,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("gather_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.gather_v(counts, root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.gather_v(counts, root))
     }
 
     /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has the parts of all ranks in rank order; it holds
@@ -197,9 +185,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("gather_v_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.gather_v_in_place(counts, root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.gather_v_in_place(counts, root))
     }
 
     /// Scatters `send` of rank `root`, of which rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each
@@ -231,9 +217,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("scatter_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.scatter_v(counts, root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.scatter_v(counts, root))
     }
 
     /// Performs [`scatter_v`](Self::scatter_v) in place. On the root, `buffer` holds the parts of all ranks in rank order, and
@@ -249,9 +233,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("scatter_v_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.scatter_v_in_place(counts, root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.scatter_v_in_place(counts, root))
     }
 }
 
