@@ -46,7 +46,6 @@ impl Communicator {
     /// ```
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
-    #[inline]
     #[track_caller]
     pub fn all_reduce<'b, 'c, T>(
         &'c self,
@@ -61,7 +60,6 @@ impl Communicator {
 
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
     #[doc(alias = "ncclAllReduce")]
-    #[inline]
     #[track_caller]
     pub fn all_reduce_in_place<'b, 'c, T>(
         &'c self,
@@ -90,7 +88,6 @@ impl Communicator {
     /// ```
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
-    #[inline]
     #[track_caller]
     pub fn broadcast<'b, 'c, T>(
         &'c self,
@@ -106,7 +103,6 @@ impl Communicator {
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
-    #[inline]
     #[track_caller]
     pub fn broadcast_in_place<'b, 'c, T>(
         &'c self,
@@ -137,7 +133,6 @@ impl Communicator {
     /// ```
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
-    #[inline]
     #[track_caller]
     pub fn reduce<'b, 'c, T>(
         &'c self,
@@ -154,7 +149,6 @@ impl Communicator {
     /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
     /// the other ranks do not change.
     #[doc(alias = "ncclReduce")]
-    #[inline]
     #[track_caller]
     pub fn reduce_in_place<'b, 'c, T>(
         &'c self,
@@ -186,7 +180,6 @@ impl Communicator {
     /// ```
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
-    #[inline]
     #[track_caller]
     pub fn all_gather<'b, 'c, T>(
         &'c self,
@@ -200,7 +193,6 @@ impl Communicator {
 
     /// Performs [`all_gather`](Self::all_gather) in place. `buffer` has `size` equal parts, and each rank sends part `rank`.
     #[doc(alias = "ncclAllGather")]
-    #[inline]
     #[track_caller]
     pub fn all_gather_in_place<'b, 'c, T>(
         &'c self,
@@ -229,7 +221,6 @@ impl Communicator {
     /// ```
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
-    #[inline]
     #[track_caller]
     pub fn reduce_scatter<'b, 'c, T>(
         &'c self,
@@ -245,7 +236,6 @@ impl Communicator {
     /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` has `size` equal parts, and part `rank` receives
     /// the result. The contents of the other parts are then undefined.
     #[doc(alias = "ncclReduceScatter")]
-    #[inline]
     #[track_caller]
     pub fn reduce_scatter_in_place<'b, 'c, T>(
         &'c self,
@@ -276,7 +266,6 @@ impl Communicator {
     /// ```
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
-    #[inline]
     #[track_caller]
     pub fn all_to_all<'b, 'c, T>(
         &'c self,
@@ -309,7 +298,6 @@ impl Communicator {
     /// ```
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
-    #[inline]
     #[track_caller]
     pub fn gather<'b, 'c, T>(
         &'c self,
@@ -325,7 +313,6 @@ impl Communicator {
     /// Performs [`gather`](Self::gather) in place. On the root, `buffer` has `size` equal parts; it holds part `root` and
     /// receives the others. The other ranks send their `buffer`.
     #[doc(alias = "ncclGather")]
-    #[inline]
     #[track_caller]
     pub fn gather_in_place<'b, 'c, T>(
         &'c self,
@@ -359,7 +346,6 @@ impl Communicator {
     /// ```
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
-    #[inline]
     #[track_caller]
     pub fn scatter<'b, 'c, T>(
         &'c self,
@@ -375,7 +361,6 @@ impl Communicator {
     /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
     /// which part `root` stays there; the other ranks receive into their `buffer`.
     #[doc(alias = "ncclScatter")]
-    #[inline]
     #[track_caller]
     pub fn scatter_in_place<'b, 'c, T>(
         &'c self,
@@ -403,7 +388,6 @@ impl Communicator {
     /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    #[inline]
     #[track_caller]
     pub fn barrier<'b, 'c, T>(
         &'c self,

@@ -95,7 +95,6 @@ impl Communicator {
     /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). For an example, see
     /// [`register_window`](Communicator::register_window). Since NCCL 2.29.2.
     #[doc(alias = "ncclPutSignal")]
-    #[inline]
     #[track_caller]
     pub fn put_signal<'b, 'c, T: Element>(
         &'c self,
@@ -115,7 +114,6 @@ impl Communicator {
     /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
     /// registered, unless [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
     #[doc(alias = "ncclSignal")]
-    #[inline]
     #[track_caller]
     pub fn signal<'b, 'c>(
         &'c self,
@@ -154,7 +152,6 @@ impl Communicator {
     ///
     /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::error::Error::InvalidArgument).
     #[doc(alias = "ncclWaitSignal")]
-    #[inline]
     #[track_caller]
     pub fn wait_signal<'b, 'c>(
         &'c self,

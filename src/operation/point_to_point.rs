@@ -30,7 +30,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclSend")]
-    #[inline]
     #[track_caller]
     pub fn send<'b, 'c, T>(
         &'c self,
@@ -60,7 +59,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "ncclRecv")]
-    #[inline]
     #[track_caller]
     pub fn recv<'b, 'c, T>(
         &'c self,
@@ -90,7 +88,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Sendrecv")]
-    #[inline]
     #[track_caller]
     pub fn send_recv<'b, 'c, T>(
         &'c self,

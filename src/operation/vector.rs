@@ -28,7 +28,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Allgatherv")]
-    #[inline]
     #[track_caller]
     pub fn all_gather_v<'b, 'c, T>(
         &'c self,
@@ -44,7 +43,6 @@ impl Communicator {
     /// Performs [`all_gather_v`](Self::all_gather_v) in place. `buffer` holds the parts of all ranks in rank order, and each
     /// rank sends its own part.
     #[doc(alias = "MPI_Allgatherv")]
-    #[inline]
     #[track_caller]
     pub fn all_gather_v_in_place<'b, 'c, T>(
         &'c self,
@@ -74,7 +72,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Reduce_scatter")]
-    #[inline]
     #[track_caller]
     pub fn reduce_scatter_v<'b, 'c, T>(
         &'c self,
@@ -92,7 +89,6 @@ impl Communicator {
     /// this rank's part receives the result. The contents of the other parts are then undefined. (In MPI, the result is at the
     /// start of the buffer.)
     #[doc(alias = "MPI_Reduce_scatter")]
-    #[inline]
     #[track_caller]
     pub fn reduce_scatter_v_in_place<'b, 'c, T>(
         &'c self,
@@ -126,7 +122,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Alltoallv")]
-    #[inline]
     #[track_caller]
     pub fn all_to_all_v<'b, 'c, T>(
         &'c self,
@@ -158,7 +153,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Gatherv")]
-    #[inline]
     #[track_caller]
     pub fn gather_v<'b, 'c, T>(
         &'c self,
@@ -175,7 +169,6 @@ impl Communicator {
     /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has the parts of all ranks in rank order; it holds
     /// the root's part and receives the others. The other ranks send their `buffer`.
     #[doc(alias = "MPI_Gatherv")]
-    #[inline]
     #[track_caller]
     pub fn gather_v_in_place<'b, 'c, T>(
         &'c self,
@@ -206,7 +199,6 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     #[doc(alias = "MPI_Scatterv")]
-    #[inline]
     #[track_caller]
     pub fn scatter_v<'b, 'c, T>(
         &'c self,
@@ -223,7 +215,6 @@ impl Communicator {
     /// Performs [`scatter_v`](Self::scatter_v) in place. On the root, `buffer` holds the parts of all ranks in rank order, and
     /// the root's part stays in place. The other ranks receive into their `buffer`.
     #[doc(alias = "MPI_Scatterv")]
-    #[inline]
     #[track_caller]
     pub fn scatter_v_in_place<'b, 'c, T>(
         &'c self,
