@@ -67,7 +67,7 @@ impl Parameters {
         }
         // SAFETY: an array of `length` C strings, all valid until this thread queries parameters again, which is after
         // they have been copied.
-        let keys = (0..to_length(length)).map(|index| unsafe { copy(*table.add(index)) });
+        let keys = (0..length.max(0) as usize).map(|index| unsafe { copy(*table.add(index)) });
         Ok(keys.map(|key| key.to_string_lossy().into_owned()).collect())
     }
 
@@ -174,7 +174,7 @@ impl sealed::Read for Vec<u8> {
                 }
                 Err(error) => return Err(error),
                 Ok(_) => {
-                    bytes.truncate(to_length(length));
+                    bytes.truncate(length.max(0) as usize);
                     return Ok(Some(bytes));
                 }
             }
@@ -233,9 +233,4 @@ unsafe fn copy(text: *const c_char) -> CString {
     }
     // SAFETY: the caller guarantees that it is a C string.
     unsafe { CStr::from_ptr(text) }.to_owned()
-}
-
-/// Converts a length; a negative one becomes zero.
-fn to_length(length: c_int) -> usize {
-    usize::try_from(length).unwrap_or(0)
 }

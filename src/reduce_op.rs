@@ -97,15 +97,6 @@ impl<T> fmt::Debug for Operator<'_, T> {
 /// # Ok::<(), libnccl::Error>(())
 /// ```
 ///
-/// ```compile_fail,E0277
-/// # use libnccl::StreamRef;
-/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
-/// let halves = comm.pre_mul_sum(0.5_f32)?;
-/// let mut sum = [0.0_f64; 2];
-/// comm.all_reduce(&[2.0_f64, 6.0], &mut sum, &halves, StreamRef::DEFAULT)?;
-/// # Ok::<(), libnccl::Error>(())
-/// ```
-///
 /// It does not borrow its communicator, so that a struct can hold both. `'s` is the lifetime of a
 /// [scalar in the communicator's memory](Communicator::pre_mul_sum_device), and `'static` otherwise.
 ///

@@ -39,12 +39,6 @@ macro_rules! values {
                 }
             }
 
-            const fn raw_name(self) -> &'static str {
-                match self {
-                    $(Self::$value => stringify!($raw),)+
-                }
-            }
-
             /// Returns the name in nccl-tests, then the second name if there is one.
             const fn names(self) -> &'static [&'static str] {
                 match self {
@@ -57,10 +51,11 @@ macro_rules! values {
             #[inline]
             pub(crate) fn require(self, library: &$crate::backend::Library) -> $crate::error::Result<()> {
                 if Self::NEWER >> self.as_raw().0 & 1 == 0 {
-                    Ok(())
-                } else {
-                    library.require(self.raw_name())
+                    return Ok(());
                 }
+                library.require(match self {
+                    $(Self::$value => stringify!($raw),)+
+                })
             }
         }
 

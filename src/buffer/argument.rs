@@ -1,9 +1,9 @@
 //! The buffer arguments of operations: the traits [`Buffer`] and [`BufferMut`], and their implementations for host memory and slices.
-#![allow(unsafe_code)] // Unsafe methods.
+#![allow(unsafe_code)] // Unsafe methods; slices of host memory.
 
 use std::error::Error as StdError;
 
-use crate::buffer::{AnyElement, Slice, SliceMut};
+use crate::buffer::{AnyElement, MemorySpace, Slice, SliceMut};
 use crate::data_type::{DataType, Element};
 use crate::stream::StreamRef;
 
@@ -175,14 +175,16 @@ macro_rules! host_buffers {
         impl<'a, T: Element, $($generics)*> From<&'a $buffer> for Slice<'a, T> {
             #[inline]
             fn from(buffer: &'a $buffer) -> Self {
-                Self::from_host(buffer)
+                // SAFETY: elements in host memory, borrowed for `'a`. All their bytes are initialized, as `Element` requires.
+                unsafe { Self::new(buffer.as_ptr(), buffer.len(), MemorySpace::Host) }
             }
         }
 
         impl<'a, T: Element, $($generics)*> From<&'a mut $buffer> for SliceMut<'a, T> {
             #[inline]
             fn from(buffer: &'a mut $buffer) -> Self {
-                Self::from_host(buffer)
+                // SAFETY: as above, borrowed exclusively.
+                unsafe { Self::new(buffer.as_mut_ptr(), buffer.len(), MemorySpace::Host) }
             }
         }
 
@@ -192,7 +194,7 @@ macro_rules! host_buffers {
 
             #[inline]
             unsafe fn into_slice(self, _: StreamRef<'a>) -> BufferResult<(Slice<'a, T>, ())> {
-                Ok((Slice::from_host(self), ()))
+                Ok((self.into(), ()))
             }
         }
 
@@ -202,7 +204,7 @@ macro_rules! host_buffers {
 
             #[inline]
             unsafe fn into_slice_mut(self, _: StreamRef<'a>) -> BufferResult<(SliceMut<'a, T>, ())> {
-                Ok((SliceMut::from_host(self), ()))
+                Ok((self.into(), ()))
             }
         }
     )*};

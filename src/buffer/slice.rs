@@ -101,13 +101,6 @@ impl RawSlice {
         Self { pointer: self.pointer.wrapping_byte_add(start * self.data_type.size()), length, ..*self }
     }
 
-    /// Returns part `index` of `parts` equal parts.
-    #[inline]
-    pub(crate) const fn part(&self, index: usize, parts: usize) -> Self {
-        let length = self.length / parts;
-        self.slice(index * length, length)
-    }
-
     /// Returns the address for C: null for an empty slice.
     #[inline]
     pub(crate) const fn as_raw(&self) -> *const c_void {
@@ -135,7 +128,6 @@ macro_rules! slices {
             pub const fn into_any(self) -> $slice<'a, AnyElement> {
                 $slice { raw: self.raw, memory: PhantomData }
             }
-
         }
 
         impl<'a> $slice<'a, AnyElement> {
@@ -202,7 +194,6 @@ macro_rules! slices {
             pub const fn is_empty(&self) -> bool {
                 self.raw.length == 0
             }
-
         }
     )*};
 }
@@ -212,7 +203,7 @@ slices! {
     SliceMut, "SliceMut::from_bytes", *mut T;
 }
 
-impl<'a, T: Element> Slice<'a, T> {
+impl<T: Element> Slice<'_, T> {
     /// Borrows `length` elements of device memory.
     ///
     /// ```no_run
@@ -244,12 +235,6 @@ impl<'a, T: Element> Slice<'a, T> {
         // SAFETY: guaranteed by the caller.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
     }
-
-    #[inline]
-    pub(crate) const fn from_host(elements: &'a [T]) -> Self {
-        // SAFETY: elements in host memory, borrowed for `'a`. All their bytes are initialized, as `Element` requires.
-        unsafe { Self::new(elements.as_ptr(), elements.len(), MemorySpace::Host) }
-    }
 }
 
 impl<T> Slice<'_, T> {
@@ -269,7 +254,7 @@ impl<T> Slice<'_, T> {
     }
 }
 
-impl<'a, T: Element> SliceMut<'a, T> {
+impl<T: Element> SliceMut<'_, T> {
     /// Borrows `length` elements of device memory; for an example, see [`Slice::from_device_ptr`].
     ///
     /// # Safety
@@ -278,12 +263,6 @@ impl<'a, T: Element> SliceMut<'a, T> {
     pub const unsafe fn from_device_ptr(pointer: *mut T, length: usize) -> Self {
         // SAFETY: guaranteed by the caller.
         unsafe { Self::new(pointer, length, MemorySpace::Device) }
-    }
-
-    #[inline]
-    pub(crate) const fn from_host(elements: &'a mut [T]) -> Self {
-        // SAFETY: elements in host memory, borrowed exclusively for `'a`. All their bytes are initialized, as `Element` requires.
-        unsafe { Self::new(elements.as_mut_ptr(), elements.len(), MemorySpace::Host) }
     }
 }
 

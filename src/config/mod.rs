@@ -239,10 +239,8 @@ options! {
     /// Options of one collective. Since NCCL 2.31.2.
     ///
     /// All ranks must pass equal options: NCCL does not compare them. Options that are not set have the value of the
-    /// communicator. An option that the loaded library lacks is
-    /// [`Error::Unsupported`](crate::error::Error::Unsupported), and an invalid value is
-    /// [`Error::InvalidArgument`](crate::error::Error::InvalidArgument); NCCL itself silently ignores both. NCCL's environment
-    /// variables take precedence over options.
+    /// communicator. An option that the loaded library lacks and an invalid value are errors, as in [`Config`]; NCCL itself
+    /// silently ignores both. NCCL's environment variables take precedence over options.
     ///
     /// ```
     /// use libnccl::config::CollectiveConfig;

@@ -126,14 +126,11 @@ impl Target<'_> {
     ) -> Result<Option<Arc<CStr>>> {
         let Some(text) = text.as_deref() else { return Ok(None) };
         self.require(field)?;
-        let c_string: Arc<CStr> = match CString::new(text) {
-            Ok(c_string) => c_string.into(),
-            Err(error) => {
-                let position = error.nul_position();
-                let problem = format!("{option} is {text:?}; expected no NUL, and byte {position} is one");
-                return Err(self.argument(problem));
-            }
-        };
+        let c_string = CString::new(text).map_err(|error| {
+            let position = error.nul_position();
+            self.argument(format!("{option} is {text:?}; expected no NUL, and byte {position} is one"))
+        })?;
+        let c_string: Arc<CStr> = c_string.into();
         *raw = c_string.as_ptr();
         Ok(Some(c_string))
     }

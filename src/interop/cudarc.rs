@@ -133,19 +133,24 @@ impl fmt::Debug for CudaGuard<'_> {
     }
 }
 
+/// Implements `$trait` for buffers of cudarc, whose memory has the address that `$pointer` returns.
 macro_rules! buffers {
-    ($(($($lifetime:lifetime)?) $buffer:ty, $pointer:ident;)*) => {$(
-        impl<'a, $($lifetime: 'a,)? T: Element> Buffer<'a> for $buffer {
+    (
+        $trait:ident, $method:ident -> $slice:ident of $address:ty;
+        $(($($lifetime:lifetime)?) $buffer:ty, $pointer:ident;)*
+    ) => {$(
+        impl<'a, $($lifetime: 'a,)? T: Element> $trait<'a> for $buffer {
             type Element = T;
             type Guard = CudaGuard<'a>;
 
-            unsafe fn into_slice(self, stream: StreamRef<'a>) -> BufferResult<(Slice<'a, T>, CudaGuard<'a>)> {
+            unsafe fn $method(self, stream: StreamRef<'a>) -> BufferResult<($slice<'a, T>, CudaGuard<'a>)> {
                 let (own, length) = (Arc::clone(self.stream()), self.len());
                 let device = device(own.context());
                 let (address, guard) = CudaGuard::new(own, stream, |own| self.$pointer(own))?;
                 // SAFETY: device memory of `length` elements, which cudarc frees on the stream of the buffer. That stream waits
-                // for the work that is enqueued until the guard is dropped. cudarc forms no references to the elements.
-                let slice = unsafe { Slice::from_device_ptr(address as *const T, length) };
+                // for the work that is enqueued until the guard is dropped. cudarc forms no references to the elements. For
+                // `BufferMut`, the buffer is borrowed exclusively.
+                let slice = unsafe { $slice::from_device_ptr(address as $address, length) };
                 Ok((slice.on_device(device), guard))
             }
         }
@@ -153,34 +158,15 @@ macro_rules! buffers {
 }
 
 buffers! {
+    Buffer, into_slice -> Slice of *const T;
     () &'a CudaSlice<T>, device_ptr;
     ('v) &'a CudaView<'v, T>, device_ptr;
     ('v) &'a CudaViewMut<'v, T>, device_ptr;
     () CudaView<'a, T>, view_ptr;
 }
 
-macro_rules! buffers_mut {
-    ($(($($lifetime:lifetime)?) $buffer:ty, $pointer:ident;)*) => {$(
-        impl<'a, $($lifetime: 'a,)? T: Element> BufferMut<'a> for $buffer {
-            type Element = T;
-            type Guard = CudaGuard<'a>;
-
-            unsafe fn into_slice_mut(
-                self,
-                stream: StreamRef<'a>,
-            ) -> BufferResult<(SliceMut<'a, T>, CudaGuard<'a>)> {
-                let (own, length) = (Arc::clone(self.stream()), self.len());
-                let device = device(own.context());
-                let (address, guard) = CudaGuard::new(own, stream, |own| self.$pointer(own))?;
-                // SAFETY: as above; the buffer is borrowed exclusively.
-                let slice = unsafe { SliceMut::from_device_ptr(address as *mut T, length) };
-                Ok((slice.on_device(device), guard))
-            }
-        }
-    )*};
-}
-
-buffers_mut! {
+buffers! {
+    BufferMut, into_slice_mut -> SliceMut of *mut T;
     () &'a mut CudaSlice<T>, device_ptr_mut;
     ('v) &'a mut CudaViewMut<'v, T>, device_ptr_mut;
     () CudaViewMut<'a, T>, view_ptr_mut;

@@ -270,33 +270,3 @@ impl Operation {
         self.number as usize
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Operation;
-
-    #[test]
-    fn names_differ_and_point_to_point_operations_come_last() {
-        for (number, operation) in Operation::ALL.iter().enumerate() {
-            assert_eq!(Operation::of(operation.name).number(), number, "{}", operation.name);
-        }
-        assert!(Operation::ALL.is_sorted_by_key(Operation::is_point_to_point));
-    }
-
-    #[test]
-    fn operation_of_a_function_is_that_of_one_call() {
-        let name = |function| Operation::of_function(function).map(|operation| operation.name);
-        assert_eq!(name("ncclAllReduceConfig"), Some("all_reduce"));
-        assert_eq!(name("ncclBcast"), Some("broadcast_in_place"));
-        assert_eq!(name("ncclGroupStart"), None);
-    }
-
-    #[test]
-    fn operation_is_followed_by_its_form_in_place() {
-        for operation in Operation::ALL {
-            let by_name = |form: &&Operation| form.name.strip_suffix("_in_place") == Some(operation.name);
-            let [found, named] = [operation.in_place_form(), Operation::ALL.iter().find(by_name)];
-            assert_eq!(found.map(|form| form.name), named.map(|form| form.name), "{}", operation.name);
-        }
-    }
-}

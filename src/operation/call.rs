@@ -1,7 +1,7 @@
 //! One call of an operation: its buffers, the checks that all operations share, and the only way into and out of NCCL.
 //!
-//! Every public operation has the same four lines: it creates a [`Call`], prepares its buffers, applies its own
-//! rules and calls C in a function that is not generic, and ends the call.
+//! Every public operation has the same two lines: it creates a [`Call`], and runs it with its buffers. A function that is
+//! not generic applies the operation's own rules and calls C.
 #![allow(unsafe_code)] // Prepares buffers.
 
 use std::error::Error as StdError;
@@ -16,8 +16,7 @@ use crate::communicator::{CallGuard, Communicator, Purpose};
 use crate::config::CollectiveConfig;
 use crate::error::{Error, InvalidArgumentKind, Result, ResultCode};
 use crate::group::Participants;
-use crate::observer::{CallWord, Observed, OperationStart};
-use crate::observer::{Extent, Operation};
+use crate::observer::{CallWord, Extent, Observed, Operation, OperationStart};
 use crate::sys;
 
 #[derive(Clone, Copy)]
@@ -45,59 +44,64 @@ impl<'b, 'c> Call<'b, 'c> {
         Self { operation, communicator, send, recv, ranks: [None; 2], on, site: Location::caller() }
     }
 
-    /// Prepares and checks both buffers. [`end`](Self::end) takes the guards.
+    /// Prepares and checks both buffers, and runs the operation.
     #[inline]
-    pub(super) fn buffers<S: Buffer<'b>, R: BufferMut<'b, Element = S::Element>>(
+    pub(super) fn with_buffers<S: Buffer<'b>>(
         &mut self,
         send: S,
-        recv: R,
-    ) -> Result<(S::Guard, R::Guard)> {
-        let first = self.read(send)?;
-        let second = self.write(recv)?;
+        recv: impl BufferMut<'b, Element = S::Element>,
+        run: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let guards = (self.read(send)?, self.write(recv)?);
         self.check()?;
-        Ok((first, second))
+        let result = run(self);
+        self.end(guards, result)
     }
 
-    /// Prepares and checks the only buffer, which is read.
+    /// Prepares and checks the only buffer, which is read, and runs the operation.
     #[inline]
-    pub(super) fn send_buffer<S: Buffer<'b>>(&mut self, buffer: S) -> Result<S::Guard> {
+    pub(super) fn with_send_buffer(
+        &mut self,
+        buffer: impl Buffer<'b>,
+        run: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         let guard = self.read(buffer)?;
         self.recv = self.send;
         self.check()?;
-        Ok(guard)
+        let result = run(self);
+        self.end(guard, result)
     }
 
-    /// Prepares and checks the only buffer, which is written.
+    /// Prepares and checks the only buffer, which is written, and runs the operation.
     #[inline]
-    pub(super) fn recv_buffer<R: BufferMut<'b>>(&mut self, buffer: R) -> Result<R::Guard> {
+    pub(super) fn with_recv_buffer(
+        &mut self,
+        buffer: impl BufferMut<'b>,
+        run: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         let guard = self.write(buffer)?;
         self.send = self.recv;
         self.check()?;
-        Ok(guard)
+        let result = run(self);
+        self.end(guard, result)
     }
 
     #[inline]
     fn read<B: Buffer<'b>>(&mut self, buffer: B) -> Result<B::Guard> {
         // SAFETY: the guard is kept until the operation is enqueued.
-        match unsafe { buffer.into_slice(self.on.stream) } {
-            Ok((slice, guard)) => {
-                self.send = slice.raw();
-                Ok(guard)
-            }
-            Err(reason) => Err(self.not_ready(&*reason)),
-        }
+        let prepared = unsafe { buffer.into_slice(self.on.stream) };
+        let (slice, guard) = prepared.map_err(|reason| self.not_ready(&*reason))?;
+        self.send = slice.raw();
+        Ok(guard)
     }
 
     #[inline]
     fn write<B: BufferMut<'b>>(&mut self, buffer: B) -> Result<B::Guard> {
         // SAFETY: the guard is kept until the operation is enqueued.
-        match unsafe { buffer.into_slice_mut(self.on.stream) } {
-            Ok((slice, guard)) => {
-                self.recv = slice.raw();
-                Ok(guard)
-            }
-            Err(reason) => Err(self.not_ready(&*reason)),
-        }
+        let prepared = unsafe { buffer.into_slice_mut(self.on.stream) };
+        let (slice, guard) = prepared.map_err(|reason| self.not_ready(&*reason))?;
+        self.recv = slice.raw();
+        Ok(guard)
     }
 
     /// Formats the reason before NCCL is entered, because that runs code of other crates.

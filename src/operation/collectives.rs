@@ -20,7 +20,7 @@ use crate::reduce_op::{Operator, RawOperator, ReduceOp};
 /// [`Group::stream`](crate::group::Group::stream) adds the operation to a group.
 ///
 /// # Errors of operations
-/// Every operation may return:
+/// Every operation, of any kind, may return:
 ///
 /// - [`Error::InvalidArgument`](crate::error::Error::InvalidArgument) for a buffer that is too short, not ready, of another data type, in
 ///   the wrong memory or on the wrong device, or a rank out of range; nothing was started then;
@@ -44,12 +44,8 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAllReduce")]
     #[doc(alias = "ncclAllReduceConfig")]
-    #[inline]
     #[track_caller]
     pub fn all_reduce<'b, 'c, T>(
         &'c self,
@@ -59,18 +55,11 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_reduce") }, on.into());
-        let op = op.into();
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_reduce(op.raw);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_reduce(op.into().raw))
     }
 
     /// Performs [`all_reduce`](Self::all_reduce) in place: the result replaces the elements that were sent.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAllReduce")]
-    #[inline]
     #[track_caller]
     pub fn all_reduce_in_place<'b, 'c, T>(
         &'c self,
@@ -79,10 +68,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_reduce_in_place") }, on.into());
-        let op = op.into();
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.all_reduce(op.raw);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.all_reduce(op.into().raw))
     }
 
     /// Copies `send` of rank `root` to `recv` of every rank. The count is the length of `recv`; on the root, `send`
@@ -100,12 +86,8 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBroadcastConfig")]
-    #[inline]
     #[track_caller]
     pub fn broadcast<'b, 'c, T>(
         &'c self,
@@ -115,18 +97,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("broadcast") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.broadcast(root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.broadcast(root))
     }
 
     /// Copies `buffer` of rank `root` to `buffer` of every other rank.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclBroadcast")]
     #[doc(alias = "ncclBcast")]
-    #[inline]
     #[track_caller]
     pub fn broadcast_in_place<'b, 'c, T>(
         &'c self,
@@ -135,9 +111,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("broadcast_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.broadcast(root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.broadcast(root))
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `root` receives the result. The count is the
@@ -157,12 +131,8 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclReduce")]
     #[doc(alias = "ncclReduceConfig")]
-    #[inline]
     #[track_caller]
     pub fn reduce<'b, 'c, T>(
         &'c self,
@@ -173,19 +143,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce") }, on.into());
-        let op = op.into();
-        let guards = call.buffers(send, recv)?;
-        let result = call.reduce(op.raw, root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.reduce(op.into().raw, root))
     }
 
     /// Performs [`reduce`](Self::reduce) in place: the result replaces the elements that the root sent; the buffers of
     /// the other ranks do not change.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclReduce")]
-    #[inline]
     #[track_caller]
     pub fn reduce_in_place<'b, 'c, T>(
         &'c self,
@@ -195,10 +158,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_in_place") }, on.into());
-        let op = op.into();
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce(op.raw, root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.reduce(op.into().raw, root))
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank. The count is the length of `send`; `recv`
@@ -218,12 +178,8 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAllGather")]
     #[doc(alias = "ncclAllGatherConfig")]
-    #[inline]
     #[track_caller]
     pub fn all_gather<'b, 'c, T>(
         &'c self,
@@ -232,17 +188,11 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_gather();
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_gather())
     }
 
     /// Performs [`all_gather`](Self::all_gather) in place. `buffer` has `size` equal parts, and each rank sends part `rank`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAllGather")]
-    #[inline]
     #[track_caller]
     pub fn all_gather_in_place<'b, 'c, T>(
         &'c self,
@@ -250,9 +200,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.all_gather_in_place();
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.all_gather_in_place())
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result. The count
@@ -271,12 +219,8 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclReduceScatter")]
     #[doc(alias = "ncclReduceScatterConfig")]
-    #[inline]
     #[track_caller]
     pub fn reduce_scatter<'b, 'c, T>(
         &'c self,
@@ -286,19 +230,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter") }, on.into());
-        let op = op.into();
-        let guards = call.buffers(send, recv)?;
-        let result = call.reduce_scatter(op.raw);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.reduce_scatter(op.into().raw))
     }
 
     /// Performs [`reduce_scatter`](Self::reduce_scatter) in place. `buffer` has `size` equal parts, and part `rank` receives
     /// the result. The contents of the other parts are then undefined.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclReduceScatter")]
-    #[inline]
     #[track_caller]
     pub fn reduce_scatter_in_place<'b, 'c, T>(
         &'c self,
@@ -307,10 +244,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_in_place") }, on.into());
-        let op = op.into();
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce_scatter_in_place(op.raw);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.reduce_scatter_in_place(op.into().raw))
     }
 
     /// Sends part `i` of the `size` equal parts of `send` to rank `i`, which receives it in the part of its `recv` with
@@ -330,12 +264,8 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclAlltoAll")]
     #[doc(alias = "ncclAlltoAllConfig")]
-    #[inline]
     #[track_caller]
     pub fn all_to_all<'b, 'c, T>(
         &'c self,
@@ -344,9 +274,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_to_all") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_to_all();
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_to_all())
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`. The count is the length of `send`; on
@@ -368,12 +296,8 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclGather")]
     #[doc(alias = "ncclGatherConfig")]
-    #[inline]
     #[track_caller]
     pub fn gather<'b, 'c, T>(
         &'c self,
@@ -383,18 +307,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("gather") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.gather(root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.gather(root))
     }
 
     /// Performs [`gather`](Self::gather) in place. On the root, `buffer` has `size` equal parts; it holds part `root` and
     /// receives the others. The other ranks send their `buffer`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclGather")]
-    #[inline]
     #[track_caller]
     pub fn gather_in_place<'b, 'c, T>(
         &'c self,
@@ -403,9 +321,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("gather_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.gather_in_place(root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.gather_in_place(root))
     }
 
     /// Scatters `send` of rank `root`: rank `i` receives part `i`. The count is the length of `recv`; on the root,
@@ -428,12 +344,8 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclScatter")]
     #[doc(alias = "ncclScatterConfig")]
-    #[inline]
     #[track_caller]
     pub fn scatter<'b, 'c, T>(
         &'c self,
@@ -443,18 +355,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("scatter") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.scatter(root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.scatter(root))
     }
 
     /// Performs [`scatter`](Self::scatter) in place: on the root, `buffer` consists of `size` equal parts to send, of
     /// which part `root` stays there; the other ranks receive into their `buffer`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclScatter")]
-    #[inline]
     #[track_caller]
     pub fn scatter_in_place<'b, 'c, T>(
         &'c self,
@@ -463,9 +369,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("scatter_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.scatter_in_place(root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.scatter_in_place(root))
     }
 
     /// Waits until all ranks have reached the barrier, by an all-reduce of the first element of `buffer`, whose value is
@@ -484,10 +388,6 @@ impl Communicator {
     /// libnccl_cpu::run_ranks(2, |comm| comm.barrier(&mut [0_u8], StreamRef::DEFAULT))?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
-    #[inline]
     #[track_caller]
     pub fn barrier<'b, 'c, T>(
         &'c self,
@@ -495,9 +395,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("barrier") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.barrier();
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.barrier())
     }
 }
 
@@ -579,8 +477,9 @@ impl Call<'_, '_> {
     fn all_to_all(&mut self) -> Result<()> {
         let count = self.send_part()?;
         self.recv_holds("", count, self.size())?;
-        if self.lacks(self.functions().ncclAlltoAll)? {
-            return self.submit(count, |call| call.exchange_all(count));
+        if self.lacks(self.library().functions.ncclAlltoAll)? {
+            let counts = iter::repeat_n(count, self.size());
+            return self.submit(count, |call| call.exchange_parts(counts.clone(), counts));
         }
         // SAFETY: both buffers hold `count` elements for each rank.
         self.submit(count, |call| unsafe {
@@ -593,7 +492,7 @@ impl Call<'_, '_> {
         if is_root {
             self.recv_holds("root's ", count, self.size())?;
         }
-        if self.lacks(self.functions().ncclGather)? {
+        if self.lacks(self.library().functions.ncclGather)? {
             return self.submit(count, |call| call.gather_parts(root, iter::repeat_n(count, call.size())));
         }
         // SAFETY: the send buffer holds `count` elements, and the root's receive buffer as many for each rank.
@@ -617,7 +516,7 @@ impl Call<'_, '_> {
         if is_root {
             self.send_holds("root's ", count, self.size())?;
         }
-        if self.lacks(self.functions().ncclScatter)? {
+        if self.lacks(self.library().functions.ncclScatter)? {
             return self.submit(count, |call| call.scatter_parts(root, iter::repeat_n(count, call.size())));
         }
         // SAFETY: the receive buffer holds `count` elements, and the root's send buffer as many for each rank.

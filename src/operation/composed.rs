@@ -3,14 +3,13 @@
 //! A count of 0 makes no call: the peer has the same count, and makes none either.
 #![allow(unsafe_code)] // Calls C.
 
-use std::iter;
 use std::ptr;
 
 use super::call::{Call, nccl};
 use crate::backend::call;
 use crate::buffer::RawSlice;
 use crate::error::{Result, ResultCode};
-use crate::sys::{Functions, ncclRedOp_t};
+use crate::sys::ncclRedOp_t;
 
 /// The part of a rank in a buffer that has the parts of all ranks, one after the other.
 struct Part {
@@ -39,10 +38,6 @@ fn each_part(
 impl Call<'_, '_> {
     pub(super) fn nothing(&self) -> RawSlice {
         self.recv.slice(0, 0)
-    }
-
-    pub(super) fn functions(&self) -> &Functions {
-        &self.library().functions
     }
 
     /// Returns `true` if the library lacks a function that sends and receives replace. They take no options, so that options
@@ -173,10 +168,5 @@ impl Call<'_, '_> {
                 }
             })
         })
-    }
-
-    pub(super) fn exchange_all(&self, count: usize) -> Result<ResultCode> {
-        let counts = || iter::repeat_n(count, self.size());
-        self.exchange_parts(counts(), counts())
     }
 }

@@ -9,8 +9,7 @@ use crate::config::CollectiveConfig;
 use crate::error::{Error, Result};
 use crate::group::{Group, Participants};
 use crate::observer::Operation;
-use crate::stream::Stream;
-use crate::stream::StreamRef;
+use crate::stream::{Stream, StreamRef};
 
 /// The stream of an operation, with its options and the group that starts it, if any.
 ///

@@ -89,15 +89,12 @@ impl<T: Element> fmt::Debug for WindowOffset<'_, T> {
     }
 }
 
+/// Their errors are the errors of [every operation](Self#errors-of-operations).
 impl Communicator {
     /// Writes `local`, which is part of a window of this rank, to `target` in the window of rank `peer`, and then
     /// raises `signal` there; the peer waits for it with [`wait_signal`](Communicator::wait_signal). For an example, see
     /// [`register_window`](Communicator::register_window). Since NCCL 2.29.2.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclPutSignal")]
-    #[inline]
     #[track_caller]
     pub fn put_signal<'b, 'c, T: Element>(
         &'c self,
@@ -108,9 +105,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("put_signal") }, on.into());
-        let guards = call.send_buffer(local)?;
-        let result = call.put_signal(peer, target.target, signal);
-        call.end(guards, result)
+        call.with_send_buffer(local, |call| call.put_signal(peer, target.target, signal))
     }
 
     /// Raises a signal at rank `peer`, after the data that was put there before in the same context; for an example, see
@@ -118,11 +113,7 @@ impl Communicator {
     ///
     /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
     /// registered, unless [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclSignal")]
-    #[inline]
     #[track_caller]
     pub fn signal<'b, 'c>(
         &'c self,
@@ -160,11 +151,7 @@ impl Communicator {
     /// ```
     ///
     /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::error::Error::InvalidArgument).
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclWaitSignal")]
-    #[inline]
     #[track_caller]
     pub fn wait_signal<'b, 'c>(
         &'c self,

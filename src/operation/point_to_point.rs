@@ -7,6 +7,7 @@ use crate::communicator::Communicator;
 use crate::error::Result;
 use crate::observer::Operation;
 
+/// Their errors are the errors of [every operation](Self#errors-of-operations).
 impl Communicator {
     /// Sends `buffer` to rank `peer`, which receives the same number of elements.
     ///
@@ -28,11 +29,7 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclSend")]
-    #[inline]
     #[track_caller]
     pub fn send<'b, 'c, T>(
         &'c self,
@@ -41,9 +38,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("send") }, on.into());
-        let guards = call.send_buffer(buffer)?;
-        let result = call.send(peer);
-        call.end(guards, result)
+        call.with_send_buffer(buffer, |call| call.send(peer))
     }
 
     /// Receives `buffer` from rank `peer`, which sends the same number of elements.
@@ -63,11 +58,7 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "ncclRecv")]
-    #[inline]
     #[track_caller]
     pub fn recv<'b, 'c, T>(
         &'c self,
@@ -76,9 +67,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("recv") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.recv(peer);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.recv(peer))
     }
 
     /// Sends `send` to rank `send_peer` and receives `recv` from rank `recv_peer` at the same time. `send_peer` receives as many
@@ -98,11 +87,7 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Sendrecv")]
-    #[inline]
     #[track_caller]
     pub fn send_recv<'b, 'c, T>(
         &'c self,
@@ -113,9 +98,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("send_recv") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.send_recv(send_peer, recv_peer);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.send_recv(send_peer, recv_peer))
     }
 }
 

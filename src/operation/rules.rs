@@ -99,20 +99,16 @@ impl Call<'_, '_> {
     fn holds(&self, whose: &str, buffer: &str, length: usize, count: usize, ranks: usize) -> Result<()> {
         match count.checked_mul(ranks) {
             Some(needed) if needed <= length => Ok(()),
-            needed => Err(self.too_short(whose, buffer, length, needed, (count, ranks))),
+            _ => Err(self.too_short(whose, buffer, length, count, ranks)),
         }
     }
 
     #[cold]
-    fn too_short(
-        &self,
-        whose: &str,
-        buffer: &str,
-        length: usize,
-        needed: Option<usize>,
-        (count, ranks): (usize, usize),
-    ) -> Error {
-        let needed = needed.map_or_else(|| "more than usize::MAX".into(), |needed| needed.to_string());
+    fn too_short(&self, whose: &str, buffer: &str, length: usize, count: usize, ranks: usize) -> Error {
+        let needed = match count.checked_mul(ranks) {
+            Some(needed) => needed.to_string(),
+            None => "more than usize::MAX".into(),
+        };
         let factors = if ranks == 1 { String::new() } else { format!(", {ranks} ranks times {count}") };
         let problem =
             format!("the {whose}{buffer}buffer holds {length} elements, and needs {needed}{factors}");
@@ -122,7 +118,8 @@ impl Call<'_, '_> {
     /// Returns this rank's part of the in-place buffer, which has one part for each rank.
     pub(super) fn own_part(&self) -> Result<RawSlice> {
         self.is_divisible("", self.recv.len())?;
-        Ok(self.recv.part(self.rank(), self.size()))
+        let length = self.recv.len() / self.size();
+        Ok(self.recv.slice(self.rank() * length, length))
     }
 
     /// Returns the number of elements of each part of the send buffer, which has one part for each rank.

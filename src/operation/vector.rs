@@ -8,12 +8,13 @@ use crate::error::Result;
 use crate::observer::Operation;
 use crate::reduce_op::{Operator, RawOperator};
 
+/// NCCL lacks the operations with a count for each rank. In a group, [`all_gather_v`](Self::all_gather_v) calls broadcasts and
+/// [`reduce_scatter_v`](Self::reduce_scatter_v) reductions, one for each rank. The others call sends and receives, and take no
+/// options. Their errors are the errors of [every operation](Self#errors-of-operations).
 impl Communicator {
     /// Gathers the `send` buffers of all ranks, in rank order, on every rank: [`all_gather`](Self::all_gather) with a
     /// count for each rank. `counts` has one for each rank, the same on all ranks; `send` holds `counts[rank]` elements,
     /// `recv` at least as many as the sum of the counts.
-    ///
-    /// NCCL lacks this operation: it consists of a broadcast from each rank, in a group.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -26,11 +27,7 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Allgatherv")]
-    #[inline]
     #[track_caller]
     pub fn all_gather_v<'b, 'c, T>(
         &'c self,
@@ -40,18 +37,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_gather_v(counts);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_gather_v(counts))
     }
 
     /// Performs [`all_gather_v`](Self::all_gather_v) in place. `buffer` holds the parts of all ranks in rank order, and each
     /// rank sends its own part.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Allgatherv")]
-    #[inline]
     #[track_caller]
     pub fn all_gather_v_in_place<'b, 'c, T>(
         &'c self,
@@ -60,16 +51,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_gather_v_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.all_gather_v_in_place(counts);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.all_gather_v_in_place(counts))
     }
 
     /// Combines the `send` buffers of all ranks element by element; rank `i` receives part `i` of the result:
     /// [`reduce_scatter`](Self::reduce_scatter) with a count for each rank. `counts` has one for each rank, the same on all
     /// ranks; `send` holds at least as many elements as the sum of the counts, `recv` holds `counts[rank]`.
-    ///
-    /// NCCL lacks this operation: it consists of a reduction to each rank, in a group.
     ///
     /// ```
     /// use libnccl::{ReduceOp, StreamRef};
@@ -84,11 +71,7 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Reduce_scatter")]
-    #[inline]
     #[track_caller]
     pub fn reduce_scatter_v<'b, 'c, T>(
         &'c self,
@@ -99,20 +82,13 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_v") }, on.into());
-        let op = op.into();
-        let guards = call.buffers(send, recv)?;
-        let result = call.reduce_scatter_v(counts, op.raw);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.reduce_scatter_v(counts, op.into().raw))
     }
 
     /// Performs [`reduce_scatter_v`](Self::reduce_scatter_v) in place. `buffer` holds the parts of all ranks in rank order, and
     /// this rank's part receives the result. The contents of the other parts are then undefined. (In MPI, the result is at the
     /// start of the buffer.)
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Reduce_scatter")]
-    #[inline]
     #[track_caller]
     pub fn reduce_scatter_v_in_place<'b, 'c, T>(
         &'c self,
@@ -122,18 +98,13 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("reduce_scatter_v_in_place") }, on.into());
-        let op = op.into();
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.reduce_scatter_v_in_place(counts, op.raw);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.reduce_scatter_v_in_place(counts, op.into().raw))
     }
 
     /// Sends part `i` of `send` to rank `i`, which receives it in the part of its `recv` with the sender's number:
     /// [`all_to_all`](Self::all_to_all) with a count for each pair of ranks. Part `i` of `send` has `send_counts[i]`
     /// elements, part `i` of `recv` has `recv_counts[i]`, which is what rank `i` sends to this rank; each part begins where
     /// the one before ends. `send` and `recv` hold at least the sums of their counts.
-    ///
-    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -150,11 +121,7 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Alltoallv")]
-    #[inline]
     #[track_caller]
     pub fn all_to_all_v<'b, 'c, T>(
         &'c self,
@@ -165,16 +132,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("all_to_all_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.all_to_all_v(send_counts, recv_counts);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.all_to_all_v(send_counts, recv_counts))
     }
 
     /// Gathers the `send` buffers of all ranks, in rank order, on rank `root`: [`gather`](Self::gather) with a count for each
     /// rank, the length of its `send`. On the root, `counts` has the counts of all ranks, and `recv` holds at least as many
     /// elements as their sum. The other ranks ignore both, which may be empty.
-    ///
-    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -189,11 +152,7 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Gatherv")]
-    #[inline]
     #[track_caller]
     pub fn gather_v<'b, 'c, T>(
         &'c self,
@@ -204,18 +163,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("gather_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.gather_v(counts, root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.gather_v(counts, root))
     }
 
     /// Performs [`gather_v`](Self::gather_v) in place. On the root, `buffer` has the parts of all ranks in rank order; it holds
     /// the root's part and receives the others. The other ranks send their `buffer`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Gatherv")]
-    #[inline]
     #[track_caller]
     pub fn gather_v_in_place<'b, 'c, T>(
         &'c self,
@@ -225,16 +178,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("gather_v_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.gather_v_in_place(counts, root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.gather_v_in_place(counts, root))
     }
 
     /// Scatters `send` of rank `root`, of which rank `i` receives part `i`: [`scatter`](Self::scatter) with a count for each
     /// rank, the length of its `recv`. On the root, `counts` has the counts of all ranks, and `send` holds at least as many
     /// elements as their sum. The other ranks ignore both, which may be empty.
-    ///
-    /// NCCL lacks this operation: it consists of sends and receives in a group, and takes no options.
     ///
     /// ```
     /// use libnccl::StreamRef;
@@ -249,11 +198,7 @@ impl Communicator {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Scatterv")]
-    #[inline]
     #[track_caller]
     pub fn scatter_v<'b, 'c, T>(
         &'c self,
@@ -264,18 +209,12 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("scatter_v") }, on.into());
-        let guards = call.buffers(send, recv)?;
-        let result = call.scatter_v(counts, root);
-        call.end(guards, result)
+        call.with_buffers(send, recv, |call| call.scatter_v(counts, root))
     }
 
     /// Performs [`scatter_v`](Self::scatter_v) in place. On the root, `buffer` holds the parts of all ranks in rank order, and
     /// the root's part stays in place. The other ranks receive into their `buffer`.
-    ///
-    /// # Errors
-    /// The errors of [every operation](Self#errors-of-operations).
     #[doc(alias = "MPI_Scatterv")]
-    #[inline]
     #[track_caller]
     pub fn scatter_v_in_place<'b, 'c, T>(
         &'c self,
@@ -285,9 +224,7 @@ impl Communicator {
         on: impl Into<OnStream<'b, 'c>>,
     ) -> Result<()> {
         let mut call = Call::new(self, const { Operation::of("scatter_v_in_place") }, on.into());
-        let guards = call.recv_buffer(buffer)?;
-        let result = call.scatter_v_in_place(counts, root);
-        call.end(guards, result)
+        call.with_recv_buffer(buffer, |call| call.scatter_v_in_place(counts, root))
     }
 }
 
