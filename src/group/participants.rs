@@ -148,8 +148,9 @@ impl<'scope> Participants<'scope> {
     }
 
     /// Begins to create communicators. An error if the group has ended, has operations, or is simulated.
-    pub(super) fn begin_creation(&self, call: &'static str) -> Result<()> {
-        self.check_open(call)?;
+    pub(super) fn begin_creation(&self) -> Result<()> {
+        const CALL: &str = "init_in";
+        self.check_open(CALL)?;
         let problem = if self.is_simulated() {
             "NCCL does not simulate the creation of communicators"
         } else if self.last.get().is_some() {
@@ -158,7 +159,7 @@ impl<'scope> Participants<'scope> {
             self.phase.set(Phase::Creating);
             return Ok(());
         };
-        Err(self.record_error(Error::usage(call, problem)))
+        Err(self.record_error(Error::usage(CALL, problem)))
     }
 
     pub(super) fn is_simulated(&self) -> bool {
@@ -205,7 +206,6 @@ impl<'scope> Participants<'scope> {
         self.change_overflow(|overflow| overflow.guards.push(guards));
     }
 
-    /// Keeps options or descriptors, which NCCL reads until the end of the group.
     pub(crate) fn keep_arguments(&self, arguments: impl Any) {
         self.change_overflow(|overflow| overflow.arguments.push(Box::new(arguments)));
     }
