@@ -89,10 +89,9 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`] with the reason: the file is absent, a directory, not a shared object, truncated, for
-    /// another architecture, without NCCL's functions, or rejected by the dynamic linker; or another NCCL is linked or was
-    /// loaded with `RTLD_GLOBAL`, and would intercept the library's calls of its own functions. [`LoadError::VersionQuery`]
-    /// if its `ncclGetVersion` fails.
+    /// [`LoadError::NotFound`] with the reason, such as a truncated file, or another NCCL that is linked or was loaded with
+    /// `RTLD_GLOBAL`, and would intercept the library's calls of its own functions. [`LoadError::VersionQuery`] if its
+    /// `ncclGetVersion` fails.
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have

@@ -1,6 +1,7 @@
 //! The places where a libnccl may be, in search order.
 
 use std::env::consts::ARCH;
+use std::fs::Metadata;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -180,9 +181,8 @@ fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
             return Some(prefix.into());
         }
         let python = std::fs::canonicalize(directory.join("python3")).ok()?;
-        if !is_executable(&python) {
-            return None;
-        }
+        let is_executable = |file: &Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
+        python.metadata().ok().filter(is_executable)?;
         Some(python.parent()?.parent()?.to_path_buf())
     });
     let prefix = prefix.ok_or("no python3 there")?;
@@ -191,11 +191,6 @@ fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
         return Err("is the system's Python, whose packages come later");
     }
     Ok(prefix)
-}
-
-/// Returns whether a shell would start the file.
-fn is_executable(file: &Path) -> bool {
-    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// Returns the prefix of `pip install --user`.

@@ -344,18 +344,10 @@ fn cancel(library: &Library) {
         if library.refuses_null {
             if let Some(all_reduce) = functions.ncclAllReduce {
                 let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+                let (send, receive) = (ptr::null(), ptr::null_mut());
+                let (communicator, stream) = (ptr::null_mut(), ptr::null_mut());
                 // SAFETY: every version of NCCL checks the communicator before all other arguments.
-                unsafe {
-                    all_reduce(
-                        ptr::null(),
-                        ptr::null_mut(),
-                        1,
-                        data_type,
-                        op,
-                        ptr::null_mut(),
-                        ptr::null_mut(),
-                    )
-                };
+                unsafe { all_reduce(send, receive, 1, data_type, op, communicator, stream) };
             }
         } else if let Some(init_rank) = functions.ncclCommInitRank {
             // RCCL, NCCLX and the shim of MSCCL++ may dereference a null communicator, and reject this.

@@ -136,13 +136,8 @@ impl Registration {
     /// NCCL 2.19.3.
     ///
     /// # Errors
-    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group, after which the buffer is deregistered;
-    ///   or on a GPU if work may still use the buffer.
-    /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, where NCCL keeps the registration until the last
-    ///   rank of the process ends, and after [`Communicator::into_raw`].
-    /// - [`Error::Nccl`].
-    ///
-    /// Except in the first case, the registration lasts as long as the communicator, and the memory is leaked.
+    /// As for [`Window::deregister`](crate::window::Window::deregister), with the same effects. After the teardown of the
+    /// communicator on a GPU, NCCL keeps the registration until the last rank of the process ends.
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(self) -> Result<()> {
         self.0.end("deregister")
