@@ -1,12 +1,13 @@
-#![allow(unsafe_code)] // `open` and `from_table` are unsafe.
+#![allow(unsafe_code)] // `open` and `from_table` are unsafe, and `unique_id` calls NCCL.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backend::{Backend, Found, Library};
+use crate::backend::{Backend, Found, Library, call};
 use crate::buffer::{MemorySpace, NcclBuffer};
 use crate::data_type::Element;
-use crate::error::{Error, InvalidArgumentKind, LoadError, Result};
+use crate::dynamic_linker::{mapped_file_at, mapped_files};
+use crate::error::{Error, InvalidArgumentKind, LoadError, Result, ResultCode};
 use crate::sys;
 use crate::sys::device::DeviceFunctions;
 use crate::unique_id::UniqueId;
@@ -53,20 +54,12 @@ impl Nccl {
     /// Loads the library of this system: the linked one if linking was enabled at build time, else the first that the
     /// search finds. Later calls in the process return the same library.
     ///
-    /// If `LIBNCCL_PATH` is set, only that file is tried. Otherwise, the search order is:
-    ///
-    /// 1. `libnccl.so.2` and `libnccl.so`, in the process or in the directories of the dynamic linker;
-    /// 2. the Python package `nvidia-nccl-cu12` or `nvidia-nccl-cu13` in the directories of `$PYTHONPATH`; of an
-    ///    environment: `$VIRTUAL_ENV`, the environment of the first `python3` on `PATH`, `$CONDA_PREFIX` (there also `lib`);
-    ///    then of the user (`$PYTHONUSERBASE` or `~/.local`), then of the system (below `/usr/local` and `/usr`);
-    /// 3. `lib` and `lib64` of `$NCCL_HOME`, `$NCCL_ROOT`, `$NCCL_ROOT_DIR`; `targets/x86_64-linux/lib` (on aarch64
-    ///    `targets/sbsa-linux/lib` and `targets/aarch64-linux/lib`) and `lib64` of a CUDA toolkit: `$CUDA_HOME`, `$CUDA_PATH`,
-    ///    `/usr/local/cuda`; NVIDIA's HPC SDK: `$NVHPC_ROOT/comm_libs/nccl/lib`, then the versions in `/opt/nvidia/hpc_sdk`;
-    /// 4. for AMD's RCCL, `librccl.so.1` and `librccl.so` in the directories of the dynamic linker; the packages
-    ///    `rocm-sdk-libraries` and `torch`, where 2 looks; `$ROCM_PATH/lib`, `/opt/rocm/lib`.
-    ///
-    /// No Python is started. Set-uid programs ignore the environment. A truncated file is rejected, because the process would
-    /// die of SIGBUS after the dynamic linker has mapped it.
+    /// If `LIBNCCL_PATH` is set, only that file is tried. Otherwise the search covers, in this order, the dynamic linker's
+    /// libraries, Python packages, `$NCCL_HOME`, CUDA toolkits, NVIDIA's HPC SDK, and AMD's RCCL.
+    #[doc = concat!(
+        "[All places](", env!("CARGO_PKG_REPOSITORY"), "/blob/HEAD/docs/building.md#which-library-is-loaded)."
+    )]
+    /// Set-uid programs ignore the environment.
     ///
     /// ```
     /// use libnccl::Nccl;
@@ -96,10 +89,9 @@ impl Nccl {
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::NotFound`] with the reason: the file is absent, a directory, not a shared object, truncated, for
-    /// another architecture, without NCCL's functions, or rejected by the dynamic linker; or another NCCL is linked or was
-    /// loaded with `RTLD_GLOBAL`, and would intercept the library's calls of its own functions. [`LoadError::VersionQuery`]
-    /// if its `ncclGetVersion` fails.
+    /// [`LoadError::NotFound`] with the reason, such as a truncated file, or another NCCL that is linked or was loaded with
+    /// `RTLD_GLOBAL`, and would intercept the library's calls of its own functions. [`LoadError::VersionQuery`] if its
+    /// `ncclGetVersion` fails.
     ///
     /// # Safety
     /// Loading a library runs its code. If the file is a shared object with functions of NCCL's names, these must have
@@ -233,7 +225,12 @@ impl Nccl {
     #[doc(hidden)]
     #[must_use]
     pub fn other_loaded_libraries(&self) -> Vec<PathBuf> {
-        self.library.other_loaded_libraries()
+        let own = mapped_file_at(self.library.own[0]);
+        let is_nccl = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("libnccl.so") || name.starts_with("librccl.so")
+        };
+        mapped_files().into_iter().filter(|path| is_nccl(path) && Some(path) != own.as_ref()).collect()
     }
 
     /// Returns the function table, for functions that have no method in this crate. Code that calls them keeps the rule for
@@ -279,6 +276,24 @@ impl Nccl {
     /// process returns the same error.
     #[doc(alias = "ncclGetUniqueId")]
     pub fn unique_id(&self) -> Result<UniqueId> {
-        self.library.unique_id()
+        /// The failures, by the address of the function. In NCCL up to 2.21.5, a failed first call leaves a mutex locked, so
+        /// that a second call would never return. Later versions return the same error by themselves.
+        static FAILURES: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
+        let function = self.library.own[1];
+        let mut failures = FAILURES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, error)) = failures.iter().find(|(failed, _)| *failed == function) {
+            return Err(error.clone());
+        }
+        // Zeroed: 2.16.5 to 2.22.3 write only the first 40 bytes.
+        let mut id = sys::ncclUniqueId::default();
+        // SAFETY: `id` is a valid out-parameter.
+        let created = unsafe { call!(self.library, ncclGetUniqueId(&raw mut id)) };
+        let created = created.and_then(|code| match code {
+            // There is no communicator to wait for, and no id.
+            ResultCode::IN_PROGRESS => Err(self.library.error("ncclGetUniqueId", code)),
+            _ => Ok(()),
+        });
+        created.inspect_err(|error| failures.push((function, error.clone())))?;
+        Ok(UniqueId::from_raw(id))
     }
 }

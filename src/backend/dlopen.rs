@@ -61,8 +61,7 @@ fn name_full_version(attempt: &mut Attempt) {
 /// Loads exactly this file.
 ///
 /// # Safety
-/// The file, if it is a shared object with NCCL's functions, is an implementation of NCCL's C API, and loading
-/// it does no harm.
+/// As for [`load_functions`].
 pub(crate) unsafe fn open(path: &Path) -> Result<(Found, Backend), LoadError> {
     const SOURCE: &str = "given path";
     // `dlopen` would search for a bare name; the caller means a file.
@@ -128,7 +127,16 @@ unsafe fn load(path: &Path) -> Result<Library, String> {
     // RTLD_NOW resolves all symbols: if a dependency lacks a function, that is an error here and not a crash in the
     // middle of a job.
     // SAFETY: the caller guarantees that loading the file does no harm.
-    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| load_problem(path, &error))
+    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        let message = loader_message(&error);
+        // If glibc's dynamic linker does not find a dependency, its message looks like the one for an absent library.
+        match message.split_once(": cannot open shared object file: ") {
+            Some((dependency, reason)) if Path::new(dependency) != path => {
+                format!("it needs {dependency}, which cannot be opened: {reason}")
+            }
+            _ => message,
+        }
+    })
 }
 
 /// Returns whether the dynamic linker would search for the file: `dlopen` searches for names without a slash.
@@ -182,18 +190,6 @@ fn check_calls(get_version: *const c_void) -> Result<(), String> {
          with RTLD_GLOBAL; only that one can be used in this process",
         other.display()
     ))
-}
-
-/// Returns the reason why an existing file was not loaded. If glibc's dynamic linker does not find a dependency, its message
-/// looks like the one for an absent library.
-fn load_problem(file: &Path, error: &libloading::Error) -> String {
-    let message = loader_message(error);
-    match message.split_once(": cannot open shared object file: ") {
-        Some((dependency, reason)) if Path::new(dependency) != file => {
-            format!("it needs {dependency}, which cannot be opened: {reason}")
-        }
-        _ => message,
-    }
 }
 
 /// Returns the dynamic linker's message, which libloading stores in the error's source.

@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -12,13 +11,12 @@ use super::dlopen;
 use super::linked;
 use super::parameters::MemorySpace;
 use super::{Backend, Found, memory_space};
-use crate::dynamic_linker::{keep_loaded, mapped_file_at, mapped_files};
+use crate::dynamic_linker::keep_loaded;
 use crate::environment::variable;
 use crate::error::{Error, LoadError, Result, ResultCode};
 use crate::sys;
 use crate::sys::Functions;
 use crate::sys::device::DeviceFunctions;
-use crate::unique_id::UniqueId;
 use crate::version::Version;
 
 /// Calls a C function of a [`Library`] and checks its result; for use in an `unsafe` block.
@@ -32,7 +30,6 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// One implementation of NCCL.
 pub(crate) struct Library {
     pub(crate) functions: Functions,
     pub(crate) device_functions: DeviceFunctions,
@@ -42,7 +39,7 @@ pub(crate) struct Library {
     /// may load CUDA after NCCL.
     has_device_memory: OnceLock<()>,
     /// As in [`Found`].
-    own: [usize; 2],
+    pub(crate) own: [usize; 2],
     pub(crate) refuses_null: bool,
     /// Whether the implementation reports the number of open groups.
     pub(super) has_open_groups: OnceLock<bool>,
@@ -76,7 +73,7 @@ impl Library {
     /// # Safety
     /// As for [`crate::nccl::Nccl::open`].
     #[cfg(feature = "dlopen")]
-    pub(crate) unsafe fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
+    pub(crate) unsafe fn open(path: &std::path::Path) -> Result<Arc<Self>, LoadError> {
         check_platform()?;
         cfg_if::cfg_if! {
             if #[cfg(target_os = "linux")] {
@@ -236,30 +233,6 @@ impl Library {
         })
     }
 
-    /// Calls `ncclGetUniqueId`; after a failure, returns the same error forever.
-    ///
-    /// In NCCL up to 2.21.5, a failed first call leaves a mutex locked, so that a second call would never return.
-    /// Later versions return the same error by themselves.
-    pub(crate) fn unique_id(&self) -> Result<UniqueId> {
-        /// The failures, by the address of the function.
-        static FAILURES: Mutex<Vec<(usize, Error)>> = Mutex::new(Vec::new());
-        let mut failures = FAILURES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, error)) = failures.iter().find(|(failed, _)| *failed == self.own[1]) {
-            return Err(error.clone());
-        }
-        // Zeroed: 2.16.5 to 2.22.3 write only the first 40 bytes.
-        let mut id = sys::ncclUniqueId::default();
-        // SAFETY: `id` is a valid out-parameter.
-        let created = unsafe { call!(self, ncclGetUniqueId(&raw mut id)) };
-        let created = created.and_then(|code| match code {
-            // There is no communicator to wait for, and no id.
-            ResultCode::IN_PROGRESS => Err(self.error("ncclGetUniqueId", code)),
-            _ => Ok(()),
-        });
-        created.inspect_err(|error| failures.push((self.own[1], error.clone())))?;
-        Ok(UniqueId::from_raw(id))
-    }
-
     /// Returns whether both are the same implementation with the same state.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.own[0] == other.own[0]
@@ -279,12 +252,6 @@ impl Library {
                 let _ = (0..MAX_DEPTH).take_while(|_| ended()).count();
             });
         }
-    }
-
-    /// Returns the other libraries named like NCCL that are mapped into the process.
-    pub(crate) fn other_loaded_libraries(&self) -> Vec<PathBuf> {
-        let own = mapped_file_at(self.own[0]);
-        mapped_files().into_iter().filter(|path| is_nccl(path) && Some(path) != own.as_ref()).collect()
     }
 }
 
@@ -307,11 +274,6 @@ fn check_platform() -> Result<(), LoadError> {
         return Err(LoadError::StaticProgram);
     }
     Ok(())
-}
-
-fn is_nccl(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.starts_with("libnccl.so") || name.starts_with("librccl.so")
 }
 
 /// Copies a C string; null becomes an empty one.

@@ -79,7 +79,6 @@ pub(super) fn library() -> Result<(Found, Backend), LoadError> {
         unsafe { std::mem::transmute_copy(&address) }
     }
 
-    /// Fills a table.
     macro_rules! table {
         ($table:ident; oldest: $($oldest:ident)*; newer: $($newer:ident)*;) => {
             $table {

@@ -1,12 +1,14 @@
 //! The places where a libnccl may be, in search order.
 
 use std::env::consts::ARCH;
+use std::fs::Metadata;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::PATH_VARIABLE;
 use crate::places::{
-    self, CUDA, HPC_SDK, IN_HPC_SDK, IN_PACKAGES, NAMES, RCCL_NAMES, ROCM, children, version,
+    self, CUDA, HPC_SDK, IN_HPC_SDK, IN_PACKAGES, NAMES, RCCL_NAMES, ROCM, children, in_home, in_toolkit,
+    version,
 };
 
 const NO_ROCM_PACKAGE: &str = "no librccl.so in _rocm_sdk_libraries*/lib or torch/lib of Python's packages";
@@ -50,12 +52,12 @@ const PLACES: [Place; 20] = [
     ("system's Python packages", |_| {
         Ok(SYSTEM_PREFIXES.map(|prefix| python_packages(Path::new(prefix))).concat())
     }),
-    ("NCCL_HOME", |variable| Ok(in_home(&variable("NCCL_HOME")?))),
-    ("NCCL_ROOT", |variable| Ok(in_home(&variable("NCCL_ROOT")?))),
-    ("NCCL_ROOT_DIR", |variable| Ok(in_home(&variable("NCCL_ROOT_DIR")?))),
-    ("CUDA_HOME", |variable| Ok(in_toolkit(&variable("CUDA_HOME")?))),
-    ("CUDA_PATH", |variable| Ok(in_toolkit(&variable("CUDA_PATH")?))),
-    ("CUDA's default directory", |_| Ok(in_toolkit(Path::new(CUDA)))),
+    ("NCCL_HOME", |variable| Ok(in_directories(&in_home(&variable("NCCL_HOME")?)))),
+    ("NCCL_ROOT", |variable| Ok(in_directories(&in_home(&variable("NCCL_ROOT")?)))),
+    ("NCCL_ROOT_DIR", |variable| Ok(in_directories(&in_home(&variable("NCCL_ROOT_DIR")?)))),
+    ("CUDA_HOME", |variable| Ok(in_directories(&in_toolkit(&variable("CUDA_HOME")?, ARCH)))),
+    ("CUDA_PATH", |variable| Ok(in_directories(&in_toolkit(&variable("CUDA_PATH")?, ARCH)))),
+    ("CUDA's default directory", |_| Ok(in_directories(&in_toolkit(Path::new(CUDA), ARCH)))),
     ("NVHPC_ROOT", |variable| Ok(in_directory(&variable("NVHPC_ROOT")?.join(IN_HPC_SDK), NAMES))),
     ("HPC SDK's default directory", |_| Ok(in_hpc_sdk(Path::new(HPC_SDK)))),
     ("dynamic linker", |_| Ok(RCCL_NAMES.map(PathBuf::from).into())),
@@ -91,12 +93,7 @@ fn in_directory(directory: &Path, names: [&str; 2]) -> Vec<PathBuf> {
     vec![existing.or_else(|| with_full_version(&files[0])).unwrap_or_else(|| files[0].clone())]
 }
 
-fn in_home(home: &Path) -> Vec<PathBuf> {
-    places::in_home(home).iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
-}
-
-fn in_toolkit(home: &Path) -> Vec<PathBuf> {
-    let directories = places::in_toolkit(home, ARCH);
+fn in_directories(directories: &[PathBuf]) -> Vec<PathBuf> {
     directories.iter().flat_map(|lib| in_directory(lib, NAMES)).collect()
 }
 
@@ -109,9 +106,8 @@ pub(super) fn with_full_version(file: &Path) -> Option<PathBuf> {
 
 /// Returns the libraries of the HPC SDK's versions, the newest first; if there are none, the pattern of their paths.
 fn in_hpc_sdk(directory: &Path) -> Vec<PathBuf> {
-    let found = places::in_hpc_sdk(directory, ARCH);
-    let files = found.iter().flat_map(|lib| in_directory(lib, NAMES));
-    let mut files: Vec<_> = files.filter(|file| file.exists()).collect();
+    let mut files = in_directories(&places::in_hpc_sdk(directory, ARCH));
+    files.retain(|file| file.exists());
     if files.is_empty() {
         let versions = places::hpc_sdk_releases(directory, ARCH);
         files.push(versions.join("*").join(IN_HPC_SDK).join(NAMES[0]));
@@ -185,9 +181,8 @@ fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
             return Some(prefix.into());
         }
         let python = std::fs::canonicalize(directory.join("python3")).ok()?;
-        if !is_executable(&python) {
-            return None;
-        }
+        let is_executable = |file: &Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
+        python.metadata().ok().filter(is_executable)?;
         Some(python.parent()?.parent()?.to_path_buf())
     });
     let prefix = prefix.ok_or("no python3 there")?;
@@ -196,11 +191,6 @@ fn python_prefix(path: &Path) -> Result<PathBuf, &'static str> {
         return Err("is the system's Python, whose packages come later");
     }
     Ok(prefix)
-}
-
-/// Returns whether a shell would start the file.
-fn is_executable(file: &Path) -> bool {
-    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// Returns the prefix of `pip install --user`.

@@ -1,7 +1,6 @@
 //! The children of a communicator: split, shrunk and grown.
 #![allow(unsafe_code)] // Calls NCCL.
 
-use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +25,7 @@ pub struct ChildBuilder<'a, T = Communicator> {
     parent: &'a Communicator,
     child: Child<'a>,
     config: Config,
-    output: PhantomData<fn() -> T>,
+    convert: fn(Option<Communicator>) -> Result<T>,
 }
 
 /// The arguments of the call that creates a child.
@@ -52,7 +51,7 @@ pub enum ShrinkMode {
 
 impl Communicator {
     /// Returns a builder that splits the ranks into new communicators: all ranks with the same `color` form one, ordered by
-    /// `key`, then by their rank in this one. A rank without a color joins none. Since NCCL 2.18.1.
+    /// `key`, then by their rank in this one. A rank without a color joins none, and gets `None`. Since NCCL 2.18.1.
     ///
     /// All ranks call [`init`](ChildBuilder::init). Without options, the new communicator inherits the options of this one.
     ///
@@ -73,7 +72,7 @@ impl Communicator {
     #[doc(alias = "ncclCommSplit")]
     #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
     pub fn split(&self, color: Option<u32>, key: i32) -> ChildBuilder<'_, Option<Self>> {
-        ChildBuilder::new(self, Child::Split { color, key })
+        ChildBuilder::new(self, Child::Split { color, key }, Ok)
     }
 
     fn create_split(&self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Self>> {
@@ -103,7 +102,9 @@ impl Communicator {
     /// twice, or a rank out of range.
     #[doc(alias = "ncclCommShrink")]
     pub fn shrink<'a>(&'a self, exclude: &'a [usize], mode: ShrinkMode) -> ChildBuilder<'a> {
-        ChildBuilder::new(self, Child::Shrink { exclude, mode })
+        ChildBuilder::new(self, Child::Shrink { exclude, mode }, |child| {
+            child.ok_or_else(|| no_child("shrink"))
+        })
     }
 
     fn create_shrunk(&self, exclude: &[usize], mode: ShrinkMode, config: &Config) -> Result<Option<Self>> {
@@ -177,7 +178,7 @@ impl Communicator {
     /// [`init`](ChildBuilder::init) returns [`Error::InvalidArgument`] if `size` is not above the size of this communicator.
     #[doc(alias = "ncclCommGrow")]
     pub fn grow<'a>(&'a self, size: usize, id: Option<&'a UniqueId>) -> ChildBuilder<'a> {
-        ChildBuilder::new(self, Child::Grow { size, id })
+        ChildBuilder::new(self, Child::Grow { size, id }, |child| child.ok_or_else(|| no_child("grow")))
     }
 
     fn create_grown(&self, size: usize, id: Option<&UniqueId>, config: &Config) -> Result<Option<Self>> {
@@ -249,8 +250,12 @@ impl Communicator {
 }
 
 impl<'a, T> ChildBuilder<'a, T> {
-    fn new(parent: &'a Communicator, child: Child<'a>) -> Self {
-        Self { parent, child, config: Config::default(), output: PhantomData }
+    fn new(
+        parent: &'a Communicator,
+        child: Child<'a>,
+        convert: fn(Option<Communicator>) -> Result<T>,
+    ) -> Self {
+        Self { parent, child, config: Config::default(), convert }
     }
 
     /// Sets the options. Unset options have NCCL's defaults, except for the timeout, which is inherited from the parent.
@@ -260,28 +265,18 @@ impl<'a, T> ChildBuilder<'a, T> {
         self
     }
 
-    fn create(&self) -> Result<Option<Communicator>> {
-        match self.child {
+    /// Creates the communicator, and waits for its ranks; a split waits for all ranks of the parent. For the errors, see
+    /// [`Communicator::split`], [`Communicator::shrink`] and [`Communicator::grow`].
+    pub fn init(self) -> Result<T> {
+        let child = match self.child {
             Child::Split { color, key } => self.parent.create_split(color, key, &self.config),
             Child::Shrink { exclude, mode } => self.parent.create_shrunk(exclude, mode, &self.config),
             Child::Grow { size, id } => self.parent.create_grown(size, id, &self.config),
-        }
+        }?;
+        (self.convert)(child)
     }
 }
 
-impl ChildBuilder<'_> {
-    /// Creates the communicator, and waits for its ranks. For the errors, see [`Communicator::shrink`] and
-    /// [`Communicator::grow`].
-    pub fn init(self) -> Result<Communicator> {
-        let call = if matches!(self.child, Child::Grow { .. }) { "grow" } else { "shrink" };
-        self.create()?.ok_or_else(|| Error::usage(call, "NCCL created no communicator"))
-    }
-}
-
-impl ChildBuilder<'_, Option<Communicator>> {
-    /// Creates the communicator, and waits for all ranks of its parent. Returns `None` for a rank without a color. For the
-    /// errors, see [`Communicator::split`].
-    pub fn init(self) -> Result<Option<Communicator>> {
-        self.create()
-    }
+fn no_child(call: &'static str) -> Error {
+    Error::usage(call, "NCCL created no communicator")
 }

@@ -104,23 +104,18 @@ pub(crate) fn wait_until<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 /// deadlock inside NCCL: start all operations of a device from one thread, in the same order on every rank.
 ///
 /// # Errors
-/// All methods can return these errors; their own sections add others:
-/// - [`Error::Nccl`]: NCCL has failed.
-/// - [`Error::Unsupported`]: NCCL is older than the version after "Since NCCL".
-/// - [`Error::Timeout`]: a wait exceeded the [timeout](crate::config::Config::timeout).
-/// - [`Error::Aborted`]: the communicator was aborted.
-/// - [`Error::InvalidUsage`]: a group is open on this thread, and the method is not a query; or a group has failed.
+/// All methods return [`Error::Nccl`] if NCCL fails, [`Error::Unsupported`] if it is older than the version after "Since NCCL",
+/// [`Error::Timeout`] after the [timeout](crate::config::Config::timeout), and [`Error::Aborted`] after an abort. Methods that
+/// are no queries return [`Error::InvalidUsage`] while a group is open on this thread, and after one that failed. Their own
+/// sections add others.
 ///
 /// # Teardown
-/// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait.
-/// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first. On a GPU, aborts
-/// and drops return within 5 s; NCCL may then continue in the background. On host memory they return when no other rank
-/// accesses the memory of this one; see [`abort`](Self::abort) for stopped processes.
+/// [`destroy`](Self::destroy) waits for unfinished work and returns errors; [`abort`](Self::abort) does not wait for work.
+/// Dropping a communicator aborts it where work may be unfinished (on GPUs), so wait for the stream first.
 ///
 /// # CUDA graphs
 /// Operations can be captured into a CUDA graph. Each launch of the graph runs them again, on the same buffers: these,
-/// and the communicator, must outlive the graph and its launches. NCCL frees nothing of a communicator before the last
-/// graph with its work is destroyed: [`destroy`](Self::destroy) waits for that, `abort` and drop return as described above.
+/// and the communicator, must outlive the graph and its launches, see [`destroy`](Self::destroy) and [`abort`](Self::abort).
 #[doc(alias = "ncclComm_t")]
 pub struct Communicator {
     pub(super) shared: Arc<Shared>,
@@ -309,11 +304,6 @@ impl Communicator {
         self.shared.observers.add(self.membership(), observer);
     }
 
-    #[doc(hidden)]
-    pub fn observer<T: Observer>(&self) -> Option<&T> {
-        self.shared.observers.find()
-    }
-
     /// Returns whether other code owns the communicator; see [`borrow_raw`](Self::borrow_raw).
     #[doc(hidden)]
     pub fn is_borrowed(&self) -> bool {
@@ -400,7 +390,6 @@ impl Communicator {
         wait_until(|| self.progress(call, start, timeout))
     }
 
-    /// Polls the method `call`, in progress since `start`.
     pub(crate) fn progress(
         &self,
         call: &'static str,

@@ -23,6 +23,8 @@ use crate::observer::CommunicatorId;
 use crate::sys;
 use crate::unique_id::UniqueId;
 
+const INIT_IN: &str = "init_in";
+
 /// A communicator to be created; see [`Nccl::communicator`].
 #[must_use = "`init` creates the communicator"]
 pub struct CommunicatorBuilder<'a> {
@@ -190,20 +192,16 @@ impl<'a> CommunicatorBuilder<'a> {
     ///
     /// # Safety
     /// The group keeps the [handle](PendingCommunicator::handle) of the result until it has ended.
-    pub(crate) unsafe fn begin_pending(
-        &self,
-        call: &'static str,
-        library: &Arc<Library>,
-    ) -> Result<PendingCommunicator> {
+    pub(crate) unsafe fn begin_pending(&self, library: &Arc<Library>) -> Result<PendingCommunicator> {
         if !self.library.is_same(library) {
             let problem = "the communicator and the group belong to different libraries";
-            return Err(Error::argument(call, InvalidArgumentKind::Communicator, problem));
+            return Err(Error::argument(INIT_IN, InvalidArgumentKind::Communicator, problem));
         }
         if self.grows {
             let problem = "a rank cannot join a communicator that grows in a group; use `init`";
-            return Err(Error::usage(call, problem));
+            return Err(Error::usage(INIT_IN, problem));
         }
-        let mut raw_config = self.prepare(call)?;
+        let mut raw_config = self.prepare(INIT_IN)?;
         let (origin, timeout) = (self.origin(&raw_config), self.config.timeout_duration());
         let state = Cell::new(PendingState::GroupOpen);
         let (library, slot) = (Arc::clone(library), OutParam::new(library));
@@ -211,7 +209,7 @@ impl<'a> CommunicatorBuilder<'a> {
         // SAFETY: the slot is not freed before NCCL is known to be done with it, which is after the group has ended, as the
         // caller guarantees; NCCL drops it if the call fails. The handle keeps the name alive.
         unsafe { self.call_init(handle.slot.as_mut_ptr(), &mut raw_config) }?;
-        Ok(PendingCommunicator { call, handle, size: self.size, rank: self.rank, timeout })
+        Ok(PendingCommunicator { handle, size: self.size, rank: self.rank, timeout })
     }
 
     /// Checks the arguments, and makes the context current.
@@ -263,7 +261,6 @@ impl<'a> CommunicatorBuilder<'a> {
     }
 }
 
-/// Converts a size and a rank below it to C's type.
 pub(super) fn to_c_size_and_rank(call: &'static str, size: usize, rank: usize) -> Result<(i32, i32)> {
     let problem = match (i32::try_from(size), i32::try_from(rank)) {
         (Ok(c_size), Ok(c_rank)) if rank < size => return Ok((c_size, c_rank)),
@@ -273,13 +270,11 @@ pub(super) fn to_c_size_and_rank(call: &'static str, size: usize, rank: usize) -
     Err(Error::argument(call, InvalidArgumentKind::Rank, problem))
 }
 
-/// Converts a number to C's type `int`.
 pub(crate) fn to_c_int(call: &'static str, what: &str, value: u32) -> Result<i32> {
     let problem = |_| format!("{what} {value} is beyond {}", i32::MAX);
     i32::try_from(value).map_err(problem).map_err(|it| Error::argument(call, InvalidArgumentKind::Value, it))
 }
 
-/// Converts the length of a list to C's type `int`.
 pub(crate) fn to_c_length(call: &'static str, length: usize, what: &str) -> Result<i32> {
     let problem = |_| format!("{length} {what} are beyond {}", i32::MAX);
     i32::try_from(length)
@@ -301,7 +296,6 @@ impl fmt::Debug for CommunicatorBuilder<'_> {
 /// A communicator that a group creates at its end; see [`CommunicatorBuilder::init_in`].
 #[derive(Debug)]
 pub struct PendingCommunicator {
-    call: &'static str,
     handle: Rc<PendingHandle>,
     size: usize,
     rank: usize,
@@ -358,7 +352,7 @@ impl PendingCommunicator {
         // For the error of a rank that never joins.
         shared.membership(self.size, self.rank);
         // SAFETY: the group has created the handle, and it is taken out here.
-        let created = unsafe { Communicator::from_shared(self.call, shared, self.timeout, None) };
+        let created = unsafe { Communicator::from_shared(INIT_IN, shared, self.timeout, None) };
         // SAFETY: a slot whose handle was taken out is not used any more.
         unsafe { slot.free_after(&created) };
         created

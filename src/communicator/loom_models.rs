@@ -17,10 +17,11 @@ use super::state::{Left, Purpose, State};
 use crate::error::Result;
 
 /// A communicator, reduced to what its state controls.
+#[derive(Default)]
 struct Communicator {
     state: State,
-    /// Whether it exists in NCCL.
-    is_live: UnsafeCell<bool>,
+    /// Whether it no longer exists in NCCL.
+    is_freed: UnsafeCell<bool>,
     /// The number of aborts requested by other threads. (Not a loom type, as it is not part of the model.)
     requests: AtomicUsize,
     /// The number of objects whose teardown is deferred.
@@ -33,16 +34,15 @@ unsafe impl Send for Communicator {}
 unsafe impl Sync for Communicator {}
 
 impl Communicator {
-    /// Calls NCCL.
     fn call(&self) {
         // SAFETY: loom checks it.
-        self.is_live.with_mut(|is_live| assert!(unsafe { *is_live }, "a call after the end"));
+        self.is_freed.with_mut(|is_freed| assert!(unsafe { !*is_freed }, "a call after the end"));
     }
 
     /// Calls `ncclCommAbort` or `ncclCommDestroy`.
     fn end(&self) {
         // SAFETY: loom checks it.
-        self.is_live.with_mut(|is_live| assert!(unsafe { is_live.replace(false) }, "ended twice"));
+        self.is_freed.with_mut(|is_freed| assert!(unsafe { !is_freed.replace(true) }, "ended twice"));
     }
 
     /// Leaves NCCL like the drop of a `CallGuard`.
@@ -70,7 +70,6 @@ impl Communicator {
 /// The preemption bound with two other threads: a larger one takes hours.
 const BOUND: usize = 2;
 
-/// An action of the owner or another thread.
 type Act = fn(&Communicator);
 
 fn operates(comm: &Communicator) {
@@ -165,12 +164,7 @@ fn explore(owner: &'static [Act], others: &[Act], bound: Option<usize>) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = bound;
     builder.check(move || {
-        let comm = Arc::new(Communicator {
-            state: State::default(),
-            is_live: UnsafeCell::new(true),
-            requests: AtomicUsize::new(0),
-            deferred: AtomicUsize::new(0),
-        });
+        let comm = Arc::new(Communicator::default());
         let start = |other: &Act| {
             let (comm, other) = (Arc::clone(&comm), *other);
             thread::spawn(move || other(&comm))
@@ -179,17 +173,16 @@ fn explore(owner: &'static [Act], others: &[Act], bound: Option<usize>) {
         owner.iter().for_each(|act| act(&comm));
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         // SAFETY: all threads have ended.
-        let is_live = || comm.is_live.with(|is_live| unsafe { *is_live });
+        let is_freed = || comm.is_freed.with(|is_freed| unsafe { *is_freed });
         // A request that found the owner inside NCCL is served when the owner leaves.
-        assert!(!is_live() || comm.requests.load(Relaxed) == 0, "a request was lost");
+        assert!(is_freed() || comm.requests.load(Relaxed) == 0, "a request was lost");
         // Deferred teardowns are run by the thread that was inside, or by the teardown of the communicator.
-        assert!(!is_live() || comm.deferred.load(Relaxed) == 0, "a teardown was lost");
+        assert!(is_freed() || comm.deferred.load(Relaxed) == 0, "a teardown was lost");
         ends(&comm);
-        assert!(!is_live(), "never ended");
+        assert!(is_freed(), "never ended");
     });
 }
 
-/// The other threads.
 const OTHERS: [Act; 3] = [aborts, watches, drops_an_object];
 
 /// Explores an owner with one other thread in all interleavings, and with two in bounded ones.

@@ -24,6 +24,6 @@ pub use create::{CommunicatorBuilder, PendingCommunicator};
 pub(crate) use create::{PendingHandle, to_c_int, to_c_length};
 pub(crate) use objects::{Handle, Object, OwnedObject, WindowHandle};
 pub use queries::{MemoryStatistic, Properties};
-pub(crate) use shared::{CallGuard, Shared, check_no_open_group, set_open_group};
+pub(crate) use shared::{CallGuard, HAS_OPEN_GROUP, Shared, check_no_open_group};
 pub(crate) use state::Purpose;
 pub use teardown::{AbortHandle, Finalized, Health};

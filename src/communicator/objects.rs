@@ -22,7 +22,6 @@ pub(crate) struct Object {
     is_refused: bool,
 }
 
-/// The handle of an [`Object`].
 pub(crate) enum Handle {
     Registration(*mut c_void),
     Window(Arc<WindowHandle>),
@@ -79,7 +78,11 @@ impl Object {
             self.free();
             return Ok(());
         }
-        let entered = self.check(call).and_then(|()| enter(shared, call));
+        let entered = self.check(call).and_then(|()| {
+            let guard = CallGuard::for_object(shared, call)?;
+            let problem = "the communicator is finalized; it can only be aborted or destroyed";
+            if shared.is_finalized.load(Relaxed) { Err(Error::usage(call, problem)) } else { Ok(guard) }
+        });
         let guard = match entered {
             Ok(guard) => guard,
             // NCCL has freed the object, and its memory is idle.
@@ -161,16 +164,6 @@ impl Object {
         }
         drop(ManuallyDrop::into_inner(self.memory));
     }
-}
-
-/// Enters NCCL to destroy an object, if that is possible.
-fn enter<'s>(shared: &'s Arc<Shared>, call: &'static str) -> Result<CallGuard<'s>> {
-    let guard = CallGuard::for_object(shared, call)?;
-    if shared.is_finalized.load(Relaxed) {
-        let problem = "the communicator is finalized; it can only be aborted or destroyed";
-        return Err(Error::usage(call, problem));
-    }
-    Ok(guard)
 }
 
 /// An [`Object`] with its communicator. Its drop destroys the object on any thread, or defers that.
@@ -298,8 +291,6 @@ impl<T> OutParam<T> {
         }
     }
 
-    /// Frees the memory.
-    ///
     /// # Safety
     /// NCCL has written the handle or never will, and `self` is not used any more.
     pub(crate) unsafe fn free(&self) {

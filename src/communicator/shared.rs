@@ -144,7 +144,6 @@ impl Shared {
         Error::Timeout { call, elapsed, size, rank, sequence, detail }
     }
 
-    /// Calls `ncclCommGetAsyncError`.
     pub(crate) fn poll(&self) -> Result<ResultCode> {
         // Not success, in case a library writes nothing.
         let mut state = sys::ncclResult_t::ncclInternalError;
@@ -217,8 +216,6 @@ impl Shared {
         self.is_freed.load(Acquire)
     }
 
-    /// Aborts the communicator.
-    ///
     /// # Safety
     /// [`State`] has chosen the caller to tear it down.
     pub(crate) unsafe fn abort(self: &Arc<Self>) -> Result<()> {
@@ -331,7 +328,7 @@ fn run_on_helper_thread<R: Send + 'static>(
 
 thread_local! {
     /// Set while this thread has a group open, of any implementation.
-    static HAS_OPEN_GROUP: Cell<bool> = const { Cell::new(false) };
+    pub(crate) static HAS_OPEN_GROUP: Cell<bool> = const { Cell::new(false) };
 }
 
 /// RAII guard that marks this thread as inside an NCCL call with a communicator.
@@ -390,11 +387,6 @@ fn finish_leaving(shared: &Arc<Shared>, mut left: Left) {
 #[inline]
 pub(crate) fn check_no_open_group(library: &Library, call: &'static str) -> Result<()> {
     if HAS_OPEN_GROUP.get() { Err(open_error(call)) } else { library.check_open_groups(call, 0) }
-}
-
-#[inline]
-pub(crate) fn set_open_group(is_open: bool) {
-    HAS_OPEN_GROUP.set(is_open);
 }
 
 #[cold]

@@ -35,14 +35,11 @@ impl Communicator {
     #[doc(alias = "ncclCommRevoke")]
     #[doc(alias = "NCCL_REVOKE_DEFAULT")]
     pub fn revoke(&self) -> Result<()> {
-        const CALL: &str = "revoke";
-        check_no_open_group(self.library(), CALL)?;
         let flags = sys::NCCL_REVOKE_DEFAULT.cast_signed();
         // A query, because it is meant for communicators that have failed.
-        self.query(CALL, || {
+        self.run_ungrouped("revoke", Purpose::Query, || {
             // SAFETY: a live communicator.
-            let code = unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }?;
-            if code == ResultCode::IN_PROGRESS { self.wait_within(CALL, None) } else { Ok(()) }
+            unsafe { call!(self.library(), ncclCommRevoke(self.raw(), flags)) }
         })?;
         self.is_stopped.store(true, Relaxed);
         Ok(())
@@ -194,11 +191,8 @@ pub enum Health {
 }
 
 impl AbortHandle {
-    /// Aborts the communicator; does nothing if it is already destroyed or aborted.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`] if NCCL reports a failure; the communicator is freed nevertheless. [`Error::Timeout`] after 5 s, as for
-    /// [`Communicator::abort`].
+    /// Aborts the communicator as [`Communicator::abort`] does, with the same errors; does nothing if it is already destroyed or
+    /// aborted.
     #[doc(alias = "ncclCommAbort")]
     pub fn abort(&self) -> Result<()> {
         if !self.shared.state.abort() {

@@ -13,7 +13,7 @@ pub(crate) use participants::Participants;
 use participants::Phase;
 
 use crate::backend::{Library, call};
-use crate::communicator::{CommunicatorBuilder, PendingCommunicator, check_no_open_group, set_open_group};
+use crate::communicator::{CommunicatorBuilder, HAS_OPEN_GROUP, PendingCommunicator, check_no_open_group};
 use crate::error::{Error, Result, ResultCode};
 use crate::nccl::Nccl;
 use crate::sys;
@@ -228,9 +228,9 @@ impl CommunicatorBuilder<'_> {
     #[doc(alias = "ncclCommInitRankConfig")]
     pub fn init_in(self, group: &Group<'_, '_>) -> Result<PendingCommunicator> {
         let participants = &group.participants;
-        participants.begin_creation("init_in")?;
+        participants.begin_creation()?;
         // SAFETY: the handle is added to the group, which is open.
-        let begun = unsafe { self.begin_pending("init_in", participants.library()) };
+        let begun = unsafe { self.begin_pending(participants.library()) };
         participants.change_overflow(|overflow| match &begun {
             Ok(pending) => overflow.pending.push(pending.handle()),
             Err(error) => overflow.has_failed_init |= error.code().is_some(),
@@ -250,7 +250,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         check_no_open_group(participants.library(), "group")?;
         // SAFETY: has no arguments.
         unsafe { call!(participants.library(), ncclGroupStart()) }?;
-        set_open_group(true);
+        HAS_OPEN_GROUP.set(true);
         Ok(Self { participants })
     }
 
@@ -277,7 +277,7 @@ impl<'g, 'scope> OpenGroup<'g, 'scope> {
         mem::forget(self);
         match end(participants.library()) {
             Ok(ResultCode::SUCCESS) => {
-                set_open_group(false);
+                HAS_OPEN_GROUP.set(false);
                 participants.close(Ok(()));
                 Ok(())
             }
@@ -294,7 +294,7 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     let open = OpenGroup { participants };
     // An implementation that cannot simulate has not ended the group.
     let result = result.inspect_err(|_| cancel(participants.library()));
-    set_open_group(false);
+    HAS_OPEN_GROUP.set(false);
     participants.phase.set(Phase::Ended);
     let result = match result {
         Ok(ResultCode::IN_PROGRESS) => participants.wait_all("group").inspect_err(|_| {
@@ -314,12 +314,6 @@ fn finish_end(participants: &Participants<'_>, result: Result<ResultCode>) -> Re
     result
 }
 
-/// Returns the error of a group whose closure returned its own error, or panicked.
-#[cold]
-fn not_ended() -> Error {
-    Error::usage("group", "the group was left before its end")
-}
-
 impl Drop for OpenGroup<'_, '_> {
     fn drop(&mut self) {
         let participants = self.participants;
@@ -329,9 +323,11 @@ impl Drop for OpenGroup<'_, '_> {
             if participants.has_failed_init() {
                 participants.library().end_leaked_groups();
             }
-            set_open_group(false);
+            HAS_OPEN_GROUP.set(false);
         }
-        participants.close(Err(participants.first_error().unwrap_or(&not_ended())));
+        // The closure may have returned its own error, or panicked.
+        let not_ended = Error::usage("group", "the group was left before its end");
+        participants.close(Err(participants.first_error().unwrap_or(&not_ended)));
     }
 }
 
@@ -348,18 +344,10 @@ fn cancel(library: &Library) {
         if library.refuses_null {
             if let Some(all_reduce) = functions.ncclAllReduce {
                 let (data_type, op) = (sys::ncclDataType_t::ncclInt8, sys::ncclRedOp_t::ncclSum);
+                let (send, receive) = (ptr::null(), ptr::null_mut());
+                let (communicator, stream) = (ptr::null_mut(), ptr::null_mut());
                 // SAFETY: every version of NCCL checks the communicator before all other arguments.
-                unsafe {
-                    all_reduce(
-                        ptr::null(),
-                        ptr::null_mut(),
-                        1,
-                        data_type,
-                        op,
-                        ptr::null_mut(),
-                        ptr::null_mut(),
-                    )
-                };
+                unsafe { all_reduce(send, receive, 1, data_type, op, communicator, stream) };
             }
         } else if let Some(init_rank) = functions.ncclCommInitRank {
             // RCCL, NCCLX and the shim of MSCCL++ may dereference a null communicator, and reject this.

@@ -148,8 +148,9 @@ impl<'scope> Participants<'scope> {
     }
 
     /// Begins to create communicators. An error if the group has ended, has operations, or is simulated.
-    pub(super) fn begin_creation(&self, call: &'static str) -> Result<()> {
-        self.check_open(call)?;
+    pub(super) fn begin_creation(&self) -> Result<()> {
+        const CALL: &str = "init_in";
+        self.check_open(CALL)?;
         let problem = if self.is_simulated() {
             "NCCL does not simulate the creation of communicators"
         } else if self.last.get().is_some() {
@@ -158,7 +159,7 @@ impl<'scope> Participants<'scope> {
             self.phase.set(Phase::Creating);
             return Ok(());
         };
-        Err(self.record_error(Error::usage(call, problem)))
+        Err(self.record_error(Error::usage(CALL, problem)))
     }
 
     pub(super) fn is_simulated(&self) -> bool {
@@ -188,24 +189,18 @@ impl<'scope> Participants<'scope> {
     /// The guards live for `'scope`. (Not a bound, because the lifetime of buffers is another parameter of a call.)
     #[inline]
     pub(crate) unsafe fn keep_guards<K>(&self, guards: K) {
-        if mem::needs_drop::<K>() {
-            // SAFETY: the caller guarantees it.
-            unsafe { self.keep_boxed_guards(Box::new(guards)) };
+        if !mem::needs_drop::<K>() {
+            return;
         }
-    }
-
-    /// # Safety
-    /// As for [`keep_guards`](Self::keep_guards).
-    #[cold]
-    unsafe fn keep_boxed_guards(&self, guards: Box<dyn Guard + '_>) {
-        // SAFETY: only the lifetime changes. `OpenGroup` drops the guards while `'scope` lasts: `'scope` is the lifetime of
-        // the reference to the group that the closure received. The closure is generic in it, so everything that lives for
-        // `'scope` outlives the group, or is the group itself, which refuses operations when the guards are dropped.
+        let guards: Box<dyn Guard + '_> = Box::new(guards);
+        // SAFETY: only the lifetime changes; the guards live for `'scope`, as the caller guarantees. `OpenGroup` drops them while
+        // `'scope` lasts: it is the lifetime of the reference to the group that the closure received. The closure is generic in
+        // it, so everything that lives for `'scope` outlives the group, or is the group itself, which refuses operations when
+        // the guards are dropped.
         let guards: Box<dyn Guard + 'static> = unsafe { mem::transmute(guards) };
         self.change_overflow(|overflow| overflow.guards.push(guards));
     }
 
-    /// Keeps options or descriptors, which NCCL reads until the end of the group.
     pub(crate) fn keep_arguments(&self, arguments: impl Any) {
         self.change_overflow(|overflow| overflow.arguments.push(Box::new(arguments)));
     }

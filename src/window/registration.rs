@@ -18,9 +18,8 @@ use crate::error::{Error, InvalidArgumentKind, Result};
 /// It borrows neither the communicator nor the buffer, so that a struct can hold all of them. The buffer remains usable in
 /// every operation. The registration shares its memory, which is freed after both are dropped.
 ///
-/// A drop deregisters the buffer immediately, on any thread. If the communicator is in a call or an open group, the thread
-/// that leaves that call or group deregisters it. On a GPU, if the registration is dropped while work may use the buffer (see
-/// [`NcclBuffer`]), or after the teardown of the communicator, the memory is leaked.
+/// A drop deregisters the buffer when a [window's](crate::window::Window#drop) would. On a GPU, if the registration is dropped
+/// while work may use the buffer (see [`NcclBuffer`]), or after the teardown of the communicator, the memory is leaked.
 #[doc(alias = "ncclCommRegister")]
 #[doc(alias = "ncclCommDeregister")]
 pub struct Registration(OwnedObject);
@@ -30,8 +29,7 @@ impl Communicator {
     /// part. Since NCCL 2.19.3.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the buffer is empty, or in the wrong memory; [`Error::InvalidUsage`] while a
-    /// group is open on this thread, or after one that failed; [`Error::Unsupported`]; [`Error::Nccl`].
+    /// [`Error::InvalidArgument`] if the buffer is empty, or in the wrong memory.
     #[doc(alias = "ncclCommRegister")]
     pub fn register<T: Element>(&self, buffer: &NcclBuffer<T>) -> Result<Registration> {
         const CALL: &str = "register";
@@ -138,13 +136,8 @@ impl Registration {
     /// NCCL 2.19.3.
     ///
     /// # Errors
-    /// - [`Error::InvalidUsage`] while the communicator is in a call or an open group, after which the buffer is deregistered;
-    ///   or on a GPU if work may still use the buffer.
-    /// - [`Error::Aborted`] after the teardown of the communicator on a GPU, where NCCL keeps the registration until the last
-    ///   rank of the process ends, and after [`Communicator::into_raw`].
-    /// - [`Error::Nccl`].
-    ///
-    /// Except in the first case, the registration lasts as long as the communicator, and the memory is leaked.
+    /// As for [`Window::deregister`](crate::window::Window::deregister), with the same effects. After the teardown of the
+    /// communicator on a GPU, NCCL keeps the registration until the last rank of the process ends.
     #[doc(alias = "ncclCommDeregister")]
     pub fn deregister(self) -> Result<()> {
         self.0.end("deregister")

@@ -58,10 +58,6 @@ impl WindowFlags {
         (Self::CFT_COUNTED, "NCCL_WIN_CFT_COUNTED", Version::new(2, 32, 3)),
     ];
 
-    const fn bits(self) -> u32 {
-        self.0
-    }
-
     const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
@@ -128,7 +124,7 @@ impl BitOr for WindowFlags {
 /// # Drop
 /// The window and the buffer share the memory, which other ranks can access at any time, on the CPU backend too. A drop
 /// deregisters the window immediately, on any thread. If the communicator is in a call or an open group, the thread that
-/// leaves that call or group deregisters it.
+/// leaves it deregisters the window.
 ///
 /// - After [`finalize`](Communicator::finalize), and before [`NcclBuffer::assume_idle`], the window lasts as long as the
 ///   communicator.
@@ -179,8 +175,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the buffer is empty, in the wrong memory, or not at a multiple of 4096 bytes,
-    /// or if the flags cannot be combined; [`Error::InvalidUsage`] while a group is open on this thread, or after
-    /// one that failed; [`Error::Unsupported`]; [`Error::Nccl`]; [`Error::Timeout`].
+    /// or if the flags cannot be combined.
     ///
     /// # Safety
     /// The buffers of all ranks have the same size in bytes. NCCL does not compare them, and a put that fits into this rank's
@@ -198,8 +193,8 @@ impl Communicator {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// Registers a window as [`Communicator::register_window`] does, at the end of the group: for one thread that has
-    /// several ranks. Since NCCL 2.27.3.
+    /// Registers a window as [`Communicator::register_window`] does, with the same errors, at the end of the group: for one
+    /// thread that has several ranks. Since NCCL 2.27.3.
     ///
     /// ```
     /// # fn set_device(_: i32) {}
@@ -219,9 +214,6 @@ impl<'scope> Group<'scope, '_> {
     /// })?;
     /// # Ok::<(), libnccl::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// The errors of [`Communicator::register_window`].
     ///
     /// # Safety
     /// As for [`Communicator::register_window`].
@@ -261,7 +253,7 @@ impl<T: Element> Window<T> {
         let call = Call::new(communicator, const { Operation::of(CALL) }, on);
         call.check()?;
         let registered = call.submit(0, |_| {
-            let (raw, flags) = (communicator.raw(), flags.bits().cast_signed());
+            let (raw, flags) = (communicator.raw(), flags.0.cast_signed());
             memory.open_window();
             shared = Some(Arc::clone(memory));
             // SAFETY: a live communicator, and memory of `bytes` bytes, which the window keeps allocated; all ranks give

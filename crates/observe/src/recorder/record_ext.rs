@@ -28,6 +28,6 @@ impl RecordExt for Communicator {
     }
 
     fn recorder(&self) -> Option<Recorder> {
-        self.observer().cloned()
+        self.abort_handle().observer().cloned()
     }
 }
