@@ -9,10 +9,9 @@
 
 // A call goes `abi` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
 // they wait, `ras` answers questions about them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
-// report. Nothing imports upwards. `cancellation` and `vec_map` are at the bottom.
+// report. Nothing imports upwards. `vec_map` is at the bottom.
 mod abi;
 mod bootstrap;
-mod cancellation;
 mod coll;
 mod comm;
 mod cuda;

@@ -12,7 +12,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Once};
 
-use crate::cancellation::NoCancellation;
 use crate::coll::call_header::{CallHeader, ControlCall};
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
@@ -315,7 +314,6 @@ impl Group {
     }
 
     fn end(mut self) -> Result<Progress> {
-        let _held_off = NoCancellation::new();
         if let Some(error) = self.error {
             init::refuse_all(&self.inits, &error);
             return Err(error);

@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
-use crate::cancellation::NoCancellation;
 
 /// The subsystem of a line, which `NCCL_DEBUG_SUBSYS` selects by. The numbers are NCCL's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +118,6 @@ pub(crate) fn warn(text: impl FnOnce() -> String) {
 }
 
 fn warning(place: &Location<'_>, text: &str) {
-    let _held_off = NoCancellation::new();
     // Relative to the crate, whose location says nothing about it.
     let file = place.file().rsplit_once("src/").map_or(place.file(), |(_, file)| file);
     let settings = settings();
@@ -132,7 +130,6 @@ pub(crate) fn warnings_enabled() -> bool {
 }
 
 fn version() {
-    let _held_off = NoCancellation::new();
     let text =
         format!("NCCL version {NCCL_MAJOR}.{NCCL_MINOR}.{NCCL_PATCH}+cpu{}", env!("CARGO_PKG_VERSION"));
     let settings = settings();
@@ -140,7 +137,6 @@ fn version() {
 }
 
 fn information(text: &str) {
-    let _held_off = NoCancellation::new();
     let settings = settings();
     settings.write(&format!("{} NCCL INFO {text}\n", settings.who(INFORMATION_LINES)));
 }

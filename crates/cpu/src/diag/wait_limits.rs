@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use libnccl::internal::environment::variable;
 
-use crate::cancellation::NoCancellation;
 use crate::diag::debug;
 
 /// The seconds after which a wait for other ranks is reported on stderr; 0 for never. Default: 10.
@@ -23,7 +22,6 @@ pub(crate) static TIMEOUT: LazyLock<Option<Duration>> = LazyLock::new(|| seconds
 
 /// Reports a mistake on the standard error and in the log.
 pub(crate) fn report(text: &str) {
-    let _held_off = NoCancellation::new();
     // In one piece, so that the lines of several ranks do not mix; a closed standard error is no reason to panic.
     let _ = std::io::stderr().write_all(format!("libnccl-cpu: {text}\n").as_bytes());
     debug::warn(|| text.to_owned());

@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
-use crate::cancellation::NoCancellation;
 use crate::diag::error::{Error, Result};
 use crate::shm::memfd;
 use crate::shm::process::Process;
@@ -86,7 +85,6 @@ impl Mapping {
 
     /// Maps the memory that `owner` shares through its file descriptor `file`, whole.
     pub(crate) fn open(owner: &Process, file: u32) -> Result<Self> {
-        let _held_off = NoCancellation::new();
         let pid = owner.pid;
         let ended = || Error::remote(format!("process {pid} has ended, and its memory with it"));
         let failed = |error: io::Error| match error.kind() {
