@@ -14,7 +14,7 @@ use crate::comm::handle;
 use crate::comm::queue::Queue;
 use crate::cuda::driver::Stream;
 use crate::diag::error::{Progress, Result};
-use crate::diag::strict::STRICT;
+use crate::diag::settings::STRICT;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;

@@ -14,7 +14,7 @@ use crate::coll::call_header::{CallHeader, PeerCall};
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::diag::error::{Error, Result};
-use crate::diag::strict::STRICT;
+use crate::diag::settings::STRICT;
 use crate::reduce::data_type::{self, DataType};
 use crate::shm::access::Exposed;
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};

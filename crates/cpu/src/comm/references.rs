@@ -11,7 +11,7 @@ use crate::comm::handle;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::strict::STRICT;
+use crate::diag::settings::STRICT;
 
 thread_local! {
     /// Set while this thread frees memory that was checked.

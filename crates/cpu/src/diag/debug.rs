@@ -76,6 +76,14 @@ pub(crate) fn warn(text: impl FnOnce() -> String) {
     }
 }
 
+/// Writes a warning to stderr, and to the log.
+#[track_caller]
+pub(crate) fn warn_on_stderr(text: &str) {
+    // In one call, so that the lines of several ranks do not mix. A closed stderr is no reason to panic.
+    let _ = io::stderr().write_all(format!("libnccl-cpu: {text}\n").as_bytes());
+    warn(|| text.to_owned());
+}
+
 fn enabled() -> u32 {
     match ENABLED.load(Relaxed) {
         UNREAD => {
