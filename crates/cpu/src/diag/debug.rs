@@ -87,7 +87,7 @@ pub(crate) fn warn_on_stderr(text: &str) {
 fn enabled() -> u32 {
     match ENABLED.load(Relaxed) {
         UNREAD => {
-            let enabled = settings().enabled();
+            let enabled = settings().enabled;
             ENABLED.store(enabled, Relaxed);
             enabled
         }
@@ -106,32 +106,15 @@ pub(crate) fn reset() {
     ENABLED.store(UNREAD, Relaxed);
 }
 
-/// What `NCCL_DEBUG` enables. NCCL's other levels mean one of these here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
-    None,
-    Version,
-    Warn,
-    Info,
-}
-
-impl Level {
-    fn parse(text: &str) -> Self {
-        match text.trim().to_ascii_uppercase().as_str() {
-            "VERSION" => Self::Version,
-            "WARN" | "ATTN" => Self::Warn,
-            "INFO" | "ABORT" | "TRACE" => Self::Info,
-            _ => Self::None,
-        }
-    }
-}
-
 /// The settings from the environment.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    level: Level,
+    /// The level's name; that of NCCL's other levels is the nearest one's.
+    pub(crate) level: &'static str,
+    /// The bits of [`ENABLED`].
+    enabled: u32,
     subsystems: u32,
-    file_name: String,
+    pub(crate) file_name: String,
     file: Option<File>,
     host: String,
     version: Once,
@@ -140,26 +123,23 @@ pub(crate) struct Settings {
 impl Settings {
     fn read(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
-        let level = Level::parse(&text("NCCL_DEBUG").unwrap_or_default());
         let subsystems = text("NCCL_DEBUG_SUBSYS").and_then(|names| parse_subsystems(&names));
+        let subsystems = subsystems.unwrap_or(DEFAULT_SUBSYSTEMS);
+        let level = text("NCCL_DEBUG").unwrap_or_default().trim().to_ascii_uppercase();
+        let (level, enabled) = match level.as_str() {
+            "VERSION" => ("VERSION", VERSION),
+            "WARN" | "ATTN" => ("WARN", VERSION | WARNINGS),
+            "INFO" | "ABORT" | "TRACE" => ("INFO", VERSION | WARNINGS | subsystems),
+            _ => ("<unknown>", 0),
+        };
+        // Without any subsystem, NCCL suppresses warnings, too.
+        let enabled = if subsystems == 0 { 0 } else { enabled };
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim_end().split('.').next().unwrap_or_default().to_owned();
         let file_name = text("NCCL_DEBUG_FILE").unwrap_or_default();
-        let is_file = level >= Level::Warn && !file_name.is_empty();
-        let file = is_file.then(|| open(&file_name, &host).ok()).flatten();
-        let subsystems = subsystems.unwrap_or(DEFAULT_SUBSYSTEMS);
-        Self { level, subsystems, file_name, file, host, version: Once::new() }
-    }
-
-    /// Returns the bits of [`ENABLED`]. Without any subsystem, NCCL suppresses warnings, too.
-    fn enabled(&self) -> u32 {
-        match self.level {
-            _ if self.subsystems == 0 => 0,
-            Level::None => 0,
-            Level::Version => VERSION,
-            Level::Warn => VERSION | WARNINGS,
-            Level::Info => VERSION | WARNINGS | self.subsystems,
-        }
+        let has_file = enabled & WARNINGS != 0 && !file_name.is_empty();
+        let file = has_file.then(|| open(&file_name, &host).ok()).flatten();
+        Self { level, enabled, subsystems, file_name, file, host, version: Once::new() }
     }
 
     /// Returns the prefix of a line. The number is the device, which ranks do not have here; NCCL prints 0 then.
@@ -183,7 +163,7 @@ impl Settings {
         self.version.call_once(|| {
             let version = env!("CARGO_PKG_VERSION");
             let text = format!("NCCL version {NCCL_MAJOR}.{NCCL_MINOR}.{NCCL_PATCH}+cpu{version}");
-            if self.level == Level::Info { self.inform(&text) } else { self.write(&format!("{text}\n")) }
+            if self.level == "INFO" { self.inform(&text) } else { self.write(&format!("{text}\n")) }
         });
     }
 
@@ -198,16 +178,7 @@ impl Settings {
         };
     }
 
-    /// Returns the name of the level, or NCCL's placeholder for none.
-    pub(crate) fn level(&self) -> &'static str {
-        match self.level {
-            Level::None => "<unknown>",
-            Level::Version => "VERSION",
-            Level::Warn => "WARN",
-            Level::Info => "INFO",
-        }
-    }
-
+    /// Returns the names of the subsystems, as `NCCL_DEBUG_SUBSYS` lists them.
     pub(crate) fn subsystems(&self) -> String {
         let names = SUBSYSTEMS.split(',').enumerate().filter(|(bit, _)| self.subsystems & 1 << bit != 0);
         match self.subsystems {
@@ -215,10 +186,6 @@ impl Settings {
             ALL_SUBSYSTEMS => "ALL".into(),
             _ => names.map(|(_, name)| name).collect::<Vec<_>>().join(","),
         }
-    }
-
-    pub(crate) fn file_name(&self) -> &str {
-        &self.file_name
     }
 }
 
@@ -284,9 +251,9 @@ mod tests {
             ("TRACE", "INFO", VERSION | WARNINGS | DEFAULT_SUBSYSTEMS),
         ] {
             let settings = settings(&[("NCCL_DEBUG", level)]);
-            assert_eq!((settings.level(), settings.enabled()), (name, bits), "{level}");
+            assert_eq!((settings.level, settings.enabled), (name, bits), "{level}");
         }
-        assert_eq!(settings(&[]).enabled(), 0);
+        assert_eq!(settings(&[]).enabled, 0);
     }
 
     #[test]
@@ -307,7 +274,7 @@ mod tests {
         ] {
             let settings = settings(&[("NCCL_DEBUG_SUBSYS", list), ("NCCL_DEBUG", "INFO")]);
             assert_eq!((settings.subsystems(), settings.subsystems), (text.into(), bits), "{list}");
-            assert_eq!(settings.enabled(), if bits == 0 { 0 } else { bits | WARNINGS | VERSION }, "{list}");
+            assert_eq!(settings.enabled, if bits == 0 { 0 } else { bits | WARNINGS | VERSION }, "{list}");
         }
     }
 }
