@@ -90,11 +90,6 @@ impl Communicator {
         }
     }
 
-    /// Returns the ranks in some states.
-    pub(super) fn ranks_in(&self, states: &[State]) -> impl Iterator<Item = &Rank> {
-        self.ranks.iter().filter(|rank| states.contains(&rank.state))
-    }
-
     /// Returns the ranks that have the communicator.
     pub(super) fn members(&self) -> impl Iterator<Item = &Rank> {
         self.ranks.iter().filter(|rank| rank.is_member())

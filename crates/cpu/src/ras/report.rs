@@ -1,7 +1,6 @@
 //! The reports on a job: in JSON with NCCL's fields, as text with NCCL's sections, and the events of a monitor.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::time::Instant;
 
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH, ncclResult_t};
@@ -10,8 +9,11 @@ use serde_json::{Value, json};
 use super::job::{COUNTED, Communicator, HOST, Processes, Rank, State, communicators, processes};
 use crate::diag::debug;
 
-/// Ranks that the sections of a text list. A verbose text lists all ranks in the table.
+/// Ranks, or lines, that a section of a text lists.
 const MAX_LISTED: usize = 10;
+
+/// A kind of finding that is a warning.
+const MISMATCH: &str = "MISMATCH";
 
 fn version() -> String {
     format!("{NCCL_MAJOR}.{NCCL_MINOR}.{NCCL_PATCH}+cpu{}", env!("CARGO_PKG_VERSION"))
@@ -80,105 +82,92 @@ fn missing_rank(rank: &Rank) -> Value {
     value
 }
 
-/// Returns the report as text.
+/// Returns the report as text. A verbose one has a line for each rank.
 pub(super) fn text(is_verbose: bool) -> String {
     let began = Instant::now();
     let communicators = communicators();
+    let (mut table, mut errors, mut warnings) = (String::new(), String::new(), String::new());
+    for communicator in &communicators {
+        let Communicator { hash, ranks, .. } = communicator;
+        let findings = findings(communicator);
+        let kinds: Vec<&str> = findings.iter().map(|(kind, _)| *kind).collect();
+        let kinds = if kinds.is_empty() { "OK".into() } else { kinds.join(",") };
+        let (size, missing) = (ranks.len(), ranks.len() - communicator.members().count());
+        let has_aborted = ranks.iter().any(|rank| rank.state == State::Aborted);
+        let status = if has_aborted { "ABORT" } else { "RUNNING" };
+        table += &format!("{hash:016x}  {size:>8}  {missing:>8}  {status:>8}  {kinds:>6}\n");
+        if is_verbose {
+            table.extend(ranks.iter().map(|rank| describe(rank) + "\n"));
+        }
+        for (kind, lines) in findings {
+            let section = if kind == MISMATCH { &mut warnings } else { &mut errors };
+            *section += &format!("{hash:016x} {kind}\n{}\n\n", first(&lines));
+        }
+    }
+    if communicators.is_empty() {
+        table += "No communicator data collected!\n";
+    }
     let processes = processes(&communicators);
     let devices: usize = processes.values().map(|(devices, _)| devices.len()).sum();
-    let mut out = format!(
-        "NCCL version {} compiled with CUDA 0.0\nCUDA runtime version -1, driver version -1\n\n\
-         Job summary\n===========\n\n  Nodes  Processes     GPUs\n{:>7}  {:>9}  {devices:>7}\n\n\
-         Communicators... ({:.3}s)\n=============\n\n",
-        version(),
-        usize::from(!processes.is_empty()),
-        processes.len(),
-        began.elapsed().as_secs_f64()
-    );
-    match communicators.is_empty() {
-        true => out.push_str("No communicator data collected!\n"),
-        false => out.push_str("    Communicator     Ranks   Missing    Status  Errors\n"),
-    }
-    let described: Vec<_> = communicators.iter().map(|each| (each, errors(each), warnings(each))).collect();
-    for (communicator, errors, warnings) in &described {
-        let Communicator { hash, ranks, .. } = communicator;
-        let missing = ranks.len() - communicator.members().count();
-        let has_aborted = communicator.ranks_in(&[State::Aborted]).next().is_some();
-        let status = if has_aborted { "ABORT" } else { "RUNNING" };
-        let mut found: Vec<&str> = errors.iter().map(|(name, _)| *name).collect();
-        if !warnings.is_empty() {
-            found.push("MISMATCH");
-        }
-        let found = if found.is_empty() { "OK".into() } else { found.join(",") };
-        write_line(
-            &mut out,
-            format_args!("{hash:016x}  {:>8}  {missing:>8}  {status:>8}  {found:>6}", ranks.len()),
-        );
-        if is_verbose {
-            ranks.iter().for_each(|rank| write_line(&mut out, format_args!("  {}", describe(rank))));
-        }
-    }
-    out.push_str("\nErrors\n======\n\n");
-    for (communicator, errors, _) in &described {
-        for (name, ranks) in errors {
-            write_line(&mut out, format_args!("{:016x} {name}", communicator.hash));
-            let listed = ranks.iter().take(MAX_LISTED);
-            listed.for_each(|rank| write_line(&mut out, format_args!("  {}", describe(rank))));
-            if ranks.len() > MAX_LISTED {
-                write_line(&mut out, format_args!("  ... and {} more ranks", ranks.len() - MAX_LISTED));
-            }
-            out.push('\n');
-        }
-    }
-    out.push_str("Warnings\n========\n\n");
-    for (communicator, _, warnings) in described.iter().filter(|(_, _, warnings)| !warnings.is_empty()) {
-        write_line(&mut out, format_args!("{:016x} MISMATCH\n{warnings}", communicator.hash));
-    }
-    out
+    let (nodes, processes) = (usize::from(!processes.is_empty()), processes.len());
+    let (version, elapsed) = (version(), began.elapsed().as_secs_f64());
+    format!(
+        "NCCL version {version} compiled with CUDA 0.0\nCUDA runtime version -1, driver version -1\n\n\
+         Job summary\n===========\n\n  Nodes  Processes     GPUs\n{nodes:>7}  {processes:>9}  {devices:>7}\n\n\
+         Communicators... ({elapsed:.3}s)\n=============\n\n\
+         \u{20}   Communicator     Ranks   Missing    Status  Errors\n{table}\n\
+         Errors\n======\n\n{errors}Warnings\n========\n\n{warnings}"
+    )
 }
 
-fn write_line(out: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(out, "{line}");
-}
-
-/// Returns the kinds of errors of a communicator, each with the ranks that have it.
-fn errors(communicator: &Communicator) -> Vec<(&'static str, Vec<&Rank>)> {
-    let kinds = [("INCOMPLETE", &[State::Stopped, State::Dead][..]), ("ERROR", &[State::Failed])];
-    let found = kinds.map(|(name, states)| (name, communicator.ranks_in(states).collect::<Vec<_>>()));
-    found.into_iter().filter(|(_, ranks)| !ranks.is_empty()).collect()
+/// Returns what is wrong with a communicator: each kind with its lines.
+fn findings(communicator: &Communicator) -> Vec<(&'static str, Vec<String>)> {
+    let ranks_in = |states: &[State]| {
+        let ranks = communicator.ranks.iter().filter(|rank| states.contains(&rank.state));
+        ranks.map(describe).collect()
+    };
+    let findings = [
+        ("INCOMPLETE", ranks_in(&[State::Stopped, State::Dead])),
+        ("ERROR", ranks_in(&[State::Failed])),
+        (MISMATCH, differences(communicator)),
+    ];
+    findings.into_iter().filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
 /// Returns the differences between the ranks of a communicator, a line for each.
-fn warnings(communicator: &Communicator) -> String {
-    let mut out = String::new();
-    let left: Vec<usize> = communicator.ranks_in(&[State::Left]).map(|rank| rank.rank).collect();
+fn differences(communicator: &Communicator) -> Vec<String> {
+    let left = communicator.ranks.iter().filter(|rank| rank.state == State::Left);
+    let left: Vec<usize> = left.map(|rank| rank.rank).collect();
+    let mut lines = Vec::new();
     if !left.is_empty() {
-        write_line(&mut out, format_args!("  Destroyed by {}", list(&left)));
+        lines.push(format!("  Destroyed by {}", list(&left)));
     }
     for (index, (function, _)) in COUNTED.iter().enumerate() {
         let mut ranks_by_count: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for rank in communicator.members() {
             ranks_by_count.entry(rank.launched[index]).or_default().push(rank.rank);
         }
-        if ranks_by_count.len() > 1 {
-            for (count, ranks) in ranks_by_count {
-                let ranks = list(&ranks);
-                write_line(&mut out, format_args!("  {count} {function} launched by {ranks}"));
-            }
-        }
+        let counts = ranks_by_count.iter().filter(|_| ranks_by_count.len() > 1);
+        lines
+            .extend(counts.map(|(count, ranks)| format!("  {count} {function} launched by {}", list(ranks))));
     }
-    out
+    lines
 }
 
 fn list(ranks: &[usize]) -> String {
-    match ranks {
-        [rank] => format!("rank {rank}"),
-        _ if ranks.len() <= MAX_LISTED => {
-            let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
-            format!("ranks {}", ranks.join(","))
-        }
-        _ => format!("{} ranks", ranks.len()),
+    let listed = || ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    match ranks.len() {
+        1 => format!("rank {}", listed()),
+        2..=MAX_LISTED => format!("ranks {}", listed()),
+        count => format!("{count} ranks"),
+    }
+}
+
+/// Joins the first of some lines.
+fn first(lines: &[String]) -> String {
+    match lines.len() {
+        ..=MAX_LISTED => lines.join("\n"),
+        count => format!("{}\n  ... and {} more", lines[..MAX_LISTED].join("\n"), count - MAX_LISTED),
     }
 }
 
@@ -192,7 +181,7 @@ fn describe(rank: &Rank) -> String {
         State::Stopped => "does not respond: its process is stopped",
         State::Dead => "is dead: its process has ended",
     };
-    format!("Rank {rank} {what} -- GPU {device} managed by process {} on node {HOST}", process.pid)
+    format!("  Rank {rank} {what} -- GPU {device} managed by process {} on node {HOST}", process.pid)
 }
 
 /// Returns the diagnostics: there is nothing to diagnose except how the ranks reach each other.
