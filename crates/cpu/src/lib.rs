@@ -8,7 +8,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 // A call goes `abi` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
-// they wait, `ras` answers questions about them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
+// they wait, `ras` serves reports on them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
 // report. Nothing imports upwards. `vec_map` is at the bottom.
 mod abi;
 mod bootstrap;
