@@ -138,7 +138,6 @@ programs! {
     abort_after_error: "abort_after_error.c";
     abort_init: "abort_init.c";
     all_to_all: "all_to_all.c";
-    cancel: "cancel.c";
     device_api: "device_api.c";
     devices_in_a_group: "devices_in_a_group.c";
     exec: "exec.c";

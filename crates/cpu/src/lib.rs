@@ -8,10 +8,9 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 // A call goes `functions` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
-// they wait, `ras` answers questions about them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
-// report. Nothing imports upwards. `cancellation` and `vec_map` are at the bottom.
+// they wait, `ras` serves reports on them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
+// report. Nothing imports upwards. `vec_map` is at the bottom.
 mod bootstrap;
-mod cancellation;
 mod coll;
 mod comm;
 mod cuda;
@@ -19,7 +18,6 @@ mod diag;
 mod functions;
 mod ras;
 mod reduce;
-mod run_ranks;
 mod shm;
 mod sync;
 mod vec_map;
@@ -27,12 +25,18 @@ mod vec_map;
 #[cfg(all(test, loom))]
 mod loom_models;
 
+use std::panic;
+use std::thread;
+
+use libnccl::{Communicator, Result};
+
+use crate::shm::layout::MAX_RANKS;
+
 #[cfg(feature = "device-api")]
 pub use functions::DEVICE_TABLE;
 pub use functions::TABLE;
 #[doc(hidden)]
 pub use functions::ncclResetDebugInit;
-pub use run_ranks::run_ranks;
 
 /// Returns the CPU implementation as the facade's [`Nccl`](libnccl::Nccl).
 ///
@@ -44,4 +48,59 @@ pub fn nccl() -> libnccl::Nccl {
     // SAFETY: the functions are this crate's, with the signatures that the table's type demands and NCCL's contracts,
     // and they live as long as the program.
     unsafe { libnccl::Nccl::from_table("the CPU implementation", TABLE) }.expect("ncclGetVersion answers")
+}
+
+/// Runs `each` on the ranks of one communicator, each on a thread of its own, and returns the error of the lowest rank that
+/// has one: for examples, and tests.
+///
+/// ```
+/// use libnccl::{ReduceOp, StreamRef};
+///
+/// # fn main() -> libnccl::Result<()> {
+/// libnccl_cpu::run_ranks(3, |comm| {
+///     let mut sum = [comm.rank() as u32];
+///     comm.all_reduce_in_place(&mut sum, ReduceOp::Sum, StreamRef::DEFAULT)?;
+///     assert_eq!(sum, [3]);
+///     Ok(())
+/// })
+/// # }
+/// ```
+///
+/// # Errors
+/// The errors of `each`; [`Error::InvalidArgument`](libnccl::Error::InvalidArgument) or
+/// [`Error::Nccl`](libnccl::Error::Nccl) if `ranks` is 0 or above 1024.
+///
+/// # Panics
+/// If `each` panics on a rank, once all others have ended.
+pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync) -> Result<()> {
+    let nccl = nccl();
+    if ranks > MAX_RANKS {
+        // Fails, before there is a list of so many devices.
+        nccl.communicator(ranks, 0, &nccl.unique_id()?).init()?;
+    }
+    let devices: Vec<i32> = (0..).take(ranks.min(MAX_RANKS)).collect();
+    let comms = nccl.init_all(&devices)?;
+    thread::scope(|scope| {
+        let each = &each;
+        let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(move || each(comm))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|ended| ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked)))
+            .fold(Ok(()), Result::and)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run_ranks;
+    use crate::shm::layout::MAX_RANKS;
+
+    #[test]
+    fn run_ranks_with_a_number_out_of_range_is_an_error_with_the_number() {
+        for ranks in [MAX_RANKS + 1, i32::MAX as usize, i32::MAX as usize + 1, usize::MAX] {
+            let error = run_ranks(ranks, |_| panic!("ran")).unwrap_err().to_string();
+            assert!(error.contains(&ranks.to_string()), "{error}");
+        }
+        assert!(run_ranks(0, |_| panic!("ran")).is_err());
+    }
 }

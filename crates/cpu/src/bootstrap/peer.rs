@@ -22,7 +22,7 @@ use crate::bootstrap::socket::{POLL_INTERVAL, is_same_user, pid_of, receive, wai
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::wait_limits::{TIMEOUT, WARN_AFTER};
+use crate::diag::settings::{TIMEOUT, WARN_AFTER};
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 

@@ -28,7 +28,7 @@ use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::wait_limits::{TIMEOUT, WARN_AFTER};
+use crate::diag::settings::{TIMEOUT, WARN_AFTER};
 use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;

@@ -16,7 +16,7 @@ use crate::coll::rank_args::RankArgs;
 use crate::coll::sizes::{ALWAYS_EAGER_MAX, ALWAYS_EAGER_MAX_OF_TWO, PREFETCH_MAX};
 use crate::coll::transport::{direct, eager};
 use crate::diag::error::Result;
-use crate::diag::strict::STRICT;
+use crate::diag::settings::STRICT;
 use crate::shm::buffer::{self, BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::INLINE_MAX;

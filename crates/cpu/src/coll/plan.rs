@@ -10,9 +10,9 @@ use libnccl::observer::Role;
 
 use crate::coll::call_header::CallHeader;
 use crate::coll::function::{Division, Function};
+use crate::diag::debug;
 use crate::diag::error::{Error, Result};
-use crate::diag::strict::STRICT;
-use crate::diag::wait_limits;
+use crate::diag::settings::STRICT;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::{Factor, Reduction};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
@@ -137,7 +137,7 @@ impl Call {
     fn warn_in_place(&self) {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
-            wait_limits::report(&format!(
+            debug::warn_on_stderr(&format!(
                 "{}: sendbuff is recvbuff, and the result is undefined in NCCL (here it is that of two buffers; \
                  LIBNCCL_CPU_STRICT=1 makes it an error)",
                 self.function.symbol()

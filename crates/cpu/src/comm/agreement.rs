@@ -17,7 +17,7 @@ use crate::cuda::driver::Driver;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::strict::STRICT;
+use crate::diag::settings::STRICT;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::shm::peer_access::PeerAccess;

@@ -11,7 +11,7 @@ use crate::diag::error::{Error, Progress, Result};
 use crate::diag::failures::Failures;
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::strict::FAILURES;
+use crate::diag::settings::FAILURES;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 

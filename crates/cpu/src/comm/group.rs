@@ -12,7 +12,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Once};
 
-use crate::cancellation::NoCancellation;
 use crate::coll::call_header::CallHeader;
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
@@ -27,8 +26,7 @@ use crate::cuda::driver::Stream;
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;
-use crate::diag::strict::STRICT;
-use crate::diag::wait_limits;
+use crate::diag::settings::STRICT;
 use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
@@ -182,7 +180,7 @@ const LAST_SPECIAL_STREAM: usize = 2;
 fn report_unused(header: CallHeader, stream: Stream) {
     static REPORT: Once = Once::new();
     REPORT.call_once(|| {
-        wait_limits::report(&format!(
+        debug::warn_on_stderr(&format!(
             "{header}: stream {:#x} is neither used nor checked, as there is no CUDA in this process (LIBNCCL_CPU_STRICT is 1)",
             stream.addr()
         ));
@@ -301,7 +299,6 @@ impl Group {
     }
 
     fn end(mut self) -> Result<Progress> {
-        let _held_off = NoCancellation::new();
         if let Some(error) = self.error {
             init::refuse_all(&self.inits, &error);
             return Err(error);

@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use crate::coll::call_header::CallHeader;
+use crate::diag::debug;
 use crate::diag::fault_signal;
 use crate::diag::finding::{self, Finding};
 use crate::diag::report;
-use crate::diag::wait_limits;
 use crate::shm::buffer::BufferRange;
 use crate::shm::cma;
 
@@ -135,7 +135,7 @@ impl Running {
                 return;
             }
             if let Err(error) = fault_signal::install(say) {
-                wait_limits::report(&format!("invalid buffers are not reported: {error}"));
+                debug::warn_on_stderr(&format!("invalid buffers are not reported: {error}"));
             }
         });
         let mut list = &RANKS;

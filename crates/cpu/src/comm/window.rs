@@ -17,7 +17,7 @@ use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::strict::STRICT;
+use crate::diag::settings::STRICT;
 use crate::shm::access::{Exposed, WindowId};
 use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::CallContext;

@@ -11,8 +11,8 @@ use std::sync::{Once, OnceLock};
 
 use libnccl::sys::{cudaStream_t, ncclResult_t};
 
+use crate::diag::debug;
 use crate::diag::error::{Error, Result};
-use crate::diag::wait_limits;
 
 /// The version of the functions beyond CUDA's that this file calls.
 const VERSION: u32 = 4;
@@ -288,7 +288,7 @@ impl Driver {
         // SAFETY: the stand-in's function has this signature in all versions.
         let version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(version) }();
         let unusable = |why: String| {
-            wait_limits::report(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
+            debug::warn_on_stderr(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
             None
         };
         if version != VERSION {

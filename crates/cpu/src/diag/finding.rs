@@ -1,6 +1,6 @@
 //! Findings: what is reported of a program. Each kind has a name, by which it can be ignored.
 //!
-//! The stand-in for CUDA compiles this file too, so that one variable has the names of both. In a process with both, both append
+//! The CUDA emulation compiles this file too, so that one variable has the names of both. In a process with both, both append
 //! to the file of findings.
 
 use std::fs::{File, OpenOptions};

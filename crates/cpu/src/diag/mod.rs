@@ -1,4 +1,4 @@
-//! Diagnostics: errors with NCCL's result codes, the text of the last error, and `NCCL_DEBUG` logging.
+//! Diagnostics: errors with NCCL's result codes, the text of the last error, findings, and `NCCL_DEBUG` logging.
 
 pub(crate) mod debug;
 pub(crate) mod error;
@@ -8,6 +8,5 @@ pub(crate) mod fault_signal;
 pub(crate) mod finding;
 pub(crate) mod last_error;
 pub(crate) mod report;
+pub(crate) mod settings;
 pub(crate) mod stack;
-pub(crate) mod strict;
-pub(crate) mod wait_limits;

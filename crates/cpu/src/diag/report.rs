@@ -7,10 +7,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use libnccl::internal::environment::variable;
 
+use crate::diag::debug;
 use crate::diag::finding::{self, Finding, IGNORE, Ignored, REPORT};
+use crate::diag::settings::{self, STACKS, STRICT};
 use crate::diag::stack::Stack;
-use crate::diag::strict::{STACKS, STRICT};
-use crate::diag::wait_limits;
 
 /// True once the environment was read.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
@@ -21,17 +21,10 @@ static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
     if let Some(name) = variable(REPORT).filter(|name| !name.is_empty()) {
         let opened = name.to_str().ok_or(io::ErrorKind::InvalidFilename.into()).and_then(finding::open);
         if let Err(error) = opened {
-            wait_limits::report(&format!("{REPORT} is {name:?}, which cannot be opened: {error}"));
+            debug::warn_on_stderr(&format!("{REPORT} is {name:?}, which cannot be opened: {error}"));
         }
     }
-    let Some(text) = variable(IGNORE) else { return Ignored::default() };
-    text.to_str().and_then(Ignored::parse).unwrap_or_else(|| {
-        wait_limits::report(&format!(
-            "{IGNORE} is {text:?}, which is ignored; expected {}",
-            Ignored::expected()
-        ));
-        Ignored::default()
-    })
+    settings::read(IGNORE, Ignored::default(), &Ignored::expected(), Ignored::parse)
 });
 
 /// The findings that are alike: of one kind and rank, with texts that differ in numbers only.
@@ -100,7 +93,7 @@ fn note(finding: Finding, rank: Option<usize>, text: &str, is_reported: bool) {
     let stack: String = frames.iter().map(|frame| format!("\n    {frame}")).collect();
     finding::append(finding, 1, rank, text, &[frames]);
     if is_reported {
-        wait_limits::report(&format!("{text} [{}]{stack}", finding.name()));
+        debug::warn_on_stderr(&format!("{text} [{}]{stack}", finding.name()));
     }
 }
 
@@ -113,7 +106,7 @@ pub(crate) fn end() {
     {
         finding::append(*finding, *others, *rank, text, &[]);
         if *is_reported {
-            wait_limits::report(&format!("{others} more like this: {text} [{}]", finding.name()));
+            debug::warn_on_stderr(&format!("{others} more like this: {text} [{}]", finding.name()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Stacks: which place of a program made a call.
 //!
-//! The stand-in for CUDA compiles this file too.
+//! The CUDA emulation compiles this file too.
 
 #![allow(unsafe_code)]
 

@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
-use crate::cancellation::NoCancellation;
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::finding::Finding;
@@ -14,14 +13,12 @@ use crate::diag::{last_error, report};
 use crate::shm::call_context::CallContext;
 use crate::shm::mapping::first_unmapped;
 
-/// Runs a call and returns its result code. An error becomes the last error; no panic gets out, and no cancellation gets
-/// in.
+/// Runs a call and returns its result code. An error becomes the last error; no panic gets out.
 pub(super) fn guard<T: Success>(mut call: impl FnMut() -> Result<T>) -> ncclResult_t {
     guard_any(&mut call)
 }
 
 fn guard_any<T: Success>(call: &mut dyn FnMut() -> Result<T>) -> ncclResult_t {
-    let _held_off = NoCancellation::new();
     code(catch_unwind(AssertUnwindSafe(call)))
 }
 
@@ -42,7 +39,7 @@ pub(super) fn guard_of_all<T: Success>(
     guard_in_group(function, || call().inspect_err(|error| handle::note_failed_call(comm, error)))
 }
 
-/// Runs the call of an operation, as [`guard_in_group`] does, but leaves it to that to hold off cancellations.
+/// Runs the call of an operation, as [`guard_in_group`] does.
 pub(super) fn guard_operation<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
     code(catch_unwind(AssertUnwindSafe(|| call().inspect_err(|error| group::fail(function, error)))))
 }
@@ -56,7 +53,6 @@ fn code<T: Success>(outcome: std::thread::Result<Result<T>>) -> ncclResult_t {
 }
 
 fn fail(error: &Error) -> ncclResult_t {
-    let _held_off = NoCancellation::new();
     last_error::set(&error.text);
     error.code
 }

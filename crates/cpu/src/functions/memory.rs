@@ -14,7 +14,7 @@ use crate::comm::handle;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::strict::STRICT;
+use crate::diag::settings::STRICT;
 use crate::shm::mem_alloc;
 
 pub(super) unsafe extern "C" fn ncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ncclResult_t {

@@ -185,15 +185,13 @@ static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
             value: Value::OpenGroups,
         },
         number(c"LIBNCCL_MAX_RANKS", "Maximum number of ranks of a communicator", MAX_RANKS as i64),
-        text(c"NCCL_DEBUG", "Level of the lines that are printed", debug.level()),
+        text(c"NCCL_DEBUG", "Level of the lines that are printed", debug.level),
         text(
             c"NCCL_DEBUG_FILE",
             "File to print to, with %h for the host and %p for the pid",
-            debug.file_name().as_encoded_bytes(),
+            &debug.file_name,
         ),
         text(c"NCCL_DEBUG_SUBSYS", "Subsystems of INFO lines", debug.subsystems()),
-        text(c"NCCL_DEBUG_TIMESTAMP_FORMAT", "Format of the time, for strftime", debug.stamp().to_bytes()),
-        text(c"NCCL_DEBUG_TIMESTAMP_LEVELS", "Levels whose lines start with the time", debug.stamped()),
     ]
 });
 

@@ -21,7 +21,7 @@ use crate::cuda::driver::Stream;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::strict::STRICT;
+use crate::diag::settings::STRICT;
 use crate::reduce::data_type::{self, DataType};
 use crate::shm::access::Exposed;
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};

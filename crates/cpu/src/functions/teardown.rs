@@ -18,7 +18,7 @@ use crate::diag::error::{Error, Progress, Result};
 use crate::diag::failures::Failures;
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::strict::{FAILURES, STRICT};
+use crate::diag::settings::{FAILURES, STRICT};
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
 

@@ -1,12 +1,13 @@
-//! The ranks of this process's communicators, and what they did, at one moment.
+//! A snapshot of this process's communicators: their ranks, and how many collectives each has launched.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bootstrap::unique_id::fnv1a;
 use crate::coll::function::Function;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
-use crate::vec_map::VecMap;
 
-/// The collectives that NCCL counts, in its order: the others are made of sends and receives.
+/// The collectives that NCCL counts, in its order. NCCL makes the others of sends and receives.
 pub(super) const COUNTED: [(&str, Function); 5] = [
     ("Broadcast", Function::named("broadcast")),
     ("Reduce", Function::named("reduce")),
@@ -15,14 +16,8 @@ pub(super) const COUNTED: [(&str, Function); 5] = [
     ("AllReduce", Function::ALL_REDUCE),
 ];
 
-/// NCCL gives the address of the interface that it bootstraps by. All ranks are on this host.
+/// All ranks are on this host. NCCL reports the address of its bootstrap interface.
 pub(super) const HOST: &str = "127.0.0.1";
-
-/// The communicators, by their hashes.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) communicators: Vec<Communicator>,
-}
 
 #[derive(Debug)]
 pub(super) struct Communicator {
@@ -36,147 +31,103 @@ pub(super) struct Communicator {
 pub(super) struct Rank {
     pub(super) rank: usize,
     pub(super) process: Process,
-    /// -1 if it has not recorded it.
+    /// -1 if the rank has not recorded it.
     pub(super) device: i64,
-    pub(super) presence: Presence,
+    pub(super) state: State,
     /// The number of launched collectives, in the order of [`COUNTED`].
     pub(super) launched: [u64; COUNTED.len()],
 }
 
-/// The processes, with the devices of their ranks and their conditions.
-pub(super) type Processes = VecMap<Process, (VecMap<i64, ()>, Condition)>;
-
-/// The answer of a rank, had it been asked.
+/// The state of a rank, or of a process, which is never `Failed`, `Aborted` or `Left`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Presence {
-    /// It has the communicator.
-    Member {
-        has_aborted: bool,
-        /// Another rank's end is its error.
-        has_error: bool,
-    },
-    /// It has it no more.
+pub(super) enum State {
+    Running,
+    /// Another rank's death or abort is its error.
+    Failed,
+    Aborted,
+    /// The rank has destroyed its communicator.
     Left,
-    /// Its process is stopped.
+    /// The process is stopped.
     Stopped,
-    /// Its process has ended, or executed another program.
+    /// The process has ended, or executed another program.
     Dead,
 }
 
-/// The condition of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Condition {
-    Runs,
-    Stopped,
-    Ended,
+/// The processes with communicators, their devices and states.
+pub(super) type Processes = BTreeMap<Process, (BTreeSet<i64>, State)>;
+
+/// Collects this process's communicators, ordered by hash.
+pub(super) fn communicators() -> Vec<Communicator> {
+    let mut processes = BTreeMap::new();
+    let states = SharedState::registered();
+    // If all ranks have left, the communicator is about to be freed.
+    let living = states.iter().filter(|state| (0..state.ranks()).any(|rank| !state.has_departed(rank)));
+    let mut communicators: Vec<_> = living.map(|state| Communicator::new(state, &mut processes)).collect();
+    communicators.sort_by_key(|communicator| (communicator.hash, communicator.secondary_hash));
+    communicators
 }
 
-impl Condition {
-    fn new(process: Process) -> Self {
-        if process.pid == u64::from(std::process::id()) {
-            Self::Runs
-        } else if process.ended() {
-            Self::Ended
-        } else if process.is_stopped() {
-            Self::Stopped
-        } else {
-            Self::Runs
-        }
+/// Returns the processes that have not left all communicators.
+pub(super) fn processes(communicators: &[Communicator]) -> Processes {
+    let mut processes = Processes::new();
+    let ranks = communicators.iter().flat_map(|communicator| &communicator.ranks);
+    for rank in ranks.filter(|rank| rank.state != State::Left) {
+        let state = if rank.is_member() { State::Running } else { rank.state };
+        processes.entry(rank.process).or_insert_with(|| (BTreeSet::new(), state)).0.insert(rank.device);
     }
-}
-
-impl Job {
-    /// Collects what this process knows.
-    pub(super) fn collect() -> Self {
-        let mut conditions = VecMap::new();
-        let states = SharedState::registered();
-        // If all ranks have left, nobody has it any more but a call that is about to return.
-        let living = states.iter().filter(|state| (0..state.ranks()).any(|rank| !state.has_departed(rank)));
-        let mut communicators: Vec<Communicator> =
-            living.map(|state| Communicator::new(state, &mut conditions)).collect();
-        communicators.sort_by_key(|communicator| (communicator.hash, communicator.secondary_hash));
-        Self { communicators }
-    }
-
-    /// Returns the processes but those whose ranks have all left.
-    pub(super) fn processes(&self) -> Processes {
-        let mut processes = Processes::new();
-        for rank in self.communicators.iter().flat_map(|communicator| &communicator.ranks) {
-            let condition = match rank.presence {
-                Presence::Member { .. } => Condition::Runs,
-                Presence::Stopped => Condition::Stopped,
-                Presence::Dead => Condition::Ended,
-                Presence::Left => continue,
-            };
-            let (devices, _) = processes.get_or_insert_with(rank.process, || (VecMap::new(), condition));
-            devices.insert(rank.device, ());
-        }
-        processes
-    }
+    processes
 }
 
 impl Communicator {
-    fn new(state: &SharedState, conditions: &mut VecMap<Process, Condition>) -> Self {
-        // A number that tells nothing of the secret.
+    fn new(state: &SharedState, processes: &mut BTreeMap<Process, State>) -> Self {
+        // Reveals nothing of the secret.
         let hash = fnv1a(&[b"RAS", &state.nonce()]);
         let first = state.process(0);
         Self {
             hash: (hash >> 64) as u64 ^ hash as u64,
             secondary_hash: [first.identity, first.pid],
-            ranks: (0..state.ranks()).map(|rank| Rank::new(state, rank, conditions)).collect(),
+            ranks: (0..state.ranks()).map(|rank| Rank::new(state, rank, processes)).collect(),
         }
     }
 
-    /// Returns the ranks that have answered.
+    /// Returns the ranks that have the communicator.
     pub(super) fn members(&self) -> impl Iterator<Item = &Rank> {
         self.ranks.iter().filter(|rank| rank.is_member())
-    }
-
-    /// Returns the others.
-    pub(super) fn missing(&self) -> impl Iterator<Item = &Rank> {
-        self.ranks.iter().filter(|rank| !rank.is_member())
     }
 }
 
 impl Rank {
-    fn new(state: &SharedState, rank: usize, conditions: &mut VecMap<Process, Condition>) -> Self {
-        let process = state.process(rank);
-        let condition = *conditions.get_or_insert_with(process, || Condition::new(process));
-        let has_executed_another = || condition == Condition::Runs && state.has_executed_another(rank);
-        let ended_by = state.ended_by();
-        let presence = if state.has_departed(rank) {
-            if ended_by == Some(rank) && condition == Condition::Runs {
-                Presence::Member { has_aborted: true, has_error: false }
-            } else {
-                Presence::Left
-            }
-        } else {
-            match condition {
-                Condition::Ended => Presence::Dead,
-                Condition::Runs if has_executed_another() => Presence::Dead,
-                Condition::Stopped => Presence::Stopped,
-                Condition::Runs => {
-                    let has_aborted = ended_by == Some(rank);
-                    Presence::Member { has_aborted, has_error: !has_aborted && state.check_abort().is_err() }
-                }
-            }
+    fn new(shared: &SharedState, rank: usize, processes: &mut BTreeMap<Process, State>) -> Self {
+        let process = shared.process(rank);
+        let of_process = *processes.entry(process).or_insert_with(|| state_of(process));
+        let has_aborted = shared.ended_by() == Some(rank);
+        let state = match of_process {
+            State::Running if has_aborted => State::Aborted,
+            _ if shared.has_departed(rank) => State::Left,
+            State::Running if shared.has_executed_another(rank) => State::Dead,
+            State::Running if shared.check_abort().is_err() => State::Failed,
+            other => other,
         };
         // NCCL runs the collectives of a single rank without launching anything.
-        let all = if state.ranks() > 1 { state.launched(rank) } else { Default::default() };
+        let all = if shared.ranks() > 1 { shared.launched(rank) } else { Default::default() };
         let launched = COUNTED.map(|(_, function)| all[usize::from(function.number())]);
-        let device = state.device(rank).and_then(|device| i64::try_from(device).ok()).unwrap_or(-1);
-        Self { rank, process, device, presence, launched }
+        let device = shared.device(rank).and_then(|device| i64::try_from(device).ok()).unwrap_or(-1);
+        Self { rank, process, device, state, launched }
     }
 
     pub(super) fn is_member(&self) -> bool {
-        matches!(self.presence, Presence::Member { .. })
+        matches!(self.state, State::Running | State::Failed | State::Aborted)
     }
+}
 
-    pub(super) fn has_aborted(&self) -> bool {
-        matches!(self.presence, Presence::Member { has_aborted: true, .. })
-    }
-
-    pub(super) fn has_error(&self) -> bool {
-        matches!(self.presence, Presence::Member { has_error: true, .. })
+fn state_of(process: Process) -> State {
+    if process.pid == u64::from(std::process::id()) {
+        State::Running
+    } else if process.ended() {
+        State::Dead
+    } else if process.is_stopped() {
+        State::Stopped
+    } else {
+        State::Running
     }
 }

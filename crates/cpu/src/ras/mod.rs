@@ -1,13 +1,8 @@
-//! The answers to RAS requests: what this process knows of its job, served as NCCL serves it.
+//! The RAS service: reports on the communicators of this process, over TCP, in NCCL's protocol.
 //!
-//! In: the states of this process's communicators, in which every rank's counters stand. Out: reports, over TCP. NCCL's
-//! processes ask each other; here, each reads what all have written, so a process that is stopped cannot delay an answer,
-//! and the death of one is certain at once.
+//! A report is read from the shared states of the communicators, which hold every rank's counters. NCCL's processes query
+//! each other. Here, a stopped process delays no report, and a dead one is detected immediately.
 
 mod job;
-mod json;
-mod monitor;
-mod request;
+mod report;
 pub(crate) mod service;
-mod session;
-mod text;

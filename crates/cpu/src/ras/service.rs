@@ -1,22 +1,23 @@
-//! The thread that answers, and its port.
+//! The thread that serves RAS requests, and its port.
 //!
-//! It exists while the process has communicators. As in NCCL, every process listens, and the kernel chooses one for each
-//! connection. Where the port belongs to another user's job, a line in the log is all that happens.
+//! It runs while the process has communicators. As in NCCL, every process listens, and the kernel chooses one for each
+//! connection. If the port belongs to another user's job, there is a line in the log and no service.
 
-use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use libnccl::internal::environment;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
-use super::monitor::Monitor;
-use super::session::Session;
+use super::job::{communicators, processes};
+use super::report::{self, Event};
 use crate::diag::debug::{self, Subsystem};
 
 /// NCCL's default.
@@ -25,20 +26,40 @@ const DEFAULT_ADDRESS: &str = "localhost:28028";
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// Clients that are served at a time. For another one, that which has been quiet for longest has to go.
+/// Clients that are served at a time. One more replaces the one that has been quiet for longest.
 const MAX_CLIENTS: usize = 64;
 
-/// Of these, clients that monitor, which may be quiet for as long as they like.
-const MAX_MONITORS: usize = 32;
-
-/// The time for a request, and for reading its answer.
+/// The time for a request, and for reading its response. A client that monitors may be quiet for longer.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// The interval in which the processes are looked at for a client that monitors them.
-const MONITOR_INTERVAL: Duration = Duration::from_millis(200);
+/// The interval in which the processes are examined for clients that monitor them.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Bytes of a request at most, as in NCCL.
+const MAX_REQUEST: usize = 1024;
+
+/// Bytes of events that a client may leave unread.
+const MAX_UNREAD: usize = 1 << 20;
 
 /// The service of this process.
 static SERVICE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
+
+/// The address to listen at, resolved once. `None` if the environment enables no service: NCCL has one by default, this
+/// library only with `NCCL_RAS_ENABLE=1` or an address.
+static ADDRESS: LazyLock<Option<SocketAddr>> = LazyLock::new(|| {
+    let variable = |name| environment::variable(name).map(|value| value.to_string_lossy().into_owned());
+    let address = variable("NCCL_RAS_ADDR").filter(|address| !address.is_empty());
+    let is_enabled = match variable("NCCL_RAS_ENABLE") {
+        Some(enable) => enable.trim() == "1",
+        None => address.is_some(),
+    };
+    let name = is_enabled.then(|| address.unwrap_or_else(|| DEFAULT_ADDRESS.into()))?;
+    let resolved = name.to_socket_addrs().map(|mut addresses| addresses.next());
+    if let Err(error) = &resolved {
+        debug::info(Subsystem::Ras, || format!("RAS has no client port at {name}: {error}"));
+    }
+    resolved.ok().flatten()
+});
 
 /// A process's service. It ends when its last user drops it.
 #[derive(Debug)]
@@ -54,14 +75,12 @@ struct Shared {
     ends: AtomicBool,
     /// Wakes the thread.
     wake: OwnedFd,
-    /// Set once the thread ends soon after it is told to: it resolves no name any more.
-    is_quick: AtomicBool,
 }
 
 impl Service {
-    /// Returns the service of this process, which it starts if there is none. There is none if it is not wanted.
+    /// Returns the service of this process, which it starts if there is none and the environment enables it.
     pub(crate) fn of_process() -> Option<Arc<Self>> {
-        let address = address()?;
+        let address = (*ADDRESS)?;
         let mut service = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = service.upgrade().filter(|running| running.pid == std::process::id()) {
             return Some(running);
@@ -73,27 +92,27 @@ impl Service {
                 Some(started)
             }
             Err(error) => {
-                debug::info(Subsystem::Ras, || format!("RAS cannot be started: {error}"));
+                debug::info(Subsystem::Ras, || format!("RAS has no client port at {address}: {error}"));
                 None
             }
         }
     }
 
-    fn start(address: String) -> io::Result<Self> {
+    fn start(address: SocketAddr) -> io::Result<Self> {
+        let listener = open(address)?;
+        // In NCCL's form.
+        debug::info(Subsystem::Ras, || {
+            format!("RAS client listening socket at {}<{}>", address.ip(), address.port())
+        });
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let is_quick = address.starts_with("localhost:") || address.parse::<SocketAddr>().is_ok();
-        let shared =
-            Arc::new(Shared { ends: AtomicBool::new(false), wake, is_quick: AtomicBool::new(is_quick) });
-        let run = {
-            let shared = Arc::clone(&shared);
-            move || {
-                // Resolving a name may take long, and nobody has to wait for it.
-                if let Err(error) = open(&address).and_then(|listener| serve(&listener, &shared)) {
-                    debug::info(Subsystem::Ras, || format!("RAS has no client port at {address}: {error}"));
-                }
+        let shared = Arc::new(Shared { ends: AtomicBool::new(false), wake });
+        let of_thread = Arc::clone(&shared);
+        let serve = move || {
+            if let Err(error) = serve(&listener, &of_thread) {
+                debug::info(Subsystem::Ras, || format!("RAS has ended: {error}"));
             }
         };
-        let thread = thread::Builder::new().name("libnccl-cpu-ras".into()).spawn(run)?;
+        let thread = thread::Builder::new().name("libnccl-cpu-ras".into()).spawn(serve)?;
         Ok(Self { shared, thread: Some(thread), pid: std::process::id() })
     }
 }
@@ -102,37 +121,18 @@ impl Drop for Service {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.pid != std::process::id() {
-            // The parent's, and its descriptor too.
+            // The thread and its descriptor are the parent's.
             std::mem::forget(thread);
             return;
         }
         self.shared.ends.store(true, SeqCst);
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
-        // One that still resolves a name ends when it has.
-        if self.shared.is_quick.load(SeqCst) || thread.is_finished() {
-            let _ = thread.join();
-        }
+        let _ = thread.join();
     }
 }
 
-/// Returns the address to listen at; `None` if there is to be no service. NCCL has one by default, this implementation if
-/// the environment says so: `NCCL_RAS_ENABLE=1`, or an address.
-fn address() -> Option<String> {
-    let variable = |name| {
-        libnccl::internal::environment::variable(name).map(|value| value.to_string_lossy().into_owned())
-    };
-    let address = variable("NCCL_RAS_ADDR").filter(|address| !address.is_empty());
-    let is_enabled = match variable("NCCL_RAS_ENABLE") {
-        Some(enable) => enable.trim() == "1",
-        None => address.is_some(),
-    };
-    is_enabled.then(|| address.unwrap_or_else(|| DEFAULT_ADDRESS.into()))
-}
-
-/// Listens at the first address of a name, beside the other processes of this user.
-fn open(address: &str) -> io::Result<TcpListener> {
-    let unknown = || io::Error::new(io::ErrorKind::InvalidInput, "expected host:port or [IPv6]:port");
-    let address = address.to_socket_addrs()?.next().ok_or_else(unknown)?;
+/// Listens at an address, together with the other processes of this user.
+fn open(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
@@ -140,72 +140,175 @@ fn open(address: &str) -> io::Result<TcpListener> {
     set_socket_reuseport(&socket, true)?;
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
-    debug::info(Subsystem::Ras, || format!("RAS client listening socket at {}", describe(address)));
     Ok(TcpListener::from(socket))
-}
-
-/// Formats an address as NCCL does.
-fn describe(address: SocketAddr) -> String {
-    format!("{}<{}>", address.ip(), address.port())
 }
 
 /// Serves clients until the service ends.
 fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
-    shared.is_quick.store(true, SeqCst);
-    let mut sessions: Vec<Session> = Vec::new();
-    let mut monitor = None;
-    let interval = Timespec { tv_sec: 0, tv_nsec: MONITOR_INTERVAL.subsec_nanos().into() };
+    let mut clients: Vec<Client> = Vec::new();
+    let mut known = None;
+    let interval = Timespec { tv_sec: 0, tv_nsec: INTERVAL.subsec_nanos().into() };
     while !shared.ends.load(SeqCst) {
         let mut watched =
             vec![PollFd::new(&shared.wake, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        watched.extend(
-            sessions.iter().map(|session| PollFd::from_borrowed_fd(session.fd(), session.interest())),
-        );
-        match poll(&mut watched, (!sessions.is_empty()).then_some(&interval)) {
+        watched.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.interest())));
+        match poll(&mut watched, (!clients.is_empty()).then_some(&interval)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let is_ready: Vec<bool> = watched[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
-        let is_asked = !watched[1].revents().is_empty();
-        let (mut ready, mut monitors) = (is_ready.into_iter(), 0);
-        sessions.retain_mut(|session| {
-            let goes_on = !ready.next().unwrap_or(false) || session.receive();
-            monitors += usize::from(session.monitors());
-            goes_on && monitors <= MAX_MONITORS
-        });
-        let now = Instant::now();
-        sessions.retain(|session| session.monitors() || now < session.heard() + QUIET);
-        if is_asked {
-            match listener.accept() {
-                Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-                    if sessions.len() == MAX_CLIENTS {
-                        close_quietest(&mut sessions);
-                    }
-                    sessions.push(Session::new(stream));
-                }
-                Ok(_) => {}
-                // Out of descriptors, for instance: the connection is still there, and poll would return at once.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                    thread::sleep(MONITOR_INTERVAL / 20);
-                }
-                Err(_) => {}
-            }
+        let ready: Vec<bool> = watched[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut is_ready = ready[1..].iter();
+        clients.retain_mut(|client| !is_ready.next().is_some_and(|ready| *ready) || client.receive());
+        clients.retain(|client| client.monitors() || client.heard.elapsed() < QUIET);
+        if ready[0] {
+            accept(listener, &mut clients);
         }
-        if sessions.iter().any(Session::monitors) {
-            // Before a client learns that it monitors: it gets all that happens from then on.
-            let events = monitor.get_or_insert_with(Monitor::new).poll();
-            sessions.retain_mut(|session| !session.monitors() || session.notify(&events));
+        if clients.iter().any(Client::monitors) {
+            // Before a client learns that it monitors, so that it receives all events from then on.
+            let now = processes(&communicators());
+            let events = known.map(|before| report::events(&before, &now)).unwrap_or_default();
+            clients.retain_mut(|client| !client.monitors() || client.notify(&events));
+            known = Some(now);
         } else {
-            monitor = None;
+            known = None;
         }
-        sessions.retain_mut(Session::send);
+        clients.retain_mut(Client::send);
     }
     Ok(())
 }
 
-fn close_quietest(sessions: &mut Vec<Session>) {
-    let others = sessions.iter().enumerate().filter(|(_, session)| !session.monitors());
-    if let Some((quietest, _)) = others.min_by_key(|(_, session)| session.heard()) {
-        sessions.remove(quietest);
+fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
+    match listener.accept() {
+        Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+            let quietest = clients.iter().enumerate().min_by_key(|(_, client)| client.heard);
+            if let Some((quietest, _)) = quietest.filter(|_| clients.len() == MAX_CLIENTS) {
+                clients.remove(quietest);
+            }
+            clients.push(Client::new(stream));
+        }
+        // Out of descriptors, for example: the connection is still there, and poll would return immediately.
+        Err(error) if error.kind() != ErrorKind::WouldBlock => thread::sleep(INTERVAL / 20),
+        _ => {}
+    }
+}
+
+/// A client's connection.
+#[derive(Debug)]
+struct Client {
+    stream: TcpStream,
+    /// The bytes of an incomplete request.
+    input: Vec<u8>,
+    /// The bytes that have yet to be sent.
+    output: Vec<u8>,
+    is_json: bool,
+    /// The groups of events that the client monitors.
+    groups: Vec<String>,
+    /// Set once nothing follows the output.
+    ends: bool,
+    /// The time of the last complete request.
+    heard: Instant,
+}
+
+impl Client {
+    fn new(stream: TcpStream) -> Self {
+        let (input, output, groups) = (Vec::new(), Vec::new(), Vec::new());
+        Self { stream, input, output, is_json: false, groups, ends: false, heard: Instant::now() }
+    }
+
+    /// Returns the event to wait for. A client that does not read its response may not make another request.
+    fn interest(&self) -> PollFlags {
+        if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT }
+    }
+
+    fn monitors(&self) -> bool {
+        !self.groups.is_empty() && !self.ends
+    }
+
+    /// Receives requests and queues the responses. Returns `false` if the connection is done.
+    fn receive(&mut self) -> bool {
+        if !self.output.is_empty() {
+            return true;
+        }
+        let mut bytes = [0; MAX_REQUEST];
+        match (&self.stream).read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(count) => self.input.extend_from_slice(&bytes[..count]),
+            Err(error) => return matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        }
+        while let Some(end) = self.input.iter().position(|byte| *byte == b'\n').filter(|_| !self.ends) {
+            let line: Vec<u8> = self.input.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line[..end]);
+            self.heard = Instant::now();
+            let response = self.respond(line.trim_end_matches('\r'));
+            self.output.extend_from_slice(response.as_bytes());
+        }
+        self.ends || self.input.len() < MAX_REQUEST
+    }
+
+    /// Returns the response to a request: keywords in any case, with one blank between words.
+    fn respond(&mut self, line: &str) -> String {
+        let upper = line.to_ascii_uppercase();
+        let after = |keywords: &str| upper.strip_prefix(keywords);
+        if let Some(format) = after("SET FORMAT ") {
+            if !["TEXT", "JSON"].contains(&format) {
+                return format!("ERROR: Invalid format {format}\n");
+            }
+            self.is_json = format == "JSON";
+        } else if let Some(groups) = after("MONITOR") {
+            let groups = if groups.is_empty() { " LIFECYCLE" } else { groups };
+            let groups: Vec<String> = groups.trim_start().split(',').map(ToOwned::to_owned).collect();
+            let is_known = |group: &String| ["LIFECYCLE", "TRACE", "ALL"].contains(&group.as_str());
+            if let Some(unknown) = groups.iter().find(|group| !is_known(group)) {
+                return format!("ERROR: Invalid event group '{unknown}'\n");
+            }
+            self.groups = groups;
+        } else if after("CLIENT PROTOCOL ").is_some() {
+            return "SERVER PROTOCOL 2\n".into();
+        } else if let Some(seconds) = after("TIMEOUT ") {
+            // Ignored, because the service waits for no other process.
+            if !seconds.is_empty() && !seconds.parse::<f64>().is_ok_and(|seconds| seconds >= 0.0) {
+                return format!("ERROR: Invalid timeout value {seconds}\n");
+            }
+        } else if after("CONTROL ").is_some() {
+            return "ERROR: the CPU backend has no profiler to control\n".into();
+        } else {
+            return self.report(&upper).unwrap_or_else(|| format!("ERROR: Unknown command {line}\n"));
+        }
+        "OK\n".into()
+    }
+
+    /// Returns the response to a request after which the connection ends.
+    fn report(&mut self, request: &str) -> Option<String> {
+        let response = match request {
+            "STATUS" | "VERBOSE STATUS" if self.is_json => report::json(),
+            "STATUS" => report::text(false),
+            "VERBOSE STATUS" => report::text(true),
+            "DIAGNOSTICS" => report::diagnostics(),
+            _ => return None,
+        };
+        self.ends = true;
+        Some(response)
+    }
+
+    /// Queues the events of the client's groups. Returns `false` if the client has left too many unread.
+    fn notify(&mut self, events: &[Event]) -> bool {
+        for event in events {
+            if self.groups.iter().any(|group| group == event.group() || group == "ALL") {
+                self.output.extend_from_slice(event.format(self.is_json).as_bytes());
+            }
+        }
+        self.output.len() <= MAX_UNREAD
+    }
+
+    /// Sends the queued output as far as that is possible without waiting. Returns `false` if the connection is done.
+    fn send(&mut self) -> bool {
+        while !self.output.is_empty() {
+            match (&self.stream).write(&self.output) {
+                Ok(0) => return false,
+                Ok(count) => drop(self.output.drain(..count)),
+                Err(error) => return matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+            }
+        }
+        !self.ends
     }
 }

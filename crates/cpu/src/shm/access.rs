@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::wait_limits::WARN_AFTER;
+use crate::diag::settings::WARN_AFTER;
 use crate::shm::buffer::ReadBuf;
 use crate::shm::layout::{ACCESSES, WINDOWS};
 use crate::shm::liveness::AbortReason;

@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
-use crate::cancellation::NoCancellation;
 use crate::diag::error::{Error, Result};
 use crate::shm::memfd;
 use crate::shm::process::Process;
@@ -86,7 +85,6 @@ impl Mapping {
 
     /// Maps the memory that `owner` shares through its file descriptor `file`, whole.
     pub(crate) fn open(owner: &Process, file: u32) -> Result<Self> {
-        let _held_off = NoCancellation::new();
         let pid = owner.pid;
         let ended = || Error::remote(format!("process {pid} has ended, and its memory with it"));
         let failed = |error: io::Error| match error.kind() {
@@ -94,12 +92,7 @@ impl Mapping {
             ErrorKind::NotFound => Error::remote(format!("process {pid} has no file descriptor {file}")),
             _ => Error::system(&format!("file descriptor {file} of process {pid} cannot be opened"), error),
         };
-        let Some(shown) = owner.pid_in_proc() else {
-            let error =
-                Error::remote(format!("/proc does not show process {pid}: it is of another PID namespace"));
-            return Err(if owner.ended() { ended() } else { error });
-        };
-        let (path, found) = find_file(shown, file).map_err(failed)?;
+        let (path, found) = find_file(pid, file).map_err(failed)?;
         let refused = |why: &str| {
             Error::remote(format!(
                 "file descriptor {file} of process {pid} is {}, {why}, and not memory from ncclMemAlloc",
@@ -188,7 +181,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns the path in `/proc` of the file descriptor `file` of the process that is `pid` there, and what it refers to.
+/// Returns the path in `/proc` of the file descriptor `file` of process `pid`, and what it refers to.
 fn find_file(pid: u64, file: u32) -> io::Result<(PathBuf, PathBuf)> {
     let look = |folder: PathBuf| {
         let path = folder.join(format!("fd/{file}"));

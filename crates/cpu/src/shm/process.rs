@@ -10,7 +10,7 @@
 
 use std::fs::{read_link, read_to_string};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -62,9 +62,7 @@ impl Process {
         if PID.load(Acquire) == pid {
             return Ok(Self { pid, identity: IDENTITY.load(Relaxed) });
         }
-        if !has_pidfd_inodes()? {
-            check_proc(pid)?;
-        }
+        check_proc(pid)?;
         let current = Self::from_pid(pid)?;
         IDENTITY.store(current.identity, Relaxed);
         PID.store(pid, Release);
@@ -86,8 +84,7 @@ impl Process {
     /// Returns the mark of the program that the process runs, which no other program that it executes has: where its first
     /// stack begins. 0 if that is unknown: its first thread has exited, or this process may not know.
     pub(crate) fn program(&self) -> u64 {
-        let stat = self.pid_in_proc().and_then(|pid| read_stat(pid).ok());
-        stat.map_or(0, |stat| stat.first_stack)
+        read_stat(self.pid).map_or(0, |stat| stat.first_stack)
     }
 
     /// Returns `true` if the process certainly no longer runs the program with the mark `program`.
@@ -110,22 +107,7 @@ impl Process {
 
     /// Returns the state of the process's first thread, as `/proc` shows it: `T` if it is stopped.
     pub(crate) fn state(&self) -> Option<char> {
-        let stat = self.pid_in_proc().and_then(|pid| read_stat(pid).ok())?;
-        Some(stat.state)
-    }
-
-    /// Returns the process's pid in `/proc`, which may show a PID namespace around this process's; `None` if it shows
-    /// another one or the process has been reaped.
-    pub(crate) fn pid_in_proc(&self) -> Option<u64> {
-        if !has_pidfd_inodes().ok()? {
-            // Checked by `current`.
-            return Some(self.pid);
-        }
-        let pidfd = open_pidfd(self.pid).ok()?;
-        // `/proc/self` is the first thread's, which has no files once it has exited.
-        let text = read_to_string(format!("/proc/thread-self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-        let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
-        (pid > 0).then_some(pid)
+        read_stat(self.pid).ok().map(|stat| stat.state)
     }
 }
 
@@ -159,7 +141,7 @@ fn check_proc(pid: u64) -> io::Result<()> {
     }
     Err(io::Error::other(format!(
         "/proc is of another PID namespace: it shows this process, {pid}, as {}; \
-         mount the namespace's own (unshare --mount-proc), or use Linux 6.9 or newer",
+         mount the namespace's own (unshare --mount-proc)",
         shown.display()
     )))
 }
@@ -280,9 +262,8 @@ mod tests {
     }
 
     #[test]
-    fn process_is_found_in_proc() {
+    fn proc_of_another_pid_namespace_is_an_error() {
         let current = Process::current().unwrap();
-        assert_eq!(current.pid_in_proc(), Some(current.pid));
         check_proc(current.pid).unwrap();
         let text = check_proc(current.pid + 1).unwrap_err().to_string();
         assert!(text.starts_with("/proc is of another PID namespace"), "{text}");

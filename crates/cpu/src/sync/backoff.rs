@@ -4,8 +4,6 @@ use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use crate::cancellation::NoCancellation;
-
 /// Time without progress after which a waiting thread looks at what else may have happened.
 const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -30,11 +28,8 @@ pub(super) fn set_spin_budget(spins: u32) {
 
 /// Returns `true` if there are more ranks than CPUs.
 pub(crate) fn is_oversubscribed(ranks: usize) -> bool {
-    static CPUS: LazyLock<usize> = LazyLock::new(|| {
-        // It reads files.
-        let _held_off = NoCancellation::new();
-        std::thread::available_parallelism().map_or(1, usize::from)
-    });
+    static CPUS: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
     ranks > *CPUS
 }
 
@@ -125,7 +120,6 @@ impl Backoff {
     }
 
     fn sleep(&mut self, is_single: bool, idle: &mut dyn FnMut(Duration)) {
-        let _held_off = NoCancellation::new();
         let began = *self.began.get_or_insert_with(Instant::now);
         // If nothing has slept in the operation's last turn, it waits for something that wakes nobody.
         let has_slept = self.turns > self.spins + Self::YIELDS + 1 && is_single && NAP.take().is_none();

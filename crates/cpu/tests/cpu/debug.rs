@@ -21,6 +21,7 @@ rank_tasks! {
     "log_on_threads" => log_warnings_on_threads,
     "log_calls" => log_calls,
     "log_config" => log_config,
+    "log_version" => log_version,
 }
 
 fn log_information_and_warning(_: &RankProcess) {
@@ -89,6 +90,23 @@ fn log_config(_: &RankProcess) {
     assert_eq!(nccl!(ncclCommInitRank(third, 1, unique_id(), 0)), OK);
     assert_eq!(nccl!(ncclCommSplit(*first, -1, 0, &mut { none }, &mut config)), OK);
     comms.into_iter().for_each(|comm| Comm(comm).destroy());
+    println!(">>>");
+}
+
+/// Makes communicators, the last with `NCCL_DEBUG` unset.
+fn log_version(_: &RankProcess) {
+    println!("\n<<<");
+    let make = || {
+        let mut comm = ptr::null_mut();
+        assert_eq!(nccl!(ncclCommInitRank(&mut comm, 1, unique_id(), 0)), OK);
+        Comm(comm).destroy();
+    };
+    make();
+    make();
+    // SAFETY: no other thread of this process uses the environment.
+    unsafe { std::env::remove_var("NCCL_DEBUG") };
+    libnccl_cpu::ncclResetDebugInit();
+    make();
     println!(">>>");
 }
 
@@ -171,6 +189,23 @@ fn lines_of_calls_have_what_the_caller_passed() {
 }
 
 #[test]
+fn version_is_logged_once_unless_nothing_is() {
+    let version = format!("NCCL version {}+cpu{}", libnccl::Version::HEADER, env!("CARGO_PKG_VERSION"));
+    let with =
+        |level, subsystems| run("log_version", &[("NCCL_DEBUG", level), ("NCCL_DEBUG_SUBSYS", subsystems)]).0;
+    for level in ["VERSION", "WARN"] {
+        assert_eq!(with(level, "COLL"), format!("{version}\n"), "{level}");
+    }
+    let information = with("INFO", "COLL");
+    assert!(information.ends_with(&format!(" NCCL INFO {version}\n")), "{information}");
+    assert_eq!(information.lines().count(), 1, "{information}");
+    let information = with("INFO", "ALL");
+    assert_eq!(information.matches(&version).count(), 1, "{information}");
+    assert_eq!(information.matches("Init COMPLETE").count(), 2, "{information}");
+    assert_eq!([with("", "ALL"), with("INFO", "^ALL")], ["", ""]);
+}
+
+#[test]
 fn debug_subsys_selects_subsystems() {
     let with = |subsystems| shape_of("log", &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", subsystems)]);
     assert_eq!(with("bootstrap"), format!("{INFORMATION}{WARNING}"));
@@ -180,23 +215,15 @@ fn debug_subsys_selects_subsystems() {
 }
 
 #[test]
-fn timestamp_format_and_levels_are_applied() {
-    let with = |format, levels| {
-        shape_of(
-            "log",
-            &[
-                ("NCCL_DEBUG", "INFO"),
-                ("NCCL_DEBUG_TIMESTAMP_FORMAT", format),
-                ("NCCL_DEBUG_TIMESTAMP_LEVELS", levels),
-            ],
-        )
+fn time_of_a_warning_is_local() {
+    let hours = |zone| {
+        let (text, _) = run("log", &[("NCCL_DEBUG", "WARN"), ("TZ", zone)]);
+        let (time, _) = text.strip_prefix("\n[").unwrap().split_once(']').unwrap();
+        assert_eq!(time.len(), "2026-11-29 03:04:05".len(), "{time}");
+        time.split([' ', ':']).nth(1).unwrap().parse::<i32>().unwrap()
     };
-    let (bare, time) = (WARNING.replace("[#-#-# #:#:#] ", ""), "[#-#-# #:#:#] ");
-    assert_eq!(with("", "ALL"), format!("{INFORMATION}{bare}"));
-    assert_eq!(with("[%F %T] ", "INFO"), format!("{time}{INFORMATION}{bare}"));
-    // The time is local.
-    let zone = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_TIMESTAMP_FORMAT", "%z "), ("TZ", "ABC-09:30")];
-    assert!(run("log", &zone).0.starts_with("\n+0930 "));
+    let difference = (hours("ABC-12") - hours("UTC")).rem_euclid(24);
+    assert!([11, 12].contains(&difference), "{difference}");
 }
 
 fn file_in(folder: &TempDir, name: &str) -> String {

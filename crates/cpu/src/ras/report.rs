@@ -1,0 +1,249 @@
+//! The reports on a job: in JSON with NCCL's fields, as text with NCCL's sections, and the events of a monitor.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH, ncclResult_t};
+use serde_json::{Value, json};
+
+use super::job::{COUNTED, Communicator, HOST, Processes, Rank, State, communicators, processes};
+use crate::diag::debug;
+
+/// Ranks, or lines, that a section of a text lists.
+const MAX_LISTED: usize = 10;
+
+/// A kind of finding that is a warning.
+const MISMATCH: &str = "MISMATCH";
+
+fn version() -> String {
+    format!("{NCCL_MAJOR}.{NCCL_MINOR}.{NCCL_PATCH}+cpu{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Returns the report in JSON.
+pub(super) fn json() -> String {
+    let began = Instant::now();
+    let communicators: Vec<Value> = communicators().iter().map(communicator).collect();
+    let report = json!({
+        "nccl_version": version(),
+        "cuda_runtime_version": -1,
+        "cuda_driver_version": -1,
+        "timestamp": debug::now(),
+        "communicators_count": communicators.len(),
+        "communicators": communicators,
+        "ras": { "collection_time_sec": began.elapsed().as_secs_f64(), "timeouts_count": 0 },
+    });
+    format!("{report:#}\n")
+}
+
+fn communicator(communicator: &Communicator) -> Value {
+    let (members, missing): (Vec<_>, Vec<_>) = communicator.ranks.iter().partition(|rank| rank.is_member());
+    let ranks: Vec<Value> = members.into_iter().map(member).collect();
+    let missing: Vec<Value> = missing.into_iter().map(missing_rank).collect();
+    let [identity, pid] = communicator.secondary_hash;
+    json!({
+        "hash": format!("{:#x}", communicator.hash),
+        "secondary_hash": format!("{identity:#x}:{pid:#x}"),
+        "size": communicator.ranks.len(),
+        "ranks_count": ranks.len(),
+        "missing_ranks_count": missing.len(),
+        "ranks": ranks,
+        "missing_ranks": missing,
+    })
+}
+
+fn identity(rank: &Rank) -> Value {
+    let Rank { rank, process, device, .. } = rank;
+    json!({ "rank": rank, "host": HOST, "pid": process.pid, "cuda_dev": device, "nvml_dev": device })
+}
+
+fn member(rank: &Rank) -> Value {
+    let has_failed = rank.state == State::Failed;
+    let error = if has_failed { ncclResult_t::ncclRemoteError } else { ncclResult_t::ncclSuccess };
+    let mut value = identity(rank);
+    value["status"] = json!({
+        "init_state": 0,
+        "async_error": error.0,
+        "finalize_called": false,
+        "destroy_flag": false,
+        "abort_flag": rank.state == State::Aborted,
+    });
+    for ((name, _), launched) in COUNTED.iter().zip(rank.launched) {
+        value["collective_counts"][name] = launched.into();
+    }
+    value
+}
+
+fn missing_rank(rank: &Rank) -> Value {
+    let mut value = identity(rank);
+    value["status"] = json!({
+        "unresponsive": rank.state != State::Left,
+        "considered_dead": rank.state == State::Dead,
+    });
+    value
+}
+
+/// Returns the report as text. A verbose one has a line for each rank.
+pub(super) fn text(is_verbose: bool) -> String {
+    let began = Instant::now();
+    let communicators = communicators();
+    let (mut table, mut errors, mut warnings) = (String::new(), String::new(), String::new());
+    for communicator in &communicators {
+        let Communicator { hash, ranks, .. } = communicator;
+        let findings = findings(communicator);
+        let kinds: Vec<&str> = findings.iter().map(|(kind, _)| *kind).collect();
+        let kinds = if kinds.is_empty() { "OK".into() } else { kinds.join(",") };
+        let (size, missing) = (ranks.len(), ranks.len() - communicator.members().count());
+        let has_aborted = ranks.iter().any(|rank| rank.state == State::Aborted);
+        let status = if has_aborted { "ABORT" } else { "RUNNING" };
+        table += &format!("{hash:016x}  {size:>8}  {missing:>8}  {status:>8}  {kinds:>6}\n");
+        if is_verbose {
+            table.extend(ranks.iter().map(|rank| describe(rank) + "\n"));
+        }
+        for (kind, lines) in findings {
+            let section = if kind == MISMATCH { &mut warnings } else { &mut errors };
+            *section += &format!("{hash:016x} {kind}\n{}\n\n", first(&lines));
+        }
+    }
+    if communicators.is_empty() {
+        table += "No communicator data collected!\n";
+    }
+    let processes = processes(&communicators);
+    let devices: usize = processes.values().map(|(devices, _)| devices.len()).sum();
+    let (nodes, processes) = (usize::from(!processes.is_empty()), processes.len());
+    let (version, elapsed) = (version(), began.elapsed().as_secs_f64());
+    format!(
+        "NCCL version {version} compiled with CUDA 0.0\nCUDA runtime version -1, driver version -1\n\n\
+         Job summary\n===========\n\n  Nodes  Processes     GPUs\n{nodes:>7}  {processes:>9}  {devices:>7}\n\n\
+         Communicators... ({elapsed:.3}s)\n=============\n\n\
+         \u{20}   Communicator     Ranks   Missing    Status  Errors\n{table}\n\
+         Errors\n======\n\n{errors}Warnings\n========\n\n{warnings}"
+    )
+}
+
+/// Returns what is wrong with a communicator: each kind with its lines.
+fn findings(communicator: &Communicator) -> Vec<(&'static str, Vec<String>)> {
+    let ranks_in = |states: &[State]| {
+        let ranks = communicator.ranks.iter().filter(|rank| states.contains(&rank.state));
+        ranks.map(describe).collect()
+    };
+    let findings = [
+        ("INCOMPLETE", ranks_in(&[State::Stopped, State::Dead])),
+        ("ERROR", ranks_in(&[State::Failed])),
+        (MISMATCH, differences(communicator)),
+    ];
+    findings.into_iter().filter(|(_, lines)| !lines.is_empty()).collect()
+}
+
+/// Returns the differences between the ranks of a communicator, a line for each.
+fn differences(communicator: &Communicator) -> Vec<String> {
+    let left = communicator.ranks.iter().filter(|rank| rank.state == State::Left);
+    let left: Vec<usize> = left.map(|rank| rank.rank).collect();
+    let mut lines = Vec::new();
+    if !left.is_empty() {
+        lines.push(format!("  Destroyed by {}", list(&left)));
+    }
+    for (index, (function, _)) in COUNTED.iter().enumerate() {
+        let mut ranks_by_count: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for rank in communicator.members() {
+            ranks_by_count.entry(rank.launched[index]).or_default().push(rank.rank);
+        }
+        let counts = ranks_by_count.iter().filter(|_| ranks_by_count.len() > 1);
+        lines
+            .extend(counts.map(|(count, ranks)| format!("  {count} {function} launched by {}", list(ranks))));
+    }
+    lines
+}
+
+fn list(ranks: &[usize]) -> String {
+    let listed = || ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    match ranks.len() {
+        1 => format!("rank {}", listed()),
+        2..=MAX_LISTED => format!("ranks {}", listed()),
+        count => format!("{count} ranks"),
+    }
+}
+
+/// Joins the first of some lines.
+fn first(lines: &[String]) -> String {
+    match lines.len() {
+        ..=MAX_LISTED => lines.join("\n"),
+        count => format!("{}\n  ... and {} more", lines[..MAX_LISTED].join("\n"), count - MAX_LISTED),
+    }
+}
+
+fn describe(rank: &Rank) -> String {
+    let Rank { rank, process, device, state, .. } = rank;
+    let what = match state {
+        State::Running => "runs",
+        State::Failed => "reported Remote process error",
+        State::Aborted => "has aborted",
+        State::Left => "has destroyed its communicator",
+        State::Stopped => "does not respond: its process is stopped",
+        State::Dead => "is dead: its process has ended",
+    };
+    format!("  Rank {rank} {what} -- GPU {device} managed by process {} on node {HOST}", process.pid)
+}
+
+/// Returns the diagnostics: there is nothing to diagnose except how the ranks reach each other.
+pub(super) fn diagnostics() -> String {
+    let peers = processes(&communicators()).len();
+    let lines = [
+        "=== RAS Diagnostics ===",
+        "[INFO] GPU inventory: none, this is the CPU backend",
+        "[OK]   transport: shared memory of one host",
+        &format!("RAS diagnostics completed across {peers} RAS peers"),
+    ];
+    let pid = std::process::id();
+    lines.map(|line| format!("{HOST}:{pid} NCCL DIAG {line}\n")).concat()
+}
+
+/// The change of a process that a monitor reports.
+#[derive(Debug)]
+pub(super) struct Event {
+    name: &'static str,
+    group: &'static str,
+    pid: u64,
+    devices: Vec<i64>,
+}
+
+/// Returns the events that make `before` what the processes are now. Processes that have left are not an event.
+pub(super) fn events(before: &Processes, now: &Processes) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (process, (devices, state)) in now {
+        let mut push = |name, group| {
+            let devices = devices.iter().copied().collect();
+            events.push(Event { name, group, pid: process.pid, devices });
+        };
+        let earlier = before.get(process).map(|(_, state)| *state);
+        if earlier.is_none() {
+            push("PEER_NEW", "LIFECYCLE");
+        }
+        match (earlier.unwrap_or(State::Running), *state) {
+            (State::Stopped, State::Running) => push("PEER_RECOVERED", "TRACE"),
+            (State::Running, State::Stopped) => push("PEER_UNRESPONSIVE", "TRACE"),
+            (State::Running | State::Stopped, State::Dead) => push("PEER_DEAD", "LIFECYCLE"),
+            _ => {}
+        }
+    }
+    events
+}
+
+impl Event {
+    pub(super) fn group(&self) -> &'static str {
+        self.group
+    }
+
+    pub(super) fn format(&self, is_json: bool) -> String {
+        let Self { name, group, pid, devices } = self;
+        if !is_json {
+            let devices: Vec<String> = devices.iter().map(i64::to_string).collect();
+            let (time, devices) = (debug::now(), devices.join(","));
+            return format!("[{time}] {name}: Process {pid} on node {HOST} managing GPU {devices}\n");
+        }
+        let peer = json!({ "host": HOST, "pid": pid, "cuda_devs": devices, "nvml_devs": devices });
+        let event = json!({
+            "timestamp": debug::now(), "group": group, "event": name, "peer": peer, "details": ""
+        });
+        format!("{event:#}\n")
+    }
+}
