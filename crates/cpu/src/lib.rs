@@ -25,6 +25,7 @@ mod sync;
 mod vec_map;
 
 #[cfg(all(test, loom))]
+#[path = "../tests/models/loom.rs"]
 mod loom_models;
 
 #[cfg(feature = "device-api")]

@@ -9,8 +9,6 @@ mod election;
 mod hello;
 pub(crate) mod join_context;
 mod message;
-#[cfg(test)]
-mod model;
 mod peer;
 pub(crate) mod rendezvous;
 mod root;

@@ -17,7 +17,8 @@
 //!
 //! The last row is the only one that time decides, in favour of ids that are used again (`NCCL_COMM_ID`): whatever stayed
 //! longer to refuse ranks would refuse those of the next attempt. Ranks of a parent communicator do not depend on it, as
-//! they see each other's state there. `model.rs` tries every order of these events for a few ranks.
+//! they see each other's state there. `tests/cpu/rendezvous_model.rs` tries every order of
+//! these events for a few ranks.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
