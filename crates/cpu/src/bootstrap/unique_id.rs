@@ -1,23 +1,21 @@
-//! The unique id, by which the ranks of a communicator find and authenticate each other.
+//! The unique id, with which the ranks of a communicator find and authenticate each other.
 
-use std::ffi::c_char;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{OsStr, OsString, c_char};
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
+use libnccl::internal::environment::variable;
 use libnccl::sys::ncclUniqueId;
 use rustix::io::retry_on_intr;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use libnccl::internal::environment::variable;
-
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
-/// The first bytes of an id, and the version of the bootstrap messages and of the shared memory.
-pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu5";
+/// The first bytes of an id: the version of the rendezvous messages and of the shared memory.
+pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu6";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UniqueId {
@@ -26,11 +24,11 @@ pub(crate) struct UniqueId {
     /// The secret that proves that a rank was given the id.
     pub(crate) secret: [u8; 16],
     scope: HostScope,
-    /// Set if it follows from an address, which others may know.
+    /// Set if the id is derived from an address, which other users may know.
     pub(crate) is_of_address: bool,
 }
 
-/// The host and namespaces that ranks have to share to reach each other and to see each other's processes.
+/// The host and the namespaces that ranks have to share to reach each other and to see each other's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HostScope {
     /// The kernel's boot id, which no two running hosts share.
@@ -40,7 +38,7 @@ struct HostScope {
 }
 
 impl UniqueId {
-    /// Returns the id of the address in `NCCL_COMM_ID`, the same for all ranks, or a new one if that is not set.
+    /// Returns the id of the address in `NCCL_COMM_ID`, which is the same for all ranks, or a new id if it is not set.
     pub(crate) fn create() -> Result<Self> {
         let Some(text) = comm_id() else { return Self::generate() };
         debug::info(Subsystem::Environment, || {
@@ -54,7 +52,7 @@ impl UniqueId {
         Ok(Self { public: random()?, secret: random()?, scope, is_of_address: false })
     }
 
-    /// Returns the id of an address. Users do not disturb each other.
+    /// Returns the id of an address and the current user.
     fn at(address: SocketAddr) -> Result<Self> {
         let scope = HostScope::current()?;
         let none = Self { public: [0; 16], secret: [0; 16], scope, is_of_address: false };
@@ -64,12 +62,12 @@ impl UniqueId {
 
     pub(super) const SOCKET_PREFIX: &str = "libnccl-cpu-";
 
-    /// Returns the name of the abstract socket that these bytes stand for.
+    /// Returns the name of the abstract socket for these bytes.
     pub(super) fn socket_name(bytes: &[u8; 16]) -> String {
         bytes.iter().fold(Self::SOCKET_PREFIX.into(), |name, byte| format!("{name}{byte:02x}"))
     }
 
-    /// Returns a name for the address of the id, in the namespace in which sockets have their names.
+    /// Returns a name for the id and the network namespace, in which abstract sockets have their names.
     pub(super) fn address_name(&self) -> String {
         format!("{}-{}", Self::socket_name(&self.public), self.scope.network)
     }
@@ -83,17 +81,17 @@ impl UniqueId {
         Self { public: hash(0), secret: hash(1), scope: self.scope, is_of_address: false }
     }
 
-    /// Returns a short form for the log.
+    /// Returns the short form for the log.
     pub(crate) fn short(&self) -> String {
         format!("{:#x}", self.short_number())
     }
 
-    /// Returns the number of the short form, which is the same on all ranks.
+    /// Returns the number of the short form.
     pub(crate) fn short_number(&self) -> u64 {
         self.public.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// Returns the bytes of name and secret, which identify a communicator among ranks of the same scope.
+    /// Returns the public bytes and the secret, which identify a communicator among ranks of the same scope.
     pub(crate) fn secret_bytes(&self) -> [u8; Self::SECRET_LENGTH] {
         let mut bytes = [0; Self::SECRET_LENGTH];
         bytes[..16].copy_from_slice(&self.public);
@@ -103,13 +101,13 @@ impl UniqueId {
 
     pub(crate) const SECRET_LENGTH: usize = 32;
 
-    /// Returns the id of the same scope with the name and secret in `bytes`.
+    /// Returns the id of the same scope with the public bytes and the secret in `bytes`.
     pub(crate) fn with_secret(&self, mut bytes: &[u8]) -> Self {
         let (public, secret) = (read_bytes(&mut bytes), read_bytes(&mut bytes));
         Self { public, secret, scope: self.scope, is_of_address: false }
     }
 
-    /// Returns the id that a caller passes, which has to be of this scope.
+    /// Checks the id that a caller passes, which has to be from this scope.
     pub(crate) fn new(raw: &ncclUniqueId) -> Result<Self> {
         let mut rest: &[u8] = &raw.internal.map(|byte| byte as u8);
         let magic = read_bytes(&mut rest);
@@ -122,7 +120,7 @@ impl UniqueId {
         let is_of_address = read_bytes(&mut rest) == [1];
         let id = Self { public, secret, scope, is_of_address };
         let written = id.raw().internal;
-        // Its first bytes may be what was changed.
+        // If the rest fits the right first bytes, only these are damaged.
         if magic != MAGIC && written[MAGIC.len()..] != raw.internal[MAGIC.len()..] {
             return Err(Error::argument(
                 "this unique id is not from this version of the CPU implementation's ncclGetUniqueId",
@@ -150,7 +148,7 @@ impl UniqueId {
         Ok(id)
     }
 
-    /// Returns the bytes for C: the fields, zeros, and a checksum of all before it.
+    /// Returns the bytes for C: the fields, zeros, and a checksum of all bytes before it.
     pub(crate) fn raw(&self) -> ncclUniqueId {
         let HostScope { host, network, processes } = &self.scope;
         let (network, processes) = (network.to_ne_bytes(), processes.to_ne_bytes());
@@ -166,7 +164,7 @@ impl UniqueId {
 }
 
 impl HostScope {
-    /// Returns the scope of this process, read once, and once more in a forked child.
+    /// Returns the scope of this process, which is read once, and again in a forked child.
     fn current() -> Result<Self> {
         static CURRENT: OnceLock<(u32, HostScope)> = OnceLock::new();
         let process = std::process::id();
@@ -181,7 +179,7 @@ impl HostScope {
     fn read() -> Result<Self> {
         let failed = |error| Error::system("the namespaces of this process cannot be read from /proc", error);
         let boot_id = std::fs::read("/proc/sys/kernel/random/boot_id").map_err(failed)?;
-        // That of the first thread has none once the thread has exited.
+        // Not `/proc/self`, the first thread, which has no namespaces once it has exited.
         let namespace =
             |name| std::fs::metadata(format!("/proc/thread-self/ns/{name}")).map(|file| file.ino());
         Ok(Self {
@@ -197,7 +195,7 @@ pub(crate) fn comm_id() -> Option<OsString> {
     variable("NCCL_COMM_ID")
 }
 
-/// Returns the address of this host that `text` names, in the forms of `NCCL_COMM_ID`.
+/// Parses an address of this host in the forms of `NCCL_COMM_ID`.
 fn local_address(text: &OsStr) -> Result<SocketAddr> {
     let shown = text.to_string_lossy();
     let addresses =
@@ -208,7 +206,7 @@ fn local_address(text: &OsStr) -> Result<SocketAddr> {
             "invalid NCCL_COMM_ID {shown:?}: expected <ipv4>:<port>, [<ipv6>]:<port> or <hostname>:<port>"
         )));
     }
-    // Binding to any port tells whether the host has the address.
+    // Binding to any port succeeds if the host has the address.
     let is_local = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     addresses.into_iter().find(is_local).ok_or_else(|| {
         Error::usage(format!(
@@ -217,7 +215,7 @@ fn local_address(text: &OsStr) -> Result<SocketAddr> {
     })
 }
 
-/// Returns the FNV-1a hash of all parts, which other processes compute too, whatever compiler built them.
+/// Returns the 128-bit FNV-1a hash of all parts, which is the same in every build. Not cryptographic.
 pub(crate) fn fnv1a(parts: &[&[u8]]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = (1 << 88) + 0x13b;
@@ -232,7 +230,7 @@ pub(super) fn random() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Reads the next bytes, 0 where there are no more.
+/// Takes the next bytes of `rest`. Missing bytes are 0.
 fn read_bytes<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let (taken, left) = rest.split_at(N.min(rest.len()));
     *rest = left;
@@ -251,7 +249,7 @@ mod tests {
         assert_ne!(UniqueId::generate().unwrap(), id);
     }
 
-    /// A change of the host, or of the namespaces, was taken for another one, and of the secret for none.
+    /// Damage to the host or the namespaces was reported as another host, and damage to the secret was not noticed.
     #[test]
     fn damaged_id_is_refused_as_damaged() {
         let good = UniqueId::generate().unwrap().raw().internal.map(|byte| byte as u8);
