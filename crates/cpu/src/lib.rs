@@ -23,6 +23,7 @@ mod sync;
 mod vec_map;
 
 #[cfg(all(test, loom))]
+#[path = "../tests/models/loom.rs"]
 mod loom_models;
 
 use std::panic;

@@ -1,19 +1,13 @@
-//! Rendezvous: ranks that have only a unique id in common come to share memory.
+//! Rendezvous: ranks that only have a unique id in common come to share memory.
 //!
 //! In: a unique id, the number of ranks, this rank's number. Out: the ranks' [`SharedState`](crate::shm::shared_state).
-//! The rank that comes first is the root: it accepts the others (the peers) at an abstract Unix socket that the id
-//! names, creates the memory and sends each of their processes its file descriptor. Ranks of one process share a connection
-//! and a mapping.
+//! The first rank to arrive is the root: it accepts the others (the peers) at an abstract Unix socket that the id names,
+//! creates the memory and sends its file descriptor to each of their processes. Ranks of one process share a connection and
+//! a mapping.
 
-mod election;
-mod hello;
-pub(crate) mod join_context;
-mod message;
-#[cfg(test)]
-mod model;
-mod peer;
+mod find_root;
+pub(crate) mod join;
 pub(crate) mod rendezvous;
 mod root;
-mod shared_join;
-mod socket;
 pub(crate) mod unique_id;
+mod wire;

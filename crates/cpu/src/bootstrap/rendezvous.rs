@@ -1,45 +1,59 @@
 //! The rendezvous of ranks at a Unix socket that the id names.
 //!
 //! The rank that binds the socket is the root, inside its own call: it waits for the peers, creates the shared state and
-//! sends it to them. Each process keeps its connection until all have the state, so the kernel reports one that dies before
-//! that at once; a little later if a child that it forked still holds the connection.
+//! sends it to them. Each process keeps its connection until all have the state, so the kernel immediately reports a process
+//! that dies before that, or a little later if a child that it forked still holds the connection.
 //!
-//! Every rank that has come gets the error of a rendezvous that fails, and so does one that comes up to [`LINGER`] later:
+//! If a rendezvous fails, every rank that has joined gets the error, and so does every rank that joins within [`LINGER`]:
 //!
-//! | event | before all have come, or while the state is sent |
+//! | event | before all have joined, or while the state is sent |
 //! |---|---|
-//! | a peer is cancelled, or its process ends | it says so, or its connection ends; the root tells all who are connected, and stays for [`LINGER`] for those who are not |
-//! | the root's call fails | it tells all who are connected, and stays for [`LINGER`] |
-//! | the call of another rank fails, or has failed before it comes, or its rank is refused | it comes, and says so; if it is the first, it stays for [`LINGER`] |
-//! | the root is cancelled, or its process ends | it says so, or all connections end: each peer fails, and one of them binds the address and stays for [`LINGER`], to tell those who come; the other peers tell it that they have failed |
-//! | the root's process ends after it told some peers that all have the state | those keep it, and [`liveness`](crate::shm::liveness) reports the root; the others fail, and leave the state with that |
-//! | a rank comes after [`LINGER`] | nothing is left of the rendezvous: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
+//! | a peer is cancelled, or its process ends | it sends that, or its connection ends; the root notifies all connected ranks, and lingers for the others |
+//! | the root's call fails | it notifies all connected ranks, and lingers |
+//! | the call of another rank fails, or is refused, before or after the rank joins | it connects and sends the error; if it is the first, it lingers |
+//! | the root is cancelled, or its process ends | it sends that, or all connections end: each peer fails, and one of them binds the address and lingers; the other peers send it that they have failed |
+//! | the root's process ends after it released some peers | those keep the state, and [`liveness`](crate::shm::liveness) reports the root; the others fail, and depart from the state |
+//! | a rank joins after [`LINGER`] | nothing is left of the rendezvous: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
 //!
-//! The last row is the only one that time decides, in favour of ids that are used again (`NCCL_COMM_ID`): whatever stayed
-//! longer to refuse ranks would refuse those of the next attempt. Ranks of a parent communicator do not depend on it, as
-//! they see each other's state there. `model.rs` tries every order of these events for a few ranks.
+//! Only the last row depends on time, because ids may be used again (`NCCL_COMM_ID`): a root that lingered longer would
+//! refuse the ranks of the next attempt. Ranks of a parent communicator do not depend on it, as they see each other's state
+//! there. `tests/cpu/rendezvous_model.rs` tries every order of these events for a few ranks.
 
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{SendFlags, SocketAddrUnix, bind, connect, listen, send};
+use rustix::net::{SocketAddrUnix, bind, connect, listen};
 
-use crate::bootstrap::election::Election;
-use crate::bootstrap::hello::Hello;
-use crate::bootstrap::join_context::JoinContext;
-use crate::bootstrap::message::{aborted, failed, failure, refused};
-use crate::bootstrap::peer::{self, JoinError};
+use crate::bootstrap::find_root::{Peer, Role, find_root};
+use crate::bootstrap::join::{self, CreatedState, FirstRank, JoinContext, JoinRole, LimitedWait, Outcome};
 use crate::bootstrap::root::{LINGER, Root};
-use crate::bootstrap::shared_join::{self, FirstRank, JoinRole};
-use crate::bootstrap::socket::{self, is_same_user, pause};
 use crate::bootstrap::unique_id::UniqueId;
+use crate::bootstrap::wire::{
+    Hello, Message, cancelled, create_socket, failed, gone, is_same_user, pause, pid_of, receive, send,
+};
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
+
+/// The time by which a peer's limit of waits is longer than that of the root, which names the missing ranks.
+const ROOT_FIRST: Duration = Duration::from_secs(1);
+
+/// The time without a message after which a rank counts as accepted by a root.
+const ACCEPTED: Duration = Duration::from_millis(50);
+
+/// The reason for which a peer could not join.
+#[derive(Debug, thiserror::Error)]
+enum JoinError {
+    /// The root has left without notifying the ranks that join later.
+    #[error(transparent)]
+    RootLeft(Error),
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
 
 /// Joins `ranks` ranks that were all given `id`, as `rank`, and returns the state that they share.
 pub(crate) fn join(
@@ -54,8 +68,8 @@ pub(crate) fn join(
     }
     let hello = Hello { secret: id.secret, ranks, rank, identity: me.identity };
     loop {
-        match shared_join::enter(hello.secret) {
-            JoinRole::First(first) => return join_as_first(id, first, hello, me, context),
+        match join::enter(hello.secret) {
+            JoinRole::First(first) => return join_as_first(id, &first, hello, context),
             JoinRole::Other(join) => {
                 if let Some(result) = join.wait(hello, context) {
                     return result;
@@ -65,26 +79,28 @@ pub(crate) fn join(
     }
 }
 
-/// Notifies the ranks that were given `id` that a call, for which they wait, has failed. `place` is its number of ranks and
-/// its rank, if they are valid.
+/// Notifies the ranks that were given `id` of the error of a call that they wait for. `place` is the call's number of ranks
+/// and its rank, if they are valid.
 pub(crate) fn fail(id: &UniqueId, place: Option<(usize, usize)>, error: &Error) {
     let Ok(me) = Process::current() else { return };
-    let (hello, message) = match place {
-        Some((1, _)) => return,
-        Some((ranks, rank)) => {
-            (Hello { secret: id.secret, ranks, rank, identity: me.identity }, failed(rank, error))
-        }
-        None => (Hello::of_refused(id.secret, me.identity), refused(std::process::id(), error)),
+    let (ranks, rank) = place.unwrap_or((0, 0));
+    if ranks == 1 {
+        return;
+    }
+    let who = match place {
+        Some(_) => format!("rank {rank}"),
+        None => format!("the call of process {}", me.pid),
     };
-    let Some(error) = failure(&message) else { return };
+    let hello = Hello { secret: id.secret, ranks, rank, identity: me.identity };
+    let error = failed(&who, error);
     let began = Instant::now();
     let check_cancelled = || if began.elapsed() < LINGER { Ok(()) } else { Err(error.clone()) };
     let context = JoinContext { name: "", check_cancelled: &check_cancelled, waits_for: &drop, parent: None };
-    match find_root(id, &context) {
+    match find_root(id, &check_cancelled) {
         Ok(Role::Root(listener)) => Root::new(listener, hello, &context).refuse_all(&error),
-        Ok(Role::Peer(_, connection)) => {
-            let _ = send(&connection, &hello.to_bytes(), SendFlags::NOSIGNAL);
-            let _ = send(&connection, &message, SendFlags::NOSIGNAL);
+        Ok(Role::Peer(Peer { connection, .. })) => {
+            let _ = send(&connection, &Message::Hello(hello));
+            let _ = send(&connection, &Message::Failed(error.clone()));
         }
         Err(error) => {
             debug::warn(|| {
@@ -94,171 +110,156 @@ pub(crate) fn fail(id: &UniqueId, place: Option<(usize, usize)>, error: &Error) 
     }
 }
 
-/// Joins as the first rank of this process, or becomes the root.
+/// Joins as the first rank of this process, or as the root.
 fn join_as_first(
     id: &UniqueId,
-    first: FirstRank,
+    first: &FirstRank,
     hello: Hello,
-    me: Process,
     context: &JoinContext<'_>,
 ) -> Result<Arc<SharedState>> {
-    let (root, connection) = match find_root(id, context) {
+    let is_cancelled = || (context.check_cancelled)().is_err();
+    let end = |error: &Error| {
+        let error = if is_cancelled() { cancelled(hello.rank) } else { error.clone() };
+        first.end(Outcome::Ended(Err(error)));
+    };
+    let Peer { connection, address, spare_socket } = match find_root(id, context.check_cancelled) {
         Ok(Role::Root(listener)) => {
-            first.become_root();
-            return Root::new(listener, hello, context).run(me);
+            first.end(Outcome::Root);
+            return Root::new(listener, hello, context).run();
         }
-        Ok(Role::Peer(root, connection)) => (root, Arc::new(connection)),
-        Err(error) => return first.end(Err(error), hello.rank, context),
+        Ok(Role::Peer(peer)) => peer,
+        Err(error) => {
+            end(&error);
+            return Err(error);
+        }
     };
-    let error = match peer::join(&connection, hello, &first, context) {
-        Ok(state) => return first.end(Ok(state), hello.rank, context),
-        Err(error) => error,
-    };
-    let is_cancelled = (context.check_cancelled)().is_err();
-    if is_cancelled {
-        let _ = send(&connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
+    let connection = Arc::new(connection);
+    let result = join_as_peer(&connection, hello, first, context);
+    if result.is_err() && is_cancelled() {
+        let _ = send(&connection, &Message::Left(cancelled(hello.rank)));
+    } else if let Err(JoinError::Failed(error)) = &result {
+        // If the error came from the root, this has no effect.
+        let error = failed(&format!("rank {}", hello.rank), error);
+        let _ = send(&connection, &Message::Failed(error));
     }
-    match error {
-        JoinError::RootGone(error) => {
-            // Which rank it was, only the parent's state tells.
+    match result {
+        Ok(state) => {
+            first.end(Outcome::Ended(Ok(Arc::clone(&state))));
+            Ok(state)
+        }
+        Err(JoinError::Failed(error)) => {
+            end(&error);
+            Err(error)
+        }
+        Err(JoinError::RootLeft(error)) => {
+            // Only the parent's state shows which rank it was.
             let known = (0..hello.ranks).find_map(|rank| context.check_alive(rank).err());
             let error = known.unwrap_or(error);
-            let result = first.end(Err(error.clone()), hello.rank, context);
-            become_error_root(root, hello, &error, context);
-            result
-        }
-        JoinError::Failed(error) => {
-            if !is_cancelled {
-                // The root knows it already if the error is from there.
-                let _ = send(&connection, &failed(hello.rank, &error), SendFlags::NOSIGNAL);
-            }
-            first.end(Err(error), hello.rank, context)
+            end(&error);
+            replace_root(&address, spare_socket, hello, &error, context);
+            Err(error)
         }
     }
 }
 
-/// The role of a rank in a rendezvous.
-enum Role {
-    /// The root, with the socket that listens.
-    Root(OwnedFd),
-    /// A peer, with the connection to the root.
-    Peer(RootPlace, OwnedFd),
-}
-
-/// The address of the root, and a socket for the peer that takes its place: there may be no descriptor left then.
-struct RootPlace {
-    address: SocketAddrUnix,
-    socket: OwnedFd,
-}
-
-/// The time after which a name at which nobody accepts connections counts as another user's.
-const HELD: Duration = Duration::from_secs(1);
-
-/// Connects to the root of an id, or becomes it.
-fn find_root(id: &UniqueId, context: &JoinContext<'_>) -> Result<Role> {
-    let usual = UniqueId::socket_name(&id.public);
-    let election = match id.is_of_address {
-        true => Election::enter(id, context.check_cancelled)?,
-        false => None,
+/// Joins at the root's rendezvous, with the other ranks of this process.
+fn join_as_peer(
+    root: &Arc<OwnedFd>,
+    hello: Hello,
+    first: &FirstRank,
+    context: &JoinContext<'_>,
+) -> Result<Arc<SharedState>, JoinError> {
+    // The reply shows whether the root is still there.
+    let _ = send(root, &Message::Hello(hello));
+    first.share(root, hello);
+    let (process, ended) = match Process::from_pid(pid_of(root)?) {
+        Ok(process) => (Some(process), false),
+        Err(error) => (None, error.kind() == ErrorKind::NotFound),
     };
-    if let Some(chosen) = election.as_ref().and_then(Election::chosen)
-        && let Some(role) = find_chosen(&chosen, context)?
-    {
-        return Ok(role);
+    let pid = process.map_or_else(String::new, |process| format!(" (process {})", process.pid));
+    let root_left = || {
+        let who = format!("the root of the id, the rank that came first{pid},");
+        JoinError::RootLeft(gone(&who, process))
+    };
+    if ended {
+        return Err(root_left());
     }
-    if let Some(role) = find_root_at(&usual, id.is_of_address, context)? {
-        return Ok(role);
-    }
-    let taken = || Error::system("the rendezvous socket belongs to another user", Errno::ACCESS);
-    // Held until this rank listens.
-    let election = election.ok_or_else(taken)?;
-    let chosen = election.choose()?;
-    debug::warn(|| {
-        format!("another user has the rendezvous socket of NCCL_COMM_ID; the ranks meet at {chosen}")
-    });
-    find_root_at(&chosen, false, context)?.ok_or_else(taken)
+    let Hello { rank, ranks, .. } = hello;
+    let waiting = LimitedWait::begin(ROOT_FIRST);
+    let check_cancelled = || {
+        (context.check_cancelled)()?;
+        waiting.check(rank, context.name, || {
+            let condition = process.and_then(|process| process.condition());
+            let does = condition.unwrap_or("waits for the ranks that are missing and reports them");
+            format!(
+                "rank {rank} of {ranks} still waits for the root of its id, the rank that came first{pid}, which {does}"
+            )
+        })
+    };
+    (context.waits_for)(format!(
+        "rank {rank} of {ranks} waits for the root of its id, the rank that came first{pid}, which waits for the others"
+    ));
+    let receive_ready = || match receive(root, process, &check_cancelled)? {
+        Some((Message::Ready, file)) => Ok(file),
+        Some((Message::Failed(error), _)) => Err(JoinError::Failed(error)),
+        Some((Message::Left(error), _)) => Err(JoinError::RootLeft(error)),
+        Some((Message::Hello(_), _)) | None => Err(root_left()),
+    };
+    let file =
+        receive_ready()?.ok_or_else(|| Error::internal("the rendezvous root sent no shared memory"))?;
+    let joined = first.complete();
+    let state = match CreatedState::find(hello.secret) {
+        Some(state) => state,
+        None => Arc::new(SharedState::open(file, ranks)?),
+    };
+    let _ = send(root, &Message::Ready);
+    receive_ready().inspect_err(|_| {
+        // Other ranks may use the shared state already. A rank beyond its number has made the root fail.
+        joined.iter().filter(|rank| **rank < ranks).for_each(|rank| state.depart(*rank));
+    })?;
+    Ok(state)
 }
 
-/// Connects to the root at the name that was chosen last; `None` if it is there no more.
-fn find_chosen(name: &str, context: &JoinContext<'_>) -> Result<Option<Role>> {
-    let (address, began) = (address(name)?, Instant::now());
-    for attempt in 0.. {
-        let connection = socket::create().map_err(cannot_reach)?;
-        match retry_on_intr(|| connect(&connection, &address)) {
-            Ok(()) if is_same_user(&connection) => {
-                let socket = socket::create().map_err(cannot_reach)?;
-                return Ok(Some(Role::Peer(RootPlace { address, socket }, connection)));
-            }
-            // Others may have filled its backlog.
-            Err(Errno::AGAIN) if began.elapsed() < HELD => {
-                (context.check_cancelled)()?;
-                pause(attempt);
-            }
-            _ => break,
-        }
-    }
-    Ok(None)
-}
-
-/// Connects to the root at a name, or becomes it; `None` if another user has the name.
-fn find_root_at(name: &str, is_guessable: bool, context: &JoinContext<'_>) -> Result<Option<Role>> {
-    let (address, began) = (address(name)?, Instant::now());
-    for attempt in 0.. {
-        let listener = socket::create().map_err(cannot_reach)?;
-        match bind(&listener, &address) {
-            Ok(()) => {
-                listen(&listener, MAX_RANKS as i32).map_err(cannot_reach)?;
-                return Ok(Some(Role::Root(listener)));
-            }
-            Err(Errno::ADDRINUSE) => {}
-            Err(error) => return Err(cannot_reach(error)),
-        }
-        let connection = socket::create().map_err(cannot_reach)?;
-        match retry_on_intr(|| connect(&connection, &address)) {
-            Ok(()) if is_guessable && !is_same_user(&connection) => return Ok(None),
-            Ok(()) => return Ok(Some(Role::Peer(RootPlace { address, socket: listener }, connection))),
-            Err(Errno::CONNREFUSED | Errno::AGAIN) if is_guessable && began.elapsed() > HELD => {
-                return Ok(None);
-            }
-            // The root is not listening yet, has a full backlog, or is gone.
-            Err(Errno::CONNREFUSED | Errno::AGAIN) => {
-                (context.check_cancelled)()?;
-                pause(attempt);
-            }
-            Err(error) => return Err(cannot_reach(error)),
-        }
-    }
-    Err(Error::internal("the rendezvous socket was never reached"))
-}
-
-fn address(name: &str) -> Result<SocketAddrUnix> {
-    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(cannot_reach)
-}
-
-fn cannot_reach(error: Errno) -> Error {
-    Error::system("the rendezvous socket cannot be reached", error)
-}
-
-/// Takes the dead root's place to tell ranks that come later, which would wait for it and for this rank.
-fn become_error_root(root: RootPlace, hello: Hello, error: &Error, context: &JoinContext<'_>) {
-    let RootPlace { address, socket: listener } = root;
+/// Notifies ranks that join later, which would wait for the root that has left and for this rank.
+fn replace_root(
+    address: &SocketAddrUnix,
+    listener: OwnedFd,
+    hello: Hello,
+    error: &Error,
+    context: &JoinContext<'_>,
+) {
     // Members of a parent see each other's state there.
     let linger = if context.all_are_members(hello.ranks) { Duration::ZERO } else { LINGER };
     let end = Instant::now() + linger;
     for attempt in (0..).take_while(|_| Instant::now() < end) {
-        if bind(&listener, &address).is_ok() {
+        if bind(&listener, address).is_ok() {
             let _ = listen(&listener, MAX_RANKS as i32);
             Root::new(listener, hello, context).refuse_all(error);
             break;
         }
-        // Another rank was faster: one that does the same, or one that came late and waits.
-        let Ok(connection) = socket::create() else { break };
-        if connect(&connection, &address).is_ok() && peer::is_accepted(&connection, hello) {
-            let _ = send(&connection, &aborted(hello.rank), SendFlags::NOSIGNAL);
+        // Another rank was faster: one that does the same, or one that joined late and waits.
+        let Ok(connection) = create_socket() else { break };
+        if connect(&connection, address).is_ok() && is_accepted(&connection, hello) {
+            let _ = send(&connection, &Message::Left(cancelled(hello.rank)));
             break;
         }
         pause(attempt);
     }
+}
+
+/// Returns whether a root accepts this rank. The socket of a root that has died may exist a little longer.
+fn is_accepted(root: &OwnedFd, hello: Hello) -> bool {
+    if !is_same_user(root) {
+        return false;
+    }
+    let _ = send(root, &Message::Hello(hello));
+    let began = Instant::now();
+    let check_limit = || match began.elapsed() < ACCEPTED {
+        true => Ok(()),
+        false => Err(Error::internal("the root sent nothing")),
+    };
+    // A root that sends nothing waits for other ranks.
+    receive(root, None, &check_limit).map_or(true, |received| received.is_some())
 }
 
 #[cfg(test)]
@@ -266,7 +267,7 @@ mod tests {
     use rustix::net::accept;
 
     use super::*;
-    use crate::bootstrap::join_context::ParentComm;
+    use crate::bootstrap::join::ParentComm;
 
     /// Like a root whose call has ended, while a process that was forked meanwhile still holds its socket.
     #[test]
@@ -276,7 +277,7 @@ mod tests {
         state.depart(0);
         let parent = Some(ParentComm { state: &state, members: &[0, 1], must_be_healthy: false });
         let context = JoinContext { name: "", check_cancelled: &|| Ok(()), waits_for: &drop, parent };
-        let Ok(Role::Root(listener)) = find_root(&id, &context) else { panic!("another rank is the root") };
+        let Ok(Role::Root(listener)) = find_root(&id, &|| Ok(())) else { panic!("another rank is the root") };
         let error = std::thread::scope(|scope| {
             scope.spawn(move || drop(accept(&listener).unwrap()));
             join(&id, 2, 1, &context).unwrap_err()

@@ -1,23 +1,21 @@
-//! The unique id, by which the ranks of a communicator find and authenticate each other.
+//! The unique id, with which the ranks of a communicator find and authenticate each other.
 
-use std::ffi::c_char;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{OsStr, OsString, c_char};
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
+use libnccl::internal::environment::variable;
 use libnccl::sys::ncclUniqueId;
 use rustix::io::retry_on_intr;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use libnccl::internal::environment::variable;
-
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
-/// The first bytes of an id, and the version of the bootstrap messages and of the shared memory.
-pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu5";
+/// The first bytes of an id: the version of the rendezvous messages and of the shared memory.
+pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu6";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UniqueId {
@@ -25,22 +23,18 @@ pub(crate) struct UniqueId {
     pub(crate) public: [u8; 16],
     /// The secret that proves that a rank was given the id.
     pub(crate) secret: [u8; 16],
-    scope: HostScope,
-    /// Set if it follows from an address, which others may know.
+    scope: Scope,
+    /// Set if the id is derived from an address, which other users may know.
     pub(crate) is_of_address: bool,
 }
 
-/// The host and namespaces that ranks have to share to reach each other and to see each other's processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct HostScope {
-    /// The kernel's boot id, which no two running hosts share.
-    host: [u8; 36],
-    network: u64,
-    processes: u64,
-}
+/// What ranks have to share to reach each other and to see each other's processes: the host, as the kernel's boot id of
+/// [`HOST`] bytes, the network namespace and the PID namespace.
+type Scope = [u8; HOST + 16];
+const HOST: usize = 36;
 
 impl UniqueId {
-    /// Returns the id of the address in `NCCL_COMM_ID`, the same for all ranks, or a new one if that is not set.
+    /// Returns the id of the address in `NCCL_COMM_ID`, which is the same for all ranks, or a new id if it is not set.
     pub(crate) fn create() -> Result<Self> {
         let Some(text) = comm_id() else { return Self::generate() };
         debug::info(Subsystem::Environment, || {
@@ -50,13 +44,13 @@ impl UniqueId {
     }
 
     pub(crate) fn generate() -> Result<Self> {
-        let scope = HostScope::current()?;
+        let scope = current_scope()?;
         Ok(Self { public: random()?, secret: random()?, scope, is_of_address: false })
     }
 
-    /// Returns the id of an address. Users do not disturb each other.
+    /// Returns the id of an address and the current user.
     fn at(address: SocketAddr) -> Result<Self> {
-        let scope = HostScope::current()?;
+        let scope = current_scope()?;
         let none = Self { public: [0; 16], secret: [0; 16], scope, is_of_address: false };
         let id = none.derive(&format!("NCCL_COMM_ID={address}"), geteuid().as_raw().into(), &[]);
         Ok(Self { is_of_address: true, ..id })
@@ -64,14 +58,15 @@ impl UniqueId {
 
     pub(super) const SOCKET_PREFIX: &str = "libnccl-cpu-";
 
-    /// Returns the name of the abstract socket that these bytes stand for.
+    /// Returns the name of the abstract socket for these bytes.
     pub(super) fn socket_name(bytes: &[u8; 16]) -> String {
         bytes.iter().fold(Self::SOCKET_PREFIX.into(), |name, byte| format!("{name}{byte:02x}"))
     }
 
-    /// Returns a name for the address of the id, in the namespace in which sockets have their names.
+    /// Returns a name for the id and the network namespace, in which abstract sockets have their names.
     pub(super) fn address_name(&self) -> String {
-        format!("{}-{}", Self::socket_name(&self.public), self.scope.network)
+        let network = self.scope[HOST..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        format!("{}-{network}", Self::socket_name(&self.public))
     }
 
     /// Derives the id of a child communicator without communication: the same arguments give the same id.
@@ -83,17 +78,17 @@ impl UniqueId {
         Self { public: hash(0), secret: hash(1), scope: self.scope, is_of_address: false }
     }
 
-    /// Returns a short form for the log.
+    /// Returns the short form for the log.
     pub(crate) fn short(&self) -> String {
         format!("{:#x}", self.short_number())
     }
 
-    /// Returns the number of the short form, which is the same on all ranks.
+    /// Returns the number of the short form.
     pub(crate) fn short_number(&self) -> u64 {
         self.public.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// Returns the bytes of name and secret, which identify a communicator among ranks of the same scope.
+    /// Returns the public bytes and the secret, which identify a communicator among ranks of the same scope.
     pub(crate) fn secret_bytes(&self) -> [u8; Self::SECRET_LENGTH] {
         let mut bytes = [0; Self::SECRET_LENGTH];
         bytes[..16].copy_from_slice(&self.public);
@@ -103,26 +98,20 @@ impl UniqueId {
 
     pub(crate) const SECRET_LENGTH: usize = 32;
 
-    /// Returns the id of the same scope with the name and secret in `bytes`.
+    /// Returns the id of the same scope with the public bytes and the secret in `bytes`.
     pub(crate) fn with_secret(&self, mut bytes: &[u8]) -> Self {
-        let (public, secret) = (read_bytes(&mut bytes), read_bytes(&mut bytes));
+        let (public, secret) = (take(&mut bytes), take(&mut bytes));
         Self { public, secret, scope: self.scope, is_of_address: false }
     }
 
-    /// Returns the id that a caller passes, which has to be of this scope.
+    /// Checks the id that a caller passes, which has to be from this scope.
     pub(crate) fn new(raw: &ncclUniqueId) -> Result<Self> {
         let mut rest: &[u8] = &raw.internal.map(|byte| byte as u8);
-        let magic = read_bytes(&mut rest);
-        let (public, secret) = (read_bytes(&mut rest), read_bytes(&mut rest));
-        let scope = HostScope {
-            host: read_bytes(&mut rest),
-            network: u64::from_ne_bytes(read_bytes(&mut rest)),
-            processes: u64::from_ne_bytes(read_bytes(&mut rest)),
-        };
-        let is_of_address = read_bytes(&mut rest) == [1];
-        let id = Self { public, secret, scope, is_of_address };
+        let magic = take(&mut rest);
+        let (public, secret, scope) = (take(&mut rest), take(&mut rest), take(&mut rest));
+        let id = Self { public, secret, scope, is_of_address: take(&mut rest) == [1] };
         let written = id.raw().internal;
-        // Its first bytes may be what was changed.
+        // If the rest fits the right first bytes, only these are damaged.
         if magic != MAGIC && written[MAGIC.len()..] != raw.internal[MAGIC.len()..] {
             return Err(Error::argument(
                 "this unique id is not from this version of the CPU implementation's ncclGetUniqueId",
@@ -135,8 +124,8 @@ impl UniqueId {
                 written.len()
             )));
         }
-        let current = HostScope::current()?;
-        if scope.host != current.host {
+        let current = current_scope()?;
+        if scope[..HOST] != current[..HOST] {
             return Err(Error::usage(
                 "this unique id is from another host: the CPU implementation works on one host only",
             ));
@@ -150,13 +139,10 @@ impl UniqueId {
         Ok(id)
     }
 
-    /// Returns the bytes for C: the fields, zeros, and a checksum of all before it.
+    /// Returns the bytes for C: the fields, zeros, and a checksum of all bytes before it.
     pub(crate) fn raw(&self) -> ncclUniqueId {
-        let HostScope { host, network, processes } = &self.scope;
-        let (network, processes) = (network.to_ne_bytes(), processes.to_ne_bytes());
         let is_of_address = [u8::from(self.is_of_address)];
-        let parts: [&[u8]; 7] =
-            [&MAGIC, &self.public, &self.secret, host, &network, &processes, &is_of_address];
+        let parts: [&[u8]; 5] = [&MAGIC, &self.public, &self.secret, &self.scope, &is_of_address];
         let mut bytes = [0; size_of::<ncclUniqueId>()];
         bytes.iter_mut().zip(parts.iter().copied().flatten()).for_each(|(to, from)| *to = *from);
         let (fields, checksum) = bytes.split_at_mut(size_of::<ncclUniqueId>() - size_of::<u128>());
@@ -165,31 +151,25 @@ impl UniqueId {
     }
 }
 
-impl HostScope {
-    /// Returns the scope of this process, read once, and once more in a forked child.
-    fn current() -> Result<Self> {
-        static CURRENT: OnceLock<(u32, HostScope)> = OnceLock::new();
-        let process = std::process::id();
-        match CURRENT.get() {
-            Some((known, current)) if *known == process => Ok(*current),
-            _ => Self::read().inspect(|current| {
-                let _ = CURRENT.set((process, *current));
-            }),
-        }
+/// Returns the scope of this process, which is read once, and again in a forked child.
+fn current_scope() -> Result<Scope> {
+    static CURRENT: OnceLock<(u32, Scope)> = OnceLock::new();
+    let process = std::process::id();
+    if let Some((known, current)) = CURRENT.get()
+        && *known == process
+    {
+        return Ok(*current);
     }
-
-    fn read() -> Result<Self> {
-        let failed = |error| Error::system("the namespaces of this process cannot be read from /proc", error);
-        let boot_id = std::fs::read("/proc/sys/kernel/random/boot_id").map_err(failed)?;
-        // That of the first thread has none once the thread has exited.
-        let namespace =
-            |name| std::fs::metadata(format!("/proc/thread-self/ns/{name}")).map(|file| file.ino());
-        Ok(Self {
-            host: std::array::from_fn(|index| boot_id.get(index).copied().unwrap_or(0)),
-            network: namespace("net").map_err(failed)?,
-            processes: namespace("pid").map_err(failed)?,
-        })
-    }
+    let failed = |error| Error::system("the namespaces of this process cannot be read from /proc", error);
+    let boot_id = std::fs::read("/proc/sys/kernel/random/boot_id").map_err(failed)?;
+    // Not `/proc/self`, the first thread, which has no namespaces once it has exited.
+    let namespace = |name| std::fs::metadata(format!("/proc/thread-self/ns/{name}")).map(|file| file.ino());
+    let mut scope = [0; HOST + 16];
+    scope.iter_mut().zip(boot_id).take(HOST).for_each(|(to, from)| *to = from);
+    scope[HOST..HOST + 8].copy_from_slice(&namespace("net").map_err(failed)?.to_ne_bytes());
+    scope[HOST + 8..].copy_from_slice(&namespace("pid").map_err(failed)?.to_ne_bytes());
+    let _ = CURRENT.set((process, scope));
+    Ok(scope)
 }
 
 /// Returns the value of `NCCL_COMM_ID`.
@@ -197,7 +177,7 @@ pub(crate) fn comm_id() -> Option<OsString> {
     variable("NCCL_COMM_ID")
 }
 
-/// Returns the address of this host that `text` names, in the forms of `NCCL_COMM_ID`.
+/// Parses an address of this host in the forms of `NCCL_COMM_ID`.
 fn local_address(text: &OsStr) -> Result<SocketAddr> {
     let shown = text.to_string_lossy();
     let addresses =
@@ -208,7 +188,7 @@ fn local_address(text: &OsStr) -> Result<SocketAddr> {
             "invalid NCCL_COMM_ID {shown:?}: expected <ipv4>:<port>, [<ipv6>]:<port> or <hostname>:<port>"
         )));
     }
-    // Binding to any port tells whether the host has the address.
+    // Binding to any port succeeds if the host has the address.
     let is_local = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     addresses.into_iter().find(is_local).ok_or_else(|| {
         Error::usage(format!(
@@ -217,7 +197,7 @@ fn local_address(text: &OsStr) -> Result<SocketAddr> {
     })
 }
 
-/// Returns the FNV-1a hash of all parts, which other processes compute too, whatever compiler built them.
+/// Returns the 128-bit FNV-1a hash of all parts, which is the same in every build. Not cryptographic.
 pub(crate) fn fnv1a(parts: &[&[u8]]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = (1 << 88) + 0x13b;
@@ -232,11 +212,11 @@ pub(super) fn random() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Reads the next bytes, 0 where there are no more.
-fn read_bytes<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
-    let (taken, left) = rest.split_at(N.min(rest.len()));
+/// Takes the next bytes of `rest`, or zeros if there are not enough.
+fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    let (taken, left) = rest.split_first_chunk().unwrap_or((&[0; N], &[]));
     *rest = left;
-    std::array::from_fn(|index| taken.get(index).copied().unwrap_or(0))
+    *taken
 }
 
 #[cfg(test)]
@@ -251,7 +231,7 @@ mod tests {
         assert_ne!(UniqueId::generate().unwrap(), id);
     }
 
-    /// A change of the host, or of the namespaces, was taken for another one, and of the secret for none.
+    /// Damage to the host or the namespaces was reported as another host, and damage to the secret was not noticed.
     #[test]
     fn damaged_id_is_refused_as_damaged() {
         let good = UniqueId::generate().unwrap().raw().internal.map(|byte| byte as u8);
@@ -306,7 +286,7 @@ mod tests {
 
     #[test]
     fn derived_id_is_the_same_in_every_build() {
-        let scope = HostScope::current().unwrap();
+        let scope = current_scope().unwrap();
         let id = UniqueId { public: [1; 16], secret: [2; 16], scope, is_of_address: true };
         let derived = id.derive("split", 3, &[4, 5]);
         assert!(!derived.is_of_address);
@@ -327,20 +307,14 @@ mod tests {
         {
             let error = address(text).unwrap_err();
             let start = format!("invalid NCCL_COMM_ID {text:?}: expected ");
-            assert!(
-                error.code == ncclResult_t::ncclInvalidArgument && error.text.starts_with(&start),
-                "{}",
-                error.text
-            );
+            assert!(error.text.starts_with(&start), "{}", error.text);
+            assert_eq!(error.code, ncclResult_t::ncclInvalidArgument);
         }
-        // An address for documentation, which no host has.
+        // An address reserved for documentation.
         let error = address("192.0.2.1:1234").unwrap_err();
         assert_eq!(error.code, ncclResult_t::ncclInvalidUsage);
-        assert!(
-            error.text.starts_with(r#"NCCL_COMM_ID "192.0.2.1:1234" is no address of this host"#),
-            "{}",
-            error.text
-        );
+        let start = r#"NCCL_COMM_ID "192.0.2.1:1234" is no address of this host"#;
+        assert!(error.text.starts_with(start), "{}", error.text);
     }
 
     #[test]
@@ -359,10 +333,10 @@ mod tests {
             assert!(foreign.contains("is not from this version"), "{foreign}");
         }
         let mut elsewhere = UniqueId::generate().unwrap();
-        elsewhere.scope.host[0] ^= 1;
+        elsewhere.scope[0] ^= 1;
         assert!(text(elsewhere.raw()).contains("another host"));
         let mut contained = UniqueId::generate().unwrap();
-        contained.scope.network += 1;
+        contained.scope[HOST] ^= 1;
         assert!(text(contained.raw()).contains("another network or process namespace"));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use libnccl::sys::ncclResult_t;
 
-use crate::bootstrap::join_context::{JoinContext, ParentComm};
+use crate::bootstrap::join::{JoinContext, ParentComm};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::communicator::{Communicator, RankInfo};

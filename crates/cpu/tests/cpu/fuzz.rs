@@ -324,8 +324,8 @@ fn send_reply(connection: &OwnedFd, random: &mut Random) {
         0 => noise(random),
         // A success.
         1 => vec![0; 4],
-        // An error code.
-        _ => random.below(12).to_le_bytes()[..4].to_vec(),
+        // An error code, perhaps with the mark of a root that has left.
+        _ => (random.below(12) as u32 | random.pick(&[0, 1 << 31])).to_ne_bytes().to_vec(),
     };
     if random.once_in(4) {
         message.extend(noise(random));

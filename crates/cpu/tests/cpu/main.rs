@@ -30,6 +30,7 @@ mod planted_faults;
 mod point_to_point;
 mod rank_failure;
 mod ras;
+mod rendezvous_model;
 mod soak;
 mod suspend;
 mod waits;

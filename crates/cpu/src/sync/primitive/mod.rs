@@ -1,7 +1,7 @@
-//! Atomics and access hooks that loom replaces, so that no other file knows whether it runs under loom.
+//! Atomics, and hooks on accesses to plain bytes, which loom replaces.
 //!
-//! Ordinary builds use the standard library's atomics, and the hooks are empty. In `--cfg loom` tests the atomics are
-//! loom's, and the hooks tell it which bytes a thread reads and writes.
+//! Ordinary builds use the standard library's atomics and empty hooks. In `--cfg loom` tests the atomics are loom's, and
+//! the hooks report to loom which bytes a thread reads and writes.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::atomic::{AtomicU64, fence};
@@ -19,5 +19,5 @@ mod modelled;
 #[cfg(all(test, loom))]
 pub(crate) use modelled::{AtomicWords, GRAIN, note_read, note_write, sleep_on, track, untrack, wake_all};
 
-/// Set under loom, whose models need little memory and short calls.
+/// Set under loom, whose models need small memory and short calls.
 pub(crate) const LOOM: bool = cfg!(all(test, loom));

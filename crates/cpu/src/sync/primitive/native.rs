@@ -1,4 +1,4 @@
-//! The atomics of ordinary builds, and hooks that do nothing.
+//! The standard library's atomics, and empty hooks.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -14,8 +14,7 @@ pub(crate) struct AtomicWords(NonNull<AtomicU64>);
 impl AtomicWords {
     /// # Safety
     ///
-    /// At least `_count` words at `start` stay mapped and aligned for as long as this lives, and are accessed
-    /// through it only.
+    /// At least `_count` aligned words at `start` stay mapped while this lives, and are only accessed through it.
     pub(crate) unsafe fn new(start: NonNull<u8>, _count: usize) -> Self {
         Self(start.cast())
     }
@@ -27,7 +26,7 @@ impl AtomicWords {
     /// They are inside the count given to `new`.
     #[inline]
     pub(crate) unsafe fn get<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
-        // SAFETY: inside the words that the caller of `new` vouched for, by this function's contract.
+        // SAFETY: by this function's contract, inside the words that the caller of `new` guaranteed.
         unsafe { self.0.add(index).cast().as_ref() }
     }
 }
@@ -48,12 +47,12 @@ pub(crate) fn note_read(_start: *const u8, _length: usize) {}
 #[inline(always)]
 pub(crate) fn note_write(_start: *const u8, _length: usize) {}
 
-/// Sleeps until [`wake_all`] is called for `word`, by any process that maps it, for `longest` at most; not at all if its
-/// value is not `value`, of which both halves are the same.
+/// Sleeps until a process that maps `word` calls [`wake_all`] for it, at most for `longest`. Returns immediately if it does
+/// not hold `value`, whose halves are equal.
 pub(crate) fn sleep_on(word: &AtomicU64, value: u64, longest: Duration) {
     debug_assert_eq!(value >> 32, value & 0xffff_ffff);
     let longest = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
-    // However it ends, the caller looks again.
+    // The caller checks the word again in any case.
     let _ = wait(half(word), Flags::empty(), value as u32, Some(&longest));
 }
 
@@ -62,8 +61,8 @@ pub(crate) fn wake_all(word: &AtomicU64) {
     let _ = wake(half(word), Flags::empty(), i32::MAX as u32);
 }
 
-/// Returns a half of `word`, for the kernel, which sleeps on 32 bits.
+/// Returns one half of `word`: the kernel sleeps on 32 bits.
 fn half(word: &AtomicU64) -> &AtomicU32 {
-    // SAFETY: inside `word`, and as aligned. Only the kernel accesses it by this; programs do by the whole word.
+    // SAFETY: inside `word` and aligned. Only the kernel accesses the half; programs access the whole word.
     unsafe { NonNull::from(word).cast().as_ref() }
 }

@@ -1,7 +1,8 @@
-//! A model of the rendezvous: every order of a few ranks' steps, deaths and cancellations is tried.
+//! A model of the rendezvous (`src/bootstrap/rendezvous.rs`) that tries every order of a few ranks' steps, deaths and
+//! cancellations.
 //!
-//! A rank is a process here, and a message arrives at once. What takes time happens in a state where nothing else is left
-//! to do: [`LINGER`](super::root::LINGER) is far longer than any step.
+//! Each rank is a process, and messages arrive immediately. Time passes only in a state without another step, because
+//! `LINGER` is far longer than any step.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -15,18 +16,18 @@ use Phase::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
     Absent,
-    /// Looks for the root.
+    /// Searches for the root.
     Looking,
-    /// The root: accepts the others, waits until they have opened the shared state, and releases them in their order.
+    /// The root: accepts the others, waits until they have opened the shared state, and releases them in rank order.
     Accepting,
     Sending,
     Releasing(usize),
     /// The root of a failed rendezvous, and the number of ranks that it has refused.
     Lingering(usize),
-    /// A peer: has said hello, has opened the shared state.
+    /// A peer: has sent its hello, has opened the shared state.
     Waiting,
     Opened,
-    /// A peer that has lost the root: tries to take its place, or to tell who has taken it.
+    /// A peer that has lost the root: tries to replace it, or to notify its replacement.
     Replacing,
     Telling,
     /// Has joined the shared state of a root.
@@ -64,7 +65,7 @@ struct State {
     links: Vec<Option<Link>>,
     listener: Option<usize>,
     faults: usize,
-    /// Time has passed: a rank that comes now finds nothing of the rendezvous.
+    /// Time has passed: a rank that joins now finds nothing of the rendezvous.
     is_late: bool,
 }
 
@@ -73,7 +74,7 @@ impl State {
         Self { ranks: vec![Absent; ranks], links: vec![None; ranks], listener: None, faults, is_late: false }
     }
 
-    /// Returns the state after a change of a copy.
+    /// Returns a changed copy.
     fn after(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut state = self.clone();
         change(&mut state);
@@ -104,7 +105,7 @@ impl State {
         link.root_is_open = false;
     }
 
-    /// Ends a rank in all its roles.
+    /// Ends all roles of a rank.
     fn end(&mut self, rank: usize, phase: Phase) {
         self.ranks[rank] = phase;
         if self.listener == Some(rank) {
@@ -118,7 +119,7 @@ impl State {
         }
     }
 
-    /// Tells a failure to all that have come, and stays for the others.
+    /// Sends an error to all accepted peers, and waits for the other ranks.
     fn refuse_all(&mut self, root: usize) {
         let accepted = self.accepted(root);
         let refused = accepted.len();
@@ -136,7 +137,7 @@ impl State {
         }
     }
 
-    /// Returns the states after each step that needs neither time, nor a fault, nor another rank to come.
+    /// Returns the state after each step that needs no time, no fault and no further rank.
     fn steps(&self) -> Vec<Self> {
         (0..self.ranks.len()).flat_map(|rank| self.steps_of(rank)).collect()
     }
@@ -220,7 +221,7 @@ impl State {
                         }
                     }
                     (Sending, Some(Message::Ready)) => {
-                        // The connection stays quiet from now on, or ends.
+                        // No further message follows.
                         if state.accepted(root).into_iter().all(|peer| state.has_opened(peer)) {
                             state.listener = None;
                             state.ranks[root] = Releasing(0);
@@ -234,7 +235,7 @@ impl State {
         steps
     }
 
-    /// Returns `true` if the root has received that a peer has opened the shared state.
+    /// Returns whether the root has received a peer's `Ready`.
     fn has_opened(&self, peer: usize) -> bool {
         let link = self.links[peer].as_ref().expect("a peer has a connection");
         !link.to_peer.contains(&Message::SharedState) && !link.to_root.contains(&Message::Ready)
@@ -265,7 +266,7 @@ impl State {
         })]
     }
 
-    /// Returns the states after each rank's coming, and after each fault.
+    /// Returns the state after each rank's arrival and after each fault.
     fn events(&self) -> Vec<Self> {
         let mut events = vec![];
         for (rank, phase) in self.ranks.iter().enumerate() {
@@ -289,7 +290,7 @@ impl State {
                             Waiting | Opened => state.link(rank).to_root.push(Message::Aborted),
                             _ => {}
                         }
-                        // A root that releases the others does not look any more.
+                        // A root that releases the others no longer checks for cancellation.
                         if !matches!(phase, Releasing(_)) {
                             state.end(rank, Cancelled);
                         }
@@ -300,7 +301,7 @@ impl State {
         events
     }
 
-    /// Returns the state after the time in which ranks tell others.
+    /// Returns the state after `LINGER`.
     fn later(&self) -> Self {
         self.after(|state| {
             state.is_late = true;
@@ -312,22 +313,18 @@ impl State {
         })
     }
 
-    /// Checks a state in which nothing is left to do.
+    /// Checks a state without another step.
     fn check_quiet(&self, faults: usize) -> Result<(), &'static str> {
         let any = |matches: fn(&Phase) -> bool| self.ranks.iter().any(matches);
-        let waits = any(|phase| matches!(phase, Accepting | Sending | Waiting | Opened));
-        if any(|phase| matches!(phase, Failed | Lingering(_))) && waits && !self.is_late {
-            return Err("a rank waits though another was told that it fails");
+        let waits = any(|phase| matches!(phase, Accepting | Sending | Waiting | Opened)) && !self.is_late;
+        if any(|phase| matches!(phase, Failed | Lingering(_))) && waits {
+            return Err("a rank waits though another has received the failure");
         }
         let all_came = !any(|phase| matches!(phase, Absent));
         if all_came && self.faults == faults && !self.ranks.iter().all(|phase| matches!(phase, Joined(_))) {
             return Err("a rank has not joined though nothing failed");
         }
-        if all_came
-            && waits
-            && !self.is_late
-            && self.ranks.iter().filter(|phase| matches!(phase, Cancelled | Dead)).count() == 0
-        {
+        if all_came && waits && !any(|phase| matches!(phase, Cancelled | Dead)) {
             return Err("a rank waits though all came");
         }
         Ok(())
@@ -348,7 +345,7 @@ impl State {
     }
 }
 
-/// A state, and those that led to it.
+/// A state and its history.
 struct Trace {
     state: State,
     before: Option<Rc<Trace>>,
@@ -361,7 +358,7 @@ impl Trace {
     }
 }
 
-/// Tries every order, and returns the number of states.
+/// Tries every order and returns the number of states.
 fn explore(ranks: usize, faults: usize) -> usize {
     let first = State::new(ranks, faults);
     let mut seen = HashSet::from([first.clone()]);

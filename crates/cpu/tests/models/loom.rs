@@ -1,13 +1,12 @@
-//! Models of what ranks do to the memory that they share, explored by [`loom`] in small shared states:
+//! Models of the ranks' accesses to shared memory, explored by [`loom`] in small shared states:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p libnccl-cpu --lib loom_models`.
 //!
-//! They run the real code. Loom has the segment's words, and gives every load each value that the memory model allows,
-//! stale ones included. Of plain bytes, which are the segment's and those of the callers' [`Buffer`]s, it knows who reads
-//! and writes them, [`GRAIN`] at a time: two accesses of which one writes and that nothing orders are an error, whether
-//! or not they were close in time.
+//! They run the real code. The segment's words are loom's atomics: a load returns every value that the memory model allows,
+//! including stale ones. For plain bytes, in the segment and in the callers' [`Buffer`]s, loom tracks reads and writes in
+//! units of [`GRAIN`] bytes. Two unordered accesses, one of them a write, are an error even if they were far apart in time.
 //!
-//! Not covered: the length of waits, which [`backoff`](crate::sync::backoff) decides, processes that die, and memory that
-//! processes map or read of each other.
+//! Not covered: the length of waits, which [`backoff`](crate::sync::backoff) decides; processes that die; memory that
+//! processes map or read from each other.
 #![allow(unsafe_code)]
 
 use std::future::poll_fn;
@@ -38,7 +37,7 @@ use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{GRAIN, track, untrack};
 
-/// Bytes that are published in the record's cache line, that are published eagerly, and that are staged or used directly.
+/// Lengths in bytes: published in the record's cache line, published eagerly, and staged or accessed directly.
 const INLINE: usize = 5;
 const EAGER: usize = 40;
 const STAGED: usize = 128;
@@ -50,11 +49,11 @@ struct Rank {
     peers: PeerAccess,
 }
 
-/// A caller's buffer, which the caller may access whenever none of its calls is in progress.
+/// A caller's buffer, which the caller may access while none of its calls is in progress.
 struct Buffer {
     start: *mut u8,
     length: usize,
-    /// Set if other processes could map it.
+    /// Set if other processes can map it.
     is_shared: bool,
 }
 
@@ -77,7 +76,7 @@ impl Buffer {
         buffer
     }
 
-    /// Writes it as the caller does between calls.
+    /// Writes the buffer as a caller does between calls.
     fn fill(&self, value: impl Fn(usize) -> u8) {
         self.write_buf()
             .fill(|bytes| bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = value(index)));
@@ -93,8 +92,8 @@ impl Buffer {
     }
 
     fn write_buf(&self) -> WriteBuf {
-        // SAFETY: the memory lives as long as `self`; whether accesses are ordered is what the models find out, on one
-        // thread of the system.
+        // SAFETY: the memory lives as long as `self`. All threads of a model run on one system thread, and loom checks
+        // that accesses are ordered.
         unsafe { WriteBuf::new(self.start, self.length) }
     }
 }
@@ -102,7 +101,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         untrack(self.start);
-        // SAFETY: it was made of a box, or allocated, of this length, and is no longer used.
+        // SAFETY: `new` made it from a box of this length, or `shared` allocated it, and it is no longer used.
         unsafe {
             if self.is_shared {
                 mem_alloc::free(self.start.cast()).unwrap();
@@ -145,7 +144,7 @@ impl Rank {
     fn all_reduce(&self, round: usize, length: usize) {
         let (send, receive) = (Buffer::filled(self.rank, round, length), Buffer::new(length));
         self.run(self.call(Function::ALL_REDUCE, length, &send, &receive)).unwrap();
-        // No rank may access them any more.
+        // No rank may access the buffers any more.
         send.fill(|_| 0);
         receive.assert_bytes(|index| {
             (0..self.state.ranks()).fold(0, |sum, rank| sum + value(rank, round, index))
@@ -217,8 +216,8 @@ impl Rank {
     }
 }
 
-/// Runs `body` as every rank in all interleavings with at most `preemptions` preemptions. Ranks with the same number in
-/// `processes` are in the same process.
+/// Runs `body` as every rank in all interleavings with at most `preemptions` preemptions. Ranks with equal numbers in
+/// `processes` share a process.
 fn explore(processes: &[u64], preemptions: usize, body: impl Fn(Rank) + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -291,7 +290,7 @@ fn rest_of_a_record_is_read_once_it_is_complete() {
         for round in 0..3 {
             let step = rank.run(state.next_step(*own)).unwrap();
             let text = |rank| [value(rank, round, 0); EAGER];
-            // A multiple of the grain in which the model sees accesses.
+            // Accesses are tracked in multiples of the grain.
             let head = 2 * GRAIN;
             state.publish(*own, step, [7, round as u64], &text(*own)[..head], None);
             state.publish_rest(*own, step, head, &text(*own)[head..]);
@@ -345,7 +344,7 @@ fn failed_call_ends_access_to_buffers() {
         let (send, receive) = (Buffer::filled(rank.rank, 0, STAGED), Buffer::new(2 * STAGED));
         let mut call = pin!(rank.call(Function::named("all_gather"), STAGED, &send, &receive));
         if rank.rank == 1 {
-            // Another thread aborts in the middle of it.
+            // Another thread aborts in the middle of the call.
             let outcome = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             rank.state.set_abort(1, AbortReason::Aborted);
             if outcome.is_pending() {
@@ -359,14 +358,14 @@ fn failed_call_ends_access_to_buffers() {
     });
 }
 
-/// No memory of other processes is a part of these models.
+/// These models include no memory of other processes.
 const NOTHING: Exposed<'_> = Exposed { buffers: &[], by_address: false, windows: 0 };
 
 #[test]
 fn quiesced_memory_is_not_accessed() {
     explore(&[1; 3], 2, |rank| {
         let Rank { state, rank: own, .. } = &rank;
-        // Stands for a caller's memory.
+        // Represents a caller's memory.
         let (source, target) = state.staged(0, 0, 0, GRAIN);
         match own {
             0 => {
@@ -390,7 +389,7 @@ fn memory_of_a_closed_window_is_not_accessed() {
     let opened = Mutex::new(None);
     explore(&ONE_PROCESS, 3, move |rank| {
         let Rank { state, rank: own, .. } = &rank;
-        // Stands for a caller's memory.
+        // Represents a caller's memory.
         let (_, target) = state.staged(0, 0, 0, GRAIN);
         if *own == 0 {
             let window = state.open_window(0).unwrap();
@@ -458,8 +457,8 @@ fn message_after_nack_arrives_through_the_ring() {
     });
 }
 
-/// Sends a message of a length that the receiver does not expect, and then one that it does. The sender learns of the
-/// mismatch if `is_reported`.
+/// Sends with a count that the receiver does not expect, then with one that it expects. The first send fails if
+/// `is_reported`.
 fn mismatch(processes: &[u64], preemptions: usize, sent: usize, expected: usize, is_reported: bool) {
     explore(processes, preemptions, move |rank| {
         if rank.rank == 0 {

@@ -1,0 +1,364 @@
+//! The sockets of a rendezvous and the messages on them.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use libnccl::sys::ncclResult_t;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, UCred, recvmsg, sendmsg, socket_with,
+};
+use rustix::process::geteuid;
+
+use crate::bootstrap::unique_id::MAGIC;
+use crate::diag::error::{Error, Result};
+use crate::shm::process::Process;
+
+/// The shortest and the longest time between two checks of a waiting rank for cancellation.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const LONGEST_POLL: Duration = Duration::from_millis(100);
+
+/// The time between two checks that the other ranks are alive, where the kernel does not report their death.
+pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Nonblocking, so that no call waits in the kernel indefinitely.
+pub(super) const SOCKET_FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// The longest message in bytes: a result code and a text.
+const MAX_MESSAGE: usize = 1024;
+
+/// Set in the result code of [`Message::Left`].
+const LEFT: u32 = 1 << 31;
+
+#[derive(Debug)]
+pub(super) enum Message {
+    /// A rank joins.
+    Hello(Hello),
+    /// From the root, the first time with the shared state's file: all ranks have joined; all have opened the state. From a
+    /// process of peers: it has opened the state.
+    Ready,
+    /// The rendezvous has failed.
+    Failed(Error),
+    /// The rendezvous has failed because the sender was cancelled. It does not wait for ranks that join later.
+    Left(Error),
+}
+
+/// The first message of a rank, or of a process whose call was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) secret: [u8; 16],
+    /// The number of ranks. 0 if the call was refused: the error follows, and `rank` is 0.
+    pub(super) ranks: usize,
+    pub(super) rank: usize,
+    /// The [`Process::identity`] of the rank's process. The kernel reports its pid.
+    pub(super) identity: u64,
+}
+
+impl Message {
+    fn to_bytes(&self) -> Vec<u8> {
+        let (mark, error) = match self {
+            Self::Hello(hello) => return hello.to_bytes(),
+            Self::Ready => return ncclResult_t::ncclSuccess.0.to_ne_bytes().to_vec(),
+            Self::Failed(error) => (0, error),
+            Self::Left(error) => (LEFT, error),
+        };
+        let text = &error.text.as_bytes()[..error.text.len().min(MAX_MESSAGE - 4)];
+        [&(error.code.0 | mark).to_ne_bytes(), text].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        if bytes.starts_with(&MAGIC) {
+            return Hello::from_bytes(bytes).map(Self::Hello);
+        }
+        let (number, text) = bytes.split_first_chunk()?;
+        let number = u32::from_ne_bytes(*number);
+        let code = ncclResult_t(number & !LEFT);
+        let text = String::from_utf8_lossy(text).replace(char::is_control, " ");
+        let error = match code {
+            ncclResult_t::ncclSuccess => return Some(Self::Ready),
+            _ if code.0 >= ncclResult_t::ncclNumResults.0 || code == ncclResult_t::ncclInProgress => {
+                Error::remote(format!("another rank sent result code {} at the rendezvous", code.0))
+            }
+            _ if text.trim().is_empty() => {
+                Error { code, text: "another rank sent an error without a text at the rendezvous".into() }
+            }
+            _ => Error { code, text },
+        };
+        Some(if number == code.0 { Self::Failed(error) } else { Self::Left(error) })
+    }
+}
+
+impl Hello {
+    fn to_bytes(self) -> Vec<u8> {
+        let (ranks, rank) = (self.ranks as u32, self.rank as u32);
+        let numbers = [ranks.to_ne_bytes(), rank.to_ne_bytes()];
+        [&MAGIC, &self.secret[..], numbers.as_flattened(), &self.identity.to_ne_bytes()].concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (secret, rest) = bytes.strip_prefix(&MAGIC)?.split_first_chunk()?;
+        let (ranks, rest) = rest.split_first_chunk()?;
+        let (rank, identity) = rest.split_first_chunk()?;
+        let hello = Self {
+            secret: *secret,
+            ranks: u32::from_ne_bytes(*ranks) as usize,
+            rank: u32::from_ne_bytes(*rank) as usize,
+            identity: u64::from_ne_bytes(identity.try_into().ok()?),
+        };
+        (hello.rank < hello.ranks || (hello.ranks, hello.rank) == (0, 0)).then_some(hello)
+    }
+}
+
+pub(super) fn cancelled(rank: usize) -> Error {
+    Error::remote(format!("rank {rank} was cancelled or aborted before all ranks had joined"))
+}
+
+/// Returns the error of the other ranks if the call of `who` has failed.
+pub(super) fn failed(who: &str, error: &Error) -> Error {
+    Error::remote(format!("{who} failed before all ranks had joined: {}", error.text))
+}
+
+/// Returns the error about `who`, whose connection ended without a message because its process or its call has ended.
+pub(super) fn gone(who: &str, process: Option<Process>) -> Error {
+    let began = Instant::now();
+    // The kernel closes the sockets of a process shortly before the process has ended.
+    let ended = |process: Process| loop {
+        if process.ended() || began.elapsed() >= LIVENESS_INTERVAL {
+            return process.ended();
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    };
+    Error::remote(match process.map(ended) {
+        Some(true) => format!("{who} is gone: its process ended before all ranks had joined"),
+        Some(false) => {
+            format!("{who} left before all ranks had joined: its process still runs, but its call has ended")
+        }
+        None => format!("{who} is gone: it left, or its process ended, before all ranks had joined"),
+    })
+}
+
+pub(super) fn create_socket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET_FLAGS, None)
+}
+
+pub(super) fn send(socket: &OwnedFd, message: &Message) -> rustix::io::Result<usize> {
+    rustix::net::send(socket, &message.to_bytes(), SendFlags::NOSIGNAL)
+}
+
+/// Sends [`Message::Ready`] with a file.
+pub(super) fn send_file(socket: &OwnedFd, file: &OwnedFd) -> rustix::io::Result<usize> {
+    let (files, bytes) = ([file.as_fd()], Message::Ready.to_bytes());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+}
+
+/// A message and the file that came with it.
+pub(super) type Received = (Message, Option<OwnedFd>);
+
+/// Receives a message that has arrived. `None`: the connection has ended, or the message is malformed.
+pub(super) fn receive_now(socket: &OwnedFd) -> rustix::io::Result<Option<Received>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; MAX_MESSAGE];
+    let mut receive =
+        || recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC);
+    // If the other end closed the connection with messages unread, Linux reports that before its last messages.
+    let received = match retry_on_intr(&mut receive) {
+        Err(Errno::CONNRESET) => retry_on_intr(&mut receive),
+        received => received,
+    }?;
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        // This process has no file descriptor left.
+        return Err(Errno::MFILE);
+    }
+    let file = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    Ok(Message::from_bytes(&bytes[..received.bytes]).map(|message| (message, file)))
+}
+
+/// Waits for a message. `None`: the connection or `process`, which is at its other end, has ended, or the message is
+/// malformed.
+pub(super) fn receive(
+    socket: &OwnedFd,
+    process: Option<Process>,
+    check_cancelled: &dyn Fn() -> Result,
+) -> Result<Option<Received>> {
+    let began = Instant::now();
+    let (mut checked, mut ended) = (began, false);
+    loop {
+        check_cancelled()?;
+        let mut watched = [PollFd::new(socket, PollFlags::IN)];
+        wait(&mut watched, poll_interval(began.elapsed()))?;
+        // Not before poll reports an event: if a message and the end of the connection arrive at the same time, a
+        // nonblocking receive may return the end first (still so in Linux 6.18).
+        if !watched[0].revents().is_empty() {
+            match receive_now(socket) {
+                Ok(received) => return Ok(received),
+                Err(Errno::AGAIN) => {}
+                Err(error @ Errno::MFILE) => {
+                    return Err(Error::system("the ranks' shared memory cannot be received", error));
+                }
+                Err(error) => return Err(Error::system("receiving at the rendezvous failed", error)),
+            }
+        } else if ended {
+            // All messages that it had sent before have been received.
+            return Ok(None);
+        }
+        if checked.elapsed() >= LIVENESS_INTERVAL {
+            checked = Instant::now();
+            ended = process.is_some_and(|process| process.ended());
+        }
+    }
+}
+
+/// Returns how long a rank that has waited for `waited` may wait for an event before it checks for cancellation.
+pub(super) fn poll_interval(waited: Duration) -> Duration {
+    (waited / 64).clamp(POLL_INTERVAL, LONGEST_POLL)
+}
+
+/// Waits for an event, at most for `longest`, which is less than a second.
+pub(super) fn wait(watched: &mut [PollFd<'_>], longest: Duration) -> Result {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
+    match poll(watched, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(Error::system("the sockets of the rendezvous cannot be polled", error)),
+    }
+}
+
+/// Pauses before another attempt. The other rank is usually ready immediately.
+pub(super) fn pause(attempt: u32) {
+    match attempt {
+        0..20 => std::thread::yield_now(),
+        20..100 => std::thread::sleep(Duration::from_micros(50)),
+        _ => std::thread::sleep(Duration::from_millis(1)),
+    }
+}
+
+fn credentials(connection: &OwnedFd) -> Result<UCred> {
+    socket_peercred(connection).map_err(|error| Error::system("a rank's process cannot be determined", error))
+}
+
+/// Returns the pid of the process at the other end.
+pub(super) fn pid_of(connection: &OwnedFd) -> Result<u64> {
+    Ok(credentials(connection)?.pid.as_raw_pid().unsigned_abs().into())
+}
+
+/// Returns whether the process at the other end belongs to this process's user.
+pub(super) fn is_same_user(connection: &OwnedFd) -> bool {
+    credentials(connection).is_ok_and(|peer| peer.uid == geteuid())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    #[test]
+    fn hello_round_trips_and_garbage_is_refused() {
+        let hello = Hello { secret: [7; 16], ranks: 3, rank: 2, identity: 1 << 40 };
+        let bytes = hello.to_bytes();
+        assert_eq!(Hello::from_bytes(&bytes), Some(hello));
+        assert_eq!(Hello::from_bytes(&bytes[1..]), None);
+        assert_eq!(Hello::from_bytes(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Hello::from_bytes(&[&bytes[..], &[0]].concat()), None);
+        assert_eq!(Hello::from_bytes(&vec![0; bytes.len()]), None);
+        assert_eq!(Hello::from_bytes(&Hello { rank: 3, ..hello }.to_bytes()), None);
+        let refused = Hello { ranks: 0, rank: 0, ..hello };
+        assert_eq!(Hello::from_bytes(&refused.to_bytes()), Some(refused));
+        assert_eq!(Hello::from_bytes(&Hello { rank: 1, ..refused }.to_bytes()), None);
+        // Any other change of one bit gives another valid hello.
+        for (index, bit) in (0..bytes.len()).flat_map(|index| (0..8).map(move |bit| (index, bit))) {
+            let mut changed = bytes.clone();
+            changed[index] ^= 1 << bit;
+            match Hello::from_bytes(&changed) {
+                Some(hello) => {
+                    assert!(hello.rank < hello.ranks, "{hello:?}");
+                    assert_eq!(hello.to_bytes(), changed, "{hello:?}");
+                }
+                None => assert!(!(8..24).contains(&index) && index < 32, "bit {bit} of byte {index}"),
+            }
+        }
+    }
+
+    #[test]
+    fn error_is_decoded_from_any_bytes() {
+        let decode =
+            |number: u32, text: &[u8]| match Message::from_bytes(&[&number.to_ne_bytes(), text].concat()) {
+                Some(Message::Failed(Error { code, text })) => (code.0, text, false),
+                Some(Message::Left(Error { code, text })) => (code.0, text, true),
+                other => panic!("{other:?}"),
+            };
+        let remote = ncclResult_t::ncclRemoteError.0;
+        let error = Error::remote("a".repeat(2000));
+        let bytes = Message::Left(error).to_bytes();
+        assert_eq!(bytes.len(), MAX_MESSAGE);
+        assert!(
+            matches!(Message::from_bytes(&bytes), Some(Message::Left(error)) if error.text.len() == 1020)
+        );
+        assert_eq!(decode(remote, b"a\nb"), (remote, "a b".into(), false));
+        assert_eq!(decode(remote | LEFT, b"a\xffb"), (remote, "a\u{fffd}b".into(), true));
+        assert!(decode(remote, b"\n").1.contains("without a text"));
+        for code in [ncclResult_t::ncclInProgress.0, ncclResult_t::ncclNumResults.0, !LEFT] {
+            let text = format!("another rank sent result code {code} at the rendezvous");
+            assert_eq!(decode(code, b"text"), (remote, text, false));
+        }
+        assert!(Message::from_bytes(&[0; 3]).is_none());
+    }
+
+    #[test]
+    fn rank_that_has_left_is_not_called_dead() {
+        let text = |process| gone("rank 3", process).text;
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::from_pid(child.id().into()).unwrap();
+        assert!(text(Some(process)).starts_with("rank 3 left before all ranks had joined: "));
+        assert!(text(Process::current().ok()).starts_with("rank 3 left before all ranks had joined: "));
+        // It ends while `gone` waits, as after the end of its connection.
+        let killed = std::thread::spawn(move || {
+            std::thread::sleep(LIVENESS_INTERVAL / 4);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        assert_eq!(text(Some(process)), "rank 3 is gone: its process ended before all ranks had joined");
+        killed.join().unwrap();
+        assert_eq!(text(Some(process)), "rank 3 is gone: its process ended before all ranks had joined");
+        assert_eq!(text(None), "rank 3 is gone: it left, or its process ended, before all ranks had joined");
+    }
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET_FLAGS, None).unwrap()
+    }
+
+    #[test]
+    fn last_message_of_a_root_that_left_a_hello_unread_is_received() {
+        let (root, other) = pair();
+        rustix::net::send(&root, b"unread", SendFlags::NOSIGNAL).unwrap();
+        send(&other, &Message::Ready).unwrap();
+        drop(other);
+        assert!(matches!(receive(&root, None, &|| Ok(())), Ok(Some((Message::Ready, None)))));
+        assert!(matches!(receive(&root, None, &|| Ok(())), Ok(None)));
+    }
+
+    #[test]
+    fn last_message_of_a_root_that_hangs_up_is_received() {
+        for round in 0..5000 {
+            let (root, other) = pair();
+            let received = std::thread::scope(|scope| {
+                scope.spawn(move || send(&other, &Message::Ready).unwrap());
+                receive(&root, None, &|| Ok(()))
+            });
+            assert!(matches!(received, Ok(Some((Message::Ready, None)))), "round {round}");
+        }
+    }
+}
