@@ -10,6 +10,7 @@ mod children;
 mod communicator;
 mod create;
 #[cfg(all(test, loom))]
+#[path = "../../tests/models/communicator.rs"]
 mod loom_models;
 mod objects;
 mod queries;
