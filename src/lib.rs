@@ -31,12 +31,7 @@
 //!
 //! # The contract between ranks
 //!
-//! All ranks of a communicator call the same operations in the same order, with the same counts, element types, roots and
-//! reductions. NCCL does not compare them, and may hang or give wrong results. The CPU backend compares them, and names the rank
-//! that differs.
-//!
-//! An operation on a GPU returns when its work is enqueued. The buffers are borrowed during the call, and used until the stream has
-//! run the work.
+//! All ranks call the same operations in the same order; see [`Communicator`](Communicator#the-contract-between-ranks).
 //!
 //! # Errors
 //!

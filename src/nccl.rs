@@ -192,13 +192,6 @@ impl Nccl {
 
     /// Returns the error of a function that the implementation lacks, without calling it.
     ///
-    /// ```
-    /// let nccl = libnccl_cpu::nccl();
-    /// nccl.require("ncclAllReduce")?;
-    /// assert!(nccl.require("ncclFrobnicate").is_err());
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`Error::Unsupported`] if it lacks the function, [`Error::InvalidArgument`] if NCCL has no such function.
     pub fn require(&self, function: &str) -> Result<()> {

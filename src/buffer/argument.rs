@@ -91,17 +91,8 @@ pub trait Buffer<'a> {
 /// A buffer that an operation writes: a mutable reference to a slice, an array, a vector or an
 /// [`NcclBuffer`](crate::buffer::NcclBuffer), or a [`SliceMut`]. For an implementation, see [`Buffer`].
 ///
-/// Rust does not reborrow a generic argument, so `buffer` alone moves into the first operation. Pass `&mut *buffer`, or
-/// [`reborrow`](SliceMut::reborrow) a slice:
-///
-/// ```
-/// use libnccl::{Communicator, NcclBuffer, ReduceOp, Result, StreamRef};
-///
-/// fn step(comm: &Communicator, buffer: &mut NcclBuffer<f32>) -> Result<()> {
-///     comm.all_reduce_in_place(&mut *buffer, ReduceOp::Sum, StreamRef::DEFAULT)?;
-///     comm.broadcast_in_place(buffer, 0, StreamRef::DEFAULT)
-/// }
-/// ```
+/// Rust does not reborrow a generic argument, so `buffer: &mut B` moves into the first operation. To use it again, pass
+/// `&mut *buffer`, or [`reborrow`](SliceMut::reborrow) a slice.
 ///
 /// A function for all kinds of buffers takes them as operations do, so that it can be tested on the CPU backend:
 ///

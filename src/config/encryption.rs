@@ -9,15 +9,6 @@ use crate::nccl::Nccl;
 use crate::sys;
 
 /// The encryption of the TCP connections between NCCL's processes; see [`Nccl::set_encryption`]. Since NCCL 2.32.3.
-///
-/// Its `Debug` form omits the key:
-///
-/// ```
-/// use libnccl::config::Encryption;
-///
-/// let encryption = Encryption::PreSharedKey(b"a key that all processes share");
-/// assert_eq!(format!("{encryption:?}"), "PreSharedKey(..)");
-/// ```
 #[doc(alias = "ncclEncryptionConfig_t")]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -22,13 +22,6 @@ use crate::sys;
 use crate::version::Version;
 
 /// Promises about the use of a [`Window`], combined with `|`.
-///
-/// ```
-/// use libnccl::window::WindowFlags;
-///
-/// let flags = WindowFlags::COLL_SYMMETRIC | WindowFlags::STRICT_ORDERING;
-/// assert_ne!(flags, WindowFlags::DEFAULT);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct WindowFlags(u32);
 
