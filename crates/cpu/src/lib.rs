@@ -9,7 +9,7 @@
 
 // A call goes `abi` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
 // they wait, `ras` answers questions about them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
-// report. Nothing imports upwards. `cancellation` and `vec_map` are at the bottom.
+// report. Nothing imports upwards. `cancellation` is at the bottom.
 mod abi;
 mod bootstrap;
 mod cancellation;
@@ -22,7 +22,6 @@ mod reduce;
 mod run_ranks;
 mod shm;
 mod sync;
-mod vec_map;
 
 #[cfg(all(test, loom))]
 mod loom_models;

@@ -3,6 +3,7 @@
 //! The first of them connects, says hello, and waits for the root's messages. The others say their hello on its
 //! connection and wait for the outcome. The root is on its own: the next rank of its process becomes the first.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,16 +17,15 @@ use crate::bootstrap::message::{aborted, cancelled};
 use crate::bootstrap::socket::poll_interval;
 use crate::diag::error::{Error, Result};
 use crate::shm::shared_state::SharedState;
-use crate::vec_map::VecMap;
 
 /// A process, which differs in a forked child, and the secret of an id.
 type Key = (u32, [u8; 16]);
 
 /// The joins that are in progress.
-static JOINS: Mutex<VecMap<Key, Arc<SharedJoin>>> = Mutex::new(VecMap::new());
+static JOINS: Mutex<BTreeMap<Key, Arc<SharedJoin>>> = Mutex::new(BTreeMap::new());
 
 /// The states that a root of this process has created and not sent to all yet.
-static CREATED: Mutex<VecMap<Key, Arc<SharedState>>> = Mutex::new(VecMap::new());
+static CREATED: Mutex<BTreeMap<Key, Arc<SharedState>>> = Mutex::new(BTreeMap::new());
 
 /// The time after which a hello is sent again for which the kernel had no room.
 const HELLO_RETRY: Duration = Duration::from_millis(1);

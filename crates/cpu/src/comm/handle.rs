@@ -4,6 +4,7 @@
 //! tells what a forked child inherited from what it made.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
@@ -18,7 +19,6 @@ use crate::comm::registry::Kind;
 use crate::comm::{end, fork, group};
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
-use crate::vec_map::VecMap;
 
 /// Bits of a number below those of the process's [`generation`](fork::generation).
 const SERIAL: u32 = usize::BITS / 2;
@@ -29,7 +29,7 @@ const GENERATION: u32 = SERIAL - 4;
 struct Table {
     /// The number of handles, also of the processes from which this one was forked.
     last: usize,
-    communicators: VecMap<usize, Arc<Communicator>>,
+    communicators: BTreeMap<usize, Arc<Communicator>>,
 }
 
 static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(|| {
@@ -89,7 +89,7 @@ pub(crate) fn is_known(address: usize) -> bool {
 /// Returns the communicators that this process made and has not destroyed.
 pub(crate) fn all() -> Vec<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+    let own = table.communicators.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
     own.map(|(_, communicator)| Arc::clone(communicator)).collect()
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
 /// Reports the communicators that this process has not destroyed; none while another thread holds the table.
 pub(super) fn report_end() {
     let Ok(table) = TABLE.try_read() else { return };
-    let own = table.communicators.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+    let own = table.communicators.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
     own.for_each(|(_, communicator)| communicator.report_end());
 }
 

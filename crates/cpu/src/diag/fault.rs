@@ -1,12 +1,12 @@
 //! Planted faults, `LIBNCCL_CPU_PLANT`: slow and wrong ranks, to test programs that look for such.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use libnccl::internal::environment::variable;
 
 use crate::diag::wait_limits;
-use crate::vec_map::VecMap;
 
 /// Ranks that are slow or send wrong elements, to test tools: `slow:RANK:MICROSECONDS`, `wrong:RANK`. Default: none.
 const NAME: &str = "LIBNCCL_CPU_PLANT";
@@ -21,13 +21,13 @@ pub(crate) struct Fault {
 }
 
 /// The faults by rank, none by default.
-static FAULTS: LazyLock<VecMap<usize, Fault>> = LazyLock::new(|| {
-    let Some(text) = variable(NAME) else { return VecMap::new() };
+static FAULTS: LazyLock<BTreeMap<usize, Fault>> = LazyLock::new(|| {
+    let Some(text) = variable(NAME) else { return BTreeMap::new() };
     parse(&text.to_string_lossy()).unwrap_or_else(|| {
         wait_limits::report(&format!(
             "{NAME} is {text:?}, which is ignored; expected slow:RANK:MICROSECONDS and wrong:RANK, separated by commas"
         ));
-        VecMap::new()
+        BTreeMap::new()
     })
 });
 
@@ -38,9 +38,9 @@ pub(crate) fn is_planted() -> bool {
 
 /// Returns the faults of a rank, which are reported once in each process.
 pub(crate) fn of_rank(rank: usize) -> Option<Fault> {
-    static REPORTED: Mutex<VecMap<usize, ()>> = Mutex::new(VecMap::new());
+    static REPORTED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
     let fault = *FAULTS.get(&rank)?;
-    if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, ()).is_none() {
+    if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(rank) {
         wait_limits::report(&format!("{NAME}: rank {rank} {}", fault.describe()));
     }
     Some(fault)
@@ -57,18 +57,17 @@ impl Fault {
     }
 }
 
-fn parse(text: &str) -> Option<VecMap<usize, Fault>> {
-    let mut faults: VecMap<usize, Fault> = VecMap::new();
+fn parse(text: &str) -> Option<BTreeMap<usize, Fault>> {
+    let mut faults: BTreeMap<usize, Fault> = BTreeMap::new();
     for part in text.split(',') {
         let fields: Vec<&str> = part.trim().split(':').collect();
         match fields[..] {
             ["slow", rank, microseconds] => {
                 let delay = microseconds.parse().ok().filter(|microseconds| *microseconds > 0)?;
-                faults.get_or_insert_with(rank.parse().ok()?, Fault::default).delay =
-                    Duration::from_micros(delay);
+                faults.entry(rank.parse().ok()?).or_default().delay = Duration::from_micros(delay);
             }
             ["wrong", rank] => {
-                faults.get_or_insert_with(rank.parse().ok()?, Fault::default).sends_wrong = true;
+                faults.entry(rank.parse().ok()?).or_default().sends_wrong = true;
             }
             _ => return None,
         }
@@ -85,9 +84,9 @@ mod tests {
         let slow = Fault { delay: Duration::from_micros(250), sends_wrong: false };
         let wrong = Fault { delay: Duration::ZERO, sends_wrong: true };
         let both = Fault { sends_wrong: true, ..slow };
-        assert_eq!(parse("slow:3:250"), Some(VecMap(vec![(3, slow)])));
-        assert_eq!(parse("slow:3:250, wrong:0"), Some(VecMap(vec![(0, wrong), (3, slow)])));
-        assert_eq!(parse("wrong:1,slow:1:250"), Some(VecMap(vec![(1, both)])));
+        assert_eq!(parse("slow:3:250"), Some(BTreeMap::from([(3, slow)])));
+        assert_eq!(parse("slow:3:250, wrong:0"), Some(BTreeMap::from([(0, wrong), (3, slow)])));
+        assert_eq!(parse("wrong:1,slow:1:250"), Some(BTreeMap::from([(1, both)])));
     }
 
     #[test]

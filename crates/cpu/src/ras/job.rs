@@ -1,10 +1,11 @@
 //! The ranks of this process's communicators, and what they did, at one moment.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::bootstrap::unique_id::fnv1a;
 use crate::coll::function::Function;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
-use crate::vec_map::VecMap;
 
 /// The collectives that NCCL counts, in its order: the others are made of sends and receives.
 pub(super) const COUNTED: [(&str, Function); 5] = [
@@ -44,7 +45,7 @@ pub(super) struct Rank {
 }
 
 /// The processes, with the devices of their ranks and their conditions.
-pub(super) type Processes = VecMap<Process, (VecMap<i64, ()>, Condition)>;
+pub(super) type Processes = BTreeMap<Process, (BTreeSet<i64>, Condition)>;
 
 /// The answer of a rank, had it been asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl Condition {
 impl Job {
     /// Collects what this process knows.
     pub(super) fn collect() -> Self {
-        let mut conditions = VecMap::new();
+        let mut conditions = BTreeMap::new();
         let states = SharedState::registered();
         // If all ranks have left, nobody has it any more but a call that is about to return.
         let living = states.iter().filter(|state| (0..state.ranks()).any(|rank| !state.has_departed(rank)));
@@ -108,15 +109,15 @@ impl Job {
                 Presence::Dead => Condition::Ended,
                 Presence::Left => continue,
             };
-            let (devices, _) = processes.get_or_insert_with(rank.process, || (VecMap::new(), condition));
-            devices.insert(rank.device, ());
+            let (devices, _) = processes.entry(rank.process).or_insert_with(|| (BTreeSet::new(), condition));
+            devices.insert(rank.device);
         }
         processes
     }
 }
 
 impl Communicator {
-    fn new(state: &SharedState, conditions: &mut VecMap<Process, Condition>) -> Self {
+    fn new(state: &SharedState, conditions: &mut BTreeMap<Process, Condition>) -> Self {
         // A number that tells nothing of the secret.
         let hash = fnv1a(&[b"RAS", &state.nonce()]);
         let first = state.process(0);
@@ -139,9 +140,9 @@ impl Communicator {
 }
 
 impl Rank {
-    fn new(state: &SharedState, rank: usize, conditions: &mut VecMap<Process, Condition>) -> Self {
+    fn new(state: &SharedState, rank: usize, conditions: &mut BTreeMap<Process, Condition>) -> Self {
         let process = state.process(rank);
-        let condition = *conditions.get_or_insert_with(process, || Condition::new(process));
+        let condition = *conditions.entry(process).or_insert_with(|| Condition::new(process));
         let has_executed_another = || condition == Condition::Runs && state.has_executed_another(rank);
         let ended_by = state.ended_by();
         let presence = if state.has_departed(rank) {

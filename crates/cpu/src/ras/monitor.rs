@@ -30,7 +30,7 @@ impl Monitor {
         let mut events = Vec::new();
         for (process, (devices, condition)) in current.iter() {
             let before = self.known.get(process).map(|(_, condition)| condition);
-            let devices = devices.iter().map(|(device, ())| device.to_string()).collect::<Vec<_>>().join(",");
+            let devices = devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
             let mut push = |name, is_lifecycle| {
                 events.push(Event { name, is_lifecycle, pid: process.pid, devices: devices.clone() });
             };

@@ -1,12 +1,12 @@
 //! The report as text, in NCCL's words.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
 use super::job::{COUNTED, Communicator, Condition, HOST, Job, Presence, Rank};
 use crate::shm::process::Process;
-use crate::vec_map::VecMap;
 
 /// The states of a rank, the least first: a communicator has that of its highest rank.
 const STATES: [&str; 3] = ["NOCOMM", "RUNNING", "ABORT"];
@@ -124,11 +124,11 @@ fn is_unresponsive(rank: &Rank) -> bool {
 
 /// Returns the groups of like communicators, the largest first.
 fn groups(job: &Job) -> Vec<Vec<Row<'_>>> {
-    let mut groups = VecMap::new();
+    let mut groups = BTreeMap::new();
     for row in job.communicators.iter().map(Row::new) {
-        groups.get_or_insert_with(Reverse(row.key()), Vec::new).push(row);
+        groups.entry(Reverse(row.key())).or_insert_with(Vec::new).push(row);
     }
-    groups.0.into_iter().map(|(_, rows)| rows).collect()
+    groups.into_values().collect()
 }
 
 /// Returns the communicators with the numbers of their groups, and their own in them.
@@ -150,9 +150,9 @@ fn write_table(out: &mut String, groups: &[Vec<Row<'_>>]) {
         let members = || rows.iter().map(|row| row.communicator.members().count());
         let (least, most) = (members().min().unwrap_or(0), members().max().unwrap_or(0));
         let per_node = if least == most { most.to_string() } else { format!("{least}-{most}") };
-        let mut different = VecMap::new();
+        let mut different = BTreeSet::new();
         for rank in rows.iter().flat_map(|row| row.communicator.members()) {
-            different.insert((rank.process.pid, rank.device), ());
+            different.insert((rank.process.pid, rank.device));
         }
         let _ = writeln!(
             out,
@@ -190,8 +190,7 @@ fn write_processes(out: &mut String, job: &Job, is_verbose: bool) {
         if is_outlier(count, is_verbose, all.len()) {
             for (Process { pid, .. }, (devices, _)) in found {
                 let plural = if devices.len() > 1 { "s" } else { "" };
-                let devices =
-                    devices.iter().map(|(device, ())| device.to_string()).collect::<Vec<_>>().join(",");
+                let devices = devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
                 let _ = writeln!(out, "  Process {pid} on node {HOST} managing GPU{plural} {devices}");
             }
         }

@@ -6,6 +6,7 @@
 //! map it.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
@@ -16,7 +17,6 @@ use crate::shm::cma;
 use crate::shm::mem_alloc::ShmHandle;
 use crate::shm::peer_access::{Access, CACHE_SIZE, MappedRange, PeerAccess, RangeMemory, RemoteBuffer};
 use crate::shm::shared_state::SharedState;
-use crate::vec_map::VecMap;
 
 /// A rank, resolved once for each call.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ impl CallContext<'_> {
         else {
             return Ok(false);
         };
-        let unknown = |known: &VecMap<_, _>| {
+        let unknown = |known: &BTreeMap<_, _>| {
             handles.iter().filter(|(owner, handle)| known.get(&(*owner, handle.allocation)).is_none()).count()
         };
         if unknown(&self.peers.known()) > 0 {
@@ -66,12 +66,12 @@ impl CallContext<'_> {
 
     /// Maps the allocations among `handles` that are not known yet, and tells the other ranks whether that succeeded.
     async fn map_unknown(self, handles: &[(usize, ShmHandle)]) -> Result {
-        let mut new = VecMap::new();
+        let mut new = BTreeMap::new();
         {
             let mut known = self.peers.known();
             if known.len() + handles.len() > CACHE_SIZE {
                 // All ranks know the same allocations, so all forget them at the same time.
-                *known = VecMap::new();
+                *known = BTreeMap::new();
             }
             for (owner, handle) in handles {
                 let key = (*owner, handle.allocation);
@@ -80,10 +80,10 @@ impl CallContext<'_> {
                 }
             }
         }
-        let possible = !new.iter().any(|(_, access)| matches!(access, Access::Denied));
+        let possible = !new.values().any(|access| matches!(access, Access::Denied));
         let possible = self.all_agree(possible).await?;
         let mut known = self.peers.known();
-        for (key, access) in new.0 {
+        for (key, access) in new {
             known.insert(key, if possible { access } else { Access::Denied });
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! A rank uses the buffers of its own process, and maps the memory from `ncclMemAlloc` of other processes.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -14,7 +15,6 @@ use crate::shm::mapping::Mapping;
 use crate::shm::mem_alloc::{self, ShmHandle};
 use crate::shm::process::Process;
 use crate::shm::tuner::Tuner;
-use crate::vec_map::VecMap;
 
 /// The number of other ranks' allocations that are remembered, and of other processes' that stay mapped.
 pub(super) const CACHE_SIZE: usize = 256;
@@ -111,9 +111,9 @@ pub(super) enum Access {
 #[derive(Debug, Default)]
 pub(crate) struct PeerAccess {
     /// The known allocations, the same at all ranks.
-    known: Mutex<VecMap<Key, Access>>,
+    known: Mutex<BTreeMap<Key, Access>>,
     /// This rank's mappings, also of allocations that only two ranks use; `None` if it cannot be mapped.
-    mappings: Mutex<VecMap<Key, Option<Arc<Mapping>>>>,
+    mappings: Mutex<BTreeMap<Key, Option<Arc<Mapping>>>>,
     /// Set once ranks know whether every one may read and write every other's memory.
     pub(crate) readable: OnceLock<bool>,
     /// Set if this rank's calls can time out: then no rank may access its memory by address, from which a process that is stopped
@@ -137,7 +137,7 @@ impl PeerAccess {
         self.logged.load(Relaxed) & bit == 0 && self.logged.fetch_or(bit, Relaxed) & bit == 0
     }
 
-    pub(super) fn known(&self) -> MutexGuard<'_, VecMap<Key, Access>> {
+    pub(super) fn known(&self) -> MutexGuard<'_, BTreeMap<Key, Access>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,7 +147,7 @@ impl PeerAccess {
         let key = (rank, handle.allocation);
         if mappings.len() >= CACHE_SIZE && mappings.get(&key).is_none() {
             // Those in use stay mapped for as long as they are.
-            *mappings = VecMap::new();
+            *mappings = BTreeMap::new();
         }
         let open = || match Mapping::open(owner, handle.file) {
             Ok(mapping) => Some(Arc::new(mapping)),
@@ -158,7 +158,7 @@ impl PeerAccess {
                 None
             }
         };
-        mappings.get_or_insert_with(key, open).clone()
+        mappings.entry(key).or_insert_with(open).clone()
     }
 }
 

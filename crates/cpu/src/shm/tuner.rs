@@ -7,10 +7,9 @@
 //! A method gets some calls in a row, as the first ones after another method take up to twice as long. One that was clearly
 //! slower than another at the nearest length is presumed to be so, and not tried at once.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-use crate::vec_map::VecMap;
 
 /// The number of times that are remembered of each method.
 const RECENT: usize = 8;
@@ -37,7 +36,7 @@ pub(crate) enum Method {
 
 /// The choice of one rank of a communicator.
 #[derive(Debug, Default)]
-pub(crate) struct Tuner(Mutex<VecMap<Class, Times>>);
+pub(crate) struct Tuner(Mutex<BTreeMap<Class, Times>>);
 
 /// Calls that take about as long: a function, and the logarithm of a size.
 type Class = (u8, u32);
@@ -136,7 +135,7 @@ impl Tuner {
             let recent = known.map_or_else(Default::default, |(other, times)| times.presumed(other, length));
             classes.insert(class, Times { recent, ..Times::default() });
         }
-        act(classes.get_or_insert_with(class, Times::default))
+        act(classes.entry(class).or_default())
     }
 }
 
