@@ -360,7 +360,7 @@ fn failed_call_ends_access_to_buffers() {
 }
 
 /// No memory of other processes is a part of these models.
-const NOTHING: Exposed<'_> = Exposed { buffers: &[], by_address: false, windows: 0 };
+const NOTHING: Exposed<'_> = Exposed { buffers: &[], windows: 0 };
 
 #[test]
 fn quiesced_memory_is_not_accessed() {

@@ -1,7 +1,7 @@
 //! The sizes at which a collective does something else, in bytes. `docs/cpu-performance.md` has what was measured, and on
 //! which processors.
 
-use crate::shm::layout::{EAGER_MAX, STAGE};
+use crate::shm::layout::EAGER_MAX;
 use crate::sync::primitive::LOOM;
 
 /// Bytes of an input up to which it is eager whatever memory it is in; longer ones that only their rank can use are, up to
@@ -35,17 +35,3 @@ pub(super) const COPY_BLOCK: usize = 256 << 10;
 
 /// The bytes that all ranks together write from which on they use non-temporal stores.
 pub(super) const NONTEMPORAL_MIN: usize = 32 << 20;
-
-/// The bytes of a part below which cross-memory attach, a system call, always takes longer than staging.
-pub(super) const CMA_MIN: usize = 16 << 10;
-
-/// The bytes of it for a reduction, which reads into memory of this rank first.
-pub(super) const CMA_MIN_OF_REDUCTION: usize = 64 << 10;
-
-/// Bytes that are reduced at a time after cross-memory attach, so that they are still in the second-level cache when they
-/// are needed again.
-pub(super) const CMA_BLOCK: usize = 128 << 10;
-const _: () = assert!(LOOM || 3 * CMA_BLOCK <= STAGE);
-
-/// The bytes of a staged part from which on memory may be faster than the caches between cores.
-pub(super) const STAGED_NONTEMPORAL_MIN: usize = 64 << 10;

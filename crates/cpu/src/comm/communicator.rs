@@ -50,7 +50,6 @@ use crate::diag::fault::{self, Fault};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::strict::{FAILURES, STRICT};
-use crate::diag::wait_limits::TIMEOUT;
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -132,7 +131,7 @@ impl Communicator {
             runs_at_once: config.blocking && !fault::is_planted(),
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
-            peers: PeerAccess::new(!config.blocking || TIMEOUT.is_some()),
+            peers: PeerAccess::default(),
             config,
             jobs: Arc::new(Jobs::new()),
             stream_jobs: StreamJobs::default(),
