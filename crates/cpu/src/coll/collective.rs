@@ -13,14 +13,13 @@ use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
-use crate::coll::sizes::{ALWAYS_EAGER_MAX, ALWAYS_EAGER_MAX_OF_TWO, PREFETCH_MAX};
+use crate::coll::sizes::{ALWAYS_EAGER_MAX, PREFETCH_MAX};
 use crate::coll::transport::{direct, eager};
 use crate::diag::error::Result;
 use crate::diag::strict::STRICT;
 use crate::shm::buffer::{self, BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::INLINE_MAX;
-use crate::shm::shared_state::SharedState;
 
 /// A collective of one rank, with its buffers.
 #[derive(Debug)]
@@ -81,7 +80,7 @@ impl Operation for Collective {
         }
         let input = call.buffer(call.function.shape().input);
         let step = state.next_step(rank).await?;
-        if input <= always_eager_max(call, state) {
+        if input <= ALWAYS_EAGER_MAX {
             if is_in_parts(call, input) {
                 return run_in_parts(call, local, step).await;
             }
@@ -159,12 +158,6 @@ async fn run_in_parts(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
         eager::run(call, local, step, index..index + 1);
     }
     Ok(())
-}
-
-/// Returns the bytes of an input up to which it is eager whatever memory it is in.
-fn always_eager_max(call: &Call, state: &SharedState) -> usize {
-    let of_two = call.ranks == 2 && (state.is_one_process() || !call.function.shape().operation.reduces);
-    if of_two { ALWAYS_EAGER_MAX_OF_TWO } else { ALWAYS_EAGER_MAX }
 }
 
 /// Runs a call of count 0. It does not wait for the other ranks, as in NCCL, which discards it (`taskAppend` in
