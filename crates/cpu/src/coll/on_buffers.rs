@@ -50,7 +50,7 @@ pub(super) async fn run(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
     if args.iter().all(is_eager) {
-        eager::run(call, local, step, call.writers(rank));
+        eager::run(call, local, step);
         return Ok(());
     }
     // Written to the file by other ranks, while another communicator's failure made the pages here private.

@@ -86,7 +86,7 @@ impl Rank {
             }
         }
         let rounds = if self.kind == Kind::Mixed || extent == Extent::Full { MIXTURES } else { 2 };
-        // 6 kB go in two parts where two ranks reduce all, and 40 kB are eager if all are in memory that only their rank can use.
+        // 6 kB are eager, and so are 40 kB if all are in memory that only their rank can use.
         for (operation, blocks) in [
             (Operation::Reduction(Function::AllReduce, Op::Sum), 1),
             (Operation::Reduction(Function::AllReduce, Op::PreMulSum), 1),
