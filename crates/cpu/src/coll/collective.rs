@@ -101,7 +101,6 @@ impl Operation for Collective {
                     state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
                 }
             }
-            state.prewrite(rank, step);
             if !state.all_made(call_args, rank, step, sources.clone()) {
                 return Err(call_check::difference(state, rank, step, sources));
             }

@@ -233,13 +233,6 @@ impl SharedState {
         self.wake_waiting(rank);
     }
 
-    /// Writes to the next record, so that its cache line is already exclusive when it is published.
-    pub(crate) fn prewrite(&self, rank: usize, step: u64) {
-        if slot_is_free(self.control(rank), step + 1) {
-            self.record(rank, step + 1)[CALL_ARGS].store(0, Relaxed);
-        }
-    }
-
     /// Returns `rank`'s own arguments of `step`, which it has announced.
     pub(crate) fn rank_args(&self, rank: usize, step: u64) -> [u64; RANK_ARGS] {
         self.rank_args_words(rank, step).each_ref().map(|word| word.load(Relaxed))
