@@ -1,5 +1,4 @@
-//! The sizes at which a collective does something else, in bytes. `docs/cpu-performance.md` has what was measured, and on
-//! which processors.
+//! The sizes, in bytes, at which a collective changes its method. `docs/cpu-performance.md` lists what each mechanism gains.
 
 use crate::shm::layout::EAGER_MAX;
 use crate::sync::primitive::LOOM;
@@ -13,7 +12,8 @@ pub(super) const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10
 pub(super) const PREFETCH_MAX: usize = 1 << 10;
 
 /// Bytes that are reduced at a time into the rank's own buffer, from which they are copied to the other targets: as many of
-/// two sources, and fewer of more, as the result is read again for each.
+/// two sources, and fewer of more, as the result is read again for each. With a buffer beside them instead, reductions of
+/// 64 KiB to 4 MiB took 1.13 times as long (geometric mean; AMD EPYC family 26 model 2).
 pub(super) const BLOCK: usize = 32 << 10;
 pub(super) const BLOCK_OF_MORE: usize = 8 << 10;
 
@@ -30,5 +30,6 @@ pub(super) const MIXED_BLOCK: usize = 4 << 10;
 /// Bytes that are copied at a time where several ranks receive them, so that they stay in the second-level cache.
 pub(super) const COPY_BLOCK: usize = 256 << 10;
 
-/// The bytes that all ranks together write from which on they use non-temporal stores.
+/// The bytes that all ranks together write from which on they use non-temporal stores. Without, calls of 16 and 64 MiB on
+/// buffers of `ncclMemAlloc` and of threads took 1.29 times as long (geometric mean; AMD EPYC family 26 model 2).
 pub(super) const NONTEMPORAL_MIN: usize = 32 << 20;
