@@ -9,7 +9,7 @@
 
 // A call goes `functions` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
 // they wait, `ras` serves reports on them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
-// report. Nothing imports upwards. `vec_map` is at the bottom.
+// report. Nothing imports upwards.
 mod bootstrap;
 mod coll;
 mod comm;
@@ -20,7 +20,6 @@ mod ras;
 mod reduce;
 mod shm;
 mod sync;
-mod vec_map;
 
 #[cfg(all(test, loom))]
 #[path = "../tests/models/loom.rs"]

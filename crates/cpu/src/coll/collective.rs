@@ -1,26 +1,24 @@
 //! Collectives: publishing a call, comparing it with the other ranks', and the result of short ones.
 //!
 //! A call begins with a step in which every rank publishes its arguments; all compare. Short inputs are published with
-//! them (eager), in two parts where that is faster, and every rank computes its own result: one step. Longer ones are
+//! them (eager), and every rank computes its own result: one step. Longer ones are
 //! [used where they are](super::on_buffers).
 
 use crate::coll::call_check;
 use crate::coll::call_header::CallHeader;
-use crate::coll::function::{Division, Function};
 use crate::coll::local_call::LocalCall;
 use crate::coll::on_buffers;
 use crate::coll::on_stream::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
-use crate::coll::sizes::{ALWAYS_EAGER_MAX, ALWAYS_EAGER_MAX_OF_TWO, PREFETCH_MAX};
+use crate::coll::sizes::{ALWAYS_EAGER_MAX, PREFETCH_MAX};
 use crate::coll::transport::{direct, eager};
 use crate::diag::error::Result;
 use crate::diag::settings::STRICT;
-use crate::shm::buffer::{self, BufferRange, ReadBuf, WriteBuf};
+use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::INLINE_MAX;
-use crate::shm::shared_state::SharedState;
 
 /// A collective of one rank, with its buffers.
 #[derive(Debug)]
@@ -81,10 +79,7 @@ impl Operation for Collective {
         }
         let input = call.buffer(call.function.shape().input);
         let step = state.next_step(rank).await?;
-        if input <= always_eager_max(call, state) {
-            if is_in_parts(call, input) {
-                return run_in_parts(call, local, step).await;
-            }
+        if input <= ALWAYS_EAGER_MAX {
             let rank_args = call.factor().map(|_| RankArgs::new(call, local, false).to_words());
             let mut copy = vec![];
             let data = local.send.bytes(0, local.send.length(), &mut copy);
@@ -99,72 +94,22 @@ impl Operation for Collective {
                 }
             }
             state.wait_for(rank, step, sources.clone()).await?;
-            // What this rank waits for comes first, but a longer input only while it is read.
-            let is_short = input <= PREFETCH_MAX;
-            if input > INLINE_MAX && is_short {
+            // A longer input is prefetched by the processor, while it is read.
+            if (INLINE_MAX + 1..=PREFETCH_MAX).contains(&input) {
                 // It arrives while this rank does the rest.
                 for other in sources.clone().filter(|other| *other != rank) {
                     state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
                 }
             }
-            state.prewrite(rank, step);
-            if !is_short {
-                state.prefetch(rank, step, input);
-            }
             if !state.all_made(call_args, rank, step, sources.clone()) {
                 return Err(call_check::difference(state, rank, step, sources));
             }
-            eager::run(call, local, step, call.writers(rank));
-            if is_short {
-                state.prefetch(rank, step, input);
-            }
+            eager::run(call, local, step);
             return Ok(());
         }
         // On the heap, which only calls that take longer have to afford.
         Box::pin(on_buffers::run(call, local, step)).await
     }
-}
-
-/// Returns `true` if two ranks reduce an eager input in two parts: a rank reads the first part of the other while its stores
-/// of the second one are still on their way.
-fn is_in_parts(call: &Call, input: usize) -> bool {
-    input > PREFETCH_MAX
-        && call.ranks == 2
-        && call.function == Function::ALL_REDUCE
-        && buffer::stores_to_prefetched_lines_are_fast()
-}
-
-/// Runs an all-reduce of two ranks in two parts, each of which is announced by itself.
-async fn run_in_parts(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
-    let CallContext { state, rank, .. } = local.context;
-    let (other, input) = (1 - rank, local.send.length());
-    let parts = [0, 1].map(|index| call.part(Division::Chunks, index));
-    let rank_args = call.factor().map(|_| RankArgs::new(call, local, false).to_words());
-    let call_args = call_check::call_args(state, rank, call.header());
-    let mut copy = vec![];
-    let (first, second) = local.send.bytes(0, input, &mut copy).split_at(parts[1].start);
-    state.publish(rank, step, call_args, first, rank_args);
-    state.publish_rest(rank, step, parts[1].start, second);
-    state.wait_for(rank, step, 0..2).await?;
-    state.prewrite(rank, step);
-    state.prefetch(rank, step, input);
-    if !state.all_made(call_args, rank, step, 0..2) {
-        return Err(call_check::difference(state, rank, step, 0..2));
-    }
-    for (index, part) in parts.into_iter().enumerate() {
-        if index == 1 {
-            state.wait_for_rest(other, step).await?;
-        }
-        state.eager(other, step, input).slice(part).prefetch();
-        eager::run(call, local, step, index..index + 1);
-    }
-    Ok(())
-}
-
-/// Returns the bytes of an input up to which it is eager whatever memory it is in.
-fn always_eager_max(call: &Call, state: &SharedState) -> usize {
-    let of_two = call.ranks == 2 && (state.is_one_process() || !call.function.shape().operation.reduces);
-    if of_two { ALWAYS_EAGER_MAX_OF_TWO } else { ALWAYS_EAGER_MAX }
 }
 
 /// Runs a call of count 0. It does not wait for the other ranks, as in NCCL, which discards it (`taskAppend` in

@@ -96,14 +96,6 @@ impl Call {
         if shape.operation.is_receiver(rank == self.root) { self.buffer(shape.output) } else { 0 }
     }
 
-    /// Returns a rank that has its results last, so that the time that it takes is that of the call.
-    pub(super) fn last_rank(&self) -> usize {
-        match self.function.shape().operation.role {
-            Role::RootReceives => self.root,
-            _ => (self.root + 1) % self.ranks,
-        }
-    }
-
     /// Returns an error if the buffers that `rank` uses overlap otherwise than in place: its own block of the one has to lie
     /// where that of the other does. Where both have a block for each rank, NCCL promises nothing in place, and takes it: a warning,
     /// or an error in strict mode.

@@ -5,7 +5,6 @@ use crate::coll::plan::Call;
 use crate::reduce::reduction::Factor;
 use crate::shm::layout::RANK_ARGS;
 use crate::shm::peer_access::RemoteBuffer;
-use crate::shm::tuner::Method;
 
 /// The arguments of a rank, as it publishes them.
 #[derive(Debug, Clone, Copy)]
@@ -13,15 +12,7 @@ pub(super) struct RankArgs {
     pub(super) send: RemoteBuffer,
     pub(super) recv: RemoteBuffer,
     pub(super) factor: Option<Factor>,
-    /// The method that the rank wants if no rank can map the others' buffers.
-    pub(super) method: Method,
 }
-
-/// The place of `method` in the send buffer's third word, whose lower half and next bit are the buffer's.
-const METHOD: u32 = 62;
-const METHOD_BITS: u64 = 3 << METHOD;
-const STAGED: u64 = Method::Staged as u64;
-const STAGED_NONTEMPORAL: u64 = Method::StagedNontemporal as u64;
 
 impl RankArgs {
     #[inline]
@@ -31,7 +22,6 @@ impl RankArgs {
             send: RemoteBuffer::new(local.send, other_processes),
             recv: RemoteBuffer::new(local.recv.as_read(), other_processes),
             factor: call.factor(),
-            method: Method::Cma,
         }
     }
 
@@ -43,7 +33,6 @@ impl RankArgs {
     pub(super) fn to_words(self) -> [u64; RANK_ARGS] {
         let mut words = [0; RANK_ARGS];
         words[..4].copy_from_slice(&self.send.to_words());
-        words[2] |= (self.method as u64) << METHOD;
         words[4..8].copy_from_slice(&self.recv.to_words());
         words[8] = self.factor.map_or(0, |Factor(bytes)| u64::from_ne_bytes(bytes));
         words
@@ -52,14 +41,9 @@ impl RankArgs {
     /// Returns what another rank published. All ranks have a factor, or none.
     pub(super) fn from_words([a, b, c, d, e, f, g, h, factor]: [u64; RANK_ARGS], has_factor: bool) -> Self {
         Self {
-            send: RemoteBuffer::from_words([a, b, c & !METHOD_BITS, d]),
+            send: RemoteBuffer::from_words([a, b, c, d]),
             recv: RemoteBuffer::from_words([e, f, g, h]),
             factor: has_factor.then_some(Factor(factor.to_ne_bytes())),
-            method: match c >> METHOD {
-                STAGED => Method::Staged,
-                STAGED_NONTEMPORAL => Method::StagedNontemporal,
-                _ => Method::Cma,
-            },
         }
     }
 }

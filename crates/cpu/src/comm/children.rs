@@ -1,15 +1,15 @@
 //! The ids of the communicators that are made from one.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::diag::error::{Error, Result};
-use crate::vec_map::VecMap;
 
 #[derive(Debug, Default)]
 pub(crate) struct Children {
     /// The number of child ids derived from the parent's id, for each set of ranks.
-    numbers: Mutex<VecMap<Vec<usize>, u64>>,
+    numbers: Mutex<BTreeMap<Vec<usize>, u64>>,
     /// The id by which new ranks join, if one was created and has not been used.
     grow_id: Mutex<Option<UniqueId>>,
 }
@@ -19,7 +19,7 @@ impl Children {
     /// ranks do not, so each set of ranks counts by itself.
     pub(crate) fn next_number(&self, ranks: &[usize]) -> u64 {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = numbers.get_or_insert_with(ranks.to_vec(), || 0);
+        let number = numbers.entry(ranks.to_vec()).or_insert(0);
         *number += 1;
         *number
     }

@@ -49,7 +49,7 @@ use crate::diag::failures::Failures;
 use crate::diag::fault::{self, Fault};
 use crate::diag::finding::Finding;
 use crate::diag::report;
-use crate::diag::settings::{FAILURES, STRICT, TIMEOUT};
+use crate::diag::settings::{FAILURES, STRICT};
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
@@ -131,7 +131,7 @@ impl Communicator {
             runs_at_once: config.blocking && !fault::is_planted(),
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
-            peers: PeerAccess::new(!config.blocking || TIMEOUT.is_some()),
+            peers: PeerAccess::default(),
             config,
             jobs: Arc::new(Jobs::new()),
             stream_jobs: StreamJobs::default(),

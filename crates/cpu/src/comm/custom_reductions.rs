@@ -1,5 +1,6 @@
 //! The reductions that a communicator's caller made: sums of inputs that are multiplied by a scalar of each rank first.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,11 +11,10 @@ use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
-use crate::vec_map::VecMap;
 
 /// The scalars of a communicator's reductions, by NCCL's number.
 #[derive(Debug, Default)]
-pub(crate) struct CustomReductions(Mutex<VecMap<u32, (DataType, Scalar)>>);
+pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, (DataType, Scalar)>>);
 
 /// The scalar of a custom reduction, an element in the first bytes.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +60,7 @@ impl CustomReductions {
         }
     }
 
-    fn scalars(&self) -> MutexGuard<'_, VecMap<u32, (DataType, Scalar)>> {
+    fn scalars(&self) -> MutexGuard<'_, BTreeMap<u32, (DataType, Scalar)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
 use std::ptr;
@@ -22,10 +23,9 @@ use crate::comm::{fork, open_group};
 use crate::diag::error::{Error, Result};
 use crate::diag::{fault_signal, report};
 use crate::shm::mem_alloc;
-use crate::vec_map::VecMap;
 
 /// The communicators by the numbers of their handles.
-static TABLE: LazyLock<RwLock<VecMap<usize, Arc<Communicator>>>> = LazyLock::new(|| {
+static TABLE: LazyLock<RwLock<BTreeMap<usize, Arc<Communicator>>>> = LazyLock::new(|| {
     // Streams of CUDA and threads call this code.
     libnccl::internal::keep_loaded();
     fork::watch();
@@ -66,7 +66,7 @@ fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
 /// Returns the communicators that this process made and has not destroyed.
 pub(crate) fn all() -> Vec<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    let own = table.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+    let own = table.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
     own.map(|(_, communicator)| Arc::clone(communicator)).collect()
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
 /// Reports the communicators that this process has not destroyed; none while another thread holds the table.
 fn report_communicators() {
     let Ok(table) = TABLE.try_read() else { return };
-    let own = table.iter().filter(|(number, _)| *number >> SERIAL == fork::generation());
+    let own = table.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
     own.for_each(|(_, communicator)| communicator.report_end());
 }
 

@@ -2,7 +2,7 @@
 //! communicators.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,6 @@ use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
-use crate::vec_map::VecMap;
 
 /// The queue of an operation: those in one queue run in order, and queues run concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -183,7 +182,7 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     let stalled_at = &stalled;
     let mut queues: Vec<VecDeque<BoxedOperation<'_>>> = vec![];
     for communicator in &communicators {
-        let (turn, mut places) = (Turn::default(), VecMap::new());
+        let (turn, mut places) = (Turn::default(), BTreeMap::new());
         let is_own = |operation: &&QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
         let own = operations.iter().filter(is_own).enumerate();
         for (index, QueuedOperation { queue, header, buffers, operation, .. }) in own {
@@ -210,7 +209,7 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
             if *STRICT {
                 operation = turn.clone().add(*queue, operation);
             }
-            let place = *places.get_or_insert_with(*queue, || queues.len());
+            let place = *places.entry(*queue).or_insert_with(|| queues.len());
             if place == queues.len() {
                 queues.push(VecDeque::new());
             }

@@ -90,7 +90,7 @@ impl WindowPart {
 
 /// Returns the memory of a window that is being closed. Other ranks map it.
 fn exposed(memory: &[ReadBuf]) -> Exposed<'_> {
-    Exposed { buffers: memory, by_address: false, windows: 1 }
+    Exposed { buffers: memory, windows: 1 }
 }
 
 impl Window {

@@ -270,7 +270,7 @@ impl Message {
         mailbox.publish(end);
         let outcome = taken(state, mailbox, peer, start..end).await;
         if outcome.is_err() {
-            state.quiesce(rank, Exposed { buffers: &[from], by_address: false, windows: 0 }).await;
+            state.quiesce(rank, Exposed { buffers: &[from], windows: 0 }).await;
         }
         outcome
     }

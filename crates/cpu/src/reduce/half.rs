@@ -1,5 +1,6 @@
-//! Conversions between halves and f32 by the processor's own instructions. The crate `half` has them too, but behind a call for
-//! every eight elements: with half 2.6.0 sums of halves are 11 times slower, and those of bfloat16 half as fast.
+//! Conversions between halves and f32 by the processor's own instructions. Without them, an `all_reduce` of halves among two threads
+//! takes 1.4 to 5.7 times as long, and with the crate half 2.6.0, in blocks of 32 elements, up to 8.6 times; `bfloat16` by that crate
+//! takes 3.9 to 12.4 times as long (1 KiB to 4 MiB; AMD EPYC family 26 model 2).
 #![allow(unsafe_code)]
 
 /// The number of halves that are converted at a time.

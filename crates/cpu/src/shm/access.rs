@@ -1,8 +1,7 @@
 //! Access to other ranks' memory, and how a rank that takes its own back waits until nobody accesses it.
 //!
 //! A process that is stopped in an access, by a signal, a debugger or a frozen cgroup, may never end it. Memory that it has
-//! mapped is then taken from it: see [`mem_alloc::take_back`]. The kernel's copies by address (cross-memory attach) cannot be
-//! kept from memory, so for these the wait goes on; communicators with a timeout do not use them.
+//! mapped is then taken from it: see [`mem_alloc::take_back`].
 #![cfg_attr(test, allow(unsafe_code))]
 
 use std::future::poll_fn;
@@ -48,8 +47,6 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exposed<'a> {
     pub(crate) buffers: &'a [ReadBuf],
-    /// Set if other processes may access the memory by its address here.
-    pub(crate) by_address: bool,
     /// The number of windows that the memory is in, at most.
     pub(crate) windows: usize,
 }
@@ -57,9 +54,6 @@ pub(crate) struct Exposed<'a> {
 impl Exposed<'_> {
     /// Makes it impossible for other processes to reach the memory.
     fn take_back(&self) -> Result {
-        if self.by_address {
-            return Err(Error::usage("it is accessed by process_vm_readv or process_vm_writev"));
-        }
         let take = |buffer: &ReadBuf| mem_alloc::take_back(buffer.start(), buffer.length(), self.windows);
         self.buffers.iter().try_for_each(take)
     }
@@ -195,7 +189,7 @@ mod tests {
     use std::process::{Child, Command};
     use std::sync::atomic::AtomicBool;
 
-    const NONE: Exposed<'_> = Exposed { buffers: &[], by_address: false, windows: 0 };
+    const NONE: Exposed<'_> = Exposed { buffers: &[], windows: 0 };
 
     #[test]
     fn quiesce_waits_until_accesses_have_ended() {
@@ -323,7 +317,7 @@ mod tests {
     fn memory_is_taken_from_a_process_that_is_stopped_or_does_not_end_its_access() {
         for is_stopped in [true, false] {
             with_shared_memory(|buffer, there| {
-                let exposed = Exposed { buffers: &[buffer], by_address: false, windows: 0 };
+                let exposed = Exposed { buffers: &[buffer], windows: 0 };
                 assert!(returns(is_stopped, exposed, Duration::from_secs(60)), "stopped: {is_stopped}");
                 // What the other process writes now goes to the file.
                 // SAFETY: inside the mapping, and in the memory that `buffer` vouches for.
@@ -340,21 +334,16 @@ mod tests {
     fn memory_that_cannot_be_taken_back_is_waited_for() {
         let limit = PATIENCE + Duration::from_millis(500);
         with_shared_memory(|buffer, _| {
-            let exposed = Exposed { buffers: &[buffer], by_address: true, windows: 0 };
-            assert!(!returns(true, exposed, limit), "it is accessed by its address");
+            let exposed = Exposed { buffers: &[buffer], windows: 0 };
             let _window = crate::shm::window_memory::WindowMemory::new(buffer.start(), 1);
-            assert!(!returns(true, Exposed { by_address: false, ..exposed }, limit), "it is in a window");
-            assert!(returns(
-                true,
-                Exposed { by_address: false, windows: 1, ..exposed },
-                Duration::from_secs(60)
-            ));
+            assert!(!returns(true, exposed, limit), "it is in a window");
+            assert!(returns(true, Exposed { windows: 1, ..exposed }, Duration::from_secs(60)));
         });
         // Other processes cannot reach it at all.
         let bytes = [0_u8; 10];
         // SAFETY: ten bytes.
         let private = [unsafe { ReadBuf::new(bytes.as_ptr(), 10) }];
-        let exposed = Exposed { buffers: &private, by_address: false, windows: 0 };
+        let exposed = Exposed { buffers: &private, windows: 0 };
         assert!(returns(true, exposed, Duration::from_secs(60)));
     }
 

@@ -280,34 +280,6 @@ impl WriteBuf {
         }
     }
 
-    /// Prefetches the memory into the cache of this core, to write there.
-    pub(crate) fn prefetch_exclusive(self) {
-        #[cfg(target_arch = "x86_64")]
-        for at in (0..self.extent.length()).step_by(64) {
-            // As assembly, since the compiler would only prefetch to read: it knows `prefetchw` of few processors.
-            // SAFETY: a prefetch is a hint: any address is valid. Processors of x86_64 that lack the instruction ignore it.
-            unsafe {
-                let line = self.start.wrapping_add(at);
-                std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-            }
-        }
-    }
-
-    /// Copies `bytes`, which must not overlap this memory, to its start, where another core has the cache lines.
-    pub(crate) fn write_contended(self, bytes: &[u8]) {
-        /// Bytes that glibc copies by stores.
-        const PIECE: usize = 2 << 10;
-        if bytes.len() > PIECE && !stores_to_prefetched_lines_are_fast() {
-            return self.write(0, bytes);
-        }
-        let piece = |at: usize| at.min(bytes.len())..bytes.len().min(at + PIECE);
-        self.slice(piece(0)).prefetch_exclusive();
-        for at in (0..bytes.len()).step_by(PIECE) {
-            self.slice(piece(at + PIECE)).prefetch_exclusive();
-            self.write(at, &bytes[piece(at)]);
-        }
-    }
-
     /// Copies `bytes` with non-temporal stores, for data that will not be read again soon: they neither fetch the lines
     /// that they overwrite nor evict others. A [`store_fence`] has to come before other ranks are told.
     pub(crate) fn write_nontemporal(self, at: usize, bytes: &[u8]) {
@@ -366,27 +338,6 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
         // SAFETY: as above, of a part.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), PIECE.min(length - at)) };
     }
-}
-
-/// Returns `true` if stores to lines that another core had, once they are prefetched, are known to take less time than the
-/// whole lines that `rep movsb` writes: on processors of Intel. On those of AMD `rep movsb` is fast, and stores were only
-/// measured without a prefetch (`docs/cpu-performance.md`).
-pub(crate) fn stores_to_prefetched_lines_are_fast() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::__cpuid;
-        use std::sync::LazyLock;
-
-        static IS_INTEL: LazyLock<bool> = LazyLock::new(|| {
-            #[allow(unused_unsafe, reason = "the function is safe in later releases of Rust")]
-            // SAFETY: every processor of x86_64 has the instruction.
-            let vendor = unsafe { __cpuid(0) };
-            [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
-        });
-        *IS_INTEL
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
 }
 
 /// Orders non-temporal stores before the stores that follow.

@@ -6,17 +6,13 @@
 //! map it.
 #![allow(unsafe_code)]
 
-use std::io;
-use std::ops::Range;
+use std::collections::BTreeMap;
 
-use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
-use crate::shm::cma;
 use crate::shm::mem_alloc::ShmHandle;
 use crate::shm::peer_access::{Access, CACHE_SIZE, MappedRange, PeerAccess, RangeMemory, RemoteBuffer};
 use crate::shm::shared_state::SharedState;
-use crate::vec_map::VecMap;
 
 /// A rank, resolved once for each call.
 #[derive(Debug, Clone, Copy)]
@@ -24,10 +20,6 @@ pub(crate) struct CallContext<'a> {
     pub(crate) state: &'a SharedState,
     pub(crate) rank: usize,
     pub(crate) peers: &'a PeerAccess,
-}
-
-fn is_efault(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EFAULT)
 }
 
 impl CallContext<'_> {
@@ -51,8 +43,8 @@ impl CallContext<'_> {
         else {
             return Ok(false);
         };
-        let unknown = |known: &VecMap<_, _>| {
-            handles.iter().filter(|(owner, handle)| known.get(&(*owner, handle.allocation)).is_none()).count()
+        let unknown = |known: &BTreeMap<_, _>| {
+            handles.iter().filter(|(owner, handle)| !known.contains_key(&(*owner, handle.allocation))).count()
         };
         if unknown(&self.peers.known()) > 0 {
             self.map_unknown(&handles).await?;
@@ -66,125 +58,27 @@ impl CallContext<'_> {
 
     /// Maps the allocations among `handles` that are not known yet, and tells the other ranks whether that succeeded.
     async fn map_unknown(self, handles: &[(usize, ShmHandle)]) -> Result {
-        let mut new = VecMap::new();
+        let mut new = BTreeMap::new();
         {
             let mut known = self.peers.known();
             if known.len() + handles.len() > CACHE_SIZE {
                 // All ranks know the same allocations, so all forget them at the same time.
-                *known = VecMap::new();
+                *known = BTreeMap::new();
             }
             for (owner, handle) in handles {
                 let key = (*owner, handle.allocation);
-                if known.get(&key).is_none() && new.get(&key).is_none() {
+                if !known.contains_key(&key) && !new.contains_key(&key) {
                     new.insert(key, self.access(*owner, *handle));
                 }
             }
         }
-        let possible = !new.iter().any(|(_, access)| matches!(access, Access::Denied));
+        let possible = !new.values().any(|access| matches!(access, Access::Denied));
         let possible = self.all_agree(possible).await?;
         let mut known = self.peers.known();
-        for (key, access) in new.0 {
+        for (key, access) in new {
             known.insert(key, if possible { access } else { Access::Denied });
         }
         Ok(())
-    }
-
-    /// Returns `true` if every rank can [`read`](Self::read) and [`write`](Self::write) `buffers`, given with their
-    /// owners. All ranks must call this with the same buffers, and get the same answer; the first call tries.
-    pub(crate) async fn all_can_read(self, buffers: &[(usize, RemoteBuffer)]) -> Result<bool> {
-        if buffers.iter().any(|(_, buffer)| !buffer.is_published()) {
-            return Ok(false);
-        }
-        if let Some(readable) = self.peers.readable.get() {
-            return Ok(*readable);
-        }
-        let mut byte = [0];
-        // SAFETY: one byte, accessed through this only.
-        let to = unsafe { WriteBuf::new(byte.as_mut_ptr(), 1) };
-        let mut others = buffers.iter().filter(|(owner, _)| !self.same_process(*owner));
-        let unreadable = others.find_map(|(owner, buffer)| {
-            let error = cma::read(&self.state.process(*owner), buffer.address, to).err()?;
-            Some(format!("memory of rank {owner} cannot be read and is staged: {error}"))
-        });
-        let unwritable = || {
-            let error = cma::check_write(&self.state.process(self.rank)).err()?;
-            Some(format!("memory of other ranks cannot be written and is staged: {error}"))
-        };
-        let can_time_out = self.peers.can_time_out.then(|| {
-            "memory of other ranks is staged: a timeout could not end a copy by a process that is stopped"
-                .into()
-        });
-        let obstacle = can_time_out.or(unreadable).or_else(unwritable);
-        if let Some(obstacle) = &obstacle {
-            debug::info(Subsystem::SharedMemory, || obstacle.clone());
-        }
-        let readable = self.all_agree(obstacle.is_none()).await?;
-        Ok(*self.peers.readable.get_or_init(|| readable))
-    }
-
-    /// Copies from `offset` bytes into `buffer` of `owner`, which is in this process or in another.
-    pub(crate) fn read(self, owner: usize, buffer: RemoteBuffer, offset: usize, to: WriteBuf) -> Result {
-        let address = buffer.address + offset as u64;
-        if self.same_process(owner) {
-            let start = std::ptr::with_exposed_provenance(address as usize);
-            // SAFETY: as in `read_buf`.
-            to.copy(unsafe { ReadBuf::new(start, to.length()) }.in_window(buffer.in_window), false);
-            return Ok(());
-        }
-        cma::read(&self.state.process(owner), address, to).map_err(|error| {
-            let what = self.describe_fault(owner, buffer.address, offset..offset + to.length(), &error);
-            Error::remote(
-                what.unwrap_or_else(|| {
-                    format!("{} bytes of rank {owner} cannot be read: {error}", to.length())
-                }),
-            )
-        })
-    }
-
-    /// Copies to `offset` bytes into `buffer` of `owner`.
-    pub(crate) fn write(self, owner: usize, buffer: RemoteBuffer, offset: usize, from: ReadBuf) -> Result {
-        let address = buffer.address + offset as u64;
-        if self.same_process(owner) {
-            let start = std::ptr::with_exposed_provenance_mut(address as usize);
-            // SAFETY: as in `write_buf`.
-            unsafe { WriteBuf::new(start, from.length()) }.in_window(buffer.in_window).copy(from, false);
-            return Ok(());
-        }
-        cma::write(&self.state.process(owner), address, from).map_err(|error| {
-            let what = self.describe_fault(owner, buffer.address, offset..offset + from.length(), &error);
-            let what = what.or_else(|| {
-                // What can be read there cannot be written, unless this rank's own memory is at fault.
-                let own = self.state.process(self.rank);
-                let is_own = cma::first_unreadable(&own, from.start().addr() as u64, from.length()).is_some();
-                (is_efault(&error) && !is_own).then(|| {
-                    format!(
-                        "the receive buffer {:#x} of rank {owner} cannot be written: it is read-only",
-                        buffer.address
-                    )
-                })
-            });
-            Error::remote(what.unwrap_or_else(|| {
-                format!("{} bytes of rank {owner} cannot be written: {error}", from.length())
-            }))
-        })
-    }
-
-    /// Describes the memory of another process in which an access to the bytes in `range` of a buffer has failed, if nothing can
-    /// be read there.
-    fn describe_fault(
-        self,
-        owner: usize,
-        buffer: u64,
-        range: Range<usize>,
-        error: &io::Error,
-    ) -> Option<String> {
-        let process = self.state.process(owner);
-        let start = buffer + range.start as u64;
-        let at = is_efault(error).then(|| cma::first_unreadable(&process, start, range.len()))??;
-        Some(format!(
-            "the buffer {buffer:#x} of rank {owner} is invalid from byte {} on: no memory is mapped there, or it cannot be read",
-            range.start + at
-        ))
     }
 
     /// Returns the `length` bytes of `buffer` of `owner`, to read.

@@ -17,7 +17,6 @@
 //! | rank: in group | the rank | reports of waits | Relaxed | each group |
 //! | rank: recipients | the rank, before its first message to another | that rank, when it leaves | Relaxed | never |
 //! | record: published | the rank | all ranks of the call | Release after everything of the step, Acquire | [`SLOTS`] steps later, once all others have begun the step after it |
-//! | record: completed | the rank | all ranks of the call | Release after the rest of the eager data, Acquire | with the record |
 //! | record: arguments, inline data | the rank, before `published` | after `published` | Relaxed | with the record |
 //! | pair: written | the sender | the receiver | Release after the bytes, Acquire | counts up |
 //! | pair: read | the receiver | the sender | Release after the bytes are read, Acquire | counts up |
@@ -26,7 +25,6 @@
 //! | window | its rank | a rank that puts | Release to open; `SeqCst` fences to close (`shm::access`) | another serial |
 //! | sleepers | ranks that sleep until a rank goes on; that rank | that rank | `SeqCst`, Relaxed: a sleeper that is missed wakes by itself | each sleep |
 //! | bytes: eager buffer | the rank, before `published` | after `published` | by `published` | with the record |
-//! | bytes: the rest of it | the rank, before `completed` | after `completed` | by `completed` | with the record |
 //! | bytes: staging buffer | the rank, before it announces | after that | by `published` | [`STAGES`] steps later: ranks that stage all wait for all |
 //! | bytes: ring | the sender, then the receiver | the receiver | by `written` and `read` | once `read` has passed it |
 //!
@@ -120,9 +118,7 @@ pub(super) const PUBLISHED: usize = 0;
 pub(super) const CALL_ARGS: usize = 1;
 pub(super) const INLINE: usize = 3;
 const RANK_ARGS_AT: usize = LINE;
-/// On a line of its own, as it is written while the others read the record.
-const COMPLETED: usize = (RANK_ARGS_AT + RANK_ARGS).next_multiple_of(LINE);
-const RECORD: usize = COMPLETED + LINE;
+const RECORD: usize = (RANK_ARGS_AT + RANK_ARGS).next_multiple_of(LINE);
 
 // Words of a pair's block.
 const WRITTEN: usize = 0;
@@ -205,11 +201,6 @@ impl Layout {
     /// Returns the index of the first word of `rank`'s own arguments in its record of `step`.
     pub(super) fn rank_args(&self, rank: usize, step: u64) -> usize {
         self.record(rank, step) + RANK_ARGS_AT
-    }
-
-    /// Returns the index of the word with the step of the data that `rank` has published with it, once that is complete.
-    pub(super) fn completed(&self, rank: usize, step: u64) -> usize {
-        self.record(rank, step) + COMPLETED
     }
 
     /// Returns the index of the word with a bit for each rank that `rank` has sent a message to, and the bit of `to`.

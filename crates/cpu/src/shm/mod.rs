@@ -17,5 +17,4 @@ pub(crate) mod peer_access;
 pub(crate) mod process;
 mod segment;
 pub(crate) mod shared_state;
-pub(crate) mod tuner;
 pub(crate) mod window_memory;

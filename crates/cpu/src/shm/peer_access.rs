@@ -3,8 +3,9 @@
 //! A rank uses the buffers of its own process, and maps the memory from `ncclMemAlloc` of other processes.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use libnccl::internal::environment::variable;
 
@@ -13,32 +14,21 @@ use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::mapping::Mapping;
 use crate::shm::mem_alloc::{self, ShmHandle};
 use crate::shm::process::Process;
-use crate::shm::tuner::Tuner;
-use crate::vec_map::VecMap;
 
 /// The number of other ranks' allocations that are remembered, and of other processes' that stay mapped.
 pub(super) const CACHE_SIZE: usize = 256;
 
 /// `NCCL_P2P_DISABLE=1`, as in NCCL: no rank uses another's memory, and everything is staged.
-static P2P_DISABLED: LazyLock<bool> =
-    LazyLock::new(|| is_set("NCCL_P2P_DISABLE", "no rank uses another's memory"));
-
-/// `NCCL_SHM_DISABLE=1`, as in NCCL: nothing is staged in shared memory if there is another way.
-static SHM_DISABLED: LazyLock<bool> =
-    LazyLock::new(|| is_set("NCCL_SHM_DISABLE", "nothing is staged that can be read"));
-
-fn is_set(name: &str, meaning: &str) -> bool {
-    let set = variable(name).is_some_and(|value| value == "1");
+static P2P_DISABLED: LazyLock<bool> = LazyLock::new(|| {
+    const NAME: &str = "NCCL_P2P_DISABLE";
+    let set = variable(NAME).is_some_and(|value| value == "1");
     if set {
-        debug::info(Subsystem::Environment, || format!("{name} set by environment to 1: {meaning}"));
+        debug::info(Subsystem::Environment, || {
+            format!("{NAME} set by environment to 1: no rank uses another's memory")
+        });
     }
     set
-}
-
-/// Returns `true` if `NCCL_SHM_DISABLE` is 1.
-pub(crate) fn is_shm_disabled() -> bool {
-    *SHM_DISABLED
-}
+});
 
 /// The bit of [`RemoteBuffer::in_window`] in its words, above the file descriptor.
 const IN_WINDOW: u32 = 32;
@@ -111,25 +101,14 @@ pub(super) enum Access {
 #[derive(Debug, Default)]
 pub(crate) struct PeerAccess {
     /// The known allocations, the same at all ranks.
-    known: Mutex<VecMap<Key, Access>>,
+    known: Mutex<BTreeMap<Key, Access>>,
     /// This rank's mappings, also of allocations that only two ranks use; `None` if it cannot be mapped.
-    mappings: Mutex<VecMap<Key, Option<Arc<Mapping>>>>,
-    /// Set once ranks know whether every one may read and write every other's memory.
-    pub(crate) readable: OnceLock<bool>,
-    /// Set if this rank's calls can time out: then no rank may access its memory by address, from which a process that is stopped
-    /// cannot be kept.
-    pub(super) can_time_out: bool,
-    /// This rank's choice among transports that do not map memory.
-    pub(crate) tuner: Tuner,
+    mappings: Mutex<BTreeMap<Key, Option<Arc<Mapping>>>>,
     /// The transports that the log has mentioned, a bit each.
     logged: AtomicU8,
 }
 
 impl PeerAccess {
-    pub(crate) fn new(can_time_out: bool) -> Self {
-        Self { can_time_out, ..Self::default() }
-    }
-
     /// Returns `true` the first time it is called for `transport`.
     pub(crate) fn is_first_use(&self, transport: u8) -> bool {
         // Nearly always `false`, and then nothing is written.
@@ -137,7 +116,7 @@ impl PeerAccess {
         self.logged.load(Relaxed) & bit == 0 && self.logged.fetch_or(bit, Relaxed) & bit == 0
     }
 
-    pub(super) fn known(&self) -> MutexGuard<'_, VecMap<Key, Access>> {
+    pub(super) fn known(&self) -> MutexGuard<'_, BTreeMap<Key, Access>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,9 +124,9 @@ impl PeerAccess {
     pub(super) fn map(&self, rank: usize, owner: &Process, handle: ShmHandle) -> Option<Arc<Mapping>> {
         let mut mappings = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (rank, handle.allocation);
-        if mappings.len() >= CACHE_SIZE && mappings.get(&key).is_none() {
+        if mappings.len() >= CACHE_SIZE && !mappings.contains_key(&key) {
             // Those in use stay mapped for as long as they are.
-            *mappings = VecMap::new();
+            *mappings = BTreeMap::new();
         }
         let open = || match Mapping::open(owner, handle.file) {
             Ok(mapping) => Some(Arc::new(mapping)),
@@ -158,7 +137,7 @@ impl PeerAccess {
                 None
             }
         };
-        mappings.get_or_insert_with(key, open).clone()
+        mappings.entry(key).or_insert_with(open).clone()
     }
 }
 

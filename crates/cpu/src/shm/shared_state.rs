@@ -23,9 +23,6 @@ use crate::sync::backoff;
 use crate::sync::primitive::{AtomicU64, fence};
 use crate::sync::thread_number;
 
-/// Bytes of eager data whose cache lines are fetched for the next step.
-const PREFETCH_EXCLUSIVE_MAX: usize = 2 << 10;
-
 /// The flag of a rank's last call that runs, in a byte that is unused in the header of every call.
 const CALL_RUNS: u64 = 1 << 24;
 
@@ -231,36 +228,9 @@ impl SharedState {
                 word.store(value, Relaxed);
             }
         }
-        let memory = self.eager_memory(rank, step, eager.len()).1;
-        if eager.len() > INLINE_MAX {
-            memory.write_contended(eager);
-        } else {
-            memory.write(0, eager);
-        }
+        self.eager_memory(rank, step, eager.len()).1.write(0, eager);
         record[PUBLISHED].store(step, Release);
         self.wake_waiting(rank);
-    }
-
-    /// Publishes more eager data, from `at` on, with a step that is announced, and announces that it is complete.
-    pub(crate) fn publish_rest(&self, rank: usize, step: u64, at: usize, rest: &[u8]) {
-        let memory = self.eager_memory(rank, step, at + rest.len()).1;
-        memory.slice(at..at + rest.len()).write_contended(rest);
-        self.completed(rank, step).store(step, Release);
-        self.wake_waiting(rank);
-    }
-
-    /// Writes to the next record, so that its cache line is already exclusive when it is published.
-    pub(crate) fn prewrite(&self, rank: usize, step: u64) {
-        if slot_is_free(self.control(rank), step + 1) {
-            self.record(rank, step + 1)[CALL_ARGS].store(0, Relaxed);
-        }
-    }
-
-    /// Fetches the cache lines of the first of `length` bytes of the next eager data, for the same purpose.
-    pub(crate) fn prefetch(&self, rank: usize, step: u64, length: usize) {
-        if length > INLINE_MAX && slot_is_free(self.control(rank), step + 1) {
-            self.eager_memory(rank, step + 1, length.min(PREFETCH_EXCLUSIVE_MAX)).1.prefetch_exclusive();
-        }
     }
 
     /// Returns `rank`'s own arguments of `step`, which it has announced.
@@ -350,16 +320,6 @@ impl SharedState {
         }
         if awaited + 1 == self.ranks() {
             self.control(rank)[SEEN].store(step, Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Waits until the data that `other` publishes with `step`, which it has announced, is complete.
-    pub(crate) async fn wait_for_rest(&self, other: usize, step: u64) -> Result {
-        let completed = self.completed(other, step);
-        let is_complete = || completed.load(Acquire) >= step;
-        if !backoff::spin(is_complete) {
-            self.wait(other, is_complete).await?;
         }
         Ok(())
     }
@@ -546,10 +506,6 @@ impl SharedState {
 
     fn published(&self, rank: usize, step: u64) -> &AtomicU64 {
         &self.record(rank, step)[PUBLISHED]
-    }
-
-    fn completed(&self, rank: usize, step: u64) -> &AtomicU64 {
-        self.segment.word(self.layout.completed(rank, step))
     }
 
     /// Returns the first words of `rank`'s record of a step; inline data follows in the same cache line.

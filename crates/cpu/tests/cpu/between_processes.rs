@@ -1,5 +1,5 @@
 //! Collectives between processes, to the bit, over each transport: memory from `ncclMemAlloc` is mapped, other memory
-//! is read across processes or staged, and with `NCCL_P2P_DISABLE=1` all of it is staged. Log lines name the transport.
+//! is staged, and with `NCCL_P2P_DISABLE=1` all of it is staged. Log lines name the transport.
 //!
 //! The number of a case determines all that a rank does, so each rank knows what the others send and checks what it
 //! receives.
@@ -7,12 +7,11 @@
 
 use std::ops::RangeInclusive;
 use std::process::{Child, Stdio};
-use std::ptr;
 use std::sync::Mutex;
 
 use crate::common::call::{Block, Operation, Plan, TYPES, Type};
 use crate::common::memory::Memory;
-use crate::common::processes::{self, RankProcess, deny_syscall};
+use crate::common::processes::{self, RankProcess};
 use crate::common::random::Random;
 use crate::common::reference::{Function, Op};
 use crate::common::{Comm, I32, OK, STREAM, SUM, busy, last_error, on_threads, unique_id};
@@ -87,8 +86,7 @@ impl Rank {
             }
         }
         let rounds = if self.kind == Kind::Mixed || extent == Extent::Full { MIXTURES } else { 2 };
-        // 6 kB go in two parts where two ranks reduce all, 40 kB are eager if all are in memory that only their rank can use, and
-        // 300 kB may be read across processes.
+        // 6 kB are eager, and so are 40 kB if all are in memory that only their rank can use.
         for (operation, blocks) in [
             (Operation::Reduction(Function::AllReduce, Op::Sum), 1),
             (Operation::Reduction(Function::AllReduce, Op::PreMulSum), 1),
@@ -220,14 +218,8 @@ fn run_cases(process: &RankProcess) {
     let words: Vec<&str> = process.arguments.iter().map(String::as_str).collect();
     let [extent, kind, run, ref restriction @ ..] = words[..] else { panic!("{words:?}") };
     let is_own = |rank: &str| process.own.iter().any(|own| own.to_string() == rank);
-    match *restriction {
-        ["hidden", rank] => drop_privileges(is_own(rank)),
-        ["without", call, "at", rank] if is_own(rank) => {
-            let call =
-                if call == "reading" { libc::SYS_process_vm_readv } else { libc::SYS_process_vm_writev };
-            assert!(deny_syscall(call, libc::EPERM), "{}", std::io::Error::last_os_error());
-        }
-        _ => {}
+    if let ["hidden", rank] = *restriction {
+        drop_privileges(is_own(rank));
     }
     let kind = KINDS.into_iter().find(|known| format!("{known:?}") == kind).unwrap();
     let extent = match extent {
@@ -239,9 +231,6 @@ fn run_cases(process: &RankProcess) {
         let ranks = process.ranks;
         let mut rank = Rank { rank, ranks, comm, kind, kept: vec![] };
         rank.cases(extent, run.parse().unwrap());
-        // Calls of one length, until each method has had its turn.
-        let repeated = if restriction == ["tuned"] { 30 } else { 0 };
-        (0..repeated).for_each(|case| rank.call(case, Operation::Broadcast, Type::of::<u32>(), 50_000));
     });
 }
 
@@ -253,8 +242,6 @@ fn run(task: &str, processes: &[&[usize]], disabled: &[usize]) -> Vec<String> {
     let start = |(index, own): (usize, &&[usize])| {
         processes::command(task, &id, ranks, own)
             .env("NCCL_P2P_DISABLE", if disabled.contains(&index) { "1" } else { "0" })
-            // Unless the test is about the tuner: reading may be slower than staging on this machine.
-            .env("NCCL_SHM_DISABLE", if task.ends_with("tuned") { "0" } else { "1" })
             .env("NCCL_DEBUG", "INFO")
             .env("NCCL_DEBUG_SUBSYS", "SHM")
             .env_remove("NCCL_DEBUG_FILE")
@@ -276,12 +263,11 @@ fn run(task: &str, processes: &[&[usize]], disabled: &[usize]) -> Vec<String> {
 const PROCESSES: [&[usize]; 4] = [&[0], &[1], &[2], &[3]];
 
 const DIRECT: &str = ": direct, because the ranks can map each other's buffers";
-const READ: &str = ": read across processes, because the ";
 const STAGED: &str = ": staged, because ";
 
 /// Expects every rank to have logged each of these transports once, and no others.
 fn expect(lines: &[String], ranks: usize, transports: &[&str]) {
-    for transport in [DIRECT, READ, STAGED] {
+    for transport in [DIRECT, STAGED] {
         let logged = lines.iter().filter(|line| line.contains(transport)).count();
         let expected = if transports.contains(&transport) { ranks } else { 0 };
         assert_eq!(logged, expected, "{transport:?}: {lines:#?}");
@@ -290,24 +276,11 @@ fn expect(lines: &[String], ranks: usize, transports: &[&str]) {
 
 /// Returns the transports for memory of a kind where access is unrestricted.
 fn expected_transports(kind: Kind) -> &'static [&'static str] {
-    match (kind, cross_memory_is_allowed()) {
-        (Kind::Nccl, _) => &[DIRECT],
-        (Kind::Allocator, true) => &[READ, STAGED],
-        (Kind::Allocator, false) => &[STAGED],
-        (Kind::Mixed, true) => &[DIRECT, READ, STAGED],
-        (Kind::Mixed, false) => &[DIRECT, STAGED],
+    match kind {
+        Kind::Nccl => &[DIRECT],
+        Kind::Allocator => &[STAGED],
+        Kind::Mixed => &[DIRECT, STAGED],
     }
-}
-
-/// Returns whether the kernel lets processes of one user read each other's memory. In some containers and emulators a
-/// process cannot read even its own.
-fn cross_memory_is_allowed() -> bool {
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    let scope = scope.map_or(0, |scope| scope.trim().parse().unwrap_or(0));
-    // SAFETY: takes no arguments.
-    let allowed = scope == 0 || (scope < 3 && unsafe { libc::geteuid() } == 0);
-    // SAFETY: reads no bytes.
-    allowed && unsafe { libc::process_vm_readv(libc::getpid(), ptr::null(), 0, ptr::null(), 0, 0) } == 0
 }
 
 /// Runs each kind of memory with numbers of ranks; two reduce in another way than more.
@@ -338,13 +311,6 @@ fn threads_with_processes(extent: &str, kind: Kind, processes: &[&[usize]]) {
 #[test]
 fn all_transports_match_reference() {
     all_transports("sampled", [3..=3, 2..=2, 2..=3]);
-}
-
-/// One rank tries both, and takes the one that was faster lately.
-#[test]
-fn ranks_agree_on_faster_transport() {
-    let lines = run("cases short Allocator 60 tuned", &PROCESSES[..3], &[]);
-    expect(&lines, 3, expected_transports(Kind::Allocator));
 }
 
 #[test]
@@ -390,9 +356,6 @@ fn hidden_memory_of_one_rank_makes_all_stage() {
     let lines = run("cases short Allocator 50 hidden 1", &PROCESSES[..3], &[]);
     expect(&lines, 3, &[STAGED]);
     let logged = |lines: &[String], text| lines.iter().any(|line| line.contains(text));
-    assert!(logged(&lines, "memory of rank 1 cannot be read and is staged: "), "{lines:#?}");
-
-    assert!(logged(&lines, ", nor can every rank read and write the others' memory"), "{lines:#?}");
 
     // A broadcast from another root does not need the hidden rank's memory, and stays direct.
     let lines = run("cases short Nccl 50 hidden 1", &PROCESSES[..3], &[]);
@@ -403,23 +366,4 @@ fn hidden_memory_of_one_rank_makes_all_stage() {
     // The lack of privileges alone changes nothing.
     let lines = run("cases short Nccl 50 hidden 3", &PROCESSES[..3], &[]);
     expect(&lines, 3, &[DIRECT]);
-}
-
-/// A container may filter system calls. A broadcast needs to read and to write, so a rank has to try both before it
-/// relies on them.
-#[test]
-fn denied_cross_memory_call_at_one_rank_makes_all_stage() {
-    if !cross_memory_is_allowed() {
-        return println!("skipped: the kernel lets no process read another");
-    }
-    for (call, text) in [
-        ("reading", "cannot be read and is staged: Operation not permitted"),
-        ("writing", "cannot be written and is staged: Operation not permitted"),
-    ] {
-        let lines = run(&format!("cases short Allocator 60 without {call} at 1"), &PROCESSES[..3], &[]);
-        expect(&lines, 3, &[STAGED]);
-        let logged = |text| lines.iter().filter(|line| line.contains(text)).count();
-        assert_eq!(logged(text), 1, "{call}: {lines:#?}");
-        assert!(logged(", nor can every rank read and write the others' memory") > 0, "{call}: {lines:#?}");
-    }
 }

@@ -284,26 +284,6 @@ fn three_ranks_see_each_others_records() {
 }
 
 #[test]
-fn rest_of_a_record_is_read_once_it_is_complete() {
-    explore(&ONE_PROCESS, 0, |rank| {
-        let Rank { state, rank: own, .. } = &rank;
-        for round in 0..3 {
-            let step = rank.run(state.next_step(*own)).unwrap();
-            let text = |rank| [value(rank, round, 0); EAGER];
-            // Accesses are tracked in multiples of the grain.
-            let head = 2 * GRAIN;
-            state.publish(*own, step, [7, round as u64], &text(*own)[..head], None);
-            state.publish_rest(*own, step, head, &text(*own)[head..]);
-            rank.run(state.wait_all(*own, step)).unwrap();
-            let eager = state.eager(1 - own, step, EAGER);
-            assert_eq!(eager.bytes(0, head, &mut vec![]), &text(1 - own)[..head]);
-            rank.run(state.wait_for_rest(1 - own, step)).unwrap();
-            assert_eq!(eager.bytes(head, EAGER - head, &mut vec![]), &text(1 - own)[head..]);
-        }
-    });
-}
-
-#[test]
 fn root_that_runs_ahead_waits_for_a_free_slot() {
     explore(&ONE_PROCESS, 3, |rank| (0..4).for_each(|round| rank.broadcast(round, EAGER)));
 }
@@ -358,8 +338,8 @@ fn failed_call_ends_access_to_buffers() {
     });
 }
 
-/// These models include no memory of other processes.
-const NOTHING: Exposed<'_> = Exposed { buffers: &[], by_address: false, windows: 0 };
+/// No memory of other processes is a part of these models.
+const NOTHING: Exposed<'_> = Exposed { buffers: &[], windows: 0 };
 
 #[test]
 fn quiesced_memory_is_not_accessed() {

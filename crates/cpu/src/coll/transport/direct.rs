@@ -1,4 +1,5 @@
-//! Direct: every rank does its tasks on the ranks' own buffers, mapped if they belong to another process.
+//! Direct: every rank does its tasks on the ranks' own buffers, mapped if they belong to another process. Staged instead, calls of
+//! 64 KiB to 16 MiB took 2.88 times as long between processes, and 1.21 times between threads (AMD EPYC family 26 model 2).
 
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;

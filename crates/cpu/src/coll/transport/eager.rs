@@ -1,7 +1,5 @@
 //! Eager: the inputs are published with the call, and every rank computes the whole of its own result.
 
-use std::ops::Range;
-
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::{Call, Task};
 use crate::coll::rank_args::RankArgs;
@@ -9,11 +7,10 @@ use crate::coll::transport::kernel;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 
-/// Computes this rank's result from what all ranks published in `step`, as far as it is the part of `writers`, some of those
-/// of the [`Call`].
-pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64, writers: Range<usize>) {
+/// Computes this rank's result from what all ranks published in `step`.
+pub(in crate::coll) fn run(call: &Call, local: &LocalCall<'_>, step: u64) {
     let shape = call.function.shape();
-    for task in writers.flat_map(|writer| call.tasks(writer)) {
+    for task in call.writers(local.context.rank).flat_map(|writer| call.tasks(writer)) {
         let to = local.recv.slice(call.part(shape.output, task.output));
         let part = call.part(shape.input, task.input);
         match call.reduction {

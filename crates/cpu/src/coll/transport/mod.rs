@@ -1,7 +1,6 @@
-//! Transports: the four ways to move the bytes of a collective. All follow the same [`plan`](super::plan), so a result
+//! Transports: the three ways to move the bytes of a collective. All follow the same [`plan`](super::plan), so a result
 //! does not depend on size, memory or number of processes.
 
-pub(super) mod cma;
 pub(super) mod direct;
 pub(super) mod eager;
 mod kernel;

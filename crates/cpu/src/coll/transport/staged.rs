@@ -6,18 +6,10 @@ use crate::coll::function::Division;
 use crate::coll::local_call::LocalCall;
 use crate::coll::plan::Call;
 use crate::coll::rank_args::RankArgs;
-use crate::coll::sizes::STAGED_NONTEMPORAL_MIN;
 use crate::coll::transport::kernel::{self, Output};
 use crate::diag::error::Result;
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::STAGE;
-use crate::shm::tuner::Method;
-
-/// Returns `true` if non-temporal staging may be faster than staging through the caches: with ranks on cores that share
-/// no cache. The [`tuner`](crate::shm::tuner) knows which is.
-pub(in crate::coll) fn has_choice(call: &Call) -> bool {
-    cfg!(target_arch = "x86_64") && call.part(call.function.shape().input, 0).len() >= STAGED_NONTEMPORAL_MIN
-}
 
 /// Does this rank's tasks. In each step a rank stages a window of its input, copies the results that others made of the
 /// window before, and does its tasks on this one.
@@ -34,7 +26,6 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
         (start + at * window).min(end)..(start + (at + 1) * window).min(end)
     };
     let cell = |owner, step, index, length| state.staged(owner, step, index * window, length);
-    let nontemporal = args[call.last_rank()].method == Method::StagedNontemporal;
     for at in 0..windows + usize::from(shares) {
         let step = state.next_step(rank).await?;
         if at < windows && call.input(rank) > 0 {
@@ -43,7 +34,7 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
             for index in (0..cells).filter(is_needed) {
                 let from = slice(shape.input, index, at);
                 let (_, to) = cell(rank, step, index, from.len());
-                to.copy(send.slice(from), nontemporal);
+                to.copy(send.slice(from), false);
             }
         }
         state.announce(rank, step);
@@ -67,7 +58,7 @@ pub(in crate::coll) async fn run(call: &Call, local: &LocalCall<'_>, args: &[Ran
             let mut targets = vec![];
             if task.target != Some(rank) {
                 let (_, memory) = cell(rank, step, cells, to.len());
-                targets.push(Output { memory, nontemporal, is_own: false });
+                targets.push(Output { memory, nontemporal: false, is_own: false });
             }
             if task.target.is_none_or(|target| target == rank) {
                 let nontemporal = kernel::is_nontemporal(call);
