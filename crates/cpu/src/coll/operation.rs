@@ -1,10 +1,17 @@
-//! Operations as values: built from a call's arguments, run later in a group or at once.
+//! Operations as values: built from the arguments of a call, run now or at the end of a group, on the host or on a stream. And the
+//! exchange of control data between ranks.
+#![allow(unsafe_code)]
 
-use crate::coll::call_header::CallHeader;
-use crate::coll::on_stream::OnStream;
-use crate::diag::error::Result;
-use crate::shm::buffer::{BufferRange, ReadBuf};
+use std::ptr;
+
+use crate::coll::call;
+use crate::coll::call::{CallHeader, ControlCall};
+use crate::cuda::driver::{Access, Driver, Stream};
+use crate::diag::error::{Error, Result};
+use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
+use crate::shm::layout::EAGER_MAX;
+use crate::shm::shared_state::SharedState;
 
 /// An operation of one rank.
 pub(crate) trait Operation: Send + Sync + 'static {
@@ -42,4 +49,123 @@ pub(crate) trait Operation: Send + Sync + 'static {
 
     /// Runs the operation in the context of the rank that called it. One that is captured in a graph runs at each launch.
     async fn run(&self, context: CallContext<'_>) -> Result;
+}
+
+/// The stream of a call, and the accesses that the call will make.
+#[derive(Debug)]
+pub(crate) struct OnStream {
+    driver: &'static Driver,
+    pub(crate) stream: Stream,
+    pub(crate) accesses: Vec<Access>,
+}
+
+impl OnStream {
+    pub(crate) fn new(driver: &'static Driver, stream: Stream) -> Self {
+        Self { driver, stream, accesses: vec![] }
+    }
+
+    /// Resolves a buffer that the call reads, which its caller passed as `what`: from the address of the program to that
+    /// at which this process can access it.
+    pub(crate) fn resolve_read(&mut self, what: &str, buffer: &mut ReadBuf) -> Result {
+        let (address, length) = (buffer.start().addr(), buffer.length());
+        if length == 0 {
+            return Ok(());
+        }
+        let place = ptr::with_exposed_provenance(self.driver.resolve(what, address, length)?);
+        // SAFETY: CUDA has as many bytes there, and the caller guaranteed that they stay allocated until the operation has
+        // run.
+        *buffer = unsafe { ReadBuf::of_caller(place, length) };
+        self.accesses.push(Access::read(address, length));
+        Ok(())
+    }
+
+    /// Resolves a buffer that the call writes, as [`resolve_read`](Self::resolve_read) does.
+    pub(crate) fn resolve_write(&mut self, what: &str, buffer: &mut WriteBuf) -> Result {
+        let (address, length) = (buffer.start().addr(), buffer.length());
+        if length == 0 {
+            return Ok(());
+        }
+        let place = ptr::with_exposed_provenance_mut(self.driver.resolve(what, address, length)?);
+        // SAFETY: as in `resolve_read`.
+        *buffer = unsafe { WriteBuf::of_caller(place, length) };
+        self.accesses.push(Access::write(address, length));
+        Ok(())
+    }
+
+    /// Notes that the call writes memory of another rank, and then tells it. CUDA leaves out what another process has.
+    pub(crate) fn note_put(&mut self, to: &WriteBuf) {
+        if to.length() > 0 {
+            self.accesses.push(Access::put(to.start().addr(), to.length()));
+        }
+    }
+}
+
+/// The bit that is flipped in the highest byte of an element: of a float, the highest of the exponent, so that no
+/// rounding hides it.
+const BIT: u8 = 0x40;
+
+/// Runs an operation with one bit flipped in the middle element of what its rank sends. The caller's buffer stays unchanged.
+pub(crate) async fn run_with_wrong_element(operation: &impl Operation, context: CallContext<'_>) -> Result {
+    let mut copy = vec![];
+    let altered = operation.sending(context.rank, |send, element| {
+        copy = vec![0; send.length()];
+        send.read(0, &mut copy);
+        flip(&mut copy, element);
+        // SAFETY: the copy lives until the operation has ended, below, and nothing writes to it.
+        unsafe { ReadBuf::new(copy.as_ptr(), copy.len()) }
+    });
+    match altered {
+        Some(altered) => altered.run(context).await,
+        None => operation.run(context).await,
+    }
+}
+
+fn flip(bytes: &mut [u8], element: usize) {
+    let middle = bytes.len() / element.max(1) / 2 * element;
+    let highest = if cfg!(target_endian = "little") { middle + element - 1 } else { middle };
+    if let Some(byte) = bytes.get_mut(highest) {
+        *byte ^= BIT;
+    }
+}
+
+/// Gathers the data of every rank, by rank. All ranks must contribute the same number of bytes.
+pub(crate) async fn control_allgather(
+    state: &SharedState,
+    rank: usize,
+    call: ControlCall,
+    data: &[u8],
+) -> Result<Vec<Vec<u8>>> {
+    let length = data.len();
+    if length > EAGER_MAX {
+        return Err(Error::internal(format!("{length} bytes of control data, at most {EAGER_MAX} fit")));
+    }
+    let step = state.next_step(rank).await?;
+    let header = CallHeader::Control { call, length: length as u64 };
+    let call_args = call::call_args(state, rank, header);
+    state.publish(rank, step, call_args, data, None);
+    state.wait_all(rank, step).await?;
+    if !state.all_made(call_args, rank, step, 0..state.ranks()) {
+        return Err(call::difference(state, rank, step, 0..state.ranks()));
+    }
+    let data = |rank| state.eager(rank, step, length).bytes(0, length, &mut vec![]).to_vec();
+    Ok((0..state.ranks()).map(data).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flip_changes_the_middle_element_alone() {
+        for (count, middle) in [(1, 0), (2, 1), (5, 2)] {
+            let elements = vec![3_f32; count];
+            let mut bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_ne_bytes()).collect();
+            flip(&mut bytes, 4);
+            let flipped = bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap()));
+            let differs: Vec<usize> =
+                flipped.enumerate().filter(|(_, element)| *element != 3.0).map(|(index, _)| index).collect();
+            assert_eq!(differs, [middle], "{count} elements");
+        }
+        flip(&mut [], 8);
+    }
 }

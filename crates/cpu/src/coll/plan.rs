@@ -1,6 +1,5 @@
-//! The plan of a collective: which rank makes which part of the result, from which inputs, in which order, for whom.
-//!
-//! It depends on the arguments that all ranks agree on and on nothing else.
+//! The plan of a collective: which rank makes which part of the result, from which inputs, in which order, for whom. It depends only
+//! on the arguments that all ranks agree on. And what is known of one rank's side: its buffers, and what the ranks publish of theirs.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -8,7 +7,7 @@ use std::sync::Once;
 
 use libnccl::observer::Role;
 
-use crate::coll::call_header::CallHeader;
+use crate::coll::call::CallHeader;
 use crate::coll::function::{Division, Function};
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
@@ -16,6 +15,9 @@ use crate::diag::settings::STRICT;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::{Factor, Reduction};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::call_context::CallContext;
+use crate::shm::layout::RANK_ARGS;
+use crate::shm::peer_access::RemoteBuffer;
 use crate::sync::primitive::LOOM;
 
 /// The granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.
@@ -311,5 +313,55 @@ impl Task {
 
     pub(super) fn targets(self, ranks: usize) -> impl Iterator<Item = usize> {
         self.target.map_or(0..ranks, |target| target..target + 1)
+    }
+}
+
+/// The context and the buffers of the rank that calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LocalCall<'a> {
+    pub(super) context: CallContext<'a>,
+    pub(super) send: ReadBuf,
+    pub(super) recv: WriteBuf,
+}
+
+/// The arguments of a rank, as it publishes them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RankArgs {
+    pub(super) send: RemoteBuffer,
+    pub(super) recv: RemoteBuffer,
+    pub(super) factor: Option<Factor>,
+}
+
+impl RankArgs {
+    #[inline]
+    pub(super) fn new(call: &Call, local: &LocalCall<'_>, for_others: bool) -> Self {
+        let other_processes = for_others && !local.context.state.is_one_process();
+        Self {
+            send: RemoteBuffer::new(local.send, other_processes),
+            recv: RemoteBuffer::new(local.recv.as_read(), other_processes),
+            factor: call.factor(),
+        }
+    }
+
+    /// Returns `true` if the rank does not let others use its memory. Otherwise it has published at least one buffer.
+    pub(super) fn is_private(&self) -> bool {
+        !self.send.is_published() && !self.recv.is_published()
+    }
+
+    pub(super) fn to_words(self) -> [u64; RANK_ARGS] {
+        let mut words = [0; RANK_ARGS];
+        words[..4].copy_from_slice(&self.send.to_words());
+        words[4..8].copy_from_slice(&self.recv.to_words());
+        words[8] = self.factor.map_or(0, |Factor(bytes)| u64::from_ne_bytes(bytes));
+        words
+    }
+
+    /// Returns what another rank published. All ranks have a factor, or none.
+    pub(super) fn from_words([a, b, c, d, e, f, g, h, factor]: [u64; RANK_ARGS], has_factor: bool) -> Self {
+        Self {
+            send: RemoteBuffer::from_words([a, b, c, d]),
+            recv: RemoteBuffer::from_words([e, f, g, h]),
+            factor: has_factor.then_some(Factor(factor.to_ne_bytes())),
+        }
     }
 }

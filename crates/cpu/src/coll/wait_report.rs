@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libnccl::sys::ncclResult_t;
 
-use crate::coll::call_header::{CallHeader, PeerCall};
+use crate::coll::call::{CallHeader, PeerCall};
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;

@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use libnccl::internal::environment::variable;
 
 use crate::bootstrap::unique_id::fnv1a;
-use crate::coll::call_header::{CallHeader, ControlCall};
-use crate::coll::control_allgather::control_allgather;
+use crate::coll::call::{CallHeader, ControlCall};
+use crate::coll::operation::control_allgather;
 use crate::coll::wait_report::WaitReport;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::cuda::driver::Driver;

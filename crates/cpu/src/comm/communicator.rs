@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use libnccl::sys::{ncclComm_t, ncclRedOp_t};
 
 use crate::bootstrap::unique_id::UniqueId;
-use crate::coll::call_header::CallHeader;
+use crate::coll::call::CallHeader;
 use crate::coll::wait_report;
 use crate::comm::children::Children;
 use crate::comm::config::Config;

@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Once};
 
-use crate::coll::call_header::CallHeader;
-use crate::coll::on_stream::OnStream;
+use crate::coll::call::CallHeader;
+use crate::coll::operation::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::Communicator;

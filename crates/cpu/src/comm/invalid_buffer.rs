@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
-use crate::coll::call_header::CallHeader;
+use crate::coll::call::CallHeader;
 use crate::diag::debug;
 use crate::diag::fault_signal;
 use crate::diag::finding::{self, Finding};

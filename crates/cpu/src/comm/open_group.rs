@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::coll::call_header::{CallHeader, ControlCall};
+use crate::coll::call::{CallHeader, ControlCall};
 use crate::comm::fork;
 
 /// What this thread's open group makes.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use crate::coll::call_header::CallHeader;
-use crate::coll::on_stream::OnStream;
+use crate::coll::call::CallHeader;
+use crate::coll::operation;
+use crate::coll::operation::OnStream;
 use crate::coll::operation::Operation;
 use crate::coll::wait_report::{self, WaitReport};
-use crate::coll::wrong_element;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::diag::error::{Error, Result};
 use crate::diag::last_error;
@@ -104,7 +104,7 @@ impl<O: Operation> Start for O {
     }
 
     fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
-        Box::pin(wrong_element::run(self, context))
+        Box::pin(operation::run_with_wrong_element(self, context))
     }
 }
 

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::ffi::CString;
 use std::sync::Arc;
 
-use crate::coll::call_header::CallHeader;
-use crate::coll::on_stream::OnStream;
+use crate::coll::call::CallHeader;
+use crate::coll::operation::OnStream;
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::{self, QueuedOperation, check_own_messages, distinct};
 use crate::cuda::driver::{Capture, Driver, Stream};

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
 
-use crate::coll::call_header::ControlCall;
-use crate::coll::control_allgather::control_allgather;
+use crate::coll::call::ControlCall;
+use crate::coll::operation::control_allgather;
 use crate::comm::registry::{Kind, Registry};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};

@@ -19,9 +19,9 @@ use libnccl::sys::{
 use super::guard::{check_flags, check_not_null, guard, guard_of_all, undocumented, write_out};
 use super::init::init_rank;
 use crate::bootstrap::unique_id::UniqueId;
-use crate::coll::call_header::{CallHeader, ControlCall};
-use crate::coll::control_allgather::control_allgather;
+use crate::coll::call::{CallHeader, ControlCall};
 use crate::coll::operation::Operation;
+use crate::coll::operation::control_allgather;
 use crate::coll::wait_report::WaitReport;
 use crate::comm::communicator::{Communicator, RankInfo, StopReason};
 use crate::comm::config::{check_rank_count, read_config};

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
 use super::guard::{check_not_null, check_rank, guard_operation};
-use crate::coll::call_header::{CallHeader, PeerCall};
-use crate::coll::on_stream::OnStream;
+use crate::coll::call::{CallHeader, PeerCall};
+use crate::coll::operation::OnStream;
 use crate::coll::operation::Operation;
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::Queue;

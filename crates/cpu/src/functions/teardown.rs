@@ -9,7 +9,7 @@ use libnccl::sys::{NCCL_REVOKE_DEFAULT, ncclComm_t, ncclResult_t};
 
 use super::guard::guard;
 use super::point_to_point::report_unreceived;
-use crate::coll::call_check;
+use crate::coll::call;
 use crate::comm::communicator::RankInfo;
 use crate::comm::communicator::{Communicator, StopReason};
 use crate::comm::{group, handle};
@@ -182,7 +182,7 @@ fn leave(communicator: &Communicator, state: &SharedState, rank: usize) -> Resul
     if communicator.knows_mistake.load(Relaxed) || communicator.is_stalled.load(Relaxed) {
         return Ok(());
     }
-    let Some((finding, text)) = call_check::leaving(state, rank) else { return Ok(()) };
+    let Some((finding, text)) = call::leaving(state, rank) else { return Ok(()) };
     report::report(finding, rank, &format!("{text}; {}", communicator.describe()));
     if *STRICT || *FAILURES == Failures::Error { Err(Error::usage(text)) } else { Ok(()) }
 }

@@ -12,7 +12,7 @@ use libnccl::sys::{
 
 use super::guard::{check_flags, check_mapped, check_not_null, guard, guard_of_all, write_out};
 use super::memory::check_free;
-use crate::coll::call_header::{CallHeader, ControlCall};
+use crate::coll::call::{CallHeader, ControlCall};
 use crate::coll::operation::Operation;
 use crate::comm::group;
 use crate::comm::handle;

@@ -16,9 +16,9 @@ use std::task::{Context, Poll, Waker};
 
 use libnccl::sys::ncclDataType_t;
 
-use crate::coll::call_header::ControlCall;
+use crate::coll::call::ControlCall;
 use crate::coll::collective::Collective;
-use crate::coll::control_allgather::control_allgather;
+use crate::coll::operation::control_allgather;
 use crate::coll::function::Function;
 use crate::coll::operation::Operation;
 use crate::coll::plan::Call;
