@@ -7,6 +7,5 @@ pub(crate) mod function;
 mod kernel;
 pub(crate) mod operation;
 pub(crate) mod plan;
-mod sizes;
 mod transports;
 pub(crate) mod wait_report;

@@ -6,7 +6,7 @@ use std::ptr;
 
 use crate::coll::call;
 use crate::coll::call::{CallHeader, ControlCall};
-use crate::cuda::driver::{Access, Driver, Stream};
+use crate::cuda::{Access, Driver, Stream};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;

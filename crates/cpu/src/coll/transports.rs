@@ -4,7 +4,6 @@
 //! - Eager: the inputs are published with the call, and every rank computes the whole of its own result.
 //! - Direct: every rank does its tasks on the ranks' own buffers, which are mapped if they belong to another process.
 //! - Staged: the ranks copy their inputs through shared memory, a window at a time, one step a window.
-//!
 
 use std::ops::Range;
 

@@ -13,7 +13,7 @@ use crate::coll::call::{CallHeader, ControlCall};
 use crate::coll::operation::control_allgather;
 use crate::coll::wait_report::WaitReport;
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::cuda::driver::Driver;
+use crate::cuda::Driver;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;

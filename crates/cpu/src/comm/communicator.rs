@@ -33,16 +33,16 @@ use libnccl::sys::{ncclComm_t, ncclRedOp_t};
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call::CallHeader;
 use crate::coll::wait_report;
-use crate::comm::children::Children;
 use crate::comm::config::Config;
-use crate::comm::custom_reductions::CustomReductions;
 use crate::comm::invalid_buffer::Running;
 use crate::comm::jobs::Jobs;
 use crate::comm::open_group::QueuedCalls;
+use crate::comm::registry::Children;
+use crate::comm::registry::CustomReductions;
 use crate::comm::registry::{Kind, Registry};
 use crate::comm::stream_jobs::StreamJobs;
 use crate::comm::window::Windows;
-use crate::cuda::driver::{self, Driver};
+use crate::cuda::{Driver, driver};
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::failures::Failures;
@@ -208,7 +208,7 @@ impl Communicator {
 
     /// Returns the CUDA of buffers and streams. The first call decides.
     pub(crate) fn driver(&self) -> Option<&'static Driver> {
-        *self.driver.get_or_init(driver::driver)
+        *self.driver.get_or_init(driver)
     }
 
     /// Returns the CUDA of the buffers and streams so far.

@@ -22,7 +22,7 @@ use crate::comm::init::{self, Init};
 use crate::comm::open_group::{self, QueuedCall};
 use crate::comm::queued_operation::{self, AbortOnPanic, Queue, QueuedOperation, distinct, end_failed};
 use crate::comm::stream_job;
-use crate::cuda::driver::Stream;
+use crate::cuda::Stream;
 use crate::diag::debug;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::last_error;

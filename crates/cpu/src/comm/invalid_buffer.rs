@@ -17,7 +17,7 @@ use crate::diag::fault_signal;
 use crate::diag::finding::{self, Finding};
 use crate::diag::report;
 use crate::shm::buffer::BufferRange;
-use crate::shm::cma;
+use crate::shm::mapping::is_own_byte_readable;
 
 /// A running operation: its call, and the places and lengths of its buffers.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ fn find(address: usize, is_outside: bool) -> Option<Found> {
 
 #[inline(never)]
 fn describe((rank, entry, mut index, offset): Found, address: usize, signal: c_int, code: c_int) {
-    let is_readable = cma::is_own_byte_readable(address);
+    let is_readable = is_own_byte_readable(address);
     // In place, what can be read is the buffer that is written.
     if is_readable && entry.starts[0].load(Relaxed) == entry.starts[1].load(Relaxed) {
         index = 1;

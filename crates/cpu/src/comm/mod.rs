@@ -3,10 +3,8 @@
 //! `bootstrap` finds the other ranks, `coll` has the operations of collectives; neither depends on communicators.
 
 pub(crate) mod agreement;
-pub(crate) mod children;
 pub(crate) mod communicator;
 pub(crate) mod config;
-pub(crate) mod custom_reductions;
 mod failure;
 pub(crate) mod fork;
 pub(crate) mod group;

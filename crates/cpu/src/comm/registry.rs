@@ -1,14 +1,22 @@
-//! Objects that a communicator made for its caller, who refers to them by handles.
+//! What the caller of a communicator has made: handles of registrations and windows, custom reductions, and communicators made
+//! from it.
 //!
-//! Handles are never reused, so a stale or foreign one is an error, not a crash. Their low bits tell what they stand for,
-//! so that the error of one that was passed to another's function says it.
+//! Handles are never reused, so a stale or foreign handle is an error, not a crash. The low bits of a handle tell what it refers to,
+//! so that the error of a handle that was passed to the wrong function names the kind.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use libnccl::sys::ncclRedOp_t;
+
+use crate::bootstrap::unique_id::{UniqueId, comm_id};
 use crate::comm::open_group;
 use crate::diag::error::{Error, Result};
+use crate::reduce::data_type::DataType;
+use crate::reduce::reduction::Reduction;
+use crate::shm::buffer::ReadBuf;
 
 #[derive(Debug)]
 pub(crate) struct Registry<T> {
@@ -131,6 +139,113 @@ impl<T: Clone> Registry<T> {
     }
 }
 
+/// The scalars of a communicator's reductions, by NCCL's number.
+#[derive(Debug, Default)]
+pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, (DataType, Scalar)>>);
+
+/// The scalar of a custom reduction, an element in the first bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scalar {
+    Immediate([u8; 8]),
+    /// To be read when an operation runs.
+    Deferred(ReadBuf),
+}
+
+impl CustomReductions {
+    /// Creates a reduction that multiplies this rank's inputs by a scalar first.
+    pub(crate) fn create(&self, data_type: DataType, scalar: Scalar) -> Result<ncclRedOp_t> {
+        static NEXT: AtomicU32 = AtomicU32::new(ncclRedOp_t::ncclNumOps.0);
+        let number = next_reduction(&NEXT)?;
+        self.scalars().insert(number, (data_type, scalar));
+        Ok(ncclRedOp_t(number))
+    }
+
+    pub(crate) fn destroy(&self, op: ncclRedOp_t) -> Result {
+        match self.scalars().remove(&op.0) {
+            Some(_) => Ok(()),
+            None => Err(Error::argument(format!("reduction {} was not created by this communicator", op.0))),
+        }
+    }
+
+    /// Returns the number of reductions.
+    pub(crate) fn len(&self) -> usize {
+        self.scalars().len()
+    }
+
+    /// Returns the reduction, and the place of its scalar if that is to be read when the operation runs.
+    pub(super) fn get(&self, op: ncclRedOp_t, data_type: DataType) -> Result<(Reduction, Option<ReadBuf>)> {
+        match self.scalars().get(&op.0) {
+            Some((own, scalar)) if *own == data_type => Ok(match scalar {
+                Scalar::Immediate(scalar) => (Reduction::PreMulSum(*scalar), None),
+                Scalar::Deferred(place) => (Reduction::PreMulSum([0; 8]), Some(*place)),
+            }),
+            Some((own, _)) => Err(Error::argument(format!(
+                "reduction {} was created for {own:?}, not for {data_type:?}",
+                op.0
+            ))),
+            None => Err(Error::argument(format!("reduction {} is unknown to this communicator", op.0))),
+        }
+    }
+
+    fn scalars(&self) -> MutexGuard<'_, BTreeMap<u32, (DataType, Scalar)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the next number of a custom reduction. A number is never reused, so that a destroyed reduction, or one of another
+/// communicator, is detected; it never becomes the number of one of NCCL's own reductions.
+fn next_reduction(next: &AtomicU32) -> Result<u32> {
+    const MAX: u32 = ncclRedOp_t::ncclMaxRedOp.0;
+    let increment = |number| (number <= MAX).then_some(number + 1);
+    next.fetch_update(Relaxed, Relaxed, increment).map_err(|_| {
+        let created = MAX - ncclRedOp_t::ncclNumOps.0 + 1;
+        Error::usage(format!(
+            "the process has created {created} custom reductions, and there are no more numbers"
+        ))
+    })
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Children {
+    /// The number of child ids derived from the parent's id, for each set of ranks.
+    numbers: Mutex<BTreeMap<Vec<usize>, u64>>,
+    /// The id by which new ranks join, if one was created and has not been used.
+    grow_id: Mutex<Option<UniqueId>>,
+}
+
+impl Children {
+    /// Returns the number of the next child id of these ranks. They all derive theirs in the same order, and other
+    /// ranks do not, so each set of ranks counts by itself.
+    pub(crate) fn next_number(&self, ranks: &[usize]) -> u64 {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = numbers.entry(ranks.to_vec()).or_insert(0);
+        *number += 1;
+        *number
+    }
+
+    /// Creates the id by which new ranks join. There is one at a time.
+    pub(crate) fn create_grow_id(&self) -> Result<UniqueId> {
+        if let Some(address) = comm_id() {
+            return Err(Error::usage(format!(
+                "ncclCommGetUniqueId cannot be used while NCCL_COMM_ID is set, here to {address:?}"
+            )));
+        }
+        let mut grow_id = self.grow_id();
+        if grow_id.is_some() {
+            return Err(Error::usage(
+                "the communicator already has an id for ncclCommGrow that has not been used",
+            ));
+        }
+        let new = UniqueId::generate()?;
+        *grow_id = Some(new);
+        Ok(new)
+    }
+
+    pub(crate) fn grow_id(&self) -> MutexGuard<'_, Option<UniqueId>> {
+        self.grow_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,5 +274,14 @@ mod tests {
             "is not a window of this communicator: it is another communicator's, or was destroyed"
         ));
         assert!(one.add('c') > second);
+    }
+
+    #[test]
+    fn numbers_of_reductions_end_with_an_error_and_are_not_reused() {
+        let next = AtomicU32::new(ncclRedOp_t::ncclMaxRedOp.0);
+        assert_eq!(next_reduction(&next).unwrap(), ncclRedOp_t::ncclMaxRedOp.0);
+        for _ in 0..2 {
+            assert!(next_reduction(&next).unwrap_err().text.contains("2147483643 custom reductions"));
+        }
     }
 }

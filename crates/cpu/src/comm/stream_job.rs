@@ -8,7 +8,7 @@ use crate::coll::call::CallHeader;
 use crate::coll::operation::OnStream;
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::{self, QueuedOperation, check_own_messages, distinct};
-use crate::cuda::driver::{Capture, Driver, Stream};
+use crate::cuda::{Capture, Driver, Stream};
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::shm::call_context::CallContext;

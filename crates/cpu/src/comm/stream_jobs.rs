@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::cuda::driver::{Capture, Driver, Event, Stream};
+use crate::cuda::{Capture, Driver, Event, Stream};
 use crate::diag::error::Result;
 
 /// The enqueued jobs of a communicator, and the event after the last one.

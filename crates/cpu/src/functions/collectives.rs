@@ -15,7 +15,7 @@ use crate::comm::config::check_config;
 use crate::comm::group;
 use crate::comm::handle;
 use crate::comm::queued_operation::Queue;
-use crate::cuda::driver::Stream;
+use crate::cuda::Stream;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 

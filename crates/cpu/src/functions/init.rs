@@ -22,7 +22,7 @@ use crate::comm::init::Init;
 use crate::comm::init::OutParam;
 use crate::comm::join::join;
 use crate::comm::{group, handle};
-use crate::cuda::driver::{Driver, driver};
+use crate::cuda::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::fault;

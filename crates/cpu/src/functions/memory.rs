@@ -51,7 +51,7 @@ fn free(function: &str, memory: Range<usize>, free: impl FnOnce() -> Result) -> 
     freed
 }
 
-/// Checks memory that CUDA is about to free, as [`Driver::on_free`](crate::cuda::driver::Driver::on_free) demands.
+/// Checks memory that CUDA is about to free, as [`Driver::on_free`](crate::cuda::Driver::on_free) demands.
 ///
 /// # Safety
 /// `function` is a C string.

@@ -10,6 +10,8 @@
 //! header says, and buffers stay valid until the call, or the group that it is in, has ended; on a stream, until the stream has
 //! run it. Addresses of device memory are buffers too; they are not dereferenced before they are resolved.
 
+#![allow(clippy::wildcard_imports, reason = "the modules hold nothing but NCCL's functions")]
+
 mod children;
 mod collectives;
 #[cfg(feature = "device-api")]
@@ -23,11 +25,47 @@ mod parameters;
 pub(crate) mod point_to_point;
 mod queries;
 mod reductions;
-mod table;
 mod teardown;
 mod windows;
 
-pub use queries::ncclResetDebugInit;
 #[cfg(feature = "device-api")]
-pub use table::DEVICE_TABLE;
-pub use table::TABLE;
+pub use device::DEVICE_TABLE;
+pub use queries::ncclResetDebugInit;
+
+use libnccl::sys::Functions;
+
+use self::children::*;
+use self::collectives::*;
+use self::groups::*;
+use self::init::*;
+use self::memory::*;
+use self::one_sided::*;
+use self::parameters::*;
+use self::point_to_point::*;
+use self::queries::*;
+use self::reductions::*;
+use self::teardown::*;
+use self::windows::*;
+
+macro_rules! define_table {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+        /// Every function of NCCL's API.
+        pub const TABLE: Functions = Functions { $($name: Some($name)),* };
+    };
+}
+libnccl::for_each_function!(define_table);
+
+#[cfg(feature = "device-api")]
+mod device {
+    use libnccl::sys::device::DeviceFunctions;
+
+    use super::device_api::*;
+
+    macro_rules! define_table {
+        ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+            /// The host functions of NCCL's device API.
+            pub const DEVICE_TABLE: DeviceFunctions = DeviceFunctions { $($name: Some($name)),* };
+        };
+    }
+    libnccl::for_each_device_function!(define_table);
+}

@@ -21,7 +21,7 @@ use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::Queue;
 use crate::comm::window::Window;
 use crate::comm::{group, handle};
-use crate::cuda::driver::Stream;
+use crate::cuda::Stream;
 use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};

@@ -11,7 +11,7 @@ use libnccl::sys::{ncclParamHandle, ncclParamHandle_t, ncclResult_t};
 
 use super::guard::{check_not_null, guard, write_out};
 use crate::comm::group;
-use crate::cuda::driver::driver;
+use crate::cuda::driver;
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;

@@ -17,7 +17,7 @@ use crate::coll::operation::Operation;
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::Queue;
 use crate::comm::{group, handle};
-use crate::cuda::driver::Stream;
+use crate::cuda::Stream;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;

@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
 use super::guard::{check_mapped, check_not_null, guard, write_out};
-use crate::comm::custom_reductions::Scalar;
 use crate::comm::handle;
+use crate::comm::registry::Scalar;
 use crate::diag::error::Error;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::ReadBuf;

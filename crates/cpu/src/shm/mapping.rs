@@ -1,4 +1,7 @@
-//! Mapped memory: private, or shared through an anonymous file that other processes can open.
+//! Mapped memory: private, or shared through an anonymous file that other processes can open; and whether memory is mapped.
+//!
+//! The files are in no directory, are gone with the last process that has them open or mapped, and are sealed, so that no rank can
+//! shrink the memory under another.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -9,14 +12,39 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 
-use rustix::fs::fstat;
-use rustix::io::Errno;
+use libc::{iovec, process_vm_readv};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::{self as rustix_io, Errno};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use crate::diag::error::{Error, Result};
-use crate::shm::memfd;
 use crate::shm::process::Process;
+
+/// Creates an empty file.
+fn create_file() -> rustix_io::Result<OwnedFd> {
+    memfd_create("libnccl-cpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+}
+
+/// Gives a file its final length in bytes, all zero.
+fn set_length(file: impl AsFd, length: usize) -> rustix_io::Result<()> {
+    ftruncate(&file, length as u64)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+}
+
+/// Returns `true` if a file can no longer shrink.
+fn is_sealed(file: impl AsFd) -> rustix_io::Result<bool> {
+    Ok(fcntl_get_seals(file)?.contains(SealFlags::SHRINK))
+}
+
+/// Returns whether this process can read the byte at an address. It only calls the kernel, so a signal handler may use it.
+pub(crate) fn is_own_byte_readable(address: usize) -> bool {
+    let mut byte = 0u8;
+    let own = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let other = iovec { iov_base: ptr::without_provenance_mut(address), iov_len: 1 };
+    // SAFETY: the kernel writes one byte, which is there, and checks the other address itself.
+    unsafe { process_vm_readv(libc::getpid(), &raw const own, 1, &raw const other, 1, 0) == 1 }
+}
 
 /// Memory that this process maps, unmapped on drop.
 #[derive(Debug)]
@@ -43,13 +71,13 @@ impl Mapping {
 
     /// Creates memory that other processes can map, all zero, and the file through which they do.
     pub(crate) fn shared(length: usize) -> Result<(Self, OwnedFd)> {
-        let file = memfd::create().map_err(cannot_create)?;
+        let file = create_file().map_err(cannot_create)?;
         Self::fill(file, length)
     }
 
     /// Creates such memory if that leaves half of the file descriptors to the program.
     pub(crate) fn shared_within_limits(length: usize) -> Result<(Self, OwnedFd)> {
-        let file = memfd::create().map_err(cannot_create)?;
+        let file = create_file().map_err(cannot_create)?;
         // The kernel assigns the lowest free number.
         if exceeds(2 * u64::from(file.as_raw_fd().unsigned_abs()), Resource::Nofile) {
             return Err(cannot_create(Errno::MFILE));
@@ -67,7 +95,7 @@ impl Mapping {
                 Errno::FBIG,
             ));
         }
-        memfd::set_length(&file, length).map_err(cannot_create)?;
+        set_length(&file, length).map_err(cannot_create)?;
         Ok((Self::map(&file, length)?, file))
     }
 
@@ -75,7 +103,7 @@ impl Mapping {
     pub(crate) fn received(file: impl AsFd, length: usize) -> Result<Self> {
         let failed = |error| Error::system("shared memory cannot be examined", error);
         let size = fstat(&file).map_err(failed)?.st_size;
-        if size as usize != length || !memfd::is_sealed(&file).map_err(failed)? {
+        if size as usize != length || !is_sealed(&file).map_err(failed)? {
             return Err(Error::remote(format!(
                 "another rank sent an invalid shared memory file: {size} bytes, expected {length}, sealed"
             )));
@@ -109,7 +137,7 @@ impl Mapping {
             return Err(ended());
         }
         let failed = |error| Error::system("another process's memory cannot be examined", error);
-        if !memfd::is_sealed(&opened).map_err(failed)? {
+        if !is_sealed(&opened).map_err(failed)? {
             return Err(refused("which can shrink"));
         }
         match usize::try_from(fstat(&opened).map_err(failed)?.st_size) {
@@ -231,11 +259,18 @@ pub(crate) fn first_unmapped(start: usize, length: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::process::Command;
 
     use libnccl::sys::ncclResult_t;
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn byte_of_this_process_is_readable_and_unmapped_memory_is_not() {
+        let byte = 0u8;
+        assert!(is_own_byte_readable((&raw const byte).addr()) && !is_own_byte_readable(8));
+    }
 
     fn number(file: impl AsFd) -> u32 {
         file.as_fd().as_raw_fd().unsigned_abs()

@@ -17,7 +17,7 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::cuda::driver::{Driver, driver};
+use crate::cuda::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;

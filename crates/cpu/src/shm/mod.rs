@@ -6,13 +6,11 @@
 pub(crate) mod access;
 pub(crate) mod buffer;
 pub(crate) mod call_context;
-pub(crate) mod cma;
 pub(crate) mod layout;
 pub(crate) mod liveness;
 pub(crate) mod mailbox;
 pub(crate) mod mapping;
 pub(crate) mod mem_alloc;
-mod memfd;
 pub(crate) mod peer_access;
 pub(crate) mod process;
 mod segment;

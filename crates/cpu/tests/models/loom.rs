@@ -18,9 +18,9 @@ use libnccl::sys::ncclDataType_t;
 
 use crate::coll::call::ControlCall;
 use crate::coll::collective::Collective;
-use crate::coll::operation::control_allgather;
 use crate::coll::function::Function;
 use crate::coll::operation::Operation;
+use crate::coll::operation::control_allgather;
 use crate::coll::plan::Call;
 use crate::diag::error::Result;
 use crate::functions::one_sided::{AwaitedSignal, Signal, WaitSignals};
