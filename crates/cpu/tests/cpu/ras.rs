@@ -32,18 +32,23 @@ fn follow_script(process: &RankProcess) {
         };
     }
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    assert_eq!(ras_threads(), 1);
+    // A new thread has its name once it runs.
+    wait_until(|| ras_threads() == 1, "no thread serves");
     comm.destroy();
     wait_for_the_end();
 }
 
-/// Waits until nothing is left of the service. The kernel shows a thread for a moment after it has ended.
-fn wait_for_the_end() {
+fn wait_until(done: impl Fn() -> bool, problem: &str) {
     let began = Instant::now();
-    while (ras_threads(), sockets()) != (0, 0) {
-        assert!(began.elapsed() < LIMIT, "{} threads, {} sockets", ras_threads(), sockets());
+    while !done() {
+        assert!(began.elapsed() < LIMIT, "{problem}: {} threads, {} sockets", ras_threads(), sockets());
         thread::yield_now();
     }
+}
+
+/// Waits until nothing is left of the service. The kernel shows a thread for a moment after it has ended.
+fn wait_for_the_end() {
+    wait_until(|| (ras_threads(), sockets()) == (0, 0), "something is left");
 }
 
 /// Calls an operation while the service cannot listen.
