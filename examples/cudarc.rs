@@ -4,7 +4,7 @@
 //! $ cargo run --release --features cudarc --example cudarc -- 4
 //! ```
 //!
-//! Needs NCCL and a GPU for each rank. Without them, the CPU implementation and the stand-in for CUDA take their place:
+//! Needs NCCL and a GPU for each rank. Without them, the CPU backend and the stand-in for CUDA take their place:
 //!
 //! ```console
 //! $ cargo xtask cpu-so /tmp/cuda

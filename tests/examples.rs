@@ -1,5 +1,5 @@
-//! The programs of `examples/`, run as a user runs them: on this machine's GPUs, or on the CPU implementation.
-#![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
+//! The programs of `examples/`, run as a user runs them: on this machine's GPUs, or on the CPU backend.
+#![cfg(target_os = "linux")] // Elsewhere there is no CPU backend.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

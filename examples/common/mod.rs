@@ -1,4 +1,4 @@
-//! The ranks of a machine, one a thread, on its GPUs or on the CPU implementation: shared by the examples.
+//! The ranks of a machine, one a thread, on its GPUs or on the CPU backend: shared by the examples.
 #![allow(dead_code, unsafe_code)] // No example uses everything; copies to and from GPUs are unsafe.
 
 use std::env;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use libnccl::{Communicator, Config, Nccl, NcclBuffer, Result, StreamRef, UniqueId};
 
-/// NCCL and this machine's GPUs; where one of them is missing, the CPU implementation.
+/// NCCL and this machine's GPUs; where one of them is missing, the CPU backend.
 pub(crate) struct Machine {
     pub(crate) nccl: Nccl,
     /// The number of GPUs that this process sees and uses.
@@ -36,9 +36,7 @@ impl Machine {
                 Self { nccl, gpus }
             }
             _ => {
-                eprintln!(
-                    "the CPU implementation of NCCL: for {ranks} ranks there are {gpus} GPUs, or no NCCL"
-                );
+                eprintln!("the CPU backend of NCCL: for {ranks} ranks there are {gpus} GPUs, or no NCCL");
                 Self { nccl: libnccl_cpu::nccl(), gpus: 0 }
             }
         }

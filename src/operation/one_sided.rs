@@ -111,7 +111,7 @@ impl Communicator {
     /// Raises a signal at rank `peer`, after the data that was put there before in the same context; for an example, see
     /// [`wait_signal`](Self::wait_signal). Since NCCL 2.29.2.
     ///
-    /// It is [`Error::Nccl`](crate::Error::Nccl) if there is no such signal or context, or before the first window is
+    /// It is [`Error::Nccl`] if there is no such signal or context, or before the first window is
     /// registered, unless [`Config::rma_eager_init`](crate::config::Config::rma_eager_init) is set.
     #[doc(alias = "ncclSignal")]
     #[track_caller]
@@ -150,7 +150,7 @@ impl Communicator {
     /// # Ok::<(), libnccl::Error>(())
     /// ```
     ///
-    /// No signals, or a count of 0, are [`Error::InvalidArgument`](crate::error::Error::InvalidArgument).
+    /// No signals, or a count of 0, are [`Error::InvalidArgument`].
     #[doc(alias = "ncclWaitSignal")]
     #[track_caller]
     pub fn wait_signal<'b, 'c>(

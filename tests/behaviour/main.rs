@@ -1,5 +1,5 @@
 //! The behaviour that every implementation of NCCL must have, tested with each one that is present: the CPU
-//! implementation in process and as a loaded shared object, the linked library, and a real NCCL.
+//! backend in process and as a loaded shared object, the linked library, and a real NCCL.
 //!
 //! `LIBNCCL_TEST_LIBRARY` names a real libnccl to load. What is absent is listed as ignored, by name.
 

@@ -1,5 +1,5 @@
 //! Owned memory, registrations, windows, one-sided operations and the barrier: the C calls that they make, over a fake
-//! library, and their results over the CPU implementation.
+//! library, and their results over the CPU backend.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -700,7 +700,7 @@ fn window_of_a_failed_group_keeps_its_memory() {
     assert!(!calls(&fake).contains(&FREE.into()));
 }
 
-/// Fails if a call of the owner meets the end of an object in NCCL: the CPU implementation allows one thread at a time.
+/// Fails if a call of the owner meets the end of an object in NCCL: the CPU backend allows one thread at a time.
 #[test]
 fn owner_works_while_another_thread_drops_owned_objects() {
     let nccl = libnccl_cpu::nccl();

@@ -1,4 +1,4 @@
 //! A rank that fails, while the others call.
 
-#[cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
+#[cfg(target_os = "linux")] // Elsewhere there is no CPU backend.
 mod matrix;

@@ -215,7 +215,7 @@ fn revoke_ends_work_of_absent_peer(rank: &Rank) {
         sum(&device, &comm, &mut buffer).unwrap();
         assert!(!device.idle_within(MOMENT), "an all_reduce of two ranks ended with one");
     }
-    // On the CPU implementation, the peer's revocation ends the work as well.
+    // On the CPU backend, the peer's revocation ends the work as well.
     rank.barrier("the work waits");
     rank.supported(within(SHORT, || comm.revoke()));
     assert!(device.idle_within(SHORT), "the work has not ended");

@@ -2,7 +2,7 @@
 
 use libnccl::{Element, ReduceOp};
 
-/// An element type whose results can be compared with the CPU implementation's.
+/// An element type whose results can be compared with the CPU backend's.
 pub(crate) trait Number: Element + Default + std::fmt::Display {
     /// Returns any value, often a special one.
     fn random(bits: u64) -> Self;

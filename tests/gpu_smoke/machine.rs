@@ -11,10 +11,10 @@ use libnccl::{Nccl, Version};
 use crate::job::Job;
 use crate::rank::Setting;
 
-/// Scenarios that the stand-in for CUDA and the CPU implementation of NCCL lack something for, with what that is.
+/// Scenarios that the stand-in for CUDA and the CPU backend of NCCL lack something for, with what that is.
 const NOT_ON_THE_STAND_IN: [(&str, &str); 1] = [(
     "put_beyond_the_peers_shorter_window_is_not_refused",
-    "the CPU implementation refuses to put beyond the peer's part of a window",
+    "the CPU backend refuses to put beyond the peer's part of a window",
 )];
 
 pub(crate) struct Machine {

@@ -1,5 +1,5 @@
 //! NCCL on a real GPU, with one rank and with two ranks on one GPU: every operation and element type compared with the
-//! CPU implementation, and behaviour that only a GPU has.
+//! CPU backend, and behaviour that only a GPU has.
 //!
 //! Each rank is a process, which runs this program again (see `job`), so that a hang can be ended. The library is the
 //! one that `Nccl::load()` finds; `LIBNCCL_PATH` names another. What cannot run here is ignored, with the reason.

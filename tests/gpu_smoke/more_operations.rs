@@ -1,4 +1,4 @@
-//! Operations that the comparison with the CPU implementation leaves out: custom scalars, options, the barrier,
+//! Operations that the comparison with the CPU backend leaves out: custom scalars, options, the barrier,
 //! simulation, 16-bit types.
 
 use std::fmt::Debug;

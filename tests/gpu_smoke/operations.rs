@@ -1,5 +1,5 @@
 //! Every operation, with every element type and reduction, on random data: the GPU's results are compared with the CPU
-//! implementation's.
+//! backend's.
 //!
 //! With one or two ranks there is only one order of reduction, so that even floating-point results are equal bit by
 //! bit.
@@ -107,7 +107,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases
 }
 
-/// The communicators of the CPU implementation with one rank and with two.
+/// The communicators of the CPU backend with one rank and with two.
 static REFERENCES: Mutex<Vec<Vec<Communicator>>> = Mutex::new(Vec::new());
 
 /// Creates and uses the communicators whose results those of the GPU are compared with. They are on host memory for good, as their
@@ -115,14 +115,13 @@ static REFERENCES: Mutex<Vec<Vec<Communicator>>> = Mutex::new(Vec::new());
 pub(crate) fn use_references() {
     let references = [1, 2].map(|size| {
         let devices: Vec<i32> = (0..size).collect();
-        let mut all =
-            libnccl_cpu::nccl().init_all(&devices).expect("communicators of the CPU implementation");
+        let mut all = libnccl_cpu::nccl().init_all(&devices).expect("communicators of the CPU backend");
         thread::scope(|scope| {
             for communicator in &mut all {
                 scope.spawn(move || {
                     let sum =
                         communicator.all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum, StreamRef::DEFAULT);
-                    sum.expect("a sum on the CPU implementation");
+                    sum.expect("a sum on the CPU backend");
                 });
             }
         });
@@ -206,7 +205,7 @@ impl Ranks {
             let start = |communicator| scope.spawn(move || run(communicator));
             let threads: Vec<_> = references.iter_mut().map(start).collect();
             let results = threads.into_iter().map(|thread| thread.join().expect("no panic"));
-            results.collect::<Result<_, _>>().map_err(|error| format!("the CPU implementation: {error}"))
+            results.collect::<Result<_, _>>().map_err(|error| format!("the CPU backend: {error}"))
         })
     }
 }

@@ -1,7 +1,7 @@
 //! AMD's RCCL: it has the functions of an older NCCL and a few of its own, and crashes on null communicators.
 //!
 //! No RCCL runs here. A shared object with the version and the functions of RCCL 2.21.5 (AMD's 6.3) is opened by the
-//! real loader, and the CPU implementation with RCCL's functions moves the data. `search.rs` searches for RCCL.
+//! real loader, and the CPU backend with RCCL's functions moves the data. `search.rs` searches for RCCL.
 #![allow(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ unsafe extern "C" fn version(out: *mut std::ffi::c_int) -> ncclResult_t {
     ncclResult_t::ncclSuccess
 }
 
-/// Opens the CPU implementation with RCCL's version and functions.
+/// Opens the CPU backend with RCCL's version and functions.
 fn in_process() -> Nccl {
     let table = Functions { ncclGetVersion: Some(version), ..restricted(libnccl_cpu::TABLE, has) };
-    // SAFETY: functions of the CPU implementation, which is linked into this program.
+    // SAFETY: functions of the CPU backend, which is linked into this program.
     unsafe { Nccl::from_table("RCCL in this process", table) }.unwrap()
 }
 

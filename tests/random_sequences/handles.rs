@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libnccl::Nccl;
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
-/// A point in the sequence of the CPU implementation's handles: they are numbers in order, and none is used twice.
+/// A point in the sequence of the CPU backend's handles: they are numbers in order, and none is used twice.
 #[derive(Clone, Copy)]
 pub(crate) struct Point {
     address: usize,
@@ -36,7 +36,7 @@ pub(crate) fn reap(nccl: &Nccl, start: Point) -> usize {
     }
     let left: Vec<ncclComm_t> = live().collect();
     for handle in &left {
-        let abort = nccl.as_raw().ncclCommAbort.expect("the CPU implementation has it");
+        let abort = nccl.as_raw().ncclCommAbort.expect("the CPU backend has it");
         // SAFETY: the sequence is over, and whatever had the handle is gone.
         unsafe { abort(*handle) };
     }
@@ -44,8 +44,8 @@ pub(crate) fn reap(nccl: &Nccl, start: Point) -> usize {
 }
 
 fn is_live(nccl: &Nccl, handle: ncclComm_t) -> bool {
-    let get = nccl.as_raw().ncclCommGetAsyncError.expect("the CPU implementation has it");
+    let get = nccl.as_raw().ncclCommGetAsyncError.expect("the CPU backend has it");
     let mut state = ncclResult_t::ncclSuccess;
-    // SAFETY: a valid out-parameter; the CPU implementation looks handles up, and refuses those that it does not know.
+    // SAFETY: a valid out-parameter; the CPU backend looks handles up, and refuses those that it does not know.
     unsafe { get(handle, &raw mut state) == ncclResult_t::ncclSuccess }
 }

@@ -1,4 +1,4 @@
-//! Compares the CPU implementation with OpenMPI and its peers, or with another build of itself: programs that differ
+//! Compares the CPU backend with OpenMPI and its peers, or with another build of itself: programs that differ
 //! only in the library take turns. docs/cpu-performance.md describes the method.
 
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     /// Further libraries to compare `all_reduce` between 2 processes with, beside OpenMPI
     #[arg(long, value_delimiter = ',', value_enum, conflicts_with = "baseline")]
     peers: Vec<Peer>,
-    /// Compare with another build of the CPU implementation instead of OpenMPI: its libnccl.so.2, or the folder with it
+    /// Compare with another build of the CPU backend instead of OpenMPI: its libnccl.so.2, or the folder with it
     #[arg(long, value_name = "PATH")]
     baseline: Option<PathBuf>,
     /// Write the tables to docs/generated/cpu-performance-tables.md instead of printing them

@@ -1,4 +1,4 @@
-//! The CPU implementation as a shared object, which any program loads in place of NCCL, the stand-ins for CUDA's
+//! The CPU backend as a shared object, which any program loads in place of NCCL, the stand-ins for CUDA's
 //! libraries, and what C programs need to be compiled and linked with them.
 
 use std::env;
@@ -67,7 +67,7 @@ const fn shared(
     SharedObject { package, library, feature, soname, link }
 }
 
-/// The CPU implementation of NCCL.
+/// The CPU backend of NCCL.
 pub(crate) const NCCL: SharedObject =
     shared("libnccl-cpu-so", "nccl_cpu", "", "libnccl.so.2", Some("libnccl.so"));
 

@@ -44,7 +44,7 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
         libraries.push(library(release, nvidia_packages::obtain(release)?.join("lib"))?);
     }
     cpu_so::install(&target.join("cpu"), Profile::Debug)?;
-    libraries.push(library("CPU implementation", target.join("cpu"))?);
+    libraries.push(library("CPU backend", target.join("cpu"))?);
 
     let mut rows = String::new();
     let mut problems = String::new();

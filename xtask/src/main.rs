@@ -78,7 +78,7 @@ enum Task {
         /// A release of NCCL, such as 2.32.3
         release: String,
     },
-    /// Build the CPU implementation as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
+    /// Build the CPU backend as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
     /// beside it the stand-ins for CUDA: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
     /// the handles of cuBLAS and cuRAND; all of it also in lib/ and include/
     CpuSo {
@@ -96,7 +96,7 @@ enum Task {
         #[arg(long)]
         debug: bool,
     },
-    /// Build the CPU implementation as a Python wheel and as a tar archive, and the program nccl with libnccl-trace.so, for this
+    /// Build the CPU backend as a Python wheel and as a tar archive, and the program nccl with libnccl-trace.so, for this
     /// processor, glibc 2.17 and newer
     Wheel {
         /// The folder to put them into, created if needed
@@ -107,7 +107,7 @@ enum Task {
         /// The folder to put them into, created if needed
         directory: PathBuf,
     },
-    /// Compare the CPU implementation's performance with OpenMPI's or another library's, which are downloaded if needed
+    /// Compare the CPU backend's performance with OpenMPI's or another library's, which are downloaded if needed
     BenchOpenmpi(bench_openmpi::Options),
     /// Measure cold builds of libnccl beside cudarc's, and fail beyond the limits
     BuildTime(build_time::Options),

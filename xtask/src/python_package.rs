@@ -1,4 +1,4 @@
-//! The CPU implementation, with the stand-ins for CUDA, as a Python package, in a wheel, and as a tar archive with the same
+//! The CPU backend, with the stand-ins for CUDA, as a Python package, in a wheel, and as a tar archive with the same
 //! files; and the program `nccl`, which is one file, with the library that it records calls with in a folder beside it.
 //!
 //! All run on systems older than the one that builds them: zig has the symbols of every glibc to link against, and

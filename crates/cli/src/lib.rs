@@ -1,4 +1,4 @@
-//! The program `nccl`: reports which NCCL a system has, and measures it or, without a GPU, the CPU implementation.
+//! The program `nccl`: reports which NCCL a system has, and measures it or, without a GPU, the CPU backend.
 //!
 //! It is a library, of nothing but the program, because cargo compiles one while the code of those that it uses is still
 //! generated; a program has to wait.

@@ -27,7 +27,7 @@ impl Newest {
     }
 }
 
-/// The variables of the CPU implementation, and of the stand-in for CUDA.
+/// The variables of the CPU backend, and of the stand-in for CUDA.
 const OF_CPU: [&str; 25] = [
     "LIBNCCL_CPU_DEVICES",
     "LIBNCCL_CPU_DEVICE_MEMORY",
@@ -55,7 +55,7 @@ const OF_CPU: [&str; 25] = [
     "NCCL_RAS_ENABLE",
     "NCCL_SHM_DISABLE",
 ];
-/// The least number of names in a library of NVIDIA or AMD; another is the CPU implementation, whose file has none that
+/// The least number of names in a library of NVIDIA or AMD; another is the CPU backend, whose file has none that
 /// can be told from other text.
 const MANY: usize = 40;
 
@@ -63,7 +63,7 @@ const MANY: usize = 40;
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     pub(crate) names: BTreeSet<String>,
-    /// True if they are those of the CPU implementation.
+    /// True if they are those of the CPU backend.
     pub(crate) is_cpu: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The CPU implementation of NCCL's C ABI as a shared object that exports only NCCL's functions.
+//! The CPU backend of NCCL's C ABI as a shared object that exports only NCCL's functions.
 //!
 //! As in NCCL, each function has two names: `ncclXxx`, which a profiler may interpose, and `pncclXxx`.
 #![allow(unsafe_code, non_snake_case, clippy::wildcard_imports)]
@@ -7,7 +7,7 @@ use libnccl::sys::device::*;
 use libnccl::sys::*;
 use libnccl_cpu::{DEVICE_TABLE, TABLE};
 
-/// Exports functions of a table of the CPU implementation.
+/// Exports functions of a table of the CPU backend.
 macro_rules! export_from {
     ($table:ident: $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
         $(

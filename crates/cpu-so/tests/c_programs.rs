@@ -168,7 +168,7 @@ fn every_c_program_has_a_test() {
     assert_eq!(found, SOURCES.iter().chain(&["accepts.c"]).map(ToString::to_string).collect());
 }
 
-/// A call of `accepts.c`: the code that the CPU implementation returns, and the one of NCCL 2.32.3.
+/// A call of `accepts.c`: the code that the CPU backend returns, and the one of NCCL 2.32.3.
 struct Accepted {
     cpu: String,
     nccl: String,

@@ -38,7 +38,7 @@ pub use functions::TABLE;
 #[doc(hidden)]
 pub use functions::ncclResetDebugInit;
 
-/// Returns the CPU implementation as the facade's [`Nccl`](libnccl::Nccl).
+/// Returns the CPU backend as the facade's [`Nccl`](libnccl::Nccl).
 ///
 /// # Panics
 /// Never: the table answers `ncclGetVersion`.
@@ -47,7 +47,7 @@ pub use functions::ncclResetDebugInit;
 pub fn nccl() -> libnccl::Nccl {
     // SAFETY: the functions are this crate's, with the signatures that the table's type demands and NCCL's contracts,
     // and they live as long as the program.
-    unsafe { libnccl::Nccl::from_table("the CPU implementation", TABLE) }.expect("ncclGetVersion answers")
+    unsafe { libnccl::Nccl::from_table("the CPU backend", TABLE) }.expect("ncclGetVersion answers")
 }
 
 /// Runs `each` on the ranks of one communicator, each on a thread of its own, and returns the error of the lowest rank that

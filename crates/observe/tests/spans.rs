@@ -1,5 +1,5 @@
 //! Spans and log records of operations, as a subscriber and a logger get them.
-#![cfg(target_os = "linux")] // Elsewhere there is no CPU implementation.
+#![cfg(target_os = "linux")] // Elsewhere there is no CPU backend.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

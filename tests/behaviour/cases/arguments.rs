@@ -131,10 +131,10 @@ fn in_place_buffer_not_divisible_by_ranks_is_an_error(nccl: &Nccl) {
     }
 }
 
-/// Returns the CPU implementation without the parameter that says it works on host memory.
+/// Returns the CPU backend without the parameter that says it works on host memory.
 fn device_library() -> Nccl {
     let functions = sys::Functions { ncclParamGetParameter: None, ..libnccl_cpu::TABLE };
-    // SAFETY: the CPU implementation's functions.
+    // SAFETY: the CPU backend's functions.
     unsafe { Nccl::from_table("CPU that claims to be a GPU", functions) }.unwrap()
 }
 

@@ -22,7 +22,7 @@ cases! {
 pub(crate) const ON_HOST_MEMORY: &[Case] =
     &[("properties_match_the_communicator", properties_match_the_communicator)];
 
-/// The CPU implementation has no device functions, but its shared object has.
+/// The CPU backend has no device functions, but its shared object has.
 fn device_functions_present_match_their_release(nccl: &Nccl) {
     let names = nccl.as_raw_device().present().map(|(name, _)| name);
     assert!(names.eq(DeviceFunctions::NAMES.iter().copied()));

@@ -33,7 +33,7 @@ cases! {
 }
 
 fn register(comm: &Communicator, buffer: &mut NcclBuffer<i32>, flags: WindowFlags) -> Result<Window<i32>> {
-    // SAFETY: all ranks register as many elements, or the CPU implementation compares them.
+    // SAFETY: all ranks register as many elements, or the CPU backend compares them.
     unsafe { comm.register_window(buffer, flags) }
 }
 

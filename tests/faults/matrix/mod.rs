@@ -1,4 +1,4 @@
-//! The faults of a rank, each in each call of the others: the CPU implementation, one process a rank. The wait for a stream is
+//! The faults of a rank, each in each call of the others: the CPU backend, one process a rank. The wait for a stream is
 //! on the stand-in for CUDA, which this builds.
 //!
 //! In every cell the other ranks return by the deadline with an error that names the call, and the rank to blame where it

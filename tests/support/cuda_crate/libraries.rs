@@ -1,4 +1,4 @@
-//! The stand-in for CUDA and the CPU implementation of NCCL, in a folder on the dynamic linker's path.
+//! The stand-in for CUDA and the CPU backend of NCCL, in a folder on the dynamic linker's path.
 
 use std::env;
 use std::process::{Command, ExitCode};

@@ -1,4 +1,4 @@
-//! Buffers and streams of a CUDA crate in operations, on the stand-in for CUDA and the CPU implementation of NCCL. Each
+//! Buffers and streams of a CUDA crate in operations, on the stand-in for CUDA and the CPU backend of NCCL. Each
 //! missing order of two accesses is an error there.
 //!
 //! Two ranks are two threads, each with a device. Rank 1 is late, so that rank 0's operation is pending when its call

@@ -12,7 +12,7 @@ pub fn shared_object(library: &str) -> PathBuf {
     file
 }
 
-/// Puts the CPU implementation of NCCL and the stand-in for CUDA's driver into a folder, as programs load them.
+/// Puts the CPU backend of NCCL and the stand-in for CUDA's driver into a folder, as programs load them.
 pub fn install(folder: &Path) {
     for (library, name, link) in
         [("nccl_cpu", "libnccl.so.2", "libnccl.so"), ("cuda_cpu", "libcuda.so.1", "libcuda.so")]

@@ -1,4 +1,4 @@
-//! The table of a comparison of two builds of the CPU implementation.
+//! The table of a comparison of two builds of the CPU backend.
 
 use super::configuration::{Configuration, Setup};
 use super::format::{microseconds, size};

@@ -11,9 +11,9 @@ pub(crate) enum Configuration {
     OpenMpi,
     /// Another library, with the same ranks and buffers as OpenMPI.
     Peer(Peer),
-    /// The CPU implementation of this checkout.
+    /// The CPU backend of this checkout.
     Current(Setup),
-    /// Another build of the CPU implementation.
+    /// Another build of the CPU backend.
     Baseline(Setup),
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Peer {
     OneCcl,
 }
 
-/// The setup of the CPU implementation's ranks.
+/// The setup of the CPU backend's ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Setup {
     /// Processes with buffers from `malloc`.

@@ -14,7 +14,7 @@ const PATH: &str = "docs/generated/cpu-performance-tables.md";
 pub(crate) fn page(machine: &str, rounds: u32, tables: &str) -> String {
     format!(
         "# Tables of the comparison with OpenMPI\n\n\
-         All figures of one run of the CPU implementation and OpenMPI {}, medians of {rounds} rounds. This command measures\n\
+         All figures of one run of the CPU backend and OpenMPI {}, medians of {rounds} rounds. This command measures\n\
          them and writes this page:\n\n\
          ```console\n$ cargo xtask bench-openmpi --write\n```\n\n\
          [cpu-performance.md](../cpu-performance.md) describes the method and the targets.\n\n\
@@ -39,7 +39,7 @@ mod tests {
         let expected = "\
 # Tables of the comparison with OpenMPI
 
-All figures of one run of the CPU implementation and OpenMPI 5.0.11, medians of 15 rounds. This command measures
+All figures of one run of the CPU backend and OpenMPI 5.0.11, medians of 15 rounds. This command measures
 them and writes this page:
 
 ```console

@@ -39,7 +39,7 @@ pub(crate) enum Reference<'a> {
     None,
     /// OpenMPI, and peers of it.
     OpenMpi(&'a [Peer]),
-    /// Another build of the CPU implementation: the file, or the folder that holds it.
+    /// Another build of the CPU backend: the file, or the folder that holds it.
     Baseline(&'a Path),
 }
 

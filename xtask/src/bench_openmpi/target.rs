@@ -1,4 +1,4 @@
-//! The CPU implementation's performance targets.
+//! The CPU backend's performance targets.
 
 use super::configuration::Setup;
 use super::measurement::Cell;

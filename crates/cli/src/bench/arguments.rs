@@ -119,7 +119,7 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'p', long = "parallel_init", value_name = "0|1", value_parser = parallel_init)]
     #[arg(help_heading = "Ranks")]
     pub(crate) parallel_init: Option<u8>,
-    /// Use the CPU implementation even if NCCL and GPUs are available
+    /// Use the CPU backend even if NCCL and GPUs are available
     #[arg(long, conflicts_with = "library", help_heading = "Ranks")]
     pub(crate) cpu: bool,
     /// Use this NCCL library instead of searching for one

@@ -30,7 +30,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// Asks the driver.
     ///
-    /// Before the library is asked for its memory: the CPU implementation has that of CUDA if CUDA is there.
+    /// Before the library is asked for its memory: the CPU backend has that of CUDA if CUDA is there.
     pub(crate) fn new(system: &System) -> Self {
         let loaded = gpu::load_driver().is_ok();
         let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
@@ -80,7 +80,7 @@ impl Driver {
         } else if on_bus > 0 {
             "see `dmesg` and `nvidia-smi`: the driver's library and the kernel's module may differ, or the GPUs be hidden"
         } else {
-            "run on a machine with an NVIDIA GPU and its driver, or use the CPU implementation: `nccl bench --cpu`, the \
+            "run on a machine with an NVIDIA GPU and its driver, or use the CPU backend: `nccl bench --cpu`, the \
              crate libnccl-cpu"
         };
         Finding::problem(text, advice)

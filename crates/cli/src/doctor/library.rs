@@ -16,7 +16,7 @@ use crate::variables::Variables;
 
 /// The release from which on a unique id begins with 8 bytes of a number; the address is behind.
 const NUMBER_BEFORE_ADDRESS: Version = Version::new(2, 16, 2);
-const CPU_IMPLEMENTATION: &str = "use the CPU implementation: `nccl bench --cpu`, the crate libnccl-cpu";
+const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the crate libnccl-cpu";
 
 /// The result of loading it.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl Library {
             .collect();
         let unique_id = nccl.unique_id();
         let file = path.as_deref().and_then(NcclFile::read).unwrap_or_default();
-        // That of the CPU implementation has another content.
+        // That of the CPU backend has another content.
         let is_of_nccl = nccl.memory_space() == MemorySpace::Device && !Variables::of(&file).is_cpu;
         let address = unique_id.as_ref().ok().filter(|_| is_of_nccl);
         let address = address.and_then(|id| address_in(id, nccl.version()));
@@ -186,7 +186,7 @@ impl Library {
         self.memory == MemorySpace::Device.to_string() && !is_rccl
     }
 
-    /// Returns whether its ranks may be on several machines. Those of the CPU implementation are on one.
+    /// Returns whether its ranks may be on several machines. Those of the CPU backend are on one.
     pub(crate) fn needs_network(&self) -> bool {
         self.memory == MemorySpace::Device.to_string()
     }

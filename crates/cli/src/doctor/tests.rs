@@ -105,7 +105,7 @@ impl Machine {
         fs::remove_dir_all(self.place(path)).unwrap();
     }
 
-    /// Writes a library with more variables than the CPU implementation can be taken for.
+    /// Writes a library with more variables than the CPU backend can be taken for.
     fn library(&self, path: &str, release: &str, cuda: &str) {
         let more: String = (0..50).map(|index| format!("NCCL_VARIABLE_{index}_OF_MANY\0")).collect();
         let text = format!("NCCL version {release}+cuda{cuda}\0{VARIABLES}{more}");

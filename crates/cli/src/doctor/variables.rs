@@ -43,7 +43,7 @@ const SLOW: [(&str, &str); 3] = [
 ];
 
 /// Returns the findings; `known` has the names that the library reads, none if they cannot be told, and `is_cpu` says
-/// that it is the CPU implementation, which has no use for most of NCCL's.
+/// that it is the CPU backend, which has no use for most of NCCL's.
 pub(super) fn findings(settings: &Settings, known: &BTreeSet<String>, is_cpu: bool) -> Vec<Finding> {
     let mut findings: Vec<_> =
         settings.iter().filter_map(|(name, setting)| unknown(name, setting, known, is_cpu)).collect();

@@ -25,7 +25,7 @@ use crate::preload;
 pub(super) struct Job {
     /// Tells jobs apart.
     run_id: String,
-    /// The folder of the CPU implementation, if it is to be used.
+    /// The folder of the CPU backend, if it is to be used.
     cpu: Option<PathBuf>,
 }
 
@@ -171,7 +171,7 @@ const LIBRARY: &str = "libnccl.so.2";
 /// CUDA's runtime libraries, which the folder may have. A program uses that which it was linked with.
 const RUNTIMES: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
 
-/// Returns the folder of the CPU implementation: the one that is given, or that of an installation.
+/// Returns the folder of the CPU backend: the one that is given, or that of an installation.
 fn cpu_folder(given: Option<&Path>) -> Result<PathBuf> {
     let program = env::current_exe().context("the path of this program is not known")?;
     let beside = program.parent().unwrap_or(Path::new("/"));

@@ -328,13 +328,13 @@ fn bench_without_nccl_reports_the_cpu_implementation() {
     assert_eq!(
         stdout.lines().next(),
         Some(
-            "# no NCCL library found: running on the CPU implementation (host memory); `nccl doctor` lists \
+            "# no NCCL library found: running on the CPU backend (host memory); `nccl doctor` lists \
              the search"
         )
     );
 }
 
-/// The CPU implementation must not be measured instead.
+/// The CPU backend must not be measured instead.
 #[test]
 fn bench_with_a_wrong_named_library_is_an_error() {
     for (file, problem) in [

@@ -61,7 +61,7 @@ pub(crate) fn nccl(arguments: &str) -> Command {
     command
 }
 
-/// Returns `nccl bench` on the CPU implementation.
+/// Returns `nccl bench` on the CPU backend.
 pub(crate) fn bench(arguments: &str) -> Command {
     nccl(&format!("bench {arguments} --cpu"))
 }
@@ -180,7 +180,7 @@ pub(crate) fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'stati
     receiver.recv_timeout(LIMIT).expect("a result in time")
 }
 
-/// Builds a library in a folder: the CPU implementation, but for what a source in C has instead.
+/// Builds a library in a folder: the CPU backend, but for what a source in C has instead.
 pub(crate) fn changed_library(folder: &Path, source: &str) -> PathBuf {
     let original = folder.join("libnccl.so.2");
     fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &original)

@@ -1,4 +1,4 @@
-//! `nccl ras` on jobs of the CPU implementation.
+//! `nccl ras` on jobs of the CPU backend.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! `nccl recorder diff --pid` on ranks that run: three on the CPU implementation, of which rank 2 does not call a collective.
+//! `nccl recorder diff --pid` on ranks that run: three on the CPU backend, of which rank 2 does not call a collective.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

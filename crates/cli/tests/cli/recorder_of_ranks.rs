@@ -1,4 +1,4 @@
-//! `nccl recorder diff` on what the library has recorded: three ranks on the CPU implementation, a process each, of which
+//! `nccl recorder diff` on what the library has recorded: three ranks on the CPU backend, a process each, of which
 //! rank 2 makes a mistake.
 
 use std::path::Path;

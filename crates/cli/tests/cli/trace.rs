@@ -1,4 +1,4 @@
-//! `nccl trace`, and the library that it gives a program in NCCL's place, with C programs on the CPU implementation.
+//! `nccl trace`, and the library that it gives a program in NCCL's place, with C programs on the CPU backend.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::common::{Process, assert_has, json, lines, list, nccl, read, repository, run, send, wait_until};
 use crate::mistakes::{self, FAULTY, RANKS};
 
-/// Folders with the CPU implementation, the library that records, programs, and recordings.
+/// Folders with the CPU backend, the library that records, programs, and recordings.
 struct Fixture {
     folder: TempDir,
 }

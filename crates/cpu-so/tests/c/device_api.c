@@ -106,7 +106,7 @@ static void check_what_needs_kernels(ncclComm_t comm) {
     ncclDevComm_t made;
     memset(&made, 0, sizeof made);
     REQUIRE_RESULT(ncclInvalidUsage, ncclDevCommCreate(comm, &requirements, &made));
-    expect_error("is for kernels, and the CPU implementation runs none: see deviceApiSupport");
+    expect_error("is for kernels, and the CPU backend runs none: see deviceApiSupport");
     REQUIRE_RESULT(ncclInvalidArgument, ncclDevCommCreate(comm, NULL, &made));
     REQUIRE_RESULT(ncclInvalidUsage, ncclDevCommDestroy(comm, &made));
     expect_error("there is no device communicator to destroy");

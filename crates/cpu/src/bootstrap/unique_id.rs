@@ -114,7 +114,7 @@ impl UniqueId {
         // If the rest fits the right first bytes, only these are damaged.
         if magic != MAGIC && written[MAGIC.len()..] != raw.internal[MAGIC.len()..] {
             return Err(Error::argument(
-                "this unique id is not from this version of the CPU implementation's ncclGetUniqueId",
+                "this unique id is not from this version of the CPU backend's ncclGetUniqueId",
             ));
         }
         if written != raw.internal {
@@ -127,13 +127,13 @@ impl UniqueId {
         let current = current_scope()?;
         if scope[..HOST] != current[..HOST] {
             return Err(Error::usage(
-                "this unique id is from another host: the CPU implementation works on one host only",
+                "this unique id is from another host: the CPU backend works on one host only",
             ));
         }
         if scope != current {
             return Err(Error::usage(
                 "this unique id is from another network or process namespace (container) of this host: \
-                 the CPU implementation's ranks have to share both",
+                 the CPU backend's ranks have to share both",
             ));
         }
         Ok(id)
@@ -192,7 +192,7 @@ fn local_address(text: &OsStr) -> Result<SocketAddr> {
     let is_local = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     addresses.into_iter().find(is_local).ok_or_else(|| {
         Error::usage(format!(
-            "NCCL_COMM_ID {shown:?} is no address of this host: the CPU implementation works on one host only"
+            "NCCL_COMM_ID {shown:?} is no address of this host: the CPU backend works on one host only"
         ))
     })
 }

@@ -27,7 +27,7 @@ pub(super) fn note(call: QueuedCall) {
     match call {
         QueuedCall::Init(_) => makes.communicator = true,
         QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, .. }) => {
-            makes.window = true
+            makes.window = true;
         }
         QueuedCall::Operation(_) => return,
     }

@@ -41,7 +41,7 @@ impl Error {
     }
 
     pub(crate) fn panic() -> Self {
-        Self::internal("a panic inside the CPU implementation, which is a bug in it")
+        Self::internal("a panic inside the CPU backend, which is a bug in it")
     }
 
     /// Creates an error about a system call.

@@ -207,7 +207,7 @@ pub(super) unsafe extern "C" fn ncclDevCommCreate(
         check_not_null(reqs, "the requirements")?;
         check_not_null(outDevComm, "the device communicator")?;
         Err(Error::usage(
-            "a device communicator is for kernels, and the CPU implementation runs none: see deviceApiSupport of \
+            "a device communicator is for kernels, and the CPU backend runs none: see deviceApiSupport of \
              ncclCommProperties_t, which is false",
         ))
     })
@@ -221,7 +221,7 @@ pub(super) unsafe extern "C" fn ncclDevCommDestroy(
         handle::get(comm)?.check_ready()?;
         check_not_null(devComm, "the device communicator")?;
         Err(Error::usage(
-            "there is no device communicator to destroy: the CPU implementation runs no kernels, and ncclDevCommCreate \
+            "there is no device communicator to destroy: the CPU backend runs no kernels, and ncclDevCommCreate \
              makes none",
         ))
     })
@@ -430,7 +430,7 @@ fn address(window: &Window, context: CallContext<'_>, peer: usize, offset: usize
 fn no_endpoint(window: ncclWindow_t) -> Result {
     handle::with_window(window)?;
     Err(Error::argument(
-        "logical endpoints are for kernels, and the CPU implementation runs none: see cftSupport of ncclCommProperties_t, which \
+        "logical endpoints are for kernels, and the CPU backend runs none: see cftSupport of ncclCommProperties_t, which \
          is false",
     ))
 }

@@ -294,7 +294,7 @@ unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
                 )));
             }
             Err(Error::usage(
-                "the CPU implementation opens no TCP connections that could be encrypted: its ranks are on one host",
+                "the CPU backend opens no TCP connections that could be encrypted: its ranks are on one host",
             ))
         }
         mode => Err(Error::argument(format!(

@@ -421,6 +421,49 @@ fn mismatch(sender: usize, sent: [u64; 2], receiver: usize, expected: [u64; 2]) 
     ))
 }
 
+/// Calls that a report names at most.
+const MAX_NAMED: usize = 8;
+
+/// Reports the messages that nobody received and that `rank`, which has departed just now, knows of.
+pub(super) fn report_unreceived(state: &SharedState, rank: usize) {
+    // Of two ranks that leave at the same time, at least one sees that of the other.
+    fence(SeqCst);
+    for peer in 0..state.ranks() {
+        report_mailbox(state, peer, rank, rank);
+        if peer != rank && state.has_departed(peer) {
+            report_mailbox(state, rank, peer, rank);
+        }
+    }
+}
+
+/// Reports the messages in the mailbox from `sender` to `receiver`, one of which is `rank`.
+fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usize) {
+    let Some(mailbox) = Mailbox::of_sent(state, sender, receiver) else { return };
+    let sends = unread(&mailbox, receiver);
+    let messages = match sends.len() {
+        0 => return,
+        1 => format!("a message of rank {sender} was"),
+        many => format!("{many} messages of rank {sender} were"),
+    };
+    let mut kinds: Vec<(CallHeader, usize)> = vec![];
+    for send in sends {
+        match kinds.iter_mut().find(|(kind, _)| *kind == send) {
+            Some((_, number)) => *number += 1,
+            None => kinds.push((send, 1)),
+        }
+    }
+    let more = if kinds.len() > MAX_NAMED { ", ..." } else { "" };
+    let named: Vec<String> =
+        kinds.iter().take(MAX_NAMED).map(|(send, number)| format!("{number} x {send}")).collect();
+    let text = format!(
+        "in {}, rank {rank} of {} leaves, and {messages} never received by rank {receiver}: {}{more}",
+        state.name(),
+        state.ranks(),
+        named.join(", ")
+    );
+    report::report(Finding::UnreceivedMessage, rank, &text);
+}
+
 #[cfg(test)]
 #[allow(unsafe_code)]
 mod tests {
@@ -493,47 +536,4 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-}
-
-/// Calls that a report names at most.
-const MAX_NAMED: usize = 8;
-
-/// Reports the messages that nobody received and that `rank`, which has departed just now, knows of.
-pub(super) fn report_unreceived(state: &SharedState, rank: usize) {
-    // Of two ranks that leave at the same time, at least one sees that of the other.
-    fence(SeqCst);
-    for peer in 0..state.ranks() {
-        report_mailbox(state, peer, rank, rank);
-        if peer != rank && state.has_departed(peer) {
-            report_mailbox(state, rank, peer, rank);
-        }
-    }
-}
-
-/// Reports the messages in the mailbox from `sender` to `receiver`, one of which is `rank`.
-fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usize) {
-    let Some(mailbox) = Mailbox::of_sent(state, sender, receiver) else { return };
-    let sends = unread(&mailbox, receiver);
-    let messages = match sends.len() {
-        0 => return,
-        1 => format!("a message of rank {sender} was"),
-        many => format!("{many} messages of rank {sender} were"),
-    };
-    let mut kinds: Vec<(CallHeader, usize)> = vec![];
-    for send in sends {
-        match kinds.iter_mut().find(|(kind, _)| *kind == send) {
-            Some((_, number)) => *number += 1,
-            None => kinds.push((send, 1)),
-        }
-    }
-    let more = if kinds.len() > MAX_NAMED { ", ..." } else { "" };
-    let named: Vec<String> =
-        kinds.iter().take(MAX_NAMED).map(|(send, number)| format!("{number} x {send}")).collect();
-    let text = format!(
-        "in {}, rank {rank} of {} leaves, and {messages} never received by rank {receiver}: {}{more}",
-        state.name(),
-        state.ranks(),
-        named.join(", ")
-    );
-    report::report(Finding::UnreceivedMessage, rank, &text);
 }

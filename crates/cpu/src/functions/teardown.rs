@@ -92,7 +92,7 @@ fn finalize(communicator: &Arc<Communicator>) -> Result<Progress> {
     if communicator.known_driver().is_none() || communicator.config.blocking {
         communicator.synchronize();
         communicator.finalized.store(true, Relaxed);
-        return leave(&communicator, context.state, context.rank).map(|()| Progress::Done);
+        return leave(communicator, context.state, context.rank).map(|()| Progress::Done);
     }
     communicator.jobs.start_thread()?;
     let job = communicator.jobs.begin(true);

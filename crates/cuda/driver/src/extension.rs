@@ -1,4 +1,4 @@
-//! Functions beyond CUDA's, by which the CPU implementation of NCCL enqueues its operations, and the stand-in for NVML
+//! Functions beyond CUDA's, by which the CPU backend of NCCL enqueues its operations, and the stand-in for NVML
 //! learns of the devices.
 //!
 //! Whoever finds `libnccl_cuda_version` in a `libcuda.so.1` that is in the process already knows that it is this one.

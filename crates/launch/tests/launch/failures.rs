@@ -134,7 +134,7 @@ fn communicators_of_the_same_names_are_created() {
     });
 }
 
-/// The CPU implementation itself refuses it, so that the id is needed to find it.
+/// The CPU backend itself refuses it, so that the id is needed to find it.
 #[test]
 fn config_that_the_library_refuses_is_the_error_of_the_others() {
     let port = free_port();

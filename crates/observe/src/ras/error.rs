@@ -18,7 +18,7 @@ pub enum RasError {
     /// No process accepted a connection.
     #[error(
         "no process of a job answers RAS requests at {address}: {problem} (NCCL listens there from 2.24 on, while a \
-         communicator exists, unless NCCL_RAS_ENABLE=0; the CPU implementation with NCCL_RAS_ENABLE=1)"
+         communicator exists, unless NCCL_RAS_ENABLE=0; the CPU backend with NCCL_RAS_ENABLE=1)"
     )]
     Connect {
         /// The address of the service.

@@ -29,7 +29,7 @@
 //! | [`RasClient::monitor`] | 2.29.2 |
 //! | [`RasClient::diagnostics`], [`RasClient::set_profiler_mask`] | 2.31 |
 //!
-//! An older NCCL's answer is [`RasError::Unsupported`]. Release 2.32 added no request and no field. The CPU implementation
+//! An older NCCL's answer is [`RasError::Unsupported`]. Release 2.32 added no request and no field. The CPU backend
 //! serves all of it if `NCCL_RAS_ENABLE=1` is set.
 //!
 //! Each request is a connection of its own and ends by the client's [`timeout`](RasClient::timeout), whatever the other

@@ -42,7 +42,7 @@ unsafe extern "C" fn destroy(comm: ncclComm_t) -> ncclResult_t {
     unsafe { functions().ncclCommDestroy.unwrap()(comm) }
 }
 
-/// Returns the CPU implementation with ends that are counted.
+/// Returns the CPU backend with ends that are counted.
 fn counting() -> Nccl {
     let table = Functions { ncclCommAbort: Some(abort), ncclCommDestroy: Some(destroy), ..*functions() };
     // SAFETY: the functions of a library in this process, which count and pass on.

@@ -201,7 +201,7 @@ impl Search<'_> {
     fn measured(&self) -> Measured {
         let Member { nccl, launch, .. } = self.member;
         let head = [format!("{} ({})", nccl.version(), nccl.backend()), launch.clone()];
-        // The CPU implementation's ranks are all on this host.
+        // The CPU backend's ranks are all on this host.
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let compares_latency = !self.endpoint.is_on_host() || self.endpoint.size() <= processors;
         Measured::new(head, &self.stages, &self.passes, self.arguments.slower, compares_latency)

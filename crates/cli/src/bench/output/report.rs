@@ -46,7 +46,7 @@ pub(crate) struct Library {
     pub(crate) version: String,
     /// The file, unless the library is linked or part of the program.
     pub(crate) path: Option<PathBuf>,
-    /// `link`, `dlopen`, or `cpu` for the CPU implementation in the program.
+    /// `link`, `dlopen`, or `cpu` for the CPU backend in the program.
     pub(crate) backend: String,
     /// The file of the stand-in for CUDA, if it was used.
     pub(crate) stand_in: Option<String>,

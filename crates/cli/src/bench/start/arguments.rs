@@ -14,7 +14,7 @@ pub(crate) struct RankArguments {
     /// Run each rank as a process instead of a thread
     #[arg(long)]
     pub(crate) processes: bool,
-    /// Use the CPU implementation even if NCCL and GPUs are available
+    /// Use the CPU backend even if NCCL and GPUs are available
     #[arg(long, conflicts_with = "library")]
     pub(crate) cpu: bool,
     /// Use this NCCL library instead of searching for one

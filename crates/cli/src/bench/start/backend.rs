@@ -8,7 +8,7 @@ pub(crate) enum Backend {
     Link,
     /// A library that is loaded at run time
     Dlopen,
-    /// The CPU implementation in this program
+    /// The CPU backend in this program
     Cpu,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Implementation {
     pub(crate) nccl: Nccl,
     /// The number of GPUs, 0 for host memory.
     pub(crate) gpus: usize,
-    /// The reason why it is the CPU implementation, unless the user asked for that.
+    /// The reason why it is the CPU backend, unless the user asked for that.
     pub(crate) fallback: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn may_share_devices(nccl: &Nccl) -> bool {
 }
 
 /// Returns the implementation that the user selected, or else NCCL if it is available with a GPU, or else the CPU
-/// implementation.
+/// backend.
 pub(crate) fn implementation(
     backend: Option<Backend>,
     cpu: bool,
@@ -34,7 +34,7 @@ pub(crate) fn implementation(
 ) -> Result<Implementation> {
     let in_program = |fallback| Ok(Implementation { nccl: libnccl_cpu::nccl(), gpus: 0, fallback });
     let fallback = |reason: &str, hint: &str| {
-        in_program(Some(format!("{reason}: running on the CPU implementation (host memory){hint}")))
+        in_program(Some(format!("{reason}: running on the CPU backend (host memory){hint}")))
     };
     if cpu || backend == Some(Backend::Cpu) {
         return in_program(None);
@@ -47,7 +47,7 @@ pub(crate) fn implementation(
             None => return fallback("no NCCL library found", "; `nccl doctor` lists the search"),
         },
     };
-    // Before the memory space is known: the CPU implementation has that of CUDA if CUDA is there.
+    // Before the memory space is known: the CPU backend has that of CUDA if CUDA is there.
     let _ = gpu::load_driver();
     if nccl.memory_space() == MemorySpace::Host {
         return Ok(Implementation { nccl, gpus: 0, fallback: None });

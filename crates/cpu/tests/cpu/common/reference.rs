@@ -1,4 +1,4 @@
-//! A slow and simple reference, which the CPU implementation has to match to the bit.
+//! A slow and simple reference, which the CPU backend has to match to the bit.
 //!
 //! It computes integers in 128 bits, and floats of fewer than 32 bits in f64, rounded by counting units in the
 //! last place. Only the bits of a NaN are unspecified.

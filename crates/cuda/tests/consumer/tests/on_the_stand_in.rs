@@ -1,4 +1,4 @@
-//! The programs on the stand-in for CUDA and the CPU implementation of NCCL, which are found as a user installs them: in a
+//! The programs on the stand-in for CUDA and the CPU backend of NCCL, which are found as a user installs them: in a
 //! folder on the dynamic linker's path.
 
 use std::process::Command;
