@@ -1,4 +1,4 @@
-//! NCCL's C ABI on the CPU, with host memory for device memory, or with [a stand-in for CUDA](#on-cuda-devices).
+//! NCCL's C ABI on the CPU, with host memory for device memory, or with [CUDA emulation](#on-cuda-devices).
 //!
 //! [`nccl`] returns it for the crate `libnccl`. [`TABLE`] holds its functions; this library exports none of them by name, so
 //! a program can hold it beside the real NCCL.
@@ -7,9 +7,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
-// A call goes `functions` -> `comm` -> `coll` -> `shm` and `reduce`; `bootstrap` is how ranks come to share memory, `sync` is how
-// they wait, `ras` serves reports on them, `cuda` is the stand-in for CUDA where there is one, `diag` is what they
-// report. Nothing imports upwards.
+// A call goes `functions` -> `comm` -> `coll` -> `shm` and `reduce`. docs/design.md describes the modules; imports point down.
 mod bootstrap;
 mod coll;
 mod comm;
