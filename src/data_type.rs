@@ -6,14 +6,6 @@ use crate::values::values;
 values! {
     /// The element types of NCCL. Their names are those of nccl-tests, such as `float`, and of Rust's types, such as `f32`,
     /// which are in the standard library or in the crates `half` and `float8`.
-    ///
-    /// ```
-    /// use libnccl::DataType;
-    ///
-    /// assert_eq!("bf16".parse(), Ok(DataType::Bfloat16)); // Or `bfloat16`.
-    /// assert_eq!(DataType::Float32.to_string(), "float");
-    /// assert_eq!((DataType::Float64.size(), DataType::ALL.len()), (8, 12));
-    /// ```
     #[doc(alias = "ncclDataType_t")]
     pub enum DataType: ncclDataType_t {
         /// `i8`

@@ -178,13 +178,6 @@ impl Nccl {
     }
 
     /// Returns all functions of the C API, in the header's order.
-    ///
-    /// ```
-    /// let nccl = libnccl_cpu::nccl();
-    /// for function in nccl.functions().filter(|function| !function.present) {
-    ///     println!("no {}, which needs NCCL {}", function.name, function.since);
-    /// }
-    /// ```
     pub fn functions(&self) -> impl Iterator<Item = Function> {
         let function = |(name, present)| Function { name, since: Version::since(name), present };
         self.library.functions.present().map(function)

@@ -14,14 +14,7 @@ use crate::sys::{self, ncclRedOp_t};
 use crate::values::values;
 
 values! {
-    /// The operation that a collective combines the elements of the ranks with.
-    ///
-    /// ```
-    /// use libnccl::ReduceOp;
-    ///
-    /// assert_eq!("max".parse(), Ok(ReduceOp::Max));
-    /// assert!(ReduceOp::ALL.contains(&ReduceOp::Avg));
-    /// ```
+    /// The operation that a collective combines the elements of the ranks with. Its text is the name in nccl-tests, such as `max`.
     #[doc(alias = "ncclRedOp_t")]
     pub enum ReduceOp: ncclRedOp_t {
         /// The sum; integers wrap around.

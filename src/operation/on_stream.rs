@@ -94,21 +94,7 @@ impl<'a> CallOptions<'a> {
 }
 
 impl<'scope> Group<'scope, '_> {
-    /// Returns the stream for operations that start at the end of the group.
-    ///
-    /// ```
-    /// use libnccl::{ReduceOp, StreamRef};
-    ///
-    /// let nccl = libnccl_cpu::nccl();
-    /// let comms = nccl.init_all(&[0, 1])?;
-    /// let (mut first, mut second) = ([1.0_f32], [2.0_f32]);
-    /// nccl.group(|g| {
-    ///     comms[0].all_reduce_in_place(&mut first, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))?;
-    ///     comms[1].all_reduce_in_place(&mut second, ReduceOp::Sum, g.stream(StreamRef::DEFAULT))
-    /// })?;
-    /// assert_eq!((first, second), ([3.0], [3.0]));
-    /// # Ok::<(), libnccl::Error>(())
-    /// ```
+    /// Returns the stream for operations that start at the end of the group; for an example, see [`Nccl::group`](crate::nccl::Nccl::group).
     ///
     /// Buffers, communicators and options must live until the end of the group. So pass a part of a buffer by value, such as
     /// `slice.get(..4).unwrap()` or cudarc's `buffer.slice(..4)`: a reference to it would not live long enough. A function that
