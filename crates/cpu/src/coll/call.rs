@@ -1,11 +1,11 @@
-//! Calls as ranks publish them, in two words, and the check that all ranks made the same call, and the same calls before it.
+//! Calls as the ranks publish them, in two words, and the check that all ranks made the same calls.
 //!
-//! As in NCCL, a collective of count 0 returns at once, whatever the other ranks do. If only some ranks make it, their later calls
-//! do not belong together any more, although they may look the same. So each rank counts the calls of count 0, and publishes the
-//! number with its next call.
+//! As in NCCL, a collective of count 0 returns immediately, without waiting for other ranks. If only some ranks make it, later calls no
+//! longer correspond, although they may look the same. Each rank therefore counts its calls of count 0 and publishes the number with its
+//! next call.
 //!
-//! In a short collective with a root, a rank may wait for no other rank, or for one, and compares its call with no other. It
-//! publishes a digest of these calls with the next ones, and compares it at the latest [when it leaves](leaving).
+//! In a short collective with a root, a rank waits for at most one other rank and may compare its call with none. It publishes a digest of
+//! these calls with its next calls. The digest is compared at the latest [when the rank leaves](leaving).
 
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use crate::shm::call_context::CallContext;
 use crate::shm::shared_state::{EARLIER_CALLS, EMPTY_CALLS, SharedState, UNAWAITED};
 use crate::sync::primitive::fence;
 
-/// The header of a call. The numbers in it come from other ranks, so they may be any.
+/// The header of a call. Its numbers come from other ranks and may have any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallHeader {
     Collective {
@@ -32,20 +32,20 @@ pub(crate) enum CallHeader {
         /// 0 if the function has no root.
         root: u32,
         count: u64,
-        /// Set if a collective on the communicator came before it in its group. NCCL launches those of a group together.
+        /// Set if a collective on the same communicator precedes it in its group. NCCL launches the collectives of a group together.
         is_grouped: bool,
     },
-    /// A call for one peer, which is not published but only described.
+    /// A point-to-point or one-sided call. Never published, only described.
     PointToPoint {
         call: PeerCall,
-        /// [`NO_DATA_TYPE`](Self::NO_DATA_TYPE) if the count is one of bytes.
+        /// [`NO_DATA_TYPE`](Self::NO_DATA_TYPE) if `count` is in bytes.
         data_type: u8,
         peer: u32,
         count: u64,
     },
     Control {
         call: ControlCall,
-        /// Bytes that each rank contributes.
+        /// Number of bytes that each rank contributes.
         length: u64,
     },
     Unknown {
@@ -53,7 +53,7 @@ pub(crate) enum CallHeader {
     },
 }
 
-/// The calls in which ranks exchange control data. All ranks make them in the same order.
+/// Calls that exchange control data. All ranks make them in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ControlCall {
     Split,
@@ -65,7 +65,7 @@ pub(crate) enum ControlCall {
     Arguments,
 }
 
-/// The calls for one peer.
+/// Calls that name one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PeerCall {
     Send,
@@ -89,13 +89,13 @@ impl PeerCall {
     }
 }
 
-/// The flag of a collective that [is grouped](CallHeader::Collective::is_grouped), which no data type has.
+/// Flag of a [grouped](CallHeader::Collective::is_grouped) collective. No data type has this bit.
 const GROUPED: u8 = 0x80;
 
-/// The number of the first call for a peer, above those of collectives.
+/// The number of the first call that names a peer, above the numbers of collectives.
 const FIRST_PEER_CALL: u8 = 0x40;
 
-/// The number of the first control call, above those of the other calls.
+/// The number of the first control call, above the numbers of all other calls.
 const FIRST_CONTROL_CALL: u64 = 0x80;
 
 impl ControlCall {
@@ -118,13 +118,13 @@ impl CallHeader {
     pub(crate) const NO_REDUCTION: u8 = 0xff;
     const NO_DATA_TYPE: u8 = 0xff;
 
-    /// Returns the header of a call for one peer.
+    /// Returns the header of a call that names one peer.
     pub(crate) fn of_elements(call: PeerCall, peer: usize, data_type: DataType, count: usize) -> Self {
         let data_type = data_type.raw().0 as u8;
         Self::PointToPoint { call, data_type, peer: peer as u32, count: count as u64 }
     }
 
-    /// Returns the header of a call for one peer whose elements have no type.
+    /// Returns the header of a call that names one peer and whose elements have no type.
     pub(crate) fn of_bytes(call: PeerCall, peer: usize, bytes: usize) -> Self {
         Self::PointToPoint { call, data_type: Self::NO_DATA_TYPE, peer: peer as u32, count: bytes as u64 }
     }
@@ -147,7 +147,7 @@ impl CallHeader {
         }
     }
 
-    /// Returns the call that a rank is in, if there is one.
+    /// Returns the call in progress on a rank, if any.
     pub(crate) fn running(state: &SharedState, rank: usize) -> Option<Self> {
         let (call, runs) = state.last_call(rank);
         runs.then(|| Self::decode(call))
@@ -179,7 +179,7 @@ impl CallHeader {
 }
 
 impl CallHeader {
-    /// Returns the subsystem of the log to which the call belongs.
+    /// Returns the log subsystem of the call.
     pub(crate) fn subsystem(self) -> Subsystem {
         match self {
             Self::PointToPoint { .. } => Subsystem::PointToPoint,
@@ -187,8 +187,8 @@ impl CallHeader {
         }
     }
 
-    /// Returns the call's line of the log, in NCCL's format, which has numbers for types and reductions, and the peer in
-    /// place of the root. All addresses are the caller's.
+    /// Returns the log line of the call in NCCL's format: types and reductions are numbers, and the peer replaces the root. All addresses
+    /// are the caller's.
     pub(crate) fn log_line(
         self,
         [send, recv]: [usize; 2],
@@ -227,7 +227,7 @@ impl CallHeader {
         }
     }
 
-    /// Returns the name of the argument of a buffer, by its index: what is sent comes first.
+    /// Returns the name of a buffer argument by its index. The send buffer comes first.
     pub(crate) fn buffer_name(self, index: usize) -> &'static str {
         match self {
             Self::PointToPoint { call: PeerCall::Send, .. } => "sendbuff",
@@ -238,7 +238,7 @@ impl CallHeader {
         }
     }
 
-    /// Describes in what this call of a rank differs from that of another.
+    /// Describes how this call of one rank differs from another rank's call.
     pub(crate) fn describe_difference(self, other: Self) -> String {
         if self.name() != other.name() {
             return "the ranks called different functions".into();
@@ -267,7 +267,7 @@ impl CallHeader {
     }
 }
 
-/// Formats the call as a user would write it.
+/// Formats the call as in C source.
 impl fmt::Display for CallHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -296,17 +296,17 @@ impl fmt::Display for CallHeader {
     }
 }
 
-/// Steps whose records may still be there when a later one is.
+/// Number of previous steps whose records may still exist.
 const KNOWN_STEPS: u64 = 7;
 
-/// Returns what `rank` publishes of a call, for the others to compare.
+/// Returns the words that `rank` publishes for a call, which the other ranks compare.
 #[inline]
 pub(crate) fn call_args(state: &SharedState, rank: usize, header: CallHeader) -> [u64; 2] {
     let [head, count] = header.encode();
     [head | state.earlier_calls(rank) & EARLIER_CALLS, count]
 }
 
-/// Returns the error of `rank` and `ranks`, which [did not all make](SharedState::all_made) the same call.
+/// Returns the error if `rank` and `ranks` [did not all make](SharedState::all_made) the same call.
 #[cold]
 #[inline(never)]
 pub(crate) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Range<usize>) -> Error {
@@ -337,7 +337,7 @@ fn decode([head, count]: [u64; 2]) -> CallHeader {
     CallHeader::decode([head & !EARLIER_CALLS, count])
 }
 
-/// Describes the first of the calls up to that of `step` in which two ranks differed without noticing.
+/// Describes the first call up to `step` in which two ranks differed without detecting it.
 fn describe_unawaited(state: &SharedState, step: u64, one: usize, two: usize) -> String {
     find_unawaited(state, step, one, two).map_or_else(
         || format!("rank {one} and rank {two} called different functions"),
@@ -345,7 +345,7 @@ fn describe_unawaited(state: &SharedState, step: u64, one: usize, two: usize) ->
     )
 }
 
-/// Returns the first of the calls up to the one of `step` in which two ranks differed without noticing, if it is still known.
+/// Returns the first calls up to `step` in which two ranks differed without detecting it, if they are still recorded.
 fn find_unawaited(
     state: &SharedState,
     step: u64,
@@ -360,12 +360,12 @@ fn find_unawaited(
     known.find(|(of_one, of_two)| of_one != of_two)
 }
 
-/// Checks, as `rank` leaves, that no rank has made a call that it did not make, and, of ranks that have left before, that they
-/// made the same ones. What the others are yet to do they compare themselves.
+/// Checks, when `rank` leaves, that no other rank has made a call that `rank` did not make, and that ranks that left earlier made the same
+/// calls. The other ranks compare their later calls themselves.
 ///
-/// Returns the mistake with its kind, or `None`.
+/// Returns the mistake and its kind, or `None`.
 pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, String)> {
-    // Of two ranks that leave at the same time, at least one sees that of the other.
+    // If two ranks leave concurrently, at least one of them sees that the other has left.
     fence(SeqCst);
     let own = state.begun_steps(rank);
     for other in (0..state.ranks()).filter(|other| *other != rank) {
@@ -397,7 +397,7 @@ pub(crate) fn leaving(state: &SharedState, rank: usize) -> Option<(Finding, Stri
     None
 }
 
-/// Describes the collectives of count 0 that one of two ranks has made and the other has not.
+/// Describes the collectives of count 0 that one of two ranks made and the other did not.
 fn describe_empty_calls(state: &SharedState, step: u64, one: usize, two: usize) -> Option<String> {
     let number = |rank| (state.call_args(rank, step)[0] >> EMPTY_CALLS.trailing_zeros()) as u8;
     let surplus = number(one).wrapping_sub(number(two)) as i8;
@@ -408,7 +408,7 @@ fn describe_empty_calls(state: &SharedState, step: u64, one: usize, two: usize) 
         many => format!("{many} collectives"),
     };
     let last = state.earlier_calls(more);
-    // It may have made more since.
+    // The rank may have made more such calls since.
     let is_known = (last ^ state.call_args(more, step)[0]) & EMPTY_CALLS == 0;
     let last = is_known.then(|| format!(", the last of them {}", decode([last, 0])));
     Some(format!(

@@ -1,10 +1,10 @@
-//! Collectives: publishing a call, comparing it with the calls of the other ranks, and choosing a transport.
+//! Collectives: publishing a call, comparing it with the other ranks' calls, and choosing a transport.
 //!
-//! A call begins with a step in which every rank publishes its arguments; all compare. Short inputs are published with them, and
-//! every rank computes its own result: one step. Of longer inputs, ranks publish where they are. If every rank can use the buffers
-//! of all others, each does its tasks on them, and a second step says that all are done. Otherwise the ranks stage their inputs in
-//! shared memory. Where there is a choice, one rank publishes its choice with its arguments. The log says once per communicator why
-//! the direct transport is not used.
+//! In the first step of a call, every rank publishes its arguments and compares them with the other ranks' arguments. Short inputs are
+//! published with the arguments, and every rank computes its own result: one step. For longer inputs, ranks publish the buffer locations.
+//! If every rank can use all other ranks' buffers, each rank runs its tasks on them, and a second step confirms that all ranks are done.
+//! Otherwise the ranks stage their inputs in shared memory. If there is a choice, one rank publishes its choice with its arguments. The log
+//! states once per communicator why the direct transport is not used.
 
 use libnccl::observer::Role;
 
@@ -29,19 +29,19 @@ use crate::shm::peer_access::RemoteBuffer;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::LOOM;
 
-/// Bytes of an input up to which it is eager whatever memory it is in; longer ones that only their rank can use are, up to
-/// [`EAGER_MAX`], where they would be staged. Without eager calls, those of up to 16 KiB took 1.8 times as long (geometric
-/// mean; AMD EPYC family 26 model 2).
+/// Inputs of up to this many bytes are eager in any memory. Longer inputs of up to [`EAGER_MAX`] bytes are eager only if they are
+/// in memory that other ranks cannot use and would be staged otherwise. Without eager calls, calls of up to 16 KiB took 1.8 times as long
+/// (geometric mean; AMD EPYC family 26 model 2).
 const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
 
-/// Bytes of an input up to which the others' are prefetched whole; longer ones the processor prefetches while it reads.
+/// Inputs of other ranks of up to this many bytes are prefetched completely. The processor prefetches longer inputs while it reads them.
 const PREFETCH_MAX: usize = 1 << 10;
 
-/// A collective of one rank, with its buffers.
+/// One rank's collective, with its buffers.
 #[derive(Debug)]
 pub(crate) struct Collective {
     pub(crate) call: Call,
-    /// The place of the reduction's scalar, if it is to be read when the collective runs.
+    /// The location of the reduction's scalar if it is read when the collective runs.
     pub(crate) scalar: Option<ReadBuf>,
     pub(crate) send: ReadBuf,
     pub(crate) recv: WriteBuf,
@@ -78,7 +78,7 @@ impl Operation for Collective {
     async fn run(&self, context: CallContext<'_>) -> Result {
         if let Some(place) = self.scalar {
             let known = Self { call: self.call.with_scalar(place), scalar: None, ..*self };
-            // On the heap, so that the usual future stays small.
+            // On the heap, to keep the common future small.
             return Box::pin(async move { known.run(context).await }).await;
         }
         if self.call.overwrites_input() && self.send.overlaps(self.recv) {
@@ -88,7 +88,7 @@ impl Operation for Collective {
         let local = &LocalCall { context, send: self.send, recv: self.recv };
         let (call, CallContext { state, rank, .. }) = (&self.call, context);
         if call.bytes == 0 {
-            // On the heap, as in the following.
+            // On the heap, as below.
             return Box::pin(run_empty(call, local.context)).await;
         }
         if call.ranks == 1 {
@@ -111,9 +111,9 @@ impl Operation for Collective {
                 }
             }
             state.wait_for(rank, step, sources.clone()).await?;
-            // A longer input is prefetched by the processor, while it is read.
+            // The processor prefetches a longer input while reading it.
             if (INLINE_MAX + 1..=PREFETCH_MAX).contains(&input) {
-                // It arrives while this rank does the rest.
+                // The data arrives while this rank continues.
                 for other in sources.clone().filter(|other| *other != rank) {
                     state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
                 }
@@ -124,13 +124,13 @@ impl Operation for Collective {
             run_eager(call, local, step);
             return Ok(());
         }
-        // On the heap, which only calls that take longer have to afford.
+        // On the heap: only calls that take longer pay for the allocation.
         Box::pin(run_on_buffers(call, local, step)).await
     }
 }
 
-/// Runs a call of count 0. It does not wait for the other ranks, as in NCCL, which discards it (`taskAppend` in
-/// `enqueue.cc`); but their next calls tell whether all have made it. In strict mode it is a barrier.
+/// Runs a call of count 0. As in NCCL, which discards it (`taskAppend` in `enqueue.cc`), it does not wait for other ranks. The next calls
+/// reveal whether all ranks made it. In strict mode it is a barrier.
 async fn run_empty(call: &Call, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
     if call.ranks == 1 {
         return Ok(());
@@ -157,7 +157,7 @@ enum Transport {
     Staged,
 }
 
-/// Runs a call on the ranks' buffers, which they publish in `step`.
+/// Runs a call on the ranks' buffers, whose locations are published in `step`.
 async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result {
     let CallContext { state, rank, .. } = local.context;
     let own = RankArgs::new(call, local, true);
@@ -182,7 +182,7 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
         run_eager(call, local, step);
         return Ok(());
     }
-    // Written to the file by other ranks, while another communicator's failure made the pages here private.
+    // Other ranks wrote to the file while another communicator's failure made this process's pages private.
     let check_taken = |()| {
         if mem_alloc::taken() == taken || own.recv.is_still(local.recv.as_read()) {
             return Ok(());
@@ -199,8 +199,8 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     done
 }
 
-/// Returns `true` if inputs that only their ranks can use are published with the arguments: staging would copy as much of
-/// them. More than two ranks that reduce whole inputs would each do the work of all.
+/// Returns whether inputs in memory that other ranks cannot use are published with the arguments: staging would copy as much. Returns
+/// `false` if more than two ranks reduce whole inputs, because each rank would do the work of all.
 fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
     let shape = call.function.shape();
     call.buffer(shape.input) <= EAGER_MAX
@@ -208,7 +208,7 @@ fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
         && !state.is_one_process()
 }
 
-/// Returns the form of a call in which the ranks share the work of a broadcast.
+/// Returns the call in the form that splits the work of a broadcast among the ranks.
 fn spread(call: &Call) -> Call {
     let shape = call.function.shape();
     let is_broadcast = shape.operation.role == Role::RootSends
@@ -217,7 +217,7 @@ fn spread(call: &Call) -> Call {
     call.with_function(if is_broadcast { Function::SCATTER_ALLGATHER } else { call.function })
 }
 
-/// Moves the data of a call, once all ranks' arguments are known.
+/// Transfers the data of a call after all ranks' arguments have been received.
 async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
     let CallContext { state, peers, .. } = local.context;
     let spread = spread(call);
@@ -229,18 +229,18 @@ async fn transfer(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Resu
         Transport::Direct => run_direct(chosen, local, args),
         Transport::Staged => return run_staged(chosen, local, args).await,
     };
-    // The others wait for this step even if this rank has failed; their results are not complete then.
+    // The other ranks wait for this step even if this rank failed; their results are then incomplete.
     let all_done = local.context.all_agree(done.is_ok()).await?;
     done?;
     if !all_done {
-        // It knows why.
+        // If the communicator was aborted, this error states the cause.
         state.check_abort()?;
         return Err(Error::remote("another rank failed to do its part of the operation"));
     }
     Ok(())
 }
 
-/// Chooses the transport, the same at all ranks, and the form of the call: `spread` shares the work of a broadcast.
+/// Chooses the transport, the same on all ranks, and the form of the call. `spread` splits the work of a broadcast among the ranks.
 async fn choose<'a>(
     call: &'a Call,
     spread: &'a Call,
@@ -266,7 +266,7 @@ fn shared_buffers(call: &Call, args: &[RankArgs]) -> Vec<(usize, RemoteBuffer)> 
     sends.chain(receivers.map(|rank| (rank, args[rank].recv))).collect()
 }
 
-/// Describes the transport of a call and the reason for it.
+/// Describes the transport of a call and why it was chosen.
 fn describe(call: &Call, transport: Transport, context: CallContext<'_>, args: &[RankArgs]) -> String {
     let how = match transport {
         Transport::Direct if context.state.is_one_process() => {
@@ -278,7 +278,7 @@ fn describe(call: &Call, transport: Transport, context: CallContext<'_>, args: &
     format!("{} of {} bytes on rank {}: {how}", call.function.symbol(), call.bytes, context.rank)
 }
 
-/// Returns the reason for which the ranks do not use each other's buffers directly.
+/// Returns the reason why the ranks cannot use each other's buffers directly.
 fn obstacle(call: &Call, args: &[RankArgs]) -> String {
     if let Some(rank) = args.iter().position(RankArgs::is_private) {
         return format!("NCCL_P2P_DISABLE is 1 at rank {rank}");

@@ -1,30 +1,30 @@
-//! The collective functions. The shape of each is in [`Operation::ALL`], the table of operations; only the way in which
-//! ranks divide the work is added here.
+//! The collective functions. Their shapes come from the operation table, [`Operation::ALL`]. Only the division of the work among the ranks
+//! is added here.
 
 use std::fmt;
 
 use libnccl::observer::{Extent, Operation};
 
-/// A collective function of NCCL, with one count.
+/// A collective function of NCCL with a single count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Function {
     number: u8,
 }
 
-/// The shape of a collective: who sends and who receives, and how the buffers are divided.
+/// The shape of a collective: which ranks send and receive, and how the buffers are divided.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    /// A copy, as every call looks at it.
+    /// A copy, because every call reads it.
     pub(super) operation: Operation,
-    /// The division of the send buffer, and of the receive buffer.
+    /// Divisions of the send buffer and the receive buffer.
     pub(super) input: Division,
     pub(super) output: Division,
 }
 
-/// The division of a buffer.
+/// How a buffer is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Division {
-    /// `count` elements in one part.
+    /// `count` elements, not divided.
     Whole,
     /// `count` elements divided among the ranks.
     Chunks,
@@ -32,10 +32,10 @@ pub(super) enum Division {
     Blocks,
 }
 
-/// The number of functions that a rank can call.
+/// Number of functions that a rank can call.
 const FUNCTIONS: usize = functions_before(Operation::ALL.len());
 
-/// The shapes of the functions, in the order of their operations, and that of [`Function::SCATTER_ALLGATHER`].
+/// The shapes of the functions in the order of their operations, followed by [`Function::SCATTER_ALLGATHER`].
 static SHAPES: [Shape; FUNCTIONS + 1] = {
     let mut shapes = [Shape::new(Operation::of("broadcast"), true); FUNCTIONS + 1];
     let mut number = 0;
@@ -49,7 +49,7 @@ static SHAPES: [Shape; FUNCTIONS + 1] = {
     shapes
 };
 
-/// Returns how many operations before this place in the table are functions.
+/// Returns the number of operations before `place` in the table that are functions.
 const fn functions_before(place: usize) -> usize {
     let (mut number, mut functions) = (0, 0);
     while number < place {
@@ -59,7 +59,7 @@ const fn functions_before(place: usize) -> usize {
     functions
 }
 
-/// Returns `true` if the operation is one call of a function that all ranks call with the same count.
+/// Returns whether the operation is a single call of a function that all ranks call with the same count.
 const fn is_function(operation: &Operation) -> bool {
     let has_one_count = matches!(
         (operation.sends, operation.receives),
@@ -70,22 +70,22 @@ const fn is_function(operation: &Operation) -> bool {
 
 impl Function {
     pub(crate) const ALL_REDUCE: Self = Self::named("all_reduce");
-    /// A broadcast in which all ranks share the work. Not a function that a rank can call.
+    /// A broadcast whose work is split among all ranks. Ranks cannot call it.
     pub(super) const SCATTER_ALLGATHER: Self = Self { number: FUNCTIONS as u8 };
 
-    /// Returns the function of the operation with this name.
+    /// Returns the function of the operation named `name`.
     pub(crate) const fn named(name: &str) -> Self {
         let operation = Operation::of(name);
         assert!(is_function(operation));
         Self { number: functions_before(operation.number()) as u8 }
     }
 
-    /// Returns the function of a number, if there is one.
+    /// Returns the function with this number, if any.
     pub(super) fn from_number(number: u8) -> Option<Self> {
         (usize::from(number) < SHAPES.len()).then_some(Self { number })
     }
 
-    /// Returns the number, of which all ranks know the same function.
+    /// Returns the number, which identifies the same function on all ranks.
     pub(crate) fn number(self) -> u8 {
         self.number
     }
@@ -95,7 +95,7 @@ impl Function {
         &SHAPES[usize::from(self.number)]
     }
 
-    /// Returns the name of NCCL's function.
+    /// Returns the name of the NCCL function.
     pub(crate) fn symbol(self) -> &'static str {
         self.shape().operation.function
     }
@@ -108,7 +108,7 @@ impl fmt::Debug for Function {
 }
 
 impl Shape {
-    /// Returns the shape of an operation. What ranks share the work of is divided among them where it has no blocks by itself.
+    /// Returns the shape of an operation. If ranks share the work and neither buffer has blocks, the buffers are divided among the ranks.
     const fn new(operation: &Operation, shares_work: bool) -> Self {
         let whole = match (operation.sends, operation.receives) {
             (Extent::Count, Extent::Count) if shares_work => Division::Chunks,
@@ -123,7 +123,7 @@ impl Shape {
 }
 
 impl Division {
-    /// Returns the division of a buffer of `extent`: into blocks, or as `whole` says.
+    /// Returns `Blocks` for [`Extent::CountPerRank`], and `whole` otherwise.
     const fn new(extent: Extent, whole: Self) -> Self {
         if matches!(extent, Extent::CountPerRank) { Self::Blocks } else { whole }
     }
@@ -151,7 +151,7 @@ mod tests {
             assert_eq!(Function::named(function.shape().operation.name), *function);
         }
         let names: Vec<_> = functions.iter().map(|function| function.symbol()).collect();
-        // Ranks that other builds of this library have joined know them by these numbers.
+        // Ranks from other builds of this library use these numbers.
         let oldest = ["ncclAllReduce", "ncclBroadcast", "ncclReduce", "ncclAllGather", "ncclReduceScatter"];
         assert_eq!(names[..5], oldest);
     }

@@ -1,51 +1,51 @@
-//! The innermost part of every transport: reducing or copying one task's data, a block at a time.
+//! The innermost part of every transport: reduces or copies the data of one task, block by block.
 //!
-//! A store to a cache line that another core has waits for that core. Copies of some length do not, as they write whole lines
-//! (`rep movsb`). So results are computed in memory of this core alone, and copied to the others from there.
+//! A store to a cache line owned by another core waits for that core. Sufficiently long copies do not wait, because they write whole lines
+//! (`rep movsb`). Results are therefore computed in memory private to this core and copied to the others from there.
 
 use crate::coll::plan::Call;
 use crate::reduce::reduction::{self, Factor, Reduction};
 use crate::shm::buffer::{self, ReadBuf, WriteBuf};
 
-/// Bytes that are reduced at a time into the rank's own buffer, from which they are copied to the other targets: as many of
-/// two sources, and fewer of more, as the result is read again for each. With a buffer beside them instead, reductions of
-/// 64 KiB to 4 MiB took 1.13 times as long (geometric mean; AMD EPYC family 26 model 2).
+/// Block size in bytes of a reduction into the rank's own buffer, from which the block is copied to the other targets: `BLOCK` for two
+/// sources, and less for more sources, because the result is read again for each. With a separate buffer instead, reductions of 64 KiB to 4
+/// MiB took 1.13 times as long (geometric mean; AMD EPYC family 26 model 2).
 const BLOCK: usize = 32 << 10;
 const BLOCK_OF_MORE: usize = 8 << 10;
 
-/// Bytes that are reduced at a time beside the buffers.
+/// Block size in bytes of a reduction into a scratch buffer.
 const SCRATCH: usize = 16 << 10;
 
-/// Bytes that are reduced at a time where the result is written by non-temporal stores: reading and writing memory
-/// alternate more often.
+/// Block size in bytes of a reduction whose result is written with non-temporal stores. A small block alternates reads and writes of memory
+/// more often.
 const NONTEMPORAL_BLOCK: usize = 1 << 10;
 
-/// Bytes that are reduced at a time where a copy of them goes to another target.
+/// Block size in bytes of a reduction with both non-temporal and ordinary targets.
 const MIXED_BLOCK: usize = 4 << 10;
 
-/// Bytes that are copied at a time where several ranks receive them, so that they stay in the second-level cache.
+/// Block size in bytes of a copy to several ranks, so that the block stays in the second-level cache.
 const COPY_BLOCK: usize = 256 << 10;
 
-/// The bytes that all ranks together write from which on they use non-temporal stores. Without, calls of 16 and 64 MiB on
-/// buffers of `ncclMemAlloc` and of threads took 1.29 times as long (geometric mean; AMD EPYC family 26 model 2).
+/// Number of bytes written by all ranks together from which non-temporal stores are used. Without them, calls of 16 and 64 MiB on buffers
+/// of `ncclMemAlloc` and of threads took 1.29 times as long (geometric mean; AMD EPYC family 26 model 2).
 const NONTEMPORAL_MIN: usize = 32 << 20;
 
-/// Returns `true` if the result is too long to be still in a cache when it is needed.
+/// Returns whether the result is too long to remain in a cache until it is used.
 pub(super) fn is_nontemporal(call: &Call) -> bool {
     call.written() >= NONTEMPORAL_MIN
 }
 
-/// The memory that a result goes to.
+/// The memory to which a result is written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output {
     pub(super) memory: WriteBuf,
-    /// Set where non-temporal stores write it.
+    /// Set if it is written with non-temporal stores.
     pub(super) nontemporal: bool,
-    /// Set for the rank's own buffer, of which no other core has cache lines.
+    /// Set for the rank's own buffer, whose cache lines no other core holds.
     pub(super) is_own: bool,
 }
 
-/// Reduces `sources`, or copies the only one, into all `targets`.
+/// Reduces `sources`, or copies the only source, into all `targets`.
 pub(super) fn run(call: &Call, sources: &[(ReadBuf, Option<Factor>)], targets: &[Output]) {
     let Some(reduction) = call.reduction else {
         sources.iter().for_each(|(source, _)| copy(*source, targets));
@@ -94,7 +94,7 @@ pub(super) fn run(call: &Call, sources: &[(ReadBuf, Option<Factor>)], targets: &
     }
 }
 
-/// Copies `source` into all `targets`: block by block, if there are several, so that it is read from memory once.
+/// Copies `source` into all `targets`. With several targets, it copies block by block, so that `source` is read from memory once.
 fn copy(source: ReadBuf, targets: &[Output]) {
     let length = source.length();
     let block = if targets.len() > 1 { COPY_BLOCK } else { length.max(1) };
@@ -106,7 +106,7 @@ fn copy(source: ReadBuf, targets: &[Output]) {
     }
 }
 
-/// Reduces the bytes from `at` on of `count` sources, at least one, into `result`.
+/// Reduces bytes of `count` sources, at least one, starting at `at`, into `result`.
 pub(super) fn reduce(
     call: &Call,
     reduction: Reduction,

@@ -1,5 +1,5 @@
-//! Collectives, and what all operations have in common. Nothing here knows communicators or groups: an operation is a future that
-//! `sync::executor` polls, in the [context](crate::shm::call_context) of a rank.
+//! Collectives, and the parts common to all operations. This module does not depend on communicators or groups: an operation is a future
+//! that `sync::executor` polls in the [context](crate::shm::call_context) of a rank.
 
 pub(crate) mod call;
 pub(crate) mod collective;

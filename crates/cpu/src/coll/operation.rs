@@ -1,5 +1,5 @@
-//! Operations as values: built from the arguments of a call, run now or at the end of a group, on the host or on a stream. And the
-//! exchange of control data between ranks.
+//! Operations as values: built from the arguments of a call, and run immediately or at the end of a group, on the host or on a stream. Also
+//! the exchange of control data between ranks.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -13,33 +13,32 @@ use crate::shm::call_context::CallContext;
 use crate::shm::layout::EAGER_MAX;
 use crate::shm::shared_state::SharedState;
 
-/// An operation of one rank.
+/// One rank's operation.
 pub(crate) trait Operation: Send + Sync + 'static {
-    /// Returns the call, as other ranks and the log describe it.
+    /// Returns the call as described to other ranks and in the log.
     fn header(&self) -> CallHeader;
 
-    /// Returns the addresses of the send and the receive buffer, before they are resolved; 0 for one that the caller does
-    /// not pass.
+    /// Returns the addresses of the send and receive buffers before they are resolved, or 0 for a buffer that the caller does not pass.
     fn buffers(&self) -> [usize; 2] {
         [0, 0]
     }
 
-    /// Returns the memory that is read and the memory that is written, once they are resolved; an empty range if there is none.
+    /// Returns the memory that is read and the memory that is written, after the buffers are resolved. The range is empty if there is none.
     fn ranges(&self) -> [BufferRange; 2] {
         [BufferRange::default(); 2]
     }
 
-    /// Notes that a collective on the communicator came before it in its group.
+    /// Records that a collective on the same communicator precedes it in its group.
     fn set_grouped(&mut self) {}
 
-    /// Resolves the buffers, before it is enqueued on a stream of CUDA: what the caller passed are addresses that this
-    /// process may be unable to access. Nothing else may access them before.
+    /// Resolves the buffers before the operation is enqueued on a CUDA stream: this process may be unable to access the addresses that the
+    /// caller passed. Nothing may access the buffers before they are resolved.
     fn resolve(&mut self, _: &mut OnStream) -> Result {
         Ok(())
     }
 
-    /// Returns the same operation with another send buffer: that which `replace` returns for the present one and the size of
-    /// its elements. Returns `None` if `rank` sends nothing.
+    /// Returns the same operation with another send buffer, which `replace` returns for the current buffer and its element size. Returns
+    /// `None` if `rank` sends nothing.
     fn sending(&self, _rank: usize, _replace: impl FnOnce(ReadBuf, usize) -> ReadBuf) -> Option<Self>
     where
         Self: Sized,
@@ -47,11 +46,11 @@ pub(crate) trait Operation: Send + Sync + 'static {
         None
     }
 
-    /// Runs the operation in the context of the rank that called it. One that is captured in a graph runs at each launch.
+    /// Runs the operation in the context of the calling rank. An operation captured in a graph runs at each launch.
     async fn run(&self, context: CallContext<'_>) -> Result;
 }
 
-/// The stream of a call, and the accesses that the call will make.
+/// The stream of a call, and the memory accesses that the call makes.
 #[derive(Debug)]
 pub(crate) struct OnStream {
     driver: &'static Driver,
@@ -64,22 +63,21 @@ impl OnStream {
         Self { driver, stream, accesses: vec![] }
     }
 
-    /// Resolves a buffer that the call reads, which its caller passed as `what`: from the address of the program to that
-    /// at which this process can access it.
+    /// Resolves a buffer that the call reads, passed as `what`: converts the program's address to the address at which this process can
+    /// access it.
     pub(crate) fn resolve_read(&mut self, what: &str, buffer: &mut ReadBuf) -> Result {
         let (address, length) = (buffer.start().addr(), buffer.length());
         if length == 0 {
             return Ok(());
         }
         let place = ptr::with_exposed_provenance(self.driver.resolve(what, address, length)?);
-        // SAFETY: CUDA has as many bytes there, and the caller guaranteed that they stay allocated until the operation has
-        // run.
+        // SAFETY: CUDA has as many bytes at this address, and the caller guarantees that they stay allocated until the operation has run.
         *buffer = unsafe { ReadBuf::of_caller(place, length) };
         self.accesses.push(Access::read(address, length));
         Ok(())
     }
 
-    /// Resolves a buffer that the call writes, as [`resolve_read`](Self::resolve_read) does.
+    /// Resolves a buffer that the call writes, like [`resolve_read`](Self::resolve_read).
     pub(crate) fn resolve_write(&mut self, what: &str, buffer: &mut WriteBuf) -> Result {
         let (address, length) = (buffer.start().addr(), buffer.length());
         if length == 0 {
@@ -92,7 +90,7 @@ impl OnStream {
         Ok(())
     }
 
-    /// Notes that the call writes memory of another rank, and then tells it. CUDA leaves out what another process has.
+    /// Records that the call writes memory of another rank and then signals that rank. CUDA ignores memory of other processes.
     pub(crate) fn note_put(&mut self, to: &WriteBuf) {
         if to.length() > 0 {
             self.accesses.push(Access::put(to.start().addr(), to.length()));
@@ -100,18 +98,18 @@ impl OnStream {
     }
 }
 
-/// The bit that is flipped in the highest byte of an element: of a float, the highest of the exponent, so that no
-/// rounding hides it.
+/// The bit that is flipped in the highest byte of an element. For a float, it is the highest exponent bit, so that no rounding hides the
+/// change.
 const BIT: u8 = 0x40;
 
-/// Runs an operation with one bit flipped in the middle element of what its rank sends. The caller's buffer stays unchanged.
+/// Runs an operation with one bit flipped in the middle element that its rank sends. The caller's buffer stays unchanged.
 pub(crate) async fn run_with_wrong_element(operation: &impl Operation, context: CallContext<'_>) -> Result {
     let mut copy = vec![];
     let altered = operation.sending(context.rank, |send, element| {
         copy = vec![0; send.length()];
         send.read(0, &mut copy);
         flip(&mut copy, element);
-        // SAFETY: the copy lives until the operation has ended, below, and nothing writes to it.
+        // SAFETY: the copy lives until the operation below has ended, and nothing writes to it.
         unsafe { ReadBuf::new(copy.as_ptr(), copy.len()) }
     });
     match altered {
@@ -128,7 +126,7 @@ fn flip(bytes: &mut [u8], element: usize) {
     }
 }
 
-/// Gathers the data of every rank, by rank. All ranks must contribute the same number of bytes.
+/// Gathers the data of every rank, in rank order. All ranks must contribute the same number of bytes.
 pub(crate) async fn control_allgather(
     state: &SharedState,
     rank: usize,

@@ -1,5 +1,6 @@
-//! The plan of a collective: which rank makes which part of the result, from which inputs, in which order, for whom. It depends only
-//! on the arguments that all ranks agree on. And what is known of one rank's side: its buffers, and what the ranks publish of theirs.
+//! The plan of a collective: which rank computes which part of the result, from which inputs, in which order, and for which ranks. It
+//! depends only on the arguments that all ranks agree on. Also the rank-specific data: the local buffers, and the arguments that ranks
+//! publish.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -20,11 +21,10 @@ use crate::shm::layout::RANK_ARGS;
 use crate::shm::peer_access::RemoteBuffer;
 use crate::sync::primitive::LOOM;
 
-/// The granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.
+/// Granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.
 const CHUNK: usize = if LOOM { 64 } else { 512 };
 
-/// The arguments of a collective that all ranks must agree on. `count` is of the elements that go from one rank to one
-/// rank.
+/// The arguments of a collective that all ranks must agree on. `count` is the number of elements that one rank sends to one rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
     pub(super) function: Function,
@@ -35,23 +35,23 @@ pub(crate) struct Call {
     /// 0 if the function has no root.
     root: usize,
     pub(super) ranks: usize,
-    /// Bytes of `count` elements.
+    /// Number of bytes of `count` elements.
     pub(super) bytes: usize,
-    /// Bytes of a chunk, where the elements are divided among the ranks.
+    /// Number of bytes of a chunk if the elements are divided among the ranks.
     chunk: usize,
-    /// As in the [header](CallHeader::Collective).
+    /// See [`CallHeader::Collective::is_grouped`].
     pub(super) is_grouped: bool,
 }
 
-/// A task of one rank: part `input` of the send buffers of the ranks `first`, `first + 1`, ... (`sources` of them; the
-/// first rank follows the last), in this order, becomes part `output` of one rank's receive buffer, or of all.
+/// A task of one rank. It combines part `input` of the send buffers of `sources` ranks, in the order `first`, `first + 1`, ... (wrapping
+/// from the last rank to rank 0), into part `output` of one rank's receive buffer, or of all ranks' receive buffers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Task {
     pub(super) input: usize,
     pub(super) first: usize,
     pub(super) sources: usize,
     pub(super) output: usize,
-    /// The receiving rank, or `None` for all.
+    /// The receiving rank, or `None` for all ranks.
     pub(super) target: Option<usize>,
 }
 
@@ -65,7 +65,7 @@ impl Call {
         ranks: usize,
     ) -> Self {
         let bytes = count * data_type.size();
-        // A short call does without the division.
+        // A short call avoids the division.
         let chunk = if bytes <= CHUNK {
             CHUNK
         } else {
@@ -74,33 +74,33 @@ impl Call {
         Self { function, count, data_type, reduction, root, ranks, bytes, chunk, is_grouped: false }
     }
 
-    /// Returns the call as another function with the same arguments.
+    /// Returns the call with another function and the same arguments.
     pub(super) fn with_function(&self, function: Function) -> Self {
         Self { function, ..*self }
     }
 
-    /// Returns the call with the scalar that is at `place` now.
+    /// Returns the call with the current value of the scalar at `place`.
     pub(super) fn with_scalar(&self, place: ReadBuf) -> Self {
         let mut scalar = [0; 8];
         place.read(0, &mut scalar[..place.length()]);
         Self { reduction: Some(Reduction::PreMulSum(scalar)), ..*self }
     }
 
-    /// Returns the number of bytes that `rank` sends: 0 where its send buffer is not used.
+    /// Returns the number of bytes that `rank` sends, or 0 if its send buffer is not used.
     pub(crate) fn input(&self, rank: usize) -> usize {
         let shape = self.function.shape();
         if shape.operation.is_sender(rank == self.root) { self.buffer(shape.input) } else { 0 }
     }
 
-    /// Returns the number of bytes that `rank` receives: 0 where its receive buffer is not used.
+    /// Returns the number of bytes that `rank` receives, or 0 if its receive buffer is not used.
     pub(crate) fn output(&self, rank: usize) -> usize {
         let shape = self.function.shape();
         if shape.operation.is_receiver(rank == self.root) { self.buffer(shape.output) } else { 0 }
     }
 
-    /// Returns an error if the buffers that `rank` uses overlap otherwise than in place: its own block of the one has to lie
-    /// where that of the other does. Where both have a block for each rank, NCCL promises nothing in place, and takes it: a warning,
-    /// or an error in strict mode.
+    /// Returns an error if the buffers of `rank` overlap but are not in place: the rank's own blocks of both buffers must coincide. If both
+    /// buffers have a block for each rank, NCCL accepts a call in place but does not define its result: it causes a warning, or an error in
+    /// strict mode.
     #[inline]
     pub(crate) fn check_overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Result {
         if send.length() == 0 || recv.length() == 0 || !send.overlaps(recv) {
@@ -118,14 +118,13 @@ impl Call {
         Ok(())
     }
 
-    /// Returns `true` if in place, a rank writes what another one has yet to read: each of them has a block for each rank in both
-    /// buffers.
+    /// Returns whether, in place, a rank overwrites input that another rank has yet to read: both buffers have a block for each rank.
     pub(super) fn overwrites_input(&self) -> bool {
         let shape = self.function.shape();
         shape.input == Division::Blocks && shape.output == Division::Blocks && self.ranks > 1
     }
 
-    /// Warns of a call in place that NCCL promises nothing of: once, as programs make it in a loop.
+    /// Warns of a call in place whose result NCCL does not define. Warns only once, because programs make such calls in loops.
     #[cold]
     #[inline(never)]
     fn warn_in_place(&self) {
@@ -139,12 +138,12 @@ impl Call {
         });
     }
 
-    /// Returns the bytes before the block of `rank` in a buffer that is divided like this.
+    /// Returns the offset in bytes of the block of `rank` in a buffer with this division.
     fn own_block(&self, rank: usize, division: Division) -> usize {
         if division == Division::Blocks { rank * self.bytes } else { 0 }
     }
 
-    /// Returns the error of buffers that overlap.
+    /// Returns the error for overlapping buffers.
     #[cold]
     #[inline(never)]
     fn overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Error {
@@ -178,12 +177,12 @@ impl Call {
         ))
     }
 
-    /// Returns the bytes of a buffer that is divided like this.
+    /// Returns the number of bytes of a buffer with this division.
     pub(super) fn buffer(&self, division: Division) -> usize {
         self.bytes * if division == Division::Blocks { self.ranks } else { 1 }
     }
 
-    /// Returns the bytes of a part of a buffer.
+    /// Returns the byte range of a part of a buffer.
     pub(super) fn part(&self, division: Division, index: usize) -> Range<usize> {
         let Self { bytes, chunk, .. } = *self;
         match division {
@@ -193,7 +192,6 @@ impl Call {
         }
     }
 
-    /// Returns the tasks of `rank`.
     pub(super) fn tasks(&self, rank: usize) -> impl Iterator<Item = Task> {
         let is_receiver = self.function.shape().operation.is_receiver(rank == self.root);
         let number = match self.gathers() {
@@ -204,7 +202,7 @@ impl Call {
         (0..number).map(move |index| self.task(rank, index))
     }
 
-    /// Returns `true` if a rank has a task for each rank's input, instead of one.
+    /// Returns whether a rank has one task for each rank's input, instead of a single task.
     fn gathers(&self) -> bool {
         self.function.shape().output == Division::Blocks
     }
@@ -235,7 +233,7 @@ impl Call {
         }
     }
 
-    /// Returns the ranks whose tasks write to `rank`'s receive buffer.
+    /// Returns the ranks whose tasks write to the receive buffer of `rank`.
     pub(super) fn writers(&self, rank: usize) -> Range<usize> {
         if !self.shares_results() {
             rank..rank + 1
@@ -248,12 +246,12 @@ impl Call {
         }
     }
 
-    /// Returns `true` if ranks other than the one that does a task receive its result.
+    /// Returns whether ranks other than the one that runs a task receive its result.
     pub(super) fn shares_results(&self) -> bool {
         self.function.shape().output == Division::Chunks
     }
 
-    /// Returns the ranks whose inputs `rank`'s result depends on.
+    /// Returns the ranks whose inputs affect the result of `rank`.
     pub(super) fn sources(&self, rank: usize) -> Range<usize> {
         match self.function.shape().operation.role {
             Role::RootSends => self.root..self.root + 1,
@@ -262,7 +260,7 @@ impl Call {
         }
     }
 
-    /// Returns the bytes that `rank` uses of another rank's input of `length` bytes.
+    /// Returns the byte range that `rank` uses of another rank's input of `length` bytes.
     pub(super) fn needed(&self, rank: usize, length: usize) -> Range<usize> {
         match self.function.shape().input {
             Division::Blocks => self.part(Division::Blocks, rank),
@@ -270,11 +268,11 @@ impl Call {
         }
     }
 
-    /// Returns the bytes that all ranks together write.
+    /// Returns the number of bytes that all ranks together write.
     pub(super) fn written(&self) -> usize {
         let shape = self.function.shape();
         let receivers = match shape.operation.role {
-            // The root usually has its own part where it belongs.
+            // The root usually has its part in place already.
             Role::RootSends => self.ranks - 1,
             Role::RootReceives => 1,
             _ => self.ranks,
@@ -282,7 +280,7 @@ impl Call {
         self.buffer(shape.output) * receivers
     }
 
-    /// Returns the factor of every rank's input, unless each rank has its own.
+    /// Returns the factor of every rank's input, or `None` if each rank has its own factor.
     pub(super) fn factor(&self) -> Option<Factor> {
         self.reduction.and_then(|reduction| reduction.factor(self.data_type, self.ranks))
     }
@@ -304,7 +302,7 @@ impl Task {
         (0..self.sources).map(move |index| self.source(index, ranks))
     }
 
-    /// Returns the rank of a source.
+    /// Returns the rank of the source at `index`.
     #[inline]
     pub(super) fn source(self, index: usize, ranks: usize) -> usize {
         let rank = self.first + index;
@@ -316,7 +314,7 @@ impl Task {
     }
 }
 
-/// The context and the buffers of the rank that calls.
+/// The context and the buffers of the calling rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LocalCall<'a> {
     pub(super) context: CallContext<'a>,
@@ -324,7 +322,7 @@ pub(super) struct LocalCall<'a> {
     pub(super) recv: WriteBuf,
 }
 
-/// The arguments of a rank, as it publishes them.
+/// The arguments that a rank publishes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RankArgs {
     pub(super) send: RemoteBuffer,
@@ -343,7 +341,7 @@ impl RankArgs {
         }
     }
 
-    /// Returns `true` if the rank does not let others use its memory. Otherwise it has published at least one buffer.
+    /// Returns whether the rank does not share its memory with other ranks. Otherwise it has published at least one buffer.
     pub(super) fn is_private(&self) -> bool {
         !self.send.is_published() && !self.recv.is_published()
     }
@@ -356,7 +354,7 @@ impl RankArgs {
         words
     }
 
-    /// Returns what another rank published. All ranks have a factor, or none.
+    /// Decodes the words that another rank published. Either all ranks have a factor, or none has.
     pub(super) fn from_words([a, b, c, d, e, f, g, h, factor]: [u64; RANK_ARGS], has_factor: bool) -> Self {
         Self {
             send: RemoteBuffer::from_words([a, b, c, d]),

@@ -1,9 +1,9 @@
-//! Transports: how the bytes of a collective move. All follow the same [plan](super::plan), so a result does not depend on size,
-//! memory or number of processes.
+//! Transports: how the bytes of a collective are moved. All transports follow the same [plan](super::plan), so a result does not depend on
+//! size, memory, or the number of processes.
 //!
-//! - Eager: the inputs are published with the call, and every rank computes the whole of its own result.
-//! - Direct: every rank does its tasks on the ranks' own buffers, which are mapped if they belong to another process.
-//! - Staged: the ranks copy their inputs through shared memory, a window at a time, one step a window.
+//! - Eager: the inputs are published with the call, and every rank computes its whole result.
+//! - Direct: every rank runs its tasks on the ranks' own buffers. Buffers of other processes are mapped.
+//! - Staged: the ranks copy their inputs through shared memory, one window per step.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::STAGE;
 
-/// Computes this rank's result from what all ranks published in `step`.
+/// Computes this rank's result from the inputs that all ranks published in `step`.
 pub(super) fn run_eager(call: &Call, local: &LocalCall<'_>, step: u64) {
     let shape = call.function.shape();
     for task in call.writers(local.context.rank).flat_map(|writer| call.tasks(writer)) {
@@ -31,7 +31,7 @@ pub(super) fn run_eager(call: &Call, local: &LocalCall<'_>, step: u64) {
     }
 }
 
-/// Returns the input of `source`, which has one.
+/// Returns the input of `source`, which must have one.
 #[inline]
 fn published_input(
     call: &Call,
@@ -40,7 +40,7 @@ fn published_input(
     to: WriteBuf,
     source: usize,
 ) -> ReadBuf {
-    // This rank's own buffer is nearer than its published copy, unless the result overwrites it.
+    // This rank's own buffer is closer than its published copy. The copy is used only if the result overwrites the buffer.
     if source == context.rank && !send.overlaps(to) {
         *send
     } else {
@@ -48,7 +48,7 @@ fn published_input(
     }
 }
 
-/// Not inlined: the compiler would prepare for it before the loops over tasks, in each call that only copies.
+/// Not inlined: otherwise the compiler hoists its setup before the loop over tasks, which slows calls that only copy.
 #[inline(never)]
 fn reduce_published(
     call: &Call,
@@ -72,10 +72,10 @@ fn reduce_published(
     to.fill(|result| kernel::reduce(call, reduction, result, at, task.sources, source));
 }
 
-/// The bytes of a task after which a rank looks whether the communicator is aborted: an abort waits for it.
+/// Number of bytes of a task after which a rank checks whether the communicator was aborted. An abort waits for this check.
 const STRETCH: usize = 4 << 20;
 
-/// Does this rank's tasks.
+/// Runs this rank's tasks.
 pub(super) fn run_direct(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
     let LocalCall { context, send, recv } = *local;
     let CallContext { state, rank, .. } = context;
@@ -121,15 +121,15 @@ pub(super) fn run_direct(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) 
     Ok(())
 }
 
-/// Does this rank's tasks. In each step a rank stages a window of its input, copies the results that others made of the
-/// window before, and does its tasks on this one.
+/// Runs this rank's tasks. In each step, a rank stages a window of its input, copies the other ranks' results of the previous window, and
+/// runs its tasks on the current window.
 pub(super) async fn run_staged(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
     let LocalCall { context: CallContext { state, rank, .. }, send, recv } = *local;
     let shape = call.function.shape();
     let shares = call.shares_results();
     let cells = if shape.input == Division::Whole { 1 } else { call.ranks };
     let window = (STAGE / (cells + usize::from(shares))) & !63;
-    // The parts are nearly equal, and the first one is the longest.
+    // The parts are almost equal, and the first part is the longest.
     let windows = call.part(shape.input, 0).len().div_ceil(window);
     let slice = |division, index, at: usize| {
         let Range { start, end } = call.part(division, index);
@@ -139,7 +139,7 @@ pub(super) async fn run_staged(call: &Call, local: &LocalCall<'_>, args: &[RankA
     for at in 0..windows + usize::from(shares) {
         let step = state.next_step(rank).await?;
         if at < windows && call.input(rank) > 0 {
-            // Input that only this rank needs stays where it is.
+            // Input that only this rank needs is not staged.
             let is_needed = |index: &usize| shape.input == Division::Whole || *index != rank;
             for index in (0..cells).filter(is_needed) {
                 let from = slice(shape.input, index, at);

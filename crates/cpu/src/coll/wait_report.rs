@@ -1,7 +1,7 @@
-//! The report of a wait that takes long: who waits for whom, in which call, and what those do instead.
+//! The report of a long wait: which rank waits for which, in which call, and what the awaited ranks do instead.
 //!
-//! A rank that waits knows its call only inside the operation, which is polled. So a thread that has waited for long
-//! asks, and each of its operations that is still pending answers at its next poll.
+//! The call of a waiting rank is available only inside its operation, which is polled. A thread that has waited for long therefore sets a
+//! flag, and each of its pending operations adds its description at the next poll.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -33,15 +33,15 @@ thread_local! {
 struct Wait {
     communicator: String,
     rank: usize,
-    /// A rank for which it waits.
+    /// An awaited rank.
     late: usize,
     text: String,
 }
 
-/// Ranks that a report names at most.
+/// Maximum number of ranks named in a report.
 const MAX_NAMED: usize = 8;
 
-/// Runs an operation, of which other ranks see that it runs, and which answers when the thread waits for long.
+/// Runs an operation. While it runs, other ranks can see its call, and it describes its wait if the thread waits for long.
 pub(crate) async fn run(
     mut running: BoxedOperation<'_>,
     header: CallHeader,
@@ -61,7 +61,7 @@ pub(crate) async fn run(
     result.map_err(|error| name_call(error, number, header, context))
 }
 
-/// Adds the call that another rank has ended to its error: it may be one of many of a group, or of a stream.
+/// Adds to a remote error the call that another rank ended: it may be one of many in a group or on a stream.
 #[cold]
 pub(crate) fn name_call(error: Error, number: u64, header: CallHeader, context: CallContext<'_>) -> Error {
     if error.code != ncclResult_t::ncclRemoteError {
@@ -83,7 +83,7 @@ pub(crate) struct WaitReport {
 }
 
 impl Drop for WaitReport {
-    /// Forgets the answers that came after the wait was over.
+    /// Discards descriptions that were added after the wait ended.
     fn drop(&mut self) {
         if IS_ASKED.replace(false) {
             drop(take_answers());
@@ -92,8 +92,8 @@ impl Drop for WaitReport {
 }
 
 impl WaitReport {
-    /// Reports the wait once it has taken long, and gives it up at the limit, for all ranks of `waiting`. To be called
-    /// every now and then while this thread waits, with the time without progress.
+    /// Reports a long wait, and gives it up at the limit for all ranks of `waiting`. Must be called periodically while this thread waits,
+    /// with the time without progress.
     pub(crate) fn check<'a>(
         &mut self,
         waited: Duration,
@@ -118,7 +118,7 @@ impl WaitReport {
         }
     }
 
-    /// Does what [`check`](Self::check) does, while the thread waits in this call only.
+    /// Like [`check`](Self::check), for a thread that waits only in this call.
     pub(crate) fn check_call(
         &mut self,
         waited: Duration,
@@ -139,7 +139,7 @@ impl WaitReport {
         }
     }
 
-    /// Returns `None` if nothing is to be reported yet, `true` if the wait is to be given up.
+    /// Returns `None` if there is nothing to report yet, and `Some(true)` if the wait must be given up.
     fn due(&mut self, waited: Duration) -> Option<bool> {
         let is_late = TIMEOUT.is_some_and(|limit| waited >= limit);
         if !is_late && WARN_AFTER.is_none_or(|limit| waited < limit) {
@@ -170,8 +170,8 @@ impl Wait {
     }
 }
 
-/// Returns the ranks that a call in progress waits for, as any thread sees it; `None` if none is in progress, or if all
-/// ranks are as far as this one.
+/// Describes the ranks that the call in progress waits for. Can be called on any thread. Returns `None` if no call is in progress, or if
+/// all ranks have progressed as far as this rank.
 pub(crate) fn describe_running(context: CallContext<'_>) -> Option<String> {
     let CallContext { state, rank, .. } = context;
     let header = CallHeader::running(state, rank)?;
@@ -200,7 +200,7 @@ fn describe_late(
     )
 }
 
-/// Explains a wait that NCCL's call would not have.
+/// Explains a wait that does not occur in NCCL.
 fn explain(header: CallHeader, state: &SharedState) -> String {
     let CallHeader::PointToPoint { call: PeerCall::Send, .. } = header else { return String::new() };
     if *STRICT {
@@ -240,7 +240,7 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     format!("rank {peer} (process {}), {call}{failure}{elsewhere}{condition}{group}", process.pid)
 }
 
-/// Returns the call that a process is in on another communicator than that of `state`, of which this process is too.
+/// Returns the call that a process is running on a communicator other than that of `state`, if this process is a member of both.
 fn call_elsewhere(state: &SharedState, process: Process) -> Option<CallHeader> {
     state.others().iter().find_map(|other| {
         let mut own = (0..other.ranks()).filter(|rank| other.process(*rank) == process);

@@ -1,8 +1,7 @@
-//! The arguments that all ranks of a new communicator have to pass alike, and their CUDA devices, which have to differ. NCCL
-//! compares only the devices.
+//! Checks across the ranks of a new communicator: all ranks must pass the same arguments and use different CUDA devices. NCCL compares only
+//! the devices.
 //!
-//! Each rank publishes its device and a digest of its arguments. Only if the digests differ do the ranks exchange the arguments
-//! themselves.
+//! Each rank publishes its device and a digest of its arguments. The ranks exchange the arguments themselves only if the digests differ.
 
 use std::fmt::Write as _;
 
@@ -23,17 +22,17 @@ use crate::shm::liveness::AbortReason;
 use crate::shm::peer_access::PeerAccess;
 use crate::sync::executor;
 
-/// Bytes of the exchanged arguments, which is more than all of them take.
+/// Number of bytes of the exchanged arguments, more than they ever need.
 const LENGTH: usize = 4096;
 
-/// Characters of a name that are compared.
+/// Number of characters of a name that are compared.
 const NAME: usize = 256;
 
-/// Checks, with the other ranks of a new communicator, which have just joined, that no two have the same device, and that all passed
-/// the arguments of the call and the options alike. A difference is a finding of the first rank that differs.
+/// Checks, together with the other ranks of a new communicator, that no two ranks have the same device and that all ranks passed the same
+/// arguments and options. All ranks have just joined. The first rank whose arguments differ reports a finding.
 ///
 /// # Errors
-/// Two ranks have one device. In strict mode: the arguments differ.
+/// Two ranks have the same device. In strict mode: the arguments differ.
 pub(crate) fn check(
     communicator: &Communicator,
     joined: &RankInfo,
@@ -92,7 +91,7 @@ impl Arguments {
         text
     }
 
-    /// Parses the text of another rank, which may be any, up to its end or to a NUL.
+    /// Parses the text of another rank, up to a NUL or the end. The text may be malformed.
     fn parse(text: &str) -> Self {
         let mut lines = text.split('\0').next().unwrap_or_default().lines();
         let call = lines.next().unwrap_or_default().to_owned();
@@ -112,8 +111,8 @@ fn quote(name: &str) -> String {
     format!("{cut:?}")
 }
 
-/// Returns the first rank whose arguments differ, and in what: each is compared with the first rank that called the same function, as
-/// the new ranks of a communicator that grows call another one.
+/// Returns the first rank whose arguments differ, and a description of the difference. Each rank is compared with the first rank that
+/// called the same function, because the new ranks of a growing communicator call a different function.
 fn difference(all: &[Arguments]) -> Option<(usize, String)> {
     all.iter().enumerate().find_map(|(rank, own)| {
         let first = all.iter().position(|other| is_same_call(&other.call, &own.call))?;
@@ -135,7 +134,7 @@ fn difference(all: &[Arguments]) -> Option<(usize, String)> {
     })
 }
 
-/// Returns whether ranks that called these functions passed the same arguments. One unique id and several can be mixed.
+/// Returns whether ranks that called these functions must pass the same arguments. Calls with one unique id and with several can be mixed.
 fn is_same_call(one: &str, other: &str) -> bool {
     one == other || [one, other].iter().all(|call| call.starts_with("ncclCommInitRank"))
 }
@@ -164,22 +163,22 @@ fn exchange(
     Ok(all)
 }
 
-/// Returns `true` if several ranks may have one device, `NCCL_MULTI_RANK_GPU_ENABLE=1`.
+/// Returns whether several ranks may share a device (`NCCL_MULTI_RANK_GPU_ENABLE=1`).
 pub(crate) fn may_repeat() -> bool {
     variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
 
-/// Bytes of a published device.
+/// Number of bytes of a published device.
 const DEVICE_LENGTH: usize = 16;
 
-/// The device of a rank, as the ranks compare it.
+/// A rank's device in the form that the ranks compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Device {
-    /// Its number in the rank's process.
+    /// The device number in the rank's process.
     number: i32,
-    /// The number of its PCI bus, which is the same in all processes.
+    /// The number of the PCI bus, which is the same in all processes.
     bus: i32,
-    /// The buses of the devices that the rank's process sees, a bit each.
+    /// Bit set of the buses of the devices that are visible to the rank's process.
     visible: u64,
 }
 
@@ -209,7 +208,7 @@ impl Device {
     }
 }
 
-/// Returns the device of a rank for the other ranks; zeros without CUDA.
+/// Returns a rank's device to publish to the other ranks, or zeros without CUDA.
 fn publish_device(communicator: &Communicator) -> Result<[u8; DEVICE_LENGTH]> {
     match communicator.known_driver() {
         Some(driver) => Ok(Device::find(driver, communicator.device)?.to_bytes()),
@@ -217,7 +216,7 @@ fn publish_device(communicator: &Communicator) -> Result<[u8; DEVICE_LENGTH]> {
     }
 }
 
-/// Checks that no two ranks have the same of these devices, which the ranks have published.
+/// Checks that no two of the published devices are the same.
 fn check_devices(all: &[Vec<u8>]) -> Result {
     if may_repeat() {
         return Ok(());
@@ -227,7 +226,7 @@ fn check_devices(all: &[Vec<u8>]) -> Result {
     repeated(&all).map_or(Ok(()), |text| Err(Error::usage(text)))
 }
 
-/// Returns the start of an error if there are fewer devices than ranks, and nothing otherwise.
+/// Returns the prefix of an error if there are fewer devices than ranks, and an empty string otherwise.
 pub(crate) fn shortage(ranks: usize, devices: usize) -> String {
     match devices {
         _ if devices >= ranks => String::new(),

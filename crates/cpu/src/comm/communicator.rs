@@ -1,25 +1,25 @@
-//! A communicator: one rank's membership in a group of ranks, and what its calls may do in its present state.
+//! A communicator: one rank's membership in a group of ranks, and the calls that its current state permits.
 //!
-//! It is created without the other ranks (`new`), joins them (`join`), and ends by `destroy` or `abort`. In between it
-//! can be finalized, stopped (revoked or shrunk), failed, or suspended. Jobs are the calls of a nonblocking communicator
-//! that are in progress; some are exclusive, because they make the communicator or change it for all that follows.
+//! It is created without the other ranks (`new`), joins them (`join`), and is torn down by `destroy` or `abort`. In between it can be
+//! finalized, stopped (revoked or shrunk), failed, or suspended. Jobs are calls in progress on a nonblocking communicator. A job is
+//! exclusive if it creates the communicator or changes it for all later calls.
 //!
 //! | function | precondition | refused |
 //! |---|---|---|
-//! | collectives, send and receive, put, signal and wait, `ncclCommRegister`, `ncclCommGetUniqueId` | `check_operable` | after the end of operations (finalized, stopped, aborted, failed), suspended, beside an exclusive job |
-//! | window registration, `ncclCommSuspend`, `ncclCommGrow` | `check_exclusive` | also beside any job |
-//! | `ncclCommSplit`, `ncclCommShrink` | `check_parent` | as before, but not if it was revoked |
-//! | `ncclCommResume` | `check_not_failed`, `check_idle` | after the end of operations, beside any job |
-//! | `ncclCommFinalize`, deregistration, `ncclCommMemStats` | `check_idle` | beside any job |
-//! | count, rank, device, `ncclWinGetUserPtr` | `check_ready` | beside an exclusive job |
-//! | `ncclCommRevoke`, `ncclCommShrink` with `NCCL_SHRINK_ABORT` | `stop` | finalized, or revoked before |
+//! | collectives, send and receive, put, signal and wait, `ncclCommRegister`, `ncclCommGetUniqueId` | `check_operable` | unusable (finalized, stopped, aborted, failed), suspended, during an exclusive job |
+//! | window registration, `ncclCommSuspend`, `ncclCommGrow` | `check_exclusive` | also during any job |
+//! | `ncclCommSplit`, `ncclCommShrink` | `check_parent` | as in the previous row, but allowed if revoked |
+//! | `ncclCommResume` | `check_not_failed`, `check_idle` | unusable, during any job |
+//! | `ncclCommFinalize`, deregistration, `ncclCommMemStats` | `check_idle` | during any job |
+//! | count, rank, device, `ncclWinGetUserPtr` | `check_ready` | during an exclusive job |
+//! | `ncclCommRevoke`, `ncclCommShrink` with `NCCL_SHRINK_ABORT` | `stop` | finalized, or already revoked |
 //! | `ncclCommGetAsyncError`, `ncclCommDestroy`, `ncclCommAbort` | none | never |
 //!
-//! On a communicator of CUDA devices, operations are enqueued on streams, where they run later. Calls that make or change a
-//! communicator run on the host nevertheless. They [`synchronize`](Communicator::synchronize) before, as both would do the
+//! On a communicator of CUDA devices, operations are enqueued on streams and run later. Calls that create or change a communicator run on
+//! the host nevertheless. They call [`synchronize`](Communicator::synchronize) first, because otherwise a stream and the host would run the
 //! same steps.
 //!
-//! Calls that use what the ranks share also [`enter`](Communicator::enter): one thread at a time.
+//! Calls that use the state shared by the ranks also [`enter`](Communicator::enter) the communicator: one thread at a time.
 
 use std::ops::Range;
 use std::ptr;
@@ -62,15 +62,15 @@ use crate::shm::shared_state::SharedState;
 #[derive(Debug)]
 pub(crate) struct Communicator {
     pub(crate) device: i32,
-    /// The CUDA in whose memory the buffers are and on whose streams operations run; `None` if they are in host memory.
-    /// Without CUDA in the process, the first call that uses memory or a stream decides: the program may load it meanwhile.
+    /// The CUDA driver of the buffers and streams, or `None` if the buffers are in host memory. If the process has not loaded CUDA, the
+    /// first call that uses memory or a stream decides, because the program may load CUDA in the meantime.
     driver: OnceLock<Option<&'static Driver>>,
-    /// Set if a call outside groups runs its operation on host memory before it returns: if it is blocking, and no rank has
-    /// a planted fault, which that path does not look for.
+    /// Set if a call outside a group runs its operation on host memory before it returns: the communicator is blocking, and no rank has a
+    /// planted fault, which that call path does not check.
     runs_at_once: bool,
     pub(crate) config: Config,
     pub(crate) rank_info: OnceLock<RankInfo>,
-    /// The planted fault of its rank, set when it joins.
+    /// The planted fault of the rank. Set when the rank joins.
     pub(crate) fault: OnceLock<Fault>,
     pub(crate) peers: PeerAccess,
     pub(crate) jobs: Arc<Jobs>,
@@ -79,34 +79,34 @@ pub(crate) struct Communicator {
     pub(crate) running: Running,
     pub(crate) aborted: AtomicBool,
     pub(crate) cancelled: AtomicBool,
-    /// The handle has been destroyed.
+    /// Set once the handle has been destroyed.
     pub(crate) handle_destroyed: AtomicBool,
     pub(crate) finalized: AtomicBool,
     pub(crate) stopped: OnceLock<StopReason>,
     pub(crate) children: Children,
-    /// The text that says for whom the join of this communicator, or of one that is made from it, waits; empty if for nobody.
+    /// Describes the ranks for which the join of this communicator, or of its child, waits. Empty if it waits for none.
     pub(crate) join_wait: Mutex<String>,
-    /// The error after which the communicator is unusable.
+    /// The error that made the communicator unusable.
     pub(crate) error: OnceLock<Error>,
-    /// True while CUDA's calls fail because an operation on a stream has.
+    /// Set while CUDA calls fail because an operation on a stream has failed.
     pub(crate) fails_cuda: Mutex<bool>,
-    /// Set once an operation has failed that stays pending, as `LIBNCCL_CPU_FAILURES=wait` asks for.
+    /// Set once a failed operation stays pending, as requested by `LIBNCCL_CPU_FAILURES=wait`.
     pub(crate) is_stalled: AtomicBool,
-    /// Set once an operation has told the caller that the ranks made different calls.
+    /// Set once an operation has reported to the caller that the ranks made different calls.
     pub(crate) knows_mistake: AtomicBool,
     pub(crate) custom_reductions: CustomReductions,
     pub(crate) windows: Arc<Windows>,
     pub(crate) registrations: Registry<Range<usize>>,
     pub(crate) suspended: Arc<AtomicBool>,
-    /// The caller's handle, 0 before there is one.
+    /// The caller's handle, or 0 before it exists.
     pub(crate) handle: AtomicUsize,
-    /// This process's answers to RAS requests, until the communicator ends.
+    /// This process's RAS service, until teardown of the communicator.
     pub(crate) ras: Mutex<Option<Arc<Service>>>,
-    /// Set while a thread is in a call that uses what the ranks share.
+    /// Set while a thread is in a call that uses the state shared by the ranks.
     pub(crate) is_entered: AtomicBool,
 }
 
-/// A rank's membership, once it has found the other ranks.
+/// A rank's membership, available once the rank has found the other ranks.
 #[derive(Debug)]
 pub(crate) struct RankInfo {
     pub(crate) state: Arc<SharedState>,
@@ -115,7 +115,7 @@ pub(crate) struct RankInfo {
     pub(crate) id: UniqueId,
 }
 
-/// The call after which a communicator starts no operations, and only serves to make others.
+/// The call after which a communicator starts no operations and can only be used to create others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
     Revoked,
@@ -170,7 +170,7 @@ impl Communicator {
         *self.ras() = Service::of_process();
         let joined = self.rank_info.set(rank_info);
         debug_assert!(joined.is_ok(), "a communicator joins once");
-        // A child is asked for the outcome of its initialisation, too.
+        // The outcome of a child's initialization is queried too.
         if !self.config.blocking {
             self.jobs.set_unreported();
         }
@@ -179,13 +179,12 @@ impl Communicator {
         }
     }
 
-    /// Returns the planted fault of the rank.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.fault.get().copied()
     }
 
-    /// Sleeps for the delay that is planted in the rank, if there is one. An abort ends it, and is an error: the other ranks may
-    /// have published all that this one would need to go on.
+    /// Sleeps for the rank's planted delay, if any. An abort ends the delay and is an error, because the other ranks may already have
+    /// published everything that this rank needs to continue.
     pub(crate) fn delay(&self) -> Result {
         const TURN: Duration = Duration::from_millis(10);
         let Some(Fault { delay, .. }) = self.fault() else { return Ok(()) };
@@ -206,18 +205,18 @@ impl Communicator {
         self.runs_at_once && self.driver().is_none()
     }
 
-    /// Returns the CUDA of buffers and streams. The first call decides.
+    /// Returns the CUDA driver of the buffers and streams. The first call decides.
     pub(crate) fn driver(&self) -> Option<&'static Driver> {
         *self.driver.get_or_init(driver)
     }
 
-    /// Returns the CUDA of the buffers and streams so far.
+    /// Returns the CUDA driver of the buffers and streams, if it is already decided.
     pub(crate) fn known_driver(&self) -> Option<&'static Driver> {
         self.driver.get().copied().flatten()
     }
 
-    /// Checks that no call of this rank waits for the end of a group, after which it would have run, before `what`. Calls that
-    /// have failed, or that the caller has given up, do not count.
+    /// Checks that no call of this rank is queued in an open group before `what`. Calls that have failed, or that the caller has given up,
+    /// do not count.
     ///
     /// # Errors
     /// There are such calls. They are reported the first time.
@@ -251,7 +250,7 @@ impl Communicator {
         format!("comm {:p}{name}{rank}", self.handle())
     }
 
-    /// Returns the name in reports of the communicator that has the id, which is the `commId` of the log.
+    /// Returns the name that reports use for the communicator with this id. The log calls the id `commId`.
     pub(crate) fn name(&self, id: &UniqueId) -> String {
         format!("communicator {}{}", id.short(), self.config_name())
     }
@@ -260,7 +259,7 @@ impl Communicator {
         self.config.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"))
     }
 
-    /// Returns the caller's handle, NULL before there is one.
+    /// Returns the caller's handle, or NULL before it exists.
     pub(crate) fn handle(&self) -> ncclComm_t {
         ptr::without_provenance_mut(self.handle.load(Relaxed))
     }
@@ -269,11 +268,11 @@ impl Communicator {
         self.handle.store(handle.addr(), Relaxed);
     }
 
-    /// Enters the communicator on the calling thread, until the result is dropped. A background job does not count.
+    /// Enters the communicator on the calling thread until the result is dropped. A background job does not count.
     ///
     /// # Errors
-    /// Another thread is inside: both would do the same steps. Once the communicator is stopped, no step counts any more,
-    /// and the other thread is about to leave.
+    /// Another thread is inside: both would run the same steps. Once the communicator is stopped, steps do not matter any more, and the
+    /// other thread is about to leave.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         if self.is_entered.swap(true, Acquire) && self.stopped().is_none() {
@@ -312,14 +311,14 @@ impl Communicator {
         error.unwrap_or_else(|| Error::argument("the communicator was never initialized"))
     }
 
-    /// Returns the context of calls, whatever the communicator's state.
+    /// Returns the context of calls in any state of the communicator.
     #[inline]
     pub(crate) fn context(&self) -> Result<CallContext<'_>> {
         let RankInfo { state, rank, .. } = self.rank_info()?;
         Ok(CallContext { state, rank: *rank, peers: &self.peers })
     }
 
-    /// Returns the context, unless an earlier call is still in progress beside which nothing can be called.
+    /// Returns the context, unless an exclusive job is in progress.
     pub(crate) fn check_ready(&self) -> Result<CallContext<'_>> {
         if self.jobs.is_exclusive() { Err(busy()) } else { self.context() }
     }
@@ -335,7 +334,7 @@ impl Communicator {
         if self.jobs.is_busy() { Err(busy()) } else { Ok(()) }
     }
 
-    /// Returns the context if operations can be started, which then run after those in progress.
+    /// Returns the context if operations can be started. They run after the operations in progress.
     pub(crate) fn check_operable(&self) -> Result<CallContext<'_>> {
         let context = self.check_not_failed()?;
         if self.is_suspended() {
@@ -353,8 +352,8 @@ impl Communicator {
     #[inline(never)]
     fn check_not_failed_beside_jobs(&self) -> Result<CallContext<'_>> {
         let context = self.check_ready()?;
-        // The peer may have begun this call, or another one, before it aborted: the outcome of this one must not depend
-        // on how far that got. Those in progress have begun, and may still succeed.
+        // The peer may have begun this call, or another call, before it aborted. The outcome of this call must not depend on that peer's
+        // progress. Calls in progress have already begun and may still succeed.
         check_peers(context.state).map_err(|error| has_failed(&error))?;
         Ok(context)
     }
@@ -377,7 +376,7 @@ impl Communicator {
         }
     }
 
-    /// Returns the context if a call can be started that has to run alone.
+    /// Returns the context if a call that must run alone can be started.
     pub(crate) fn check_exclusive(&self) -> Result<CallContext<'_>> {
         self.check_operable()?;
         if self.config.blocking {
@@ -386,7 +385,7 @@ impl Communicator {
         self.check_idle()
     }
 
-    /// Returns the context if another communicator can be made of this one, also if it was revoked.
+    /// Returns the context if another communicator can be created from this one, even if this one was revoked.
     pub(crate) fn check_parent(&self) -> Result<CallContext<'_>> {
         if self.stopped() == Some(StopReason::Revoked) { self.check_idle() } else { self.check_exclusive() }
     }
@@ -395,7 +394,7 @@ impl Communicator {
         self.stopped.get().copied()
     }
 
-    /// Returns the asynchronous state. The outcome of the jobs comes first: it holds whatever a peer did afterwards.
+    /// Returns the asynchronous state. The outcome of the jobs has priority: later actions of a peer do not change it.
     pub(crate) fn async_state(&self) -> Result<Progress> {
         if self.jobs.is_busy() {
             return Ok(Progress::Running);
@@ -409,7 +408,7 @@ impl Communicator {
             && let Some(RankInfo { state, .. }) = self.rank_info.get()
         {
             state.check_liveness();
-            // On CUDA devices, a peer that is done may be the first to revoke or to shrink: that ends nothing here.
+            // On CUDA devices, a peer that has finished may revoke or shrink first. That ends no operation here.
             let is_error = self.known_driver().is_none() || !state.is_stopped();
             if let Err(error) = check_peers(state)
                 && is_error
@@ -420,7 +419,7 @@ impl Communicator {
         self.error.get().map_or_else(outcome, |error| Err(error.clone()))
     }
 
-    /// Returns whom the call in progress, or the join, waits for, if one is and if it is known.
+    /// Describes the ranks that the call or join in progress waits for, if there is one and the ranks are known.
     pub(crate) fn describe_wait(&self) -> Option<String> {
         if self.error.get().is_some() {
             return None;
@@ -429,7 +428,7 @@ impl Communicator {
         running.or_else(|| Some(self.join_wait().clone()).filter(|text| !text.is_empty()))
     }
 
-    /// Sets the text that says for whom the join of this communicator, or of one that is made from it, waits.
+    /// Sets the description of the ranks for which the join of this communicator, or of its child, waits.
     pub(crate) fn set_join_wait(&self, text: String) {
         *self.join_wait() = text;
     }
@@ -442,7 +441,7 @@ impl Communicator {
         self.ras.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports what was made of this communicator and is left before something happens.
+    /// Reports objects created with this communicator that still exist at an event.
     pub(crate) fn report_leaks(&self, what: &str) {
         let rank = self.rank_info.get().map(|info| info.rank);
         for (finding, number, one, many) in [
@@ -476,7 +475,7 @@ impl Communicator {
         }
     }
 
-    /// Reports that the process ends before this is destroyed.
+    /// Reports that the process exits before the communicator is destroyed.
     pub(crate) fn report_end(&self) {
         const END: &str = "the process exits";
         let _ = self.check_group_ended("the exit of the process");
@@ -510,7 +509,7 @@ impl Communicator {
         self.aborted.load(Relaxed)
     }
 
-    /// Returns the reduction, and the place of its scalar if that is to be read when the operation runs.
+    /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.
     pub(crate) fn reduction(
         &self,
         op: ncclRedOp_t,
@@ -523,13 +522,13 @@ impl Communicator {
     }
 }
 
-/// Returns an error if a peer ended the communicator, which is seen before an operation waits for that peer; with
+/// Returns an error if a peer ended the communicator. It is detected before an operation waits for that peer. With
 /// `LIBNCCL_CPU_FAILURES=wait`, as in NCCL, only a wait fails.
 fn check_peers(state: &SharedState) -> Result {
     if *FAILURES == Failures::Wait { state.check_timed_out() } else { state.check_abort() }
 }
 
-/// Returns the error of a call that an earlier one in progress excludes.
+/// Returns the error of a call that cannot run during an earlier call in progress.
 #[cold]
 fn busy() -> Error {
     Error::argument(
@@ -553,7 +552,7 @@ impl StopReason {
     }
 }
 
-/// A thread's stay in a communicator.
+/// Guard that marks a thread as inside a communicator.
 #[derive(Debug)]
 pub(crate) struct Entered<'a>(&'a Communicator);
 
@@ -564,7 +563,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Drop for RankInfo {
-    /// Departs: a rank whose communicator is gone does nothing more, however it ended.
+    /// Departs. However the communicator was torn down, its rank does nothing more.
     fn drop(&mut self) {
         self.state.depart(self.rank);
     }

@@ -1,4 +1,5 @@
-//! The configuration of a communicator, as far as it matters here, and reading `ncclConfig_t` and `ncclCollConfig_t` of any version.
+//! The configuration of a communicator, reduced to the fields used here, and readers of `ncclConfig_t` and `ncclCollConfig_t` of any
+//! version.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -19,20 +20,20 @@ use crate::shm::layout::MAX_RANKS;
 pub(crate) struct Config {
     /// Set if a call returns only when its work is complete.
     pub(crate) blocking: bool,
-    /// The number of contexts of one-sided operations, and of signals in each.
+    /// Number of contexts of one-sided operations, and number of signals per context.
     pub(crate) contexts: c_int,
     pub(crate) signals: c_int,
     /// Set if signals can be used before a window is registered.
     pub(crate) eager_signals: bool,
     /// The communicator's name in the log.
     pub(crate) name: Option<String>,
-    /// The name of the network that NCCL would use. Here it is for the log.
+    /// The name of the network that NCCL would use. Only logged.
     pub(crate) network: Option<String>,
-    /// The fields that are set, but for `blocking` and the names, which ranks have to set alike.
+    /// The fields that are set, except `blocking` and the names. All ranks must set the same values.
     pub(crate) options: Vec<(&'static str, c_int)>,
 }
 
-/// The texts of an `ncclConfig_t`.
+/// The strings of an `ncclConfig_t`.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     pub(crate) communicator: Option<String>,
@@ -53,20 +54,21 @@ impl Default for Config {
     }
 }
 
-/// The first version whose config has the name of the communicator; before it, the field was another.
+/// The first version whose config has the communicator name. Earlier versions had another field in its place.
 pub(crate) const NAMES_SINCE: u32 = 22700;
-/// The first version whose config has the name of the network.
+/// The first version whose config has the network name.
 pub(crate) const NETWORKS_SINCE: u32 = 21700;
 
 impl Config {
-    /// Checks a complete `config`, in which fields that the caller's struct lacks are unset. Fields newer than its version
-    /// are ignored, as in NCCL.
+    /// Checks a complete `config`, in which fields missing from the caller's struct are unset. Fields newer than its version are ignored,
+    /// as in NCCL.
     pub(crate) fn new(config: &ncclConfig_t, names: Names) -> Result<Self> {
         const SWITCH: RangeInclusive<c_int> = 0..=1;
         const POSITIVE: RangeInclusive<c_int> = 1..=c_int::MAX;
         const COUNT: RangeInclusive<c_int> = 0..=c_int::MAX;
         const ANY: RangeInclusive<c_int> = c_int::MIN..=c_int::MAX;
-        // The version since which a field counts, and its valid values, as NCCL has them; its name in NCCL's log, and in the struct.
+        // Each field: its name in NCCL's log, its name in the struct, the version since which it is used, its value, and the valid values
+        // as in NCCL.
         let fields = [
             ("Blocking", "blocking", 21400, config.blocking, SWITCH),
             ("CGA cluster size", "cgaClusterSize", 21700, config.cgaClusterSize, COUNT),
@@ -110,7 +112,7 @@ impl Config {
             return Err(invalid("minCTAs", least, &format!("at most maxCTAs, which is {most}")));
         }
         let Names { communicator: name, network } = names;
-        // In the order of NCCL, which logs the values that are set.
+        // In NCCL's order. NCCL logs the values that are set.
         for (what, field, ..) in &fields {
             log_value(what, set(field));
             match *field {
@@ -136,7 +138,7 @@ impl Config {
         })
     }
 
-    /// Logs the network that NCCL would use, by which tools tell runs apart: the one of `NCCL_NET`, or of the config.
+    /// Logs the network that NCCL would use: the network of `NCCL_NET`, or of the config. Tools use it to distinguish runs.
     pub(crate) fn log_network(&self) {
         debug::info(Subsystem::Network, || {
             let own = variable("NCCL_NET").map(|name| name.to_string_lossy().into_owned());
@@ -170,21 +172,21 @@ fn invalid(name: &str, value: c_int, expected: &str) -> Error {
 ///
 /// # Safety
 ///
-/// `config` is NULL or points to as many bytes as its first field, `size`, says, and at least to that.
+/// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to that field.
 pub(crate) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<Config>> {
     if config.is_null() {
         return Ok(None);
     }
     const LEAST: usize = offset_of!(ncclConfig_t, version);
-    // SAFETY: the caller's contract. The struct may be an older and shorter one, so no reference is made to it.
+    // SAFETY: the caller's contract. The struct may be an older and shorter version, so no reference to it is created.
     let size = unsafe { (*config).size };
     // SAFETY: as above, and `size` covers it.
     if size < LEAST || unsafe { (*config).magic } != NCCL_API_MAGIC {
         return Err(Error::argument("the config was not initialized with NCCL_CONFIG_INITIALIZER"));
     }
-    // Fields that the caller's struct lacks stay unset. Fields that this one lacks are ignored.
+    // Fields missing from the caller's struct stay unset. Additional fields of the caller's struct are ignored.
     let mut complete = ncclConfig_t::initializer();
-    // SAFETY: both have so many bytes, which are those of numbers and pointers, or padding.
+    // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
     unsafe {
         let bytes = size.min(size_of::<ncclConfig_t>());
         ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
@@ -207,17 +209,17 @@ pub(crate) fn check_rank_count(number: c_int) -> Result<usize> {
     })
 }
 
-/// Checks the options, if there are any, as NCCL does: numbers of thread blocks beyond their limits are no errors.
+/// Checks the options, if there are any. As in NCCL, numbers of thread blocks beyond their limits are not errors.
 ///
 /// # Safety
 ///
-/// `config` is NULL or points to as many bytes as its first field, `size`, says, and at least to that.
+/// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to that field.
 pub(crate) unsafe fn check_config(config: *const ncclCollConfig_t) -> Result {
     const LEAST: usize = offset_of!(ncclCollConfig_t, version);
     if config.is_null() {
         return Ok(());
     }
-    // SAFETY: the caller's contract. The struct may be an older and shorter one, so it is not made a reference.
+    // SAFETY: the caller's contract. The struct may be an older and shorter version, so no reference to it is created.
     let size = unsafe { (*config).size };
     if size < LEAST {
         return Err(Error::argument(format!(
@@ -225,9 +227,9 @@ pub(crate) unsafe fn check_config(config: *const ncclCollConfig_t) -> Result {
              NCCL_COLLCONFIG_INITIALIZER"
         )));
     }
-    // Fields that the caller's struct lacks are unset.
+    // Fields missing from the caller's struct are unset.
     let mut complete = ncclCollConfig_t::initializer();
-    // SAFETY: both have so many bytes, which are those of numbers and pointers, or padding.
+    // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
     unsafe {
         let bytes = size.min(size_of::<ncclCollConfig_t>());
         ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);

@@ -1,4 +1,4 @@
-//! Failures of a communicator: recording an error, aborting the other ranks, and failing the calls of CUDA.
+//! Failures of a communicator: recording an error, aborting the other ranks, and failing CUDA calls.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
@@ -16,8 +16,8 @@ use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 
 impl Communicator {
-    /// Ends the operations in progress, here and at the ranks that wait for this one, and allows no more. The first
-    /// reason counts.
+    /// Ends the operations in progress, on this rank and on the ranks that wait for it, and allows no more operations. The first reason is
+    /// kept.
     pub(crate) fn stop(&self, reason: StopReason) -> Result<Progress> {
         if self.finalized.load(Relaxed) {
             return Err(Error::argument("the communicator has been finalized"));
@@ -40,7 +40,7 @@ impl Communicator {
         Ok(if self.jobs.is_busy() { Progress::Running } else { Progress::Done })
     }
 
-    /// Records that a call has failed because of its arguments, for the reports of other ranks that wait for it.
+    /// Records that a call failed because of its arguments. Other ranks that wait for the call report it.
     #[cold]
     pub(crate) fn note_failed_call(&self, error: &Error) {
         let is_mistake =
@@ -50,7 +50,7 @@ impl Communicator {
         }
     }
 
-    /// Records an operation's error if it leaves the ranks out of sync. The first one counts.
+    /// Records an operation's error if it leaves the ranks out of sync. The first error is kept.
     pub(crate) fn record_error(&self, error: &Error) {
         if error.code == ncclResult_t::ncclInvalidUsage {
             self.knows_mistake.store(true, Relaxed);
@@ -60,22 +60,22 @@ impl Communicator {
         }
     }
 
-    /// Records the error of an operation on a stream, as [`record_error`](Self::record_error) does, unless it stays pending.
+    /// Records the error of an operation on a stream like [`record_error`](Self::record_error), unless the operation stays pending.
     pub(crate) fn record_operation_error(&self, error: &Error) {
         if !self.keeps_pending(error) {
             self.record_error(error);
         }
     }
 
-    /// Returns whether an operation on host memory that has failed stays pending: its peer is the cause, and no limit is over.
+    /// Returns whether a failed operation on host memory stays pending: a peer caused the failure, and no time limit has passed.
     pub(crate) fn keeps_pending(&self, error: &Error) -> bool {
         *FAILURES == Failures::Wait
             && error.code == ncclResult_t::ncclRemoteError
             && self.rank_info.get().is_some_and(|info| info.state.check_timed_out().is_ok())
     }
 
-    /// Reports an operation that has failed, and returns once this rank has ended it: by an abort, a revocation, a shrink that
-    /// aborts, or `ncclCommDestroy`; or once `is_over` says so.
+    /// Reports a failed operation, and returns once this rank has ended it by an abort, a revocation, a shrink that aborts, or
+    /// `ncclCommDestroy`, or once `is_over` returns `true`.
     pub(crate) fn stay_pending(&self, error: &Error, is_over: impl Fn() -> bool) {
         const INTERVAL: Duration = Duration::from_millis(2);
         if self.is_ended() {
@@ -98,14 +98,14 @@ impl Communicator {
         self.is_aborted() || self.stopped().is_some() || self.is_handle_destroyed()
     }
 
-    /// Makes the communicator unusable. The first error counts.
+    /// Makes the communicator unusable. The first error is kept.
     pub(crate) fn fail(&self, error: &Error) {
         let _ = self.error.set(error.clone());
     }
 
-    /// Makes the communicator unusable, as an operation has failed on the stream whose thread this is, and nobody takes its error
-    /// there. Calls of CUDA in the stream's context fail from then on, until the program has taken note: by an abort, a revocation
-    /// or a shrink that aborts, after which operations end without an error, as on a GPU.
+    /// Makes the communicator unusable after an operation failed on a stream, where no caller receives its error. Must be called on the
+    /// stream's thread. From then on, CUDA calls in the stream's context fail until the program aborts, revokes, or shrinks the
+    /// communicator with an abort. After that, operations complete without an error, as on a GPU.
     ///
     /// With `LIBNCCL_CPU_FAILURES=wait`, the communicator stays usable, and this returns once the rank has ended the operation.
     pub(crate) fn fail_on_stream(&self, error: &Error) {
@@ -131,7 +131,7 @@ impl Communicator {
         }
     }
 
-    /// Describes the operation that failed on the stream whose thread this is, for those who see the error of CUDA alone.
+    /// Describes the operation that failed on the calling stream thread, for readers who see only the CUDA error.
     fn failure_on_stream(&self, error: &Error) -> String {
         let operation = self
             .stream_jobs
@@ -151,7 +151,7 @@ impl Communicator {
         report::report(finding, rank, &format!("{text}; {}", self.describe()));
     }
 
-    /// Ends what [`fail_on_stream`](Self::fail_on_stream) has begun. The communicator is aborted or stopped by now.
+    /// Makes CUDA calls succeed again after [`fail_on_stream`](Self::fail_on_stream). The communicator has been aborted or stopped.
     pub(crate) fn recover_cuda(&self) {
         if std::mem::take(&mut *self.fails_cuda())
             && let Some(driver) = self.driver()
@@ -160,12 +160,12 @@ impl Communicator {
         }
     }
 
-    /// The flag that CUDA's calls fail because an operation has. None fails while the result is held.
+    /// Locks the flag that CUDA calls fail because an operation has failed. No operation fails while the lock is held.
     pub(crate) fn fails_cuda(&self) -> MutexGuard<'_, bool> {
         self.fails_cuda.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the error after which the communicator is unusable.
+    /// Returns the error that made the communicator unusable.
     pub(crate) fn failure(&self) -> Option<&Error> {
         self.error.get()
     }

@@ -1,10 +1,10 @@
-//! Groups: calls between ncclGroupStart and ncclGroupEnd run together when the group ends: on the calling thread, or, if
-//! their communicators are nonblocking, on the threads of these. The operations of each nonblocking communicator are a
-//! job of its own, so that none waits for another communicator's; a group that makes communicators is one job.
+//! Groups: calls between `ncclGroupStart` and `ncclGroupEnd` run together when the group ends. They run on the calling thread, or on the
+//! communicators' threads if the communicators are nonblocking. The operations of each nonblocking communicator are a separate job, so that
+//! none waits for another communicator. A group that creates communicators is a single job.
 //!
-//! On a communicator of CUDA devices, the group's end enqueues its operations on their stream, as one job.
+//! On a communicator of CUDA devices, the end of the group enqueues its operations on their stream, as one job.
 //!
-//! A call outside a group is a group of one. If a call inside a group fails, nothing of the group runs.
+//! A call outside a group is a group of one call. If a call inside a group fails, nothing of the group runs.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -35,7 +35,7 @@ use crate::sync::executor;
 /// The calls of a thread's open group.
 #[derive(Default)]
 struct Group {
-    /// The [`generation`](fork::generation) of the process whose group it is.
+    /// The [`generation`](fork::generation) of the process that owns the group.
     generation: usize,
     depth: u32,
     error: Option<Error>,
@@ -44,10 +44,10 @@ struct Group {
 }
 
 thread_local! {
-    /// Without a destructor, so that it lasts as long as the thread: functions of `atexit` and destructors of the program's
-    /// variables may make calls.
+    /// Without a destructor, so that it lasts as long as the thread: `atexit` functions and destructors of the program's variables may make
+    /// calls.
     static GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
-    /// Reports the group that a thread leaves open when it ends. A thread that opens one creates it.
+    /// Reports a group that is still open when its thread ends. Created when the thread first opens a group.
     static THREAD_END: ThreadEnd = const { ThreadEnd };
 }
 
@@ -57,17 +57,16 @@ impl Drop for ThreadEnd {
     fn drop(&mut self) {
         let group = with_group(std::mem::take);
         if group.depth > 0 && group.error.is_none() {
-            // A destructor of a thread must not unwind.
+            // The destructor of a thread-local must not unwind.
             let _ = catch_unwind(AssertUnwindSafe(|| group.abandon()));
         }
     }
 }
 
-/// Calls `act` with this thread's group.
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
     GROUP.with_borrow_mut(|group| {
         if group.generation != fork::generation() {
-            // A forked child has no part in a group that its parent began.
+            // A forked child does not take part in a group that its parent began.
             **group = Group { generation: fork::generation(), ..Group::default() };
         }
         act(group)
@@ -80,7 +79,7 @@ pub(crate) fn start() {
     with_group(|group| group.depth += 1);
 }
 
-/// Returns the number of groups that are open on this thread.
+/// Returns the number of open groups on this thread.
 pub(crate) fn depth() -> u32 {
     with_group(|group| group.depth)
 }
@@ -92,8 +91,8 @@ pub(crate) fn end() -> Result<Progress> {
     }
 }
 
-/// Leaves a group without running it. The outermost group returns the estimated time in microseconds, 0 if it is empty;
-/// the others return `None`.
+/// Leaves a group without running it. For the outermost group, returns the estimated time in microseconds, or 0 if the group is empty. For
+/// inner groups, returns `None`.
 pub(crate) fn simulate() -> Result<Option<f32>> {
     let Some(group) = leave("ncclGroupSimulateEnd")? else { return Ok(None) };
     if let Some(error) = group.error {
@@ -105,7 +104,7 @@ pub(crate) fn simulate() -> Result<Option<f32>> {
     Ok(Some(group.operations.iter().map(QueuedOperation::estimate).sum()))
 }
 
-/// Leaves a group, and returns it if it was the outermost.
+/// Leaves a group, and returns it if it was the outermost group.
 fn leave(function: &str) -> Result<Option<Group>> {
     let left = with_group(|group| match group.depth {
         0 => Err(Error::usage(format!("{function}: not in a group call"))),
@@ -127,22 +126,22 @@ fn leave(function: &str) -> Result<Option<Group>> {
     Ok(left)
 }
 
-/// Records that a call failed: if it was in a group, nothing of that group runs.
+/// Records that a call failed. If the call was in a group, nothing of that group runs.
 pub(crate) fn fail(function: &str, error: &Error) {
     with_group(|group| {
         group.fail(function, error);
-        // The caller knows that they do not run.
+        // The caller is informed that they do not run.
         group.callers().for_each(|communicator| communicator.queued_calls.clear());
     });
 }
 
-/// Records that a communicator was finalized or destroyed before its group has ended, of which nothing runs then.
+/// Records that a communicator was finalized or destroyed before its group ended. Nothing of that group runs.
 pub(crate) fn fail_unended(function: &str, error: &Error) {
     with_group(|group| group.fail(function, error));
 }
 
-/// Runs `operation`, which reads and writes so many bytes, when the group ends, or now; on a communicator of CUDA devices,
-/// enqueues it on `stream` then. `context` is `communicator`'s.
+/// Runs `operation`, which reads and writes `bytes` bytes in total, at the end of the group, or immediately if none is open. On a
+/// communicator of CUDA devices, enqueues it on `stream` instead. `context` belongs to `communicator`.
 pub(crate) fn run(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
@@ -172,10 +171,11 @@ pub(crate) fn run(
     add(operation)
 }
 
-/// The largest of the numbers that stand for default streams: `cudaStreamPerThread`.
+/// Runs `operation`, which reads and writes `bytes` bytes in total, at the end of the group, or immediately if none is open. On a
+/// communicator of CUDA devices, enqueues it on `stream` at that time instead. `context` must belong to `communicator`.
 const LAST_SPECIAL_STREAM: usize = 2;
 
-/// Reports the first stream that is not used, nor checked, as the buffers are in host memory.
+/// Reports the first stream that is neither used nor checked because the buffers are in host memory.
 #[cold]
 fn report_unused(header: CallHeader, stream: Stream) {
     static REPORT: Once = Once::new();
@@ -187,7 +187,7 @@ fn report_unused(header: CallHeader, stream: Stream) {
     });
 }
 
-/// Runs an operation alone: there is nothing to combine, so nothing to put on the heap.
+/// Runs a single operation. There is nothing to combine, so nothing is allocated on the heap.
 fn run_now(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
@@ -216,7 +216,8 @@ fn run_now(
         .map(|()| Progress::Done)
 }
 
-/// Runs `operation`, of which all ranks run one, on the host when the group ends, or now: it has no stream.
+/// Runs `operation` on the host at the end of the group, or immediately if none is open. All ranks run the same operation. It has no
+/// stream.
 pub(crate) fn run_on_host(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
@@ -233,14 +234,14 @@ fn is_none_open() -> bool {
     GROUP.with_borrow(|group| group.depth == 0)
 }
 
-/// Adds an operation to this thread's group, or runs it as one.
+/// Adds an operation to this thread's group, or runs it as a group of one.
 fn add(operation: QueuedOperation) -> Result<Progress> {
     let communicator = Arc::clone(&operation.communicator);
     let call = QueuedCall::Operation(operation.header);
     add_by(&communicator, call, |group| group.operations.push(operation))
 }
 
-/// Runs an initialisation when the group ends, or now.
+/// Runs an initialization at the end of the group, or immediately if none is open.
 pub(crate) fn init(init: Init) -> Result<Progress> {
     let communicator = Arc::clone(init.caller());
     let call = QueuedCall::Init(init.function);
@@ -259,7 +260,7 @@ fn add_by(communicator: &Communicator, call: QueuedCall, push: impl FnOnce(&mut 
     alone.map_or(Ok(Progress::Done), Group::end)
 }
 
-/// Returns whether a call is a collective that NCCL launches: those without elements are over at once.
+/// Returns whether a call is a collective that NCCL launches. Collectives without elements complete immediately.
 fn is_collective(header: CallHeader) -> bool {
     matches!(header, CallHeader::Collective { count: 1.., .. })
 }
@@ -279,19 +280,18 @@ impl Group {
         }
     }
 
-    /// Returns the communicators of its calls, with repetitions.
+    /// Returns the communicators of the group's calls, with repetitions.
     fn callers(&self) -> impl Iterator<Item = &Arc<Communicator>> {
         let of_operations = self.operations.iter().map(|operation| &operation.communicator);
         self.inits.iter().map(Init::caller).chain(of_operations)
     }
 
-    /// Reports the calls of a thread that has ended, which never run. Their communicators are unusable, as the ranks are
-    /// out of sync.
+    /// Reports the calls of a thread that has ended. They never run. Their communicators are unusable, because the ranks are out of sync.
     fn abandon(self) {
         for communicator in distinct(self.callers()) {
             let Err(error) = communicator.check_group_ended("the end of its thread") else { continue };
             communicator.fail(&error);
-            // At the end of the process, the other ranks find out by themselves that it has ended.
+            // When the process exits, the other ranks detect the exit.
             if !is_main_thread() {
                 communicator.set_abort(AbortReason::Failed);
             }
@@ -358,11 +358,11 @@ impl Group {
         on_streams
     }
 
-    /// Runs all as a job of each of the communicators, beside which they run nothing.
+    /// Runs all calls as one job of each of the communicators. The job is exclusive.
     fn run_in_one_job(self, communicators: &[Arc<Communicator>]) -> Result {
         let mut in_use = communicators.iter().filter(|communicator| communicator.stopped().is_none());
         in_use.try_for_each(|communicator| communicator.check_not_busy())?;
-        // The thread first: without one, nothing has begun, and no handle has been given out.
+        // The thread is started first: if that fails, nothing has begun, and no handle has been returned.
         let Some(jobs) = communicators.first().map(|communicator| Arc::clone(&communicator.jobs)) else {
             return Ok(());
         };
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(state.check_abort().unwrap_err().text, "rank 1 failed");
     }
 
-    /// Waits for the message, records its thread, and fails.
+    /// Waits for the channel, records its thread, and fails.
     struct Fail(Mutex<Receiver<()>>, Arc<Mutex<Option<ThreadId>>>);
 
     impl Operation for Fail {
@@ -480,7 +480,7 @@ mod tests {
     fn nonblocking_operation_runs_on_another_thread() {
         let nonblocking = Config { blocking: false, ..Config::default() };
         let communicator = &communicators(1, &nonblocking)[0];
-        // The outcome of the initialisation comes first.
+        // The outcome of the initialization is reported first.
         assert_eq!(communicator.async_state().unwrap(), Progress::Done);
         let (go, wait) = mpsc::channel();
         let ran_on = Arc::new(Mutex::new(None));

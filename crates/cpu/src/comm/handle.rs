@@ -1,7 +1,7 @@
-//! Handles: the numbers by which C refers to communicators; and what is left of them when the process ends.
+//! Handles: the numbers by which C refers to communicators. Also the report of communicators that still exist when the process exits.
 //!
-//! Handles are not addresses and are never reused, so a stale or foreign handle is an error, not a crash. The upper half
-//! distinguishes what a forked child inherited from what it made.
+//! Handles are not addresses and are never reused, so a stale or foreign handle causes an error, not a crash. The upper half distinguishes
+//! the communicators that a forked child inherited from those that it created.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -24,9 +24,9 @@ use crate::diag::error::{Error, Result};
 use crate::diag::{fault_signal, report};
 use crate::shm::mem_alloc;
 
-/// The communicators by the numbers of their handles.
+/// The communicators by handle number.
 static TABLE: LazyLock<RwLock<BTreeMap<usize, Arc<Communicator>>>> = LazyLock::new(|| {
-    // Streams of CUDA and threads call this code.
+    // CUDA streams and threads call this code, so it must stay loaded.
     libnccl::internal::keep_loaded();
     fork::watch();
     report::begin();
@@ -35,19 +35,19 @@ static TABLE: LazyLock<RwLock<BTreeMap<usize, Arc<Communicator>>>> = LazyLock::n
 });
 
 thread_local! {
-    /// The communicator that this thread used last, with the number of its handle: most threads use one, and the
-    /// table's lock is shared by all threads.
+    /// The communicator that this thread used last, with its handle number. Most threads use one communicator, and the lock of the table is
+    /// shared by all threads.
     static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
 }
 
 /// Adds a communicator and returns its handle.
 ///
 /// # Errors
-/// The process has used up its numbers.
+/// The process has used up its handle numbers.
 pub(crate) fn add(communicator: Arc<Communicator>) -> Result<ncclComm_t> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let number = registry::communicator_number(fork::generation())?;
-    // Far from any real object, and aligned, in case a debugger follows it.
+    // Far from any real object, and aligned, in case a debugger dereferences it.
     let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
     communicator.set_handle(handle);
     table.insert(number, communicator);
@@ -63,14 +63,14 @@ fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
     table.get(&number).cloned().ok_or_else(|| unknown(handle))
 }
 
-/// Returns the communicators that this process made and has not destroyed.
+/// Returns the communicators that this process created and has not destroyed.
 pub(crate) fn all() -> Vec<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     let own = table.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
     own.map(|(_, communicator)| Arc::clone(communicator)).collect()
 }
 
-/// Returns a window of a communicator that this process made, and the communicator.
+/// Returns a window of a communicator that this process created, and that communicator.
 #[cfg(feature = "device-api")]
 pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Arc<Window>)> {
     if window.is_null() {
@@ -90,17 +90,16 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
     })
 }
 
-/// Reports the communicators that this process has not destroyed; none while another thread holds the table.
+/// Reports the communicators that this process has not destroyed. Reports none while another thread has locked the table.
 fn report_communicators() {
     let Ok(table) = TABLE.try_read() else { return };
     let own = table.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
     own.for_each(|(_, communicator)| communicator.report_end());
 }
 
-/// Calls `call` with the communicator of a handle, at little more cost than the look-up. The thread keeps the
-/// communicator for its next call: counting references would wait for the CPU's pending stores, for which another rank
-/// may be waiting. A communicator that another thread destroys therefore stays in memory until this thread uses another
-/// or ends.
+/// Calls `call` with the communicator of a handle, at little more than the cost of the lookup. The thread keeps the communicator for its
+/// next call: counting references would wait for the CPU's pending stores, for which another rank may be waiting. A communicator that
+/// another thread destroys therefore stays in memory until this thread uses another communicator or ends.
 pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) -> Result<T>) -> Result<T> {
     let number = number(handle)?;
     // A thread that is ending may have dropped it.
@@ -131,11 +130,11 @@ pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
     Ok(communicator)
 }
 
-/// Returns the number of a handle that this process made. No lock is needed to refuse what a child inherited: a thread
-/// of the parent may have held it at the fork.
+/// Returns the number of a handle that this process created. Inherited handles are refused without a lock, because a thread of the parent
+/// may have held the lock at the fork.
 #[inline]
 fn number(handle: ncclComm_t) -> Result<usize> {
-    // The low bits are part of the number, so that no other address is mistaken for it.
+    // The low bits are part of the number, so that no other address is mistaken for a handle.
     let number = handle.addr().rotate_right(4);
     if number >> SERIAL == fork::generation() { Ok(number) } else { Err(foreign(handle, number)) }
 }
@@ -160,14 +159,14 @@ fn unknown(handle: ncclComm_t) -> Error {
     })
 }
 
-/// Called after all functions of `atexit` and the destructors of static objects, which may yet destroy what is left.
+/// Called after all `atexit` functions and the destructors of static objects, which may still destroy communicators.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
 extern "C" fn end() {
     if report::has_begun() {
-        // It may not unwind, and what a report needs may be gone by now.
+        // It must not unwind, and the data that a report needs may no longer exist.
         let _ = catch_unwind(|| {
             report_communicators();
             mem_alloc::report_end();
@@ -176,20 +175,20 @@ extern "C" fn end() {
     }
 }
 
-/// Reports what is left at a `quick_exit`, too, if the C library has it.
+/// Also reports communicators that still exist at a `quick_exit`, if the C library provides it.
 fn watch_quick_exit() {
     type Register = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void) -> c_int;
     extern "C" fn end_quickly(_: *mut c_void) {
         end();
     }
-    // SAFETY: a C string; the function is looked up in what is loaded.
+    // SAFETY: the name is a C string; the function is looked up in the loaded libraries.
     let register = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__cxa_at_quick_exit".as_ptr()) };
     if !register.is_null() {
-        // Functions of a library that is unloaded would stay registered.
+        // Functions of an unloaded library would stay registered.
         fault_signal::stay_loaded();
-        // SAFETY: the function of the C++ ABI has this signature.
+        // SAFETY: the C++ ABI defines the function with this signature.
         let register = unsafe { std::mem::transmute::<*mut c_void, Register>(register) };
-        // SAFETY: a function that may be called at any time, and no library with which it is forgotten.
+        // SAFETY: the registered function may be called at any time, and no library is passed with which it would be removed.
         unsafe { register(end_quickly, ptr::null_mut()) };
     }
 }

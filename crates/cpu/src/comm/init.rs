@@ -1,4 +1,4 @@
-//! Initialization: making communicators, which waits for other ranks.
+//! Initialization: creates communicators, which waits for other ranks.
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,21 +16,22 @@ use crate::diag::error::{Error, Result};
 use crate::diag::fault;
 use crate::shm::liveness::AbortReason;
 
-/// Finds the other ranks of a new communicator. Returns its membership, or `None` if the caller becomes no rank of it.
+/// Finds the other ranks of a new communicator. Returns the membership, or `None` if the caller does not become a rank.
 pub(crate) type Join = Box<dyn Fn(&Communicator) -> Result<Option<RankInfo>> + Send + Sync>;
 
 /// The initialization of one communicator.
 pub(crate) struct Init {
     pub(crate) communicator: Arc<Communicator>,
-    /// The communicator that it is made from, if any.
+    /// The communicator from which it is created, if any.
     pub(crate) parent: Option<Arc<Communicator>>,
-    /// The C function, and its arguments that all ranks have to pass alike.
+    /// The C function, and those of its arguments that must be the same on all ranks.
     pub(crate) function: &'static str,
     pub(crate) arguments: Vec<(&'static str, String)>,
     pub(crate) join: Join,
-    /// The id at which the other ranks wait, the number of ranks, and the rank; `None` for a communicator made from another.
+    /// The id at which the other ranks wait, the number of ranks, and the rank. `None` for a communicator created from another.
     pub(crate) waits_at: Option<(UniqueId, usize, usize)>,
-    /// Set if the caller gets the handle before the initialization ends, to poll it: in NCCL, all but splits and shrinks.
+    /// Set if the caller receives the handle before the initialization ends, in order to poll it. In NCCL, this applies to all functions
+    /// except split and shrink.
     pub(crate) has_early_handle: bool,
     pub(crate) out: OutParam<ncclComm_t>,
 }
@@ -41,7 +42,7 @@ impl Init {
         self.parent.as_ref().unwrap_or(&self.communicator)
     }
 
-    /// Writes the handle of a communicator that has an early one, and returns the communicator.
+    /// Writes the handle of a communicator with an early handle, and returns the communicator.
     pub(crate) fn hand_out_early(&self) -> Result<Option<Arc<Communicator>>> {
         if !self.has_early_handle {
             return Ok(None);
@@ -59,7 +60,7 @@ impl Init {
         Ok(joined)
     }
 
-    /// Makes the communicator usable once its ranks have joined, and writes its handle.
+    /// Makes the communicator usable after its ranks have joined, and writes its handle.
     fn complete(&self, joined: Option<RankInfo>) -> Result {
         let Some(rank_info) = joined else {
             self.out.write(ptr::null_mut());
@@ -100,8 +101,8 @@ pub(crate) fn refuse_all(inits: &[Init], error: &Error) {
 
 /// Runs the initializations of a group.
 ///
-/// Ranks of one communicator that one thread initializes wait for each other, so each gets a thread. Communicators that
-/// are made from one parent are made in the order of their calls, which is the same on all its ranks.
+/// If one thread initializes several ranks of a communicator, they wait for each other, so each rank gets a thread. Communicators with the
+/// same parent are created in the order of their calls, which is the same on all ranks of the parent.
 pub(crate) fn run_all(inits: &[Init]) -> Result {
     let joined: Vec<OnceLock<Option<RankInfo>>> = inits.iter().map(|_| OnceLock::new()).collect();
     let mut sequences: Vec<Vec<usize>> = vec![];
@@ -133,8 +134,8 @@ pub(crate) fn run_all(inits: &[Init]) -> Result {
     inits.iter().zip(joined).try_for_each(|(init, joined)| init.complete(joined.into_inner().flatten()))
 }
 
-/// Runs the initializations of one thread in order. If one fails or panics, all of the group end, as what the others wait for
-/// may never come. The first error is the cause of the others.
+/// Runs the initializations of one thread in order. If one fails or panics, all initializations of the group end, because they may wait for
+/// ranks that never join. The first error is the cause of the others.
 fn run_sequence(
     inits: &[Init],
     sequence: Vec<usize>,
@@ -150,7 +151,7 @@ fn run_sequence(
                 let _ = cause.set(error);
                 cancel_all(inits);
                 if left.next().is_some() {
-                    // Other ranks wait for the rest of what was to be made from this one.
+                    // Other ranks wait for the remaining communicators that were to be created from this one.
                     inits[index].caller().set_abort(AbortReason::Failed);
                 }
                 return;
@@ -166,17 +167,17 @@ fn cancel_all(inits: &[Init]) {
 #[derive(Debug)]
 pub(crate) struct OutParam<T>(*mut T);
 
-// SAFETY: the memory is not bound to a thread, and by the contract of `new` nothing else accesses it meanwhile. The value
-// is for the caller, who may be another thread, so it is a handle.
+// SAFETY: the memory is not bound to a thread, and by the contract of `new` nothing else accesses it in the meantime. The value is for the
+// caller, which may be another thread, so it is a handle.
 unsafe impl<T> Send for OutParam<T> {}
-// SAFETY: as for Send: an operation is run by one thread at a time.
+// SAFETY: as for `Send`: only one thread at a time runs an operation.
 unsafe impl<T> Sync for OutParam<T> {}
 
 impl<T> OutParam<T> {
     /// # Safety
     ///
-    /// The memory can be written until the call, or the group, that this belongs to has ended; if the communicator is
-    /// nonblocking, until it is no longer in progress.
+    /// The memory must be writable until the call, or its group, has ended; if the communicator is nonblocking, until it is no longer in
+    /// progress.
     pub(crate) unsafe fn new(pointer: *mut T) -> Self {
         Self(pointer)
     }
@@ -188,7 +189,7 @@ impl<T> OutParam<T> {
     }
 
     pub(crate) fn write(&self, value: T) {
-        // SAFETY: the caller of `new` guarantees it.
+        // SAFETY: guaranteed by the caller of `new`.
         unsafe { self.0.write(value) }
     }
 }

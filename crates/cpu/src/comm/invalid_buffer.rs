@@ -1,8 +1,8 @@
-//! Invalid buffers: the report of one that an operation cannot read or write.
+//! Invalid buffers: the report of a buffer that an operation cannot read or write.
 //!
-//! Operations use the caller's buffers without a check: it would cost a system call each time. So one that is not mapped, or is
-//! read-only, is a memory fault, and the [handler](fault_signal) looks for its address in the buffers of the operations that
-//! run. They are in a list of atomics, which stays for as long as the process.
+//! Operations use the caller's buffers without a check, which would cost a system call each time. An unmapped or read-only buffer therefore
+//! causes a memory fault. The [handler](fault_signal) searches for the fault address in the buffers of the running operations. They are in
+//! a list of atomics that lives as long as the process.
 
 use std::ffi::c_int;
 use std::iter;
@@ -19,7 +19,7 @@ use crate::diag::report;
 use crate::shm::buffer::BufferRange;
 use crate::shm::mapping::is_own_byte_readable;
 
-/// A running operation: its call, and the places and lengths of its buffers.
+/// A running operation: its call, and the locations and lengths of its buffers.
 #[derive(Debug)]
 struct Entry {
     call: [AtomicU64; 2],
@@ -50,7 +50,7 @@ impl Entry {
         self.lengths.iter().for_each(|length| length.store(0, Relaxed));
     }
 
-    /// Returns the buffer that has the address, by its index, and the offset there.
+    /// Returns the index of the buffer that contains the address, and the offset in the buffer.
     fn find(&self, address: usize, is_outside: bool) -> Option<(usize, usize)> {
         for index in [0, 1] {
             let length = self.lengths[index].load(Acquire);
@@ -65,7 +65,7 @@ impl Entry {
     }
 }
 
-/// The bits of the addresses of processes. On x86-64, an access to others is a fault without an address.
+/// Number of bits of a process's addresses. On x86-64, an access to any other address is a fault without an address.
 const ADDRESS_BITS: u32 = 47;
 
 /// The running operations of a rank.
@@ -73,13 +73,13 @@ const ADDRESS_BITS: u32 = 47;
 struct Rank {
     is_used: AtomicBool,
     rank: AtomicUsize,
-    /// The operation of a call outside groups, or the first of a group.
+    /// The operation of a call outside groups, or the first operation of a group.
     first: Entry,
-    /// The others of a group.
+    /// The other operations of a group.
     more: Chunk,
 }
 
-/// Entries, and more of them if they do not suffice.
+/// A chunk of entries, followed by more chunks if needed.
 #[derive(Debug)]
 struct Chunk(OnceLock<Box<([Entry; 16], Chunk)>>);
 
@@ -123,7 +123,7 @@ impl Ranks {
 
 static RANKS: Ranks = Ranks::new();
 
-/// The running operations of a communicator's rank, which are listed until this is dropped.
+/// The running operations of a communicator's rank. They are listed until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running(&'static Rank);
 
@@ -148,24 +148,24 @@ impl Running {
         }
     }
 
-    /// Sets the rank, once it is known.
+    /// Sets the rank when it is known.
     pub(crate) fn set_rank(&self, rank: usize) {
         self.0.rank.store(rank, Relaxed);
     }
 
-    /// Notes that the operation of a call outside groups has begun.
+    /// Records that the operation of a call outside groups has begun.
     #[inline]
     pub(crate) fn begin(&self, call: [u64; 2], buffers: [BufferRange; 2]) {
         self.0.first.begin(call, buffers);
     }
 
-    /// Notes that it has ended.
+    /// Records that the operation of a call outside groups has ended.
     #[inline]
     pub(crate) fn end(&self) {
         self.0.first.end();
     }
 
-    /// Notes that an operation of a group has begun, which is the one at `index`.
+    /// Records that the operation at `index` of a group has begun.
     pub(crate) fn begin_at(&self, index: usize, call: [u64; 2], buffers: [BufferRange; 2]) {
         self.entry(index).begin(call, buffers);
     }
@@ -187,9 +187,9 @@ impl Drop for Running {
     }
 }
 
-/// Says which buffer of which operation an address is in, if it is in any.
+/// Reports which buffer of which operation contains an address, if any.
 fn say(address: usize, signal: c_int, code: c_int) {
-    /// Set once a buffer was reported: an earlier handler may correct the fault, and others may follow.
+    /// Set once a buffer was reported: a previously installed handler may correct the fault, and others may follow.
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     /// Set once the report is written.
     static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
@@ -203,10 +203,10 @@ fn say(address: usize, signal: c_int, code: c_int) {
     IS_WRITTEN.store(true, Release);
 }
 
-/// A buffer that has an address: its rank, its operation, its index there, and the offset in it.
+/// A buffer that contains an address: its rank, its operation, its index in the operation, and the offset of the address.
 type Found = (&'static Rank, &'static Entry, usize, usize);
 
-/// Finds the buffer that has an address. Most faults are others, whose handler needs the stack: this takes little of it.
+/// Finds the buffer that contains an address. Most faults have other causes, and their handlers need the stack, so this uses little of it.
 #[inline(never)]
 fn find(address: usize, is_outside: bool) -> Option<Found> {
     let mut list = Some(&RANKS);
@@ -231,7 +231,7 @@ fn find(address: usize, is_outside: bool) -> Option<Found> {
 #[inline(never)]
 fn describe((rank, entry, mut index, offset): Found, address: usize, signal: c_int, code: c_int) {
     let is_readable = is_own_byte_readable(address);
-    // In place, what can be read is the buffer that is written.
+    // In place, readable memory is the buffer that is written.
     if is_readable && entry.starts[0].load(Relaxed) == entry.starts[1].load(Relaxed) {
         index = 1;
     }

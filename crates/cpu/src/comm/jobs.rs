@@ -1,5 +1,4 @@
-//! The jobs of a nonblocking communicator: its calls, which run on a thread of its own in the order in which they were
-//! made.
+//! Jobs of a nonblocking communicator: its calls, which run in call order on the communicator's own thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -11,17 +10,16 @@ use crate::diag::error::{Error, Result};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The jobs of a communicator, and what became of them.
+/// The jobs of a communicator, and their outcome.
 #[derive(Debug)]
 pub(crate) struct Jobs {
-    /// The number of jobs that have not ended.
     number: AtomicUsize,
     is_exclusive: AtomicBool,
     outcome: Mutex<Outcome>,
     ended: Condvar,
-    /// Set while the caller has not asked for the outcome.
+    /// Set while the caller has not queried the outcome.
     is_unreported: AtomicBool,
-    /// The way to the thread, which ends when this is gone.
+    /// The channel to the thread. The thread ends when the channel is closed.
     thread: Mutex<Option<Sender<Work>>>,
 }
 
@@ -29,11 +27,11 @@ pub(crate) struct Jobs {
 #[derive(Debug)]
 struct Outcome {
     result: Result,
-    /// The number of times that the outcome of the jobs in progress was discarded.
+    /// How often the outcome of the jobs in progress was discarded.
     discarded: u64,
 }
 
-/// A job, from the call until it has run. One that is dropped without an [`end`](Self::end) has panicked.
+/// A job, from the call until it has run. A job that is dropped without a call of [`end`](Self::end) has panicked.
 #[derive(Debug)]
 pub(crate) struct Job {
     jobs: Arc<Jobs>,
@@ -54,14 +52,14 @@ impl Jobs {
         }
     }
 
-    /// Starts the thread, unless it runs.
+    /// Starts the thread, unless it is running.
     pub(crate) fn start_thread(&self) -> Result {
         let mut thread = self.thread();
         if thread.is_none() {
             let (sender, receiver) = mpsc::channel::<Work>();
             let run = move || {
                 for work in receiver {
-                    // Its job knows that it has panicked.
+                    // Dropping the job records the panic.
                     let _ = catch_unwind(AssertUnwindSafe(work));
                 }
             };
@@ -73,19 +71,20 @@ impl Jobs {
         Ok(())
     }
 
-    /// Lets the thread, which has been started, run `work` after all that was passed before.
+    /// Queues `work` on the thread, after all previously queued work. The thread must have been started.
     pub(crate) fn push(&self, work: impl FnOnce() + Send + 'static) -> Result {
         let sent = self.thread().as_ref().and_then(|thread| thread.send(Box::new(work)).ok());
         sent.ok_or_else(|| Error::internal("the thread of a nonblocking communicator has ended"))
     }
 
-    /// Ends the thread when it has run what it was passed.
+    /// Ends the thread after it has run the queued work.
     pub(crate) fn end_thread(&self) {
         *self.thread() = None;
     }
 
-    /// Begins a job: the communicator is busy from now on. Beside an exclusive one, which makes the communicator or changes it
-    /// for all that follows, nothing that needs it is accepted; beside others, operations are, which then run after them.
+    /// Begins a job: the communicator is busy from now on. An exclusive job creates the communicator or changes it for all later calls.
+    /// During an exclusive job, no call that needs the communicator is accepted. During other jobs, operations are accepted and run after
+    /// them.
     pub(crate) fn begin(self: &Arc<Self>, is_exclusive: bool) -> Job {
         let mut outcome = self.outcome();
         if self.number.fetch_add(1, Relaxed) == 0 {
@@ -97,12 +96,12 @@ impl Jobs {
         Job { jobs: Arc::clone(self), is_exclusive, result: None, discarded: outcome.discarded }
     }
 
-    /// Returns `true` if a job has not ended.
+    /// Returns whether a job has not ended.
     pub(crate) fn is_busy(&self) -> bool {
         self.number.load(Acquire) > 0
     }
 
-    /// Returns `true` if an exclusive job has not ended.
+    /// Returns whether an exclusive job has not ended.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.is_exclusive.load(Acquire)
     }
@@ -117,19 +116,19 @@ impl Jobs {
         self.outcome().result.clone()
     }
 
-    /// Forgets what became of the jobs that have begun.
+    /// Discards the outcome of the jobs that have begun.
     pub(crate) fn discard_result(&self) {
         let mut outcome = self.outcome();
         outcome.result = Ok(());
         outcome.discarded += 1;
     }
 
-    /// Records that the caller has yet to ask for the outcome.
+    /// Records that the caller has yet to query the outcome.
     pub(crate) fn set_unreported(&self) {
         self.is_unreported.store(true, Relaxed);
     }
 
-    /// Returns `true` if the caller has not asked for the outcome before.
+    /// Returns whether the caller had not yet queried the outcome, and records that it has.
     pub(crate) fn take_unreported(&self) -> bool {
         self.is_unreported.swap(false, Relaxed)
     }
@@ -183,7 +182,7 @@ mod tests {
         let jobs = Arc::new(Jobs::new());
         let ran: Arc<Mutex<Vec<(u32, ThreadId)>>> = Arc::default();
         let (go, wait) = mpsc::channel();
-        // Jobs that were idle meanwhile would forget the first error.
+        // If the jobs became idle in between, the first error would be discarded.
         add(&jobs, false, move || {
             wait.recv().unwrap();
             Ok(())

@@ -1,4 +1,4 @@
-//! Joining the other ranks of a new communicator, in one of the ways in which it can be made.
+//! Joining the other ranks of a new communicator, for each way of creating one.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::comm::communicator::{Communicator, RankInfo};
 use crate::diag::error::{Error, Result};
 use crate::shm::shared_state::SharedState;
 
-/// The communicator that a new one is made from.
+/// The communicator from which a new one is created.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parent<'a> {
     pub(crate) communicator: &'a Communicator,
-    /// The parent's ranks that become the first ranks of the new communicator.
+    /// The ranks of the parent that become the first ranks of the new communicator.
     pub(crate) members: &'a [usize],
     /// Set if an abort of the parent fails the join.
     pub(crate) must_be_healthy: bool,
@@ -30,9 +30,9 @@ pub(crate) fn join(
     rank: usize,
 ) -> Result<RankInfo> {
     let state = join_state(communicator, parent, &id, ranks, rank)?;
-    // Before it is complete, its ranks exchange their devices.
+    // Its ranks exchange their devices before it is complete.
     state.set_name(communicator.name(&id));
-    // With NCCL_COMM_ID, communicators have one id. Those derived from it have to differ.
+    // With `NCCL_COMM_ID`, communicators share one id. Ids derived from it must differ.
     id.secret = state.nonce();
     Ok(RankInfo { state, rank, id })
 }
@@ -66,15 +66,15 @@ pub(crate) fn join_state(
             check_cancelled(old)?;
             if old.stopped() != stopped { Err(cancelled("revoked")) } else { Ok(()) }
         },
-        // The caller has the new communicator's handle only once it is complete, and asks the old one.
+        // The caller receives the new communicator's handle only when it is complete, and queries the parent until then.
         waits_for: &|text| old.set_join_wait(text),
         parent: Some(ParentComm { state, members: parent.members, must_be_healthy: parent.must_be_healthy }),
     };
     let joined = rendezvous::join(id, ranks, rank, &context);
     old.set_join_wait(String::new());
     joined.inspect_err(|error| {
-        // The others see for themselves what another rank did. This rank's own errors they do not see, so it departs
-        // from the parent, with which it is out of sync as well.
+        // The other ranks detect failures of another rank, but not this rank's own errors. This rank therefore departs from the parent,
+        // with which it is out of sync as well.
         if error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled() {
             old.fail(error);
             state.depart(*old_rank);

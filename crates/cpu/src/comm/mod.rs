@@ -1,6 +1,6 @@
-//! Communicators, their handles, and the groups that calls on them run in.
+//! Communicators, their handles, and the groups in which their calls run.
 //!
-//! `bootstrap` finds the other ranks, `coll` has the operations of collectives; neither depends on communicators.
+//! `bootstrap` finds the other ranks, `coll` contains the operations of collectives. Neither depends on communicators.
 
 pub(crate) mod agreement;
 pub(crate) mod communicator;

@@ -1,5 +1,5 @@
-//! The calls of a group that has not ended: those of each communicator, for reports; and what this thread's group makes, for the
-//! errors of handles that do not exist yet.
+//! The calls in open groups: the calls of each communicator, for reports, and the objects that this thread's group creates, for errors
+//! about handles that do not exist yet.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::coll::call::{CallHeader, ControlCall};
 use crate::comm::fork;
 
-/// What this thread's open group makes.
+/// The kinds of objects that this thread's open group creates.
 #[derive(Clone, Copy, Default)]
 struct Makes {
     /// The [generation](fork::generation) of the process.
@@ -21,7 +21,7 @@ thread_local! {
     static MAKES: Cell<Makes> = Cell::default();
 }
 
-/// Notes a call of this thread's group.
+/// Records a call of this thread's group.
 pub(super) fn note(call: QueuedCall) {
     let mut makes = MAKES.get();
     match call {
@@ -34,12 +34,12 @@ pub(super) fn note(call: QueuedCall) {
     MAKES.set(Makes { generation: fork::generation(), ..makes });
 }
 
-/// Notes that this thread's outermost group has ended.
+/// Records that this thread's outermost group has ended.
 pub(super) fn clear() {
     MAKES.set(Makes::default());
 }
 
-/// Explains why there is no handle of a `what` yet, if this thread's open group makes one: nothing is made before its end.
+/// Explains why a `what` has no handle yet, if this thread's open group creates one: nothing is created before the group ends.
 pub(crate) fn explain_absence(what: &str) -> String {
     let Makes { generation, communicator, window } = MAKES.get();
     let is_made = if what == "communicator" { communicator } else { window };
@@ -68,7 +68,7 @@ impl fmt::Display for QueuedCall {
     }
 }
 
-/// The calls of a communicator's rank in a group that has not ended.
+/// The calls of a communicator's rank in an open group.
 #[derive(Debug, Default)]
 pub(crate) struct QueuedCalls(Mutex<Option<Queued>>);
 
@@ -88,7 +88,7 @@ impl QueuedCalls {
         *self.queued() = None;
     }
 
-    /// Describes the calls, and returns whether they were described before; `None` if there are none.
+    /// Describes the calls, and returns whether they were described before. Returns `None` if there are none.
     pub(crate) fn describe(&self) -> Option<(String, bool)> {
         let mut queued = self.queued();
         let Queued { first, number, is_reported } = queued.as_mut()?;

@@ -1,4 +1,4 @@
-//! Operations that wait for the end of their group, and then run together: on this thread, or on the threads of nonblocking
+//! Operations that wait for the end of their group and then run together: on the calling thread, or on the threads of nonblocking
 //! communicators.
 
 use std::cell::Cell;
@@ -24,21 +24,21 @@ use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
 
-/// The queue of an operation: those in one queue run in order, and queues run concurrently.
+/// The queue of an operation. Operations in one queue run in order, and queues run concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Queue {
     Collective,
     SendTo(usize),
     ReceiveFrom(usize),
-    /// Writes to other ranks and signals there, which never wait.
+    /// Puts and signals to other ranks, which never wait.
     Put,
     /// Waits for signals.
     Wait,
 }
 
-/// The number of a communicator's collectives that have yet to end before its sends and receives begin, in strict mode.
+/// The number of a communicator's collectives that must end before its sends and receives begin, in strict mode.
 ///
-/// NCCL schedules the tasks of a group so: the collectives first, and the sends and receives once none is left
+/// NCCL schedules the tasks of a group in this order: the collectives first, and the sends and receives when no collective is left
 /// (`ncclLaunchPrepare` in `enqueue.cc`). Kernels of one communicator run one after the other.
 #[derive(Clone, Default)]
 pub(super) struct Turn(Rc<Cell<usize>>);
@@ -53,7 +53,7 @@ impl Queue {
 }
 
 impl Turn {
-    /// Adds an operation, which runs when it is its turn.
+    /// Adds an operation, which runs when its turn comes.
     pub(super) fn add<'a>(self, queue: Queue, operation: BoxedOperation<'a>) -> BoxedOperation<'a> {
         let Self(left) = self;
         if queue == Queue::Collective {
@@ -77,24 +77,24 @@ impl Turn {
 /// An operation that runs when the group ends.
 pub(super) struct QueuedOperation {
     pub(super) communicator: Arc<Communicator>,
-    /// Set if nothing else may use the communicator until it has ended.
+    /// Set if nothing else may use the communicator until the operation has ended.
     pub(super) is_exclusive: bool,
     queue: Queue,
-    /// The number of bytes that it reads and writes.
+    /// Number of bytes that it reads and writes.
     pub(super) bytes: usize,
-    /// The stream that it runs on, if it does not run on the host.
+    /// The stream on which it runs, or `None` if it runs on the host.
     pub(super) on_stream: Option<OnStream>,
     pub(super) header: CallHeader,
     buffers: [BufferRange; 2],
     operation: Box<dyn Start>,
 }
 
-/// An operation of any type.
+/// A type-erased operation.
 trait Start: Send + Sync {
-    /// Starts it, on the thread that then runs it.
+    /// Starts the operation on the thread that runs it.
     fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
 
-    /// Starts it with a wrong element in what it sends.
+    /// Starts the operation with one wrong element in the data that it sends.
     fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
 }
 
@@ -127,8 +127,8 @@ impl QueuedOperation {
         Ok(Self { communicator, is_exclusive, queue, bytes, on_stream, header, buffers, operation })
     }
 
-    /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one
-    /// thread, which is also the cost of a simple sum. Nothing is measured.
+    /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one thread, which costs the
+    /// same as a simple sum. Nothing is measured.
     pub(super) fn estimate(&self) -> f32 {
         const LATENCY: f32 = 1.0;
         const BYTES: f32 = 8000.0;
@@ -149,7 +149,7 @@ pub(super) fn distinct<'a>(
     distinct
 }
 
-/// Checks that what a rank sends to itself is received in the same group: nothing else could run meanwhile.
+/// Checks that a rank's sends to itself are received in the same group: otherwise the receives could never run.
 pub(super) fn check_own_messages(communicator: &Arc<Communicator>, operations: &[QueuedOperation]) -> Result {
     let Ok(RankInfo { rank, .. }) = communicator.rank_info() else { return Ok(()) };
     let number = |queue| {
@@ -177,7 +177,7 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     communicators.iter().try_for_each(delay)?;
     let is_on_host =
         operations.iter().all(|operation| operation.on_stream.is_none() && !operation.is_exclusive);
-    // The communicator of an operation on the host that failed and stays pending.
+    // The communicator of a failed operation on the host that stays pending.
     let stalled = Cell::new(None);
     let stalled_at = &stalled;
     let mut queues: Vec<VecDeque<BoxedOperation<'_>>> = vec![];
@@ -228,7 +228,7 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     let result = executor::run(queues, threads, |waited| {
         states.iter().for_each(|(state, _)| state.check_liveness());
         report.check(waited, states.iter().map(|(state, rank)| (&***state, *rank)));
-        // An abort of one of them waits for everything that runs here.
+        // An abort of one communicator waits for everything that runs here.
         if communicators.iter().any(|communicator| communicator.is_aborted()) {
             communicators.iter().for_each(|communicator| communicator.set_abort(AbortReason::Failed));
         }
@@ -241,8 +241,8 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     })
 }
 
-/// Ends an operation on host memory that has failed: immediately, or with `LIBNCCL_CPU_FAILURES=wait`, if a peer is the cause, once
-/// this rank aborts, `LIBNCCL_CPU_TIMEOUT` has elapsed, or `is_over` says so.
+/// Ends a failed operation on host memory. With `LIBNCCL_CPU_FAILURES=wait` and a failure caused by a peer, the operation ends once this
+/// rank aborts, `LIBNCCL_CPU_TIMEOUT` has elapsed, or `is_over` returns `true`. Otherwise it ends immediately.
 #[cold]
 pub(super) fn end_failed(communicator: &Communicator, error: &Error, is_over: impl Fn() -> bool) {
     if communicator.keeps_pending(error) {
@@ -253,8 +253,7 @@ pub(super) fn end_failed(communicator: &Communicator, error: &Error, is_over: im
     communicator.record_error(error);
 }
 
-/// Sets the abort flag on drop, which is a panic in an operation: its rank is out of sync, and the others must not wait
-/// for it.
+/// Sets the abort flag when dropped by a panic in an operation: the rank is out of sync, and the other ranks must not wait for it.
 pub(super) struct AbortOnPanic<'a>(pub(super) &'a [Arc<Communicator>]);
 
 impl Drop for AbortOnPanic<'_> {
@@ -267,7 +266,7 @@ impl Drop for AbortOnPanic<'_> {
 
 /// Runs the operations of each communicator as its next job.
 pub(super) fn enqueue(mut operations: Vec<QueuedOperation>, communicators: &[Arc<Communicator>]) -> Result {
-    // The threads first: without one, nothing has begun.
+    // The threads are started first: if that fails, nothing has begun.
     communicators.iter().try_for_each(|communicator| communicator.jobs.start_thread())?;
     for communicator in communicators {
         let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);

@@ -1,8 +1,7 @@
-//! What the caller of a communicator has made: handles of registrations and windows, custom reductions, and communicators made
-//! from it.
+//! Objects created with a communicator: handles of registrations and windows, custom reductions, and child communicators.
 //!
-//! Handles are never reused, so a stale or foreign handle is an error, not a crash. The low bits of a handle tell what it refers to,
-//! so that the error of a handle that was passed to the wrong function names the kind.
+//! Handles are never reused, so a stale or foreign handle causes an error, not a crash. The low bits of a handle encode the kind of its
+//! object, so that the error for a handle passed to the wrong function can state the kind.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +23,7 @@ pub(crate) struct Registry<T> {
     entries: Mutex<BTreeMap<usize, T>>,
 }
 
-/// What a handle refers to, and the low bits of the handle.
+/// The kind of a handle's object, and the low bits of the handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Communicator = 0,
@@ -32,15 +31,15 @@ pub(crate) enum Kind {
     Window = 2,
 }
 
-/// The last number that any registry has given, without the bits of its [`Kind`].
+/// The last number assigned by any registry, without the bits of its [`Kind`].
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// The last serial number of a communicator, including those of the processes from which this one was forked.
+/// The last serial number of a communicator, including those created by the processes from which this one was forked.
 static LAST_COMMUNICATOR: AtomicUsize = AtomicUsize::new(0);
 
-/// Bits of a communicator's serial number. The [generation](crate::comm::fork::generation) of its process is above them.
+/// Number of bits of a communicator's serial number. The [generation](crate::comm::fork::generation) of its process is above them.
 pub(crate) const SERIAL: u32 = usize::BITS / 2;
-/// Bits of the generation: a handle has 4 more bits below the number.
+/// Number of bits of the generation. A handle has 4 more bits below the number.
 const GENERATION: u32 = SERIAL - 4;
 
 /// Returns the number of a new communicator in a process of this generation. Its handle has 4 more bits below.
@@ -62,7 +61,7 @@ fn next_number(generation: usize, last: &AtomicUsize) -> Result<usize> {
 }
 
 impl Kind {
-    /// Returns the kind of a handle, which may belong to another communicator or to an object that was destroyed.
+    /// Returns the kind of a handle. The handle may belong to another communicator or to an object that was destroyed.
     pub(crate) fn of(handle: usize) -> Option<Self> {
         let number = handle >> 4;
         let is_object = (1..=LAST.load(Relaxed)).contains(&number);
@@ -75,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// Returns the name in errors.
+    /// Returns the name used in errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Communicator => "communicator",
@@ -90,7 +89,7 @@ impl<T: Clone> Registry<T> {
         Self { kind, entries: Mutex::default() }
     }
 
-    /// Adds `entry` and returns its number, which is not zero and not an address.
+    /// Adds `entry` and returns its number, which is neither zero nor an address.
     pub(crate) fn add(&self, entry: T) -> usize {
         let number = (LAST.fetch_add(1, Relaxed) + 1) << 4 | self.kind as usize;
         self.entries().insert(number, entry);
@@ -143,16 +142,16 @@ impl<T: Clone> Registry<T> {
 #[derive(Debug, Default)]
 pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, (DataType, Scalar)>>);
 
-/// The scalar of a custom reduction, an element in the first bytes.
+/// The scalar of a custom reduction: an element in the first bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scalar {
     Immediate([u8; 8]),
-    /// To be read when an operation runs.
+    /// Read when an operation runs.
     Deferred(ReadBuf),
 }
 
 impl CustomReductions {
-    /// Creates a reduction that multiplies this rank's inputs by a scalar first.
+    /// Creates a reduction that first multiplies this rank's inputs by a scalar.
     pub(crate) fn create(&self, data_type: DataType, scalar: Scalar) -> Result<ncclRedOp_t> {
         static NEXT: AtomicU32 = AtomicU32::new(ncclRedOp_t::ncclNumOps.0);
         let number = next_reduction(&NEXT)?;
@@ -167,12 +166,11 @@ impl CustomReductions {
         }
     }
 
-    /// Returns the number of reductions.
     pub(crate) fn len(&self) -> usize {
         self.scalars().len()
     }
 
-    /// Returns the reduction, and the place of its scalar if that is to be read when the operation runs.
+    /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.
     pub(super) fn get(&self, op: ncclRedOp_t, data_type: DataType) -> Result<(Reduction, Option<ReadBuf>)> {
         match self.scalars().get(&op.0) {
             Some((own, scalar)) if *own == data_type => Ok(match scalar {
@@ -192,8 +190,8 @@ impl CustomReductions {
     }
 }
 
-/// Returns the next number of a custom reduction. A number is never reused, so that a destroyed reduction, or one of another
-/// communicator, is detected; it never becomes the number of one of NCCL's own reductions.
+/// Returns the next number of a custom reduction. Numbers are never reused, so that a destroyed reduction, or a reduction of another
+/// communicator, is detected. They never equal the number of a built-in reduction.
 fn next_reduction(next: &AtomicU32) -> Result<u32> {
     const MAX: u32 = ncclRedOp_t::ncclMaxRedOp.0;
     let increment = |number| (number <= MAX).then_some(number + 1);
@@ -209,13 +207,13 @@ fn next_reduction(next: &AtomicU32) -> Result<u32> {
 pub(crate) struct Children {
     /// The number of child ids derived from the parent's id, for each set of ranks.
     numbers: Mutex<BTreeMap<Vec<usize>, u64>>,
-    /// The id by which new ranks join, if one was created and has not been used.
+    /// The id with which new ranks join, if one was created and has not been used.
     grow_id: Mutex<Option<UniqueId>>,
 }
 
 impl Children {
-    /// Returns the number of the next child id of these ranks. They all derive theirs in the same order, and other
-    /// ranks do not, so each set of ranks counts by itself.
+    /// Returns the number of the next child id of these ranks. These ranks derive their ids in the same order, and other ranks derive none
+    /// of them, so each set of ranks has a separate counter.
     pub(crate) fn next_number(&self, ranks: &[usize]) -> u64 {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let number = numbers.entry(ranks.to_vec()).or_insert(0);
@@ -223,7 +221,7 @@ impl Children {
         *number
     }
 
-    /// Creates the id by which new ranks join. There is one at a time.
+    /// Creates the id with which new ranks join. There is at most one at a time.
     pub(crate) fn create_grow_id(&self) -> Result<UniqueId> {
         if let Some(address) = comm_id() {
             return Err(Error::usage(format!(

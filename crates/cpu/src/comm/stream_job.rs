@@ -1,4 +1,4 @@
-//! A job on streams: the operations of one communicator in a group, on the streams that it is given there.
+//! Stream jobs: the operations of one communicator in a group, on the streams that the calls pass.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -14,7 +14,7 @@ use crate::diag::finding::Finding;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 
-/// Enqueues the operations of each communicator as its next job. Each has a stream.
+/// Enqueues the operations of each communicator as its next job. Each operation has a stream.
 pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
     let group = GROUPS.replace(GROUPS.get() + 1);
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
@@ -26,7 +26,7 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
         operations = others;
         if let Some(driver) = communicator.driver() {
             driver.on_device(communicator.device, || {
-                // The job may fail at once, which must not fail its own call.
+                // The job may fail immediately, which must not fail this call to CUDA.
                 let _held = communicator.fails_cuda();
                 let streams = streams(&own);
                 let capture = capture(driver, &streams)?;
@@ -36,7 +36,7 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
                     .and_then(|()| enqueue_job(driver, &communicator, own, &streams, capture))
                     .inspect_err(|error| {
                         if capture == Capture::None {
-                            // Other ranks will wait for it.
+                            // Other ranks will wait for this job.
                             communicator.fail(error);
                             communicator.set_abort(AbortReason::Failed);
                         }
@@ -46,7 +46,7 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>) -> Result {
             })?;
         }
     }
-    // Not before: an operation of one rank may wait for an operation of another rank in this group.
+    // Not earlier: an operation of one rank may wait for an operation of another rank in this group.
     for (driver, device, streams) in launched {
         driver.on_device(device, || streams.iter().try_for_each(|stream| driver.launched(*stream)))?;
     }
@@ -58,8 +58,8 @@ thread_local! {
     static GROUPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Checks that this thread has not enqueued the same collectives of another rank in another group: NCCL may connect the ranks
-/// in the first, and wait there for the others.
+/// Checks that this thread has not enqueued the same collectives of another rank in another group: NCCL may connect the ranks in the first
+/// group and wait there for the other ranks.
 fn check_group(communicator: &Communicator, operations: &[QueuedOperation], group: u64) -> Result {
     let CallContext { state, rank, .. } = communicator.context()?;
     let is_collective =
@@ -72,7 +72,7 @@ fn check_group(communicator: &Communicator, operations: &[QueuedOperation], grou
     )))
 }
 
-/// Returns the streams of operations.
+/// Returns the distinct streams of the operations.
 fn streams(operations: &[QueuedOperation]) -> Vec<Stream> {
     let mut streams: Vec<Stream> = vec![];
     for OnStream { stream, .. } in operations.iter().filter_map(|operation| operation.on_stream.as_ref()) {
@@ -83,7 +83,7 @@ fn streams(operations: &[QueuedOperation]) -> Vec<Stream> {
     streams
 }
 
-/// Returns whether what the streams of a job are given now is captured, which is the same for all of them.
+/// Returns whether the streams of a job are being captured, which must be the same for all of them.
 fn capture(driver: &Driver, streams: &[Stream]) -> Result<Capture> {
     let captures = streams.iter().map(|stream| driver.capture(*stream)).collect::<Result<Vec<_>>>()?;
     let first = captures.first().copied().unwrap_or(Capture::None);
@@ -116,7 +116,7 @@ fn enqueue_job(
     })
 }
 
-/// Returns the name of a job in the reports of CUDA: its calls, with their rank and number.
+/// Returns the name of a job in CUDA's reports: its calls, with their rank and number.
 fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: Capture) -> Result<String> {
     const NAMED: usize = 4;
     let CallContext { state, rank, .. } = communicator.context()?;
@@ -132,23 +132,23 @@ fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: C
             calls => format!("calls {first} to {}", first + calls as u64 - 1),
         }
     } else {
-        // Each launch of the graph is another call.
+        // Each launch of the graph is a separate call.
         "in a graph".to_owned()
     };
     Ok(format!("{}, rank {rank} of {}, {numbers}", calls.join(" + "), state.ranks()))
 }
 
-/// Operations of one communicator, which run on a stream: once, or at each launch of a graph.
+/// Operations of one communicator that run on a stream: once, or at each launch of a graph.
 struct StreamJob {
     communicator: Arc<Communicator>,
     operations: Vec<QueuedOperation>,
     capture: Capture,
-    /// Its name in reports.
+    /// The name in reports.
     name: Arc<str>,
 }
 
 impl StreamJob {
-    /// Runs the job, on the thread of its stream.
+    /// Runs the job on the thread of its stream.
     fn run(&self) {
         let Self { communicator, operations, capture, name } = self;
         let running = communicator.stream_jobs.begin(*capture);
@@ -180,7 +180,7 @@ impl StreamJob {
     }
 }
 
-/// Fails a communicator on drop, which is a panic in its job.
+/// Fails a communicator when dropped by a panic in its job.
 struct FailOnPanic<'a>(Option<&'a Arc<Communicator>>);
 
 impl Drop for FailOnPanic<'_> {

@@ -1,8 +1,8 @@
-//! The jobs of a communicator on streams: its operations, one job for each call or group, which run one after the other
-//! in the order of the calls, whatever streams they are on.
+//! Jobs of a communicator on streams: its operations, one job for each call or group. They run one after the other in the order of the
+//! calls, on any streams.
 //!
-//! A job that is captured in a graph runs at each launch, in the order of launches and calls: the graph waits for the
-//! event after the last job, and records it.
+//! A job captured in a graph runs at each launch, in the order of launches and calls: the graph waits for the event after the last job, and
+//! records it again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,32 +10,32 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::cuda::{Capture, Driver, Event, Stream};
 use crate::diag::error::Result;
 
-/// The enqueued jobs of a communicator, and the event after the last one.
+/// The enqueued jobs of a communicator, and the event after the last job.
 #[derive(Debug, Default)]
 pub(crate) struct StreamJobs {
     counts: Mutex<Counts>,
     changed: Condvar,
-    /// The end of the last job, for which the next one waits.
+    /// The event after the last job, for which the next job waits.
     last: Mutex<Option<Arc<Event>>>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// The names of the jobs that have not ended, in their order, without those of graphs.
+    /// The names of the jobs that have not ended, in order, without the jobs of graphs.
     enqueued: VecDeque<Arc<str>>,
-    /// The number of jobs of graphs that have begun and not ended.
+    /// The number of graph jobs that have begun and not ended.
     launched: usize,
-    /// The number of them that have begun, one at most.
+    /// The number of jobs that have begun and not ended, at most one.
     running: usize,
     /// The number of the last call in a job.
     last_call: u64,
-    /// The names of the jobs that an abort kept from running, or running to their end.
+    /// The names of the jobs that an abort prevented from running or completing.
     discarded: Vec<Arc<str>>,
-    /// True if nothing may run any more.
+    /// Set if nothing may run any more.
     is_released: bool,
 }
 
-/// A job that has begun, until this is dropped.
+/// A job that has begun. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running<'a> {
     jobs: &'a StreamJobs,
@@ -43,8 +43,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl StreamJobs {
-    /// Returns the number of the first of `calls` calls, which are the next after the `begun` that the communicator has
-    /// begun so far.
+    /// Returns the number of the first of `calls` calls. They follow the `begun` calls that the communicator has begun so far.
     pub(crate) fn number(&self, begun: u64, calls: usize) -> u64 {
         let mut counts = self.counts();
         if counts.is_idle() {
@@ -55,8 +54,8 @@ impl StreamJobs {
         first
     }
 
-    /// Enqueues a job of a name on the first of `streams` by `enqueue`: after the job before it and all that the streams have been
-    /// given, and before all that they will be given. The current context is the communicator's.
+    /// Enqueues a job named `name` on the first of `streams` by calling `enqueue`. The job runs after the previous job and all work already
+    /// on the streams, and before all later work on the streams. The current context must be the communicator's.
     pub(crate) fn enqueue(
         &self,
         driver: &'static Driver,
@@ -75,7 +74,7 @@ impl StreamJobs {
             None => {
                 let fresh = last.insert(Arc::new(driver.create_event()?));
                 if capture != Capture::None {
-                    // There may be a job before it when the graph is launched.
+                    // Another job may precede it when the graph is launched.
                     driver.wait_at_launch(*stream, fresh, capture)?;
                 }
                 fresh
@@ -104,7 +103,7 @@ impl StreamJobs {
         Ok(())
     }
 
-    /// Begins a job, on the stream's thread.
+    /// Begins a job, on the thread of the stream.
     pub(crate) fn begin(&self, capture: Capture) -> Running<'_> {
         let mut counts = self.counts();
         counts.running += 1;
@@ -114,25 +113,25 @@ impl StreamJobs {
         Running { jobs: self, capture }
     }
 
-    /// Returns the name of the job that runs; `None` if it is of a graph.
+    /// Returns the name of the running job, or `None` if it belongs to a graph.
     pub(crate) fn running(&self) -> Option<Arc<str>> {
         let counts = self.counts();
         counts.enqueued.front().filter(|_| counts.launched == 0).cloned()
     }
 
-    /// Returns the names of the jobs that an abort, which has been set, keeps from running, or running to their end. None runs.
+    /// Returns the names of the jobs that an abort prevents from running or completing. The abort has been set, and no job is running.
     pub(crate) fn discarded(&self) -> Vec<Arc<str>> {
         let counts = self.counts();
         counts.discarded.iter().chain(&counts.enqueued).cloned().collect()
     }
 
-    /// The event after the last job. Whoever waits for jobs asks it too: only it tells whether a graph was launched, and
-    /// the driver has to know what the host has waited for.
+    /// Returns the event after the last job. A wait for jobs must query it too: only the event shows whether a graph was launched, and the
+    /// driver must record what the host has waited for.
     fn last(&self) -> Option<Arc<Event>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns `true` if no job is enqueued or runs.
+    /// Returns whether no job is enqueued or running.
     pub(crate) fn is_idle(&self) -> bool {
         self.counts().is_idle() && self.last().is_none_or(|last| last.is_over())
     }
@@ -145,18 +144,18 @@ impl StreamJobs {
         drop(self.changed.wait_while(self.counts(), |counts| !counts.is_idle()));
     }
 
-    /// Waits until no job runs. Others may be enqueued.
+    /// Waits until no job is running. Others may be enqueued.
     pub(crate) fn wait_not_running(&self) {
         drop(self.changed.wait_while(self.counts(), |counts| counts.running > 0));
     }
 
-    /// Destroys what CUDA has of it. Nothing is enqueued any more, except by graphs.
+    /// Destroys the CUDA objects. Nothing is enqueued any more, except by graphs.
     pub(crate) fn release(&self) {
         self.counts().is_released = true;
         drop(self.last.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Returns `true` if only graphs enqueue jobs, which may not run any more.
+    /// Returns whether only graphs can still enqueue jobs, which must not run any more.
     pub(crate) fn is_released(&self) -> bool {
         self.counts().is_released
     }
@@ -173,7 +172,7 @@ impl Counts {
 }
 
 impl Running<'_> {
-    /// Notes that an abort kept the job, of this name, from running to its end.
+    /// Records that an abort prevented the job, which has this name, from completing.
     pub(crate) fn discard(&self, name: &Arc<str>) {
         self.jobs.counts().discarded.push(Arc::clone(name));
     }

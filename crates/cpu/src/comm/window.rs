@@ -1,6 +1,6 @@
-//! Windows: memory of every rank that all ranks know, so that each rank can write into the memory of the others.
+//! Windows: memory that every rank registers with all ranks, so that each rank can write into the memory of the others.
 //!
-//! Every rank has to be able to use all of it directly. If one cannot, registration succeeds without a window, as in NCCL on a
+//! Every rank must be able to access all of the memory directly. If one cannot, registration succeeds without a window, as in NCCL on a
 //! system without symmetric memory.
 
 use std::ops::Range;
@@ -31,16 +31,16 @@ use crate::sync::executor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WindowPart {
     pub(crate) buffer: RemoteBuffer,
-    /// The address that the caller passed; of device memory, `buffer` has another one.
+    /// The address that the caller passed. For device memory, `buffer` has a different address.
     pub(crate) start: usize,
     pub(crate) length: usize,
     pub(crate) flags: u32,
 }
 
-/// A part as its rank publishes it, with its id there; `None` if the rank has too many windows.
+/// A published part and its id on its rank. The id is `None` if the rank has too many windows.
 type Published = (WindowPart, Option<WindowId>);
 
-/// Words of a published part: its place, its start, its length, its flags, and its id.
+/// Number of words of a published part: its buffer, start, length, flags, and id.
 const WORDS: usize = RemoteBuffer::WORDS + 5;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct Window {
     _memory: Arc<WindowMemory>,
 }
 
-/// A rank's part, as this rank reaches it.
+/// A rank's part, as mapped by this rank.
 #[derive(Debug)]
 struct MappedPart {
     memory: MappedRange,
@@ -94,8 +94,8 @@ fn exposed(memory: &[ReadBuf]) -> Exposed<'_> {
 }
 
 impl Window {
-    /// Registers a window together with all other ranks, each of which contributes its `part`. Returns `None` unless
-    /// all ranks can use all parts. Without a window, no other rank accesses the memory any more.
+    /// Registers a window together with all other ranks. Each rank contributes its `part`. Returns `None` unless all ranks can use all
+    /// parts. Without a window, no other rank accesses the memory any more.
     pub(crate) async fn register(
         context: CallContext<'_>,
         part: WindowPart,
@@ -108,7 +108,7 @@ impl Window {
         if let Ok(Some(parts)) = parts {
             return Ok(Some(Self { rank, parts, flags: part.flags, _memory: memory }));
         }
-        // Another rank may have created its window, and put into it.
+        // Another rank may have created its window and put data into it.
         if let Some(id) = id {
             state.close_window(rank, id, exposed(own.as_slice())).await;
         }
@@ -181,14 +181,14 @@ impl Window {
         parts.iter().zip(ids).enumerate().map(map).collect::<Result<Vec<MappedPart>>>().map(Some)
     }
 
-    /// Ends this rank's part: puts of other ranks into it fail from now on, and the memory is the caller's again.
+    /// Closes this rank's part: from now on, puts of other ranks into it fail, and the memory belongs to the caller again.
     pub(crate) async fn close(&self, state: &SharedState) {
         let own = self.part(self.rank);
         let own = own.read_buf(0, own.length());
         state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice())).await;
     }
 
-    /// Returns an error if a rank has deregistered its part. The caller has begun an access.
+    /// Returns an error if a rank has deregistered its part. The caller must have begun an access.
     pub(crate) fn check_open(&self, state: &SharedState, rank: usize) -> Result {
         if state.is_window_open(rank, self.parts[rank].id) {
             return Ok(());
@@ -205,13 +205,12 @@ impl Window {
         self.parts[self.rank].start
     }
 
-    /// Returns the part of a rank.
     pub(crate) fn part(&self, rank: usize) -> &MappedRange {
         &self.parts[rank].memory
     }
 
-    /// Returns the address at which this process reaches `offset` bytes into the part of a rank, or `None` if that is outside. In
-    /// one process it is the owner's; in another, of host memory, that of the mapping.
+    /// Returns the address at which this process accesses byte `offset` of a rank's part, or `None` if the offset is outside the part. In
+    /// one process, it is the owner's address. For host memory of another process, it is the address of the mapping.
     #[cfg(feature = "device-api")]
     pub(crate) fn address(&self, rank: usize, offset: usize) -> Option<usize> {
         let MappedPart { memory, start, .. } = &self.parts[rank];
@@ -219,23 +218,22 @@ impl Window {
         inside.then(|| memory.mapped_at(offset).unwrap_or(start + offset))
     }
 
-    /// Returns the addresses of this rank's own part, as the caller passed it.
+    /// Returns the address range of this rank's own part, as passed by the caller.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.start()..self.start() + self.part(self.rank).length()
     }
 
-    /// Returns `true` if `length` bytes at `start` are in this rank's own part.
+    /// Returns whether `length` bytes at `start` are in this rank's own part.
     pub(crate) fn contains(&self, start: usize, length: usize) -> bool {
         let own = self.part(self.rank).length();
         start.checked_sub(self.start()).is_some_and(|at| at <= own && length <= own - at)
     }
 }
 
-/// The windows of a communicator.
 #[derive(Debug)]
 pub(crate) struct Windows {
     registry: Registry<Arc<Window>>,
-    /// Set by the first window, and never cleared.
+    /// Set when the first window is registered, and never cleared.
     any_registered: AtomicBool,
 }
 
@@ -246,7 +244,7 @@ impl Default for Windows {
 }
 
 impl Windows {
-    /// Adds a window and returns the number that is its handle.
+    /// Adds a window and returns its handle number.
     pub(crate) fn add(&self, window: Window) -> usize {
         self.any_registered.store(true, Relaxed);
         self.registry.add(Arc::new(window))
@@ -267,12 +265,11 @@ impl Windows {
         self.registry.remove_all().iter().try_for_each(|window| close(window, context))
     }
 
-    /// Returns the number of windows.
     pub(crate) fn len(&self) -> usize {
         self.registry.len()
     }
 
-    /// Returns `true` if a window has ever been registered.
+    /// Returns whether a window has ever been registered.
     pub(crate) fn any_registered(&self) -> bool {
         self.any_registered.load(Relaxed)
     }
@@ -282,7 +279,7 @@ impl Windows {
         self.registry.find(|window| test(window))
     }
 
-    /// Returns `true` if `length` bytes at `start` are in this rank's part of a symmetric window.
+    /// Returns whether `length` bytes at `start` are in this rank's part of a symmetric window.
     pub(crate) fn contain(&self, start: usize, length: usize) -> bool {
         self.registry.any(|window| window.is_symmetric() && window.contains(start, length))
     }

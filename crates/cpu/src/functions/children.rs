@@ -1,8 +1,8 @@
-//! Communicators made from another one: split, shrink, grow. And suspending a communicator.
+//! Communicators created from another communicator: split, shrink, grow. Also suspending a communicator.
 //!
-//! The ranks of a split exchange their color, their key and a proposed id; the id of the first rank in the new order is used. The
-//! ranks that survive a shrink derive their id from the parent's, because excluded ranks may be dead and cannot take part. The
-//! ranks of a communicator that grows receive the id from the rank that created it.
+//! The ranks of a split exchange their color, their key and a proposed id. The first rank in the new order determines the id. The survivors
+//! of a shrink derive their id from the parent's id, because excluded ranks may be dead and cannot take part. The ranks of a communicator
+//! that grows receive the id from the rank that created it.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::c_int;
@@ -36,12 +36,12 @@ use crate::shm::peer_access::PeerAccess;
 use crate::shm::shared_state::SharedState;
 use crate::sync::executor;
 
-/// Makes a communicator from another, with the parent's config unless the caller passes one. As in NCCL, this succeeds while a
-/// nonblocking parent still makes the child: NCCL drops the `ncclInProgress` of the group that it opens for the call.
+/// Creates a communicator from another, with the parent's config unless the caller passes one. As in NCCL, this succeeds while a
+/// nonblocking parent is still creating the child: NCCL drops the `ncclInProgress` of the group that it opens for the call.
 ///
 /// # Safety
 ///
-/// `config` is as for [`read_config`], and `newcomm` can be written until the work has ended.
+/// `config` must meet the contract of [`read_config`], and `newcomm` must be writable until the work has ended.
 unsafe fn create_child(
     parent: Arc<Communicator>,
     newcomm: *mut ncclComm_t,
@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn ncclCommSplit(
                 &format!("ncclCommSplit: color {color} is neither NCCL_SPLIT_NOCOLOR nor at least 0"),
             );
         }
-        // Without a child there is nothing to configure: NCCL does not read it then.
+        // Without a child there is nothing to configure. NCCL does not read the config either.
         let config = if color == NCCL_SPLIT_NOCOLOR { ptr::null_mut() } else { config };
         let old = Arc::clone(&parent);
         let join = move |communicator: &Communicator| {
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn ncclCommSplit(
     })
 }
 
-/// Bytes that a rank contributes: its color, its key, and an id.
+/// Number of bytes that a rank contributes: its color, its key, and an id.
 const PROPOSAL: usize = 8 + UniqueId::SECRET_LENGTH;
 
 /// Returns this rank's membership in the new communicator, or `None` if it has no color.
@@ -118,7 +118,7 @@ fn split(
     let proposals = if is_healthy {
         allgather(communicator, parent, state, *rank, ControlCall::Split, &own)?
     } else {
-        // Its ranks are out of sync: they join anew, only for this exchange.
+        // The parent's ranks are out of sync. They join again, only for this exchange.
         let all: Vec<usize> = (0..state.ranks()).collect();
         let id = id.derive("ncclCommSplit", parent.children.next_number(&all), &all);
         let old = Parent { communicator: parent, members: &all, must_be_healthy: false };
@@ -142,7 +142,7 @@ fn split(
     join(communicator, Some(old), id, members.len(), new_rank).map(Some)
 }
 
-/// Gathers control data of all ranks of `state`, while `communicator` is made of `parent`.
+/// Gathers control data of all ranks of `state` while `communicator` is created from `parent`.
 fn allgather(
     communicator: &Communicator,
     parent: &Communicator,
@@ -191,7 +191,7 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
                 "invalid number of excluded ranks {excludeRanksCount}: it has to be in 1..{ranks}"
             ))
         })?;
-        // SAFETY: the C declaration's contract: the list has so many entries. NCCL sorts it, too.
+        // SAFETY: by the C declaration's contract, the list has this many entries. NCCL sorts it too.
         let excluded = unsafe { slice::from_raw_parts_mut(excludeRanksList, number) };
         excluded.sort_unstable();
         let survivors = survivors(excluded, ranks, context.rank)?;
@@ -207,7 +207,7 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
     })
 }
 
-/// Checks the sorted list of excluded ranks, and returns the ranks that stay.
+/// Checks the sorted list of excluded ranks, and returns the remaining ranks.
 fn survivors(excluded: &[c_int], ranks: usize, rank: usize) -> Result<Vec<usize>> {
     let invalid = |text: String| Err(Error::argument(format!("invalid list of excluded ranks: {text}")));
     if excluded.is_empty() {
@@ -278,7 +278,7 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
             let id = id.ok_or_else(|| {
                 Error::argument("a new rank has to pass the unique id, an existing one its communicator")
             })?;
-            // SAFETY: the C declaration's contract, which is that of `ncclCommInitRankConfig` here.
+            // SAFETY: the C declaration's contract, which here equals the contract of `ncclCommInitRankConfig`.
             unsafe { init_rank(newcomm, nRanks, &[id], rank, config) }?;
             return Ok(());
         }
@@ -309,10 +309,10 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
     })
 }
 
-/// Bytes that an existing rank contributes: the new number of ranks, and the id if it has it, which is never all zeros.
+/// Number of bytes that an existing rank contributes: the new number of ranks, and the id if the rank has it. An id is never all zeros.
 const GROW_PROPOSAL: usize = 8 + UniqueId::SECRET_LENGTH;
 
-/// Returns an existing rank's membership in a communicator of `ranks` ranks. One of them passes the id.
+/// Returns an existing rank's membership in a communicator of `ranks` ranks. One existing rank passes the id.
 fn grow(
     communicator: &Communicator,
     parent: &Communicator,
@@ -357,7 +357,7 @@ pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
         let communicator = handle::get(comm)?;
         check_flags(communicator.check_ready()?, "ncclCommSuspend: flags", flags, NCCL_SUSPEND_MEM);
         if flags.cast_unsigned() & NCCL_SUSPEND_MEM == 0 {
-            // Nothing to suspend, which NCCL accepts.
+            // There is nothing to suspend, which NCCL accepts.
             return Ok(Progress::Done);
         }
         let context = communicator.check_exclusive()?;
@@ -404,13 +404,13 @@ pub(super) unsafe extern "C" fn ncclCommMemStats(
     })
 }
 
-/// The operation of `ncclCommSuspend`: releases this rank's memory once no rank uses it any more.
+/// The operation of `ncclCommSuspend`: releases this rank's memory when no rank uses it any more.
 #[derive(Debug)]
 struct Suspend {
     suspended: Arc<AtomicBool>,
 }
 
-/// The operation of `ncclCommResume`: waits until all ranks resume. The memory returns when it is used.
+/// The operation of `ncclCommResume`: waits until all ranks resume. Memory is allocated again when it is used.
 #[derive(Debug)]
 struct Resume {
     suspended: Arc<AtomicBool>,

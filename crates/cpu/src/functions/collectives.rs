@@ -1,4 +1,4 @@
-//! Collectives, without and with options for one call.
+//! Collectives, with and without per-call options.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
@@ -19,7 +19,6 @@ use crate::cuda::Stream;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 
-/// The arguments of a collective.
 struct Arguments {
     function: Function,
     send: *const c_void,
@@ -58,7 +57,7 @@ impl Arguments {
 ///
 /// # Safety
 ///
-/// The contract of the function that was called.
+/// The contract of the called C function.
 unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
     let Arguments { function, send, recv, count, datatype, op, root, comm, stream } = *arguments;
     let call = |communicator: &Arc<Communicator>| {
@@ -76,8 +75,8 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         if output > 0 {
             check_not_null(recv, "the receive buffer")?;
         }
-        // SAFETY: the caller's contract: the buffers are as long as the function says and stay valid until the call, or
-        // the group, has ended, and with it every use of these.
+        // SAFETY: by the caller's contract, the buffers are as long as the function requires and stay valid until the call, or the group,
+        // has ended. All uses of them end by then.
         let (send, recv) =
             unsafe { (ReadBuf::of_caller(send.cast(), input), WriteBuf::of_caller(recv.cast(), output)) };
         call.check_overlap(rank, send, recv)?;
@@ -88,7 +87,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
     guard_operation(function.symbol(), || handle::with(comm, call))
 }
 
-/// Defines the function of an operation and its form with options. `op` and `root` are what it has of them.
+/// Defines an operation's function and its variant with per-call options. `op` and `root` are listed if the function has them.
 macro_rules! define_collectives {
     ($($operation:ident: $name:ident, $with_config:ident($($option:ident: $type:ty),*);)*) => {$(
         pub(super) unsafe extern "C" fn $name(
@@ -148,6 +147,6 @@ pub(super) unsafe extern "C" fn ncclBcast(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    // SAFETY: a broadcast in place.
+    // SAFETY: the contract of a broadcast in place.
     unsafe { ncclBroadcast(buff, buff, count, datatype, root, comm, stream) }
 }

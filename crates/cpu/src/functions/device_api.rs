@@ -1,5 +1,5 @@
-//! The host functions of the device API. No kernels run here, so there are no device communicators; sizes, teams and addresses
-//! are computed as in NCCL.
+//! The host functions of the device API. No kernels run here, so there are no device communicators. Sizes, teams and addresses are computed
+//! as in NCCL.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
@@ -20,12 +20,12 @@ use crate::comm::window::Window;
 use crate::diag::error::{Error, Result};
 use crate::shm::call_context::CallContext;
 
-/// The releases that added fields.
+/// The versions that added fields.
 const FIRST: u32 = 22_902;
 const COMM_HASH_SINCE: u32 = 23_102;
 const CFT_SINCE: u32 = 23_203;
 
-/// Fills in the properties. There is nothing for kernels, and no network that a GPU could use.
+/// Fills in the properties: no kernel support, and no network that a GPU could use.
 pub(super) unsafe extern "C" fn ncclCommQueryProperties(
     comm: ncclComm_t,
     props: *mut ncclCommProperties_t,
@@ -35,14 +35,14 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
         let context = communicator.check_ready()?;
         let RankInfo { state, rank, id } = communicator.rank_info()?;
         check_not_null(props, "the properties")?;
-        // SAFETY: the C declaration's contract: the first fields are those of any release.
+        // SAFETY: the C declaration's contract: the first fields exist in every version.
         let (magic, version) = unsafe { ((*props).magic, (*props).version) };
         check_header(magic, version)?;
         let (ranks, device) = (state.ranks() as c_int, communicator.device);
-        // NVML lists all devices in the order of their buses, which begin with 1.
+        // NVML lists all devices in the order of their buses, which start at 1.
         let nvml_device =
             communicator.known_driver().map_or(Ok(device), |driver| Ok(driver.bus(device)? - 1))?;
-        // SAFETY: the C declaration's contract: it has the fields of the release that it names.
+        // SAFETY: the C declaration's contract: the struct has the fields of the version that it specifies.
         unsafe {
             (*props).rank = *rank as c_int;
             (*props).nRanks = ranks;
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
             (*props).deviceApiSupport = false;
             (*props).multimemSupport = false;
             if version < LAYOUT_SINCE {
-                // The type of one byte that these releases have here.
+                // These versions store a one-byte type here.
                 (&raw mut (*props).multimemSupport).cast::<u8>().add(1).write(0);
                 return Ok(());
             }
@@ -76,7 +76,7 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
     })
 }
 
-/// Checks what the caller has put into the struct.
+/// Checks the struct's header, which the caller initialized.
 fn check_header(magic: u32, version: u32) -> Result {
     if magic != NCCL_API_MAGIC {
         return Err(Error::usage(format!(
@@ -106,7 +106,7 @@ pub(super) unsafe extern "C" fn ncclTeamRail(comm: ncclComm_t) -> ncclTeam_t {
     team.unwrap_or(NONE)
 }
 
-/// Returns the caller alone, or what divides such a team: there are no logical endpoints.
+/// Returns a team of the caller alone, or its outer team: there are no logical endpoints.
 pub(super) unsafe extern "C" fn ncclTeamCft(comm: ncclComm_t, mode: ncclCftTeamMode_t) -> ncclTeam_t {
     let team = of_communicator(comm, |communicator, context| match mode {
         ncclCftTeamMode_t::NCCL_CFT_TEAM_FLAT => ALONE,
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn ncclTeamRankToLsa(comm: ncclComm_t, team: ncclTe
     number_in(of_communicator(comm, lsa), team, rank)
 }
 
-/// The team of what is no communicator, as that of NCCL where it fails.
+/// The team returned without a valid communicator, as in NCCL on failure.
 const NONE: ncclTeam_t = ncclTeam_t { nRanks: 0, rank: 0, stride: 0 };
 
 const ALONE: ncclTeam_t = ncclTeam_t { nRanks: 1, rank: 0, stride: 1 };
@@ -166,7 +166,7 @@ fn lsa(communicator: &Communicator, context: CallContext<'_>) -> ncclTeam_t {
     ncclTeam_t { nRanks: size as c_int, rank: (context.rank % size) as c_int, stride: 1 }
 }
 
-/// Returns the greatest length into which all runs of equal neighbours can be divided.
+/// Returns the greatest length that divides all runs of equal neighbors.
 fn common_length<T: PartialEq>(all: &[T]) -> usize {
     all.chunk_by(PartialEq::eq).map(<[T]>::len).fold(0, greatest_common_divisor)
 }
@@ -175,26 +175,26 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// Returns the ranks of `team` that have the caller's number in parts of `size` ranks.
+/// Divides `team` into parts of `size` ranks, and returns the ranks at the caller's position in each part.
 fn outer(team: ncclTeam_t, size: c_int) -> ncclTeam_t {
     ncclTeam_t { nRanks: team.nRanks / size, rank: team.rank / size, stride: team.stride * size }
 }
 
-/// Returns the number in `own` of rank `rank` of `team`, both of which the caller is in, as NCCL computes it of any numbers; -1
-/// without a communicator.
+/// Converts rank `rank` of `team` to its rank in `own`. The caller is a member of both teams. As in NCCL, the numbers are not checked.
+/// Returns -1 without a communicator.
 fn number_in(own: Option<ncclTeam_t>, team: ncclTeam_t, rank: c_int) -> c_int {
     let distance = rank.wrapping_sub(team.rank).wrapping_mul(team.stride);
     own.map_or(-1, |own| own.rank.wrapping_add(distance))
 }
 
-/// Bytes of a word of a barrier, and of a slot of an all-to-all.
+/// Bytes of a barrier's word, and of an all-to-all's slot.
 const WORD: usize = 4;
 const SLOT: usize = 16;
 
-/// Words of a barrier beside one for each rank.
+/// Words of a barrier in addition to one per rank.
 const BARRIER_WORDS: usize = 3;
 
-/// Bytes of an element that a slot of an all-to-all holds.
+/// Bytes of an element in an all-to-all's slot.
 const SLOT_DATA: c_int = 8;
 
 pub(super) unsafe extern "C" fn ncclDevCommCreate(
@@ -237,7 +237,7 @@ pub(super) unsafe extern "C" fn ncclLsaBarrierCreateRequirement(
         let [ranks, barriers] = [natural("nRanks", team.nRanks)?, natural("nBarriers", nBarriers)?];
         check_not_null(outHandle, "the handle")?;
         let size = product([BARRIER_WORDS + ranks, barriers, WORD])?;
-        // SAFETY: the C declaration's contract: not NULL, so it can be written.
+        // SAFETY: the C declaration's contract: the pointer is not NULL, so it can be written.
         let outBufferHandle = unsafe {
             (*outHandle).nBarriers = nBarriers;
             &raw mut (*outHandle).bufHandle
@@ -253,7 +253,7 @@ pub(super) unsafe extern "C" fn ncclLsaBarrierCreateRequirement(
     })
 }
 
-/// Fills in the requirements. As in NCCL, they depend on the team alone, and the communicator may be NULL.
+/// Fills in the requirements. As in NCCL, they depend only on the team, and the communicator may be NULL.
 pub(super) unsafe extern "C" fn ncclGinBarrierCreateRequirement(
     _: ncclComm_t,
     team: ncclTeam_t,
@@ -266,7 +266,7 @@ pub(super) unsafe extern "C" fn ncclGinBarrierCreateRequirement(
         check_not_null(outHandle, "the handle")?;
         let requirements = ncclDevResourceRequirements_t {
             ginSignalCount: c_int::try_from(signals).map_err(|_| too_large())?,
-            // SAFETY: the C declaration's contract: not NULL, so it is a handle.
+            // SAFETY: the C declaration's contract: the pointer is not NULL, so it points to a handle.
             outGinSignalStart: unsafe { &raw mut (*outHandle).signal0 },
             ..Default::default()
         };
@@ -275,7 +275,7 @@ pub(super) unsafe extern "C" fn ncclGinBarrierCreateRequirement(
     })
 }
 
-/// Returns the number of slots, as NCCL computes it of any numbers.
+/// Returns the number of slots. As in NCCL, the arguments are not checked.
 pub(super) unsafe extern "C" fn ncclLLA2ACalcSlots(maxElts: c_int, maxEltSize: c_int) -> c_int {
     maxElts.wrapping_mul(maxEltSize.wrapping_add(SLOT_DATA - 1) / SLOT_DATA)
 }
@@ -289,9 +289,9 @@ pub(super) unsafe extern "C" fn ncclLLA2ACreateRequirement(
     guard(|| {
         let [blocks, slots] = [natural("nBlocks", nBlocks)?, natural("nSlots", nSlots)?];
         check_not_null(outHandle, "the handle")?;
-        // A block has two sets of slots, which take turns, and one slot for its state.
+        // A block has two sets of slots, which alternate, and one slot for its state.
         let size = product([blocks, 1 + 2 * slots, SLOT])?;
-        // SAFETY: the C declaration's contract: not NULL, so it can be written.
+        // SAFETY: the C declaration's contract: the pointer is not NULL, so it can be written.
         let outBufferHandle = unsafe {
             (*outHandle).nSlots = slots as u32;
             &raw mut (*outHandle).bufHandle
@@ -357,7 +357,7 @@ pub(super) unsafe extern "C" fn ncclGetLsaDevicePointer(
     })
 }
 
-/// Stores NULL, as NCCL does where a system has no multicast.
+/// Stores NULL, as NCCL does on a system without multicast.
 pub(super) unsafe extern "C" fn ncclGetLsaMultimemDevicePointer(
     window: ncclWindow_t,
     _: usize,
@@ -370,7 +370,7 @@ pub(super) unsafe extern "C" fn ncclGetLsaMultimemDevicePointer(
     })
 }
 
-/// Stores NULL, as NCCL does where a system has no multicast.
+/// Stores NULL, as NCCL does on a system without multicast.
 pub(super) unsafe extern "C" fn ncclGetMultimemDevicePointer(
     window: ncclWindow_t,
     _: usize,
@@ -415,7 +415,7 @@ pub(super) unsafe extern "C" fn ncclGetPeerDeviceLeInfo(
     guard(|| no_endpoint(window))
 }
 
-/// Returns the address of `offset` bytes into the part of a rank of the LSA team. It is the caller's until that is deregistered.
+/// Returns the address of byte `offset` in the part of a rank of the LSA team. The caller may use it until the part is deregistered.
 fn address(window: &Window, context: CallContext<'_>, peer: usize, offset: usize) -> Result<*mut c_void> {
     let CallContext { state, rank, .. } = context;
     let _access = state.begin_access(rank)?;
@@ -447,10 +447,10 @@ mod tests {
     fn with_communicator(act: impl FnOnce(ncclComm_t)) {
         let mut comm = ptr::null_mut();
         let (init, destroy) = (TABLE.ncclCommInitAll.unwrap(), TABLE.ncclCommDestroy.unwrap());
-        // SAFETY: room for one handle, and no list of devices.
+        // SAFETY: there is memory for one handle, and no device list.
         assert_eq!(unsafe { init(&raw mut comm, 1, ptr::null()) }, ncclResult_t::ncclSuccess);
         act(comm);
-        // SAFETY: the communicator, which is not used any more.
+        // SAFETY: the communicator is not used any more.
         assert_eq!(unsafe { destroy(comm) }, ncclResult_t::ncclSuccess);
     }
 
@@ -467,7 +467,7 @@ mod tests {
             ] {
                 let mut memory = [u64::MAX; LENGTH / 8];
                 let props: *mut ncclCommProperties_t = memory.as_mut_ptr().cast();
-                // SAFETY: the memory has room for the struct and its alignment.
+                // SAFETY: the memory has the size and alignment of the struct.
                 unsafe {
                     ((*props).magic, (*props).version) = (NCCL_API_MAGIC, version);
                     assert_eq!(ncclCommQueryProperties(comm, props), ncclResult_t::ncclSuccess);
@@ -491,7 +491,7 @@ mod tests {
             ] {
                 let given = ncclCommProperties_t { magic, version, ..full };
                 let mut props = given;
-                // SAFETY: a whole struct.
+                // SAFETY: a complete struct.
                 assert_eq!(unsafe { ncclCommQueryProperties(comm, &raw mut props) }, expected);
                 assert_eq!(props, given);
             }

@@ -30,7 +30,7 @@ pub(super) unsafe extern "C" fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t
         if simInfo.is_null() {
             return Ok(());
         }
-        // SAFETY: not NULL, so a struct of some release, the C declaration's contract.
+        // SAFETY: the pointer is not NULL, so by the C declaration's contract it points to the struct of some version.
         let size = unsafe { (*simInfo).size };
         // SAFETY: as above, and `size` covers it.
         if size < offset_of!(ncclSimInfo_t, version) || unsafe { (*simInfo).magic } != SIM_INFO_MAGIC {

@@ -1,4 +1,4 @@
-//! The boundary to C: panics and errors become result codes, pointers and ranks are checked.
+//! The boundary to C: converts panics and errors to result codes, and checks pointers and ranks.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -13,7 +13,7 @@ use crate::diag::{last_error, report};
 use crate::shm::call_context::CallContext;
 use crate::shm::mapping::first_unmapped;
 
-/// Runs a call and returns its result code. An error becomes the last error; no panic gets out.
+/// Runs a call and returns its result code. An error becomes the last error. Panics do not propagate.
 pub(super) fn guard<T: Success>(mut call: impl FnMut() -> Result<T>) -> ncclResult_t {
     guard_any(&mut call)
 }
@@ -22,7 +22,7 @@ fn guard_any<T: Success>(call: &mut dyn FnMut() -> Result<T>) -> ncclResult_t {
     code(catch_unwind(AssertUnwindSafe(call)))
 }
 
-/// Runs a call, as [`guard`] does, whose error fails the group that it is in.
+/// Runs a call like [`guard`]. An error also fails the group that contains the call.
 pub(super) fn guard_in_group<T: Success>(
     function: &str,
     mut call: impl FnMut() -> Result<T>,
@@ -30,7 +30,7 @@ pub(super) fn guard_in_group<T: Success>(
     guard(|| call().inspect_err(|error| group::fail(function, error)))
 }
 
-/// Runs a call with a communicator, as [`guard_in_group`] does. The other ranks make it too, and may wait for this one.
+/// Runs a call on a communicator like [`guard_in_group`]. The other ranks make the same call and may wait for this rank.
 pub(super) fn guard_of_all<T: Success>(
     function: &str,
     comm: ncclComm_t,
@@ -39,7 +39,7 @@ pub(super) fn guard_of_all<T: Success>(
     guard_in_group(function, || call().inspect_err(|error| handle::note_failed_call(comm, error)))
 }
 
-/// Runs the call of an operation, as [`guard_in_group`] does.
+/// Runs the call of an operation like [`guard_in_group`].
 pub(super) fn guard_operation<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
     code(catch_unwind(AssertUnwindSafe(|| call().inspect_err(|error| group::fail(function, error)))))
 }
@@ -57,7 +57,7 @@ fn fail(error: &Error) -> ncclResult_t {
     error.code
 }
 
-/// The value of a call that did not fail.
+/// The value of a successful call.
 pub(super) trait Success {
     fn code(self) -> ncclResult_t;
 }
@@ -81,10 +81,10 @@ impl Success for Progress {
 ///
 /// # Safety
 ///
-/// `out` is NULL or can be written.
+/// `out` must be NULL or writable.
 pub(super) unsafe fn write_out<T>(out: *mut T, value: T) -> Result {
     check_not_null(out, "the result")?;
-    // SAFETY: not NULL, so it can be written by the caller's contract.
+    // SAFETY: the pointer is not NULL, so by the caller's contract it can be written.
     unsafe { out.write(value) };
     Ok(())
 }
@@ -103,7 +103,7 @@ pub(super) fn check_mapped<T>(pointer: *const T, size: usize, what: &str) -> Res
     }
 }
 
-/// Checks a rank that a caller passes.
+/// Checks a rank that the caller passed.
 pub(super) fn check_rank(number: c_int, ranks: usize, what: &str) -> Result<usize> {
     usize::try_from(number)
         .ok()
@@ -111,7 +111,7 @@ pub(super) fn check_rank(number: c_int, ranks: usize, what: &str) -> Result<usiz
         .ok_or_else(|| Error::argument(format!("invalid {what} {number}: it has to be in 0..{ranks}")))
 }
 
-/// Notes that NCCL ignores bits of `flags` beyond `known`, if there are any.
+/// Reports, in strict mode, bits of `flags` outside `known`, which NCCL ignores.
 pub(super) fn check_flags(context: CallContext<'_>, what: &str, flags: c_int, known: u32) {
     let bits = flags.cast_unsigned();
     if bits & !known != 0 {
@@ -119,7 +119,7 @@ pub(super) fn check_flags(context: CallContext<'_>, what: &str, flags: c_int, kn
     }
 }
 
-/// Reports, in strict mode, that the rank passed an argument that NCCL accepts and its documentation does not.
+/// Reports, in strict mode, that the rank passed an argument that NCCL accepts but does not document.
 pub(super) fn undocumented(context: CallContext<'_>, text: &str) {
     report::report_if_strict(Finding::UndocumentedArgument, context.rank, text);
 }

@@ -1,4 +1,4 @@
-//! Unique ids, the communicators that ranks create by them, and the encryption of TCP connections.
+//! Unique ids, the communicators that ranks create with them, and the encryption of TCP connections.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ pub(super) unsafe extern "C" fn ncclCommInitRank(
     commId: ncclUniqueId,
     rank: c_int,
 ) -> ncclResult_t {
-    // SAFETY: the same contract; a config may be NULL.
+    // SAFETY: the same contract; the config may be NULL.
     guard_in_group("ncclCommInitRank", || unsafe { init_rank(comm, nranks, &[commId], rank, ptr::null()) })
 }
 
@@ -87,14 +87,14 @@ pub(super) unsafe extern "C" fn ncclCommInitRankScalable(
     })
 }
 
-/// Notifies the ranks that wait at an id that a call with it was refused.
+/// Notifies the ranks that wait at an id that a call with this id was refused.
 fn refuse(id: &ncclUniqueId, error: &Error) {
     if let Ok(id) = UniqueId::new(id) {
         rendezvous::fail(&id, None, error);
     }
 }
 
-/// Makes a communicator whose ranks join by the first of the ids.
+/// Creates a communicator whose ranks join through the first id.
 ///
 /// # Safety
 ///
@@ -107,7 +107,7 @@ pub(super) unsafe fn init_rank(
     config: *const ncclConfig_t,
 ) -> Result<Progress> {
     if !comm.is_null() {
-        // SAFETY: not NULL, so it can be written by the caller's contract.
+        // SAFETY: the pointer is not NULL, so by the caller's contract it can be written.
         unsafe { comm.write(ptr::null_mut()) };
     }
     let first = ids.first().map_or_else(|| Err(Error::argument("there is no unique id")), UniqueId::new);
@@ -125,12 +125,12 @@ pub(super) unsafe fn init_rank(
         Ok((id, digest, ranks, rank_index, config, driver.map_or(Ok(rank), Driver::current_device)?))
     };
     let (id, digest, ranks, rank_index, config, device) = prepare().inspect_err(|error| {
-        // The others wait for this rank.
+        // The other ranks wait for this rank.
         if let Ok(id) = &first {
             rendezvous::fail(id, place.clone().ok(), error);
         }
     })?;
-    // SAFETY: not NULL, and by the caller's contract it can be written until the work has ended.
+    // SAFETY: the pointer is not NULL, and by the caller's contract it can be written until the work has ended.
     let out = unsafe { OutParam::new(comm) };
     config.log_network();
     debug::info(Subsystem::Init, || {
@@ -205,20 +205,20 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
                 .push(added.inspect_err(|_| handles.iter().for_each(|other| drop(handle::remove(*other))))?);
             debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
         }
-        // SAFETY: the C declaration's contract: there is room for `ndev` communicators.
+        // SAFETY: the C declaration's contract: the array holds `ndev` communicators.
         handles.iter().enumerate().for_each(|(rank, handle)| unsafe { comm.add(rank).write(*handle) });
         Ok(())
     })
 }
 
-/// The public parts of the ids by which this process has made communicators lately.
+/// The public parts of the ids with which this process recently created communicators.
 static USED: Mutex<VecDeque<[u8; 16]>> = Mutex::new(VecDeque::new());
 
-/// Ids that are remembered at most.
+/// Maximum number of remembered ids.
 const USED_MAX: usize = 4096;
 
-/// Returns an error if a communicator of this process has been made by the id: in NCCL, nobody answers at it any more. The
-/// ranks of one communicator all begin before the first of them ends.
+/// Returns an error if this process has already created a communicator with the id: in NCCL, nothing listens for the id any more. All ranks
+/// of one communicator begin to join before the first of them has finished.
 fn check_unused(id: &UniqueId) -> Result {
     let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
     if !used.contains(&id.public) {
@@ -230,7 +230,7 @@ fn check_unused(id: &UniqueId) -> Result {
     )))
 }
 
-/// Remembers an id, unless it is that of an address in `NCCL_COMM_ID`, which communicators share.
+/// Remembers an id, unless it was derived from the address in `NCCL_COMM_ID`, which communicators share.
 fn note_used(id: &UniqueId) {
     let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
     if id.is_of_address || used.contains(&id.public) {
@@ -242,7 +242,7 @@ fn note_used(id: &UniqueId) {
     used.push_back(id.public);
 }
 
-/// The least length of a pre-shared key in bytes.
+/// Minimum length of a pre-shared key in bytes.
 const MIN_KEY: usize = 32;
 
 pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
@@ -250,11 +250,11 @@ pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionC
     guard(|| unsafe { set_encryption(config) })
 }
 
-/// Sets the encryption, if a config says so.
+/// Sets the encryption if there is a config.
 ///
 /// # Safety
 ///
-/// `config` is NULL or points to as many bytes as its first field, `size`, says, and at least to that and `magic`.
+/// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to `size` and `magic`.
 unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
     const NONE: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE.0 as i64;
     const PSK: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK.0 as i64;
@@ -262,7 +262,7 @@ unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
     if config.is_null() {
         return Ok(());
     }
-    // SAFETY: the caller's contract. The struct may be shorter, so it is not made a reference.
+    // SAFETY: the caller's contract. The struct may be shorter, so no reference to it is created.
     let (size, magic) = unsafe { ((*config).size, (*config).magic) };
     if magic != NCCL_API_MAGIC {
         return Err(Error::argument(format!(
@@ -270,9 +270,9 @@ unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
              NCCL_ENCRYPTION_CONFIG_INITIALIZER"
         )));
     }
-    // What the caller's struct lacks is unset, as in NCCL.
+    // Fields that the caller's struct lacks are unset, as in NCCL.
     let mut complete = ncclEncryptionConfig_t::initializer();
-    // SAFETY: both have so many bytes, which are those of numbers and pointers, or padding.
+    // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
     unsafe {
         let bytes = size.min(size_of::<ncclEncryptionConfig_t>());
         ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
@@ -286,7 +286,7 @@ unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
         }
         PSK => {
             check_not_null(complete.psk, "the pre-shared key")?;
-            // SAFETY: a terminated string, the C declaration's contract.
+            // SAFETY: by the C declaration's contract, a terminated string.
             let length = unsafe { CStr::from_ptr(complete.psk) }.count_bytes();
             if length < MIN_KEY {
                 return Err(Error::argument(format!(

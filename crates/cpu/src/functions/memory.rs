@@ -1,4 +1,4 @@
-//! Memory: allocating and freeing it, and the check that no registration or window refers to memory that is freed.
+//! Memory: allocating and freeing it, and the check that no registration or window refers to freed memory.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::cell::Cell;
@@ -31,18 +31,18 @@ pub(super) unsafe extern "C" fn ncclMemFree(ptr: *mut c_void) -> ncclResult_t {
     guard(|| {
         let length = mem_alloc::length(ptr).unwrap_or(0);
         free("ncclMemFree", ptr.addr()..ptr.addr() + length, || {
-            // SAFETY: the C declaration's contract: memory that is freed is no longer used.
+            // SAFETY: the C declaration's contract: the memory is no longer used.
             unsafe { mem_alloc::free(ptr) }
         })
     })
 }
 
 thread_local! {
-    /// Set while this thread frees memory that was checked.
+    /// Set while this thread frees memory that has been checked.
     static IS_CHECKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Frees `memory` by `free`, unless it is an error in strict mode because a registration or a window refers to it.
+/// Frees `memory` by calling `free`. In strict mode, fails instead if a registration or a window refers to the memory.
 fn free(function: &str, memory: Range<usize>, free: impl FnOnce() -> Result) -> Result {
     check(function, memory)?;
     IS_CHECKED.set(true);
@@ -51,10 +51,10 @@ fn free(function: &str, memory: Range<usize>, free: impl FnOnce() -> Result) -> 
     freed
 }
 
-/// Checks memory that CUDA is about to free, as [`Driver::on_free`](crate::cuda::Driver::on_free) demands.
+/// Checks memory that CUDA is about to free, as required by [`Driver::on_free`](crate::cuda::Driver::on_free).
 ///
 /// # Safety
-/// `function` is a C string.
+/// `function` must be a C string.
 pub(super) unsafe extern "C" fn check_free(function: *const c_char, address: u64, length: usize) -> c_int {
     if IS_CHECKED.get() {
         return 0;
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C" fn check_free(function: *const c_char, address: u64
     c_int::from(matches!(checked, Ok(Err(_))))
 }
 
-/// Reports the registrations and windows that refer to memory that `function` frees.
+/// Reports registrations and windows that refer to memory that `function` frees.
 fn check(function: &str, memory: Range<usize>) -> Result {
     let mut checked = Ok(());
     for communicator in handle::all() {
@@ -84,7 +84,7 @@ fn check(function: &str, memory: Range<usize>) -> Result {
     checked
 }
 
-/// Describes a registration or a window of a communicator that refers to some of the memory.
+/// Describes a registration or a window of a communicator that refers to part of the memory.
 fn reference(communicator: &Communicator, memory: &Range<usize>) -> Option<String> {
     let is_in = |other: &Range<usize>| other.start < memory.end && memory.start < other.end;
     if let Some(number) = communicator.registrations.find(is_in) {

@@ -1,14 +1,14 @@
-//! NCCL's functions as C calls them, a file for each family in the order of `nccl.h`.
+//! NCCL's C functions, one file per family, in the order of `nccl.h`.
 //!
-//! A file has the C functions of its family, the checks of their arguments, and the operations that they start. Modules below
-//! have no C functions: `comm` has communicators and groups, `coll` the plan and the transports of collectives, `shm` what
-//! ranks share.
+//! A file contains the C functions of its family, the checks of their arguments, and the operations that they start. The modules below have
+//! no C functions: `comm` contains communicators and groups, `coll` the plan and the transports of collectives, `shm` the state that ranks
+//! share.
 //!
 //! # Safety
 //!
-//! The contract of every function here is the contract of its C declaration: a pointer that is not NULL points to what the
-//! header says, and buffers stay valid until the call, or the group that it is in, has ended; on a stream, until the stream has
-//! run it. Addresses of device memory are buffers too; they are not dereferenced before they are resolved.
+//! Every function has the contract of its C declaration. A pointer that is not NULL points to the data that the header specifies. Buffers
+//! stay valid until the call, or its group, has ended, or, on a stream, until the stream has run the operation. Addresses of device memory
+//! are buffers too; they are not dereferenced before they are resolved.
 
 #![allow(clippy::wildcard_imports, reason = "the modules hold nothing but NCCL's functions")]
 

@@ -1,7 +1,7 @@
-//! One-sided operations: put into another rank's part of a window, signals, and waiting for them.
+//! One-sided operations: put into another rank's part of a window, signal, and wait for signals.
 //!
-//! A signal is a pair of counters for each pair of ranks: how often it was raised, which only the raising rank writes, and how
-//! often that has been awaited, which only the waiting rank writes.
+//! A signal is a pair of counters for each pair of ranks. One counts how often the signal was raised; only the raising rank writes it. The
+//! other counts how many of these signals were awaited; only the waiting rank writes it.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -110,7 +110,7 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
             ))
         })?;
         check_not_null(signalDescs, "the signal descriptors")?;
-        // SAFETY: the C declaration's contract: as many entries.
+        // SAFETY: the C declaration's contract: the array has this many entries.
         let descriptions = unsafe { slice::from_raw_parts(signalDescs, number) };
         let mut all = Vec::with_capacity(number);
         for description in descriptions {
@@ -151,7 +151,7 @@ fn raised(
     Ok(Signal { peer, index: signal_index(communicator, sigIdx, ctx)? })
 }
 
-/// Returns the index of a signal among all of a pair of ranks.
+/// Returns the index of a signal among all signals of a pair of ranks.
 fn signal_index(communicator: &Communicator, sigIdx: c_int, ctx: c_int) -> Result<usize> {
     let config = &communicator.config;
     let inside = |what, value: c_int, option, bound: c_int| {
@@ -174,7 +174,7 @@ fn signal_index(communicator: &Communicator, sigIdx: c_int, ctx: c_int) -> Resul
     )))
 }
 
-/// Checks that signals can be used: NCCL prepares them with the first window.
+/// Checks that signals can be used. NCCL prepares them with the first window.
 fn check_signals(communicator: &Communicator) -> Result {
     if communicator.windows.any_registered() || communicator.config.eager_signals {
         return Ok(());
@@ -185,32 +185,32 @@ fn check_signals(communicator: &Communicator) -> Result {
     ))
 }
 
-/// The bytes from which on a put uses non-temporal stores.
+/// Number of bytes from which a put uses non-temporal stores.
 const NON_TEMPORAL_MIN: usize = 4 << 20;
 
 /// A write into another rank's memory, followed by a signal.
 #[derive(Debug)]
 pub(crate) struct PutSignal {
     pub(crate) from: ReadBuf,
-    /// Memory of the same length, either the same or without overlap.
+    /// Memory of the same length. It is either the same memory as `from` or does not overlap it.
     pub(crate) to: WriteBuf,
-    /// The window of `to`, which keeps it mapped.
+    /// The window of `to`. Keeps the memory mapped.
     pub(crate) window: Arc<Window>,
     pub(crate) signal: Signal,
 }
 
-/// A signal at another rank.
+/// A signal to another rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Signal {
     pub(crate) peer: usize,
     pub(crate) index: usize,
 }
 
-/// A wait for signals, each of which is consumed.
+/// A wait for signals. Each awaited signal is consumed.
 #[derive(Debug)]
 pub(crate) struct WaitSignals(pub(crate) Vec<AwaitedSignal>);
 
-/// A number of signals of a peer.
+/// A number of signals from a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedSignal {
     pub(crate) peer: usize,
@@ -257,7 +257,7 @@ impl Operation for Signal {
         CallHeader::of_bytes(PeerCall::Signal, self.peer, 0)
     }
 
-    /// Raises the signal. The peer that sees it sees all that this rank has written before.
+    /// Raises the signal. A peer that sees the signal also sees all previous writes of this rank.
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
         state.check_peer(self.peer)?;
         let (raised, _) = state.signal(rank, self.peer, self.index);
@@ -302,7 +302,7 @@ mod tests {
         }
         let wait_for = |peer, index, count| {
             let wait = WaitSignals(vec![AwaitedSignal { peer, index, count }]);
-            // If they have not come yet, an abort ends the wait.
+            // If the signals have not been raised, an abort ends the wait.
             run_one(wait.run(context(1)), 1, |_| state.set_abort(2, AbortReason::Failed))
         };
         wait_for(0, 5, 2).unwrap();

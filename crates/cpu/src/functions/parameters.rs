@@ -16,14 +16,14 @@ use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
 
-/// Returns the parameter of a key.
+/// Returns the parameter with this key.
 ///
 /// # Safety
 ///
-/// `key` is NULL or a terminated string.
+/// `key` must be NULL or a terminated string.
 unsafe fn find(key: *const c_char) -> Result<&'static Parameter> {
     check_not_null(key, "the key")?;
-    // SAFETY: not NULL, so a terminated string by the caller's contract.
+    // SAFETY: the pointer is not NULL, so by the caller's contract it is a terminated string.
     find_key(unsafe { CStr::from_ptr(key) })
 }
 
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn ncclParamGet(
                 "the value of {key} has {needed} bytes, there is room for {room}"
             )));
         }
-        // SAFETY: `out` has room for as many bytes, the C declaration's contract.
+        // SAFETY: by the C declaration's contract, `out` has space for this many bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
         // SAFETY: the C declaration's contract.
         unsafe { write_out(len, bytes.len() as c_int) }
@@ -107,7 +107,7 @@ pub(super) unsafe extern "C" fn ncclParamGetParameter(
         check_not_null(valueLen, "the length")?;
         // SAFETY: the C declaration's contract.
         let found = unsafe { find(key) };
-        // Also on an error, as in NCCL, so that the caller sees no stale text.
+        // Written on an error too, as in NCCL, so that the caller sees no stale text.
         let text = found.as_ref().ok().map(|parameter| parameter.text());
         // SAFETY: the C declaration's contract.
         unsafe {
@@ -151,7 +151,7 @@ const TEXT: &str = "text";
 struct Parameter {
     pub(crate) key: &'static CStr,
     pub(crate) about: &'static str,
-    /// [`TEXT`], or a number's type as Rust calls it.
+    /// [`TEXT`], or the Rust name of a number type.
     pub(crate) kind: &'static str,
     value: Value,
 }
@@ -160,24 +160,24 @@ struct Parameter {
 #[derive(Debug)]
 enum Value {
     Known(Vec<u8>, CString),
-    /// The memory space, which is decided when a program first asks for it.
+    /// The memory space. It is decided when a program first queries it.
     MemorySpace,
-    /// The number of groups that are open on the calling thread.
+    /// The number of open groups on the calling thread.
     OpenGroups,
 }
 
-/// All parameters, which live as long as the process, so that pointers given to C stay valid.
+/// All parameters. They live as long as the process, so that pointers passed to C stay valid.
 static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
     let debug = debug::settings();
     vec![
-        // The facade recognises an implementation on host memory by this one.
+        // The facade detects an implementation on host memory by this parameter.
         Parameter {
             key: c"LIBNCCL_MEMORY_SPACE",
             about: "Memory space of buffers",
             kind: TEXT,
             value: Value::MemorySpace,
         },
-        // The facade checks this in debug builds: in a group of other code, its calls return before they run.
+        // The facade checks this in debug builds: inside a group opened by other code, its calls return before they run.
         Parameter {
             key: c"LIBNCCL_OPEN_GROUPS",
             about: "Number of groups that are open on the calling thread; at most 9 are counted",
@@ -195,13 +195,13 @@ static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
     ]
 });
 
-/// The keys as a mutable array of pointers, which C asks for.
+/// The keys as a mutable array of pointers, as the C function requires.
 static KEYS: LazyLock<Vec<AtomicPtr<c_char>>> = LazyLock::new(|| {
     PARAMETERS.iter().map(|parameter| AtomicPtr::new(parameter.key.as_ptr().cast_mut())).collect()
 });
 
 fn text(key: &'static CStr, about: &'static str, value: impl AsRef<[u8]>) -> Parameter {
-    // The values come from the environment or from this file, so none has a zero byte.
+    // The values come from the environment or from this file, so they contain no zero byte.
     let text = CString::new(value.as_ref()).unwrap_or_default();
     Parameter { key, about, kind: TEXT, value: Value::Known(text.as_bytes_with_nul().to_vec(), text) }
 }
@@ -211,19 +211,19 @@ fn number(key: &'static CStr, about: &'static str, value: i64) -> Parameter {
     Parameter { key, about, kind: "i64", value: Value::Known(value.to_ne_bytes().to_vec(), text) }
 }
 
-/// Returns the memory space of buffers: that of devices if the process has the stand-in for CUDA.
+/// Returns the memory space of buffers: device memory if the process has the CUDA emulation, and host memory otherwise.
 fn memory_space() -> &'static CStr {
     if driver().is_some() { c"device" } else { c"host" }
 }
 
-/// Returns the number of open groups as text, which lives as long as the process.
+/// Returns the number of open groups as text that lives as long as the process.
 fn open_groups() -> &'static CStr {
     const COUNTS: [&CStr; 10] = [c"0", c"1", c"2", c"3", c"4", c"5", c"6", c"7", c"8", c"9"];
     COUNTS[(group::depth() as usize).min(COUNTS.len() - 1)]
 }
 
 impl Parameter {
-    /// Returns the value as text, whatever its type.
+    /// Returns the value as text for any type.
     fn text(&self) -> &CStr {
         match &self.value {
             Value::Known(_, text) => text,
@@ -232,7 +232,7 @@ impl Parameter {
         }
     }
 
-    /// Returns the value as bytes in memory; a text with its terminating zero byte.
+    /// Returns the bytes of the value in memory. A text includes its terminating zero byte.
     fn bytes(&self) -> &[u8] {
         match &self.value {
             Value::Known(bytes, _) => bytes,
@@ -241,7 +241,7 @@ impl Parameter {
         }
     }
 
-    /// Checks that the value is of exactly this type.
+    /// Checks that the value has exactly this type.
     fn check_kind(&self, kind: &str) -> Result {
         if self.kind == kind {
             return Ok(());
@@ -266,7 +266,7 @@ fn find_key(key: &CStr) -> Result<&'static Parameter> {
         .ok_or_else(|| Error::argument(format!("there is no parameter {key:?}")))
 }
 
-/// Returns the handle of a parameter: a number that is not an address and not a communicator's handle.
+/// Returns the handle of a parameter: a number that is neither an address nor a communicator handle.
 fn handle_of(parameter: &Parameter) -> ncclParamHandle_t {
     let index = all().iter().position(|other| ptr::eq(other, parameter)).map_or(0, |index| index + 1);
     ptr::without_provenance_mut::<ncclParamHandle>(index << 4 | 8)

@@ -1,6 +1,6 @@
-//! Send and receive, and the report of what nobody received.
+//! Send and receive, and the report of sends that were never received.
 //!
-//! A send writes its data, or where it is, into the mailbox of the pair of ranks, and the receive reads it there.
+//! A send writes its data, or the location of its data, into the mailbox of the pair of ranks. The receive reads it from there.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
@@ -32,10 +32,10 @@ use crate::shm::peer_access::RemoteBuffer;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::fence;
 
-/// Checks the arguments of a send or a receive. Returns the message and the peer, or `None` if there is nothing to do.
+/// Checks the arguments of a send or a receive. Returns its [`Message`] and the peer, or `None` if there is nothing to do.
 ///
-/// No elements are no message, on neither side, but in strict mode: a receiver that expects some waits until there are.
-/// In NCCL they are a message, for which the receiver waits.
+/// Except in strict mode, a send or a receive of 0 elements does nothing, so a receive of more elements waits for a send that has elements.
+/// In NCCL, a receive waits for a send of 0 elements too.
 fn message<'a>(
     buffer: *const c_void,
     count: usize,
@@ -98,16 +98,16 @@ pub(super) unsafe extern "C" fn ncclRecv(
 
 const HEADER: u64 = CELL;
 
-/// The flag of a rendezvous in a header, beside the data type.
+/// Flag of a rendezvous in a header. Stored with the data type.
 const RENDEZVOUS: u64 = 1 << 32;
 
-/// The bytes of a rendezvous request.
+/// Number of bytes of a rendezvous request.
 const REQUEST: u64 = HEADER + (RemoteBuffer::WORDS * size_of::<u64>()) as u64;
 
-/// The rejection of a rendezvous, by which the receiver asks for the elements themselves: no message is like that.
+/// Rejection of a rendezvous, with which the receiver requests the elements themselves. No header has this value.
 const NACK: [u64; 2] = [u64::MAX; 2];
 
-/// The bytes from which on a message is written by non-temporal stores.
+/// Number of bytes from which a transfer uses non-temporal stores.
 const NON_TEMPORAL_MIN: u64 = 4 << 20;
 
 /// The arguments that a send and its receive must agree on.
@@ -117,7 +117,7 @@ pub(crate) struct Message {
     pub(crate) data_type: DataType,
 }
 
-/// A send of one rank.
+/// One rank's send.
 #[derive(Debug)]
 pub(crate) struct SendMessage {
     pub(crate) message: Message,
@@ -125,7 +125,7 @@ pub(crate) struct SendMessage {
     pub(crate) from: ReadBuf,
 }
 
-/// A receive of one rank.
+/// One rank's receive.
 #[derive(Debug)]
 pub(crate) struct RecvMessage {
     pub(crate) message: Message,
@@ -138,7 +138,7 @@ enum Outcome {
     Sent,
     /// The receiver cannot use the sender's memory.
     Nack,
-    /// The receiver expects another message.
+    /// The receiver expects other arguments.
     Mismatch([u64; 2]),
 }
 
@@ -167,7 +167,7 @@ impl Operation for SendMessage {
         let Self { message, peer, from } = *self;
         let CallContext { state, rank, .. } = context;
         if *STRICT {
-            // No message is sent any more if a collective before it in the group has failed for that.
+            // Nothing is sent any more if an abort made a preceding collective in the group fail.
             state.check_abort()?;
         }
         let mailbox = Mailbox::new(state, rank, peer);
@@ -247,12 +247,12 @@ impl Message {
         [self.count as u64, self.data_type.raw().0.into()]
     }
 
-    /// Returns the bytes of the elements.
+    /// Returns the number of bytes of the elements.
     pub(crate) fn bytes(self) -> usize {
         self.count * self.data_type.size()
     }
 
-    /// Sends the place of the elements, for the receiver to copy them from there.
+    /// Sends the location of the elements. The receiver copies them from there.
     async fn send_by_rendezvous(
         self,
         CallContext { state, rank, .. }: CallContext<'_>,
@@ -294,7 +294,7 @@ impl Message {
         mailbox.write_words(start, &self.to_words());
         let mut at = elements;
         loop {
-            // As many elements as there is room for go with the header.
+            // As many elements as fit are published together with the header.
             let length = mailbox.chunk(at, space.min(end - at), end - start);
             let (_, ring) = mailbox.memory(at..at + length);
             ring.copy(from.slice((at - elements) as usize..(at - elements + length) as usize), false);
@@ -322,7 +322,7 @@ impl Message {
     }
 }
 
-/// Waits until the receiver has taken what was sent at `positions`, a whole message.
+/// Waits until the receiver has read the complete transfer at `positions`.
 async fn taken(
     state: &SharedState,
     mailbox: &Mailbox<'_>,
@@ -337,7 +337,7 @@ async fn taken(
     })
 }
 
-/// Copies the elements at `positions` out of the ring.
+/// Copies the elements at `positions` from the ring.
 async fn receive_eagerly(
     CallContext { state, .. }: CallContext<'_>,
     mailbox: &Mailbox<'_>,
@@ -362,7 +362,7 @@ async fn receive_eagerly(
     Ok(())
 }
 
-/// Copies the elements from the sender's buffer. Returns `false` if this rank cannot use it.
+/// Copies the elements from the sender's buffer. Returns `false` if this rank cannot access the buffer.
 fn receive_by_rendezvous(
     context: CallContext<'_>,
     peer: usize,
@@ -375,7 +375,7 @@ fn receive_by_rendezvous(
     let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
         return Ok(false);
     };
-    // Buffers that overlap can only be copied through the ring.
+    // Overlapping buffers can only be copied through the ring.
     if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
         return Ok(false);
     }
@@ -383,7 +383,7 @@ fn receive_by_rendezvous(
     Ok(true)
 }
 
-/// Returns the sends to `peer` whose messages are in the mailbox, in order.
+/// Returns the sends to `peer` that are in the mailbox, in order.
 pub(super) fn unread(mailbox: &Mailbox<'_>, peer: usize) -> Vec<CallHeader> {
     let start = mailbox.read_position();
     let (mut at, mut sends) = (start, vec![]);
@@ -403,7 +403,7 @@ pub(super) fn unread(mailbox: &Mailbox<'_>, peer: usize) -> Vec<CallHeader> {
     sends
 }
 
-/// Returns the position at which a message's elements end, or `None` if there is no such message.
+/// Returns the position at which the elements of a transfer end, or `None` if its header is invalid.
 fn end_of(elements: u64, [count, data_type]: [u64; 2]) -> Option<u64> {
     let data_type = DataType::new(libnccl::sys::ncclDataType_t(u32::try_from(data_type).ok()?)).ok()?;
     let bytes = data_type.bytes(usize::try_from(count).ok()?).ok()?;
@@ -421,12 +421,12 @@ fn mismatch(sender: usize, sent: [u64; 2], receiver: usize, expected: [u64; 2]) 
     ))
 }
 
-/// Calls that a report names at most.
+/// Maximum number of calls named in a report.
 const MAX_NAMED: usize = 8;
 
-/// Reports the messages that nobody received and that `rank`, which has departed just now, knows of.
+/// Reports unreceived sends that are visible to `rank`, which has just departed.
 pub(super) fn report_unreceived(state: &SharedState, rank: usize) {
-    // Of two ranks that leave at the same time, at least one sees that of the other.
+    // If two ranks leave concurrently, at least one of them sees that the other has left.
     fence(SeqCst);
     for peer in 0..state.ranks() {
         report_mailbox(state, peer, rank, rank);
@@ -436,7 +436,7 @@ pub(super) fn report_unreceived(state: &SharedState, rank: usize) {
     }
 }
 
-/// Reports the messages in the mailbox from `sender` to `receiver`, one of which is `rank`.
+/// Reports unreceived sends in the mailbox from `sender` to `receiver`. One of the two is `rank`.
 fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usize) {
     let Some(mailbox) = Mailbox::of_sent(state, sender, receiver) else { return };
     let sends = unread(&mailbox, receiver);
@@ -477,7 +477,7 @@ mod tests {
 
     const COUNT: usize = 100_000;
 
-    /// Sends the bytes at `start` from a rank of one process to one of another, and returns how many went into the ring.
+    /// Sends the bytes at `start` from a rank in one process to a rank in another, and returns how many bytes went through the ring.
     fn bytes_in_ring(sender: Process, receiver: Process, start: *const u8) -> u64 {
         let state = SharedState::create(&[sender, receiver]).unwrap().0;
         let message =
@@ -523,13 +523,13 @@ mod tests {
         let (here, elsewhere) = (Process::current().unwrap(), Process::from_pid(child.id().into()).unwrap());
         let private: Vec<u8> = (0..COUNT).map(|index| index as u8).collect();
         let shared: *mut u8 = mem_alloc::allocate(COUNT).unwrap().cast();
-        // SAFETY: as many bytes, of this test only.
+        // SAFETY: the memory has this many bytes and belongs to this test.
         unsafe { shared.copy_from_nonoverlapping(private.as_ptr(), COUNT) };
         let all = HEADER + COUNT as u64;
         assert_eq!(bytes_in_ring(here, here, private.as_ptr()), REQUEST);
         assert_eq!(bytes_in_ring(here, elsewhere, private.as_ptr()), all);
         assert_eq!(bytes_in_ring(here, elsewhere, shared), REQUEST);
-        // That process has no such memory, so the receiver answers NACK.
+        // The other process has no such memory, so the receiver rejects the rendezvous with `NACK`.
         assert_eq!(bytes_in_ring(elsewhere, here, shared), REQUEST + all);
         // SAFETY: the memory is no longer used.
         unsafe { mem_alloc::free(shared.cast()) }.unwrap();

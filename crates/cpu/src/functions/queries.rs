@@ -32,8 +32,8 @@ pub(super) unsafe extern "C" fn ncclGetErrorString(result: ncclResult_t) -> *con
 }
 
 pub(super) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_char {
-    // NCCL ignores the communicator. Here the text for one that is in progress says whom it waits for. It has another address
-    // than the last error, so that the caller can tell them apart.
+    // NCCL ignores the communicator. Here, the text for a communicator in progress lists the ranks that it waits for. The text has a
+    // different address than the last error, so that the caller can distinguish the two.
     let mut wait = None;
     guard(|| {
         if !comm.is_null() {
@@ -44,8 +44,8 @@ pub(super) unsafe extern "C" fn ncclGetLastError(comm: ncclComm_t) -> *const c_c
     wait.map_or_else(last_error::pointer, |text| last_error::wait_pointer(&text))
 }
 
-/// Reads `NCCL_DEBUG` and the variables beside it again. The header of NCCL hides this function, so that it is in no table, but
-/// its library exports it, and programs look it up.
+/// Reads `NCCL_DEBUG` and the related variables again. NCCL's header does not declare this function, so it is not in the function table.
+/// NCCL's library exports it, and programs look it up.
 pub extern "C" fn ncclResetDebugInit() {
     guard(|| -> Result {
         debug::reset();
@@ -61,7 +61,7 @@ pub(super) unsafe extern "C" fn ncclCommGetAsyncError(
         let code = match handle::with(comm, |communicator| Ok(communicator.async_state()))? {
             Ok(progress) => progress.code(),
             Err(error) => {
-                // The error of another thread, which this one learns of now.
+                // The error of another thread, which is now reported to this thread.
                 last_error::record(&error.text);
                 error.code
             }

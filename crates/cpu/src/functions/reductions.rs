@@ -34,8 +34,8 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
             }
             None => check_mapped(scalar, data_type.size(), "scalar")?,
         }
-        // SAFETY: the C declaration's contract: one element, which in device memory (host memory here) stays valid
-        // until the last operation with it has run.
+        // SAFETY: the C declaration's contract: one element. In device memory (host memory here), it stays valid until the last operation
+        // that uses it has run.
         let place = unsafe { ReadBuf::of_caller(scalar.cast(), data_type.size()) };
         let scalar = if is_on_device {
             Scalar::Deferred(place)

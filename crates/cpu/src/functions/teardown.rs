@@ -1,4 +1,4 @@
-//! The end of a communicator: finalize, destroy, abort, revoke.
+//! Teardown of a communicator: finalize, destroy, abort, revoke.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::c_int;
@@ -74,13 +74,13 @@ pub(super) unsafe extern "C" fn ncclCommRevoke(comm: ncclComm_t, revokeFlags: c_
     })
 }
 
-/// Checks that no call of the communicator waits for the end of a group, which fails otherwise: it must not run on a
-/// communicator that has been finalized or destroyed.
+/// Checks that no call on the communicator is queued in an open group. Otherwise fails the group, which must not run on a communicator that
+/// has been finalized or destroyed.
 fn check_group_ended(communicator: &Communicator, function: &str) -> Result {
     communicator.check_group_ended(function).inspect_err(|error| group::fail_unended(function, error))
 }
 
-/// Ends this rank's operations, once all that were started have completed.
+/// Finalizes the communicator after all operations that were started have completed.
 fn finalize(communicator: &Arc<Communicator>) -> Result<Progress> {
     let context = communicator.check_idle()?;
     if let Some(reason) = communicator.stopped() {
@@ -106,15 +106,15 @@ fn finalize(communicator: &Arc<Communicator>) -> Result<Progress> {
     Ok(Progress::Running)
 }
 
-/// Aborts the waits of other ranks for this one, and this rank's own.
+/// Aborts this rank's waits, and other ranks' waits for this rank.
 fn abort(communicator: &Communicator) {
     let had_failed = communicator.failure().is_some() || communicator.is_stalled.load(Relaxed);
-    // An abort may be how the caller gives them up: it is no error.
+    // Not an error: the caller may abort the communicator in order to discard the queued calls.
     let _ = communicator.check_group_ended("ncclCommAbort");
     communicator.queued_calls.clear();
     communicator.aborted.store(true, Relaxed);
     communicator.cancel();
-    // Nobody waits for a rank whose operations have all run: it leaves, and the others can end theirs.
+    // No rank waits for a rank whose operations have all run. This rank leaves, and the other ranks can complete their operations.
     let has_ended = communicator.known_driver().is_some()
         && !communicator.jobs.is_busy()
         && communicator.stream_jobs.is_idle();
@@ -136,19 +136,19 @@ fn abort(communicator: &Communicator) {
     communicator.recover_cuda();
     communicator.stream_jobs.release();
     remove_windows(communicator);
-    // Not with the last reference: a thread keeps the communicator that it used last, and ranks that make a child of one
-    // that has failed would wait for this one.
+    // Not deferred to the last reference: a thread keeps the communicator that it used last, and ranks that create a child of a failed
+    // communicator would wait for this rank.
     if let Some(RankInfo { state, rank, .. }) = communicator.rank_info.get() {
         state.depart_aborted(*rank);
     }
     drop(communicator.ras().take());
 }
 
-/// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of
-/// it: they may never come, and nothing could end the wait any more.
+/// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of it: they may never join,
+/// and nothing could end the wait any more.
 ///
 /// # Errors
-/// The ranks did not make the same calls. It is destroyed nevertheless.
+/// The ranks did not make the same calls. The communicator is destroyed nevertheless.
 fn destroy(communicator: &Communicator) -> Result {
     if communicator.jobs.is_busy() {
         communicator.cancel();
@@ -166,7 +166,7 @@ fn destroy(communicator: &Communicator) -> Result {
     left
 }
 
-/// Departs. Unless an error explains them, reports messages that nobody received, and calls that the ranks did not all make.
+/// Departs. Unless an error explains them, reports sends that were never received and calls that not all ranks made.
 ///
 /// # Errors
 /// The ranks did not all make the same calls, in strict mode or with `LIBNCCL_CPU_FAILURES=error`.
@@ -187,13 +187,13 @@ fn leave(communicator: &Communicator, state: &SharedState, rank: usize) -> Resul
     if *STRICT || *FAILURES == Failures::Error { Err(Error::usage(text)) } else { Ok(()) }
 }
 
-/// Waits until the jobs have ended, and ends their thread.
+/// Waits until the jobs have ended, and stops their thread.
 fn end_jobs(communicator: &Communicator) {
     communicator.jobs.wait_idle();
     communicator.jobs.end_thread();
 }
 
-/// Ends the windows, as the caller may free their memory now.
+/// Closes the windows, because the caller may free their memory now.
 fn remove_windows(communicator: &Communicator) {
     let _ = communicator.context().and_then(|context| communicator.windows.remove_all(context));
 }
@@ -204,8 +204,8 @@ mod tests {
     use crate::comm::communicator::tests::communicators;
     use crate::comm::config::Config;
 
-    /// A job may keep a communicator for a little longer than its handle; the process may even end before, which must
-    /// not look like a death.
+    /// A job may keep a communicator for a little longer than its handle. The process may even exit before that, which must not look like a
+    /// crash.
     #[test]
     fn destroyed_communicator_departs_at_once() {
         let communicators = communicators(2, &Config::default());

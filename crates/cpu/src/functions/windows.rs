@@ -1,4 +1,4 @@
-//! Registering buffers: by one rank, and by all as a window.
+//! Buffer registration: by one rank, and by all ranks as a window.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mu
     guard(|| {
         let communicator = handle::get(comm)?;
         communicator.check_idle()?;
-        // A registration that NCCL skips, as NCCL_LOCAL_REGISTER=0 says, returns NULL.
+        // With `NCCL_LOCAL_REGISTER=0`, NCCL skips the registration and returns a NULL handle.
         if handle.is_null() {
             return Ok(());
         }
@@ -91,17 +91,17 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
             }
         };
         let memory = Arc::new(WindowMemory::new(place, size));
-        // SAFETY: the C declaration's contract: memory that stays valid until the window is deregistered.
+        // SAFETY: the C declaration's contract: the memory stays valid until the window is deregistered.
         let buffer = unsafe { ReadBuf::of_caller(place, size) };
         let buffer = RemoteBuffer::new(buffer, !context.state.is_one_process());
         let register = RegisterWindow {
             windows: Arc::clone(&communicator.windows),
             part: WindowPart { buffer, start: buff.addr(), length: size, flags },
             memory,
-            // SAFETY: the C declaration's contract: it can be written until the work has ended.
+            // SAFETY: the C declaration's contract: the pointer can be written until the work has ended.
             out: unsafe { OutParam::new(win) },
         };
-        // As in NCCL, also while a nonblocking communicator still registers it.
+        // As in NCCL, this succeeds while a nonblocking communicator is still registering the window.
         group::run_on_host(&communicator, context, register)?;
         Ok(())
     })
@@ -116,7 +116,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowDeregister(
         communicator.synchronize();
         let context = communicator.check_idle()?;
         let _entered = communicator.enter()?;
-        // A registration without a window returned NULL.
+        // A registration that created no window returned NULL.
         if win.is_null() { Ok(()) } else { communicator.windows.remove(win.addr(), context) }
     })
 }
@@ -151,7 +151,7 @@ fn check_end(buffer: *const c_void, size: usize) -> Result {
     Ok(())
 }
 
-/// Returns the flags that NCCL looks at.
+/// Returns the flags that NCCL uses.
 fn flags(context: CallContext<'_>, flags: c_int) -> Result<u32> {
     const RESTRICTING: u32 = NCCL_WIN_GIN_ONLY | NCCL_WIN_CFT_COUNTED;
     const KNOWN: u32 = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | RESTRICTING;
@@ -172,12 +172,12 @@ fn flags(context: CallContext<'_>, flags: c_int) -> Result<u32> {
     Ok(bits)
 }
 
-/// The registration of a window.
+/// The operation of `ncclCommWindowRegister`.
 #[derive(Debug)]
 struct RegisterWindow {
     windows: Arc<Windows>,
     part: WindowPart,
-    /// Lists the memory as a window's from the call on.
+    /// Lists the memory as a window's memory from the call on.
     memory: Arc<WindowMemory>,
     out: OutParam<ncclWindow_t>,
 }
