@@ -236,12 +236,9 @@ mod tests {
 
     #[test]
     fn write_with_a_selection_is_rejected() {
-        for selection in [
-            &["--baseline", "lib"][..],
-            &["--ranks", "2"],
-            &["--peers", "oneccl"],
-            &["--time-to-create"],
-        ] {
+        for selection in
+            [&["--baseline", "lib"][..], &["--ranks", "2"], &["--peers", "oneccl"], &["--time-to-create"]]
+        {
             let arguments: Vec<&str> = ["--write"].iter().chain(selection).copied().collect();
             assert!(parse(&arguments).is_err(), "{arguments:?}");
         }

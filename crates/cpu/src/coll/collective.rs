@@ -3,8 +3,7 @@
 //! In the first step of a call, every rank publishes its arguments and compares them with the other ranks' arguments. Short inputs are
 //! published with the arguments, and every rank computes its own result: one step. For longer inputs, ranks publish the buffer locations.
 //! If every rank can use all other ranks' buffers, each rank runs its tasks on them, and a second step confirms that all ranks are done.
-//! Otherwise the ranks stage their inputs in shared memory. If there is a choice, one rank publishes its choice with its arguments. The log
-//! states once per communicator why the direct transport is not used.
+//! Otherwise the ranks stage their inputs in shared memory. The log states once per communicator why the direct transport is not used.
 
 use libnccl::observer::Role;
 
