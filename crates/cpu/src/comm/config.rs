@@ -59,39 +59,45 @@ pub(crate) const NAMES_SINCE: u32 = 22700;
 /// The first version whose config has the network name.
 pub(crate) const NETWORKS_SINCE: u32 = 21700;
 
+/// A field: its name in NCCL's log, its name in the struct, the version since which it is used, its value, and the valid values.
+type Field = (&'static str, &'static str, u32, c_int, RangeInclusive<c_int>);
+
+/// Returns the fields, in the order in which NCCL logs them.
+fn fields(config: &ncclConfig_t) -> [Field; 21] {
+    const SWITCH: RangeInclusive<c_int> = 0..=1;
+    const POSITIVE: RangeInclusive<c_int> = 1..=c_int::MAX;
+    const COUNT: RangeInclusive<c_int> = 0..=c_int::MAX;
+    const ANY: RangeInclusive<c_int> = c_int::MIN..=c_int::MAX;
+    [
+        ("Blocking", "blocking", 21400, config.blocking, SWITCH),
+        ("CGA cluster size", "cgaClusterSize", 21700, config.cgaClusterSize, COUNT),
+        ("Min CTAs", "minCTAs", 21700, config.minCTAs, POSITIVE),
+        ("Max CTAs", "maxCTAs", 21700, config.maxCTAs, POSITIVE),
+        ("Split share", "splitShare", 0, config.splitShare, SWITCH),
+        ("Traffic class", "trafficClass", 22500, config.trafficClass, ANY),
+        ("Collnet enable", "collnetEnable", 22700, config.collnetEnable, SWITCH),
+        ("CTA policy flags", "CTAPolicy", 22700, config.CTAPolicy, 0..=3),
+        ("shrinkShare", "shrinkShare", 22700, config.shrinkShare, SWITCH),
+        ("nvlsCTAs", "nvlsCTAs", 22700, config.nvlsCTAs, POSITIVE),
+        ("nChannelsPerNetPeer", "nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, 1..=64),
+        ("nvlinkCentricSched", "nvlinkCentricSched", 22800, config.nvlinkCentricSched, SWITCH),
+        ("graphUsageMode", "graphUsageMode", 22900, config.graphUsageMode, 0..=2),
+        ("numRmaCtx", "numRmaCtx", 22900, config.numRmaCtx, COUNT),
+        ("maxP2pPeers", "maxP2pPeers", 23000, config.maxP2pPeers, POSITIVE),
+        ("graphStreamOrdering", "graphStreamOrdering", 23005, config.graphStreamOrdering, SWITCH),
+        ("launchOrderImplicit", "launchOrderImplicit", 23100, config.launchOrderImplicit, SWITCH),
+        ("numRmaSig", "numRmaSig", 23100, config.numRmaSig, COUNT),
+        ("rmaEagerInit", "rmaEagerInit", 23100, config.rmaEagerInit, SWITCH),
+        ("hostCftMode", "hostCftMode", 23100, config.hostCftMode, 1..=3),
+        ("nvlsHostMode", "nvlsHostMode", 23100, config.nvlsHostMode, COUNT),
+    ]
+}
+
 impl Config {
     /// Checks a complete `config`, in which fields missing from the caller's struct are unset. Fields newer than its version are ignored,
     /// as in NCCL.
     pub(crate) fn new(config: &ncclConfig_t, names: Names) -> Result<Self> {
-        const SWITCH: RangeInclusive<c_int> = 0..=1;
-        const POSITIVE: RangeInclusive<c_int> = 1..=c_int::MAX;
-        const COUNT: RangeInclusive<c_int> = 0..=c_int::MAX;
-        const ANY: RangeInclusive<c_int> = c_int::MIN..=c_int::MAX;
-        // Each field: its name in NCCL's log, its name in the struct, the version since which it is used, its value, and the valid values
-        // as in NCCL.
-        let fields = [
-            ("Blocking", "blocking", 21400, config.blocking, SWITCH),
-            ("CGA cluster size", "cgaClusterSize", 21700, config.cgaClusterSize, COUNT),
-            ("Min CTAs", "minCTAs", 21700, config.minCTAs, POSITIVE),
-            ("Max CTAs", "maxCTAs", 21700, config.maxCTAs, POSITIVE),
-            ("Split share", "splitShare", 0, config.splitShare, SWITCH),
-            ("Traffic class", "trafficClass", 22500, config.trafficClass, ANY),
-            ("Collnet enable", "collnetEnable", 22700, config.collnetEnable, SWITCH),
-            ("CTA policy flags", "CTAPolicy", 22700, config.CTAPolicy, 0..=3),
-            ("shrinkShare", "shrinkShare", 22700, config.shrinkShare, SWITCH),
-            ("nvlsCTAs", "nvlsCTAs", 22700, config.nvlsCTAs, POSITIVE),
-            ("nChannelsPerNetPeer", "nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, 1..=64),
-            ("nvlinkCentricSched", "nvlinkCentricSched", 22800, config.nvlinkCentricSched, SWITCH),
-            ("graphUsageMode", "graphUsageMode", 22900, config.graphUsageMode, 0..=2),
-            ("numRmaCtx", "numRmaCtx", 22900, config.numRmaCtx, COUNT),
-            ("maxP2pPeers", "maxP2pPeers", 23000, config.maxP2pPeers, POSITIVE),
-            ("graphStreamOrdering", "graphStreamOrdering", 23005, config.graphStreamOrdering, SWITCH),
-            ("launchOrderImplicit", "launchOrderImplicit", 23100, config.launchOrderImplicit, SWITCH),
-            ("numRmaSig", "numRmaSig", 23100, config.numRmaSig, COUNT),
-            ("rmaEagerInit", "rmaEagerInit", 23100, config.rmaEagerInit, SWITCH),
-            ("hostCftMode", "hostCftMode", 23100, config.hostCftMode, 1..=3),
-            ("nvlsHostMode", "nvlsHostMode", 23100, config.nvlsHostMode, COUNT),
-        ];
+        let fields = fields(config);
         let set = |name: &str| {
             let known = fields.iter().find(|(_, known, ..)| *known == name);
             known

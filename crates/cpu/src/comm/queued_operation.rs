@@ -179,37 +179,17 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         operations.iter().all(|operation| operation.on_stream.is_none() && !operation.is_exclusive);
     // The communicator of a failed operation on the host that stays pending.
     let stalled = Cell::new(None);
-    let stalled_at = &stalled;
     let mut queues: Vec<VecDeque<BoxedOperation<'_>>> = vec![];
     for communicator in &communicators {
         let (turn, mut places) = (Turn::default(), BTreeMap::new());
         let is_own = |operation: &&QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
         let own = operations.iter().filter(is_own).enumerate();
-        for (index, QueuedOperation { queue, header, buffers, operation, .. }) in own {
-            let mut operation: BoxedOperation<'_> = Box::pin(async move {
-                let operation = async {
-                    let context = communicator.context()?;
-                    context.state.check_timed_out()?;
-                    let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
-                    let running =
-                        if is_wrong { operation.start_wrong(context) } else { operation.start(context) };
-                    communicator.running.begin_at(index, header.encode(), *buffers);
-                    let result = wait_report::run(running, *header, context).await;
-                    communicator.running.end_at(index);
-                    result
-                };
-                operation.await.inspect_err(|error| {
-                    if is_on_host && communicator.keeps_pending(error) {
-                        stalled_at.set(Some(communicator));
-                    } else {
-                        communicator.record_operation_error(error);
-                    }
-                })
-            });
+        for (index, queued) in own {
+            let mut operation = start(queued, index, is_on_host, &stalled);
             if *STRICT {
-                operation = turn.clone().add(*queue, operation);
+                operation = turn.clone().add(queued.queue, operation);
             }
-            let place = *places.entry(*queue).or_insert_with(|| queues.len());
+            let place = *places.entry(queued.queue).or_insert_with(|| queues.len());
             if place == queues.len() {
                 queues.push(VecDeque::new());
             }
@@ -238,6 +218,36 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         if let Some(communicator) = stalled.get() {
             end_failed(communicator, error, || communicators.iter().any(|other| other.is_aborted()));
         }
+    })
+}
+
+/// Starts an operation, which is number `index` of its communicator. On an error, the communicator is recorded in `stalled` if the operation
+/// stays pending, and as failed otherwise.
+fn start<'a>(
+    queued: &'a QueuedOperation,
+    index: usize,
+    is_on_host: bool,
+    stalled: &'a Cell<Option<&'a Arc<Communicator>>>,
+) -> BoxedOperation<'a> {
+    let QueuedOperation { communicator, header, buffers, operation, .. } = queued;
+    let run = async move {
+        let context = communicator.context()?;
+        context.state.check_timed_out()?;
+        let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
+        let running = if is_wrong { operation.start_wrong(context) } else { operation.start(context) };
+        communicator.running.begin_at(index, header.encode(), *buffers);
+        let result = wait_report::run(running, *header, context).await;
+        communicator.running.end_at(index);
+        result
+    };
+    Box::pin(async move {
+        run.await.inspect_err(|error| {
+            if is_on_host && communicator.keeps_pending(error) {
+                stalled.set(Some(communicator));
+            } else {
+                communicator.record_operation_error(error);
+            }
+        })
     })
 }
 

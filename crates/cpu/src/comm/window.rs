@@ -139,25 +139,7 @@ impl Window {
             })
         });
         let ids = ids.collect::<Result<Vec<WindowId>>>()?;
-        if let Some(other) = parts.iter().position(|other| other.flags != parts[0].flags) {
-            return Err(Error::usage(format!(
-                "the ranks called ncclCommWindowRegister with different winFlags: rank {other} with {:#x}, \
-                 rank 0 with {:#x}",
-                parts[other].flags, parts[0].flags
-            )));
-        }
-        if let Some(other) = parts.iter().position(|other| other.length != parts[0].length) {
-            let text = format!(
-                "the ranks called ncclCommWindowRegister with different sizes: rank {other} with {}, rank 0 with {}",
-                parts[other].length, parts[0].length
-            );
-            if other == rank {
-                report::report(Finding::DifferentArguments, rank, &format!("{text}; {}", state.name()));
-            }
-            if *STRICT {
-                return Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)")));
-            }
-        }
+        check_alike(context, &parts)?;
         let buffers: Vec<_> = parts.iter().enumerate().map(|(owner, part)| (owner, part.buffer)).collect();
         if !context.all_can_map(&buffers).await? {
             debug::info(Subsystem::Registration, || {
@@ -291,6 +273,30 @@ fn close(window: &Window, CallContext { state, .. }: CallContext<'_>) -> Result 
         Ok(())
     };
     executor::run_one(close, state.ranks(), |_| ())
+}
+
+/// Checks that all ranks passed the same flags and the same size. Reports a different size, which is an error in strict mode only.
+fn check_alike(CallContext { state, rank, .. }: CallContext<'_>, parts: &[WindowPart]) -> Result {
+    if let Some(other) = parts.iter().position(|other| other.flags != parts[0].flags) {
+        return Err(Error::usage(format!(
+            "the ranks called ncclCommWindowRegister with different winFlags: rank {other} with {:#x}, \
+             rank 0 with {:#x}",
+            parts[other].flags, parts[0].flags
+        )));
+    }
+    if let Some(other) = parts.iter().position(|other| other.length != parts[0].length) {
+        let text = format!(
+            "the ranks called ncclCommWindowRegister with different sizes: rank {other} with {}, rank 0 with {}",
+            parts[other].length, parts[0].length
+        );
+        if other == rank {
+            report::report(Finding::DifferentArguments, rank, &format!("{text}; {}", state.name()));
+        }
+        if *STRICT {
+            return Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)")));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

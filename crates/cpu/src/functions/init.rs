@@ -136,12 +136,7 @@ pub(super) unsafe fn init_rank(
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
-    let (function, arguments) = if ids.len() > 1 {
-        let arguments = vec![("nId", ids.len().to_string()), ("commIds", format!("{digest:#x}"))];
-        ("ncclCommInitRankScalable", arguments)
-    } else {
-        ("ncclCommInitRank", vec![])
-    };
+    let (function, arguments) = call_of(ids.len(), digest);
     let join = move |communicator: &Communicator| {
         check_unused(&id)?;
         let joined = join(communicator, None, id, ranks, rank_index)?;
@@ -158,6 +153,14 @@ pub(super) unsafe fn init_rank(
         has_early_handle: true,
         out,
     })
+}
+
+/// Returns the function that takes this number of ids, and the arguments that all ranks have to pass alike.
+fn call_of(ids: usize, digest: u64) -> (&'static str, Vec<(&'static str, String)>) {
+    if ids == 1 {
+        return ("ncclCommInitRank", vec![]);
+    }
+    ("ncclCommInitRankScalable", vec![("nId", ids.to_string()), ("commIds", format!("{digest:#x}"))])
 }
 
 pub(super) unsafe extern "C" fn ncclCommInitAll(
