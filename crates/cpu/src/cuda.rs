@@ -1,4 +1,4 @@
-//! The driver API of the stand-in for CUDA, as far as NCCL's operations need it. All calls into CUDA are in this file.
+//! The subset of the emulated driver's API that NCCL operations need. All calls into CUDA are in this file.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -14,12 +14,12 @@ use libnccl::sys::{cudaStream_t, ncclResult_t};
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 
-/// The version of the functions beyond CUDA's that this file calls.
+/// The interface version of the functions that the CUDA emulation adds to CUDA's API.
 const VERSION: u32 = 4;
 
 const CUDA_SUCCESS: c_int = 0;
 const CUDA_ERROR_NOT_READY: c_int = 600;
-/// The error that a GPU's context keeps once a kernel has failed, as NCCL's are.
+/// The sticky error of a GPU's context after a kernel, such as one of NCCL's, has failed.
 const CUDA_ERROR_LAUNCH_FAILED: c_uint = 719;
 const CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: c_uint = 33;
 const CU_EVENT_DISABLE_TIMING: c_uint = 2;
@@ -29,30 +29,30 @@ const CU_STREAM_CAPTURE_STATUS_NONE: c_uint = 0;
 const CU_STREAM_CAPTURE_STATUS_INVALIDATED: c_uint = 2;
 const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 
-/// The kinds of memory that `libnccl_cuda_resolve` tells apart.
+/// One of the kinds of memory that `libnccl_cuda_resolve` distinguishes.
 const UNKNOWN_HOST_MEMORY: i32 = 0;
 
 type CuDevicePtr = u64;
 type CuContext = *mut c_void;
 type CuEvent = *mut c_void;
 
-/// Work of a stream. It runs once, or if it is captured in a graph, at each launch.
+/// Work on a stream. Runs once, or at each launch of the graph if it is captured.
 type Work = Box<dyn Fn() + Send + Sync>;
 
-/// A function that CUDA calls before it frees memory, with the name of the function that the program called, and the memory.
-/// If it does not return 0, the memory is not freed.
+/// A function that CUDA calls before it frees memory, with the name of the called CUDA function and the memory. If it does not
+/// return 0, the memory is not freed.
 pub(crate) type FreeCheck = unsafe extern "C" fn(*const c_char, CuDevicePtr, usize) -> c_int;
 
 #[repr(C)]
 struct Resolved {
     kind: i32,
     device: i32,
-    /// The address at which this process can read and write the memory.
+    /// The address at which this process can access the memory.
     alias: *mut c_void,
     allocation: u64,
 }
 
-/// A range of memory that an operation reads or writes, at its address in the program or at the one that was resolved.
+/// A range of memory that an operation reads or writes, at the program's address or at the resolved address.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
@@ -70,17 +70,17 @@ impl Access {
         Self { writes: 1, ..Self::read(address, length) }
     }
 
-    /// Creates a write that another rank is told about.
+    /// Creates a write that another rank is notified of.
     pub(crate) fn put(address: usize, length: usize) -> Self {
         Self { writes: 2, ..Self::read(address, length) }
     }
 }
 
-/// A caller's stream: a handle of CUDA, NULL for the default stream, or one of the special handles.
+/// A user's stream: a CUDA handle, NULL for the default stream, or one of the special handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stream(*mut c_void);
 
-// SAFETY: a handle, which any thread may use; only CUDA follows it.
+// SAFETY: a handle that any thread may use; only CUDA dereferences it.
 unsafe impl Send for Stream {}
 // SAFETY: likewise.
 unsafe impl Sync for Stream {}
@@ -96,12 +96,12 @@ impl Stream {
     }
 }
 
-/// The treatment of what a stream is given.
+/// Whether operations on a stream are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capture {
-    /// It is executed.
+    /// Operations are executed.
     None,
-    /// It becomes part of a graph, which is captured under this number.
+    /// Operations become part of a graph, which is captured under this number.
     Graph(u64),
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Event {
     driver: &'static Driver,
 }
 
-// SAFETY: a handle, which any thread may use; only CUDA follows it.
+// SAFETY: a handle that any thread may use; only CUDA dereferences it.
 unsafe impl Send for Event {}
 // SAFETY: likewise.
 unsafe impl Sync for Event {}
@@ -123,14 +123,14 @@ impl fmt::Debug for Event {
 }
 
 impl Event {
-    /// Returns `true` if what was recorded is done, or its device has failed.
+    /// Returns `true` if the recorded work is done, or its device has failed.
     pub(crate) fn is_over(&self) -> bool {
         let _relaxed = self.driver.relax();
         // SAFETY: an event that lives.
         unsafe { (self.driver.functions.cuEventQuery)(self.event) != CUDA_ERROR_NOT_READY }
     }
 
-    /// Waits until what was recorded is done, or its device has failed.
+    /// Waits until the recorded work is done, or its device has failed.
     pub(crate) fn synchronize(&self) {
         let _relaxed = self.driver.relax();
         // SAFETY: an event that lives.
@@ -140,14 +140,14 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the event is this value's alone. CUDA keeps it for the work that still refers to it.
+        // SAFETY: this value owns the event. CUDA keeps it for work that still refers to it.
         let _ = unsafe { (self.driver.functions.cuEventDestroy_v2)(self.event) };
     }
 }
 
 macro_rules! define_functions {
     ($($name:ident($($argument:ty),*);)*) => {
-        /// The functions of the stand-in, by name. All but the version return a `CUresult`.
+        /// The functions of the emulated driver, by name. All except the version function return a `CUresult`.
         #[derive(Debug)]
         #[allow(non_snake_case)]
         struct Functions {
@@ -155,11 +155,11 @@ macro_rules! define_functions {
         }
 
         impl Functions {
-            /// Looks all functions up, or returns the name of one that is missing.
+            /// Looks up all functions, or returns the name of a missing one.
             ///
             /// # Safety
             ///
-            /// `library` is a handle of the stand-in, which is never unloaded.
+            /// `library` must be a handle of the emulated driver, which must never be unloaded.
             unsafe fn look_up(library: *mut c_void) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
@@ -168,8 +168,8 @@ macro_rules! define_functions {
                         if symbol.is_null() {
                             return Err(stringify!($name));
                         }
-                        // SAFETY: the stand-in's function of this name has this signature, in the version that was
-                        // checked.
+                        // SAFETY: in the version that was checked, the emulated driver's function of this name has this
+                        // signature.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol) }
                     },)*
                 })
@@ -220,13 +220,13 @@ define_functions! {
     libnccl_cuda_alloc_shared(c_int, usize, *mut CuDevicePtr);
 }
 
-/// The stand-in for CUDA's driver.
+/// The emulated CUDA driver.
 #[derive(Debug)]
 pub(crate) struct Driver {
     functions: Functions,
 }
 
-/// Returns the stand-in for CUDA if the process has loaded it by now.
+/// Returns the emulated driver if the process has loaded it.
 pub(crate) fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     if DRIVER.get().is_none() && !Driver::is_loaded() {
@@ -235,29 +235,30 @@ pub(crate) fn driver() -> Option<&'static Driver> {
     DRIVER.get_or_init(Driver::find).as_ref()
 }
 
-/// Returns how many objects, such as libraries, the process has loaded by now.
+/// Returns the number of objects, such as libraries, that the process has loaded so far.
 fn loaded_objects() -> u64 {
     unsafe extern "C" fn read(object: *mut libc::dl_phdr_info, _: usize, count: *mut c_void) -> c_int {
-        // SAFETY: the linker's description of an object, and the caller's number.
+        // SAFETY: the linker's description of an object, and a pointer to the caller's `count`.
         unsafe { *count.cast::<u64>() = (*object).dlpi_adds };
-        // The first object's has the number.
+        // Every object's description has the number, so stop after the first.
         1
     }
     let mut count = 0;
-    // SAFETY: `read` stores a number where it is told to.
+    // SAFETY: `read` stores a number at the pointer that is passed to it.
     unsafe { libc::dl_iterate_phdr(Some(read), (&raw mut count).cast()) };
     count
 }
 
 impl Driver {
-    /// Opens the CUDA that is in the process, or returns null.
+    /// Opens the CUDA driver that the process has loaded, or returns null.
     fn open() -> *mut c_void {
         // SAFETY: a C string; loads nothing.
         unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
     }
 
     fn is_loaded() -> bool {
-        /// The number of objects in which there was no CUDA. The linker opens files to tell.
+        /// The number of loaded objects at which there was no CUDA driver. Caches the result because the linker opens files to
+        /// determine it.
         static WITHOUT: AtomicU64 = AtomicU64::new(0);
         let objects = loaded_objects();
         if WITHOUT.load(Ordering::Relaxed) == objects {
@@ -285,7 +286,7 @@ impl Driver {
             unsafe { libc::dlclose(library) };
             return None;
         }
-        // SAFETY: the stand-in's function has this signature in all versions.
+        // SAFETY: the emulated driver's function has this signature in all versions.
         let version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(version) }();
         let unusable = |why: String| {
             debug::warn_on_stderr(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
@@ -301,7 +302,7 @@ impl Driver {
         }
     }
 
-    /// Returns the calling thread's current device, which is device 0 on a thread that has not chosen one.
+    /// Returns the calling thread's current device, or device 0 if the thread has not chosen one.
     pub(crate) fn current_device(&self) -> Result<i32> {
         self.check("cuInit", self.init())?;
         Ok(self.device_of_context().unwrap_or(0))
@@ -316,8 +317,8 @@ impl Driver {
         self.check("cuDeviceGetCount", code).map(|()| count)
     }
 
-    /// Returns the number of the PCI bus of a device. It identifies the physical device, which processes may number differently
-    /// because of `CUDA_VISIBLE_DEVICES`.
+    /// Returns a device's PCI bus number. It identifies the physical device, which processes may number differently because of
+    /// `CUDA_VISIBLE_DEVICES`.
     pub(crate) fn bus(&self, device: i32) -> Result<i32> {
         let mut bus = 0;
         // SAFETY: a valid out-parameter.
@@ -328,11 +329,11 @@ impl Driver {
     }
 
     fn init(&self) -> c_int {
-        // SAFETY: the flags have to be 0.
+        // SAFETY: the flags must be 0.
         unsafe { (self.functions.cuInit)(0) }
     }
 
-    /// Returns the device of the calling thread's current context, if it has one.
+    /// Returns the device of the calling thread's current context, if any.
     fn device_of_context(&self) -> Option<i32> {
         let mut device = 0;
         // SAFETY: a valid out-parameter.
@@ -340,17 +341,16 @@ impl Driver {
         (code == CUDA_SUCCESS).then_some(device)
     }
 
-    /// Calls `act` with a context of `device` current.
+    /// Calls `act` while a context of `device` is current.
     pub(crate) fn on_device<T>(&self, device: i32, act: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.device_of_context() == Some(device) {
             return act();
         }
         let mut context = ptr::null_mut();
-        // Never released, as by the runtime API, on which NCCL is built: a device's primary context then lasts.
-        // SAFETY: a valid out-parameter.
+        // Never released, like by the runtime API that NCCL uses: a device's primary context then persists.
         let code = unsafe { (self.functions.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
         self.check("cuDevicePrimaryCtxRetain", code)?;
-        // SAFETY: a context that has just been retained.
+        // SAFETY: a context that was just retained.
         self.check("cuCtxPushCurrent", unsafe { (self.functions.cuCtxPushCurrent_v2)(context) })?;
         let popped = Popped(self);
         let result = act();
@@ -358,12 +358,11 @@ impl Driver {
         result
     }
 
-    /// Returns the address at which this process can read and write `length` bytes at `address`, which the caller
-    /// passed as `what`.
+    /// Returns the address at which this process can read and write `length` bytes at `address`, the argument named `what`.
     pub(crate) fn resolve(&self, what: &str, address: usize, length: usize) -> Result<usize> {
         let mut memory =
             Resolved { kind: UNKNOWN_HOST_MEMORY, device: 0, alias: ptr::null_mut(), allocation: 0 };
-        // SAFETY: a valid out-parameter; the function follows no address that it does not know.
+        // SAFETY: a valid out-parameter; the function dereferences no address that is not registered with it.
         let code =
             unsafe { (self.functions.libnccl_cuda_resolve)(address as CuDevicePtr, length, &raw mut memory) };
         if code != CUDA_SUCCESS {
@@ -381,8 +380,8 @@ impl Driver {
         Ok(memory.alias.expose_provenance())
     }
 
-    /// Lets `stream` call `work` on another thread when all before it is done: once, or if `stream` is captured, at each
-    /// launch of the graph. `label` names the work in reports.
+    /// Enqueues `work` on `stream`. It is called on another thread when all earlier work is done: once, or at each launch of the
+    /// graph if `stream` is captured. `label` names the work in reports.
     pub(crate) fn enqueue(
         &self,
         stream: Stream,
@@ -392,8 +391,8 @@ impl Driver {
     ) -> Result {
         let work: Box<Work> = Box::new(Box::new(work));
         let data = Box::into_raw(work);
-        // SAFETY: the accesses and the label are copied. If the work is accepted, `call` is called with `data`, which it
-        // borrows, and after that `release` once, which makes the box again; otherwise, neither is called.
+        // SAFETY: the accesses and the label are copied. If the work is accepted, `call` is called with `data`, which it borrows,
+        // and afterwards `release` is called once, which recreates the box. Otherwise, neither is called.
         let code = unsafe {
             (self.functions.libnccl_cuda_enqueue)(
                 stream.0,
@@ -406,26 +405,26 @@ impl Driver {
             )
         };
         if code != CUDA_SUCCESS {
-            // SAFETY: it was not accepted, so this is the box's only owner.
+            // SAFETY: the work was not accepted, so this is the box's only owner.
             drop(unsafe { Box::from_raw(data) });
         }
         self.check("the stream's launch of an operation", code)
     }
 
-    /// Lets CUDA call `check`, always the same function, before it frees memory.
+    /// Registers `check`, which must always be the same function, to be called before CUDA frees memory.
     pub(crate) fn on_free(&self, check: FreeCheck) {
         static ADDED: Once = Once::new();
         ADDED.call_once(|| {
-            // SAFETY: a function that stays loaded, and takes what the driver passes.
+            // SAFETY: a function that stays loaded, and accepts the arguments that the driver passes.
             let _ = unsafe { (self.functions.libnccl_cuda_on_free)(check) };
         });
     }
 
-    /// Makes calls in the context of the operation that this thread executes return an error, until [`recover`](Self::recover)
-    /// is called with the same number. The reason is what those who report such an error can add.
+    /// Makes calls in the context of the operation that this thread executes return an error, until [`recover`](Self::recover) is
+    /// called with the same number. The reason can be added to reports of the error.
     pub(crate) fn fail(&self, number: u64, reason: &str) {
         let reason = CString::new(reason).unwrap_or_default();
-        // SAFETY: takes numbers and a C string. On a thread that executes none, there is nothing to fail.
+        // SAFETY: takes numbers and a C string. Has no effect on a thread that executes no operation.
         let _ =
             unsafe { (self.functions.libnccl_cuda_fail)(number, CUDA_ERROR_LAUNCH_FAILED, reason.as_ptr()) };
     }
@@ -437,13 +436,13 @@ impl Driver {
         self.check("an operation that CUDA_LAUNCH_BLOCKING=1 waits for", code)
     }
 
-    /// Takes back what [`fail`](Self::fail) did with a number.
+    /// Reverts the effect of [`fail`](Self::fail) with the same number.
     pub(crate) fn recover(&self, number: u64) {
         // SAFETY: takes a number.
         let _ = unsafe { (self.functions.libnccl_cuda_recover)(number) };
     }
 
-    /// Creates an event of the current context.
+    /// Creates an event in the current context.
     pub(crate) fn create_event(&'static self) -> Result<Event> {
         let mut event = ptr::null_mut();
         // SAFETY: a valid out-parameter.
@@ -451,11 +450,11 @@ impl Driver {
         self.check("cuEventCreate", code).map(|()| Event { event, driver: self })
     }
 
-    /// Returns whether what `stream` is given now is captured.
+    /// Returns whether operations on `stream` are currently captured.
     pub(crate) fn capture(&self, stream: Stream) -> Result<Capture> {
         let (mut status, mut id) = (CU_STREAM_CAPTURE_STATUS_NONE, 0);
         let (graph, nodes, count) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the stream is the caller's, by the contract of NCCL's functions; out-parameters that are valid or absent.
+        // SAFETY: the stream is the caller's, by the contract of NCCL's functions. The out-parameters are valid or null.
         let code = unsafe {
             (self.functions.cuStreamGetCaptureInfo_v2)(
                 stream.0,
@@ -478,12 +477,12 @@ impl Driver {
         Ok(if status == CU_STREAM_CAPTURE_STATUS_NONE { Capture::None } else { Capture::Graph(id) })
     }
 
-    /// Records what `stream` has been given so far.
+    /// Records the work enqueued on `stream` so far.
     pub(crate) fn record(&self, event: &Event, stream: Stream) -> Result {
         self.record_with_flags(event, stream, 0)
     }
 
-    /// Records what `stream` has been given so far; if it is captured, at each launch of the graph.
+    /// Records the work enqueued on `stream` so far; if the stream is captured, at each launch of the graph.
     pub(crate) fn record_at_launch(&self, event: &Event, stream: Stream, capture: Capture) -> Result {
         let flags = if capture == Capture::None { 0 } else { CU_EVENT_RECORD_EXTERNAL };
         self.record_with_flags(event, stream, flags)
@@ -495,12 +494,12 @@ impl Driver {
         self.check("cuEventRecord", code)
     }
 
-    /// Lets `stream` wait for what `event` has recorded.
+    /// Makes `stream` wait for the work that `event` has recorded.
     pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result {
         self.wait_with_flags(stream, event, 0)
     }
 
-    /// Lets `stream` wait for what `event` has recorded; if it is captured, at each launch of the graph.
+    /// Makes `stream` wait for the work that `event` has recorded; if the stream is captured, at each launch of the graph.
     pub(crate) fn wait_at_launch(&self, stream: Stream, event: &Event, capture: Capture) -> Result {
         let flags = if capture == Capture::None { 0 } else { CU_EVENT_WAIT_EXTERNAL };
         self.wait_with_flags(stream, event, flags)
@@ -512,16 +511,16 @@ impl Driver {
         self.check("cuStreamWaitEvent", code)
     }
 
-    /// Lets this thread wait although streams are captured, until the result is dropped: what NCCL waits for is not
-    /// captured.
+    /// Allows this thread to wait even if streams are being captured, until the result is dropped: the work that NCCL waits for
+    /// is not captured.
     fn relax(&self) -> Relaxed<'_> {
         let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: a valid mode, replaced by the one before.
+        // SAFETY: a valid mode, which is replaced by the previous one.
         let _ = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
         Relaxed(self, mode)
     }
 
-    /// Makes device memory of the current device out of a file of `length` bytes.
+    /// Maps a file of `length` bytes as device memory of the current device.
     pub(crate) fn allocate_shared(&self, file: BorrowedFd<'_>, length: usize) -> Result<usize> {
         let mut address = 0;
         // SAFETY: an open file, and a valid out-parameter.
@@ -531,11 +530,11 @@ impl Driver {
         Ok(address as usize)
     }
 
-    /// Frees device memory, once all work of its context is done.
+    /// Frees device memory once all work of its context is done.
     ///
     /// # Safety
     ///
-    /// The memory is no longer used.
+    /// The memory must no longer be used.
     pub(crate) unsafe fn free(&self, address: usize) -> Result {
         // SAFETY: the caller's contract.
         self.check("cuMemFree", unsafe { (self.functions.cuMemFree_v2)(address as CuDevicePtr) })
@@ -562,7 +561,7 @@ impl Driver {
     }
 }
 
-/// A context that is current until this is dropped.
+/// RAII guard that pops the current context when it is dropped.
 struct Popped<'a>(&'a Driver);
 
 impl Drop for Popped<'_> {
@@ -573,12 +572,12 @@ impl Drop for Popped<'_> {
     }
 }
 
-/// A thread's treatment of captures, which is restored when this is dropped.
+/// RAII guard that restores the thread's capture mode when it is dropped.
 struct Relaxed<'a>(&'a Driver, c_uint);
 
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
-        // SAFETY: the mode is the one that was replaced.
+        // SAFETY: the mode that was replaced.
         let _ = unsafe { (self.0.functions.cuThreadExchangeStreamCaptureMode)(&raw mut self.1) };
     }
 }
@@ -587,11 +586,11 @@ impl Drop for Relaxed<'_> {
 ///
 /// # Safety
 ///
-/// `data` is from `enqueue`, and has not been released.
+/// `data` must be from `enqueue`, and must not have been released.
 unsafe extern "C" fn call(data: *mut c_void) {
     // SAFETY: the caller's contract.
     let work = unsafe { &*data.cast::<Work>() };
-    // It may not unwind into CUDA; the operation knows that it has panicked.
+    // Must not unwind into CUDA. The operation records its panic.
     let _ = catch_unwind(AssertUnwindSafe(work));
 }
 
@@ -599,7 +598,7 @@ unsafe extern "C" fn call(data: *mut c_void) {
 ///
 /// # Safety
 ///
-/// `data` is from `enqueue`, and is not used any more.
+/// `data` must be from `enqueue`, and must no longer be used.
 unsafe extern "C" fn release(data: *mut c_void) {
     // SAFETY: the caller's contract.
     let work = unsafe { Box::from_raw(data.cast::<Work>()) };

@@ -1,9 +1,9 @@
-//! Finding the root of an id: the rank that binds the abstract socket named by the id is the root, the others connect to it.
+//! Finding the root of an id. The rank that binds the abstract socket named by the id is the root; the other ranks connect to it.
 //!
-//! The first process to bind an abstract name owns it, and another user can guess the name for an address in
-//! `NCCL_COMM_ID`. A user's ranks with such an id therefore elect the root one after another, under the lock of a directory
-//! that only this user can write to. If another user owns the name, the electing rank chooses a random one, and writes it
-//! to a file there for the others.
+//! The first process to bind an abstract name owns it, and another user can guess the name for an address in `NCCL_COMM_ID`.
+//! Therefore, a user's ranks with such an id elect the root one after another, holding the lock of a directory that only this
+//! user can write to. If another user owns the name, the electing rank chooses a random name and writes it to a file in the
+//! directory for the other ranks.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -22,10 +22,10 @@ use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::shm::layout::MAX_RANKS;
 
-/// The time after which the name of an address counts as another user's if nobody accepts connections there.
+/// The time after which the name of an address is assumed to belong to another user if no connections are accepted there.
 const HELD: Duration = Duration::from_secs(1);
 
-/// The longest wait for another rank's election: a process that is stopped in it must not block all others.
+/// The longest wait for another rank's election. A process that is stopped during its election must not block all other ranks.
 const LOCK_LIMIT: Duration = Duration::from_secs(20);
 
 /// The role of a rank in a rendezvous.
@@ -38,7 +38,7 @@ pub(super) enum Role {
 pub(super) struct Peer {
     pub(super) connection: OwnedFd,
     pub(super) address: SocketAddrUnix,
-    /// For the peer that replaces the root: it may have no file descriptor left then.
+    /// For the peer that replaces the root, which may have no file descriptors left at that point.
     pub(super) spare_socket: OwnedFd,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn find_root(id: &UniqueId, check_cancelled: &dyn Fn() -> Result) -> 
     }
 }
 
-/// Connects to the root at a name, or becomes the root. `None`: another user has the name.
+/// Connects to the root at a name, or becomes the root. Returns `None` if another user has the name.
 fn find_root_at(
     name: &str,
     is_of_address: bool,
@@ -84,7 +84,7 @@ fn find_root_at(
         match retry_on_intr(|| connect(&connection, &address)) {
             Ok(()) if !is_same_user(&connection) => return Ok(None),
             Ok(()) => return Ok(Some(Role::Peer(Peer { connection, address, spare_socket: listener }))),
-            // The root is not listening yet, has a full backlog, or is gone.
+            // The root is not listening yet, has a full backlog, or has exited.
             Err(Errno::CONNREFUSED | Errno::AGAIN) if !is_of_address || began.elapsed() <= HELD => {
                 check_cancelled()?;
                 pause(attempt);
@@ -96,7 +96,7 @@ fn find_root_at(
     Err(Error::internal("the rendezvous socket was never reached"))
 }
 
-/// Guard of the lock under which this user's ranks elect a root.
+/// RAII guard of the lock that this user's ranks hold while electing a root.
 struct Election {
     directory: File,
     /// The file with the chosen name.
@@ -104,10 +104,10 @@ struct Election {
 }
 
 impl Election {
-    /// Waits for the lock. `None`: no directory belongs to this user alone.
+    /// Waits for the lock. Returns `None` if no directory belongs to this user alone.
     fn enter(id: &UniqueId, check_cancelled: &dyn Fn() -> Result) -> Result<Option<Self>> {
         let user = geteuid().as_raw();
-        // Not configurable: all ranks of a user have to use the same directory.
+        // Not configurable, because all ranks of a user must use the same directory.
         let paths = [format!("/run/user/{user}/libnccl"), format!("/tmp/libnccl-{user}")];
         let mut directories = paths.into_iter().map(PathBuf::from);
         let Some((directory, path)) = directories.find_map(|path| Some((open_private(&path)?, path))) else {
@@ -141,12 +141,12 @@ impl Election {
 
 impl Drop for Election {
     fn drop(&mut self) {
-        // Explicitly, because a child that was forked meanwhile also has the directory open.
+        // Explicitly, because a child that was forked in the meantime also has the directory open.
         let _ = flock(&self.directory, FlockOperation::Unlock);
     }
 }
 
-/// Opens a directory, which it creates if necessary. `None`: other users may have access to it.
+/// Opens a directory, creating it if necessary. Returns `None` if other users may have access to it.
 fn open_private(path: &PathBuf) -> Option<File> {
     let _ = fs::DirBuilder::new().mode(0o700).create(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

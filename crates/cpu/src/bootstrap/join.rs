@@ -1,8 +1,8 @@
-//! What ranks need while they join: the conditions of a join, reports of long waits, and the join of all ranks of one
-//! process by one id.
+//! Support for joining ranks: the conditions of a join, reports of long waits, and the shared join of all ranks of one process
+//! with the same id.
 //!
-//! The ranks of a process share a connection to the root, the outcome and one mapping. The first of them connects, sends its
-//! hello and receives the root's messages. The others send their hello on its connection and wait for the outcome. The root
+//! The ranks of a process share a connection to the root, the outcome and one mapping. The first rank connects, sends its hello
+//! and receives the root's messages. The other ranks send their hellos on the same connection and wait for the outcome. The root
 //! joins separately: the next rank of its process becomes the first.
 
 use std::cell::Cell;
@@ -20,30 +20,30 @@ use crate::diag::report;
 use crate::diag::settings::{TIMEOUT, WARN_AFTER};
 use crate::shm::shared_state::SharedState;
 
-/// The conditions of one rank's join.
+/// The conditions of a rank's join.
 pub(crate) struct JoinContext<'a> {
     /// The name of the new communicator, in reports.
     pub(crate) name: &'a str,
     /// Returns an error if the caller has cancelled the join.
     pub(crate) check_cancelled: &'a dyn Fn() -> Result,
-    /// Called with the description of what this rank waits for.
+    /// Called with a description of what this rank waits for.
     pub(crate) waits_for: &'a dyn Fn(String),
-    /// The communicator that the new one is made from, if any.
+    /// The parent communicator of the new one, if any.
     pub(crate) parent: Option<ParentComm<'a>>,
 }
 
-/// A communicator that ranks of the new one belong to.
+/// The parent communicator, to which ranks of the new communicator belong.
 #[derive(Debug)]
 pub(crate) struct ParentComm<'a> {
     pub(crate) state: &'a SharedState,
     /// The parent's ranks that become the first ranks of the new communicator.
     pub(crate) members: &'a [usize],
-    /// Set if an abort of the parent fails the join.
+    /// Set if an abort of the parent makes the join fail.
     pub(crate) must_be_healthy: bool,
 }
 
 impl JoinContext<'_> {
-    /// Returns whether all `ranks` are members of the parent, and so see each other's state there.
+    /// Returns whether all `ranks` are members of the parent, and can therefore observe each other's state there.
     pub(super) fn all_are_members(&self, ranks: usize) -> bool {
         self.parent.as_ref().is_some_and(|parent| parent.members.len() == ranks)
     }
@@ -66,7 +66,7 @@ impl JoinContext<'_> {
     }
 }
 
-/// A wait for other ranks, which is reported after `WARN_AFTER` and fails after `TIMEOUT`.
+/// A wait for other ranks that is reported after `WARN_AFTER` and fails after `TIMEOUT`.
 pub(super) struct LimitedWait {
     began: Instant,
     /// Added to `TIMEOUT`.
@@ -83,7 +83,7 @@ impl LimitedWait {
         self.began.elapsed()
     }
 
-    /// Reports that `rank` still waits, or fails, if the limits say so.
+    /// Reports that `rank` is still waiting, or fails, depending on the limits.
     pub(super) fn check(&self, rank: usize, name: &str, describe: impl FnOnce() -> String) -> Result {
         let waited = self.elapsed();
         let is_late = TIMEOUT.is_some_and(|limit| waited >= limit + self.grace);
@@ -97,19 +97,18 @@ impl LimitedWait {
     }
 }
 
-/// A process, which differs in a forked child, and the secret of an id.
+/// A pid, which differs in a forked child, and the secret of an id.
 type Key = (u32, [u8; 16]);
 
-/// The joins in progress.
 static JOINS: Mutex<BTreeMap<Key, Arc<SharedJoin>>> = Mutex::new(BTreeMap::new());
 
-/// The states that a root of this process has created and not all processes have opened yet.
+/// The states that a root in this process has created but that not all processes have opened yet.
 static CREATED: Mutex<BTreeMap<Key, Arc<SharedState>>> = Mutex::new(BTreeMap::new());
 
-/// The time until a hello is sent again that the kernel had no room for.
+/// The time until a hello is resent if the kernel's socket buffer was full.
 const HELLO_RETRY: Duration = Duration::from_millis(1);
 
-/// The join of this process's ranks by one id.
+/// The join of this process's ranks with one id.
 #[derive(Debug)]
 pub(super) struct SharedJoin {
     key: Key,
@@ -122,9 +121,9 @@ struct Progress {
     connection: Option<Arc<OwnedFd>>,
     /// The ranks that have sent their hello.
     ranks: Vec<usize>,
-    /// Those of them that no longer wait.
+    /// The ranks that have sent their hello but no longer wait.
     left: Vec<usize>,
-    /// Set once the root has the hellos of all ranks, including those of other processes.
+    /// Set once the root has received the hellos of all ranks, including ranks of other processes.
     is_complete: bool,
     outcome: Option<Outcome>,
 }
@@ -142,14 +141,14 @@ pub(super) enum JoinRole {
     Other(Arc<SharedJoin>),
 }
 
-/// The first rank, which ends the join for the others.
+/// The first rank, which ends the join for the other ranks.
 pub(super) struct FirstRank(Arc<SharedJoin>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Enters this process's join by an id.
+/// Enters this process's join with an id.
 pub(super) fn enter(secret: [u8; 16]) -> JoinRole {
     let key = (std::process::id(), secret);
     let mut joins = lock(&JOINS);
@@ -162,7 +161,7 @@ pub(super) fn enter(secret: [u8; 16]) -> JoinRole {
 }
 
 impl SharedJoin {
-    /// Sends `hello` and waits for the outcome. `None`: the rank has to enter again.
+    /// Sends `hello` and waits for the outcome. Returns `None` if the rank must enter again.
     pub(super) fn wait(&self, hello: Hello, context: &JoinContext<'_>) -> Option<Result<Arc<SharedState>>> {
         let began = Instant::now();
         let mut progress = lock(&self.progress);
@@ -170,7 +169,7 @@ impl SharedJoin {
         loop {
             match &progress.outcome {
                 Some(Outcome::Root) => return None,
-                // This is one rank too many, or joins the next communicator of the same id.
+                // This rank is one too many, or joins the next communicator with the same id.
                 Some(Outcome::Ended(_)) if !is_sent && progress.is_complete => return None,
                 Some(Outcome::Ended(result)) => return Some(result.clone()),
                 None => {}
@@ -189,7 +188,7 @@ impl SharedJoin {
             {
                 match send(connection, &Message::Hello(hello)) {
                     Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => longest = HELLO_RETRY,
-                    // The first rank notices if the root is gone.
+                    // The first rank detects whether the root has exited.
                     _ => {
                         is_sent = true;
                         progress.ranks.push(hello.rank);
@@ -202,7 +201,7 @@ impl SharedJoin {
 }
 
 impl FirstRank {
-    /// Lets the other ranks of this process send their hello on the connection to the root, where this rank has sent
+    /// Allows the other ranks of this process to send their hellos on the connection to the root, on which this rank has sent
     /// `hello`.
     pub(super) fn share(&self, connection: &Arc<OwnedFd>, hello: Hello) {
         let mut progress = lock(&self.0.progress);
@@ -211,7 +210,7 @@ impl FirstRank {
         self.0.changed.notify_all();
     }
 
-    /// Lets no further rank join, and returns those that have.
+    /// Prevents further ranks from joining, and returns the ranks that have joined.
     pub(super) fn complete(&self) -> Vec<usize> {
         let mut progress = lock(&self.0.progress);
         progress.is_complete = true;
@@ -239,7 +238,7 @@ impl Drop for FirstRank {
     }
 }
 
-/// Guard that shares the state that a root of this process has created with its other ranks.
+/// RAII guard that shares the state created by a root in this process with the process's other ranks.
 pub(super) struct CreatedState(Key);
 
 impl CreatedState {

@@ -1,23 +1,23 @@
-//! The rendezvous of ranks at a Unix socket that the id names.
+//! The rendezvous of ranks at a Unix socket named by the id.
 //!
-//! The rank that binds the socket is the root, inside its own call: it waits for the peers, creates the shared state and
-//! sends it to them. Each process keeps its connection until all have the state, so the kernel immediately reports a process
-//! that dies before that, or a little later if a child that it forked still holds the connection.
+//! The rank that binds the socket acts as the root inside its own call: it waits for the peers, creates the shared state and
+//! sends it to them. Each process keeps its connection until all have the state. The kernel therefore immediately reports a
+//! process that dies before that, or a little later if its forked child still holds the connection.
 //!
 //! If a rendezvous fails, every rank that has joined gets the error, and so does every rank that joins within [`LINGER`]:
 //!
 //! | event | before all have joined, or while the state is sent |
 //! |---|---|
-//! | a peer is cancelled, or its process ends | it sends that, or its connection ends; the root notifies all connected ranks, and lingers for the others |
+//! | a peer is cancelled, or its process ends | it sends this, or its connection ends; the root notifies all connected ranks, and lingers for the others |
 //! | the root's call fails | it notifies all connected ranks, and lingers |
 //! | the call of another rank fails, or is refused, before or after the rank joins | it connects and sends the error; if it is the first, it lingers |
-//! | the root is cancelled, or its process ends | it sends that, or all connections end: each peer fails, and one of them binds the address and lingers; the other peers send it that they have failed |
+//! | the root is cancelled, or its process ends | it sends this, or all connections end: each peer fails, and one of them binds the address and lingers; the other peers notify it that they have failed |
 //! | the root's process ends after it released some peers | those keep the state, and [`liveness`](crate::shm::liveness) reports the root; the others fail, and depart from the state |
-//! | a rank joins after [`LINGER`] | nothing is left of the rendezvous: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
+//! | a rank joins after [`LINGER`] | the rendezvous no longer exists: the rank binds the address and waits for the others as if it were the first, until the limit of waits |
 //!
-//! Only the last row depends on time, because ids may be used again (`NCCL_COMM_ID`): a root that lingered longer would
-//! refuse the ranks of the next attempt. Ranks of a parent communicator do not depend on it, as they see each other's state
-//! there. `tests/cpu/rendezvous_model.rs` tries every order of these events for a few ranks.
+//! Only the last row depends on time, because ids may be reused (`NCCL_COMM_ID`): a root that lingered longer would refuse the
+//! ranks of the next attempt. Ranks of a parent communicator do not depend on it, because they observe each other's state there.
+//! `tests/cpu/rendezvous_model.rs` tests every order of these events for a few ranks.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -39,13 +39,13 @@ use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
-/// The time by which a peer's limit of waits is longer than that of the root, which names the missing ranks.
+/// The time by which a peer's wait limit exceeds the root's, because the root names the missing ranks.
 const ROOT_FIRST: Duration = Duration::from_secs(1);
 
-/// The time without a message after which a rank counts as accepted by a root.
+/// The time without a message after which a root is considered to have accepted a rank.
 const ACCEPTED: Duration = Duration::from_millis(50);
 
-/// The reason for which a peer could not join.
+/// The reason why a peer could not join.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     /// The root has left without notifying the ranks that join later.
@@ -55,7 +55,7 @@ enum JoinError {
     Failed(#[from] Error),
 }
 
-/// Joins `ranks` ranks that were all given `id`, as `rank`, and returns the state that they share.
+/// Joins, as `rank`, a rendezvous of `ranks` ranks that all have `id`, and returns their shared state.
 pub(crate) fn join(
     id: &UniqueId,
     ranks: usize,
@@ -79,8 +79,8 @@ pub(crate) fn join(
     }
 }
 
-/// Notifies the ranks that were given `id` of the error of a call that they wait for. `place` is the call's number of ranks
-/// and its rank, if they are valid.
+/// Notifies the ranks that have `id` of the error of a call that they wait for. `place` is the call's number of ranks and its
+/// rank, if they are valid.
 pub(crate) fn fail(id: &UniqueId, place: Option<(usize, usize)>, error: &Error) {
     let Ok(me) = Process::current() else { return };
     let (ranks, rank) = place.unwrap_or((0, 0));
@@ -162,14 +162,14 @@ fn join_as_first(
     }
 }
 
-/// Joins at the root's rendezvous, with the other ranks of this process.
+/// Joins the root's rendezvous, with the other ranks of this process.
 fn join_as_peer(
     root: &Arc<OwnedFd>,
     hello: Hello,
     first: &FirstRank,
     context: &JoinContext<'_>,
 ) -> Result<Arc<SharedState>, JoinError> {
-    // The reply shows whether the root is still there.
+    // The reply shows whether the root still exists.
     let _ = send(root, &Message::Hello(hello));
     first.share(root, hello);
     let (process, ended) = match Process::from_pid(pid_of(root)?) {
@@ -214,13 +214,13 @@ fn join_as_peer(
     };
     let _ = send(root, &Message::Ready);
     receive_ready().inspect_err(|_| {
-        // Other ranks may use the shared state already. A rank beyond its number has made the root fail.
+        // Other ranks may already use the shared state. A rank beyond its number has made the root fail.
         joined.iter().filter(|rank| **rank < ranks).for_each(|rank| state.depart(*rank));
     })?;
     Ok(state)
 }
 
-/// Notifies ranks that join later, which would wait for the root that has left and for this rank.
+/// Notifies ranks that join later, which would otherwise wait for this rank and for the root, which has left.
 fn replace_root(
     address: &SocketAddrUnix,
     listener: OwnedFd,
@@ -228,7 +228,7 @@ fn replace_root(
     error: &Error,
     context: &JoinContext<'_>,
 ) {
-    // Members of a parent see each other's state there.
+    // Members of a parent observe each other's state there.
     let linger = if context.all_are_members(hello.ranks) { Duration::ZERO } else { LINGER };
     let end = Instant::now() + linger;
     for attempt in (0..).take_while(|_| Instant::now() < end) {
@@ -237,7 +237,7 @@ fn replace_root(
             Root::new(listener, hello, context).refuse_all(error);
             break;
         }
-        // Another rank was faster: one that does the same, or one that joined late and waits.
+        // Another rank was faster: either one that also replaces the root, or one that joined late and waits.
         let Ok(connection) = create_socket() else { break };
         if connect(&connection, address).is_ok() && is_accepted(&connection, hello) {
             let _ = send(&connection, &Message::Left(cancelled(hello.rank)));
@@ -247,7 +247,7 @@ fn replace_root(
     }
 }
 
-/// Returns whether a root accepts this rank. The socket of a root that has died may exist a little longer.
+/// Returns whether a root accepts this rank. The socket of a dead root may exist a little longer.
 fn is_accepted(root: &OwnedFd, hello: Hello) -> bool {
     if !is_same_user(root) {
         return false;
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use crate::bootstrap::join::ParentComm;
 
-    /// Like a root whose call has ended, while a process that was forked meanwhile still holds its socket.
+    /// Simulates a root whose call has ended, while a process forked in the meantime still holds its socket.
     #[test]
     fn member_that_has_left_is_named_if_a_root_accepts_and_says_nothing() {
         let (id, me) = (UniqueId::generate().unwrap(), Process::current().unwrap());

@@ -1,4 +1,4 @@
-//! The root: the rank that accepts the others, creates the shared state and sends it to them.
+//! The root: the rank that accepts the other ranks, creates the shared state and sends it to them.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::shm::shared_state::SharedState;
 /// The time for which the root of a failed rendezvous notifies ranks that join later.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
-/// The most ranks that a list names.
+/// The maximum number of ranks named in a list.
 const MAX_NAMED: usize = 32;
 
-/// The most connections without a valid hello that are kept, in addition to the number of ranks.
+/// The maximum number of connections without a valid hello, in addition to the number of ranks.
 const MAX_UNAUTHENTICATED: usize = 64;
 
 pub(super) struct Root<'a> {
@@ -41,7 +41,7 @@ pub(super) struct Root<'a> {
     unauthenticated: Vec<OwnedFd>,
     /// The number of ranks that are no longer connected.
     former: usize,
-    /// The number of ranks that may join: the largest that a rank has passed.
+    /// The number of ranks that may join: the largest number that a rank has passed.
     expected: usize,
 }
 
@@ -53,7 +53,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Returns the error of ranks whose connection ended without a message.
+    /// Returns the error for ranks whose connection ended without a message.
     fn gone(&self) -> Error {
         let who = self.ranks.first().map_or_else(|| "a refused rank".into(), |rank| format!("rank {rank}"));
         gone(&who, Some(self.process))
@@ -64,7 +64,7 @@ impl<'a> Root<'a> {
     pub(super) fn new(listener: OwnedFd, hello: Hello, context: &'a JoinContext<'a>) -> Self {
         let me = Process { pid: std::process::id().into(), identity: hello.identity };
         let joined = (0..hello.ranks).map(|rank| (rank == hello.rank).then_some(me)).collect();
-        // A process whose call was refused has no number of ranks.
+        // A process whose call was refused has not sent a number of ranks.
         let expected = if hello.ranks == 0 { MAX_RANKS } else { hello.ranks };
         let (connections, unauthenticated) = (vec![], vec![]);
         Self { listener, hello, context, connections, joined, unauthenticated, former: 0, expected }
@@ -75,8 +75,8 @@ impl<'a> Root<'a> {
         let result = self.accept_all().and_then(|()| self.share_state());
         match &result {
             Ok(_) => {
-                // With NCCL_COMM_ID, ranks that are released may return to this address immediately for another
-                // communicator, and must not find this listener there.
+                // With NCCL_COMM_ID, released ranks may immediately return to this address for another communicator, and must not
+                // find this listener there.
                 drop(self.listener);
                 for Connection { socket, .. } in &self.connections {
                     let _ = send(socket, &Message::Ready);
@@ -134,7 +134,7 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Returns the error of a rank that conflicts with those that have joined.
+    /// Returns the error for a rank that conflicts with the ranks that have joined.
     fn conflict(&self, Hello { ranks, rank, .. }: Hello) -> Error {
         if ranks == self.hello.ranks {
             return Error::usage(format!("two callers passed rank {rank}"));
@@ -153,7 +153,7 @@ impl<'a> Root<'a> {
         let state = Arc::new(state);
         let _created = CreatedState::share(self.hello.secret, &state);
         for Connection { socket, .. } in &self.connections {
-            // The reply shows whether the process is still there.
+            // The reply shows whether the process still exists.
             let _ = send_file(socket, &file);
         }
         for connection in &self.connections {
@@ -168,8 +168,8 @@ impl<'a> Root<'a> {
         Ok(state)
     }
 
-    /// Sends the error to all that have joined, and for [`LINGER`] to ranks that join later. Members of a parent see each
-    /// other's state there and need no message.
+    /// Sends the error to all ranks that have joined, and for [`LINGER`] to ranks that join later. Members of a parent observe
+    /// each other's state there and need no message.
     pub(super) fn refuse_all(&mut self, error: &Error) {
         let message = Message::Failed(error.clone());
         let mut refused = self.former;
@@ -189,12 +189,12 @@ impl<'a> Root<'a> {
                 Err(_) => break,
             }
         }
-        // A process that was forked meanwhile may hold the socket a little longer. No rank may connect to it there.
+        // A process that was forked in the meantime may keep the socket open a little longer. No rank may connect to it there.
         let _ = shutdown(&self.listener, Shutdown::Both);
     }
 
-    /// Waits at most for `longest` for a rank, or for the end of a process. Returns the index of the rank's connection and
-    /// its hello.
+    /// Waits for a rank or for the end of a process, for at most `longest`. Returns the index of the rank's connection and its
+    /// hello.
     fn next_hello(&mut self, longest: Duration) -> Result<Option<(usize, Hello)>> {
         (self.context.check_cancelled)()?;
         let processes = self.connections.iter().map(|connection| &connection.socket);
@@ -240,7 +240,7 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Receives the first hello of a process, which has to be this user's and have the secret.
+    /// Receives the first hello of a process. The process must belong to this user, and the hello must contain the secret.
     fn authenticate(&mut self, index: usize) -> Result<Option<(usize, Hello)>> {
         let socket = self.unauthenticated.remove(index);
         let received = if is_same_user(&socket) { receive_now(&socket) } else { Ok(None) };
@@ -261,7 +261,7 @@ impl<'a> Root<'a> {
         Ok(Some((self.connections.len() - 1, hello)))
     }
 
-    /// Removes the connection of ranks that have failed or ended it.
+    /// Removes the connection of ranks that have failed or closed it.
     fn remove(&mut self, index: usize) -> Connection {
         let connection = self.connections.swap_remove(index);
         // A process whose call was refused has no rank.
@@ -270,7 +270,7 @@ impl<'a> Root<'a> {
     }
 }
 
-/// Describes the absent ranks, and the processes of those that have joined: if ranks create several communicators in
+/// Describes the absent ranks, and the processes of the ranks that have joined: if ranks create several communicators in
 /// different orders, the reports together show which rank waits for which.
 fn describe(joined: &[Option<Process>], name: impl Fn(usize) -> String) -> String {
     let (present, absent): (Vec<usize>, Vec<usize>) =
@@ -296,7 +296,7 @@ fn list(ranks: &[usize], name: impl Fn(usize) -> String) -> String {
     format!("rank{plural} {}{more}", named.join(", "))
 }
 
-/// Checks that this process finds the same identity for the process of `rank` as that process itself.
+/// Checks that this process determines the same identity for the process of `rank` as that process itself does.
 fn check_identity(process: Process, rank: usize) -> Result {
     match Process::from_pid(process.pid) {
         Ok(found) if found != process => Err(Error::usage(format!(
@@ -304,7 +304,7 @@ fn check_identity(process: Process, rank: usize) -> Result {
              in different time namespaces, or only one of them may call pidfd_open; with Linux 6.9 or newer, time \
              namespaces make no difference"
         ))),
-        // The end of a process is noticed later.
+        // The end of a process is detected later.
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! The unique id, with which the ranks of a communicator find and authenticate each other.
+//! The unique id, which the ranks of a communicator use to find and authenticate each other.
 
 use std::ffi::{OsStr, OsString, c_char};
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
@@ -14,27 +14,27 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
-/// The first bytes of an id: the version of the rendezvous messages and of the shared memory.
+/// The first bytes of an id: the version of the rendezvous messages and of the shared memory layout.
 pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu6";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UniqueId {
     /// The name of the rendezvous socket.
     pub(crate) public: [u8; 16],
-    /// The secret that proves that a rank was given the id.
+    /// The secret that proves that a rank has the id.
     pub(crate) secret: [u8; 16],
     scope: Scope,
-    /// Set if the id is derived from an address, which other users may know.
+    /// Set if the id is derived from an address, which other users may be able to guess.
     pub(crate) is_of_address: bool,
 }
 
-/// What ranks have to share to reach each other and to see each other's processes: the host, as the kernel's boot id of
-/// [`HOST`] bytes, the network namespace and the PID namespace.
+/// The scope that ranks must share to reach each other and to observe each other's processes: the host, identified by the
+/// kernel's boot id of [`HOST`] bytes, the network namespace and the PID namespace.
 type Scope = [u8; HOST + 16];
 const HOST: usize = 36;
 
 impl UniqueId {
-    /// Returns the id of the address in `NCCL_COMM_ID`, which is the same for all ranks, or a new id if it is not set.
+    /// Returns the id for the address in `NCCL_COMM_ID`, which is the same for all ranks, or a new id if the variable is not set.
     pub(crate) fn create() -> Result<Self> {
         let Some(text) = comm_id() else { return Self::generate() };
         debug::info(Subsystem::Environment, || {
@@ -48,7 +48,7 @@ impl UniqueId {
         Ok(Self { public: random()?, secret: random()?, scope, is_of_address: false })
     }
 
-    /// Returns the id of an address and the current user.
+    /// Returns the id for an address and the current user.
     fn at(address: SocketAddr) -> Result<Self> {
         let scope = current_scope()?;
         let none = Self { public: [0; 16], secret: [0; 16], scope, is_of_address: false };
@@ -63,7 +63,7 @@ impl UniqueId {
         bytes.iter().fold(Self::SOCKET_PREFIX.into(), |name, byte| format!("{name}{byte:02x}"))
     }
 
-    /// Returns a name for the id and the network namespace, in which abstract sockets have their names.
+    /// Returns a name for the id and the network namespace, because abstract socket names belong to a network namespace.
     pub(super) fn address_name(&self) -> String {
         let network = self.scope[HOST..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         format!("{}-{network}", Self::socket_name(&self.public))
@@ -104,14 +104,14 @@ impl UniqueId {
         Self { public, secret, scope: self.scope, is_of_address: false }
     }
 
-    /// Checks the id that a caller passes, which has to be from this scope.
+    /// Checks the id that a caller passes, which must be from this scope.
     pub(crate) fn new(raw: &ncclUniqueId) -> Result<Self> {
         let mut rest: &[u8] = &raw.internal.map(|byte| byte as u8);
         let magic = take(&mut rest);
         let (public, secret, scope) = (take(&mut rest), take(&mut rest), take(&mut rest));
         let id = Self { public, secret, scope, is_of_address: take(&mut rest) == [1] };
         let written = id.raw().internal;
-        // If the rest fits the right first bytes, only these are damaged.
+        // If the rest matches the correct first bytes, only the first bytes are damaged.
         if magic != MAGIC && written[MAGIC.len()..] != raw.internal[MAGIC.len()..] {
             return Err(Error::argument(
                 "this unique id is not from this version of the CPU backend's ncclGetUniqueId",
@@ -139,7 +139,7 @@ impl UniqueId {
         Ok(id)
     }
 
-    /// Returns the bytes for C: the fields, zeros, and a checksum of all bytes before it.
+    /// Returns the bytes for C: the fields, zeros, and a checksum of all preceding bytes.
     pub(crate) fn raw(&self) -> ncclUniqueId {
         let is_of_address = [u8::from(self.is_of_address)];
         let parts: [&[u8]; 5] = [&MAGIC, &self.public, &self.secret, &self.scope, &is_of_address];
@@ -151,7 +151,7 @@ impl UniqueId {
     }
 }
 
-/// Returns the scope of this process, which is read once, and again in a forked child.
+/// Returns the scope of this process. It is read once, and again in a forked child.
 fn current_scope() -> Result<Scope> {
     static CURRENT: OnceLock<(u32, Scope)> = OnceLock::new();
     let process = std::process::id();
@@ -162,7 +162,7 @@ fn current_scope() -> Result<Scope> {
     }
     let failed = |error| Error::system("the namespaces of this process cannot be read from /proc", error);
     let boot_id = std::fs::read("/proc/sys/kernel/random/boot_id").map_err(failed)?;
-    // Not `/proc/self`, the first thread, which has no namespaces once it has exited.
+    // Not `/proc/self`: it refers to the first thread, which has no namespaces once it has exited.
     let namespace = |name| std::fs::metadata(format!("/proc/thread-self/ns/{name}")).map(|file| file.ino());
     let mut scope = [0; HOST + 16];
     scope.iter_mut().zip(boot_id).take(HOST).for_each(|(to, from)| *to = from);
@@ -172,12 +172,11 @@ fn current_scope() -> Result<Scope> {
     Ok(scope)
 }
 
-/// Returns the value of `NCCL_COMM_ID`.
 pub(crate) fn comm_id() -> Option<OsString> {
     variable("NCCL_COMM_ID")
 }
 
-/// Parses an address of this host in the forms of `NCCL_COMM_ID`.
+/// Parses an address of this host in the formats of `NCCL_COMM_ID`.
 fn local_address(text: &OsStr) -> Result<SocketAddr> {
     let shown = text.to_string_lossy();
     let addresses =
@@ -197,7 +196,7 @@ fn local_address(text: &OsStr) -> Result<SocketAddr> {
     })
 }
 
-/// Returns the 128-bit FNV-1a hash of all parts, which is the same in every build. Not cryptographic.
+/// Returns the 128-bit FNV-1a hash of all parts, which is the same in all builds. Not cryptographic.
 pub(crate) fn fnv1a(parts: &[&[u8]]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = (1 << 88) + 0x13b;
@@ -212,7 +211,7 @@ pub(super) fn random() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Takes the next bytes of `rest`, or zeros if there are not enough.
+/// Takes the next `N` bytes of `rest`, or zeros if there are too few.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let (taken, left) = rest.split_first_chunk().unwrap_or((&[0; N], &[]));
     *rest = left;
@@ -231,7 +230,7 @@ mod tests {
         assert_ne!(UniqueId::generate().unwrap(), id);
     }
 
-    /// Damage to the host or the namespaces was reported as another host, and damage to the secret was not noticed.
+    /// Previously, damage to the host or the namespaces was reported as another host, and damage to the secret was not detected.
     #[test]
     fn damaged_id_is_refused_as_damaged() {
         let good = UniqueId::generate().unwrap().raw().internal.map(|byte| byte as u8);

@@ -1,4 +1,4 @@
-//! The sockets of a rendezvous and the messages on them.
+//! The sockets of a rendezvous and their messages.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,17 +19,17 @@ use crate::bootstrap::unique_id::MAGIC;
 use crate::diag::error::{Error, Result};
 use crate::shm::process::Process;
 
-/// The shortest and the longest time between two checks of a waiting rank for cancellation.
+/// The shortest and longest time between two checks for cancellation by a waiting rank.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const LONGEST_POLL: Duration = Duration::from_millis(100);
 
-/// The time between two checks that the other ranks are alive, where the kernel does not report their death.
+/// The time between two checks that the other ranks are alive, for cases in which the kernel does not report their death.
 pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Nonblocking, so that no call waits in the kernel indefinitely.
+/// Nonblocking, so that no call blocks in the kernel indefinitely.
 pub(super) const SOCKET_FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// The longest message in bytes: a result code and a text.
+/// The maximum length of a message in bytes: a result code and a text.
 const MAX_MESSAGE: usize = 1024;
 
 /// Set in the result code of [`Message::Left`].
@@ -39,12 +39,12 @@ const LEFT: u32 = 1 << 31;
 pub(super) enum Message {
     /// A rank joins.
     Hello(Hello),
-    /// From the root, the first time with the shared state's file: all ranks have joined; all have opened the state. From a
-    /// process of peers: it has opened the state.
+    /// Sent by the root: the first time, with the shared state's file, all ranks have joined; the second time, all have opened
+    /// the state. Sent by a process of peers: it has opened the state.
     Ready,
     /// The rendezvous has failed.
     Failed(Error),
-    /// The rendezvous has failed because the sender was cancelled. It does not wait for ranks that join later.
+    /// The rendezvous has failed because the sender was cancelled. The sender does not wait for ranks that join later.
     Left(Error),
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) secret: [u8; 16],
-    /// The number of ranks. 0 if the call was refused: the error follows, and `rank` is 0.
+    /// The number of ranks, or 0 if the call was refused. In that case, the error follows, and `rank` is 0.
     pub(super) ranks: usize,
     pub(super) rank: usize,
     /// The [`Process::identity`] of the rank's process. The kernel reports its pid.
@@ -118,7 +118,7 @@ pub(super) fn cancelled(rank: usize) -> Error {
     Error::remote(format!("rank {rank} was cancelled or aborted before all ranks had joined"))
 }
 
-/// Returns the error of the other ranks if the call of `who` has failed.
+/// Returns the error for the other ranks if the call of `who` has failed.
 pub(super) fn failed(who: &str, error: &Error) -> Error {
     Error::remote(format!("{who} failed before all ranks had joined: {}", error.text))
 }
@@ -162,14 +162,14 @@ pub(super) fn send_file(socket: &OwnedFd, file: &OwnedFd) -> rustix::io::Result<
 /// A message and the file that came with it.
 pub(super) type Received = (Message, Option<OwnedFd>);
 
-/// Receives a message that has arrived. `None`: the connection has ended, or the message is malformed.
+/// Receives a message that has arrived. Returns `None` if the connection has ended or the message is malformed.
 pub(super) fn receive_now(socket: &OwnedFd) -> rustix::io::Result<Option<Received>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [0; MAX_MESSAGE];
     let mut receive =
         || recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC);
-    // If the other end closed the connection with messages unread, Linux reports that before its last messages.
+    // If the other end closed the connection with unread messages, Linux reports that before the last messages sent by it.
     let received = match retry_on_intr(&mut receive) {
         Err(Errno::CONNRESET) => retry_on_intr(&mut receive),
         received => received,
@@ -185,7 +185,7 @@ pub(super) fn receive_now(socket: &OwnedFd) -> rustix::io::Result<Option<Receive
     Ok(Message::from_bytes(&bytes[..received.bytes]).map(|message| (message, file)))
 }
 
-/// Waits for a message. `None`: the connection or `process`, which is at its other end, has ended, or the message is
+/// Waits for a message. Returns `None` if the connection or the peer process, `process`, has ended, or if the message is
 /// malformed.
 pub(super) fn receive(
     socket: &OwnedFd,
@@ -198,8 +198,8 @@ pub(super) fn receive(
         check_cancelled()?;
         let mut watched = [PollFd::new(socket, PollFlags::IN)];
         wait(&mut watched, poll_interval(began.elapsed()))?;
-        // Not before poll reports an event: if a message and the end of the connection arrive at the same time, a
-        // nonblocking receive may return the end first (still so in Linux 6.18).
+        // Not before poll reports an event: if a message and the end of the connection arrive simultaneously, a nonblocking
+        // receive may return the end first (still true in Linux 6.18).
         if !watched[0].revents().is_empty() {
             match receive_now(socket) {
                 Ok(received) => return Ok(received),
@@ -210,7 +210,7 @@ pub(super) fn receive(
                 Err(error) => return Err(Error::system("receiving at the rendezvous failed", error)),
             }
         } else if ended {
-            // All messages that it had sent before have been received.
+            // All messages that the process had sent have been received.
             return Ok(None);
         }
         if checked.elapsed() >= LIVENESS_INTERVAL {
@@ -225,7 +225,7 @@ pub(super) fn poll_interval(waited: Duration) -> Duration {
     (waited / 64).clamp(POLL_INTERVAL, LONGEST_POLL)
 }
 
-/// Waits for an event, at most for `longest`, which is less than a second.
+/// Waits for an event, for at most `longest`, which must be less than a second.
 pub(super) fn wait(watched: &mut [PollFd<'_>], longest: Duration) -> Result {
     let timeout = Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() };
     match poll(watched, Some(&timeout)) {
@@ -278,7 +278,7 @@ mod tests {
         let refused = Hello { ranks: 0, rank: 0, ..hello };
         assert_eq!(Hello::from_bytes(&refused.to_bytes()), Some(refused));
         assert_eq!(Hello::from_bytes(&Hello { rank: 1, ..refused }.to_bytes()), None);
-        // Any other change of one bit gives another valid hello.
+        // Any other single-bit change results in a different valid hello.
         for (index, bit) in (0..bytes.len()).flat_map(|index| (0..8).map(move |bit| (index, bit))) {
             let mut changed = bytes.clone();
             changed[index] ^= 1 << bit;
@@ -324,7 +324,7 @@ mod tests {
         let process = Process::from_pid(child.id().into()).unwrap();
         assert!(text(Some(process)).starts_with("rank 3 left before all ranks had joined: "));
         assert!(text(Process::current().ok()).starts_with("rank 3 left before all ranks had joined: "));
-        // It ends while `gone` waits, as after the end of its connection.
+        // The process ends while `gone` waits, as it would after the end of its connection.
         let killed = std::thread::spawn(move || {
             std::thread::sleep(LIVENESS_INTERVAL / 4);
             child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! `NCCL_DEBUG` logging, in NCCL's line format, which programs parse.
+//! `NCCL_DEBUG` logging in NCCL's line format, which programs parse.
 //!
 //! The environment is read before the first line, and again after a [`reset`].
 #![allow(unsafe_code)]
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use libnccl::internal::environment;
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
-/// The subsystem of a line, which `NCCL_DEBUG_SUBSYS` selects by. The bits are those of [`SUBSYSTEMS`].
+/// The subsystem of a line, which `NCCL_DEBUG_SUBSYS` filters by. The bits match [`SUBSYSTEMS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Subsystem {
@@ -30,27 +30,27 @@ pub(crate) enum Subsystem {
     Bootstrap = 1 << 12,
     Registration = 1 << 13,
     Ras = 1 << 15,
-    /// Lines that belong to INIT and NET.
+    /// Lines that belong to both INIT and NET.
     Network = 1 << 0 | 1 << 4,
 }
 
 use Subsystem::{Bootstrap, Environment, Init};
 
-/// NCCL's subsystems, in the order of its bits.
+/// NCCL's subsystems, in the order of NCCL's bits.
 const SUBSYSTEMS: &str = "INIT,COLL,P2P,SHM,NET,GRAPH,TUNING,ENV,ALLOC,CALL,PROXY,NVLS,BOOTSTRAP,REG,PROFILE,RAS,DESTROY,ALLOC_HOST";
 const ALL_SUBSYSTEMS: u32 = (1 << 18) - 1;
 const DEFAULT_SUBSYSTEMS: u32 = Init as u32 | Bootstrap as u32 | Environment as u32;
 
-/// The enabled lines: the bits of the subsystems, and the following.
+/// The enabled lines: the subsystems' bits, and the bits below.
 static ENABLED: AtomicU32 = AtomicU32::new(UNREAD);
 const UNREAD: u32 = 1 << 31;
 const WARNINGS: u32 = 1 << 30;
 const VERSION: u32 = 1 << 29;
 
-/// The settings since the last [`reset`]. A thread may still write a line with the earlier ones.
+/// The settings since the last [`reset`]. A thread may still write a line with earlier settings.
 static SETTINGS: Mutex<Option<Arc<Settings>>> = Mutex::new(None);
 
-/// Logs an INFO line.
+/// Logs a line at level INFO.
 pub(crate) fn info(subsystem: Subsystem, text: impl FnOnce() -> String) {
     let bits = subsystem as u32;
     if bits & Init as u32 != 0 {
@@ -68,7 +68,6 @@ pub(crate) fn begin() {
     }
 }
 
-/// Logs a warning.
 #[track_caller]
 pub(crate) fn warn(text: impl FnOnce() -> String) {
     if enabled() & WARNINGS != 0 {
@@ -79,7 +78,7 @@ pub(crate) fn warn(text: impl FnOnce() -> String) {
 /// Writes a warning to stderr, and to the log.
 #[track_caller]
 pub(crate) fn warn_on_stderr(text: &str) {
-    // In one call, so that the lines of several ranks do not mix. A closed stderr is no reason to panic.
+    // In one call, so that lines of several ranks do not interleave. A closed stderr must not cause a panic.
     let _ = io::stderr().write_all(format!("libnccl-cpu: {text}\n").as_bytes());
     warn(|| text.to_owned());
 }
@@ -100,7 +99,7 @@ pub(crate) fn settings() -> Arc<Settings> {
     Arc::clone(settings.get_or_insert_with(|| Arc::new(Settings::read(environment::variable))))
 }
 
-/// Lets the environment be read again before the next line.
+/// Makes the next line read the environment again.
 pub(crate) fn reset() {
     *SETTINGS.lock().unwrap_or_else(PoisonError::into_inner) = None;
     ENABLED.store(UNREAD, Relaxed);
@@ -109,7 +108,7 @@ pub(crate) fn reset() {
 /// The settings from the environment.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// The level's name; that of NCCL's other levels is the nearest one's.
+    /// The level's name. NCCL's other levels map to the nearest level here.
     pub(crate) level: &'static str,
     /// The bits of [`ENABLED`].
     enabled: u32,
@@ -132,7 +131,7 @@ impl Settings {
             "INFO" | "ABORT" | "TRACE" => ("INFO", VERSION | WARNINGS | subsystems),
             _ => ("<unknown>", 0),
         };
-        // Without any subsystem, NCCL suppresses warnings, too.
+        // Without any subsystem, NCCL also suppresses warnings.
         let enabled = if subsystems == 0 { 0 } else { enabled };
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim_end().split('.').next().unwrap_or_default().to_owned();
@@ -142,7 +141,7 @@ impl Settings {
         Self { level, enabled, subsystems, file_name, file, host, version: Once::new() }
     }
 
-    /// Returns the prefix of a line. The number is the device, which ranks do not have here; NCCL prints 0 then.
+    /// Returns the prefix of a line. The number is the device. Ranks have no device here, in which case NCCL prints 0.
     fn prefix(&self) -> String {
         let thread = rustix::thread::gettid().as_raw_nonzero();
         format!("{}:{}:{thread} [0]", self.host, std::process::id())
@@ -153,7 +152,7 @@ impl Settings {
     }
 
     fn warn(&self, place: &Location<'_>, text: &str) {
-        // Relative to the crate, whose location is of no interest.
+        // Relative to the crate, whose location is irrelevant.
         let file = place.file().rsplit_once("src/").map_or(place.file(), |(_, file)| file);
         let (time, prefix, line) = (now(), self.prefix(), place.line());
         self.write(&format!("\n[{time}] {prefix} {file}:{line} NCCL WARN {text}\n"));
@@ -167,7 +166,7 @@ impl Settings {
         });
     }
 
-    /// Writes lines in one call, so that those of several ranks do not mix. A failure cannot be reported.
+    /// Writes lines in one call, so that lines of several ranks do not interleave. A failure cannot be reported.
     fn write(&self, lines: &str) {
         let _ = match &self.file {
             Some(file) => (&*file).write_all(lines.as_bytes()),
@@ -189,7 +188,7 @@ impl Settings {
     }
 }
 
-/// Returns the bits of the listed names, or of the others after a `^`. One unknown name invalidates the list.
+/// Returns the bits of the listed names, or of all other names after a `^`. One unknown name invalidates the list.
 fn parse_subsystems(list: &str) -> Option<u32> {
     let list = list.trim().to_ascii_uppercase();
     let (listed, inverted) = list.strip_prefix('^').map_or((&*list, 0), |listed| (listed, ALL_SUBSYSTEMS));
@@ -204,8 +203,8 @@ fn parse_subsystems(list: &str) -> Option<u32> {
     Some(bits ^ inverted)
 }
 
-/// Opens a file and empties it, as NCCL does: `%h` in its name is the host, `%p` the pid. Writes append, so that processes with
-/// one file do not overwrite each other.
+/// Opens a file and truncates it, as NCCL does. `%h` in its name is replaced by the host, `%p` by the pid. Writes append, so that
+/// processes that share a file do not overwrite each other's lines.
 fn open(name: &str, host: &str) -> io::Result<File> {
     let name = name.replace("%h", host).replace("%p", &std::process::id().to_string());
     let file = OpenOptions::new().append(true).create(true).open(name)?;
@@ -219,11 +218,11 @@ pub(crate) fn now() -> String {
     let mut time = MaybeUninit::<libc::tm>::uninit();
     // SAFETY: `time` stores nothing if its argument is NULL.
     let seconds = unsafe { libc::time(ptr::null_mut()) };
-    // SAFETY: a valid time, and room for the result.
+    // SAFETY: a valid time, and space for the result.
     if unsafe { libc::localtime_r(&raw const seconds, time.as_mut_ptr()) }.is_null() {
         return String::new();
     }
-    // SAFETY: `localtime_r` has written it.
+    // SAFETY: `localtime_r` has written `time`.
     let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, tm_sec, .. } = unsafe { time.assume_init() };
     let (year, month) = (tm_year + 1900, tm_mon + 1);
     format!("{year}-{month:02}-{tm_mday:02} {tm_hour:02}:{tm_min:02}:{tm_sec:02}")

@@ -1,4 +1,4 @@
-//! The error of a call: NCCL's result code and one sentence.
+//! The error of a call: NCCL's result code and a sentence.
 
 use libnccl::sys::ncclResult_t;
 
@@ -8,7 +8,7 @@ pub(crate) type Result<T = (), E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     Done,
-    /// It continues in the background.
+    /// The call continues in the background.
     Running,
 }
 
@@ -20,17 +20,17 @@ pub(crate) struct Error {
 }
 
 impl Error {
-    /// Creates an error about one argument that is wrong in itself.
+    /// Creates an error about an argument that is invalid in itself.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self { code: ncclResult_t::ncclInvalidArgument, text: text.into() }
     }
 
-    /// Creates an error about a call that does not fit the state or the other ranks' calls.
+    /// Creates an error about a call that does not match the state or the other ranks' calls.
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self { code: ncclResult_t::ncclInvalidUsage, text: text.into() }
     }
 
-    /// Creates an error about another rank that died, aborted, left, or sent something invalid.
+    /// Creates an error about another rank that died, aborted, left, or sent invalid data.
     pub(crate) fn remote(text: impl Into<String>) -> Self {
         Self { code: ncclResult_t::ncclRemoteError, text: text.into() }
     }

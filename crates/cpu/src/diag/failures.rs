@@ -1,16 +1,16 @@
-//! `LIBNCCL_CPU_FAILURES`: the consequence of an operation that fails. The CUDA emulation compiles this file too.
+//! `LIBNCCL_CPU_FAILURES`: the consequence of a failed operation. The CUDA emulation also compiles this file.
 
 /// The consequence of an operation that fails: `error` returns an error from all calls of CUDA in its context until the
 /// communicator is aborted; `report` completes it after a report; `wait` leaves it pending after the report, as a GPU does, until
 /// this rank aborts or destroys the communicator. Default: `error`.
 pub(crate) const FAILURES: &str = "LIBNCCL_CPU_FAILURES";
 
-/// The consequence of an operation that fails.
+/// The consequence of a failed operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failures {
-    /// Calls of CUDA return an error.
+    /// CUDA calls return an error.
     Error,
-    /// A report alone.
+    /// The failure is only reported.
     Report,
     /// The operation stays pending.
     Wait,

@@ -1,4 +1,4 @@
-//! Planted faults, `LIBNCCL_CPU_PLANT`: slow and wrong ranks, to test programs that look for such.
+//! Planted faults, `LIBNCCL_CPU_PLANT`: slow and faulty ranks, to test programs that detect them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -14,9 +14,9 @@ const EXPECTED: &str = "slow:RANK:MICROSECONDS and wrong:RANK, separated by comm
 /// The faults of a rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// The time that it sleeps before each operation or group.
+    /// The time that the rank sleeps before each operation or group.
     pub(crate) delay: Duration,
-    /// Set if an element of what it sends is wrong.
+    /// Set if the rank sends data with a wrong element.
     pub(crate) sends_wrong: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn is_planted() -> bool {
     !FAULTS.is_empty()
 }
 
-/// Returns the faults of a rank, which are reported once in each process.
+/// Returns the faults of a rank. They are reported once in each process.
 pub(crate) fn of_rank(rank: usize) -> Option<Fault> {
     static REPORTED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
     let fault = *FAULTS.get(&rank)?;

@@ -1,6 +1,7 @@
-//! The signals of memory faults: a handler that reports a fault and then lets happen what would have happened without it.
+//! Signals of memory faults: a handler that reports a fault, after which the process continues as without the handler.
 //!
-//! A handler allocates nothing, takes no lock and needs little of its stack, which may have a few kilobytes. The CUDA emulation compiles this file too.
+//! The handler allocates nothing, takes no lock and needs little stack, because a handler's stack may have only a few kilobytes.
+//! The CUDA emulation also compiles this file.
 
 #![allow(unsafe_code)]
 
@@ -19,14 +20,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 /// A function that reports the fault at an address. `code` is the signal's `si_code`.
 pub(crate) type Report = fn(address: usize, signal: c_int, code: c_int);
 
-/// The signals and their earlier actions, which are set once the handler is installed.
+/// The signals and their earlier actions, which are stored when the handler is installed.
 static EARLIER: [(c_int, OnceLock<libc::sigaction>); 2] =
     [(libc::SIGSEGV, OnceLock::new()), (libc::SIGBUS, OnceLock::new())];
 
-/// The function that the handler calls, as an address: 0 until there is one.
+/// The address of the function that the handler calls, or 0 if there is none.
 static REPORT: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls `report` at memory faults from now on. Only the first call in a process counts.
+/// Installs `report` to be called at memory faults. Only the first call in a process has an effect.
 pub(crate) fn install(report: Report) -> io::Result<()> {
     if REPORT.compare_exchange(0, report as usize, Relaxed, Relaxed).is_err() {
         return Ok(());
@@ -34,20 +35,20 @@ pub(crate) fn install(report: Report) -> io::Result<()> {
     stay_loaded();
     for (signal, earlier) in &EARLIER {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: a valid out-parameter; without a new action, nothing changes.
+        // SAFETY: a valid out-parameter; without a new action, nothing is changed.
         if unsafe { libc::sigaction(*signal, ptr::null(), action.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was written; besides, zero is a value of all its fields.
+        // SAFETY: `sigaction` has written it; also, zero is a valid value of all its fields.
         let mut action = unsafe { action.assume_init() };
         let is_default = matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
         let _ = earlier.set(action);
-        // An earlier handler runs on the stack and with the blocked signals that it asked for.
+        // An earlier handler keeps the stack and the blocked signals that it was installed with.
         let kept = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
         let flags = if is_default { libc::SA_ONSTACK } else { action.sa_flags & kept };
         action.sa_flags = libc::SA_SIGINFO | flags;
         action.sa_sigaction = handle as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
-        // SAFETY: the handler does only what a handler may, and this library is never unloaded.
+        // SAFETY: the handler is async-signal-safe, and this library is never unloaded.
         if unsafe { libc::sigaction(*signal, &raw const action, ptr::null_mut()) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -62,10 +63,10 @@ pub(crate) fn stay_loaded() {
     if unsafe { libc::dladdr(ptr::from_ref(&REPORT).cast(), found.as_mut_ptr()) } == 0 {
         return;
     }
-    // SAFETY: it was written, and the name is valid for as long as the library is loaded.
+    // SAFETY: `dladdr` has written it, and the name is valid as long as the library is loaded.
     let name = unsafe { found.assume_init() }.dli_fname;
     let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: this library, which is loaded: only its mode changes. A program, which is none, always stays.
+    // SAFETY: only changes the mode of this library, which is loaded. A program is not a library, and is never unloaded.
     unsafe { libc::dlopen(name, mode) };
 }
 
@@ -76,7 +77,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
         false => unsafe { (*info).si_code },
     };
     let report = REPORT.load(Relaxed);
-    // A signal that a process has sent is no fault.
+    // A signal sent by a process is not a fault.
     let is_fault = code > 0;
     if is_fault && report != 0 {
         // SAFETY: `install` has stored a function of this type.
@@ -89,17 +90,16 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     match earlier.sa_sigaction {
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The access is made again when the handler returns, and is then what it would have been without it.
-            // SAFETY: the action was in force before.
+            // The access is retried when the handler returns, and then has the same effect as without the handler.
             unsafe { libc::sigaction(signal, earlier, ptr::null_mut()) };
             if !is_fault {
-                // SAFETY: sends the signal again, which is blocked until the handler returns.
+                // SAFETY: raises the signal again, which is blocked until the handler returns.
                 unsafe { libc::raise(signal) };
             }
         }
         function => {
             if earlier.sa_flags & libc::SA_RESETHAND != 0 {
-                // SAFETY: zero is a value of all fields, and the default action.
+                // SAFETY: zero is a valid value of all fields, and means the default action.
                 let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
                 // SAFETY: a valid action.
                 unsafe { libc::sigaction(signal, &raw const default, ptr::null_mut()) };
@@ -118,8 +118,8 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     }
 }
 
-/// Writes a finding of this name to stderr, after `prefix`, and to the file of findings. Nothing in `text` may have to be
-/// escaped in JSON. Faults of several threads at a time are reported once.
+/// Writes a finding with this name to stderr, after `prefix`, and to the findings file. `text` must not need escaping in JSON.
+/// Simultaneous faults of several threads are reported once.
 pub(crate) fn say(name: &str, prefix: &str, file: Option<&File>, text: fmt::Arguments<'_>) {
     if IS_WRITING.swap(true, Acquire) {
         wait_for(&IS_WRITING, false);
@@ -138,33 +138,33 @@ pub(crate) fn say(name: &str, prefix: &str, file: Option<&File>, text: fmt::Argu
     IS_WRITING.store(false, Release);
 }
 
-/// Waits until another thread has written its line: when the handler of this thread returns, its fault may end the process. The
-/// limit of a second is for a fault while the line is written.
+/// Waits until another thread has written its line, because this thread's fault may end the process when its handler returns. The
+/// limit of one second covers a fault during the write.
 pub(crate) fn wait_for(flag: &AtomicBool, value: bool) {
     for _ in 0..1000 {
         if flag.load(Acquire) == value {
             return;
         }
         let millisecond = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        // SAFETY: a valid time; the remaining time is not wanted.
+        // SAFETY: a valid time; the remaining time is not requested.
         unsafe { libc::nanosleep(&raw const millisecond, ptr::null_mut()) };
     }
 }
 
-/// The line that is written. It is not on the stack of a handler, which may have a few kilobytes.
+/// The line to write. It is not on the handler's stack, which may have only a few kilobytes.
 static LINE: [AtomicU8; 640] = [const { AtomicU8::new(0) }; 640];
 
 static IS_WRITING: AtomicBool = AtomicBool::new(false);
 
 fn write(file: c_int, text: fmt::Arguments<'_>) {
     let mut line = Line(0);
-    // It is long enough.
+    // The line is long enough.
     let _ = line.write_fmt(text);
-    // SAFETY: as many bytes are there.
+    // SAFETY: `LINE` holds `line.0` bytes.
     unsafe { libc::write(file, LINE.as_ptr().cast(), line.0) };
 }
 
-/// The number of bytes of a text in [`LINE`].
+/// The number of bytes of text in [`LINE`].
 struct Line(usize);
 
 impl Write for Line {

@@ -1,7 +1,7 @@
-//! Findings: what is reported of a program. Each kind has a name, by which it can be ignored.
+//! Findings: problems reported about a program. Each kind has a name, by which it can be ignored.
 //!
-//! The CUDA emulation compiles this file too, so that one variable has the names of both. In a process with both, both append
-//! to the file of findings.
+//! The CUDA emulation also compiles this file, so that the variables accept the names of both. If a process uses both, both
+//! append to the findings file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -20,7 +20,6 @@ pub(crate) const STRICT: &str = "LIBNCCL_CPU_STRICT";
 
 macro_rules! findings {
     ($($(#[$attribute:meta])* $finding:ident = $name:literal,)*) => {
-        /// A kind of finding.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum Finding {
             $($(#[$attribute])* $finding,)*
@@ -40,37 +39,37 @@ macro_rules! findings {
 }
 
 findings! {
-    /// Two operations use the same bytes, and nothing orders them.
+    /// Two operations access the same bytes without synchronization.
     Race = "race",
-    /// Memory is freed, and nothing orders that after an operation that uses it.
+    /// Memory is freed without synchronization with an operation that uses it.
     FreeUnderWork = "free-under-work",
-    /// Memory is freed, and a registration, a window, a graph or another process still refers to it.
+    /// Memory is freed while a registration, a window, a graph or another process still refers to it.
     FreeUnderReference = "free-under-reference",
-    /// The host touches device memory.
+    /// The host accesses device memory.
     DeviceMemoryTouched = "device-memory-touched",
-    /// A rank waits for others for long.
+    /// A rank waits for other ranks for a long time.
     LateRank = "late-rank",
-    /// A rank leaves that was sent messages, or whose messages were not received.
+    /// A rank leaves with sends to it, or from it, that were not received.
     UnreceivedMessage = "unreceived-message",
-    /// The ranks leave, and did not all make the same calls.
+    /// The ranks leave without all having made the same calls.
     MissingCall = "missing-call",
-    /// Calls in a group that has not ended never run.
+    /// Calls never run because their group has not ended.
     UnendedGroup = "unended-group",
     /// An operation cannot read or write a buffer.
     InvalidBuffer = "invalid-buffer",
-    /// The ranks leave, and made different calls without noticing.
+    /// The ranks leave after making different calls without an error.
     DifferentCalls = "different-calls",
-    /// The ranks passed different arguments where NCCL requires equal ones.
+    /// The ranks passed different arguments, but NCCL requires equal arguments.
     DifferentArguments = "different-arguments",
-    /// An operation on a stream failed, or one on the host that stays pending.
+    /// An operation on a stream failed, or an operation on the host that stays pending.
     FailedOperation = "failed-operation",
     /// An abort discards operations on streams.
     DiscardedOperation = "discarded-operation",
-    /// A graph was launched whose communicator was destroyed.
+    /// A graph was launched after its communicator was destroyed.
     GraphAfterCommunicator = "graph-after-communicator",
-    /// A call has an argument that NCCL accepts and its documentation does not.
+    /// A call has an argument that NCCL accepts but its documentation does not allow.
     UndocumentedArgument = "undocumented-argument",
-    /// A call returned an error, which is in the file alone.
+    /// A call returned an error. Only recorded in the file.
     FailedCall = "failed-call",
     /// A communicator was not destroyed.
     LeakedCommunicator = "leaked-communicator",
@@ -82,9 +81,9 @@ findings! {
     LeakedReduction = "leaked-reduction",
     /// Memory from `ncclMemAlloc` was not freed.
     LeakedMemory = "leaked-memory",
-    /// Memory of a device, or managed, was not freed.
+    /// Device or managed memory was not freed.
     LeakedDeviceMemory = "leaked-device-memory",
-    /// Host memory of CUDA was not freed, or not unregistered.
+    /// CUDA host memory was not freed or unregistered.
     LeakedHostMemory = "leaked-host-memory",
     /// Streams were not destroyed.
     LeakedStream = "leaked-stream",
@@ -92,12 +91,12 @@ findings! {
     LeakedEvent = "leaked-event",
 }
 
-/// A set of kinds of findings.
+/// A set of finding kinds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Ignored(u32);
 
 impl Ignored {
-    /// Parses names, separated by commas.
+    /// Parses comma-separated names.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
         let finding = |name| Finding::ALL.iter().find(|finding| finding.name() == name);
@@ -106,7 +105,7 @@ impl Ignored {
             .try_fold(Self::default(), |Self(bits), finding| Some(Self(bits | 1 << *finding? as u32)))
     }
 
-    /// Returns what can be parsed.
+    /// Describes the expected names.
     pub(crate) fn expected() -> String {
         let names: Vec<_> = Finding::ALL.iter().map(|finding| finding.name()).collect();
         format!("names of findings, separated by commas: {}", names.join(", "))
@@ -119,22 +118,22 @@ impl Ignored {
 
 static FILE: OnceLock<File> = OnceLock::new();
 
-/// Opens the file of findings.
+/// Opens the findings file.
 pub(crate) fn open(name: &str) -> io::Result<()> {
     let name = name.replace("%p", &process::id().to_string());
     let file = OpenOptions::new().append(true).create(true).open(name)?;
-    // If there is one, it is that of the same variable.
+    // An already opened file was opened for the same variable.
     let _ = FILE.set(file);
     Ok(())
 }
 
-/// Returns the file of findings, if there is one.
+/// Returns the findings file, if open.
 pub(crate) fn file() -> Option<&'static File> {
     FILE.get()
 }
 
-/// Appends findings that are alike to the file. They are there at once, however the process ends, and in one piece, as other
-/// processes may use the file too.
+/// Appends similar findings to the file. They are written immediately, however the process ends, and in one write, because other
+/// processes may also append to the file.
 pub(crate) fn append(finding: Finding, count: u64, rank: Option<usize>, text: &str, stacks: &[Vec<String>]) {
     let Some(mut file) = file() else { return };
     let mut line = json!({

@@ -1,6 +1,6 @@
-//! The text that `ncclGetLastError` returns: one per thread, so that ranks that are threads of one process do not
-//! overwrite each other's, as they do in NCCL. A thread without an own error gets a copy of the latest of all, as C reads a
-//! text without a lock.
+//! The text that `ncclGetLastError` returns. There is one per thread, so that ranks that are threads of one process do not
+//! overwrite each other's text as they do in NCCL. A thread without its own error gets a copy of the latest error of all threads,
+//! because C reads the text without a lock.
 
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -15,15 +15,15 @@ struct Text([AtomicU8; SIZE]);
 
 thread_local! {
     static OWN: Text = const { Text::new() };
-    /// The latest error of all threads, when this thread read it.
+    /// The latest error of all threads at the time this thread read it.
     static COPY: Text = const { Text::new() };
-    /// The text of a wait, which is not an error and belongs to one communicator.
+    /// The description of a wait, which is not an error and belongs to one communicator.
     static WAIT: Text = const { Text::new() };
 }
 
 static LATEST: Mutex<String> = Mutex::new(String::new());
 
-/// Logs a warning and makes it the thread's last error.
+/// Logs a warning and sets the thread's last error.
 #[track_caller]
 pub(crate) fn set(text: &str) {
     debug::warn(|| text.to_owned());
@@ -31,13 +31,13 @@ pub(crate) fn set(text: &str) {
     record(text);
 }
 
-/// Makes a text the thread's last error without a warning. It is cut to what fits.
+/// Sets the thread's last error without a warning. The text is truncated if necessary.
 pub(crate) fn record(text: &str) {
     OWN.with(|own| own.write(text));
     text.clone_into(&mut LATEST.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// Returns the thread's text for C, valid until the thread ends.
+/// Returns the thread's text as a C string, valid until the thread ends.
 pub(crate) fn pointer() -> *const c_char {
     if OWN.with(|own| !own.is_empty()) {
         return OWN.with(Text::pointer);
@@ -48,8 +48,8 @@ pub(crate) fn pointer() -> *const c_char {
     })
 }
 
-/// Returns a text for C that says what a communicator waits for, valid until this thread's next call of this function. The
-/// last error stays as it is.
+/// Returns the description of a communicator's wait as a C string, valid until this thread's next call of this function. Does not
+/// change the last error.
 pub(crate) fn wait_pointer(text: &str) -> *const c_char {
     WAIT.with(|wait| {
         wait.write(text);

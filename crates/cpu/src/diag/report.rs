@@ -1,4 +1,4 @@
-//! Reports of findings: the first of a place at once, the number of the others when the process ends.
+//! Reports of findings: the first finding of a kind immediately, the number of similar ones when the process ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +12,10 @@ use crate::diag::finding::{self, Finding, IGNORE, Ignored, REPORT};
 use crate::diag::settings::{self, STACKS, STRICT};
 use crate::diag::stack::Stack;
 
-/// True once the environment was read.
+/// Set once the environment has been read.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// The findings that are none. The file of the others is opened with it.
+/// The ignored findings. Initializing this also opens the findings file.
 static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
     HAS_BEGUN.store(true, Relaxed);
     if let Some(name) = variable(REPORT).filter(|name| !name.is_empty()) {
@@ -27,26 +27,26 @@ static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
     settings::read(IGNORE, Ignored::default(), &Ignored::expected(), Ignored::parse)
 });
 
-/// The findings that are alike: of one kind and rank, with texts that differ in numbers only.
+/// Identifies similar findings: the same kind and rank, and texts that differ in numbers only.
 type Place = (Finding, Option<usize>, String);
 
-/// The findings of a place.
+/// Similar findings.
 struct Found {
     text: String,
-    /// The number of those after the first.
+    /// The number of similar findings after the first.
     others: u64,
-    /// True if they are reported, and not in the file alone.
+    /// Set if the findings are reported, not only written to the file.
     is_reported: bool,
 }
 
 static FOUND: Mutex<BTreeMap<Place, Found>> = Mutex::new(BTreeMap::new());
 
-/// Reads the environment, and says what is wrong there.
+/// Reads the environment and reports invalid values.
 pub(crate) fn begin() {
     LazyLock::force(&IGNORED);
 }
 
-/// Returns `true` if the environment was read, without which there is nothing to report at the end.
+/// Returns `true` if the environment has been read. Otherwise there is nothing to report at the end.
 pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Relaxed)
 }
@@ -56,12 +56,12 @@ pub(crate) fn is_ignored(finding: Finding) -> bool {
     IGNORED.has(finding)
 }
 
-/// Reports a finding, of a rank if it is one's.
+/// Reports a finding, of a rank if given.
 pub(crate) fn report(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     note(finding, rank.into(), text, true);
 }
 
-/// Appends a finding to the file alone.
+/// Appends a finding to the file only.
 pub(crate) fn record(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     begin();
     if finding::file().is_some() {
@@ -69,7 +69,7 @@ pub(crate) fn record(finding: Finding, rank: impl Into<Option<usize>>, text: &st
     }
 }
 
-/// Reports a finding that is harmless to the program at hand in strict mode, and records it otherwise.
+/// Reports a finding that is harmless to the current program in strict mode, and records it otherwise.
 pub(crate) fn report_if_strict(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     if *STRICT { report(finding, rank, text) } else { record(finding, rank, text) }
 }
@@ -78,7 +78,7 @@ fn note(finding: Finding, rank: Option<usize>, text: &str, is_reported: bool) {
     if is_ignored(finding) {
         return;
     }
-    // Each communicator has its id, and each wait is reported: a later one may be for ever.
+    // Each communicator has its own id. Each wait is reported, because a later one may last forever.
     let is_one = matches!(finding, Finding::LateRank | Finding::LeakedCommunicator);
     let kept = |character: &char| is_one || !character.is_ascii_hexdigit();
     let place = (finding, rank, text.chars().filter(kept).collect());
@@ -97,9 +97,9 @@ fn note(finding: Finding, rank: Option<usize>, text: &str, is_reported: bool) {
     }
 }
 
-/// Reports the numbers of the findings that were not, as they are like others.
+/// Reports the numbers of similar findings that were not reported individually.
 pub(crate) fn end() {
-    // Another thread may have it for ever.
+    // Another thread may hold the lock forever.
     let Ok(all) = FOUND.try_lock() else { return };
     for ((finding, rank, _), Found { text, others, is_reported }) in
         all.iter().filter(|(_, found)| found.others > 0)

@@ -1,4 +1,4 @@
-//! The settings of diagnostics from the environment: strict mode, stacks, failures and the time limits of waits.
+//! Diagnostic settings from the environment: strict mode, stacks, failures and time limits for waits.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,21 +14,21 @@ const WARN_AFTER_VARIABLE: &str = "LIBNCCL_CPU_WARN_AFTER";
 /// The seconds after which a wait for other ranks is an error; 0 for never. Default: 0.
 const TIMEOUT_VARIABLE: &str = "LIBNCCL_CPU_TIMEOUT";
 
-/// Set in strict mode, `LIBNCCL_CPU_STRICT=1`, in which no call relies on buffers that NCCL does not promise.
+/// Set in strict mode, `LIBNCCL_CPU_STRICT=1`, in which no call relies on buffering that NCCL does not guarantee.
 ///
-/// - A send returns when the receiver has taken the message.
+/// - A send returns when the receiver has received the data.
 /// - In a group, the collectives of a communicator run before its sends and receives.
-/// - Calls of count 0 wait for the other ranks' calls, and so do short collectives of which a rank needs nothing more.
+/// - Calls of count 0 wait for the other ranks' calls, and so do short collectives from which a rank needs no more data.
 /// - `ncclAlltoAll` in place is an error.
 ///
-/// A program that passes cannot hang in NCCL because buffers are missing. What it has not destroyed, deregistered and freed is
-/// listed.
+/// A program that passes cannot hang in NCCL because of missing buffers. Objects that it has not destroyed, deregistered or freed
+/// are listed.
 pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| is_on(finding::STRICT));
 
 /// Set if findings are reported with stacks.
 pub(crate) static STACKS: LazyLock<bool> = LazyLock::new(|| is_on(stack::STACKS));
 
-/// The consequence of an operation that fails.
+/// The consequence of a failed operation.
 pub(crate) static FAILURES: LazyLock<Failures> = LazyLock::new(|| {
     let parse = |text: &str| if text.is_empty() { Some(Failures::Error) } else { Failures::parse(text) };
     read(FAILURES_VARIABLE, Failures::Error, Failures::EXPECTED, parse)
@@ -38,11 +38,11 @@ pub(crate) static FAILURES: LazyLock<Failures> = LazyLock::new(|| {
 pub(crate) static WARN_AFTER: LazyLock<Option<Duration>> =
     LazyLock::new(|| limit(WARN_AFTER_VARIABLE, Duration::from_secs(10)));
 
-/// The time after which a wait is an error for all ranks.
+/// The time after which a wait fails on all ranks.
 pub(crate) static TIMEOUT: LazyLock<Option<Duration>> =
     LazyLock::new(|| limit(TIMEOUT_VARIABLE, Duration::ZERO));
 
-/// Returns a variable's value, or `default` if it is unset, or if it is invalid, which is reported.
+/// Returns a variable's value, or `default` if it is unset or invalid. Invalid values are reported.
 pub(super) fn read<T>(name: &str, default: T, expected: &str, parse: impl Fn(&str) -> Option<T>) -> T {
     let Some(text) = variable(name) else { return default };
     text.to_str().and_then(parse).unwrap_or_else(|| {

@@ -1,6 +1,6 @@
-//! Stacks: which place of a program made a call.
+//! Call stacks, which show the call site in the program.
 //!
-//! The CUDA emulation compiles this file too.
+//! The CUDA emulation also compiles this file.
 
 #![allow(unsafe_code)]
 
@@ -15,33 +15,34 @@ use rustix::fs::{MemfdFlags, memfd_create};
 /// 1 for findings with the stacks of the calls, each of which then takes some ten microseconds more. Default: 0.
 pub(crate) const STACKS: &str = "LIBNCCL_CPU_STACKS";
 
-/// The stack of a thread in a call of CUDA or NCCL.
+/// A thread's stack during a CUDA or NCCL call.
 #[derive(Debug)]
 pub(crate) struct Stack {
     backtrace: Backtrace,
-    /// The text that Python writes about its frames.
+    /// Python's description of its frames.
     python: String,
 }
 
 impl Stack {
-    /// Notes the stack of this thread. The names of its functions are not looked up yet.
+    /// Captures this thread's stack. Function names are not resolved yet.
     pub(crate) fn capture() -> Self {
         Self { backtrace: Backtrace::force_capture(), python: python().unwrap_or_default() }
     }
 
-    /// Returns the functions from the one of CUDA or NCCL that was called to `main`, with their lines where the program has such:
-    /// those of Python in place of its interpreter's. There are none on a thread that is not the program's.
+    /// Returns the functions from the called CUDA or NCCL function up to `main`, with their lines if the program has line
+    /// information. Python's frames replace the frames of its interpreter. Returns nothing on a thread that does not belong to
+    /// the program.
     pub(crate) fn frames(&self) -> Vec<String> {
         frames(&self.backtrace.to_string(), &self.python)
     }
 }
 
-/// Returns what Python writes about the frames of this thread, if it is one of Python 3.11 or 3.12, which export this function: it
-/// needs no lock, as it is made for handlers of signals. The lock that other functions need may be another thread's, which waits
-/// for one that this thread has.
+/// Returns Python's description of this thread's frames, if the thread runs Python 3.11 or 3.12, which export this function. The
+/// function is made for signal handlers and needs no lock. Other functions need a lock that another thread may hold while it
+/// waits for a lock held by this thread.
 fn python() -> Option<String> {
     let find = |name: &CStr| {
-        // SAFETY: a C string; the functions are looked up in what is loaded.
+        // SAFETY: a C string; functions are only looked up in loaded libraries.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     };
@@ -51,22 +52,22 @@ fn python() -> Option<String> {
     // SAFETY: likewise.
     let write =
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *mut c_void)>(write) };
-    // SAFETY: it may be called on any thread, and returns null on one that Python does not know.
+    // SAFETY: may be called on any thread, and returns null on threads that are not registered with Python.
     let state = unsafe { thread() };
     if state.is_null() {
         return None;
     }
-    // By the system call: glibc 2.17, for which the wheel is linked, has no function for it.
+    // Uses the system call, because glibc 2.17, which the wheel is linked for, has no function for it.
     let mut file = File::from(memfd_create("stack", MemfdFlags::CLOEXEC).ok()?);
-    // SAFETY: an open file, and the state of this thread, which changes none of its frames meanwhile.
+    // SAFETY: an open file, and the state of this thread, which does not change its frames during the call.
     unsafe { write(file.as_raw_fd(), state) };
     let mut text = Vec::new();
     file.rewind().and_then(|()| file.read_to_end(&mut text)).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Returns the frames of a backtrace, a line with a number and a function for each, and perhaps one with its place; and of what
-/// Python writes.
+/// Returns the frames of a backtrace, followed by Python's frames. A backtrace has a line with a number and a function for each
+/// frame, possibly followed by a line with its location.
 fn frames(backtrace: &str, python: &str) -> Vec<String> {
     let mut frames = Vec::<(&str, Option<&str>)>::new();
     for line in backtrace.lines().map(str::trim_start) {
@@ -80,7 +81,8 @@ fn frames(backtrace: &str, python: &str) -> Vec<String> {
     let Some(called) = frames.iter().rposition(|(function, _)| is_called(&name(function))) else {
         return vec![];
     };
-    // Its place is none of the program. Where the compiler makes one function of both, it has the name for profilers.
+    // The called function's location is not in the program. If the compiler merges it with its profiling variant, it has the
+    // variant's name.
     let called_name = name(frames[called].0);
     let mut named = vec![called_name.strip_prefix('p').unwrap_or(&called_name).to_owned()];
     let python: Vec<_> = python.lines().filter_map(frame_of_python).collect();
@@ -97,14 +99,14 @@ fn frames(backtrace: &str, python: &str) -> Vec<String> {
     named.into_iter().chain(python).collect()
 }
 
-/// Returns the frame of a line of Python's: `File "train.py", line 12 in step`.
+/// Parses a line of Python's description: `File "train.py", line 12 in step`.
 fn frame_of_python(line: &str) -> Option<String> {
     let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
     let (number, function) = rest.split_once(" in ")?;
     Some(format!("{function} at {file}:{number}"))
 }
 
-/// Returns whether a function is one of CUDA or NCCL.
+/// Returns whether a function belongs to CUDA or NCCL.
 fn is_called(function: &str) -> bool {
     let own = ["cuda", "cu", "nccl", "pnccl"].iter().filter_map(|prefix| function.strip_prefix(prefix));
     own.into_iter().any(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()))

@@ -7,7 +7,7 @@ use crate::coll::function::Function;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
-/// The collectives that NCCL counts, in its order. NCCL makes the others of sends and receives.
+/// The collectives that NCCL counts, in NCCL's order. NCCL implements the others as sends and receives.
 pub(super) const COUNTED: [(&str, Function); 5] = [
     ("Broadcast", Function::named("broadcast")),
     ("Reduce", Function::named("reduce")),
@@ -22,7 +22,7 @@ pub(super) const HOST: &str = "127.0.0.1";
 #[derive(Debug)]
 pub(super) struct Communicator {
     pub(super) hash: u64,
-    /// The identity and the process id of its first rank.
+    /// The identity and the process id of the first rank.
     pub(super) secondary_hash: [u64; 2],
     pub(super) ranks: Vec<Rank>,
 }
@@ -38,11 +38,11 @@ pub(super) struct Rank {
     pub(super) launched: [u64; COUNTED.len()],
 }
 
-/// The state of a rank, or of a process, which is never `Failed`, `Aborted` or `Left`.
+/// The state of a rank or a process. A process is never `Failed`, `Aborted` or `Left`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Running,
-    /// Another rank's death or abort is its error.
+    /// The rank's error is another rank's death or abort.
     Failed,
     Aborted,
     /// The rank has destroyed its communicator.
@@ -80,7 +80,7 @@ pub(super) fn processes(communicators: &[Communicator]) -> Processes {
 
 impl Communicator {
     fn new(state: &SharedState, processes: &mut BTreeMap<Process, State>) -> Self {
-        // Reveals nothing of the secret.
+        // Does not reveal the secret.
         let hash = fnv1a(&[b"RAS", &state.nonce()]);
         let first = state.process(0);
         Self {
@@ -108,7 +108,7 @@ impl Rank {
             State::Running if shared.check_abort().is_err() => State::Failed,
             other => other,
         };
-        // NCCL runs the collectives of a single rank without launching anything.
+        // NCCL runs the collectives of single-rank communicators without launching anything.
         let all = if shared.ranks() > 1 { shared.launched(rank) } else { Default::default() };
         let launched = COUNTED.map(|(_, function)| all[usize::from(function.number())]);
         let device = shared.device(rank).and_then(|device| i64::try_from(device).ok()).unwrap_or(-1);

@@ -1,7 +1,7 @@
 //! The RAS service: reports on the communicators of this process, over TCP, in NCCL's protocol.
 //!
-//! A report is read from the shared states of the communicators, which hold every rank's counters. NCCL's processes query
-//! each other. Here, a stopped process delays no report, and a dead one is detected immediately.
+//! Reports are read from the shared states of the communicators, which hold every rank's counters. NCCL's processes query each
+//! other. Here, a stopped process does not delay a report, and a dead process is detected immediately.
 
 mod job;
 mod report;

@@ -1,4 +1,4 @@
-//! The reports on a job: in JSON with NCCL's fields, as text with NCCL's sections, and the events of a monitor.
+//! Reports on a job: JSON with NCCL's fields, text with NCCL's sections, and the events of a monitor.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::job::{COUNTED, Communicator, HOST, Processes, Rank, State, communicators, processes};
 use crate::diag::debug;
 
-/// Ranks, or lines, that a section of a text lists.
+/// The maximum number of ranks or lines listed in a section of the text report.
 const MAX_LISTED: usize = 10;
 
 /// A kind of finding that is a warning.
@@ -82,7 +82,7 @@ fn missing_rank(rank: &Rank) -> Value {
     value
 }
 
-/// Returns the report as text. A verbose one has a line for each rank.
+/// Returns the report as text. A verbose report has a line for each rank.
 pub(super) fn text(is_verbose: bool) -> String {
     let began = Instant::now();
     let communicators = communicators();
@@ -120,7 +120,7 @@ pub(super) fn text(is_verbose: bool) -> String {
     )
 }
 
-/// Returns what is wrong with a communicator: each kind with its lines.
+/// Returns the problems of a communicator: each kind with its lines.
 fn findings(communicator: &Communicator) -> Vec<(&'static str, Vec<String>)> {
     let ranks_in = |states: &[State]| {
         let ranks = communicator.ranks.iter().filter(|rank| states.contains(&rank.state));
@@ -134,7 +134,7 @@ fn findings(communicator: &Communicator) -> Vec<(&'static str, Vec<String>)> {
     findings.into_iter().filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
-/// Returns the differences between the ranks of a communicator, a line for each.
+/// Returns the differences between the ranks of a communicator, one per line.
 fn differences(communicator: &Communicator) -> Vec<String> {
     let left = communicator.ranks.iter().filter(|rank| rank.state == State::Left);
     let left: Vec<usize> = left.map(|rank| rank.rank).collect();
@@ -163,7 +163,7 @@ fn list(ranks: &[usize]) -> String {
     }
 }
 
-/// Joins the first of some lines.
+/// Joins at most the first [`MAX_LISTED`] lines.
 fn first(lines: &[String]) -> String {
     match lines.len() {
         ..=MAX_LISTED => lines.join("\n"),
@@ -184,7 +184,7 @@ fn describe(rank: &Rank) -> String {
     format!("  Rank {rank} {what} -- GPU {device} managed by process {} on node {HOST}", process.pid)
 }
 
-/// Returns the diagnostics: there is nothing to diagnose except how the ranks reach each other.
+/// Returns the diagnostics, which only cover how the ranks reach each other.
 pub(super) fn diagnostics() -> String {
     let peers = processes(&communicators()).len();
     let lines = [
@@ -197,7 +197,7 @@ pub(super) fn diagnostics() -> String {
     lines.map(|line| format!("{HOST}:{pid} NCCL DIAG {line}\n")).concat()
 }
 
-/// The change of a process that a monitor reports.
+/// A change of a process that a monitor reports.
 #[derive(Debug)]
 pub(super) struct Event {
     name: &'static str,
@@ -206,7 +206,7 @@ pub(super) struct Event {
     devices: Vec<i64>,
 }
 
-/// Returns the events that make `before` what the processes are now. Processes that have left are not an event.
+/// Returns the events that lead from the processes `before` to the current ones. A process that has left is not an event.
 pub(super) fn events(before: &Processes, now: &Processes) -> Vec<Event> {
     let mut events = Vec::new();
     for (process, (devices, state)) in now {

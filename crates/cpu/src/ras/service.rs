@@ -1,7 +1,7 @@
 //! The thread that serves RAS requests, and its port.
 //!
-//! It runs while the process has communicators. As in NCCL, every process listens, and the kernel chooses one for each
-//! connection. If the port belongs to another user's job, there is a line in the log and no service.
+//! The thread runs while the process has communicators. As in NCCL, every process listens, and the kernel chooses one for each
+//! connection. If the port belongs to another user's job, a line is logged and there is no service.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -23,28 +23,29 @@ use crate::diag::debug::{self, Subsystem};
 /// NCCL's default.
 const DEFAULT_ADDRESS: &str = "localhost:28028";
 
-/// Connections that the kernel keeps until they are accepted.
+/// The maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// Clients that are served at a time. One more replaces the one that has been quiet for longest.
+/// The maximum number of clients that are served at a time. An additional client replaces the one that has been quiet for
+/// longest.
 const MAX_CLIENTS: usize = 64;
 
-/// The time for a request, and for reading its response. A client that monitors may be quiet for longer.
+/// The time limit for sending a request and for reading its response. A monitoring client may be quiet for longer.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// The interval in which the processes are examined for clients that monitor them.
+/// The interval between checks of the processes for monitoring clients.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Bytes of a request at most, as in NCCL.
+/// The maximum length of a request in bytes, as in NCCL.
 const MAX_REQUEST: usize = 1024;
 
-/// Bytes of events that a client may leave unread.
+/// The maximum number of bytes of events that a client may leave unread.
 const MAX_UNREAD: usize = 1 << 20;
 
 /// The service of this process.
 static SERVICE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
 
-/// The address to listen at, resolved once. `None` if the environment enables no service: NCCL has one by default, this
+/// The address to listen on, resolved once. `None` if the environment enables no service: NCCL enables it by default, this
 /// library only with `NCCL_RAS_ENABLE=1` or an address.
 static ADDRESS: LazyLock<Option<SocketAddr>> = LazyLock::new(|| {
     let variable = |name| environment::variable(name).map(|value| value.to_string_lossy().into_owned());
@@ -66,19 +67,19 @@ static ADDRESS: LazyLock<Option<SocketAddr>> = LazyLock::new(|| {
 pub(crate) struct Service {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The process that has the thread: a forked child has none.
+    /// The pid of the process that has the thread. A forked child has none.
     pid: u32,
 }
 
 #[derive(Debug)]
 struct Shared {
     ends: AtomicBool,
-    /// Wakes the thread.
+    /// An event that wakes the thread.
     wake: OwnedFd,
 }
 
 impl Service {
-    /// Returns the service of this process, which it starts if there is none and the environment enables it.
+    /// Returns the service of this process, starting it if there is none and the environment enables it.
     pub(crate) fn of_process() -> Option<Arc<Self>> {
         let address = (*ADDRESS)?;
         let mut service = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +101,7 @@ impl Service {
 
     fn start(address: SocketAddr) -> io::Result<Self> {
         let listener = open(address)?;
-        // In NCCL's form.
+        // In NCCL's format.
         debug::info(Subsystem::Ras, || {
             format!("RAS client listening socket at {}<{}>", address.ip(), address.port())
         });
@@ -121,7 +122,7 @@ impl Drop for Service {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.pid != std::process::id() {
-            // The thread and its descriptor are the parent's.
+            // The thread and its descriptor belong to the parent.
             std::mem::forget(thread);
             return;
         }
@@ -131,7 +132,7 @@ impl Drop for Service {
     }
 }
 
-/// Listens at an address, together with the other processes of this user.
+/// Listens on an address, together with the other processes of this user.
 fn open(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -164,7 +165,7 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
             accept(listener, &mut clients);
         }
         if clients.iter().any(Client::monitors) {
-            // Before a client learns that it monitors, so that it receives all events from then on.
+            // Before a monitoring client gets its response, so that it receives all events from then on.
             let now = processes(&communicators());
             let events = known.map(|before| report::events(&before, &now)).unwrap_or_default();
             clients.retain_mut(|client| !client.monitors() || client.notify(&events));
@@ -186,7 +187,7 @@ fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
             }
             clients.push(Client::new(stream));
         }
-        // Out of descriptors, for example: the connection is still there, and poll would return immediately.
+        // For example, no descriptors are left: the connection is still pending, and poll would return immediately.
         Err(error) if error.kind() != ErrorKind::WouldBlock => thread::sleep(INTERVAL / 20),
         _ => {}
     }
@@ -203,7 +204,7 @@ struct Client {
     is_json: bool,
     /// The groups of events that the client monitors.
     groups: Vec<String>,
-    /// Set once nothing follows the output.
+    /// Set if the connection ends after the output.
     ends: bool,
     /// The time of the last complete request.
     heard: Instant,
@@ -215,7 +216,7 @@ impl Client {
         Self { stream, input, output, is_json: false, groups, ends: false, heard: Instant::now() }
     }
 
-    /// Returns the event to wait for. A client that does not read its response may not make another request.
+    /// Returns the event to poll for. A client that does not read its response cannot make another request.
     fn interest(&self) -> PollFlags {
         if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT }
     }
@@ -245,7 +246,7 @@ impl Client {
         self.ends || self.input.len() < MAX_REQUEST
     }
 
-    /// Returns the response to a request: keywords in any case, with one blank between words.
+    /// Returns the response to a request: case-insensitive keywords, separated by one space.
     fn respond(&mut self, line: &str) -> String {
         let upper = line.to_ascii_uppercase();
         let after = |keywords: &str| upper.strip_prefix(keywords);
@@ -265,7 +266,7 @@ impl Client {
         } else if after("CLIENT PROTOCOL ").is_some() {
             return "SERVER PROTOCOL 2\n".into();
         } else if let Some(seconds) = after("TIMEOUT ") {
-            // Ignored, because the service waits for no other process.
+            // Ignored, because the service does not wait for other processes.
             if !seconds.is_empty() && !seconds.parse::<f64>().is_ok_and(|seconds| seconds >= 0.0) {
                 return format!("ERROR: Invalid timeout value {seconds}\n");
             }
@@ -300,7 +301,7 @@ impl Client {
         self.output.len() <= MAX_UNREAD
     }
 
-    /// Sends the queued output as far as that is possible without waiting. Returns `false` if the connection is done.
+    /// Sends as much of the queued output as possible without blocking. Returns `false` if the connection is done.
     fn send(&mut self) -> bool {
         while !self.output.is_empty() {
             match (&self.stream).write(&self.output) {

@@ -4,7 +4,7 @@ use libnccl::sys::ncclDataType_t;
 
 use crate::diag::error::{Error, Result};
 
-/// Defines the data types, in the order of NCCL's numbers: name, NCCL's constant, bytes of an element.
+/// Defines the data types in the order of NCCL's numbers: name, NCCL's constant, element size in bytes.
 macro_rules! data_types {
     ($($name:ident = $raw:ident: $size:literal,)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ macro_rules! data_types {
                 }
             }
 
-            /// Returns the bytes of an element.
+            /// Returns the size of an element in bytes.
             pub(crate) fn size(self) -> usize {
                 match self {
                     $(Self::$name => $size),*
@@ -55,7 +55,7 @@ data_types! {
 }
 
 impl DataType {
-    /// Returns the bytes of `count` elements.
+    /// Returns the size of `count` elements in bytes.
     ///
     /// # Errors
     /// No buffer can be that long.
@@ -66,7 +66,7 @@ impl DataType {
         })
     }
 
-    /// Checks the count of a collective, whose buffers may hold as many elements for each rank.
+    /// Checks the count of a collective whose buffers may hold that many elements for each rank.
     pub(crate) fn check_count(self, count: usize, ranks: usize) -> Result {
         match count.checked_mul(ranks).and_then(|all| self.room(all)) {
             Some(_) => Ok(()),
@@ -77,7 +77,7 @@ impl DataType {
         }
     }
 
-    /// Returns the bytes of `count` elements, unless no buffer can be that long.
+    /// Returns the size of `count` elements in bytes, or `None` if no buffer can be that long.
     fn room(self, count: usize) -> Option<usize> {
         count.checked_mul(self.size()).filter(|bytes| isize::try_from(*bytes).is_ok())
     }
@@ -87,7 +87,7 @@ impl DataType {
     }
 }
 
-/// Returns NCCL's name of a data type, by the number that a rank published.
+/// Returns NCCL's name of the data type with a number published by a rank.
 pub(crate) fn name(number: u64) -> String {
     let known = usize::try_from(number).ok().and_then(|index| NAMES.get(index));
     known.map_or_else(|| format!("data type {number}"), ToString::to_string)

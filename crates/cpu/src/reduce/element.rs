@@ -1,30 +1,29 @@
 //! Arithmetic on one element, as NCCL defines it for each data type.
 
-/// An element of a buffer, or several that are computed together. Buffers are bytes, so elements need no alignment; each
+/// An element of a buffer, or several elements that are computed together. Buffers are bytes, so elements need no alignment. Each
 /// type has `from_ne_bytes` and `to_ne_bytes`.
 ///
-/// All functions of elements are inlined into the loops, which are compiled for several CPUs.
+/// All element functions are inlined into the loops, which are compiled for several CPUs.
 pub(crate) trait Element: Copy {
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
     fn maximum(self, other: Self) -> Self;
     fn minimum(self, other: Self) -> Self;
 
-    /// Returns the factor by which an average over `ranks` multiplies each input before the sum, or `None` if it divides
-    /// the sum.
+    /// Returns the factor by which an average over `ranks` multiplies each input before summing, or `None` if it divides the sum.
     fn reciprocal(ranks: usize) -> Option<Self>;
 
-    /// Divides a sum, where [`reciprocal`](Self::reciprocal) is `None`.
+    /// Divides a sum if [`reciprocal`](Self::reciprocal) returns `None`.
     fn divide(self, ranks: usize) -> Self;
 
-    /// Returns the element in the first bytes, several times if this is several.
+    /// Returns the element in the first bytes, repeated if the type holds several elements.
     fn first(bytes: [u8; 8]) -> Self;
 
     /// Returns the (first) element's bytes, padded with zeros.
     fn to_padded(self) -> [u8; 8];
 }
 
-/// Returns the bytes, at most `N`, padded with zeros.
+/// Returns at most `N` bytes, padded with zeros.
 #[inline(always)]
 pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
@@ -34,8 +33,8 @@ pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     padded
 }
 
-/// Defines the maximum and the minimum of two floats, from bits to bits. A NaN is ignored unless both are NaN, and -0.0
-/// is smaller than 0.0. The bits are compared as integers, in an order that is the floats', without a branch.
+/// Defines the maximum and minimum of two floats, given and returned as bits. A NaN is ignored unless both are NaN, and -0.0 is
+/// less than 0.0. The bits are compared without a branch, as integers in the order of the floats.
 macro_rules! extremes {
     ($maximum:ident, $minimum:ident, $bits:ty, $infinity:expr) => {
         #[inline(always)]
@@ -150,8 +149,8 @@ macro_rules! floats {
     )*};
 }
 
-// Division of integers has no vector instructions, that of floats has. The quotient of integers of fewer than
-// 53 bits is never rounded up to an integer: it is further below one than the precision of an f64.
+// There are no vector instructions for integer division, but there are for floats. The quotient of integers of fewer than 53 bits
+// is never rounded up to an integer: its distance to the next integer exceeds the precision of an f64.
 integers!(
     i8: |sum, ranks| (f64::from(sum) / ranks as f64) as i8,
     u8: |sum, ranks| (f64::from(sum) / ranks as f64) as u8,

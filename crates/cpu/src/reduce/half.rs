@@ -1,12 +1,11 @@
-//! Conversions between halves and f32 by the processor's own instructions. Without them, an `all_reduce` of halves among two threads
-//! takes 1.4 to 5.7 times as long, and with the crate half 2.6.0, in blocks of 32 elements, up to 8.6 times; `bfloat16` by that crate
-//! takes 3.9 to 12.4 times as long (1 KiB to 4 MiB; AMD EPYC family 26 model 2).
+//! Conversions between halves and f32 using the processor's own instructions. Without them, an `all_reduce` of halves between two
+//! threads takes 1.4 to 5.7 times as long, or up to 8.6 times with the crate half 2.6.0, in blocks of 32 elements. `bfloat16`
+//! with that crate takes 3.9 to 12.4 times as long (1 KiB to 4 MiB; AMD EPYC family 26 model 2).
 #![allow(unsafe_code)]
 
-/// The number of halves that are converted at a time.
 pub(crate) const LANES: usize = 32;
 
-/// Converts halves to f32, if the CPU has the instructions.
+/// Converts halves to f32. Returns `None` if the CPU lacks the instructions.
 #[inline(always)]
 pub(crate) fn widen(halves: [u16; LANES]) -> Option<[f32; LANES]> {
     #[cfg(target_arch = "x86_64")]
@@ -18,7 +17,7 @@ pub(crate) fn widen(halves: [u16; LANES]) -> Option<[f32; LANES]> {
     None
 }
 
-/// Rounds f32 to the nearest halves, ties to even, if the CPU has the instructions.
+/// Rounds f32 to the nearest halves, ties to even. Returns `None` if the CPU lacks the instructions.
 #[inline(always)]
 pub(crate) fn narrow(values: [f32; LANES]) -> Option<[u16; LANES]> {
     #[cfg(target_arch = "x86_64")]

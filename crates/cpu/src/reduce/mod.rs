@@ -1,7 +1,7 @@
 //! Arithmetic: NCCL's data types and reductions, over plain bytes.
 //!
-//! In: byte slices, a data type, a reduction. Out: bytes, the same to the bit on every processor. Nothing here knows
-//! ranks or memory.
+//! Input: byte slices, a data type, a reduction. Output: bytes, bit-identical on every processor. This module does not depend on
+//! ranks or shared memory.
 
 pub(crate) mod data_type;
 mod element;

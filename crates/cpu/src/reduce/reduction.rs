@@ -1,6 +1,6 @@
 //! Reductions over byte slices: scaling an input, combining two, finishing the result.
 //!
-//! The loops over elements are compiled for the widest instructions of this CPU, and for any. The results are the same:
+//! The loops over elements are compiled twice: for this CPU's widest instructions and for any CPU. The results are equal, because
 //! nothing is contracted or reordered.
 #![allow(unsafe_code)]
 
@@ -17,15 +17,15 @@ pub(crate) enum Reduction {
     Max,
     Min,
     Avg,
-    /// The sum of the inputs, each multiplied by its rank's scalar, which is in the first bytes.
+    /// The sum of the inputs, each multiplied by its rank's scalar, which is stored in the first bytes.
     PreMulSum([u8; 8]),
 }
 
-/// The factor of a rank's inputs: an element in the first bytes.
+/// The factor of a rank's inputs, stored as an element in the first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Factor(pub(crate) [u8; 8]);
 
-/// The built-in reductions by NCCL's number, with their names.
+/// The built-in reductions and their names, indexed by NCCL's number.
 const BUILT_IN: [(Reduction, &str); ncclRedOp_t::ncclNumOps.0 as usize] = [
     (Reduction::Sum, "ncclSum"),
     (Reduction::Prod, "ncclProd"),
@@ -34,10 +34,10 @@ const BUILT_IN: [(Reduction, &str); ncclRedOp_t::ncclNumOps.0 as usize] = [
     (Reduction::Avg, "ncclAvg"),
 ];
 
-/// The number that stands for every custom reduction: the one after the built-in ones.
+/// The number of every custom reduction: the first number after the built-in reductions.
 const CUSTOM: u8 = ncclRedOp_t::ncclNumOps.0 as u8;
 
-/// Evaluates an expression with `$element` standing for the Rust type of a data type's elements.
+/// Evaluates an expression with `$element` bound to the Rust type of a data type's elements.
 macro_rules! with_element {
     ($data_type:expr, $element:ident => $body:expr) => {
         match $data_type {
@@ -61,9 +61,9 @@ macro_rules! with_element {
     }};
 }
 
-/// Computes each element of `$result` by an expression: from the present one, from that and its counterpart in `$input`, or
-/// from its counterparts in two inputs. Where the type is several elements, fewer may be left at the end. A macro, as a
-/// closure is not always inlined.
+/// Computes each element of `$result` from one of: its present value; its present value and its counterpart in `$input`; its
+/// counterparts in two inputs. If the type holds several elements, fewer may remain at the end. This is a macro because closures
+/// are not always inlined.
 macro_rules! each {
     ($element:ident of $result:ident: |$old:ident| $value:expr) => {{
         let (elements, rest) = $result.as_chunks_mut();
@@ -104,8 +104,8 @@ macro_rules! each {
     }};
 }
 
-/// Defines a function that runs with the widest instructions of this CPU, and the same one for any CPU. All that it calls for
-/// each element has to be `#[inline(always)]`, so that it is compiled for both.
+/// Defines a function that uses this CPU's widest instructions, and a portable version for any CPU. All functions that it calls
+/// for each element must be `#[inline(always)]`, so that they are compiled for both.
 macro_rules! vectorized {
     ($(#[$comment:meta])* $name:ident, $portable:ident = |$($argument:ident: $type:ty),*| $body:block) => {
         $(#[$comment])*
@@ -116,7 +116,7 @@ macro_rules! vectorized {
                 fn avx2($($argument: $type),*) {
                     $portable($($argument),*);
                 }
-                // SAFETY: the CPU has the instructions that the function is compiled for.
+                // SAFETY: the CPU supports the instructions that the function is compiled for.
                 return unsafe { avx2($($argument),*) };
             }
             $portable($($argument),*);
@@ -128,7 +128,7 @@ macro_rules! vectorized {
 }
 
 impl Reduction {
-    /// Returns the built-in reduction with NCCL's number.
+    /// Returns the built-in reduction with NCCL's number `op`.
     pub(crate) fn built_in(op: ncclRedOp_t) -> Option<Self> {
         BUILT_IN.get(op.0 as usize).map(|(reduction, _)| *reduction)
     }
@@ -146,7 +146,7 @@ impl Reduction {
         number.0 as u8
     }
 
-    /// Returns the factor by which this rank's inputs are multiplied first, if any. Only reductions that sum have one.
+    /// Returns the factor by which this rank's inputs are multiplied first, if any. Only sums have a factor.
     pub(crate) fn factor(self, data_type: DataType, ranks: usize) -> Option<Factor> {
         match self {
             Self::Avg => average_factor(data_type, ranks),
@@ -157,7 +157,7 @@ impl Reduction {
 }
 
 vectorized! {
-    /// Computes result = left (x left's factor) op right (x right's factor). With factors it sums.
+    /// Computes result = left (x left's factor) op right (x right's factor). With factors, op is a sum.
     join, join_portably = |
         reduction: Reduction,
         data_type: DataType,
@@ -187,7 +187,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// Computes result = result op input (x factor). With a factor it sums.
+    /// Computes result = result op input (x factor). With a factor, op is a sum.
     combine, combine_portably = |
         reduction: Reduction,
         data_type: DataType,
@@ -232,7 +232,7 @@ pub(crate) fn finish(reduction: Reduction, data_type: DataType, ranks: usize, re
 }
 
 vectorized! {
-    /// Divides the sums of an average whose inputs were not multiplied by a factor.
+    /// Divides the sums for an average whose inputs were not multiplied by a factor.
     divide, divide_portably = |data_type: DataType, ranks: usize, result: &mut [u8]| {
         with_element!(data_type, E => {
             if E::reciprocal(ranks).is_none() {
@@ -242,14 +242,14 @@ vectorized! {
     }
 }
 
-/// Returns the factor by which an average multiplies each input. Not inlined: the compiler would compute it for every type
-/// and every call, before the loop in which it may be needed.
+/// Returns the factor by which an average multiplies each input. Not inlined: otherwise the compiler would compute it for every
+/// type and every call, before the loop that may need it.
 #[inline(never)]
 fn average_factor(data_type: DataType, ranks: usize) -> Option<Factor> {
     with_element!(data_type, E => E::reciprocal(ranks).map(E::to_padded)).map(Factor)
 }
 
-/// Returns NCCL's name of a reduction, by the number that a rank published.
+/// Returns NCCL's name of the reduction with a number published by a rank.
 pub(crate) fn name(number: u64) -> String {
     let known = usize::try_from(number).ok().and_then(|index| BUILT_IN.get(index));
     match known {
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(Reduction::built_in(ncclRedOp_t(CUSTOM.into())), None);
     }
 
-    /// Reduces one element of each rank, by `begin` and by `join`.
+    /// Reduces one element of each rank using `begin` and `join`.
     fn reduce<const N: usize>(op: Reduction, data_type: DataType, inputs: &[[u8; N]]) -> [u8; N] {
         let factor = op.factor(data_type, inputs.len());
         let (mut result, mut joined) = ([0; N], [0; N]);
@@ -376,7 +376,7 @@ mod tests {
         }
     }
 
-    /// Results are the same whatever the CPU, the alignment and the number of elements computed together.
+    /// Results do not depend on the CPU, the alignment or the number of elements computed together.
     #[test]
     fn vectorized_reduction_equals_element_by_element() {
         const ELEMENTS: usize = 100;
@@ -400,7 +400,7 @@ mod tests {
                     let mut whole = vec![0; elements * size + 1];
                     join(op, data_type, &mut whole[1..], left, factor, right, factor);
                     finish(op, data_type, 3, &mut whole[1..]);
-                    // One at a time, and by the kernels that any CPU can run.
+                    // One element at a time, using the portable kernels.
                     for at in (0..elements * size).step_by(size) {
                         let (left, right) = (&left[at..][..size], &right[at..][..size]);
                         let mut single = vec![0; size];

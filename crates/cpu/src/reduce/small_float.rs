@@ -1,26 +1,26 @@
 //! Small floats: binary16, bfloat16 and the 8-bit floats.
 //!
-//! They are computed in f32 and rounded. Rounding twice makes no difference, as an f32 has at least twice their precision
-//! and two bits more. Subnormal products of bfloat16, which has the exponents of f32, are an exception; but from half the
-//! smallest bfloat16 on, an f32 holds all 16 bits of a product, and smaller ones become 0 either way.
+//! They are computed in f32 and rounded. Double rounding makes no difference, because an f32 has at least twice their precision
+//! plus two bits. Subnormal products of bfloat16, which has the same exponents as f32, are an exception. However, from half the
+//! smallest bfloat16 upwards, an f32 holds all 16 bits of a product, and smaller products become 0 either way.
 //!
-//! Many elements are computed together, so that every conversion is a loop of its own, which is vectorized.
+//! Many elements are computed together, so that every conversion is a separate, vectorized loop.
 
 use crate::reduce::element::{Element, extremes, padded};
 use crate::reduce::half::{self, LANES};
 
 /// The sign bit of an f32.
 const SIGN: u32 = 1 << 31;
-/// The magnitude of an f32's infinity: only that of a NaN is larger.
+/// The magnitude of an f32's infinity. Only NaNs have a larger magnitude.
 const INFINITY: u32 = f32::INFINITY.to_bits();
 
-/// Returns the value of a half.
+/// Converts a half to f32.
 #[inline(always)]
 fn widen(half: u16) -> f32 {
     /// The smallest normal half as an f32.
     const NORMAL: u32 = 113 << 23;
     let magnitude = u32::from(half & 0x7fff) << 13;
-    // As if it had a leading one, which is then subtracted.
+    // Computed with a leading one, which is then subtracted.
     let subnormal = f32::from_bits(magnitude + NORMAL) - f32::from_bits(NORMAL);
     let bits = match half & 0x7c00 {
         0 => subnormal.to_bits(),
@@ -37,7 +37,7 @@ fn narrow(value: f32) -> u16 {
     let bits = if magnitude > INFINITY {
         0x7e00
     } else if magnitude < 113 << 23 {
-        // The last bit of 0.5 counts what a subnormal half's does: there the sum is rounded.
+        // The last bit of 0.5 has the same value as the last bit of a subnormal half, so the sum is rounded there.
         (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5f32.to_bits()
     } else {
         let odd = (magnitude >> 13) & 1;
@@ -46,7 +46,7 @@ fn narrow(value: f32) -> u16 {
     (bits | value.to_bits() >> 31 << 15) as u16
 }
 
-/// Converts each element of an array. A loop, as `map` is not always inlined.
+/// Converts each element of an array. Uses a loop because `map` is not always inlined.
 macro_rules! each {
     ($elements:expr, $function:ident) => {{
         let (elements, mut result) = ($elements, [Default::default(); LANES]);
@@ -104,7 +104,7 @@ macro_rules! bytes {
     };
 }
 
-/// Defines the functions of [`Element`] that are the same for all types of `LANES` elements.
+/// Defines the functions of [`Element`] that are equal for all types of `LANES` elements.
 macro_rules! lanes {
     ($bits:ty) => {
         fn reciprocal(ranks: usize) -> Option<Self> {
@@ -210,11 +210,10 @@ impl Element for Bfloat16 {
     lanes!(u16);
 }
 
-/// Defines `LANES` elements of an 8-bit float. Its bits are a half's from bit `$shift` on, whose value is `$scale` times
-/// smaller. A result that is too large becomes the largest number, `$largest`; magnitudes from `$nan` on are NaN.
+/// Defines `LANES` elements of an 8-bit float. Its bits are the bits of a half from bit `$shift` on; the half's value is `$scale`
+/// times smaller. A result that is too large becomes the largest number, `$largest`. Magnitudes from `$nan` on are NaN.
 ///
-/// NCCL rounds results to a half and then to 8 bits. Here the half is one of the smaller values, which makes no
-/// difference.
+/// NCCL rounds results to a half and then to 8 bits. Here the half holds the scaled value, which makes no difference.
 macro_rules! float8 {
     ($($(#[$comment:meta])* $type:ident: $shift:expr, $scale:expr, $largest:expr, $nan:expr;)*) => {$(
         $(#[$comment])*
@@ -229,10 +228,10 @@ macro_rules! float8 {
 
             fn one(value: f32) -> u8 {
                 let value = value / $scale;
-                // The smallest normal half's, if it is less.
+                // At least the exponent of the smallest normal half.
                 let exponent = ((value.to_bits() & INFINITY) >> 23).max(113);
                 let unit = f32::from_bits((exponent - (10 - $shift)) << 23);
-                // A half holds all bits that are left.
+                // A half holds all remaining bits.
                 Self::new([narrow((value / unit).round_ties_even() * unit); LANES]).0[0]
             }
 
@@ -291,9 +290,9 @@ macro_rules! float8 {
 }
 
 float8!(
-    /// Four bits of exponent, three of mantissa, and no infinity.
+    /// 4 exponent bits, 3 mantissa bits, and no infinity.
     Float8e4m3: 7, 256.0, 0x7e, 0x7f;
-    /// Five bits of exponent, two of mantissa.
+    /// 5 exponent bits and 2 mantissa bits.
     Float8e5m2: 8, 1.0, 0x7b, 0x7d;
 );
 
@@ -301,7 +300,7 @@ float8!(
 mod tests {
     use super::*;
 
-    /// Returns the value of a float by its definition; `special` is the exponent of infinity and NaN.
+    /// Returns the value of a float according to its definition. `special` is the exponent of infinity and NaN.
     fn defined(bits: u32, exponent_bits: i32, mantissa_bits: i32, special: i32) -> f64 {
         let mantissa = bits & ((1 << mantissa_bits) - 1);
         let exponent = (bits >> mantissa_bits) as i32 & ((1 << exponent_bits) - 1);
@@ -350,7 +349,7 @@ mod tests {
             assert_eq!([nearest([value; LANES])[0], nearest([-value; LANES])[0]], expected, "{value:e}");
         };
         for half in 0..0x7c00 {
-            // What would come after the largest half is where infinity begins.
+            // Infinity takes the place of the value after the largest half.
             let (value, next) = (widen(half), if half == 0x7bff { 65536.0 } else { widen(half + 1) });
             let middle = f32::midpoint(value, next);
             check(value, half);
@@ -384,7 +383,7 @@ mod tests {
     fn subnormal_product_of_bfloat16_is_rounded_once() {
         let ordered: Vec<f64> = (0..0x100).map(|bits| defined(bits, 8, 7, 255)).collect();
         let product = |left, right| Bfloat16::one(Bfloat16::value(left) * Bfloat16::value(right));
-        // The smaller factor from subnormal to 2^-119, the other from 1/128 to 4.
+        // The smaller factor ranges from subnormal to 2^-119, the other from 1/128 to 4.
         for left in 1..0x0480u16 {
             for right in (0x3c00..0x4080u16).step_by(if left < 0x100 { 1 } else { 61 }) {
                 let exact = f64::from(Bfloat16::value(left)) * f64::from(Bfloat16::value(right));
@@ -416,7 +415,7 @@ mod tests {
             fn $name() {
                 const LARGEST: u8 = $type::LARGEST as u8;
                 let value = |bits: u8| match bits & 0x7f {
-                    // With four bits of exponent the last one is that of numbers, too.
+                    // With four exponent bits, the last exponent also belongs to numbers.
                     magnitude if $special == 16 && magnitude == 0x7f => f64::NAN,
                     _ => defined(bits.into(), $exponent, $mantissa, $special),
                 };

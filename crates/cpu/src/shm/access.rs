@@ -1,7 +1,7 @@
-//! Access to other ranks' memory, and how a rank that takes its own back waits until nobody accesses it.
+//! Access to other ranks' memory, and waiting until no rank accesses this rank's memory.
 //!
-//! A process that is stopped in an access, by a signal, a debugger or a frozen cgroup, may never end it. Memory that it has
-//! mapped is then taken from it: see [`mem_alloc::take_back`].
+//! A process that is stopped during an access (by a signal, a debugger or a frozen cgroup) may never finish it. Memory that it
+//! has mapped is then taken back: see [`mem_alloc::take_back`].
 #![cfg_attr(test, allow(unsafe_code))]
 
 use std::future::poll_fn;
@@ -20,46 +20,44 @@ use crate::shm::mem_alloc;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM, fence};
 
-/// The change of a rank's word when an access ends: the lower half counts the present accesses, the upper one those that
-/// have ended.
+/// Added to a rank's word when an access ends. The lower half counts current accesses, the upper half those that have ended.
 const ENDED: u64 = (1 << 32) - 1;
 
-/// A window of a rank, as the others know it.
+/// A rank's window, as other ranks identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WindowId {
-    /// The number of its word among its rank's.
+    /// The index of the window's word among the rank's window words.
     pub(crate) index: usize,
-    /// The word's value as long as the window is open, which no other window of the rank ever has.
+    /// The word's value while the window is open, unique among the rank's windows.
     pub(crate) serial: u64,
 }
 
-/// The interval in which a rank checks that a rank that accesses its memory still runs.
+/// How often a rank checks that a rank accessing its memory is still running.
 const LIVENESS_INTERVAL: Duration = if LOOM { Duration::MAX } else { Duration::from_millis(10) };
 
-/// The time after which memory is taken from a process that still accesses it and does not seem to be stopped: that of a frozen
-/// cgroup looks as if it slept.
+/// How long to wait before taking memory back from a process that does not seem to be stopped. A process in a frozen cgroup
+/// appears to be sleeping.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The time between two attempts to take memory back.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The memory of a rank that other ranks may access until the rank has it back.
+/// A rank's memory that other ranks may access until the rank reclaims it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exposed<'a> {
     pub(crate) buffers: &'a [ReadBuf],
-    /// The number of windows that the memory is in, at most.
+    /// The maximum number of windows that contain the memory.
     pub(crate) windows: usize,
 }
 
 impl Exposed<'_> {
-    /// Makes it impossible for other processes to reach the memory.
+    /// Revokes other processes' access to the memory.
     fn take_back(&self) -> Result {
         let take = |buffer: &ReadBuf| mem_alloc::take_back(buffer.start(), buffer.length(), self.windows);
         self.buffers.iter().try_for_each(take)
     }
 }
 
-/// A rank's access to other ranks' memory.
+/// RAII guard of a rank's access to other ranks' memory.
 #[derive(Debug)]
 pub(crate) struct AccessGuard<'a>(&'a AtomicU64);
 
@@ -70,10 +68,10 @@ impl Drop for AccessGuard<'_> {
 }
 
 impl SharedState {
-    /// Begins `rank`'s access to the memory of other ranks' callers, which lasts until the guard is dropped.
+    /// Begins an access by `rank` to other ranks' user buffers. The access ends when the guard is dropped.
     ///
-    /// The accessor sets its flag, then checks for abort; the aborter sets abort, then checks for accessors. Their
-    /// `SeqCst` fences ensure that one sees the other.
+    /// The accessor sets its flag, then checks for abort; the aborter sets abort, then checks for accessors. `SeqCst` fences
+    /// ensure that at least one of them observes the other.
     ///
     /// # Errors
     /// The abort flag is set.
@@ -85,14 +83,14 @@ impl SharedState {
         Ok(access)
     }
 
-    /// Ends an operation of `rank` that has failed after its buffers were published: sets the abort flag and waits
-    /// until no other rank accesses `exposed`, which is then the caller's again.
+    /// Cleans up after an operation of `rank` that failed after publishing its buffers: sets the abort flag and waits until no
+    /// other rank accesses `exposed`, which then belongs to the caller again.
     pub(crate) async fn quiesce(&self, rank: usize, exposed: Exposed<'_>) {
         self.set_abort(rank, AbortReason::Failed);
         self.wait_for_accesses(rank, exposed).await;
     }
 
-    /// Opens a window of `rank`; `None` if it has as many as there can be.
+    /// Opens a window of `rank`, or returns `None` if it already has [`WINDOWS`] windows.
     pub(crate) fn open_window(&self, rank: usize) -> Option<WindowId> {
         static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let serial = LAST.fetch_add(1, Relaxed) + 1;
@@ -101,21 +99,22 @@ impl SharedState {
         (0..WINDOWS).find(open).map(|index| WindowId { index, serial })
     }
 
-    /// Returns `true` if a window of `rank` is open. With an [`AccessGuard`], its memory can then be accessed.
+    /// Returns `true` if a window of `rank` is open. While an [`AccessGuard`] is held, the window's memory can then be accessed.
     pub(crate) fn is_window_open(&self, rank: usize, window: WindowId) -> bool {
         window.index < WINDOWS && self.window(rank, window.index).load(Acquire) == window.serial
     }
 
-    /// Closes a window of `rank` and waits until no other rank accesses its memory, `exposed`, which is the caller's again.
+    /// Closes a window of `rank` and waits until no other rank accesses its memory, `exposed`, which then belongs to the caller
+    /// again.
     ///
-    /// The accessor sets its flag, then checks that the window is open; the owner closes it, then checks for accessors,
+    /// The accessor sets its flag, then checks that the window is open; the owner closes the window, then checks for accessors,
     /// as with the abort flag.
     pub(crate) async fn close_window(&self, rank: usize, window: WindowId, exposed: Exposed<'_>) {
         self.window(rank, window.index).store(0, Relaxed);
         self.wait_for_accesses(rank, exposed).await;
     }
 
-    /// Waits until the accesses of other ranks that have begun by now have ended, or cannot reach `exposed` any more.
+    /// Waits until all accesses that other ranks have already begun have ended or can no longer reach `exposed`.
     async fn wait_for_accesses(&self, rank: usize, exposed: Exposed<'_>) {
         let split = |accesses: u64| (accesses as u32, (accesses >> 32) as u32);
         fence(SeqCst);
@@ -125,7 +124,7 @@ impl SharedState {
             let (begun, before) = split(accesses.load(Acquire));
             let mut checked = Instant::now();
             poll_fn(|_| {
-                // A rank that goes on to access other memory must not make this wait endlessly.
+                // A rank that keeps accessing other memory must not block this wait forever.
                 let (present, ended) = split(accesses.load(Acquire));
                 if present == 0 || ended.wrapping_sub(before) >= begun {
                     return Poll::Ready(());
@@ -139,7 +138,7 @@ impl SharedState {
                 }
                 let (process, waited) = (self.process(other), begin.elapsed());
                 if process == self.process(rank) {
-                    // Its thread runs as long as this one does.
+                    // A thread of this process runs as long as this one.
                     return Poll::Pending;
                 }
                 let is_due = tried.as_ref().is_none_or(|(at, _): &(Instant, Error)| at.elapsed() >= RETRY);
@@ -163,7 +162,7 @@ impl SharedState {
         }
     }
 
-    /// Describes the wait for `other` to end an access to memory of `rank`, which cannot be taken back for the reason `why`.
+    /// Describes the wait for `other` to end an access to memory of `rank` that cannot be taken back for the reason `why`.
     #[cold]
     fn describe_access(&self, rank: usize, other: usize, waited: Duration, why: &str) -> String {
         let process = self.process(other);
@@ -232,11 +231,11 @@ mod tests {
             while state.is_window_open(0, window) {
                 std::thread::yield_now();
             }
-            // By now it has seen which accesses have begun.
+            // By then it has read which accesses have begun.
             std::thread::sleep(Duration::from_millis(100));
             assert!(!close.is_finished(), "accessed");
             drop(access);
-            // Another access follows at once.
+            // Another access begins immediately.
             let _access = state.begin_access(1).unwrap();
             close.join().unwrap().unwrap();
         });
@@ -247,7 +246,7 @@ mod tests {
         assert!(!state.is_window_open(0, outside));
     }
 
-    /// A process that does nothing, as another rank's; stopped if that is asked for. It is killed on drop.
+    /// An idle process that represents another rank, optionally stopped. It is killed on drop.
     struct Other(Child);
 
     impl Other {
@@ -267,18 +266,18 @@ mod tests {
 
     impl Drop for Other {
         fn drop(&mut self) {
-            // Also ends a process that is stopped.
+            // Also kills a stopped process.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
     }
 
-    /// Runs `quiesce` while the other rank is in an access. Returns `false` if it has not returned by the time that the other
-    /// process is killed.
+    /// Runs `quiesce` while the other rank is in an access. Returns `false` if it does not return before the other process is
+    /// killed.
     fn returns(is_stopped: bool, exposed: Exposed<'_>, limit: Duration) -> bool {
         let (other, process) = Other::new(is_stopped);
         let state = SharedState::create(&[Process::current().unwrap(), process]).unwrap().0;
-        // In place of the other process.
+        // On behalf of the other process.
         let access = state.begin_access(1).unwrap();
         let returned = std::thread::scope(|scope| {
             let quiesce = scope.spawn(|| {
@@ -293,7 +292,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let returned = quiesce.is_finished();
-            // Its death ends the wait.
+            // The death of the other process ends the wait.
             drop(other);
             returned
         });
@@ -301,15 +300,15 @@ mod tests {
         returned
     }
 
-    /// Runs `test` with memory that other processes can map, and another mapping of it.
+    /// Runs `test` with memory that other processes can map, and a second mapping of it.
     fn with_shared_memory(test: impl FnOnce(ReadBuf, *mut u8)) {
         const LENGTH: usize = 10_000;
         let memory = mem_alloc::allocate(LENGTH).unwrap().cast::<u8>();
         let handle = mem_alloc::find(memory, LENGTH).unwrap();
         let mapping = crate::shm::mapping::Mapping::open(&Process::current().unwrap(), handle.file).unwrap();
-        // SAFETY: as many bytes, which live until the end of this function.
+        // SAFETY: `LENGTH` bytes, which live until the end of this function.
         test(unsafe { ReadBuf::new(memory, LENGTH) }, mapping.start().as_ptr());
-        // SAFETY: it is not used any more.
+        // SAFETY: the memory is no longer used.
         unsafe { mem_alloc::free(memory.cast()) }.unwrap();
     }
 
@@ -319,8 +318,7 @@ mod tests {
             with_shared_memory(|buffer, there| {
                 let exposed = Exposed { buffers: &[buffer], windows: 0 };
                 assert!(returns(is_stopped, exposed, Duration::from_secs(60)), "stopped: {is_stopped}");
-                // What the other process writes now goes to the file.
-                // SAFETY: inside the mapping, and in the memory that `buffer` vouches for.
+                // The other process now writes to the file only.
                 let here = unsafe {
                     there.write_volatile(7);
                     buffer.start().read_volatile()
@@ -341,7 +339,7 @@ mod tests {
         });
         // Other processes cannot reach it at all.
         let bytes = [0_u8; 10];
-        // SAFETY: ten bytes.
+        // SAFETY: `bytes` holds ten bytes.
         let private = [unsafe { ReadBuf::new(bytes.as_ptr(), 10) }];
         let exposed = Exposed { buffers: &private, windows: 0 };
         assert!(returns(true, exposed, Duration::from_secs(60)));

@@ -1,7 +1,7 @@
-//! Memory that operations read from and write to: the caller's, or another rank's.
+//! Memory that operations read and write: a user buffer, or another rank's memory.
 //!
-//! Raw pointers instead of slices, because an in-place operation reads and writes the same bytes. Memory in a window,
-//! which other ranks may write meanwhile, is accessed as [`window_memory`] says.
+//! Uses raw pointers instead of slices because an in-place operation reads and writes the same bytes. Memory in a window, which
+//! other ranks may write concurrently, is accessed as described in [`window_memory`].
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -25,15 +25,15 @@ pub(crate) struct WriteBuf {
     extent: Extent,
 }
 
-/// The addresses of a buffer.
+/// The address range of a buffer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BufferRange {
     pub(crate) start: usize,
     pub(crate) length: usize,
 }
 
-/// A number of bytes, below `isize::MAX` as that of all memory, and in the highest bit whether some of them are in a
-/// window: a buffer that is two words is passed in registers.
+/// A length in bytes, below `isize::MAX` like every object size. The highest bit stores whether some of the bytes are in a
+/// window: a two-word buffer is passed in registers.
 #[derive(Debug, Clone, Copy)]
 struct Extent(usize);
 
@@ -68,8 +68,8 @@ unsafe impl Sync for WriteBuf {}
 impl ReadBuf {
     /// # Safety
     ///
-    /// `length` bytes at `start` can be read until the operation that takes this has ended, and no part of them is
-    /// written while the operation reads it, except [`in_window`](Self::in_window).
+    /// `length` bytes at `start` must be readable until the operation that takes this buffer has ended, and no part of them may
+    /// be written while the operation reads it, except [`in_window`](Self::in_window).
     pub(crate) unsafe fn new(start: *const u8, length: usize) -> Self {
         Self { start, extent: Extent::new(length, false) }
     }
@@ -78,12 +78,12 @@ impl ReadBuf {
     ///
     /// # Safety
     ///
-    /// As for [`new`](Self::new); what is in a window of this process may be written by other ranks meanwhile.
+    /// As for [`new`](Self::new), but other ranks may concurrently write memory in a window of this process.
     pub(crate) unsafe fn of_caller(start: *const u8, length: usize) -> Self {
         Self { start, extent: Extent::new(length, window_memory::overlaps(start, length)) }
     }
 
-    /// Returns the same memory, which other ranks may write through a window meanwhile if `in_window` is set.
+    /// Returns the same memory. If `in_window` is set, other ranks may write it concurrently through a window.
     pub(crate) fn in_window(self, in_window: bool) -> Self {
         Self { extent: Extent::new(self.extent.length(), in_window), ..self }
     }
@@ -92,8 +92,8 @@ impl ReadBuf {
         self.start
     }
 
-    /// Returns the `length` bytes from `at` on; those of a window as a copy, in `copy`. The slice must be dropped before
-    /// the operation writes there.
+    /// Returns the `length` bytes starting at `at`. Window memory is returned as a copy, in `copy`. The slice must be dropped
+    /// before the operation writes there.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, at: usize, length: usize, copy: &'a mut Vec<u8>) -> &'a [u8] {
         if length == 0 {
@@ -103,7 +103,8 @@ impl ReadBuf {
             return self.copied(at, length, copy);
         }
         primitive::note_read(self.address(at, length), length);
-        // SAFETY: inside what `new`'s caller vouched for, who also guarantees that nothing writes there meanwhile.
+        // SAFETY: inside the range that the caller of `new` guaranteed, and the caller also guarantees that it is not written
+        // concurrently.
         unsafe { slice::from_raw_parts(self.address(at, length), length) }
     }
 
@@ -122,7 +123,7 @@ impl ReadBuf {
         BufferRange { start: self.start.addr(), length: self.extent.length() }
     }
 
-    /// Returns `true` if some of it is in a window.
+    /// Returns `true` if some of the memory is in a window.
     pub(super) fn is_in_window(self) -> bool {
         self.extent.in_window()
     }
@@ -133,7 +134,7 @@ impl ReadBuf {
         Self { start: self.address(range.start, range.len()), extent }
     }
 
-    /// Returns `true` if some of the memory is also in `other`.
+    /// Returns `true` if the memory overlaps `other`.
     pub(crate) fn overlaps(self, other: WriteBuf) -> bool {
         let (this, that) = (self.start.addr(), other.start.addr());
         this < that + other.extent.length() && that < this + self.extent.length()
@@ -150,24 +151,25 @@ impl ReadBuf {
         }
     }
 
-    /// Copies `bytes.len()` bytes from `at` on.
+    /// Copies `bytes.len()` bytes starting at `at` into `bytes`.
     pub(crate) fn read(self, at: usize, bytes: &mut [u8]) {
         let from = self.address(at, bytes.len());
         primitive::note_read(from, bytes.len());
         if self.extent.in_window() {
-            // SAFETY: inside what `new`'s caller vouched for; memory in a window is only written as a window's.
+            // SAFETY: inside the range that the caller of `new` guaranteed; window memory is only written as such.
             unsafe { window_memory::read(from, bytes) }
         } else {
-            // SAFETY: as above; nothing writes there meanwhile, and a slice that is written is no other memory.
+            // SAFETY: as above; it is not written concurrently, and a mutable slice does not overlap other memory.
             unsafe { copy(from, bytes.as_mut_ptr(), bytes.len()) }
         }
     }
 
-    /// Calls `run` with a copy of the memory, which lives until that has ended, and which nothing writes.
+    /// Calls `run` with a copy of the memory. The copy lives until `run` has ended, and is not written.
     pub(crate) async fn with_copy<T>(self, run: impl AsyncFnOnce(Self) -> T) -> T {
         let mut copy = vec![0; self.extent.length()];
         self.read(0, &mut copy);
-        // SAFETY: as above; an operation that takes it ends within `run`, whose contract this is.
+        // SAFETY: the copy lives and is not written until `run` has ended; by the contract of `run`, an operation that takes it
+        // ends within `run`.
         run(unsafe { Self::new(copy.as_ptr(), copy.len()) }).await
     }
 
@@ -183,8 +185,8 @@ impl ReadBuf {
 impl WriteBuf {
     /// # Safety
     ///
-    /// `length` bytes at `start` can be written until the operation that takes this has ended, and nothing else accesses
-    /// a part of them while the operation writes it, except [`in_window`](Self::in_window).
+    /// `length` bytes at `start` must be writable until the operation that takes this buffer has ended, and nothing else may
+    /// access a part of them while the operation writes it, except [`in_window`](Self::in_window).
     pub(crate) unsafe fn new(start: *mut u8, length: usize) -> Self {
         Self { start, extent: Extent::new(length, false) }
     }
@@ -193,12 +195,12 @@ impl WriteBuf {
     ///
     /// # Safety
     ///
-    /// As for [`new`](Self::new); what is in a window of this process may be accessed by other ranks meanwhile.
+    /// As for [`new`](Self::new), but other ranks may concurrently access memory in a window of this process.
     pub(crate) unsafe fn of_caller(start: *mut u8, length: usize) -> Self {
         Self { start, extent: Extent::new(length, window_memory::overlaps(start, length)) }
     }
 
-    /// Returns the same memory, which other ranks may access through a window meanwhile if `in_window` is set.
+    /// Returns the same memory. If `in_window` is set, other ranks may access it concurrently through a window.
     pub(crate) fn in_window(self, in_window: bool) -> Self {
         Self { extent: Extent::new(self.extent.length(), in_window), ..self }
     }
@@ -217,12 +219,12 @@ impl WriteBuf {
         Self { start: self.address(range.start, range.len()), extent }
     }
 
-    /// Returns the same memory, to read what has been written.
+    /// Returns the same memory as a readable buffer.
     pub(crate) fn as_read(self) -> ReadBuf {
         ReadBuf { start: self.start, extent: self.extent }
     }
 
-    /// Fills the memory by `write`, which must not read from it.
+    /// Fills the memory using `write`, which must not read from it.
     pub(crate) fn fill(self, write: impl FnOnce(&mut [u8])) {
         if self.extent.in_window() {
             let mut bytes = vec![0; self.extent.length()];
@@ -230,12 +232,12 @@ impl WriteBuf {
             self.write(0, &bytes);
         } else if self.extent.length() > 0 {
             primitive::note_write(self.start, self.extent.length());
-            // SAFETY: `new`'s caller vouched for the memory and for the operation being alone in it meanwhile.
+            // SAFETY: the caller of `new` guaranteed the memory, and that only the operation accesses it at this time.
             write(unsafe { slice::from_raw_parts_mut(self.start, self.extent.length()) });
         }
     }
 
-    /// Copies all of `from`, which has the same length and either does not overlap or is the same memory.
+    /// Copies all of `from`, which must have the same length and must either be the same memory or not overlap it.
     pub(crate) fn copy(self, from: ReadBuf, nontemporal: bool) {
         if self.start.cast_const() == from.start {
             return;
@@ -254,7 +256,7 @@ impl WriteBuf {
         }
     }
 
-    /// Copies memory in a window, as `copy` does.
+    /// Implements `copy` for window memory.
     fn copy_of_window(self, from: ReadBuf) {
         if !self.extent.in_window() {
             return self.fill(|bytes| from.read(0, bytes));
@@ -262,7 +264,7 @@ impl WriteBuf {
         let (from, to) = (from.address(0, from.extent.length()), self.address(0, from.extent.length()));
         primitive::note_read(from, self.extent.length());
         primitive::note_write(to, self.extent.length());
-        // SAFETY: inside what the callers of `new` vouched for; memory in a window is only used as a window's.
+        // SAFETY: inside the ranges that the callers of `new` guaranteed; window memory is only accessed as such.
         unsafe { window_memory::copy(from, to, self.extent.length()) }
     }
 
@@ -271,17 +273,16 @@ impl WriteBuf {
         let to = self.address(at, bytes.len());
         primitive::note_write(to, bytes.len());
         if self.extent.in_window() {
-            // SAFETY: inside what `new`'s caller vouched for; memory in a window is only used as a window's.
+            // SAFETY: inside the range that the caller of `new` guaranteed; window memory is only accessed as such.
             unsafe { window_memory::write(to, bytes) }
         } else {
-            // SAFETY: as above. A slice and memory that is written at the same time do not overlap, by the contract of
-            // `new`.
+            // SAFETY: as above. By the contract of `new`, a slice and memory that is written at the same time do not overlap.
             unsafe { copy(bytes.as_ptr(), to, bytes.len()) }
         }
     }
 
-    /// Copies `bytes` with non-temporal stores, for data that will not be read again soon: they neither fetch the lines
-    /// that they overwrite nor evict others. A [`store_fence`] has to come before other ranks are told.
+    /// Copies `bytes` with non-temporal stores, for data that will not be read again soon: they neither fetch the cache lines
+    /// that they overwrite nor evict others. Call [`store_fence`] before notifying other ranks.
     pub(crate) fn write_nontemporal(self, at: usize, bytes: &[u8]) {
         if self.extent.in_window() {
             return self.write(at, bytes);
@@ -296,8 +297,8 @@ impl WriteBuf {
             let (lines, tail) = rest.as_chunks::<16>();
             self.write(at, head);
             for (index, line) in lines.iter().enumerate() {
-                // SAFETY: SSE2 is part of x86_64; the 16 bytes read are `line`, those written are inside this memory and
-                // aligned, since `head` ends at a multiple of 16.
+                // SAFETY: SSE2 is part of x86_64. The 16 bytes read are `line`; the 16 bytes written are inside this memory and
+                // aligned, because `head` ends at a multiple of 16.
                 unsafe {
                     let value = _mm_loadu_si128(line.as_ptr().cast::<__m128i>());
                     _mm_stream_si128(to.add(head.len() + 16 * index).cast::<__m128i>(), value);
@@ -318,9 +319,8 @@ impl WriteBuf {
     }
 }
 
-/// Copies bytes, in pieces where `memcpy` would be slow: glibc uses REP MOVSB for 2112 bytes and more, which on AMD's Zen 3
-/// takes twenty times as long if the target is 1 to 31 bytes further into its page than the source
-/// (`docs/cpu-performance.md`).
+/// Copies bytes, in pieces where `memcpy` would be slow: glibc uses REP MOVSB for 2112 bytes and more. On AMD's Zen 3, this takes
+/// twenty times as long if the target is 1 to 31 bytes further into its page than the source (`docs/cpu-performance.md`).
 ///
 /// # Safety
 ///
@@ -331,11 +331,11 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     const PIECE: usize = 2048;
     let ahead = to.addr().wrapping_sub(from.addr()) % PAGE;
     if length <= PIECE || !(1..32).contains(&ahead) || cfg!(not(target_arch = "x86_64")) {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller's contract.
         return unsafe { ptr::copy_nonoverlapping(from, to, length) };
     }
     for at in (0..length).step_by(PIECE) {
-        // SAFETY: as above, of a part.
+        // SAFETY: as above, for a part of the range.
         unsafe { ptr::copy_nonoverlapping(from.add(at), to.add(at), PIECE.min(length - at)) };
     }
 }
@@ -359,7 +359,7 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).collect();
         for (at, length) in [(0, 0), (3, 1), (1, 40), (16, 64), (7, 200)] {
             let mut memory = [0u8; 256];
-            // SAFETY: the array is accessed through this only.
+            // SAFETY: the array is only accessed through this buffer.
             let buffer = unsafe { WriteBuf::new(memory.as_mut_ptr(), memory.len()) };
             buffer.write_nontemporal(at, &bytes[..length]);
             let mut expected = [0u8; 256];
@@ -378,7 +378,7 @@ mod tests {
                 let aligned =
                     memory.as_ptr().addr().wrapping_sub(source.as_ptr().addr()).wrapping_neg() % 4096;
                 let at = (aligned + distance) % 4096;
-                // SAFETY: the vector is accessed through this only.
+                // SAFETY: the vector is only accessed through this buffer.
                 let buffer = unsafe { WriteBuf::new(memory.as_mut_ptr(), memory.len()) };
                 buffer.write(at, &source[..length]);
                 let mut read = vec![1; length];
@@ -397,7 +397,7 @@ mod tests {
         let start: *mut u8 = memory.as_mut_ptr().cast();
         let is_inside = |bytes: &[u8]| (start.addr()..start.addr() + 64).contains(&bytes.as_ptr().addr());
         let check = |is_window: bool| {
-            // SAFETY: the array is accessed through these only.
+            // SAFETY: the array is only accessed through these buffers.
             let (from, to) = unsafe { (ReadBuf::of_caller(start, 64), WriteBuf::of_caller(start, 64)) };
             for from in [from, to.as_read(), from.slice(3..64), to.slice(3..64).as_read()] {
                 assert_eq!(is_inside(from.bytes(0, 13, &mut vec![])), !is_window);

@@ -1,9 +1,7 @@
-//! The context of a call: the rank that makes it, the state that it shares with the others, and its access to their
-//! memory.
+//! The context of a call: the calling rank, the shared state, and the rank's access to other ranks' memory.
 //!
-//! All ranks have to come to the same answer about whose memory can be used: each sees what all others published of
-//! their buffers, and before an allocation is used for the first time the ranks tell each other whether they could
-//! map it.
+//! All ranks must agree on whose memory can be used directly. Each rank reads the buffers that all ranks have published. Before
+//! an allocation is first used, the ranks exchange whether they could map it.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,7 +12,7 @@ use crate::shm::mem_alloc::ShmHandle;
 use crate::shm::peer_access::{Access, CACHE_SIZE, MappedRange, PeerAccess, RangeMemory, RemoteBuffer};
 use crate::shm::shared_state::SharedState;
 
-/// A rank, resolved once for each call.
+/// A rank's context, resolved once for each call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallContext<'a> {
     pub(crate) state: &'a SharedState,
@@ -27,8 +25,8 @@ impl CallContext<'_> {
         self.state.process(owner) == self.state.process(self.rank)
     }
 
-    /// Returns `true` if every rank can use all `buffers`, given with their owners, directly. All ranks must call this
-    /// with the same buffers, and get the same answer.
+    /// Returns `true` if every rank can directly use all `buffers`, which are paired with their owners. All ranks must call this
+    /// with the same buffers; all get the same result.
     pub(crate) async fn all_can_map(self, buffers: &[(usize, RemoteBuffer)]) -> Result<bool> {
         if buffers.iter().any(|(_, buffer)| !buffer.is_published()) {
             return Ok(false);
@@ -56,13 +54,13 @@ impl CallContext<'_> {
         Ok(!handles.iter().any(is_denied))
     }
 
-    /// Maps the allocations among `handles` that are not known yet, and tells the other ranks whether that succeeded.
+    /// Maps the allocations in `handles` that are not in the cache, and notifies the other ranks whether that succeeded.
     async fn map_unknown(self, handles: &[(usize, ShmHandle)]) -> Result {
         let mut new = BTreeMap::new();
         {
             let mut known = self.peers.known();
             if known.len() + handles.len() > CACHE_SIZE {
-                // All ranks know the same allocations, so all forget them at the same time.
+                // All ranks cache the same allocations, so they all clear the cache at the same time.
                 *known = BTreeMap::new();
             }
             for (owner, handle) in handles {
@@ -81,15 +79,15 @@ impl CallContext<'_> {
         Ok(())
     }
 
-    /// Returns the `length` bytes of `buffer` of `owner`, to read.
+    /// Returns the `length` bytes of `owner`'s `buffer` for reading.
     pub(crate) fn read_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<ReadBuf> {
         let start = self.start(owner, buffer, length)?;
-        // SAFETY: `start` is the memory's address here. `owner`, or its caller, guaranteed it in the call that this
-        // belongs to, and does not return from that before all ranks have announced that they are done.
+        // SAFETY: `start` is the memory's address in this process. `owner`, or its caller, guaranteed the memory in the call that
+        // this context belongs to, and does not return from that call before all ranks have announced that they are done.
         Ok(unsafe { ReadBuf::new(start, length) }.in_window(buffer.in_window))
     }
 
-    /// Returns the `length` bytes of `buffer` of `owner`, to write.
+    /// Returns the `length` bytes of `owner`'s `buffer` for writing.
     pub(crate) fn write_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<WriteBuf> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: as in `read_buf`; the collective's plan assigns each part to one rank.
@@ -116,8 +114,7 @@ impl CallContext<'_> {
         })
     }
 
-    /// Returns the `length` bytes of `buffer` of `owner`, or `None` if this rank cannot use them. No other rank is
-    /// involved.
+    /// Returns the `length` bytes of `owner`'s `buffer`, or `None` if this rank cannot access them. Does not involve other ranks.
     pub(crate) fn map(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Option<MappedRange> {
         if !buffer.is_published() {
             return None;
@@ -141,7 +138,7 @@ impl CallContext<'_> {
         mapping.map_or(Access::Denied, Access::Mapped)
     }
 
-    /// Returns `true` if `vote` is `true` at every rank.
+    /// Returns `true` if `vote` is `true` on every rank.
     pub(crate) async fn all_agree(self, vote: bool) -> Result<bool> {
         let Self { state, rank, .. } = self;
         let step = state.next_step(rank).await?;

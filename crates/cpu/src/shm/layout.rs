@@ -1,81 +1,81 @@
-//! The layout of the shared memory: which word and which byte belongs to what.
+//! The layout of the shared memory: the purpose of each word and byte.
 //!
-//! | what | written by | read by | ordering | used again |
+//! | item | written by | read by | ordering | reused |
 //! |---|---|---|---|---|
 //! | header: abort flag | any rank, once | all | `AcqRel` compare-exchange, Acquire | never: the first reason counts |
 //! | header: nonce | the root, before it sends the segment | all | Relaxed; the socket orders | never |
-//! | header: liveness checks | the process whose turn it is | all processes | Relaxed | counts up |
+//! | header: liveness checks | the process that performs the check | all processes | Relaxed | counts up |
 //! | rank: process, identity | the root, before it sends the segment | all | Relaxed; the socket orders | never |
 //! | rank: departed | the rank, once | all | Release, Acquire | never |
-//! | rank: accesses | the rank | a rank that takes memory back | `SeqCst` fences (`shm::access`), Release, Acquire | counts up |
+//! | rank: accesses | the rank | a rank that reclaims memory | `SeqCst` fences (`shm::access`), Release, Acquire | counts up |
 //! | rank: step | the rank, when it begins a step | ranks whose slot it reuses | Release, Acquire | counts up |
 //! | rank: seen | the rank | the rank | Relaxed | counts up |
-//! | rank: last call, calls, last empty call | the rank | reports of waits | Relaxed, so two words may be of two calls | each call |
+//! | rank: last call, calls, last empty call | the rank | reports of waits | Relaxed, so two words may belong to two calls | each call |
 //! | rank: launched | the rank | RAS | Relaxed | count up |
 //! | rank: device | the rank, once | RAS | Relaxed | never |
-//! | rank: program | the rank's process, before any rank has joined | processes that look whether it lives | Relaxed; the socket orders | never |
+//! | rank: program | the rank's process, before any rank has joined | processes that check its liveness | Relaxed; the socket orders | never |
 //! | rank: in group | the rank | reports of waits | Relaxed | each group |
-//! | rank: recipients | the rank, before its first message to another | that rank, when it leaves | Relaxed | never |
-//! | record: published | the rank | all ranks of the call | Release after everything of the step, Acquire | [`SLOTS`] steps later, once all others have begun the step after it |
+//! | rank: recipients | the rank, before its first send to another rank | the rank, when it leaves | Relaxed | never |
+//! | record: published | the rank | all ranks of the call | Release after all other writes of the step, Acquire | [`SLOTS`] steps later, once all other ranks have begun the next step |
 //! | record: arguments, inline data | the rank, before `published` | after `published` | Relaxed | with the record |
 //! | pair: written | the sender | the receiver | Release after the bytes, Acquire | counts up |
 //! | pair: read | the receiver | the sender | Release after the bytes are read, Acquire | counts up |
-//! | pair: rejected | the receiver, before `read` passes the message | the sender | Release, Acquire | the next rejection |
+//! | pair: rejected | the receiver, before `read` passes the send | the sender | Release, Acquire | the next rejection |
 //! | pair: raised, awaited | the sender, the receiver | the receiver | Release, Acquire; Relaxed | count up |
-//! | window | its rank | a rank that puts | Release to open; `SeqCst` fences to close (`shm::access`) | another serial |
-//! | sleepers | ranks that sleep until a rank goes on; that rank | that rank | `SeqCst`, Relaxed: a sleeper that is missed wakes by itself | each sleep |
+//! | window | its rank | ranks that put | Release to open; `SeqCst` fences to close (`shm::access`) | another serial |
+//! | sleepers | ranks that sleep until a rank makes progress; that rank | that rank | `SeqCst`, Relaxed: a missed sleeper wakes after its timeout | each sleep |
 //! | bytes: eager buffer | the rank, before `published` | after `published` | by `published` | with the record |
-//! | bytes: staging buffer | the rank, before it announces | after that | by `published` | [`STAGES`] steps later: ranks that stage all wait for all |
-//! | bytes: ring | the sender, then the receiver | the receiver | by `written` and `read` | once `read` has passed it |
+//! | bytes: staging buffer | the rank, before `published` | after `published` | by `published` | [`STAGES`] steps later: staging ranks wait for all |
+//! | bytes: ring | the sender, then the receiver | the receiver | by `written` and `read` | once `read` has passed the bytes |
 //!
-//! Words come first, in this order, then the bytes. Words that different ranks write in each call are on different cache
-//! lines, and all of a short call is on one line.
+//! Words come first, in this order, followed by bytes. Words that different ranks write in each call are on different cache
+//! lines. All words of a short call are on one line.
 
 use crate::diag::error::{Error, Result};
 use crate::sync::primitive::LOOM;
 
-/// The most ranks of a communicator: more is taken for a mistake.
+/// The maximum number of ranks of a communicator. More are assumed to be a mistake.
 pub(crate) const MAX_RANKS: usize = if LOOM { 64 } else { 1024 };
 
-/// Bytes that a rank can publish eagerly, with the call itself.
+/// The number of bytes that a rank can publish eagerly, with the call itself.
 pub(crate) const EAGER_MAX: usize = if LOOM { 64 } else { 64 << 10 };
 
-/// Bytes that a rank can stage at a time.
+/// The number of bytes that a rank can stage at a time.
 pub(crate) const STAGE: usize = if LOOM { 3 * 64 } else { 512 << 10 };
 
-/// Bytes of the longest message that its sender need not wait for, while at most [`MESSAGES`] of that length are in the
-/// mailbox of a communicator with few ranks. A longer one is copied from the sender's memory, or in pieces.
+/// The size in bytes of the largest send that does not wait for the receiver, while the mailbox holds at most [`MESSAGES`] sends
+/// of that size and the communicator has few ranks. A larger send is copied directly from the sender's memory, or in pieces.
 pub(crate) const MESSAGE_MAX: usize = if LOOM { 64 } else { 64 << 10 };
 
-/// Messages of the greatest length that fit into a mailbox, where there are few ranks.
+/// The number of sends of the maximum size that fit into a mailbox if the communicator has few ranks.
 pub(crate) const MESSAGES: usize = 4;
 
-/// Bytes of all mailboxes' rings together, from which each gets its share. They take memory only once they are used.
+/// The total size in bytes of all mailbox rings, divided equally among them. Rings take memory only once they are used.
 const RINGS: usize = 256 << 20;
 
 /// The granularity of a ring.
 const PAGE: usize = 4 << 10;
 
-/// Bytes from one eager buffer to the next: an odd number of pages and some cache lines, as the short calls of successive steps
-/// would else compete for few places in the processor's caches, that of address translations among them.
+/// The distance in bytes between eager buffers: an odd number of pages plus some cache lines. Otherwise, short calls in
+/// successive steps would compete for the same sets of the processor's caches, including the TLB.
 const EAGER_STRIDE: usize = if LOOM { EAGER_MAX } else { EAGER_MAX + PAGE + 512 };
 
-/// Signals that a rank can raise at another, each with a counter of its own.
+/// The number of signals that a rank can raise at another rank, each with a separate counter.
 pub(crate) const SIGNALS: usize = if LOOM { 2 } else { 16 };
 
-/// Windows of a communicator that a rank can have at a time.
+/// The maximum number of windows that a rank can have in a communicator at a time.
 pub(crate) const WINDOWS: usize = if LOOM { 2 } else { 1024 };
 
-/// Words of a rank's own arguments that it can publish with a call.
+/// The number of words of rank-specific arguments that a rank can publish with a call.
 pub(crate) const RANK_ARGS: usize = 9;
 
-/// Record slots per rank: how far a rank may run ahead of the slowest.
+/// Record slots per rank: the number of steps that a rank may run ahead of the slowest rank.
 pub(super) const SLOTS: u64 = if LOOM { 2 } else { 8 };
 
-/// Staging buffers per rank: fewer than [`SLOTS`], as ranks that stage all wait for all.
+/// Staging buffers per rank: fewer than [`SLOTS`], because ranks that stage wait for all ranks.
 pub(super) const STAGES: u64 = 2;
 
-/// Words of a cache line.
+/// Words per cache line.
 pub(super) const LINE: usize = if LOOM { 4 } else { 8 };
 
 // Words of the header.
@@ -94,20 +94,20 @@ pub(super) const SEEN: usize = LINE + 1;
 pub(super) const LAST_CALL: usize = LINE + 2;
 pub(super) const CALLS: usize = LINE + 4;
 pub(super) const LAST_EMPTY_CALL: usize = LINE + 5;
-/// The first of the numbers of collectives, one word for each function. On a line of their own, which only RAS reads and who
-/// looks whether a rank lives.
+/// The first of the collective counters, one word per function. They are on a separate cache line, read only by RAS and by
+/// liveness checks.
 pub(super) const LAUNCHED: usize = (LAST_EMPTY_CALL + 1).next_multiple_of(LINE);
-/// Functions whose collectives are counted.
+/// The number of functions whose collectives are counted.
 pub(crate) const COUNTED: usize = 8;
 pub(super) const DEVICE: usize = LAUNCHED + COUNTED;
 pub(super) const PROGRAM: usize = DEVICE + 1;
 pub(super) const IN_GROUP: usize = PROGRAM + 1;
-/// The number of the call that a rank would have made, had it not failed immediately, and the text of the error.
+/// The number of the call that would have been next if it had not failed immediately, and the error text.
 pub(super) const FAILED_CALL: usize = IN_GROUP + 1;
 pub(super) const FAILURE: usize = FAILED_CALL + 1;
-/// Bytes of that text at most.
+/// The maximum length of the error text in bytes.
 pub(super) const FAILURE_MAX: usize = if LOOM { 8 } else { 192 };
-/// Words of a rank's control block that are single ones; its records follow.
+/// The number of single words of a rank's control block. The rank's records follow.
 pub(super) const RANK_WORDS: usize = (FAILURE + FAILURE_MAX / size_of::<u64>()).next_multiple_of(LINE);
 const RECORDS: usize = RANK_WORDS;
 const RECIPIENTS: usize = RECORDS + SLOTS as usize * RECORD;
@@ -128,16 +128,16 @@ const RAISED: usize = 2 * LINE;
 const AWAITED: usize = RAISED + SIGNALS;
 const PAIR: usize = AWAITED + SIGNALS;
 
-/// Bytes of eager data that fit into the cache line of the record.
+/// The number of bytes of eager data that fit into the record's cache line.
 pub(crate) const INLINE_MAX: usize = (LINE - INLINE) * size_of::<u64>();
 
 /// The layout for a number of ranks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     ranks: usize,
-    /// Bytes of a pair's ring.
+    /// The size of a pair's ring in bytes.
     pub(super) ring: usize,
-    /// The index of the first rank's word of sleepers.
+    /// The index of the first rank's sleepers word.
     sleepers: usize,
 }
 
@@ -153,7 +153,7 @@ impl Layout {
     /// Returns the layout for `ranks` ranks.
     ///
     /// # Errors
-    /// A number that is 0 or above [`MAX_RANKS`].
+    /// `ranks` is 0 or exceeds [`MAX_RANKS`].
     pub(super) fn new(ranks: usize) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(Error::internal(format!("shared memory for {ranks} ranks")));
@@ -161,7 +161,7 @@ impl Layout {
         let ring = if LOOM {
             64
         } else {
-            // A page more for each message has room for its header.
+            // The additional page per send has room for its header.
             (RINGS / (ranks * ranks) / PAGE * PAGE).clamp(PAGE, MESSAGES * (MESSAGE_MAX + PAGE))
         };
         let sleepers = HEADER + ranks * (CONTROL + ranks * PAIR + WINDOWS);
@@ -172,7 +172,7 @@ impl Layout {
         self.ranks
     }
 
-    /// Returns the number of words, which fill whole cache lines: buffers begin with the next one.
+    /// Returns the number of words. Words fill whole cache lines, so buffers begin on the next line.
     pub(super) fn words(&self) -> usize {
         self.sleepers(self.ranks).next_multiple_of(LINE)
     }
@@ -203,32 +203,32 @@ impl Layout {
         self.record(rank, step) + RANK_ARGS_AT
     }
 
-    /// Returns the index of the word with a bit for each rank that `rank` has sent a message to, and the bit of `to`.
+    /// Returns the index of the word with a bit for each rank that `rank` has sent to, and the bit of `to`.
     pub(super) fn recipient(&self, rank: usize, to: usize) -> (usize, u64) {
         let bits = u64::BITS as usize;
         (self.control(rank, RECIPIENTS + to / bits), 1 << (to % bits))
     }
 
-    /// Returns the word indices of the counters of a signal: how often `from` has raised it at `to`, and how often that
-    /// has been awaited.
+    /// Returns the word indices of a signal's counters: how often `from` has raised it at `to`, and how often `to` has awaited
+    /// it.
     pub(super) fn signal(&self, from: usize, to: usize, signal: usize) -> (usize, usize) {
         assert!(signal < SIGNALS, "signal {signal} of {SIGNALS}");
         let pair = self.pair(from, to);
         (pair + RAISED + signal, pair + AWAITED + signal)
     }
 
-    /// Returns the index of the word of one of `rank`'s windows.
+    /// Returns the index of a window word of `rank`.
     pub(super) fn window(&self, rank: usize, window: usize) -> usize {
         assert!(window < WINDOWS, "window {window} of {WINDOWS}");
         HEADER + self.ranks * CONTROL + self.ranks * self.ranks * PAIR + rank * WINDOWS + window
     }
 
-    /// Returns the index of the word of those who sleep until `rank` goes on.
+    /// Returns the index of the sleepers word of `rank`.
     pub(super) fn sleepers(&self, rank: usize) -> usize {
         self.sleepers + rank
     }
 
-    /// Returns the layout of the mailbox from one rank to another.
+    /// Returns the layout of the mailbox from rank `from` to rank `to`.
     pub(super) fn mailbox(&self, from: usize, to: usize) -> MailboxLayout {
         let pair = self.pair(from, to);
         MailboxLayout {

@@ -1,6 +1,6 @@
-//! The abort flag, departures, and dead ranks: what ends a wait for another rank.
+//! The abort flag, departures, and dead ranks: everything that ends a wait for another rank.
 //!
-//! A waiting rank tests what it waits for first and the abort flag second, so what a rank did before it departed or
+//! A waiting rank tests its condition first and the abort flag second, so everything that a rank did before it departed or
 //! aborted still counts.
 
 use std::cell::Cell;
@@ -16,22 +16,21 @@ use crate::shm::shared_state::SharedState;
 use crate::sync::backoff;
 use crate::sync::primitive::{AtomicU64, LOOM, sleep_on, wake_all};
 
-/// The interval in which one of the processes that wait checks that the others have not ended.
+/// How often one of the waiting processes checks that the others have not ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The value of a rank's word while others sleep until it goes on.
+/// The value of a rank's sleepers word while other ranks sleep until it makes progress.
 const SLEEPERS: u64 = 1 << 32 | 1;
 
-/// The values of a rank's word once it does nothing more: for any other reason, because it has made all its calls, or because it
-/// aborted.
+/// The values of a rank's departed word: departed for any other reason, made all its calls, or aborted.
 const DEPARTED_ANYHOW: u64 = 1;
 const LEFT: u64 = 2;
 const ABORTED: u64 = 3;
 
-/// The bits of the abort flag below a late rank: the reason, and the rank that gave it.
+/// The position of the late rank in the abort flag. The lower bits hold the reason and the rank that set the flag.
 const LATE: u32 = 32;
 
-/// The reason for which a rank can no longer be relied on.
+/// The reason why the communicator is aborted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum AbortReason {
@@ -48,7 +47,7 @@ thread_local! {
     static AWAITED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Returns the rank for which the operation that this thread has polled last waits.
+/// Returns the rank that the operation last polled on this thread waits for.
 pub(crate) fn awaited() -> usize {
     AWAITED.get()
 }
@@ -59,7 +58,7 @@ fn rank_of(flag: u64) -> usize {
 }
 
 impl SharedState {
-    /// Waits until `done`, which depends on `rank`.
+    /// Waits until `done` returns `true`, which depends on `rank`.
     pub(crate) async fn wait(&self, rank: usize, mut done: impl FnMut() -> bool) -> Result {
         if done() {
             return Ok(());
@@ -71,7 +70,7 @@ impl SharedState {
                     AWAITED.set(rank);
                     self.sleep(rank, &mut done);
                 }
-                // It may have been done just before the abort, or during the sleep.
+                // The condition may have become true just before the abort, or during the sleep.
                 if !done() {
                     return if checked.is_ok() { Poll::Pending } else { Poll::Ready(checked) };
                 }
@@ -82,10 +81,10 @@ impl SharedState {
         .await
     }
 
-    /// Sleeps until `rank` goes on, if this thread has waited for long and does nothing else.
+    /// Sleeps until `rank` makes progress, if this thread has waited for long and runs no other operation.
     ///
-    /// A rank looks for sleepers after it has gone on, without a fence, and may see no sleeper that has looked just
-    /// before. That one sleeps on, until the time is over.
+    /// A rank checks for sleepers after making progress, without a fence, and may miss a sleeper that has tested its condition
+    /// just before. That sleeper wakes after its timeout.
     fn sleep(&self, rank: usize, done: &mut impl FnMut() -> bool) {
         let Some(longest) = backoff::take_nap() else { return };
         let sleepers = self.segment.word(self.layout.sleepers(rank));
@@ -95,7 +94,7 @@ impl SharedState {
         }
     }
 
-    /// Wakes those who sleep until `rank` goes on, which it has.
+    /// Wakes the ranks that sleep until `rank` makes progress. Call this after `rank` has made progress.
     #[inline]
     pub(crate) fn wake_waiting(&self, rank: usize) {
         let sleepers = self.segment.word(self.layout.sleepers(rank));
@@ -104,7 +103,7 @@ impl SharedState {
         }
     }
 
-    /// Returns an error if waiting for `rank` is in vain.
+    /// Returns an error if `rank` can no longer make progress.
     pub(crate) fn check_peer(&self, rank: usize) -> Result {
         self.check_abort()?;
         match self.control(rank)[DEPARTED].load(Acquire) {
@@ -116,7 +115,7 @@ impl SharedState {
         }
     }
 
-    /// Returns an error if `rank` has departed or its process has ended, whatever the other ranks did.
+    /// Returns an error if `rank` has departed or its process has ended, regardless of the other ranks.
     pub(crate) fn check_alive(&self, rank: usize) -> Result {
         match self.control(rank)[DEPARTED].load(Acquire) {
             0 => {}
@@ -134,7 +133,7 @@ impl SharedState {
         Err(Error::remote(format!("rank {rank} died: its process has {how}")))
     }
 
-    /// Returns how the process of `rank` has died, if it certainly has.
+    /// Returns how the process of `rank` died, if it has certainly died.
     pub(crate) fn death(&self, rank: usize) -> Option<AbortReason> {
         if self.processes[rank].ended() {
             return Some(AbortReason::Died);
@@ -142,7 +141,7 @@ impl SharedState {
         self.has_executed_another(rank).then_some(AbortReason::Executed)
     }
 
-    /// Returns `true` if the process of `rank` has certainly executed another program, which knows nothing of the rank.
+    /// Returns `true` if the process of `rank` has certainly executed another program, which does not contain the rank.
     pub(crate) fn has_executed_another(&self, rank: usize) -> bool {
         let (process, program) = (&self.processes[rank], self.control(rank)[PROGRAM].load(Relaxed));
         process.pid != u64::from(std::process::id()) && process.has_executed_another(program)
@@ -178,8 +177,8 @@ impl SharedState {
         Err(Error::remote(format!("rank {rank} {what}")))
     }
 
-    /// Returns an error if a rank has given up its wait, which ends the communicator for all: one that comes late may find all
-    /// that it needs.
+    /// Returns an error if a rank's wait has timed out, which aborts the communicator for all ranks. A late rank may otherwise
+    /// find everything it needs and continue.
     #[inline]
     pub(crate) fn check_timed_out(&self) -> Result {
         let flag = self.segment.word(ABORT_FLAG).load(Relaxed);
@@ -192,7 +191,7 @@ impl SharedState {
         reason == AbortReason::Revoked as u64 || reason == AbortReason::Shrunk as u64
     }
 
-    /// Returns the rank that ended the communicator for all by a call: an abort, a revocation, or a shrink.
+    /// Returns the rank that aborted, revoked or shrank the communicator by a call.
     pub(crate) fn ended_by(&self) -> Option<usize> {
         use AbortReason::{Aborted, Revoked, Shrunk};
         let flag = self.segment.word(ABORT_FLAG).load(Acquire);
@@ -202,12 +201,12 @@ impl SharedState {
             .then_some(rank_of(flag))
     }
 
-    /// Sets the abort flag on behalf of `rank`, unless it is set: the first reason counts.
+    /// Sets the abort flag on behalf of `rank` unless it is already set: the first reason counts.
     pub(crate) fn set_abort(&self, rank: usize, reason: AbortReason) {
         self.set_abort_flag((rank as u64) << 8 | reason as u64);
     }
 
-    /// Sets the abort flag on behalf of `rank`, which has waited for `late` for too long, unless it is set.
+    /// Sets the abort flag on behalf of `rank`, whose wait for `late` has timed out, unless it is already set.
     pub(crate) fn set_timed_out(&self, rank: usize, late: usize) {
         self.set_abort_flag((late as u64) << LATE | (rank as u64) << 8 | AbortReason::TimedOut as u64);
     }
@@ -217,12 +216,12 @@ impl SharedState {
         (0..self.ranks()).for_each(|rank| self.wake_waiting(rank));
     }
 
-    /// Records that `rank` does nothing more.
+    /// Records that `rank` has departed.
     pub(crate) fn depart(&self, rank: usize) {
         self.depart_as(rank, DEPARTED_ANYHOW);
     }
 
-    /// Records that `rank` does nothing more because it aborted.
+    /// Records that `rank` has departed because it aborted.
     pub(crate) fn depart_aborted(&self, rank: usize) {
         self.depart_as(rank, ABORTED);
     }
@@ -234,7 +233,7 @@ impl SharedState {
         }
     }
 
-    /// Records that `rank` does nothing more because it has made all its calls.
+    /// Records that `rank` has departed because it has made all its calls.
     pub(crate) fn leave(&self, rank: usize) {
         self.control(rank)[DEPARTED].store(LEFT, Release);
         self.wake_waiting(rank);
@@ -245,22 +244,22 @@ impl SharedState {
         self.control(rank)[DEPARTED].load(Acquire) == LEFT
     }
 
-    /// Returns `true` if `rank` does nothing more.
+    /// Returns `true` if `rank` has departed.
     pub(crate) fn has_departed(&self, rank: usize) -> bool {
         self.control(rank)[DEPARTED].load(Acquire) != 0
     }
 
-    /// Sets the abort flag if the process of a rank has ended. To be called every now and then during a wait: one of
-    /// the processes that wait looks at all others, once in [`CHECK_INTERVAL`].
+    /// Sets the abort flag if a rank's process has ended. Called periodically during a wait: one of the waiting processes checks
+    /// all others once per [`CHECK_INTERVAL`].
     pub(crate) fn check_liveness(&self) {
         if !self.is_one_process() && self.is_check_due() {
             self.check_processes();
         }
     }
 
-    /// Returns `true` if no process has checked the others for [`CHECK_INTERVAL`], as far as this one knows, and it has
-    /// been the first to count the next check. The processes need no common clock, which time namespaces would break. If
-    /// the one that counted dies or stops, another is due an interval later.
+    /// Returns `true` if this process has observed no check by any process for [`CHECK_INTERVAL`] and was the first to count the
+    /// next check. The processes need no common clock, which time namespaces would break. If the process that counted a check
+    /// dies or stops, another one is due an interval later.
     fn is_check_due(&self) -> bool {
         let checks = self.segment.word(LIVENESS_CHECKS);
         let (count, now) = (checks.load(Relaxed), Instant::now());
@@ -278,10 +277,10 @@ impl SharedState {
         let own = u64::from(std::process::id());
         let mut last = None;
         for (rank, process) in self.processes.iter().enumerate() {
-            // Ranks are often threads of one process: one check serves them all.
+            // Ranks are often threads of one process, which needs only one check.
             let is_checked = process.pid == own || last == Some(process);
             last = Some(process);
-            // It may depart and end during the check.
+            // The rank may depart and its process end during the check.
             if !is_checked
                 && !self.has_departed(rank)
                 && let Some(how) = self.death(rank)
@@ -335,7 +334,7 @@ mod tests {
         assert!(state.check_abort().unwrap_err().text.starts_with("rank 1 died"));
     }
 
-    /// Two processes' views of one segment.
+    /// Returns two processes' views of one segment.
     fn two_views() -> [SharedState; 2] {
         let current = Process::current().unwrap();
         let other = Process { identity: current.identity + 1, ..current };

@@ -1,6 +1,6 @@
-//! Mailboxes: a ring of bytes from each rank to each other.
+//! Mailboxes for point-to-point operations: a byte ring for each pair of ranks.
 //!
-//! Positions count bytes and never decrease; the ring holds the bytes between the receiver's position and the sender's.
+//! Positions count bytes and never decrease. The ring holds the bytes between the receiver's and the sender's positions.
 //! `coll::point_to_point` defines the content of the ring.
 
 use std::ops::Range;
@@ -11,11 +11,10 @@ use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM};
 
-/// Bytes that never wrap if they begin at a multiple of their length.
+/// The size in bytes of a cell, which never wraps if it begins at a multiple of its size.
 pub(crate) const CELL: u64 = 16;
 
-/// A message that is longer than this, or than the ring, is copied in chunks of a fraction of that, so that both ranks
-/// are busy.
+/// A send larger than this, or than the ring, is copied in chunks of a fraction of that size to keep both ranks busy.
 const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
@@ -27,11 +26,11 @@ pub(crate) struct Mailbox<'a> {
     receiver: usize,
     written: &'a AtomicU64,
     read: &'a AtomicU64,
-    /// The last message that the receiver rejected, by its position plus one, and two words of the receiver's.
+    /// The position, plus one, of the last send that the receiver rejected, and two words from the receiver.
     rejected: [&'a AtomicU64; 3],
     /// The byte offset of the ring in the segment.
     ring: usize,
-    /// Bytes of the ring.
+    /// The size of the ring in bytes.
     size: u64,
 }
 
@@ -50,15 +49,15 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Returns the mailbox of the messages that `from` has sent to `to`, or `None` if there never were any: the memory of
-    /// those mailboxes is not touched, as it would have to be allocated.
+    /// Returns the mailbox from `from` to `to`, or `None` if `from` has never sent to `to`: touching the memory of an unused
+    /// mailbox would allocate it.
     pub(crate) fn of_sent(state: &'a SharedState, from: usize, to: usize) -> Option<Self> {
         let (word, bit) = state.layout.recipient(from, to);
         let is_used = state.segment.word(word).load(Relaxed) & bit != 0;
         is_used.then(|| Self::new(state, from, to))
     }
 
-    /// Records that there are messages in the mailbox from `from` to `to`, for [`of_sent`](Self::of_sent).
+    /// Records that the mailbox from `from` to `to` has been used, for [`of_sent`](Self::of_sent).
     pub(crate) fn note_sent(state: &SharedState, from: usize, to: usize) {
         let (word, bit) = state.layout.recipient(from, to);
         let word = state.segment.word(word);
@@ -68,34 +67,34 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Returns the bytes of the ring.
+    /// Returns the size of the ring in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Returns the position up to which the sender has written, for the sender.
+    /// Returns the sender's position. Called by the sender.
     pub(crate) fn write_position(&self) -> u64 {
         self.written.load(Relaxed)
     }
 
-    /// Returns the position up to which the receiver has read, for the receiver.
+    /// Returns the receiver's position. Called by the receiver.
     pub(crate) fn read_position(&self) -> u64 {
         self.read.load(Relaxed)
     }
 
-    /// Makes what the sender has written up to `position` visible to the receiver.
+    /// Makes the bytes that the sender has written up to `position` visible to the receiver.
     pub(crate) fn publish(&self, position: u64) {
         self.written.store(position, Release);
         self.state.wake_waiting(self.sender);
     }
 
-    /// Frees what the receiver has read up to `position`.
+    /// Frees the bytes that the receiver has read up to `position`.
     pub(crate) fn release(&self, position: u64) {
         self.read.store(position, Release);
         self.state.wake_waiting(self.receiver);
     }
 
-    /// Returns how far the sender has written beyond `position`.
+    /// Returns the number of bytes that the sender has written beyond `position`.
     pub(crate) fn available(&self, position: u64) -> u64 {
         self.written.load(Acquire).saturating_sub(position)
     }
@@ -105,24 +104,23 @@ impl<'a> Mailbox<'a> {
         self.read.load(Acquire) >= position
     }
 
-    /// Returns how many of `length` bytes at `position`, of a message of `whole` bytes, are copied at a time: they do
-    /// not wrap.
+    /// Returns how many of `length` bytes at `position`, part of a send of `whole` bytes, to copy at a time. They do not wrap.
     pub(crate) fn chunk(&self, position: u64, length: u64, whole: u64) -> u64 {
         let most = if whole > self.size.min(WHOLE_MAX) { self.least_room(self.size) } else { self.size };
         length.min(most).min(self.size - position % self.size)
     }
 
-    /// Returns how many bytes of room a sender with `left` bytes to write waits for.
+    /// Returns how many bytes of room a sender with `left` bytes to write must wait for.
     pub(crate) fn least_room(&self, left: u64) -> u64 {
         left.min(self.size.min(WHOLE_MAX) / CHUNKS)
     }
 
-    /// Returns the memory of `range` of positions, which must not wrap.
+    /// Returns the memory of a range of positions, which must not wrap.
     pub(crate) fn memory(&self, range: Range<u64>) -> (ReadBuf, WriteBuf) {
         self.state.segment.memory(self.offset(range.start), (range.end - range.start) as usize)
     }
 
-    /// Writes words at a position, two by two, which never wrap.
+    /// Writes words at a position, in pairs, which never wrap.
     pub(crate) fn write_words(&self, position: u64, words: &[u64]) {
         for (index, [one, two]) in words.as_chunks().0.iter().enumerate() {
             let bytes = (u128::from(*one) | u128::from(*two) << 64).to_le_bytes();
@@ -139,7 +137,7 @@ impl<'a> Mailbox<'a> {
         })
     }
 
-    /// Rejects the message at `start`, before reading past it, with two words that tell why.
+    /// Rejects the send at `start`, with two words that state the reason. Called before reading past the send.
     pub(crate) fn reject(&self, start: u64, words: [u64; 2]) {
         let [position, one, two] = self.rejected;
         one.store(words[0], Relaxed);
@@ -147,14 +145,14 @@ impl<'a> Mailbox<'a> {
         position.store(start + 1, Release);
     }
 
-    /// Returns the words with which the receiver rejected the message at `start`, if it did.
+    /// Returns the words with which the receiver rejected the send at `start`, if it did.
     pub(crate) fn rejection(&self, start: u64) -> Option<[u64; 2]> {
         let [position, one, two] = self.rejected;
         (position.load(Acquire) == start + 1).then(|| [one.load(Relaxed), two.load(Relaxed)])
     }
 
-    /// Waits until the ring has room for `least` bytes at `at` in the message that begins at `start`. Returns the bytes
-    /// of room, or `None` if the receiver, `peer`, rejects the message.
+    /// Waits until the ring has room for `least` bytes at `at`, in the send that begins at `start`. Returns the number of free
+    /// bytes, or `None` if the receiver, `peer`, rejects the send.
     pub(crate) async fn wait_for_room(
         &self,
         peer: usize,
@@ -165,7 +163,7 @@ impl<'a> Mailbox<'a> {
         let mut room = None;
         self.state
             .wait(peer, || {
-                // In this order: the receiver rejects a message before it reads past it.
+                // In this order: the receiver rejects a send before reading past it.
                 let read = self.read.load(Acquire);
                 let rejected = self.rejected[0].load(Acquire) == start + 1;
                 let space = self.size - at.saturating_sub(read).min(self.size);

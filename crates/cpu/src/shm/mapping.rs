@@ -1,7 +1,8 @@
-//! Mapped memory: private, or shared through an anonymous file that other processes can open; and whether memory is mapped.
+//! Mapped memory, either private or shared through an anonymous file that other processes can open, and checks whether memory is
+//! mapped.
 //!
-//! The files are in no directory, are gone with the last process that has them open or mapped, and are sealed, so that no rank can
-//! shrink the memory under another.
+//! The files are in no directory, disappear with the last process that has them open or mapped, and are sealed so that no rank
+//! can shrink memory that another rank has mapped.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -21,12 +22,11 @@ use rustix::process::{Resource, getrlimit};
 use crate::diag::error::{Error, Result};
 use crate::shm::process::Process;
 
-/// Creates an empty file.
 fn create_file() -> rustix_io::Result<OwnedFd> {
     memfd_create("libnccl-cpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// Gives a file its final length in bytes, all zero.
+/// Sets a file's final length in bytes, all zero.
 fn set_length(file: impl AsFd, length: usize) -> rustix_io::Result<()> {
     ftruncate(&file, length as u64)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
@@ -37,30 +37,30 @@ fn is_sealed(file: impl AsFd) -> rustix_io::Result<bool> {
     Ok(fcntl_get_seals(file)?.contains(SealFlags::SHRINK))
 }
 
-/// Returns whether this process can read the byte at an address. It only calls the kernel, so a signal handler may use it.
+/// Returns whether this process can read the byte at an address. Only makes system calls, so it is safe in a signal handler.
 pub(crate) fn is_own_byte_readable(address: usize) -> bool {
     let mut byte = 0u8;
     let own = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let other = iovec { iov_base: ptr::without_provenance_mut(address), iov_len: 1 };
-    // SAFETY: the kernel writes one byte, which is there, and checks the other address itself.
+    // SAFETY: the kernel writes one byte, to `byte`, and checks the other address.
     unsafe { process_vm_readv(libc::getpid(), &raw const own, 1, &raw const other, 1, 0) == 1 }
 }
 
-/// Memory that this process maps, unmapped on drop.
+/// Memory mapped by this process, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: the mapping is not bound to a thread, and nothing here accesses its bytes: those who do synchronize among
+// SAFETY: the mapping is not bound to a thread, and nothing here accesses its bytes: the users of the bytes synchronize among
 // themselves.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps memory of this process alone, all zero.
+    /// Maps zeroed memory that is private to this process.
     pub(crate) fn private(length: usize) -> Result<Self> {
         // SAFETY: the kernel chooses an address where nothing is mapped.
         let start = unsafe {
@@ -69,13 +69,13 @@ impl Mapping {
         Self::new(start, length)
     }
 
-    /// Creates memory that other processes can map, all zero, and the file through which they do.
+    /// Creates zeroed memory that other processes can map, and the file through which they map it.
     pub(crate) fn shared(length: usize) -> Result<(Self, OwnedFd)> {
         let file = create_file().map_err(cannot_create)?;
         Self::fill(file, length)
     }
 
-    /// Creates such memory if that leaves half of the file descriptors to the program.
+    /// Creates shared memory if that leaves half of the file descriptors to the program.
     pub(crate) fn shared_within_limits(length: usize) -> Result<(Self, OwnedFd)> {
         let file = create_file().map_err(cannot_create)?;
         // The kernel assigns the lowest free number.
@@ -86,7 +86,7 @@ impl Mapping {
     }
 
     fn fill(file: OwnedFd, length: usize) -> Result<(Self, OwnedFd)> {
-        // The kernel kills a process that makes a file longer than this.
+        // The kernel kills a process that extends a file beyond this limit.
         if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| length as u64 > *limit) {
             return Err(Error::system(
                 &format!(
@@ -111,7 +111,7 @@ impl Mapping {
         Self::map(file, length)
     }
 
-    /// Maps the memory that `owner` shares through its file descriptor `file`, whole.
+    /// Maps all of the memory that `owner` shares through its file descriptor `file`.
     pub(crate) fn open(owner: &Process, file: u32) -> Result<Self> {
         let pid = owner.pid;
         let ended = || Error::remote(format!("process {pid} has ended, and its memory with it"));
@@ -127,12 +127,12 @@ impl Mapping {
                 found.display()
             ))
         };
-        // Before opening, which would have side effects on a device.
+        // Checked before opening, because opening a device has side effects.
         if !found.as_os_str().as_encoded_bytes().starts_with(b"/memfd:") {
             return Err(refused("not anonymous memory"));
         }
         let opened = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
-        // The process is still the owner, so it was when the file was opened.
+        // The process is still the owner, so it also was when the file was opened.
         if Process::from_pid(pid).map_err(failed)? != *owner {
             return Err(ended());
         }
@@ -155,24 +155,24 @@ impl Mapping {
         Self::new(start, length)
     }
 
-    /// Maps a page-aligned `range` of `file`, which this maps from its start, so that a write copies the page. Before the first
-    /// write to a page, the page still is the file's; see [`copy_pages`](Self::copy_pages).
+    /// Remaps a page-aligned `range` of this mapping, which maps `file` from its start, as copy-on-write. Until its first write,
+    /// a page still belongs to the file; see [`copy_pages`](Self::copy_pages).
     pub(crate) fn make_private(&self, file: impl AsFd, range: Range<usize>) -> rustix::io::Result<()> {
         let (start, flags) =
             (self.start.as_ptr().wrapping_add(range.start), MapFlags::PRIVATE | MapFlags::FIXED);
         let access = ProtFlags::READ | ProtFlags::WRITE;
         debug_assert!(range.end <= self.length);
-        // SAFETY: the range is this mapping's, and gets the same bytes of the same file. The kernel replaces it in one step, so
-        // that threads which use the memory meanwhile find it before or after.
+        // SAFETY: the range is part of this mapping, and is mapped to the same bytes of the same file. The kernel replaces it
+        // atomically, so threads that use the memory concurrently observe it before or after.
         unsafe { mmap(start.cast(), range.len(), access, flags, file, range.start as u64) }.map(drop)
     }
 
-    /// Copies the pages of a `range` that [is private](Self::make_private), as a write to each would. Pages that have been
-    /// copied before stay as they are.
+    /// Copies the pages of a [private](Self::make_private) `range`, as a write to each would. Pages that have already been copied
+    /// remain unchanged.
     pub(crate) fn copy_pages(&self, range: Range<usize>) -> rustix::io::Result<()> {
         let start = self.start.as_ptr().wrapping_add(range.start);
         debug_assert!(range.end <= self.length);
-        // SAFETY: the range is this mapping's. The kernel changes no byte of it.
+        // SAFETY: the range is part of this mapping. The kernel changes none of its bytes.
         unsafe { madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite) }
     }
 
@@ -191,7 +191,7 @@ impl Mapping {
         self.length
     }
 
-    /// Returns the start of the `length` bytes at `offset`, or `None` if they are not inside.
+    /// Returns the address of the `length` bytes at `offset`, or `None` if they are out of bounds.
     pub(crate) fn range(&self, offset: u64, length: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok()?;
         if length > self.length.checked_sub(offset)? {
@@ -203,13 +203,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's alone, and its owner no longer uses the bytes.
+        // SAFETY: this value owns the mapping, and its owner no longer uses the bytes.
         let result = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
         debug_assert!(result.is_ok());
     }
 }
 
-/// Returns the path in `/proc` of the file descriptor `file` of process `pid`, and what it refers to.
+/// Returns the `/proc` path of file descriptor `file` of process `pid`, and its target.
 fn find_file(pid: u64, file: u32) -> io::Result<(PathBuf, PathBuf)> {
     let look = |folder: PathBuf| {
         let path = folder.join(format!("fd/{file}"));
@@ -217,7 +217,8 @@ fn find_file(pid: u64, file: u32) -> io::Result<(PathBuf, PathBuf)> {
     };
     match look(format!("/proc/{pid}").into()) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            // The folder is the first thread's, which is empty once that has exited. The other threads have the same files.
+            // This directory belongs to the first thread, and is empty once that thread has exited. The other threads share the
+            // same files.
             let mut threads = read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
             threads.find_map(|thread| look(thread.path()).ok()).ok_or(error)
         }
@@ -233,13 +234,13 @@ fn exceeds(value: u64, resource: Resource) -> bool {
     getrlimit(resource).current.is_some_and(|limit| value > limit)
 }
 
-/// Returns the offset of the first byte in `length` bytes at `start` where no memory is mapped, if there is one.
+/// Returns the offset of the first unmapped byte among the `length` bytes at `start`, if any.
 pub(crate) fn first_unmapped(start: usize, length: usize) -> Option<usize> {
     const PAGES: usize = 256;
     let page = rustix::param::page_size();
     let is_unmapped = |at: usize, pages: usize| {
         let mut resident = [0u8; PAGES];
-        // SAFETY: the kernel writes a byte for each page, and looks at no memory of the process.
+        // SAFETY: the kernel writes a byte for each page, and reads no memory of the process.
         let result =
             unsafe { libc::mincore(ptr::without_provenance_mut(at), pages * page, resident.as_mut_ptr()) };
         result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM)
@@ -287,7 +288,7 @@ mod tests {
         let (one, file) = Mapping::shared(8192).unwrap();
         let two = Mapping::open(&Process::current().unwrap(), number(&file)).unwrap();
         let (there, back) = (5000, 8191);
-        // SAFETY: inside the mappings, one byte each, and no other thread has them.
+        // SAFETY: inside the mappings, one byte each, and not accessed by other threads.
         unsafe {
             one.range(there, 1).unwrap().write(7);
             two.range(back, 1).unwrap().write(9);
@@ -295,7 +296,7 @@ mod tests {
             assert_eq!(one.range(back, 1).unwrap().read(), 9);
         }
         drop((one, file));
-        // SAFETY: as above; this mapping needs no other.
+        // SAFETY: as above; this mapping does not depend on the other.
         assert_eq!(unsafe { two.range(there, 1).unwrap().read() }, 7);
     }
 
@@ -377,7 +378,7 @@ mod tests {
         let start = mapping.start.as_ptr();
         let at = |page_index: usize| start.addr() + page_index * page;
         assert_eq!(first_unmapped(at(0), pages * page), None);
-        // SAFETY: a page of the mapping, which nothing uses; it is unmapped with the rest.
+        // SAFETY: an unused page of the mapping, which is unmapped with the rest.
         unsafe { munmap(start.add(hole * page).cast(), page).unwrap() };
         assert_eq!(first_unmapped(at(0) + 5, hole * page + 1), Some(hole * page - 5));
         assert_eq!(first_unmapped(at(0), hole * page), None);

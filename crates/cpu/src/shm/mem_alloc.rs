@@ -1,9 +1,9 @@
-//! Memory from `ncclMemAlloc`: whole pages, all zero, which other processes of the host can map.
+//! Memory from `ncclMemAlloc`: whole zeroed pages that other processes on the host can map.
 //!
-//! Collectives on it need no copies between processes. A process that may not open this process's `/proc` entries, such
-//! as another user's, cannot map it.
+//! Collectives on this memory need no copies between processes. A process that may not open this process's `/proc` entries, such
+//! as another user's process, cannot map it.
 //!
-//! A forked child shares this memory with its parent, unlike other memory: each sees the other's writes. It is freed
+//! A forked child shares this memory with its parent, unlike other memory: each observes the other's writes. The memory is freed
 //! when the process that allocated it frees it. Pages that were [taken back](take_back) are no longer shared.
 #![allow(unsafe_code)]
 
@@ -25,38 +25,38 @@ use crate::diag::report;
 use crate::shm::mapping::Mapping;
 use crate::shm::window_memory;
 
-/// The granularity of sizes in bytes; where pages are larger, the kernel rounds further.
+/// The granularity of sizes in bytes. If pages are larger, the kernel rounds further.
 const PAGE: usize = 4096;
 
 #[derive(Debug)]
 struct Allocation {
     number: u64,
-    /// The address that the program has.
+    /// The address that the program uses.
     address: usize,
-    /// The memory as this process accesses it; of device memory, CUDA has another mapping, at which it is found.
+    /// This process's mapping of the memory. CUDA has a separate mapping of device memory; device memory is looked up by the
+    /// address of that mapping.
     mapping: Mapping,
-    /// The CUDA of device memory.
+    /// The driver, for device memory.
     driver: Option<&'static Driver>,
-    /// The file through which others map the memory, open until it is freed; `None` if the memory is private.
+    /// The file through which other processes map the memory, open until the memory is freed. `None` if the memory is private.
     file: Option<OwnedFd>,
-    /// The pid of the process that allocated it, and not of a forked child.
+    /// The pid of the process that allocated the memory, not of a forked child.
     process: u32,
-    /// The pages that this process has taken back, by their offsets: they are no longer the file's.
+    /// The offsets of the pages that this process has taken back. They no longer belong to the file.
     taken: Vec<Range<usize>>,
 }
 
-/// The allocations, by the address at which this process accesses them.
+/// The allocations, keyed by the address at which this process accesses them.
 static ALLOCATIONS: RwLock<BTreeMap<usize, Allocation>> = RwLock::new(BTreeMap::new());
 
-/// The number of times that memory was taken back.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// Shared memory of a process, in terms that other processes understand.
+/// A handle to a process's shared memory that other processes can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShmHandle {
     /// The allocation's number, never 0 and never reused in a process.
     pub(crate) allocation: u64,
-    /// The file descriptor's number in the owner.
+    /// The file descriptor's number in the owner's process.
     pub(crate) file: u32,
     pub(crate) offset: u64,
 }
@@ -66,17 +66,17 @@ pub(crate) fn allocate(size: usize) -> Result<*mut c_void> {
     if size == 0 {
         return Ok(ptr::null_mut());
     }
-    // A size that overflows is refused by the kernel.
+    // The kernel refuses a size that overflows.
     let size = size.checked_next_multiple_of(PAGE).unwrap_or(size);
     if let Some(driver) = driver() {
         return allocate_on_device(driver, size);
     }
-    // Private memory first: the kernel refuses more of it than the host has, while it creates a file of any size and
+    // Private memory first: the kernel refuses to map more than the host has. In contrast, it creates a file of any size and
     // kills the process that uses it.
     let private = Mapping::private(size)?;
     let (mapping, file) = match Mapping::shared_within_limits(size) {
         Ok((mapping, file)) => (mapping, Some(file)),
-        // Most likely out of file descriptors, which must not make an allocation fail: private memory is only slower.
+        // Most likely no file descriptors are left. The allocation must not fail because of that: private memory is only slower.
         Err(error) => {
             debug::info(Subsystem::Allocation, || {
                 format!(
@@ -93,9 +93,9 @@ pub(crate) fn allocate(size: usize) -> Result<*mut c_void> {
     Ok(memory.as_ptr().cast())
 }
 
-/// Allocates device memory of the calling thread's current device.
+/// Allocates device memory on the calling thread's current device.
 fn allocate_on_device(driver: &'static Driver, size: usize) -> Result<*mut c_void> {
-    // As for host memory.
+    // Checks the size, as for host memory.
     drop(Mapping::private(size)?);
     let (mapping, file) = Mapping::shared(size)?;
     let device = driver.current_device()?;
@@ -113,16 +113,16 @@ impl Allocation {
     }
 }
 
-/// Lists an allocation that this process accesses at `place`.
+/// Adds an allocation that this process accesses at `place`.
 fn add(place: usize, allocation: Allocation) {
     allocations().insert(place, allocation);
 }
 
-/// Frees what [`allocate`] returned.
+/// Frees memory returned by [`allocate`].
 ///
 /// # Safety
 ///
-/// The memory is no longer used in this process.
+/// The memory must no longer be used in this process.
 pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
     if memory.is_null() {
         return Ok(());
@@ -133,7 +133,7 @@ pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
         // SAFETY: the caller's contract.
         unsafe { driver.free(allocation.address) }?;
     }
-    // Other processes may keep the memory mapped, but its pages are free at once.
+    // Other processes may keep the memory mapped, but its pages are freed immediately.
     if let Some(file) = &allocation.file
         && allocation.process == std::process::id()
         && let Err(error) = fallocate(
@@ -150,7 +150,7 @@ pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
     Ok(())
 }
 
-/// Reports what was not freed when the process ends, unless a thread allocates just now.
+/// Reports memory that was not freed when the process ends, unless a thread is currently allocating.
 pub(crate) fn report_end() {
     let Ok(allocations) = ALLOCATIONS.try_read() else { return };
     let own = allocations.values().filter(|allocation| allocation.process == std::process::id());
@@ -161,14 +161,14 @@ pub(crate) fn report_end() {
     }
 }
 
-/// Returns the length of the allocation that the program has at `address`.
+/// Returns the length of the allocation at the program's address `address`.
 pub(crate) fn length(address: *mut c_void) -> Option<usize> {
     let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
     let mut all = allocations.values();
     all.find(|allocation| allocation.address == address.addr()).map(|allocation| allocation.mapping.length())
 }
 
-/// Removes the allocation that the program has at `address`.
+/// Removes the allocation at the program's address `address`.
 fn remove(address: usize) -> Option<Allocation> {
     let mut allocations = allocations();
     let is_it = |allocation: &Allocation| allocation.address == address;
@@ -179,8 +179,8 @@ fn remove(address: usize) -> Option<Allocation> {
     allocations.remove(&place)
 }
 
-/// Returns the handle of `length` bytes at `start`, or `None` unless they are in one shared allocation of this process, and
-/// none of them was taken back.
+/// Returns the handle of `length` bytes at `start`. Returns `None` unless all of them are in one shared allocation of this
+/// process and none was taken back.
 pub(crate) fn find(start: *const u8, length: usize) -> Option<ShmHandle> {
     let allocations = ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner);
     let (first, Allocation { number, mapping, file, taken, .. }) =
@@ -194,20 +194,20 @@ pub(crate) fn find(start: *const u8, length: usize) -> Option<ShmHandle> {
     Some(ShmHandle { allocation: *number, file: file.as_raw_fd().unsigned_abs(), offset })
 }
 
-/// Returns the number of times that memory was taken back. If it is the same after a call as before, what other processes wrote
-/// to memory with a [handle](find) has arrived.
+/// Returns the number of times that memory was taken back. If the number is the same before and after a call, other processes'
+/// writes to memory with a [handle](find) have arrived.
 pub(crate) fn taken() -> u64 {
     TAKEN.load(Ordering::Acquire)
 }
 
-/// Takes `length` bytes at `start` back from other processes, which may never finish an access: replaces their pages in this
-/// process by private copies. Other processes keep the file. Memory that other processes cannot map is taken back already.
+/// Takes `length` bytes at `start` back from other processes, which may never finish an access: replaces the pages in this
+/// process with private copies. Other processes keep the file. Does nothing for memory that other processes cannot map.
 ///
-/// The memory must not be in more than `windows` windows, whose other ranks would write to the file and not see this process's
-/// writes.
+/// The memory must not be in more than `windows` windows: their other ranks would write to the file and not observe this
+/// process's writes.
 ///
 /// # Errors
-/// The memory is still shared, for this reason. It can be tried again.
+/// The memory is still shared, for the stated reason. The call can be retried.
 pub(crate) fn take_back(start: *const u8, length: usize, windows: usize) -> Result {
     let mut allocations = allocations();
     let Some((first, allocation)) = allocations.range_mut(..=start.addr()).next_back() else { return Ok(()) };
@@ -228,7 +228,7 @@ pub(crate) fn take_back(start: *const u8, length: usize, windows: usize) -> Resu
         return Err(Error::usage("some of it is in a window"));
     }
     TAKEN.fetch_add(1, Ordering::AcqRel);
-    // Pages that are private already have bytes that the file does not have.
+    // Pages that are already private may contain bytes that the file does not.
     let mut at = pages.start;
     while at < pages.end {
         if let Some(known) = taken.iter().find(|known| known.contains(&at)) {
@@ -270,7 +270,7 @@ mod tests {
 
     impl Drop for Memory {
         fn drop(&mut self) {
-            // SAFETY: the memory is this test's only.
+            // SAFETY: only this test uses the memory.
             unsafe { free(self.0.cast()) }.unwrap();
         }
     }
@@ -317,7 +317,7 @@ mod tests {
         let read = |start: *mut u8, index: usize| unsafe { start.add(index).read_volatile() };
         (0..PAGES * page).for_each(|index| write(memory.0, index, 1));
         let before = taken();
-        // Part of the pages 1 and 2, then of 1 to 4.
+        // Parts of pages 1 and 2, then of 1 to 4.
         take_back(here(page + 5), page, 0).unwrap();
         assert!(taken() > before);
         write(memory.0, page, 2);
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(refused.text, "some of it is in a window");
         take_back(here(5 * page), 1, 1).unwrap();
         drop(window);
-        // Memory that others cannot map.
+        // Memory that other processes cannot map.
         let own = [0_u8; 10];
         take_back(own.as_ptr(), own.len(), 0).unwrap();
     }
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn adjacent_allocations_are_told_apart() {
-        // The kernel places mappings side by side where it can.
+        // The kernel places mappings next to each other if possible.
         let memories: Vec<Memory> = (0..64).map(|_| Memory::new(4096)).collect();
         let (mut numbers, mut adjacent) = (Vec::new(), 0);
         for memory in &memories {
@@ -390,12 +390,12 @@ mod tests {
             last = handle.allocation;
             let start = memory.0;
             drop(memory);
-            // Another test may have got the address since.
+            // Another test may have been given the address since.
             assert!(find(start, 1).is_none_or(|now| now.allocation > last));
         }
     }
 
-    /// Runs in a child process, as the limits apply to a whole process.
+    /// Runs in a child process because the limits apply to a whole process.
     #[test]
     fn allocation_beyond_the_process_limits_is_private() {
         const CHILD: &str = "LIBNCCL_TEST_LIMITS";

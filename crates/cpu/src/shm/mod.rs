@@ -1,7 +1,7 @@
-//! Memory that ranks share, and what one rank may do with another's.
+//! Memory shared by ranks, and access to other ranks' memory.
 //!
-//! In: the processes of the ranks. Out: words to synchronize by, bytes to stage data in, the abort flag, and access to
-//! other ranks' buffers. What is published in the words, and when, is for `coll`.
+//! Input: the ranks' processes. Output: words for synchronization, bytes for staging, the abort flag, and access to other ranks'
+//! buffers. `coll` defines what is published in the words, and when.
 
 pub(crate) mod access;
 pub(crate) mod buffer;

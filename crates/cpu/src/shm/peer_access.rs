@@ -1,6 +1,6 @@
 //! Peer access: the buffers of other ranks that this rank can use directly.
 //!
-//! A rank uses the buffers of its own process, and maps the memory from `ncclMemAlloc` of other processes.
+//! A rank uses buffers of its own process directly, and maps `ncclMemAlloc` memory of other processes.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use crate::shm::mapping::Mapping;
 use crate::shm::mem_alloc::{self, ShmHandle};
 use crate::shm::process::Process;
 
-/// The number of other ranks' allocations that are remembered, and of other processes' that stay mapped.
+/// The maximum number of other ranks' allocations in the cache, and of other processes' allocations that stay mapped.
 pub(super) const CACHE_SIZE: usize = 256;
 
-/// `NCCL_P2P_DISABLE=1`, as in NCCL: no rank uses another's memory, and everything is staged.
+/// `NCCL_P2P_DISABLE=1`, as in NCCL: no rank accesses another rank's memory, and all data is staged.
 static P2P_DISABLED: LazyLock<bool> = LazyLock::new(|| {
     const NAME: &str = "NCCL_P2P_DISABLE";
     let set = variable(NAME).is_some_and(|value| value == "1");
@@ -30,23 +30,23 @@ static P2P_DISABLED: LazyLock<bool> = LazyLock::new(|| {
     set
 });
 
-/// The bit of [`RemoteBuffer::in_window`] in its words, above the file descriptor.
+/// The bit position of [`RemoteBuffer::in_window`] in the published words, above the file descriptor.
 const IN_WINDOW: u32 = 32;
 
-/// A buffer of a rank, as it is published to the others.
+/// A rank's buffer, as published to the other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RemoteBuffer {
     pub(super) address: u64,
-    /// Its memory, if other processes can map it.
+    /// The handle of its memory, if other processes can map it.
     pub(super) handle: Option<ShmHandle>,
-    /// Set if some of it is in a window.
+    /// Set if some of the buffer is in a window.
     pub(super) in_window: bool,
 }
 
 impl RemoteBuffer {
     pub(crate) const WORDS: usize = 4;
 
-    /// Returns a buffer of this process, with its handle if it is needed by `other_processes`.
+    /// Describes a buffer of this process, with its handle if `other_processes` need it.
     #[inline]
     pub(crate) fn new(buffer: ReadBuf, other_processes: bool) -> Self {
         if *P2P_DISABLED {
@@ -57,17 +57,18 @@ impl RemoteBuffer {
         Self { address: start.expose_provenance() as u64, handle, in_window: buffer.is_in_window() }
     }
 
-    /// Returns `true` if its owner lets others use it.
+    /// Returns `true` if other ranks may use the buffer.
     pub(crate) fn is_published(self) -> bool {
         self.address != 0
     }
 
-    /// Returns `true` if other processes that have mapped this buffer, `memory` of this process, still see what it has.
+    /// Returns `true` if other processes that have mapped this buffer, which is `memory` in this process, still share its
+    /// content.
     pub(crate) fn is_still(self, memory: ReadBuf) -> bool {
         self.handle.is_none() || self.handle == mem_alloc::find(memory.start(), memory.length())
     }
 
-    /// Returns `true` if other processes can map it, as far as its owner knows.
+    /// Returns `true` if the owner published a handle that other processes can map.
     pub(crate) fn is_shared(self) -> bool {
         self.handle.is_some()
     }
@@ -84,34 +85,34 @@ impl RemoteBuffer {
     }
 }
 
-/// An allocation, by its owner's rank and its number there.
+/// Identifies an allocation by its owner's rank and its number there.
 pub(super) type Key = (usize, u64);
 
-/// The access to an allocation of another rank.
+/// A rank's access to another rank's allocation.
 #[derive(Debug)]
 pub(super) enum Access {
-    /// It belongs to this process.
+    /// The allocation belongs to this process.
     SameProcess,
     Mapped(Arc<Mapping>),
     /// Not every rank has access.
     Denied,
 }
 
-/// The allocations of other ranks that a communicator has looked at.
+/// A communicator's cache of other ranks' allocations.
 #[derive(Debug, Default)]
 pub(crate) struct PeerAccess {
-    /// The known allocations, the same at all ranks.
+    /// The cached allocations, the same on all ranks.
     known: Mutex<BTreeMap<Key, Access>>,
-    /// This rank's mappings, also of allocations that only two ranks use; `None` if it cannot be mapped.
+    /// This rank's mappings, including allocations that only two ranks use. `None` if the allocation cannot be mapped.
     mappings: Mutex<BTreeMap<Key, Option<Arc<Mapping>>>>,
-    /// The transports that the log has mentioned, a bit each.
+    /// The transports that have been logged, one bit each.
     logged: AtomicU8,
 }
 
 impl PeerAccess {
-    /// Returns `true` the first time it is called for `transport`.
+    /// Returns `true` on the first call for `transport`.
     pub(crate) fn is_first_use(&self, transport: u8) -> bool {
-        // Nearly always `false`, and then nothing is written.
+        // Nearly always `false`, in which case nothing is written.
         let bit = 1 << transport;
         self.logged.load(Relaxed) & bit == 0 && self.logged.fetch_or(bit, Relaxed) & bit == 0
     }
@@ -120,12 +121,12 @@ impl PeerAccess {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the mapping of an allocation of `owner`, which is rank `rank` in another process.
+    /// Returns the mapping of an allocation of `owner`, the process of rank `rank`.
     pub(super) fn map(&self, rank: usize, owner: &Process, handle: ShmHandle) -> Option<Arc<Mapping>> {
         let mut mappings = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (rank, handle.allocation);
         if mappings.len() >= CACHE_SIZE && !mappings.contains_key(&key) {
-            // Those in use stay mapped for as long as they are.
+            // Mappings in use stay mapped as long as they are used.
             *mappings = BTreeMap::new();
         }
         let open = || match Mapping::open(owner, handle.file) {
@@ -141,7 +142,7 @@ impl PeerAccess {
     }
 }
 
-/// A range of a rank's memory, accessible for as long as this lives.
+/// A range of a rank's memory, accessible during the lifetime of this value.
 #[derive(Debug)]
 pub(crate) struct MappedRange {
     pub(super) memory: RangeMemory,
@@ -151,9 +152,9 @@ pub(crate) struct MappedRange {
 
 #[derive(Debug)]
 pub(super) enum RangeMemory {
-    /// At an address of this process.
+    /// An address in this process.
     Address(u64),
-    /// At an offset of a mapping.
+    /// An offset in a mapping.
     Mapping(Arc<Mapping>, u64),
 }
 
@@ -162,8 +163,8 @@ impl MappedRange {
         self.length
     }
 
-    /// Returns the address of the byte at `at` in the mapping of another process's memory; `None` if it is not inside, and of memory of
-    /// this process.
+    /// Returns the address of the byte at `at` in the mapping of another process's memory. Returns `None` if it is out of bounds,
+    /// or if the memory belongs to this process.
     #[cfg(feature = "device-api")]
     pub(crate) fn mapped_at(&self, at: usize) -> Option<usize> {
         match self.memory {
@@ -172,15 +173,15 @@ impl MappedRange {
         }
     }
 
-    /// Returns the `length` bytes from `at` on to read, or `None` if they are not inside.
+    /// Returns the `length` bytes at `at` for reading, or `None` if they are out of bounds.
     pub(crate) fn read_buf(&self, at: usize, length: usize) -> Option<ReadBuf> {
-        // SAFETY: `start` checks the bounds; the owner guaranteed the memory when it published it, and keeps it until
-        // no rank uses it any more.
+        // SAFETY: `start` checks the bounds. The owner guaranteed the memory when publishing it, and keeps it until no rank uses
+        // it any more.
         let buffer = self.start(at, length).map(|start| unsafe { ReadBuf::new(start, length) })?;
         Some(buffer.in_window(self.in_window))
     }
 
-    /// Returns the `length` bytes from `at` on to write, or `None` if they are not inside.
+    /// Returns the `length` bytes at `at` for writing, or `None` if they are out of bounds.
     pub(crate) fn write_buf(&self, at: usize, length: usize) -> Option<WriteBuf> {
         // SAFETY: as in `read_buf`; concurrent writes are ruled out by the ranks' own synchronization.
         let buffer = self.start(at, length).map(|start| unsafe { WriteBuf::new(start, length) })?;

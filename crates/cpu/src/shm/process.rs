@@ -1,12 +1,12 @@
-//! Process identity, and whether a process still runs.
+//! Process identity, and checks whether a process is still running.
 //!
-//! A pid may be a later process's. What tells them apart is the inode of a pidfd, which Linux 6.9 and newer never use
-//! twice, and which is the same in all namespaces; before, the start time in `/proc`. A lock that the kernel releases at
-//! a process's death would live on in the children that it forked; these do not.
+//! A pid may be reused by a later process. The inode of a pidfd distinguishes the two: Linux 6.9 and newer never reuse it, and it
+//! is the same in all namespaces. Older kernels use the start time in `/proc`. A lock that the kernel releases when a process
+//! dies would survive in its forked children; these identities do not.
 //!
-//! A process that executes another program stays the same process, but its rank is gone. The kernel puts the first stack of
-//! each program elsewhere, at random, and `/proc` tells where. What closes with the program's file descriptors would be less
-//! certain: forked children hold them, and programs close those that they do not know.
+//! A process that executes another program remains the same process, but its rank no longer exists. The kernel places each
+//! program's first stack at a random address, which `/proc` reports. Detecting the closing of the program's file descriptors
+//! would be less reliable: forked children hold them, and programs close descriptors that they do not recognize.
 
 use std::fs::{read_link, read_to_string};
 use std::io::{self, ErrorKind};
@@ -20,7 +20,6 @@ use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Process {
     /// The pid in the PID namespace that all ranks share.
@@ -29,13 +28,13 @@ pub(crate) struct Process {
     pub(crate) identity: u64,
 }
 
-/// A process as it is found at a pid.
+/// The status of the process with a given pid.
 struct Status {
     identity: u64,
     ended: bool,
 }
 
-/// Returns `true` if pidfds can be opened and have inodes of their own.
+/// Returns `true` if pidfds can be opened and have unique inodes.
 fn has_pidfd_inodes() -> io::Result<bool> {
     const PIDFS: i64 = 0x5049_4446;
     static KNOWN: OnceLock<bool> = OnceLock::new();
@@ -54,7 +53,7 @@ fn has_pidfd_inodes() -> io::Result<bool> {
 }
 
 impl Process {
-    /// Returns this process, looked up once, and once more in a forked child.
+    /// Returns this process. It is looked up once, and again in a forked child.
     pub(crate) fn current() -> io::Result<Self> {
         static PID: AtomicU64 = AtomicU64::new(0);
         static IDENTITY: AtomicU64 = AtomicU64::new(0);
@@ -73,7 +72,8 @@ impl Process {
         Ok(Self { pid, identity: status(pid)?.identity })
     }
 
-    /// Returns `true` if the process has certainly ended; in doubt (out of file descriptors, say), `false`.
+    /// Returns `true` if the process has certainly ended. Returns `false` if that is uncertain, for example without file
+    /// descriptors.
     pub(crate) fn ended(&self) -> bool {
         match status(self.pid) {
             Ok(status) => status.ended || status.identity != self.identity,
@@ -81,8 +81,9 @@ impl Process {
         }
     }
 
-    /// Returns the mark of the program that the process runs, which no other program that it executes has: where its first
-    /// stack begins. 0 if that is unknown: its first thread has exited, or this process may not know.
+    /// Returns the mark of the program that the process runs, which differs from the mark of any other program that it executes:
+    /// the start address of its first stack. Returns 0 if the mark is unknown because the first thread has exited or this process
+    /// lacks permission.
     pub(crate) fn program(&self) -> u64 {
         read_stat(self.pid).map_or(0, |stat| stat.first_stack)
     }
@@ -92,7 +93,7 @@ impl Process {
         program != 0 && ![0, program].contains(&self.program())
     }
 
-    /// Describes the state of a process that does not run as usual.
+    /// Describes the state of a process that has ended or is stopped.
     pub(crate) fn condition(&self) -> Option<&'static str> {
         if self.ended() {
             return Some("has ended");
@@ -105,7 +106,7 @@ impl Process {
         matches!(self.state(), Some('T' | 't'))
     }
 
-    /// Returns the state of the process's first thread, as `/proc` shows it: `T` if it is stopped.
+    /// Returns the state of the process's first thread from `/proc`: `T` if it is stopped.
     pub(crate) fn state(&self) -> Option<char> {
         read_stat(self.pid).ok().map(|stat| stat.state)
     }
@@ -115,7 +116,7 @@ fn status(pid: u64) -> io::Result<Status> {
     if has_pidfd_inodes()? { status_by_pidfd(pid) } else { read_stat(pid).map(Stat::status) }
 }
 
-/// Returns what the kernel knows of a process. A pidfd is readable once all threads have ended, before the parent knows.
+/// Returns the status of a process. A pidfd is readable once all threads have ended, before the parent is notified.
 fn status_by_pidfd(pid: u64) -> io::Result<Status> {
     let pidfd = open_pidfd(pid)?;
     let identity = fstat(&pidfd)?.st_ino;
@@ -127,7 +128,7 @@ fn status_by_pidfd(pid: u64) -> io::Result<Status> {
 fn open_pidfd(pid: u64) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
     pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
-        // The last two: it is a thread's now.
+        // The last two: the pid now belongs to a thread.
         Errno::SRCH | Errno::INVAL | Errno::NOENT => ErrorKind::NotFound.into(),
         error => error.into(),
     })
@@ -151,21 +152,21 @@ struct Stat {
     state: char,
     threads: u64,
     started: u64,
-    /// 0 for processes that this one may not trace.
+    /// 0 for processes that this process may not trace.
     first_stack: u64,
 }
 
 impl Stat {
     fn status(self) -> Status {
-        // A process whose first thread has exited while others run shows as a zombie with several threads.
+        // A process whose first thread has exited while others run is shown as a zombie with several threads.
         let ended = matches!(self.state, 'Z' | 'X') && self.threads <= 1;
         Status { identity: self.started, ended }
     }
 }
 
 fn read_stat(pid: u64) -> io::Result<Stat> {
-    // The first thread's file has the same content as the process's. QEMU's user-mode emulation makes up the latter for
-    // a process that looks at itself, with a start time that is slightly off.
+    // The first thread's file has the same content as the process's file. QEMU's user-mode emulation synthesizes the latter if a
+    // process reads its own, with a slightly wrong start time.
     let path = format!("/proc/{pid}/task/{pid}/stat");
     let text = read_to_string(&path).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::SRCH) => ErrorKind::NotFound.into(),
@@ -175,7 +176,7 @@ fn read_stat(pid: u64) -> io::Result<Stat> {
 }
 
 fn parse(text: &str) -> Option<Stat> {
-    // The name, the second field, may hold anything; it ends at the last parenthesis.
+    // The second field, the name, may contain any characters. It ends at the last parenthesis.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse().ok();
     Some(Stat {
@@ -244,7 +245,7 @@ mod tests {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-            // It may have been started, and not run the program yet.
+            // The child may have been started without running the program yet.
             BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
             let process = Process::from_pid(child.id().into()).unwrap();
             let program = process.program();

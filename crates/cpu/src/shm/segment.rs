@@ -1,4 +1,4 @@
-//! The memory that the ranks of a communicator share: words, used atomically, and after them plain bytes.
+//! The memory shared by the ranks of a communicator: atomic words, followed by plain bytes.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -18,21 +18,21 @@ const WORD: usize = size_of::<u64>();
 
 #[derive(Debug)]
 pub(crate) struct Segment {
-    // Before the mapping that they lie in.
+    // Dropped before the mapping that contains the words.
     atomics: AtomicWords,
     mapping: Mapping,
     words: usize,
     bytes: usize,
 }
 
-// SAFETY: the mapping is not bound to a thread; words are atomic, and access to the bytes is synchronized between
-// ranks, which may be threads, through the words.
+// SAFETY: the mapping is not bound to a thread. Words are atomic, and access to the bytes is synchronized between ranks, which
+// may be threads, through the words.
 unsafe impl Send for Segment {}
 // SAFETY: as for Send.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Creates a segment, all zero, and the file through which others map it.
+    /// Creates a zeroed segment and the file through which other processes map it.
     pub(crate) fn create(words: usize, bytes: usize) -> Result<(Self, OwnedFd)> {
         let (mapping, file) = Mapping::shared(words * WORD + bytes)?;
         Ok((Self::new(mapping, words, bytes), file))
@@ -45,8 +45,8 @@ impl Segment {
 
     fn new(mapping: Mapping, words: usize, bytes: usize) -> Self {
         primitive::track(mapping.start().as_ptr(), mapping.length());
-        // SAFETY: a mapping starts at a page and is unmapped after this value is gone; its first `words` words are
-        // accessed through this only, but for those of `word_memory`, which are not used as words.
+        // SAFETY: a mapping starts at a page and is unmapped after this value is dropped. Its first `words` words are accessed
+        // through this value only, except the words of `word_memory`, which are not used as words.
         let atomics = unsafe { AtomicWords::new(mapping.start(), words) };
         Self { atomics, mapping, words, bytes }
     }
@@ -56,10 +56,10 @@ impl Segment {
         word
     }
 
-    /// Returns the `N` words from `start` on.
+    /// Returns the `N` words starting at `start`.
     pub(crate) fn words<const N: usize>(&self, start: usize) -> &[AtomicU64; N] {
         assert!(N <= self.words && start <= self.words - N, "{N} words from {start} on of {}", self.words);
-        // SAFETY: inside the words, as just checked.
+        // SAFETY: inside the words, as checked above.
         unsafe { self.atomics.get(start) }
     }
 
@@ -71,16 +71,16 @@ impl Segment {
         self.memory(at, bytes.len()).0.read(0, bytes);
     }
 
-    /// Returns the `length` bytes from `at` on, to read and to write.
+    /// Returns the `length` bytes at `at`, for reading and for writing.
     pub(crate) fn memory(&self, at: usize, length: usize) -> (ReadBuf, WriteBuf) {
         let start = self.address(at, length);
-        // SAFETY: inside the mapping, which lives until every operation on it has ended, as they borrow it. A rank that
-        // follows the protocol of the words accesses no bytes that another one writes; one that does not can garble
-        // them, and they are only data.
+        // SAFETY: inside the mapping, which lives until every operation on it has ended, because operations borrow it. A rank
+        // that follows the protocol of the words accesses no bytes that another rank is writing. A rank that violates the
+        // protocol can corrupt the bytes, but they are only data.
         unsafe { (ReadBuf::new(start, length), WriteBuf::new(start, length)) }
     }
 
-    /// Returns `length` bytes that lie where the words from `word` on do, which must not be used as words.
+    /// Returns the memory of the words starting at `word` as `length` bytes. These words must not be used as words.
     pub(crate) fn word_memory(&self, word: usize, length: usize) -> (ReadBuf, WriteBuf) {
         let end = word + length.div_ceil(WORD);
         assert!(end <= self.words, "words {word}..{end} of {}", self.words);
@@ -89,8 +89,8 @@ impl Segment {
         unsafe { (ReadBuf::new(start, length), WriteBuf::new(start, length)) }
     }
 
-    /// Returns the whole pages among the `length` bytes from `at` on to the kernel, after which they are zero. If the
-    /// kernel refuses, they stay.
+    /// Releases the whole pages among the `length` bytes at `at` to the kernel, after which they are zero. If the kernel refuses,
+    /// the pages are unchanged.
     pub(crate) fn release(&self, at: usize, length: usize) {
         let page = page_size();
         let start = self.address(at, length);
@@ -99,7 +99,7 @@ impl Segment {
         if whole == 0 {
             return;
         }
-        // SAFETY: whole pages inside the mapping, which no rank that follows the protocol uses now.
+        // SAFETY: whole pages inside the mapping, which no rank that follows the protocol is using.
         let released = unsafe { madvise(start.wrapping_add(skipped).cast(), whole, Advice::LinuxRemove) };
         if let Err(error) = released {
             debug::info(Subsystem::SharedMemory, || {
@@ -108,8 +108,8 @@ impl Segment {
         }
     }
 
-    /// Returns how many of the `length` bytes from `at` on are resident in this process, in whole pages, or `length` if
-    /// the kernel does not tell.
+    /// Returns how many of the `length` bytes at `at` are resident in this process, in whole pages, or `length` if the kernel
+    /// does not report it.
     pub(crate) fn resident(&self, at: usize, length: usize) -> usize {
         const PRESENT: u64 = 1 << 63;
         let page = page_size();
@@ -160,7 +160,7 @@ mod tests {
         let (segment, _) = Segment::create(3, length).unwrap();
         assert_eq!(segment.resident(0, length), 0);
         segment.write(0, &vec![7; length]);
-        // The bytes begin after three words, so the first and the last page are not whole ones.
+        // The bytes begin after three words, so the first and last pages are partial.
         assert_eq!(segment.resident(0, length), 7 * page);
         segment.release(page, 3 * page);
         assert_eq!(segment.resident(0, length), 5 * page);

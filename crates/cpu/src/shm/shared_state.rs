@@ -1,8 +1,8 @@
-//! The state that the ranks of a communicator share, and the steps by which they synchronize.
+//! The state shared by the ranks of a communicator, and the steps in which the ranks synchronize.
 //!
-//! Operations that ranks do together consist of steps: a rank publishes a record, announces the step, and waits until
-//! the ranks that it needs, nearly always all, have announced it. Every word has one writer, but for the abort flag.
-//! A record stays valid until its slot is reused, [`SLOTS`] steps later, so no acknowledgement is needed.
+//! Operations that involve several ranks consist of steps: a rank publishes a record, announces the step, and waits until the
+//! ranks that it depends on, nearly always all ranks, have announced it. Every word except the abort flag has one writer. A
+//! record stays valid until its slot is reused, [`SLOTS`] steps later, so no acknowledgment is needed.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,20 +23,20 @@ use crate::sync::backoff;
 use crate::sync::primitive::{AtomicU64, fence};
 use crate::sync::thread_number;
 
-/// The flag of a rank's last call that runs, in a byte that is unused in the header of every call.
+/// Set in a rank's last call while the call runs, in a byte that is unused in the header of every call.
 const CALL_RUNS: u64 = 1 << 24;
 
-/// The number of a rank's calls without elements, modulo 256, in the same byte of its last one and of what it publishes.
+/// The number of a rank's calls without elements, modulo 256, in the same byte of its last empty call and of its published
+/// header.
 pub(crate) const EMPTY_CALLS: u64 = 0xff << 24;
 const ONE_EMPTY_CALL: u64 = 1 << 24;
 
-/// The digest of the calls in which a rank did not wait for all others, in bits that are unused in every header too.
+/// The digest of the calls in which a rank did not wait for all other ranks, in bits that are also unused in every header.
 pub(crate) const UNAWAITED: u64 = 0xffff << 48;
 
-/// The bits in which a rank publishes, with each call, those before it.
+/// The bits in which a rank publishes its earlier calls with each call.
 pub(crate) const EARLIER_CALLS: u64 = EMPTY_CALLS | UNAWAITED;
 
-/// The states of this process's communicators.
 static REGISTERED: Mutex<Vec<Weak<SharedState>>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
@@ -45,26 +45,26 @@ pub(crate) struct SharedState {
     pub(super) layout: Layout,
     pub(super) processes: Vec<Process>,
     is_one_process: bool,
-    /// The last count of liveness checks, and when this process first saw it.
+    /// The last count of liveness checks, and when this process first observed it.
     pub(super) last_check: Mutex<(u64, Instant)>,
     name: OnceLock<String>,
-    /// The thread that has made the communicator of each rank of this process.
+    /// The thread that created the communicator of each rank of this process.
     makers: Mutex<Vec<Option<u64>>>,
-    /// The last collectives of each rank of this process that were enqueued on streams.
+    /// The last stream-enqueued collectives of each rank of this process.
     enqueued: Mutex<Vec<Option<Enqueued>>>,
 }
 
-/// The collectives of a rank that were enqueued on streams.
+/// A rank's collectives that were enqueued on streams.
 #[derive(Debug, Clone, Copy)]
 struct Enqueued {
-    /// The thread and its group that enqueued the last.
+    /// The thread that enqueued the last collective, and its group.
     thread: u64,
     group: u64,
     calls: u64,
 }
 
 impl SharedState {
-    /// Creates the shared state of `processes`, one a rank, and the file through which other processes open it.
+    /// Creates the shared state for `processes`, one per rank, and the file through which other processes open it.
     pub(crate) fn create(processes: &[Process]) -> Result<(Self, OwnedFd)> {
         let layout = Layout::new(processes.len())?;
         let (segment, file) = Segment::create(layout.words(), layout.bytes())?;
@@ -106,8 +106,8 @@ impl SharedState {
         state
     }
 
-    /// Publishes the mark of the program that this process runs, with its ranks. No rank has joined before all processes
-    /// have opened the state, so none has executed another program since.
+    /// Publishes the mark of this process's program for each of its ranks. No rank has joined before all processes have opened
+    /// the state, so no process has executed another program since.
     fn publish_program(&self) {
         let own = u64::from(std::process::id());
         let ranks: Vec<usize> = (0..self.ranks()).filter(|rank| self.processes[*rank].pid == own).collect();
@@ -115,7 +115,7 @@ impl SharedState {
         ranks.into_iter().for_each(|rank| self.control(rank)[PROGRAM].store(program, Relaxed));
     }
 
-    /// Sets the random number of this communicator, before any other rank has the state.
+    /// Sets this communicator's random number. Called before any other rank has the state.
     pub(crate) fn set_nonce(&self, nonce: [u8; 16]) {
         let number = u128::from_le_bytes(nonce);
         let [low, high] = self.segment.words(NONCE);
@@ -123,23 +123,23 @@ impl SharedState {
         high.store((number >> 64) as u64, Relaxed);
     }
 
-    /// Returns the random number of this communicator.
+    /// Returns this communicator's random number.
     pub(crate) fn nonce(&self) -> [u8; 16] {
         let [low, high] = self.segment.words(NONCE);
         (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
     }
 
-    /// Sets the name of its communicator in reports, unless it has one.
+    /// Sets the communicator's name in reports unless it is already set.
     pub(crate) fn set_name(&self, name: String) {
         let _ = self.name.set(name);
     }
 
-    /// Returns the name of its communicator in reports.
+    /// Returns the communicator's name in reports.
     pub(crate) fn name(&self) -> &str {
         self.name.get().map_or("a communicator", String::as_str)
     }
 
-    /// Records that a communicator of this process has the state, for [`others`](Self::others).
+    /// Registers this state of one of this process's communicators, for [`others`](Self::others).
     pub(crate) fn register(self: &Arc<Self>) {
         let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
         registered.retain(|state| state.strong_count() > 0);
@@ -174,15 +174,15 @@ impl SharedState {
         self.is_one_process
     }
 
-    /// Returns the number of `rank`'s next step, once the slot of its record is free.
+    /// Returns the number of `rank`'s next step once the slot of its record is free.
     pub(crate) async fn next_step(&self, rank: usize) -> Result<u64> {
         let control = self.control(rank);
         let step = control[STEP].load(Relaxed) + 1;
         if !slot_is_free(control, step) {
             self.wait_for_slot(rank, step).await?;
         }
-        // Release: by then the rank has read all that it needs of the others' records of earlier steps. Who sleeps until then
-        // is woken when the step is announced.
+        // Release: the rank has now read everything it needs from the other ranks' records of earlier steps. Ranks that sleep
+        // until then are woken when the step is announced.
         control[STEP].store(step, Release);
         Ok(step)
     }
@@ -198,19 +198,19 @@ impl SharedState {
             }
             least = least.min(begun.load(Acquire));
         }
-        // They may be further than they have to be, so that the next steps need no look at them.
+        // The other ranks may be further ahead than required, in which case the next steps need not check them.
         self.control(rank)[SEEN].store(least, Relaxed);
         Ok(())
     }
 
-    /// Announces `step`, and with it all that the rank has written for it.
+    /// Announces `step`, which makes all of the rank's writes for it visible.
     pub(crate) fn announce(&self, rank: usize, step: u64) {
         self.published(rank, step).store(step, Release);
         self.wake_waiting(rank);
     }
 
-    /// Publishes a record and announces its step: arguments that all ranks must agree on, up to
-    /// [`EAGER_MAX`](super::layout::EAGER_MAX) bytes of data, and arguments of this rank.
+    /// Publishes a record and announces its step. The record contains arguments that all ranks must agree on, up to
+    /// [`EAGER_MAX`](super::layout::EAGER_MAX) bytes of data, and rank-specific arguments.
     pub(crate) fn publish(
         &self,
         rank: usize,
@@ -233,18 +233,18 @@ impl SharedState {
         self.wake_waiting(rank);
     }
 
-    /// Returns `rank`'s own arguments of `step`, which it has announced.
+    /// Returns the rank-specific arguments of `rank` for `step`, which it must have announced.
     pub(crate) fn rank_args(&self, rank: usize, step: u64) -> [u64; RANK_ARGS] {
         self.rank_args_words(rank, step).each_ref().map(|word| word.load(Relaxed))
     }
 
-    /// Returns the arguments that all ranks must agree on, as `rank` published them with `step`.
+    /// Returns the arguments that all ranks must agree on, as published by `rank` with `step`.
     pub(crate) fn call_args(&self, rank: usize, step: u64) -> [u64; 2] {
         let record = self.record(rank, step);
         std::array::from_fn(|index| record[CALL_ARGS + index].load(Relaxed))
     }
 
-    /// Returns the same if `rank` has announced `step` and has not used its slot again.
+    /// Returns the [`call_args`](Self::call_args) if `rank` has announced `step` and has not reused its slot.
     pub(crate) fn known_call_args(&self, rank: usize, step: u64) -> Option<[u64; 2]> {
         let is_known =
             || self.published(rank, step).load(Acquire) == step && self.begun_steps(rank) < step + SLOTS - 1;
@@ -253,8 +253,8 @@ impl SharedState {
         call_args.filter(|_| is_known())
     }
 
-    /// Returns `true` if `ranks`, which `rank` has waited for, published the same call with `step` as it did itself, `own`. If
-    /// these are all ranks, every rank comes to the same result.
+    /// Returns `true` if `ranks`, which `rank` has waited for, published the same call with `step` as `rank` itself, `own`. If
+    /// `ranks` are all ranks, every rank gets the same result.
     pub(crate) fn all_made(&self, own: [u64; 2], rank: usize, step: u64, mut ranks: Range<usize>) -> bool {
         ranks.all(|other| other == rank || self.call_args(other, step) == own)
     }
@@ -273,24 +273,24 @@ impl SharedState {
         }
     }
 
-    /// Returns the bytes of messages, with their headers, that fit into the mailbox from one rank to another.
+    /// Returns the number of bytes, including headers of sends, that fit into a mailbox.
     pub(crate) fn mailbox_size(&self) -> usize {
         self.layout.ring
     }
 
-    /// Returns the `length` bytes from `at` on of the buffer that `rank` stages in for `step`.
+    /// Returns `length` bytes at `at` of the staging buffer of `rank` for `step`.
     pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> (ReadBuf, WriteBuf) {
         assert!(at <= STAGE && length <= STAGE - at, "{length} bytes at {at} of a stage");
         self.segment.memory(self.layout.stage(rank, step) + at, length)
     }
 
-    /// Releases the memory of `rank`'s eager and staging buffers to the kernel. It returns when it is used.
+    /// Releases the memory of `rank`'s eager and staging buffers to the kernel. The memory is allocated again when it is used.
     pub(crate) fn release_buffers(&self, rank: usize) {
         self.layout.buffers(rank).into_iter().for_each(|(at, length)| self.segment.release(at, length));
     }
 
-    /// Returns the bytes of memory that `rank` takes: what [`release_buffers`](Self::release_buffers) can release, and
-    /// the rest.
+    /// Returns the memory usage of `rank` in bytes: the part that [`release_buffers`](Self::release_buffers) can release, and the
+    /// rest.
     pub(crate) fn memory_usage(&self, rank: usize) -> (usize, usize) {
         let buffers = self.layout.buffers(rank).map(|(at, length)| self.segment.resident(at, length));
         let rings = self.segment.resident(self.layout.mailbox(rank, 0).ring, self.ranks() * self.layout.ring);
@@ -304,7 +304,7 @@ impl SharedState {
 
     /// Waits until `ranks` have announced `step`.
     pub(crate) async fn wait_for(&self, rank: usize, step: u64, ranks: Range<usize>) -> Result {
-        // Each rank begins with its neighbour, so that they do not all look at the same one.
+        // Each rank begins with its neighbor, so that the ranks do not all poll the same one.
         let (mut other, mut awaited) = (rank, 0);
         for _ in 1..self.ranks() {
             other = if other + 1 == self.ranks() { 0 } else { other + 1 };
@@ -324,39 +324,39 @@ impl SharedState {
         Ok(())
     }
 
-    /// Returns how often `from` has raised a signal at `to`, and how often that has been awaited.
+    /// Returns how often `from` has raised a signal at `to`, and how often `to` has awaited it.
     pub(crate) fn signal(&self, from: usize, to: usize, signal: usize) -> (&AtomicU64, &AtomicU64) {
         let (raised, awaited) = self.layout.signal(from, to, signal);
         (self.segment.word(raised), self.segment.word(awaited))
     }
 
-    /// Returns the word of one of `rank`'s windows: which one it is, or 0 if there is none.
+    /// Returns a window word of `rank`: the window's serial number, or 0 if it is not open.
     pub(super) fn window(&self, rank: usize, window: usize) -> &AtomicU64 {
         self.segment.word(self.layout.window(rank, window))
     }
 
     /// Records the device of `rank`.
     pub(crate) fn set_device(&self, rank: usize, device: i32) {
-        // 0 until then.
+        // 0 means that no device is recorded.
         self.control(rank)[DEVICE].store(u64::from(device.unsigned_abs()) + 1, Relaxed);
     }
 
-    /// Returns the device of `rank`, once it has recorded it.
+    /// Returns the device of `rank`, or `None` if it has not been recorded.
     pub(crate) fn device(&self, rank: usize) -> Option<u64> {
         self.control(rank)[DEVICE].load(Relaxed).checked_sub(1)
     }
 
-    /// Returns how many collectives of each function, by its number, `rank` has begun; those of count 0 do not count.
+    /// Returns how many collectives of each function `rank` has begun, indexed by function number, excluding those of count 0.
     pub(crate) fn launched(&self, rank: usize) -> [u64; COUNTED] {
         let control = self.control(rank);
         std::array::from_fn(|function| control[LAUNCHED + function].load(Relaxed))
     }
 
-    /// Records that `rank` has begun a call, for the reports of others that wait for it, and for RAS. Returns its number,
-    /// from 1 on.
+    /// Records that `rank` has begun a call, for RAS and for the reports of ranks that wait for it. Returns the call's number,
+    /// starting at 1.
     pub(crate) fn begin_call(&self, rank: usize, [head, count]: [u64; 2]) -> u64 {
         let control = self.control(rank);
-        // The functions of collectives have the first numbers.
+        // Collectives have the lowest function numbers.
         let function = (head & 0xff) as usize;
         if function < COUNTED && count > 0 {
             let launched = &control[LAUNCHED + function];
@@ -369,7 +369,7 @@ impl SharedState {
         number
     }
 
-    /// Records that `rank` has skipped a call without elements, which nothing is published of.
+    /// Records that `rank` has skipped a call without elements, for which nothing is published.
     pub(crate) fn note_empty_call(&self, rank: usize, head: u64) {
         let last = &self.control(rank)[LAST_EMPTY_CALL];
         let before = last.load(Relaxed);
@@ -377,8 +377,9 @@ impl SharedState {
         last.store(head | number | before & UNAWAITED, Relaxed);
     }
 
-    /// Records that `rank` has made a call in which it does not compare its header with those of all others. Later ones tell
-    /// whether these made the same call: two that differ in the root only, the upper half of the head, never have one digest.
+    /// Records that `rank` has made a call in which it does not compare its header with the headers of all other ranks. Later
+    /// calls reveal whether all ranks made the same call: two calls that differ only in the root, the upper half of the head,
+    /// never have the same digest.
     #[inline]
     pub(crate) fn note_unawaited_call(&self, rank: usize, [head, count]: [u64; 2]) {
         const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -389,15 +390,15 @@ impl SharedState {
         last.store(before & !UNAWAITED | digest << 48, Relaxed);
     }
 
-    /// Forgets the calls in which `rank` did not wait for all: their difference has been found, by all ranks.
+    /// Forgets the calls in which `rank` did not wait for all ranks: all ranks have detected that these calls differ.
     pub(crate) fn forget_unawaited_calls(&self, rank: usize) {
         let last = &self.control(rank)[LAST_EMPTY_CALL];
         last.store(last.load(Relaxed) & !UNAWAITED, Relaxed);
     }
 
-    /// Returns what a rank publishes with its next call of those before: in the bits [`EARLIER_CALLS`], the number of its calls
-    /// without elements, of which the last one is in the others, and the digest of those in which it did not wait for all. If
-    /// it makes another one meanwhile, that is the last.
+    /// Returns the earlier calls that a rank publishes with its next call. The bits [`EARLIER_CALLS`] hold the number of its
+    /// calls without elements and the digest of the calls in which it did not wait for all ranks. The other bits hold its last
+    /// call without elements. If the rank makes another such call concurrently, that one is the last.
     pub(crate) fn earlier_calls(&self, rank: usize) -> u64 {
         self.control(rank)[LAST_EMPTY_CALL].load(Relaxed)
     }
@@ -412,7 +413,7 @@ impl SharedState {
         self.control(rank)[IN_GROUP].load(Relaxed) != 0
     }
 
-    /// Records that a call of `rank` has failed before others could see it.
+    /// Records that a call of `rank` has failed before other ranks could observe it.
     pub(crate) fn note_failed_call(&self, rank: usize, text: &str) {
         let control = self.control(rank);
         let end =
@@ -425,7 +426,7 @@ impl SharedState {
         control[FAILED_CALL].store(control[CALLS].load(Relaxed) + 1, Release);
     }
 
-    /// Returns the error of the last call of `rank`, if that failed before others could see it.
+    /// Returns the error of the last call of `rank` if it failed before other ranks could observe it.
     pub(crate) fn failed_call(&self, rank: usize) -> Option<String> {
         let control = self.control(rank);
         if control[FAILED_CALL].load(Acquire) != control[CALLS].load(Relaxed) + 1 {
@@ -434,12 +435,12 @@ impl SharedState {
         let words = &control[FAILURE..][..FAILURE_MAX / size_of::<u64>()];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        // Another process wrote it.
+        // The text may have been written by another process.
         Some(String::from_utf8_lossy(text).replace(char::is_control, " "))
     }
 
-    /// Notes that this thread enqueues `calls` collectives of `rank` on streams, in its group of this number. Returns another
-    /// rank of which it has enqueued the first of these in another group, if there is one.
+    /// Records that this thread enqueues `calls` collectives of `rank` on streams, in its group with the number `group`. If the
+    /// thread has already enqueued the first of these collectives for another rank in another group, returns that rank.
     pub(crate) fn note_enqueued(&self, rank: usize, group: u64, calls: u64) -> Option<usize> {
         let thread = thread_number();
         let mut enqueued = self.enqueued.lock().unwrap_or_else(PoisonError::into_inner);
@@ -454,12 +455,12 @@ impl SharedState {
         })
     }
 
-    /// Records that this thread has made the communicator of `rank`.
+    /// Records that this thread created the communicator of `rank`.
     pub(crate) fn set_maker(&self, rank: usize) {
         self.makers()[rank] = Some(thread_number());
     }
 
-    /// Returns `true` if one thread of this process has made the communicators of two ranks.
+    /// Returns `true` if one thread of this process created the communicators of both ranks.
     pub(crate) fn have_one_maker(&self, one: usize, two: usize) -> bool {
         let makers = self.makers();
         makers[one].is_some() && makers[one] == makers[two]
@@ -475,8 +476,8 @@ impl SharedState {
         head.store(head.load(Relaxed) & !CALL_RUNS, Relaxed);
     }
 
-    /// Returns the last call of `rank`, and `true` if it runs. If it begins another one meanwhile, the two words may be of
-    /// different calls.
+    /// Returns the last call of `rank`, and whether it is running. If the rank begins another call concurrently, the two words
+    /// may belong to different calls.
     pub(crate) fn last_call(&self, rank: usize) -> ([u64; 2], bool) {
         let control = self.control(rank);
         let [head, count] = [LAST_CALL, LAST_CALL + 1].map(|word| control[word].load(Relaxed));
@@ -499,7 +500,7 @@ impl SharedState {
         (0..self.ranks()).filter(|other| self.begun_steps(*other) < own).collect()
     }
 
-    /// Returns the words that `rank` has one of.
+    /// Returns the single words of `rank`'s control block.
     pub(super) fn control(&self, rank: usize) -> &[AtomicU64; RANK_WORDS] {
         self.segment.words(self.layout.control(rank, 0))
     }
@@ -508,7 +509,7 @@ impl SharedState {
         &self.record(rank, step)[PUBLISHED]
     }
 
-    /// Returns the first words of `rank`'s record of a step; inline data follows in the same cache line.
+    /// Returns the first words of `rank`'s record of a step. Inline data follows in the same cache line.
     fn record(&self, rank: usize, step: u64) -> &[AtomicU64; INLINE] {
         const { assert!(INLINE < LINE) };
         self.segment.words(self.layout.record(rank, step))
@@ -519,7 +520,7 @@ impl SharedState {
     }
 }
 
-/// Returns `true` if the slot of `step` is free, as far as the rank of `control` has seen.
+/// Returns `true` if the slot of `step` is free according to the steps that the rank of `control` has seen.
 fn slot_is_free(control: &[AtomicU64; RANK_WORDS], step: u64) -> bool {
     control[SEEN].load(Relaxed) + SLOTS > step
 }

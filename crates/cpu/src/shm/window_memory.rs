@@ -1,11 +1,11 @@
-//! The memory of this process that is part of a window: other ranks may write it at any time.
+//! This process's window memory, which other ranks may write at any time.
 //!
-//! A put is ordered with nothing but its signal, so whoever reads or writes the same bytes meanwhile must not do it as
-//! ordinary memory: the compiler takes for granted that this does not change under it. All accesses to window memory,
-//! by puts and by any other operation, are therefore relaxed atomic accesses of whole, aligned words. What a reader sees
-//! of a concurrent put is then old and new words in any mixture, and nothing worse. No slice of window memory is formed.
+//! A put is only ordered with its signal. A concurrent access to the same bytes must not be an ordinary memory access, because
+//! the compiler assumes that ordinary memory does not change concurrently. Therefore, all accesses to window memory, by puts and
+//! by any other operation, are relaxed atomic accesses of whole, aligned words. A reader that runs concurrently with a put
+//! observes an arbitrary mixture of old and new words, and nothing worse. No slice of window memory is formed.
 //!
-//! Memory that is in no window takes none of this: one load tells that this process has no windows.
+//! Memory outside windows has no such overhead: a single load shows that this process has no windows.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -15,18 +15,18 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 const WORD: usize = size_of::<u64>();
 
-/// The number of ranges, so that those who ask need no lock where there are none.
+/// The number of ranges. Lets [`overlaps`] avoid the lock if there are none.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The addresses in windows; one that is in several windows is listed several times.
+/// The address ranges of windows. A range that is in several windows is listed several times.
 static RANGES: RwLock<Vec<Range<usize>>> = RwLock::new(Vec::new());
 
-/// A part of a window, listed as such for as long as this lives.
+/// RAII guard that lists a range as window memory.
 #[derive(Debug)]
 pub(crate) struct WindowMemory(Range<usize>);
 
 impl WindowMemory {
-    /// Lists `length` bytes at `start`. Whoever uses the memory from now on finds it.
+    /// Lists `length` bytes at `start`. All later operations on the memory treat it as window memory.
     pub(crate) fn new(start: *const u8, length: usize) -> Self {
         let range = start.addr()..start.addr().saturating_add(length);
         let mut ranges = ranges();
@@ -56,7 +56,7 @@ pub(super) fn overlaps(start: *const u8, length: usize) -> bool {
     COUNT.load(Relaxed) != 0 && is_listed(start.addr(), length)
 }
 
-/// Returns the number of windows that have some of the `length` bytes at `start`.
+/// Returns the number of windows that contain some of the `length` bytes at `start`.
 pub(super) fn count(start: *const u8, length: usize) -> usize {
     let ranges = RANGES.read().unwrap_or_else(PoisonError::into_inner);
     let end = start.addr().saturating_add(length);
@@ -73,7 +73,7 @@ fn is_listed(start: usize, length: usize) -> bool {
 ///
 /// # Safety
 ///
-/// `to.len()` bytes at `from` can be read, and what is written there meanwhile is written by [`write`] or [`copy`].
+/// `to.len()` bytes at `from` must be readable, and may only be written concurrently by [`write`] or [`copy`].
 #[inline(never)]
 pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
     let head = from.align_offset(WORD).min(to.len());
@@ -82,7 +82,7 @@ pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
     let partial = |from: *const u8, to: &mut [u8]| {
         let offset = from.addr() % WORD;
         if !to.is_empty() {
-            // SAFETY: some of the word's bytes are inside, and memory is mapped in whole words.
+            // SAFETY: some of the word's bytes are in the range, and memory is mapped in whole words.
             let word = unsafe { word(from.wrapping_sub(offset)) }.load(Relaxed).to_ne_bytes();
             to.copy_from_slice(&word[offset..offset + to.len()]);
         }
@@ -90,7 +90,7 @@ pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
     partial(from, before);
     let mut at = from.wrapping_add(head);
     for to in words {
-        // SAFETY: inside what the caller vouches for, and aligned, as `head` ends at a multiple of a word.
+        // SAFETY: inside the range that the caller guarantees, and aligned, because `head` ends at a multiple of a word.
         *to = unsafe { word(at) }.load(Relaxed).to_ne_bytes();
         at = at.wrapping_add(WORD);
     }
@@ -101,7 +101,7 @@ pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
 ///
 /// # Safety
 ///
-/// `from.len()` bytes at `to` can be written, and whoever uses them meanwhile does it by [`read`], [`write`] or [`copy`].
+/// `from.len()` bytes at `to` must be writable, and may only be accessed concurrently by [`read`], [`write`] or [`copy`].
 #[inline(never)]
 pub(super) unsafe fn write(to: *mut u8, from: &[u8]) {
     let head = to.align_offset(WORD).min(from.len());
@@ -112,7 +112,7 @@ pub(super) unsafe fn write(to: *mut u8, from: &[u8]) {
         if from.is_empty() {
             return;
         }
-        // SAFETY: as in `read`. The word's other bytes stay as they are, whoever writes them meanwhile.
+        // SAFETY: as in `read`. The word's other bytes are preserved, even if they are written concurrently.
         let word = unsafe { word(to.wrapping_sub(offset)) };
         let _ = word.fetch_update(Relaxed, Relaxed, |before| {
             let mut bytes = before.to_ne_bytes();
@@ -130,7 +130,7 @@ pub(super) unsafe fn write(to: *mut u8, from: &[u8]) {
     partial(at, after);
 }
 
-/// Copies `length` bytes from `from` to `to`, both in window memory and without overlap.
+/// Copies `length` bytes from `from` to `to`, which are both in window memory and do not overlap.
 ///
 /// # Safety
 ///
@@ -141,13 +141,13 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let is_aligned = from.addr().is_multiple_of(WORD) && to.addr().is_multiple_of(WORD);
     let whole = if is_aligned { length / WORD * WORD } else { 0 };
     for at in (0..whole).step_by(WORD) {
-        // SAFETY: inside what the caller vouches for, and aligned.
+        // SAFETY: inside the range that the caller guarantees, and aligned.
         unsafe { word(to.wrapping_add(at)).store(word(from.wrapping_add(at)).load(Relaxed), Relaxed) };
     }
     let mut block = [0; BLOCK];
     for at in (whole..length).step_by(BLOCK) {
         let block = &mut block[..BLOCK.min(length - at)];
-        // SAFETY: inside what the caller vouches for.
+        // SAFETY: inside the range that the caller guarantees.
         unsafe {
             read(from.wrapping_add(at), block);
             write(to.wrapping_add(at), block);
@@ -159,7 +159,7 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 ///
 /// # Safety
 ///
-/// It is aligned, and mapped for as long as it is used; other accesses to it meanwhile are atomic ones of the same size.
+/// The word must be aligned, and mapped as long as it is used. Concurrent accesses to it must be atomic and of the same size.
 #[inline(always)]
 unsafe fn word<'a>(start: *const u8) -> &'a AtomicU64 {
     // SAFETY: the caller's contract.
@@ -179,7 +179,7 @@ mod tests {
             let (mut read_back, mut copied) = ([0; 64], [0_u64; 10]);
             let target: *mut u8 = copied.as_mut_ptr().cast();
             for shift in [0, 1, 8] {
-                // SAFETY: inside the two arrays, of this test only.
+                // SAFETY: inside the two arrays, which only this test uses.
                 unsafe {
                     write(bytes.add(start), &pattern[..length]);
                     read(bytes.add(start), &mut read_back[..length]);

@@ -1,13 +1,13 @@
-//! Backing off while another rank is awaited: spin first, then yield, then sleep.
+//! Backoff while waiting for another rank: spin first, then yield, then sleep.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Time without progress after which a waiting thread looks at what else may have happened.
+/// Time without progress after which a waiting thread checks for other events, such as the end of a process.
 const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Spins before yielding where every rank has a CPU: one to three microseconds.
+/// Spins before yielding if every rank has a CPU: one to three microseconds.
 const SPINS: u32 = 60;
 
 /// Spins before yielding when ranks outnumber CPUs.
@@ -15,13 +15,13 @@ const OVERSUBSCRIBED_SPINS: u32 = 2;
 
 thread_local! {
     static PROGRESS: Cell<bool> = const { Cell::new(false) };
-    /// Spins that a single operation may do by itself, without returning to the executor.
+    /// Spins that a single operation may do without returning to the executor.
     static SPIN_BUDGET: Cell<u32> = const { Cell::new(0) };
-    /// The time for which a single operation may sleep by itself in its next turn.
+    /// The longest time that a single operation may sleep in its next turn.
     static NAP: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Sets how often [`spin`] tests on this thread.
+/// Sets the maximum number of tests by [`spin`] on this thread.
 pub(super) fn set_spin_budget(spins: u32) {
     SPIN_BUDGET.set(spins);
 }
@@ -38,59 +38,60 @@ pub(super) fn spins(ranks: usize) -> u32 {
     if is_oversubscribed(ranks) { OVERSUBSCRIBED_SPINS } else { SPINS }
 }
 
-/// Tests `done` within the thread's spin budget, which is faster than being polled again. Returns the last outcome.
+/// Tests `done` repeatedly within the thread's spin budget, which is faster than being polled again. Returns the last result.
 pub(crate) fn spin(done: impl Fn() -> bool) -> bool {
     (0..SPIN_BUDGET.get()).any(|_| {
         let done = done();
         if !done {
-            // It also keeps the CPU from speculatively reading what the other rank is about to write.
+            // This also prevents the CPU from speculatively reading what the other rank is about to write.
             std::hint::spin_loop();
         }
         done
     })
 }
 
-/// Returns how long the operation that this thread polls may sleep in this turn, if it may, for the first that asks.
+/// Takes the longest time that the operation polled by this thread may sleep in this turn. Returns `None` if it may not sleep, or
+/// if the time was already taken.
 pub(crate) fn take_nap() -> Option<Duration> {
     NAP.take()
 }
 
-/// Records that an operation that waited has made progress.
+/// Records that a waiting operation has made progress.
 pub(crate) fn note_progress() {
     PROGRESS.set(true);
     // The next wait begins by spinning.
     NAP.set(None);
 }
 
-/// The longest sleep of a thread that nobody wakes, and of one that another rank does.
+/// The longest sleep of a thread that is not woken, and of a thread that another rank wakes.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 const LONGEST_NAP: Duration = Duration::from_millis(250);
 
-/// Returns the time to sleep next if nobody wakes the thread: up to a millisecond at the beginning, then a 64th of the
-/// time waited, so that the wait becomes at most 1.6 % longer.
+/// Returns the next sleep time of a thread that is not woken: at first up to a millisecond, then a 64th of the time waited, which
+/// lengthens the wait by at most 1.6 %.
 fn sleep_time(doublings: u32, waited: Duration) -> Duration {
     Duration::from_micros(32 << doublings).max(waited / 64).min(LONGEST_SLEEP)
 }
 
-/// Returns the longest time to sleep next if another rank wakes the thread.
+/// Returns the maximum next sleep time of a thread that another rank wakes.
 fn nap_time(waited: Duration) -> Duration {
     (waited / 4).clamp(Duration::from_millis(1), LONGEST_NAP)
 }
 
-/// The state of one wait: the longer nothing happens, the longer it pauses.
+/// The state of one wait. Pauses become longer while there is no progress.
 pub(super) struct Backoff {
     spins: u32,
     turns: u32,
-    /// The beginning of the wait, as far as it is known.
+    /// The beginning of the wait, if known.
     began: Option<Instant>,
     checked: Option<Instant>,
 }
 
 impl Backoff {
     const YIELDS: u32 = 1000;
-    /// Yields between two looks at the clock.
+    /// The number of yields between two checks of the clock.
     const YIELDS_AT_ONCE: u32 = 32;
-    /// The time after which a thread no longer yields: between many threads, one yield can take that long.
+    /// The time after which a thread no longer yields. With many threads, one yield can take that long.
     const LONGEST_YIELDING: Duration = Duration::from_millis(2);
 
     pub(super) fn new(spins: u32) -> Self {
@@ -98,8 +99,8 @@ impl Backoff {
         Self { spins, turns: 0, began: None, checked: None }
     }
 
-    /// Pauses once, and calls `idle` with the time without progress every [`IDLE_INTERVAL`], later if it sleeps longer.
-    /// `is_single` tells that the thread runs a single operation, which may sleep by itself in its next turn.
+    /// Pauses once, and calls `idle` with the time without progress every [`IDLE_INTERVAL`], or later if a sleep is longer.
+    /// `is_single` states that the thread runs a single operation, which may then sleep in its next turn.
     pub(super) fn pause(&mut self, is_single: bool, idle: &mut dyn FnMut(Duration)) {
         if PROGRESS.replace(false) {
             self.turns = 0;
@@ -121,7 +122,7 @@ impl Backoff {
 
     fn sleep(&mut self, is_single: bool, idle: &mut dyn FnMut(Duration)) {
         let began = *self.began.get_or_insert_with(Instant::now);
-        // If nothing has slept in the operation's last turn, it waits for something that wakes nobody.
+        // If the operation did not sleep in its last turn, it waits for an event that does not wake threads.
         let has_slept = self.turns > self.spins + Self::YIELDS + 1 && is_single && NAP.take().is_none();
         if !has_slept {
             let doublings = ((self.turns - self.spins - Self::YIELDS) / 8).min(5);

@@ -1,7 +1,6 @@
 //! Polls operations on the calling thread until all have ended.
 //!
-//! There is nothing that could wake them: an operation waits for memory that another rank writes, so it is polled
-//! again, with a growing pause in between.
+//! Operations wait for memory that another rank writes, so no waker exists: they are polled again, with increasing pauses.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -11,11 +10,11 @@ use std::time::Duration;
 use crate::diag::error::Result;
 use crate::sync::backoff::{self, Backoff};
 
-/// An operation of a group, on the heap.
+/// A heap-allocated operation of a group.
 pub(crate) type BoxedOperation<'a> = Pin<Box<dyn Future<Output = Result> + 'a>>;
 
-/// Runs one operation. `ranks` is the number of threads of this host that may want a CPU for it; `idle` is called
-/// every now and then while nothing happens, with the time since something did.
+/// Runs one operation. `ranks` is the number of threads on this host that may need a CPU for it. `idle` is called periodically
+/// while there is no progress, with the time since the last progress.
 pub(crate) fn run_one(
     operation: impl Future<Output = Result>,
     ranks: usize,
@@ -23,7 +22,7 @@ pub(crate) fn run_one(
 ) -> Result {
     let mut operation = pin!(operation);
     let mut context = Context::from_waker(Waker::noop());
-    // The operation may spin by itself: nothing else waits for this thread.
+    // The operation may spin itself: no other operation waits for this thread.
     backoff::set_spin_budget(backoff::spins(ranks));
     let mut backoff = Backoff::new(0);
     loop {
@@ -34,8 +33,7 @@ pub(crate) fn run_one(
     }
 }
 
-/// Runs the operations of each queue in order and the queues concurrently. Everything runs; the first error is the
-/// result.
+/// Runs the operations of each queue in order, and the queues concurrently. All operations run; the first error is returned.
 pub(crate) fn run(
     mut queues: Vec<VecDeque<BoxedOperation<'_>>>,
     ranks: usize,

@@ -1,4 +1,4 @@
-//! Waiting for other ranks: running futures on the calling thread, backing off, and the atomics that loom replaces.
+//! Waiting for other ranks: an executor for the calling thread, backoff, and the atomics that loom replaces.
 
 pub(crate) mod backoff;
 pub(crate) mod executor;
@@ -8,8 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Returns the number of the calling thread, which no other thread of the process has. `std::thread::current` panics in the
-/// destructors of pthread keys.
+/// Returns the calling thread's number, unique in the process. `std::thread::current` panics in destructors of pthread keys.
 pub(crate) fn thread_number() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {

@@ -1,7 +1,7 @@
-//! Atomics, and hooks on accesses to plain bytes, which loom replaces.
+//! Atomics, and hooks for accesses to plain bytes, both of which loom replaces.
 //!
-//! Ordinary builds use the standard library's atomics and empty hooks. In `--cfg loom` tests the atomics are loom's, and
-//! the hooks report to loom which bytes a thread reads and writes.
+//! Ordinary builds use the standard library's atomics and empty hooks. `--cfg loom` tests use loom's atomics, and hooks that
+//! report to loom which bytes a thread reads and writes.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::atomic::{AtomicU64, fence};

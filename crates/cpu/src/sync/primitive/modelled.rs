@@ -9,11 +9,11 @@ use std::time::Duration;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU64;
 
-/// Bytes that are tracked as a unit. Bytes that ranks access at the same time are at least this far apart.
+/// The number of bytes that are tracked as a unit. Bytes that ranks access concurrently are at least this far apart.
 pub(crate) const GRAIN: usize = 16;
 
 thread_local! {
-    /// The tracked memory by its start. All threads of a model run on one system thread.
+    /// The tracked memory by start address. All threads of a model run on one system thread.
     static TRACKED: RefCell<BTreeMap<usize, Tracked>> = const { RefCell::new(BTreeMap::new()) };
 }
 
@@ -22,7 +22,7 @@ struct Tracked {
     grains: Vec<UnsafeCell<()>>,
 }
 
-/// Loom's atomics in place of the words of a mapping.
+/// Loom's atomics, which replace the words of a mapping.
 #[derive(Debug)]
 pub(crate) struct AtomicWords(Vec<AtomicU64>);
 
@@ -34,7 +34,7 @@ impl AtomicWords {
         Self((0..count).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Returns `N` words from `index` on.
+    /// Returns `N` words starting at `index`.
     ///
     /// # Safety
     ///
@@ -44,13 +44,13 @@ impl AtomicWords {
     }
 }
 
-/// Starts tracking accesses to `length` bytes at `start`, which count as written by the calling thread.
+/// Starts tracking accesses to `length` bytes at `start`, initially considered written by the calling thread.
 pub(crate) fn track(start: *const u8, length: usize) {
     let grains = (0..length.div_ceil(GRAIN)).map(|_| UnsafeCell::new(())).collect();
     TRACKED.with_borrow_mut(|tracked| tracked.insert(start.addr(), Tracked { length, grains }));
 }
 
-/// Ends tracking. Fails the model unless every access happened before.
+/// Ends tracking. Fails the model unless every access happens before this call.
 pub(crate) fn untrack(start: *const u8) {
     let tracked = TRACKED.with_borrow_mut(|tracked| tracked.remove(&start.addr()));
     if !std::thread::panicking() {
@@ -68,13 +68,12 @@ pub(crate) fn note_write(start: *const u8, length: usize) {
     for_each_grain(start, length, |grain| grain.with_mut(|_| ()));
 }
 
-/// Returns immediately: the models wait by yielding.
+/// Returns immediately, because models wait by yielding.
 pub(crate) fn sleep_on(_word: &AtomicU64, _value: u64, _longest: Duration) {}
 
-/// Does nothing.
 pub(crate) fn wake_all(_word: &AtomicU64) {}
 
-/// Calls `access` for each grain of the bytes, or not at all if they are not tracked.
+/// Calls `access` for each grain of the bytes. Does nothing if the bytes are not tracked.
 fn for_each_grain(start: *const u8, length: usize, access: impl Fn(&UnsafeCell<()>)) {
     TRACKED.with_borrow(|tracked| {
         let Some((first, memory)) = tracked.range(..=start.addr()).next_back() else { return };

@@ -7,23 +7,24 @@ use std::time::Duration;
 
 use rustix::thread::futex::{Flags, Timespec, wait, wake};
 
-/// The words at the start of a mapping, as atomics.
+/// The words at the start of a mapping as atomics.
 #[derive(Debug)]
 pub(crate) struct AtomicWords(NonNull<AtomicU64>);
 
 impl AtomicWords {
     /// # Safety
     ///
-    /// At least `_count` aligned words at `start` stay mapped while this lives, and are only accessed through it.
+    /// At least `_count` aligned words at `start` must stay mapped during the lifetime of this value and only be accessed through
+    /// it.
     pub(crate) unsafe fn new(start: NonNull<u8>, _count: usize) -> Self {
         Self(start.cast())
     }
 
-    /// Returns `N` words from `index` on.
+    /// Returns `N` words starting at `index`.
     ///
     /// # Safety
     ///
-    /// They are inside the count given to `new`.
+    /// The words must be inside the count passed to `new`.
     #[inline]
     pub(crate) unsafe fn get<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
         // SAFETY: by this function's contract, inside the words that the caller of `new` guaranteed.
@@ -47,12 +48,12 @@ pub(crate) fn note_read(_start: *const u8, _length: usize) {}
 #[inline(always)]
 pub(crate) fn note_write(_start: *const u8, _length: usize) {}
 
-/// Sleeps until a process that maps `word` calls [`wake_all`] for it, at most for `longest`. Returns immediately if it does
-/// not hold `value`, whose halves are equal.
+/// Sleeps until a process that maps `word` calls [`wake_all`] for it, for at most `longest`. Returns immediately if the word is
+/// not equal to `value`, whose halves must be equal.
 pub(crate) fn sleep_on(word: &AtomicU64, value: u64, longest: Duration) {
     debug_assert_eq!(value >> 32, value & 0xffff_ffff);
     let longest = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
-    // The caller checks the word again in any case.
+    // The caller checks the word again regardless of the result.
     let _ = wait(half(word), Flags::empty(), value as u32, Some(&longest));
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn wake_all(word: &AtomicU64) {
     let _ = wake(half(word), Flags::empty(), i32::MAX as u32);
 }
 
-/// Returns one half of `word`: the kernel sleeps on 32 bits.
+/// Returns one half of `word`, because the kernel sleeps on 32 bits.
 fn half(word: &AtomicU64) -> &AtomicU32 {
     // SAFETY: inside `word` and aligned. Only the kernel accesses the half; programs access the whole word.
     unsafe { NonNull::from(word).cast().as_ref() }
