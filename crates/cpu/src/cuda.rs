@@ -348,6 +348,7 @@ impl Driver {
         }
         let mut context = ptr::null_mut();
         // Never released, like by the runtime API that NCCL uses: a device's primary context then persists.
+        // SAFETY: a valid out-parameter.
         let code = unsafe { (self.functions.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
         self.check("cuDevicePrimaryCtxRetain", code)?;
         // SAFETY: a context that was just retained.

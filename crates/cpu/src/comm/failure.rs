@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use libnccl::sys::ncclResult_t;
 
-use crate::comm::communicator::{Communicator, RankInfo, StopReason};
+use crate::comm::communicator::StopReason;
+use crate::comm::communicator::{Communicator, RankInfo};
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::failures::Failures;
 use crate::diag::finding::Finding;

@@ -3,6 +3,7 @@
 //! `bootstrap` finds the other ranks, `coll` contains the operations of collectives. Neither depends on communicators.
 
 pub(crate) mod agreement;
+pub(crate) mod checks;
 pub(crate) mod communicator;
 pub(crate) mod config;
 mod failure;

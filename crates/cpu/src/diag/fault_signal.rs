@@ -91,6 +91,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             // The access is retried when the handler returns, and then has the same effect as without the handler.
+            // SAFETY: the action was in force before.
             unsafe { libc::sigaction(signal, earlier, ptr::null_mut()) };
             if !is_fault {
                 // SAFETY: raises the signal again, which is blocked until the handler returns.

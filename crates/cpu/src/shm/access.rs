@@ -319,6 +319,7 @@ mod tests {
                 let exposed = Exposed { buffers: &[buffer], windows: 0 };
                 assert!(returns(is_stopped, exposed, Duration::from_secs(60)), "stopped: {is_stopped}");
                 // The other process now writes to the file only.
+                // SAFETY: inside the mapping, and in the memory that `buffer` vouches for.
                 let here = unsafe {
                     there.write_volatile(7);
                     buffer.start().read_volatile()

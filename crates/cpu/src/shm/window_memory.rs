@@ -73,7 +73,7 @@ fn is_listed(start: usize, length: usize) -> bool {
 ///
 /// # Safety
 ///
-/// `to.len()` bytes at `from` must be readable, and may only be written concurrently by [`write`] or [`copy`].
+/// `to.len()` bytes at `from` must be readable, and may only be written concurrently by [`write()`] or [`copy`].
 #[inline(never)]
 pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
     let head = from.align_offset(WORD).min(to.len());
@@ -101,7 +101,7 @@ pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
 ///
 /// # Safety
 ///
-/// `from.len()` bytes at `to` must be writable, and may only be accessed concurrently by [`read`], [`write`] or [`copy`].
+/// `from.len()` bytes at `to` must be writable, and may only be accessed concurrently by [`read`], [`write()`] or [`copy`].
 #[inline(never)]
 pub(super) unsafe fn write(to: *mut u8, from: &[u8]) {
     let head = to.align_offset(WORD).min(from.len());
@@ -134,7 +134,7 @@ pub(super) unsafe fn write(to: *mut u8, from: &[u8]) {
 ///
 /// # Safety
 ///
-/// As for [`read`] and [`write`].
+/// As for [`read`] and [`write()`].
 #[inline(never)]
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     const BLOCK: usize = 1 << 10;
