@@ -12,6 +12,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{iovec, process_vm_readv};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
@@ -177,6 +179,7 @@ impl Mapping {
     }
 
     fn new(start: rustix::io::Result<*mut c_void>, length: usize) -> Result<Self> {
+        REMOVED.load(Acquire);
         let start = start
             .map_err(|error| Error::system(&format!("{length} bytes of memory cannot be mapped"), error))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| Error::internal("mapped at address zero"))?;
@@ -201,8 +204,13 @@ impl Mapping {
     }
 }
 
+/// The number of mappings that were removed. The kernel orders an access to a mapping before the creation of the next one at the same
+/// address; this counter makes that order visible to ThreadSanitizer, which does not see the system calls.
+static REMOVED: AtomicUsize = AtomicUsize::new(0);
+
 impl Drop for Mapping {
     fn drop(&mut self) {
+        REMOVED.fetch_add(1, Release);
         // SAFETY: this value owns the mapping, and its owner no longer uses the bytes.
         let result = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
         debug_assert!(result.is_ok());
