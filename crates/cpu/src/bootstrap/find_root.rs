@@ -6,12 +6,13 @@
 //! directory for the other ranks.
 
 use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, openat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{SocketAddrUnix, bind, connect, listen};
 use rustix::process::geteuid;
@@ -45,34 +46,44 @@ pub(super) struct Peer {
 /// Connects to the root of an id, or becomes the root.
 pub(super) fn find_root(id: &UniqueId, check_cancelled: &dyn Fn() -> Result) -> Result<Role> {
     let election = if id.is_of_address { Election::enter(id, check_cancelled)? } else { None };
-    let chosen = election.as_ref().and_then(Election::chosen_name);
-    let mut name = chosen.unwrap_or_else(|| UniqueId::socket_name(&id.public));
-    loop {
-        if let Some(role) = find_root_at(&name, id.is_of_address, check_cancelled)? {
-            return Ok(role);
-        }
-        let Some(election) = &election else {
-            return Err(Error::system("the rendezvous socket belongs to another user", Errno::ACCESS));
-        };
-        name = election.choose_name()?;
-        debug::warn(|| {
-            format!("another user has the rendezvous socket of NCCL_COMM_ID; the ranks meet at {name}")
-        });
+    // Only if its root exists. Otherwise the name may be of an earlier job, and ranks that use another directory do not know it.
+    if let Some(chosen) = election.as_ref().and_then(Election::chosen_name)
+        && let Some(role) = find_root_at(&chosen, Name::Chosen, check_cancelled)?
+    {
+        return Ok(role);
     }
+    let kind = if id.is_of_address { Name::OfAddress } else { Name::Secret };
+    if let Some(role) = find_root_at(&UniqueId::socket_name(&id.public), kind, check_cancelled)? {
+        return Ok(role);
+    }
+    let taken = || Error::system("the rendezvous socket belongs to another user", Errno::ACCESS);
+    let chosen = election.as_ref().ok_or_else(taken)?.choose_name()?;
+    debug::warn(|| {
+        format!("another user has the rendezvous socket of NCCL_COMM_ID; the ranks meet at {chosen}")
+    });
+    find_root_at(&chosen, Name::Secret, check_cancelled)?.ok_or_else(taken)
 }
 
-/// Connects to the root at a name, or becomes the root. Returns `None` if another user has the name.
-fn find_root_at(
-    name: &str,
-    is_of_address: bool,
-    check_cancelled: &dyn Fn() -> Result,
-) -> Result<Option<Role>> {
+/// A kind of socket name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    /// Random, and known only to the ranks.
+    Secret,
+    /// Derived from an address: another user may have it.
+    OfAddress,
+    /// Chosen in an earlier election. It is not bound again.
+    Chosen,
+}
+
+/// Connects to the root at a name, or becomes the root. Returns `None` if another user has the name, or if there is no root at a
+/// chosen name.
+fn find_root_at(name: &str, kind: Name, check_cancelled: &dyn Fn() -> Result) -> Result<Option<Role>> {
     let cannot_reach = |error| Error::system("the rendezvous socket cannot be reached", error);
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(cannot_reach)?;
     let began = Instant::now();
     for attempt in 0.. {
         let listener = create_socket().map_err(cannot_reach)?;
-        match bind(&listener, &address) {
+        match if kind == Name::Chosen { Err(Errno::ADDRINUSE) } else { bind(&listener, &address) } {
             Ok(()) => {
                 listen(&listener, MAX_RANKS as i32).map_err(cannot_reach)?;
                 return Ok(Some(Role::Root(listener)));
@@ -84,8 +95,9 @@ fn find_root_at(
         match retry_on_intr(|| connect(&connection, &address)) {
             Ok(()) if !is_same_user(&connection) => return Ok(None),
             Ok(()) => return Ok(Some(Role::Peer(Peer { connection, address, spare_socket: listener }))),
+            Err(Errno::CONNREFUSED) if kind == Name::Chosen => return Ok(None),
             // The root is not listening yet, has a full backlog, or has exited.
-            Err(Errno::CONNREFUSED | Errno::AGAIN) if !is_of_address || began.elapsed() <= HELD => {
+            Err(Errno::CONNREFUSED | Errno::AGAIN) if kind == Name::Secret || began.elapsed() <= HELD => {
                 check_cancelled()?;
                 pause(attempt);
             }
@@ -99,9 +111,14 @@ fn find_root_at(
 /// RAII guard of the lock that this user's ranks hold while electing a root.
 struct Election {
     directory: File,
-    /// The file with the chosen name.
+    /// The path of the directory, in errors.
     path: PathBuf,
+    /// The file with the chosen name. It is only opened in the directory that was checked: another one may have the path by then.
+    file: String,
 }
+
+/// The maximum length of a chosen name in bytes.
+const MAX_NAME: usize = 64;
 
 impl Election {
     /// Waits for the lock. Returns `None` if no directory belongs to this user alone.
@@ -123,18 +140,25 @@ impl Election {
             check_cancelled()?;
             pause(attempt);
         }
-        Ok(Some(Self { directory, path: path.join(id.address_name()) }))
+        Ok(Some(Self { directory, path, file: id.address_name() }))
+    }
+
+    fn open(&self, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(openat(&self.directory, &self.file, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
     fn chosen_name(&self) -> Option<String> {
-        let name = fs::read_to_string(&self.path).ok()?;
-        (name.starts_with(UniqueId::SOCKET_PREFIX) && name.len() <= 64).then_some(name)
+        let mut name = String::new();
+        self.open(OFlags::RDONLY).ok()?.take(MAX_NAME as u64 + 1).read_to_string(&mut name).ok()?;
+        (name.starts_with(UniqueId::SOCKET_PREFIX) && name.len() <= MAX_NAME).then_some(name)
     }
 
     fn choose_name(&self) -> Result<String> {
         let name = UniqueId::socket_name(&random()?);
-        fs::write(&self.path, &name)
-            .map_err(|error| Error::system(&self.path.display().to_string(), error))?;
+        let file = self.open(OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC);
+        file.and_then(|mut file| file.write_all(name.as_bytes()))
+            .map_err(|error| Error::system(&self.path.join(&self.file).display().to_string(), error))?;
         Ok(name)
     }
 }
@@ -153,4 +177,66 @@ fn open_private(path: &PathBuf) -> Option<File> {
     let directory = File::from(open(path, flags, Mode::empty()).ok()?);
     let found = directory.metadata().ok()?;
     (found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0).then_some(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn chosen_name_without_a_root_is_not_used() {
+        let mut id = UniqueId::generate().unwrap();
+        id.is_of_address = true;
+        let Some(election) = Election::enter(&id, &|| Ok(())).unwrap() else {
+            println!(
+                "skipped: chosen_name_without_a_root_is_not_used, which needs a directory for elections"
+            );
+            return;
+        };
+        let file = election.path.join(&election.file);
+        let chosen = election.choose_name().unwrap();
+        drop(election);
+        let role = |place: &str| match find_root(&id, &|| Ok(())).unwrap() {
+            Role::Root(listener) => Some(listener),
+            Role::Peer(peer) => {
+                assert_eq!(peer.address.abstract_name(), Some(place.as_bytes()));
+                None
+            }
+        };
+        let usual = UniqueId::socket_name(&id.public);
+        let _root = role("").unwrap();
+        assert!(role(&usual).is_none());
+        // With a root, it is preferred.
+        let _other = find_root_at(&chosen, Name::Secret, &|| Ok(())).unwrap();
+        assert!(role(&chosen).is_none());
+        fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn chosen_name_is_only_read_and_written_in_the_directory_that_was_checked() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("elections");
+        let directory = open_private(&path).unwrap();
+        let election = Election { directory, path: path.clone(), file: "chosen".into() };
+        assert_eq!(election.chosen_name(), None);
+        let name = election.choose_name().unwrap();
+        assert_eq!(election.chosen_name(), Some(name.clone()));
+        // Another user's directory takes its place, with a link to a file of this user.
+        let (moved, victim) = (parent.path().join("moved"), parent.path().join("victim"));
+        fs::rename(&path, &moved).unwrap();
+        fs::create_dir(&path).unwrap();
+        fs::write(&victim, "libnccl-cpu-victim").unwrap();
+        symlink(&victim, path.join("chosen")).unwrap();
+        assert_eq!(election.chosen_name(), Some(name));
+        let name = election.choose_name().unwrap();
+        assert_eq!(fs::read_to_string(moved.join("chosen")).unwrap(), name);
+        // A link is not followed in the right directory either.
+        fs::remove_file(moved.join("chosen")).unwrap();
+        symlink(&victim, moved.join("chosen")).unwrap();
+        assert_eq!(election.chosen_name(), None);
+        assert!(election.choose_name().unwrap_err().text.contains("elections/chosen"));
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "libnccl-cpu-victim");
+    }
 }

@@ -203,10 +203,12 @@ fn parse_subsystems(list: &str) -> Option<u32> {
     Some(bits ^ inverted)
 }
 
-/// Opens a file and truncates it, as NCCL does. `%h` in its name is replaced by the host, `%p` by the pid. Writes append, so that
+/// Opens a file and truncates it, as NCCL does. `%h` in its name is replaced by the host, `%p` by the pid, `%%` by `%`. Writes append, so that
 /// processes that share a file do not overwrite each other's lines.
 fn open(name: &str, host: &str) -> io::Result<File> {
-    let name = name.replace("%h", host).replace("%p", &std::process::id().to_string());
+    let process = std::process::id().to_string();
+    let parts = name.split("%%").map(|part| part.replace("%p", &process).replace("%h", host));
+    let name = parts.collect::<Vec<_>>().join("%");
     let file = OpenOptions::new().append(true).create(true).open(name)?;
     // A terminal or a pipe has no length.
     let _ = file.set_len(0);

@@ -27,7 +27,7 @@ const DEFAULT_ADDRESS: &str = "localhost:28028";
 const BACKLOG: i32 = 1024;
 
 /// The maximum number of clients that are served at a time. An additional client replaces the one that has been quiet for
-/// longest.
+/// longest: a monitoring client, which makes no further requests, only if all monitor.
 const MAX_CLIENTS: usize = 64;
 
 /// The time limit for sending a request and for reading its response. A monitoring client may be quiet for longer.
@@ -181,7 +181,8 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
 fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
     match listener.accept() {
         Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-            let quietest = clients.iter().enumerate().min_by_key(|(_, client)| client.heard);
+            let quietest =
+                clients.iter().enumerate().min_by_key(|(_, client)| (client.monitors(), client.heard));
             if let Some((quietest, _)) = quietest.filter(|_| clients.len() == MAX_CLIENTS) {
                 clients.remove(quietest);
             }

@@ -233,10 +233,10 @@ fn file_in(folder: &TempDir, name: &str) -> String {
 #[test]
 fn debug_file_receives_lines_and_is_truncated() {
     let folder = tempfile::tempdir().unwrap();
-    let environment = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file_in(&folder, "%h.%p.log"))];
+    let environment = [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", &file_in(&folder, "%h.%p.%%h%%.log"))];
     let (text, process) = run("log", &environment);
     assert_eq!(text, "");
-    let file = file_in(&folder, &format!("{}.{process}.log", host()));
+    let file = file_in(&folder, &format!("{}.{process}.%h%.log", host()));
     assert_eq!(shape(&fs::read_to_string(file).unwrap(), process), WARNING);
     // An old file is truncated.
     let file = file_in(&folder, "old");

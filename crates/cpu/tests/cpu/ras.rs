@@ -328,6 +328,22 @@ fn idle_clients_do_not_hold_the_service() {
 }
 
 #[test]
+fn monitoring_client_is_not_replaced_while_others_are_idle() {
+    let job = Job::start("A");
+    job.report(|_| true);
+    let monitor = &idle_clients(&job, 1, "MONITOR lifecycle\n")[0];
+    let mut response = BufReader::new(monitor);
+    assert_eq!(response.by_ref().lines().next().unwrap().unwrap(), "OK");
+    let idle = idle_clients(&job, 100, "");
+    // The clients before this one have been accepted.
+    job.client().status().unwrap();
+    monitor.set_nonblocking(true).unwrap();
+    assert_eq!(response.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    drop(idle);
+    job.finish();
+}
+
+#[test]
 fn response_to_a_malformed_request_names_the_mistake() {
     let job = Job::start("A,A");
     job.report(|_| true);
