@@ -171,8 +171,7 @@ pub(crate) fn run(
     add(operation)
 }
 
-/// Runs `operation`, which reads and writes `bytes` bytes in total, at the end of the group, or immediately if none is open. On a
-/// communicator of CUDA devices, enqueues it on `stream` at that time instead. `context` must belong to `communicator`.
+/// The largest number that stands for a default stream: `cudaStreamPerThread`.
 const LAST_SPECIAL_STREAM: usize = 2;
 
 /// Reports the first stream that is neither used nor checked because the buffers are in host memory.
