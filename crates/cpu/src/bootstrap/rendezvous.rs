@@ -264,10 +264,13 @@ fn is_accepted(root: &OwnedFd, hello: Hello) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags};
+    use rustix::io::Errno;
     use rustix::net::accept;
 
     use super::*;
     use crate::bootstrap::join::ParentComm;
+    use crate::bootstrap::wire::wait;
 
     /// Simulates a root whose call has ended, while a process forked in the meantime still holds its socket.
     #[test]
@@ -279,7 +282,15 @@ mod tests {
         let context = JoinContext { name: "", check_cancelled: &|| Ok(()), waits_for: &drop, parent };
         let Ok(Role::Root(listener)) = find_root(&id, &|| Ok(())) else { panic!("another rank is the root") };
         let error = std::thread::scope(|scope| {
-            scope.spawn(move || drop(accept(&listener).unwrap()));
+            scope.spawn(move || {
+                // The listener does not block, and the rank may connect later than this thread starts.
+                while wait(&mut [PollFd::new(&listener, PollFlags::IN)], LINGER).is_ok() {
+                    match accept(&listener) {
+                        Ok(connection) => return drop(connection),
+                        Err(error) => assert_eq!(error, Errno::AGAIN),
+                    }
+                }
+            });
             join(&id, 2, 1, &context).unwrap_err()
         });
         assert_eq!(error.text, "rank 0 has left: its communicator is gone");

@@ -171,7 +171,7 @@ pub(crate) fn run(
     add(operation)
 }
 
-/// The largest of the numbers that stand for default streams: `cudaStreamPerThread`.
+/// The largest number that stands for a default stream: `cudaStreamPerThread`.
 const LAST_SPECIAL_STREAM: usize = 2;
 
 /// Reports the first stream that is neither used nor checked because the buffers are in host memory.

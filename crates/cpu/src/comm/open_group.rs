@@ -23,7 +23,12 @@ thread_local! {
 
 /// Records a call of this thread's group.
 pub(super) fn note(call: QueuedCall) {
-    let mut makes = MAKES.get();
+    let generation = fork::generation();
+    // A forked child does not take part in a group that its parent began.
+    let mut makes = match MAKES.get() {
+        makes if makes.generation == generation => makes,
+        _ => Makes { generation, ..Makes::default() },
+    };
     match call {
         QueuedCall::Init(_) => makes.communicator = true,
         QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, .. }) => {
@@ -31,7 +36,7 @@ pub(super) fn note(call: QueuedCall) {
         }
         QueuedCall::Operation(_) => return,
     }
-    MAKES.set(Makes { generation: fork::generation(), ..makes });
+    MAKES.set(makes);
 }
 
 /// Records that this thread's outermost group has ended.
@@ -103,5 +108,20 @@ impl QueuedCalls {
 
     fn queued(&self) -> MutexGuard<'_, Option<Queued>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_of_the_process_that_forked_this_one_does_not_count() {
+        let before = fork::generation().wrapping_sub(1);
+        MAKES.set(Makes { generation: before, communicator: true, window: false });
+        assert_eq!(explain_absence("communicator"), "");
+        note(QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, length: 0 }));
+        assert_eq!(explain_absence("communicator"), "");
+        assert!(explain_absence("window").contains("a window that it makes"));
     }
 }

@@ -139,11 +139,11 @@ impl Rank {
     }
 }
 
-/// Returns counts around every protocol threshold; the last two are large.
+/// Returns counts around every threshold of the transports; the last two are large.
 fn counts(operation: Operation, size: usize, ranks: usize) -> Vec<usize> {
     let mut counts = vec![0, 1, 7, 2047, 2048, 2049];
-    let [eager, payload, longest] = [8, 16, 64].map(|kib| (kib << 10) / size);
-    for threshold in [eager, payload, payload / ranks, eager * ranks, longest / ranks, longest] {
+    let [eager, longest] = [16, 64].map(|kib| (kib << 10) / size);
+    for threshold in [eager / ranks, eager, longest / ranks, longest] {
         counts.extend([threshold - 1, threshold, threshold + 1]);
     }
     let blocks = if operation.sends_blocks() || operation.receives_blocks() { ranks } else { 1 };

@@ -6,7 +6,7 @@
 //! units of [`GRAIN`] bytes. Two unordered accesses, one of them a write, are an error even if they were far apart in time.
 //!
 //! Not covered: the length of waits, which [`backoff`](crate::sync::backoff) decides; processes that die; memory that
-//! processes map or read from each other.
+//! processes map from each other.
 #![allow(unsafe_code)]
 
 use std::future::poll_fn;
