@@ -205,7 +205,7 @@ impl Mapping {
 }
 
 /// The number of mappings that were removed. The kernel orders an access to a mapping before the creation of the next one at the same
-/// address; this counter makes that order visible to ThreadSanitizer, which does not see the system calls.
+/// address; this counter makes that order visible to `ThreadSanitizer`, which does not see the system calls.
 static REMOVED: AtomicUsize = AtomicUsize::new(0);
 
 impl Drop for Mapping {
