@@ -86,7 +86,7 @@ fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
 fn methods(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut aliases: Vec<String> = Vec::new();
-    let (mut owner, mut is_list) = (String::new(), false);
+    let mut owner = String::new();
     for line in text.lines().map(str::trim) {
         if let Some(alias) = line.strip_prefix("#[doc(alias = \"").and_then(|rest| rest.split('"').next()) {
             aliases.push(alias.to_string());
@@ -101,19 +101,9 @@ fn methods(text: &str) -> Vec<(String, String)> {
             };
             owner = words(name).next().unwrap_or_default().to_string();
             aliases.clear();
-            is_list = false;
-        } else if let Some(list) = line.strip_suffix("! {") {
-            is_list = list == "operations";
         } else {
             let declared = line.strip_prefix("pub fn ").or_else(|| line.strip_prefix("pub unsafe fn "));
-            // A line of the `operations!` macro: `all_reduce<T>(`.
-            let listed = is_list.then_some(line);
-            let (name, owner) = match (declared, listed) {
-                (Some(rest), _) => (words(rest).next(), owner.as_str()),
-                (None, Some(rest)) => (words(rest).next(), "Communicator"),
-                (None, None) => (None, ""),
-            };
-            if let Some(name) = name {
+            if let Some(name) = declared.and_then(|rest| words(rest).next()) {
                 found.extend(aliases.iter().map(|alias| (alias.clone(), format!("{owner}::{name}"))));
             }
             aliases.clear();
@@ -177,20 +167,11 @@ mod tests {
             impl Nccl {
                 #[doc(alias = \"ncclC\")]
                 pub unsafe fn two() {}
-            }
-            operations! {
-                #[doc(alias = \"ncclAllReduce\")]
-                all_reduce<T>(op: ReduceOp);
             }";
         let pair = |alias: &str, method: &str| (alias.to_string(), method.to_string());
         assert_eq!(
             methods(text),
-            [
-                pair("ncclA", "PreMulSum::one"),
-                pair("ncclB", "PreMulSum::one"),
-                pair("ncclC", "Nccl::two"),
-                pair("ncclAllReduce", "Communicator::all_reduce"),
-            ]
+            [pair("ncclA", "PreMulSum::one"), pair("ncclB", "PreMulSum::one"), pair("ncclC", "Nccl::two"),]
         );
     }
 }

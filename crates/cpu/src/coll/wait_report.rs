@@ -240,7 +240,7 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
     format!("rank {peer} (process {}), {call}{failure}{elsewhere}{condition}{group}", process.pid)
 }
 
-/// Returns the call that a process is running on a communicator other than that of `state`, if this process is a member of both.
+/// Returns the call that a process is running on another communicator than `state`, if this process is a member of both.
 fn call_elsewhere(state: &SharedState, process: Process) -> Option<CallHeader> {
     state.others().iter().find_map(|other| {
         let mut own = (0..other.ranks()).filter(|rank| other.process(*rank) == process);
