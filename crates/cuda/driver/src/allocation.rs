@@ -12,21 +12,17 @@ use crate::handle::{BackingId, ContextId, PoolId};
 use crate::mapping::{DevicePages, Exported, Mapping, Reservation};
 use crate::message;
 
-/// The kind of memory: its place, and those that can use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Memory of a device.
     Device,
-    /// Page-locked host memory that CUDA allocated.
+    /// Page-locked host memory allocated by CUDA.
     Pinned,
-    /// Host memory of the program, page-locked.
+    /// Host memory of the program that `cuMemHostRegister` page-locked.
     Registered,
-    /// Memory that devices and the host share.
     Managed,
 }
 
 impl Kind {
-    /// Words for messages.
     pub(crate) fn memory(self) -> &'static str {
         match self {
             Self::Device => "device memory",
@@ -37,70 +33,60 @@ impl Kind {
     }
 }
 
-/// An allocation, or memory that is mapped at addresses that were reserved.
+/// An allocation, or memory mapped at reserved addresses.
 #[derive(Debug)]
 pub(crate) struct Allocation {
-    /// Its number, never used twice; the same at all addresses where the same memory is mapped.
+    /// Never reused. All mappings of the same memory share it.
     pub(crate) id: u64,
-    /// Its kind.
     pub(crate) kind: Kind,
-    /// The device of its context.
     pub(crate) device: usize,
-    /// The context in which it was made; none for what is mapped.
+    /// The context that allocated it; 0 for mapped memory.
     pub(crate) context: ContextId,
-    /// The memory that is mapped, if it was.
+    /// The mapped memory, if this is a mapping at reserved addresses.
     pub(crate) backing: Option<BackingId>,
-    /// True if it is another process's.
+    /// Whether another process owns the memory.
     pub(crate) is_imported: bool,
-    /// The pool that it is from, if its allocation was an operation of a stream.
+    /// The pool, if it was allocated in stream order.
     pub(crate) pool: Option<PoolId>,
-    /// The flags that it was made with.
     pub(crate) flags: u32,
-    /// The address that programs see.
     pub(crate) address: u64,
-    /// The number of bytes.
     pub(crate) length: usize,
-    /// Its memory, unless that is the program's.
+    /// `None` if the program owns the memory.
     pub(crate) mapping: Option<Mapping>,
 }
 
 impl Allocation {
-    /// The address at which this process can use the byte at an offset.
+    /// The address of a byte in this process's accessible mapping.
     pub(crate) fn alias(&self, offset: usize) -> usize {
         self.mapping.as_ref().map_or(self.address as usize, Mapping::alias) + offset
     }
 
-    /// The addresses that programs see.
     pub(crate) fn addresses(&self) -> Range<u64> {
         self.address..self.address + self.length as u64
     }
 
-    /// The number of bytes that it takes on its device.
     fn length_on_device(&self) -> usize {
         let is_on_device =
             matches!(self.kind, Kind::Device | Kind::Managed) && self.backing.is_none() && !self.is_imported;
         if is_on_device { self.length } else { 0 }
     }
 
-    /// Returns what another process needs to map it, or nothing if it cannot.
     pub(crate) fn export(&self) -> Option<Exported> {
         let is_own = self.kind == Kind::Device && self.pool.is_none() && !self.is_imported;
         self.mapping.as_ref().filter(|_| is_own)?.export()
     }
 
-    /// Returns whether another process has opened it.
     pub(crate) fn is_open_elsewhere(&self) -> bool {
         let is_own = self.kind == Kind::Device && !self.is_imported;
         self.mapping.as_ref().filter(|_| is_own).is_some_and(Mapping::is_imported)
     }
 
-    /// Returns whether another one lies behind this in the same reservation, or in one that continues it.
+    /// Whether `next` follows directly, in the same reservation or an adjacent one.
     fn is_continued_by(&self, next: &Self) -> bool {
         let are_mapped = self.backing.is_some() && next.backing.is_some();
         are_mapped && next.address == self.addresses().end && next.alias(0) == self.alias(self.length)
     }
 
-    /// Words for messages.
     pub(crate) fn description(&self) -> String {
         let Self { id, length, device, .. } = self;
         match self.kind {
@@ -110,14 +96,12 @@ impl Allocation {
     }
 }
 
-/// A part of an allocation, which lives as long as this does.
+/// A range that starts in an allocation. Keeps the allocation alive.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
-    /// The allocation.
     pub(crate) allocation: Arc<Allocation>,
-    /// The offset of the part in it.
     pub(crate) offset: usize,
-    /// The memory that is mapped directly behind it, as far as the part goes on there.
+    /// Mappings directly behind the allocation that the range extends into.
     pub(crate) following: Vec<Arc<Allocation>>,
 }
 
@@ -128,30 +112,26 @@ impl Part {
     }
 }
 
-/// The use that a device may make of memory that is mapped, as a number of CUDA: none, to read, or to write too.
+/// Access of a device to mapped memory: 0 is none, 1 is read, 3 is read and write.
 pub(crate) type Permission = u32;
 
-/// All allocations, by address.
 #[derive(Debug)]
 pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,
-    /// The addresses of the device memory that was freed last, which nothing else gets meanwhile.
+    /// Addresses of recently freed device memory, which are not reused yet.
     freed: VecDeque<Arc<DevicePages>>,
-    /// The addresses that programs have reserved, by the first.
+    /// Reserved address ranges by first address.
     pub(crate) reservations: BTreeMap<u64, Reservation>,
-    /// The use that devices may make of the memory that is mapped at an address.
+    /// By address of the mapping, then by device.
     pub(crate) permissions: BTreeMap<u64, BTreeMap<usize, Permission>>,
-    /// The number of bytes that each device has.
     pub(crate) total: usize,
-    /// The number of bytes in use on each device.
     used: BTreeMap<usize, usize>,
-    /// True once it was said that a device has no room.
+    /// Whether the message about insufficient memory was printed.
     has_said: bool,
     last: u64,
 }
 
 impl Allocations {
-    /// Creates an empty list, for devices of so many bytes.
     pub(crate) fn new(total: usize) -> Self {
         Self {
             by_address: BTreeMap::new(),
@@ -165,7 +145,6 @@ impl Allocations {
         }
     }
 
-    /// Checks that a device has room for so many bytes.
     pub(crate) fn check_room(&mut self, device: usize, length: usize) -> Result<()> {
         let free = self.free(device);
         if length <= free {
@@ -181,13 +160,11 @@ impl Allocations {
         Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Returns a number for a new allocation.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Adds an allocation, whose addresses must be free.
     pub(crate) fn insert(&mut self, allocation: Allocation) -> Arc<Allocation> {
         if let Some(pages) = allocation.mapping.as_ref().and_then(Mapping::device_pages) {
             pages.list(allocation.length, allocation.id, allocation.device);
@@ -198,36 +175,31 @@ impl Allocations {
         allocation
     }
 
-    /// Finds the allocation that an address is in.
     pub(crate) fn containing(&self, address: u64) -> Option<&Arc<Allocation>> {
         let (_, allocation) = self.by_address.range(..=address).next_back()?;
         (address < allocation.addresses().end || address == allocation.address).then_some(allocation)
     }
 
-    /// Returns whether a range of addresses touches an allocation.
     pub(crate) fn overlaps(&self, address: u64, length: usize) -> bool {
         let end = address.saturating_add(length as u64);
         self.by_address.range(..end).next_back().is_some_and(|(_, last)| last.addresses().end > address)
     }
 
-    /// All that are not freed.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Allocation>> {
         self.by_address.values()
     }
 
-    /// Finds the allocation that begins at an address.
     pub(crate) fn at(&self, address: u64) -> Option<&Arc<Allocation>> {
         self.by_address.get(&address)
     }
 
-    /// Returns whether an allocation has not been freed.
     pub(crate) fn has(&self, allocation: &Arc<Allocation>) -> bool {
         self.at(allocation.address).is_some_and(|own| Arc::ptr_eq(own, allocation))
     }
 
-    /// Finds the part that a range of addresses is, or nothing if CUDA does not know the first address.
+    /// Finds the range that starts at an address, or `None` for memory unknown to CUDA.
     ///
-    /// Device memory that was freed lately is an error.
+    /// Recently freed device memory is an error.
     pub(crate) fn part(&self, address: u64, length: usize) -> Result<Option<Part>> {
         let Some(allocation) = self.containing(address) else {
             let was_freed = self.freed.iter().any(|pages| pages.contain(address));
@@ -245,13 +217,12 @@ impl Allocations {
         Ok(Some(part))
     }
 
-    /// Finds the reservation that an address is in.
     pub(crate) fn reservation(&self, address: u64) -> Option<&Reservation> {
         let (_, reservation) = self.reservations.range(..=address).next_back()?;
         reservation.range().contains(&address).then_some(reservation)
     }
 
-    /// Finds what is mapped in a range of addresses, which must begin with the first and end with the last of it.
+    /// Finds the mappings in a range, which must start at the first and end at the last mapping.
     pub(crate) fn mapped(&self, address: u64, length: usize) -> Result<Vec<Arc<Allocation>>> {
         let end = address.checked_add(length as u64).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         let first = self.at(address).filter(|first| first.backing.is_some());
@@ -265,14 +236,13 @@ impl Allocations {
         is_whole.then_some(all).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Gives back the addresses of a reservation, which are kept for a while.
     pub(crate) fn free_reservation(&mut self, address: u64) {
         if let Some(reservation) = self.reservations.remove(&address) {
             self.keep(reservation.pages());
         }
     }
 
-    /// Finds the part that a range of aliases is.
+    /// Finds the range at an address of this process's accessible mapping.
     pub(crate) fn part_of_alias(&self, alias: u64, length: usize) -> Option<Part> {
         let address = self.by_address.values().find_map(|allocation| {
             let offset = (alias as usize).checked_sub(allocation.alias(0))?;
@@ -281,14 +251,12 @@ impl Allocations {
         self.part(address?, length).ok().flatten()
     }
 
-    /// Removes the allocation that begins at an address.
     pub(crate) fn remove(&mut self, address: u64) -> Option<Arc<Allocation>> {
         let removed = self.by_address.remove(&address)?;
         self.keep_addresses(&removed);
         Some(removed)
     }
 
-    /// Notes that an allocation is gone, whose addresses are kept for a while.
     fn keep_addresses(&mut self, removed: &Allocation) {
         self.give_back(removed.device, removed.length_on_device());
         self.permissions.remove(&removed.address);
@@ -301,7 +269,7 @@ impl Allocations {
         }
     }
 
-    /// Keeps addresses for a while, so that nothing else gets them.
+    /// Defers the reuse of addresses.
     fn keep(&mut self, pages: &Arc<DevicePages>) {
         const KEPT: usize = 1024;
         self.freed.push_back(Arc::clone(pages));
@@ -310,17 +278,14 @@ impl Allocations {
         }
     }
 
-    /// Counts bytes that are in use on a device.
     pub(crate) fn take(&mut self, device: usize, length: usize) {
         *self.used.entry(device).or_default() += length;
     }
 
-    /// Counts bytes that are no longer in use on a device.
     pub(crate) fn give_back(&mut self, device: usize, length: usize) {
         *self.used.entry(device).or_default() -= length;
     }
 
-    /// Removes the allocations of a context.
     pub(crate) fn remove_context(&mut self, context: ContextId) -> Vec<Arc<Allocation>> {
         let (removed, kept) = std::mem::take(&mut self.by_address)
             .into_iter()
@@ -332,7 +297,6 @@ impl Allocations {
         removed.into_values().collect()
     }
 
-    /// The number of bytes that are free on a device.
     pub(crate) fn free(&self, device: usize) -> usize {
         self.total.saturating_sub(self.used.get(&device).copied().unwrap_or(0))
     }

@@ -12,49 +12,42 @@ use crate::graph::{Graph, Node};
 use crate::handle::{ContextId, GraphId, NodeId, StreamId, UserObjectId};
 use crate::user_object::{References, UserObject};
 
-/// The calls that a capture forbids, or that a thread is forbidden by captures: those that could wait for work which is
-/// never executed.
+/// Which potentially unsafe calls captures prohibit, as in `cuThreadExchangeStreamCaptureMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Of all threads; because of captures of all threads.
     Global,
-    /// Of the capturing thread; because of its own captures.
     ThreadLocal,
-    /// No calls.
     Relaxed,
 }
 
 impl Mode {
-    /// Returns the mode with a number of CUDA's.
     pub(crate) fn of(number: u32) -> Option<Self> {
         [Self::Global, Self::ThreadLocal, Self::Relaxed].into_iter().find(|mode| *mode as u32 == number)
     }
 }
 
-/// A moment of a capture, which an event can record.
+/// A point in a captured graph, which an event can record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CapturedPoint {
-    /// The graph that is captured.
     pub(crate) graph: GraphId,
-    /// The nodes that end last before it.
+    /// The last nodes before the point.
     pub(crate) nodes: Vec<usize>,
 }
 
-/// The part of a capture that is a stream's.
+/// The part of a capture on one stream.
 #[derive(Debug)]
 struct Lane {
-    /// Its number in the graph.
     number: usize,
-    /// The nodes that the next one comes after.
+    /// The nodes that the next node depends on.
     ends: Vec<usize>,
-    /// The handles of those nodes, as told to the program last.
+    /// The handles of `ends` as last returned to the program.
     told: Vec<NodeId>,
 }
 
 #[derive(Debug)]
 struct Capture<A> {
     origin: StreamId,
-    /// The thread that began it.
+    /// The thread that began the capture.
     thread: u64,
     mode: Mode,
     is_valid: bool,
@@ -62,19 +55,16 @@ struct Capture<A> {
     lanes: BTreeMap<StreamId, Lane>,
 }
 
-/// The captures that have begun and not ended, of graphs of `A`.
 #[derive(Debug)]
 pub(crate) struct Captures<A> {
     captures: BTreeMap<GraphId, Capture<A>>,
 }
 
 impl<A> Captures<A> {
-    /// Creates an empty set.
     pub(crate) fn new() -> Self {
         Self { captures: BTreeMap::new() }
     }
 
-    /// Begins the capture of a stream.
     pub(crate) fn begin(
         &mut self,
         graph: GraphId,
@@ -99,39 +89,33 @@ impl<A> Captures<A> {
         Ok(())
     }
 
-    /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.captures.is_empty()
     }
 
-    /// The capture that a stream is part of.
     pub(crate) fn of(&self, stream: StreamId) -> Option<GraphId> {
         let has_stream = |capture: &Capture<A>| capture.lanes.contains_key(&stream);
         self.captures.iter().find(|(_, capture)| has_stream(capture)).map(|(&graph, _)| graph)
     }
 
-    /// Returns whether no operation of a capture has failed.
     pub(crate) fn is_valid(&self, graph: GraphId) -> bool {
         self.captures.get(&graph).is_some_and(|capture| capture.is_valid)
     }
 
-    /// The streams that are captured, with their captures.
     pub(crate) fn streams(&self) -> impl Iterator<Item = (StreamId, GraphId)> + '_ {
         let captures = self.captures.iter();
         captures.flat_map(|(&graph, capture)| capture.lanes.keys().map(move |&stream| (stream, graph)))
     }
 
-    /// The references of a graph that is captured.
     pub(crate) fn references(&mut self, graph: GraphId) -> Option<&mut References> {
         self.captures.get_mut(&graph).map(|capture| &mut capture.graph.references)
     }
 
-    /// Finds a user object that a graph refers to which is captured.
     pub(crate) fn user_object(&self, id: UserObjectId) -> Option<&Arc<UserObject>> {
         self.captures.values().find_map(|capture| capture.graph.references.get(id))
     }
 
-    /// The captures that forbid a thread in this mode what could wait.
+    /// The captures that prohibit potentially unsafe calls of a thread in this mode.
     pub(crate) fn forbidding(&self, thread: u64, mode: Mode) -> Vec<GraphId> {
         let forbids = |capture: &Capture<A>| match mode {
             Mode::Relaxed => false,
@@ -143,7 +127,6 @@ impl<A> Captures<A> {
         forbidding.map(|(&graph, _)| graph).collect()
     }
 
-    /// Makes a capture fail, of which its streams know until it is ended.
     pub(crate) fn invalidate(&mut self, graph: GraphId) {
         if let Some(capture) = self.captures.get_mut(&graph) {
             capture.is_valid = false;
@@ -162,7 +145,6 @@ impl<A> Captures<A> {
         Ok((graph, &mut capture.graph, lane))
     }
 
-    /// Adds a node behind what a stream has captured.
     pub(crate) fn add(&mut self, stream: StreamId, handle: NodeId, action: A) -> Result<()> {
         let (_, graph, lane) = self.lane(stream)?;
         let after = std::mem::replace(&mut lane.ends, vec![graph.nodes.len()]);
@@ -170,20 +152,19 @@ impl<A> Captures<A> {
         Ok(())
     }
 
-    /// The end of what a stream has captured.
     pub(crate) fn point(&mut self, stream: StreamId) -> Result<CapturedPoint> {
         let (graph, _, lane) = self.lane(stream)?;
         Ok(CapturedPoint { graph, nodes: lane.ends.clone() })
     }
 
-    /// The end of what a stream has captured, as its nodes, which stay where they are until this is called again.
+    /// Returns the dependencies of a stream's next node. The pointer is valid until the next call.
     pub(crate) fn tell(&mut self, stream: StreamId) -> Result<&[NodeId]> {
         let (_, graph, lane) = self.lane(stream)?;
         lane.told = lane.ends.iter().map(|&node| graph.nodes[node].handle).collect();
         Ok(&lane.told)
     }
 
-    /// Lets a stream wait for a point of a capture, of which it becomes a part.
+    /// Orders a stream after a point of a capture, which the stream joins.
     pub(crate) fn join(&mut self, stream: StreamId, context: ContextId, point: &CapturedPoint) -> Result<()> {
         match self.of(stream) {
             Some(own) if own != point.graph => {
@@ -210,10 +191,11 @@ impl<A> Captures<A> {
         Ok(())
     }
 
-    /// Ends the capture that began on a stream: returns what was captured, and whether that can be used.
+    /// Ends the capture that began on a stream. Returns the graph, and whether it is usable.
     ///
     /// # Errors
-    /// The capture did not begin on this stream, which makes it fail, or not in this thread; it goes on.
+    ///
+    /// The capture began on another stream, which invalidates it, or in another thread. It continues.
     pub(crate) fn end(&mut self, stream: StreamId, thread: u64) -> Result<(Result<GraphId>, Graph<A>)> {
         let id = self.of(stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
         let capture = self.captures.get_mut(&id).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
@@ -236,7 +218,7 @@ impl<A> Captures<A> {
         Ok((result, ended.graph))
     }
 
-    /// Drops the captures that nothing can end any more, as they began on a stream that is gone; returns their graphs.
+    /// Drops the captures whose origin stream is gone. Returns their graphs.
     pub(crate) fn discard(&mut self, is_gone: impl Fn(StreamId) -> bool) -> Vec<Graph<A>> {
         let gone = self.captures.iter().filter(|(_, capture)| is_gone(capture.origin));
         let gone: Vec<GraphId> = gone.map(|(&graph, _)| graph).collect();

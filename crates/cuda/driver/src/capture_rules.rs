@@ -19,7 +19,6 @@ impl State {
         Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Checks that a stream is not captured, for calls that cannot be nodes.
     pub(crate) fn check_not_captured(&mut self, stream: StreamId) -> Result<()> {
         if !self.is_captured(stream)? {
             return Ok(());
@@ -30,7 +29,7 @@ impl State {
         self.fail_captures(vec![graph])
     }
 
-    /// Makes the capture of a stream fail, as it would have to wait for work outside it.
+    /// Invalidates the capture of a stream that would wait for uncaptured work.
     pub(crate) fn fail_capture_of(&mut self, stream: StreamId) -> Result<()> {
         if let Some(graph) = self.captures.of(stream) {
             self.captures.invalidate(graph);
@@ -38,7 +37,6 @@ impl State {
         Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
     }
 
-    /// Checks that no stream of a context is captured, for calls that wait for all of them.
     pub(crate) fn check_context_not_captured(&mut self, context: ContextId) -> Result<()> {
         let is_own = |stream| self.context_of(stream) == Ok(context);
         let captured = self.captures.streams().filter(|&(stream, _)| is_own(stream));
@@ -46,8 +44,8 @@ impl State {
         self.fail_captures(captured)
     }
 
-    /// Checks that nothing forbids the calling thread what could wait for work of streams: no capture, and no function that it
-    /// executes on one.
+    /// Checks that the calling thread may wait for streams: no capture prohibits it, and the thread does not
+    /// execute a host function.
     pub(crate) fn check_may_wait(&mut self) -> Result<()> {
         Current::check_is_no_function()?;
         if self.captures.is_empty() {
@@ -58,10 +56,11 @@ impl State {
         self.fail_captures(forbidding)
     }
 
-    /// The last record of an event, if it has one.
+    /// Returns the last record of an event.
     ///
     /// # Errors
-    /// It is that of a capture, which fails.
+    ///
+    /// The record is captured. The capture is invalidated.
     pub(crate) fn record_to_wait_for(&mut self, event: EventId) -> Result<Option<Record>> {
         match self.event(event)?.last.clone() {
             LastRecord::Never => Ok(None),

@@ -2,24 +2,23 @@
 
 #[cfg(test)]
 thread_local! {
-    /// The number of steps that clocks of this thread were asked for.
+    /// The number of steps that clocks of this thread were compared with.
     pub(crate) static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// A component of clocks: that of a stream, and of another one once the stream is gone and the host knows its end.
+/// A stream's index in clocks. It is reused once the host has waited for the end of a destroyed stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Component(pub(crate) usize);
 
-/// A step of a stream: an operation, or a part of it that others can know before its end.
+/// An operation of a stream, or the part of it that peers may observe before it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// The stream's component.
     pub(crate) component: Component,
-    /// The step's number there, from 1.
+    /// From 1.
     pub(crate) number: u64,
 }
 
-/// For each component, the number of its steps that come before.
+/// For each component, the number of preceding steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Clock(Vec<u64>);
 
@@ -28,25 +27,21 @@ impl Clock {
         self.0.get(component.0).copied().unwrap_or(0)
     }
 
-    /// The number of components that are known.
     #[cfg(test)]
     pub(crate) fn components(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns whether a step comes before.
     pub(crate) fn includes(&self, step: Step) -> bool {
         #[cfg(test)]
         COMPARISONS.set(COMPARISONS.get() + 1);
         self.get(step.component) >= step.number
     }
 
-    /// Returns whether everything that another clock includes comes before.
     pub(crate) fn includes_all(&self, other: &Self) -> bool {
         other.0.iter().enumerate().all(|(index, &number)| self.get(Component(index)) >= number)
     }
 
-    /// Includes a step and those before it.
     pub(crate) fn advance(&mut self, Step { component: Component(index), number }: Step) {
         if self.0.len() <= index {
             self.0.resize(index + 1, 0);
@@ -54,7 +49,6 @@ impl Clock {
         self.0[index] = self.0[index].max(number);
     }
 
-    /// Includes everything that another clock includes.
     pub(crate) fn join(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);

@@ -13,39 +13,27 @@ use crate::finding::{self, IGNORE, Ignored, REPORT, STRICT};
 use crate::message;
 use crate::stack::STACKS;
 
-/// The consequence of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Races {
-    /// Nothing: races are not looked for.
     Off,
-    /// A report on stderr.
     Report,
-    /// A report, and an error that stays with the context.
+    /// A report, and a sticky error of the context.
     Error,
 }
 
-/// The settings of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
-    /// The number of devices, visible or not.
     pub(crate) devices: usize,
-    /// The number of bytes of each device.
     pub(crate) device_memory: usize,
-    /// The consequence of a race.
     pub(crate) races: Races,
-    /// The seed that the order of operations is drawn from, if it is drawn.
     pub(crate) seed: Option<u64>,
-    /// True if device memory that the host touches is reported.
     pub(crate) reports_faults: bool,
-    /// True if an operation of NCCL that fails makes the calls of its context fail.
+    /// Whether a failed NCCL operation makes the calls in its context fail.
     pub(crate) failures_stay: bool,
-    /// The findings that are none.
     pub(crate) ignored: Ignored,
-    /// True if what is left at the end is reported.
     pub(crate) lists_leaks: bool,
-    /// True if the stacks of calls are noted.
     pub(crate) notes_stacks: bool,
-    /// True if copies, memsets, launches of graphs and NCCL's operations return when they are complete.
+    /// Whether `CUDA_LAUNCH_BLOCKING=1` is set.
     pub(crate) blocks_launches: bool,
 }
 
@@ -64,7 +52,6 @@ const FAULTS: &str = "LIBNCCL_CPU_FAULTS";
 impl Config {
     const MAX_DEVICES: usize = 64;
 
-    /// Reads the environment; says on stderr which value is wrong.
     pub(crate) fn from_env() -> Result<Self> {
         let devices = variable(DEVICES, "a number from 0 to 64", |text| {
             usize::from_str(text).ok().filter(|&devices| devices <= Self::MAX_DEVICES)
@@ -105,7 +92,6 @@ impl Config {
     }
 }
 
-/// Reads a number of bytes, with a unit if there is one.
 fn bytes(text: &str) -> Option<usize> {
     let text = text.to_ascii_lowercase();
     let number = text.trim_end_matches('b').trim_end_matches(['k', 'm', 'g', 't']);
@@ -120,7 +106,6 @@ fn bytes(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(unit).filter(|&bytes| bytes > 0)
 }
 
-/// Returns the value of `CUDA_VISIBLE_DEVICES`, which may be empty.
 pub(crate) fn visible_devices() -> Option<String> {
     value("CUDA_VISIBLE_DEVICES").map(|list| list.to_string_lossy().into_owned())
 }

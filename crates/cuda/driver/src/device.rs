@@ -8,22 +8,17 @@ use rustix::system::sysinfo;
 
 use crate::handle::{ContextId, PoolId};
 
-/// A device.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// The handle of its primary context, active or not.
+    /// The handle of the primary context, active or not.
     pub(crate) primary: ContextId,
-    /// The flags for its primary context.
     pub(crate) primary_flags: u32,
-    /// The number of times that its primary context was retained and not released.
     pub(crate) retained: usize,
-    /// Its default pool.
     pub(crate) default_pool: PoolId,
-    /// The pool that allocations come from.
     pub(crate) pool: PoolId,
 }
 
-/// Returns the number of bytes that this process can use: the host's memory, or less if a control group has less.
+/// Returns the memory available to this process: the host's, or the limit of its control group.
 pub(crate) fn host_memory() -> usize {
     static BYTES: LazyLock<usize> = LazyLock::new(|| {
         let info = sysinfo();
@@ -35,7 +30,7 @@ pub(crate) fn host_memory() -> usize {
     *BYTES
 }
 
-/// Returns the least limit of a control group, a line of `/proc/self/cgroup`, and of those that it is in.
+/// Returns the lowest limit of a control group and its ancestors. `line` is one of `/proc/self/cgroup`.
 fn limit_of_group(line: &str) -> Option<usize> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (root, file) = match fields.next()? {

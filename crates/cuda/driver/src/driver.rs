@@ -35,49 +35,34 @@ use crate::user_object::{Destructors, References, UserObject};
 use crate::virtual_memory::Backing;
 use crate::visible;
 
-/// A stream, beyond what its order needs.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// Its context.
     pub(crate) context: ContextId,
-    /// Its flags.
     pub(crate) flags: u32,
-    /// Its priority.
     pub(crate) priority: i32,
-    /// Wakes its worker, once there is one.
+    /// Wakes the worker thread, once it is started.
     worker: Option<Arc<Condvar>>,
 }
 
-/// The state that the lock protects.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The order of operations.
     pub(crate) scheduler: Scheduler<Work>,
-    /// The devices.
     pub(crate) devices: Vec<Device>,
-    /// The contexts that are active.
+    /// The active contexts.
     pub(crate) contexts: BTreeMap<ContextId, Context>,
     /// The streams that are open or still have work.
     pub(crate) streams: BTreeMap<StreamId, Stream>,
-    /// The events.
     pub(crate) events: HashMap<EventId, Event>,
-    /// The memory.
     pub(crate) allocations: Allocations,
-    /// The memory that can be mapped.
     pub(crate) backings: BTreeMap<BackingId, Backing>,
-    /// The memory of other processes that was opened.
     pub(crate) imports: Vec<Import>,
-    /// The pools.
     pub(crate) pools: BTreeMap<PoolId, Pool>,
-    /// The captures that have not ended.
     pub(crate) captures: Captures<Action>,
-    /// The graphs, with the user objects that they keep.
+    /// The graphs and the user objects that they reference.
     pub(crate) graphs: BTreeMap<GraphId, (Arc<Graph<Action>>, References)>,
-    /// The graphs that can be launched.
     pub(crate) execs: BTreeMap<ExecId, Exec>,
-    /// The program's own references to user objects.
+    /// The program's own references.
     pub(crate) user_objects: References,
-    /// The thread of destructors, once there is one.
     pub(crate) destructors: Option<Destructors>,
     races: Option<Detector>,
     handles: Handles,
@@ -86,72 +71,57 @@ pub(crate) struct State {
     last_call: Instant,
 }
 
-/// The driver of a process.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    /// Its settings.
     pub(crate) config: Config,
-    /// The physical device behind each device of the program, see [`visible`].
+    /// The physical device behind each visible one, see [`visible`].
     visible: Vec<usize>,
     state: Mutex<State>,
-    /// Tells waiting host threads that operations are complete.
+    /// Notifies waiting host threads of completed operations.
     done: Condvar,
     process: u32,
 }
 
-/// An operation to enqueue.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
-    /// Words for messages: the function that was called.
+    /// The called function, for messages.
     pub(crate) label: Cow<'static, str>,
-    /// The memory that it uses.
     pub(crate) accesses: Vec<Access>,
-    /// Its executor.
     pub(crate) executor: Executor,
-    /// Its work.
     pub(crate) work: Work,
 }
 
 impl Request {
-    /// An operation of the library.
     pub(crate) fn new(label: &'static str, accesses: Vec<Access>, work: Work) -> Self {
         Self { label: Cow::Borrowed(label), accesses, executor: Executor::Library, work }
     }
 }
 
-/// The action of a node of a graph.
+/// The action of a graph node. Events are recorded and awaited on the launch stream.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Executes an operation.
     Execute(Request),
-    /// Records an event, as if it were on the stream of the launch.
     Record(EventId),
-    /// Waits for an event, as if it were on the stream of the launch.
     Wait(EventId),
 }
 
-/// A graph that can be launched.
 #[derive(Debug)]
 pub(crate) struct Exec {
-    /// The graph.
     pub(crate) graph: Arc<Graph<Action>>,
-    /// The flags that it was made with.
     pub(crate) flags: u64,
-    /// The streams of its lanes but the first, which is that of the launch.
+    /// The streams of all lanes but the first, which is the launch stream.
     pub(crate) streams: Vec<StreamId>,
-    /// The user objects that the graph kept when this was made.
+    /// The user objects that the graph referenced when it was instantiated.
     pub(crate) references: References,
     /// The end of the last launch.
     pub(crate) last: Point,
 }
 
-/// The flag of streams without order to the default stream.
 pub(crate) const NON_BLOCKING: u32 = 1;
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 impl Driver {
-    /// Initialises the process's driver, if it is not yet.
     pub(crate) fn init() -> Result<()> {
         if DRIVER.get().is_none() {
             let config = Config::from_env()?;
@@ -171,7 +141,6 @@ impl Driver {
         Self::get().map(|_| ())
     }
 
-    /// The process's driver.
     pub(crate) fn get() -> Result<&'static Self> {
         let driver = DRIVER.get().ok_or(CUresult::CUDA_ERROR_NOT_INITIALIZED)?;
         // A forked child has none of the threads, and perhaps a lock that nobody will ever release.
@@ -181,7 +150,6 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Creates a driver without contexts.
     pub(crate) fn new(config: Config, visible: Vec<usize>) -> Self {
         let mut handles = Handles::new();
         let mut pools = BTreeMap::new();
@@ -222,29 +190,25 @@ impl Driver {
         Self { config, visible, state: Mutex::new(state), done: Condvar::new(), process: process::id() }
     }
 
-    /// Returns the index of a device that a program passes.
     pub(crate) fn device(&self, device: CUdevice) -> Result<usize> {
         let device = usize::try_from(device).ok().filter(|&device| device < self.devices());
         device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// Returns the number of devices that the program sees.
     pub(crate) fn devices(&self) -> usize {
         self.visible.len()
     }
 
-    /// Returns the physical device behind one that the program sees.
     pub(crate) fn physical(&self, device: usize) -> Result<usize> {
         self.visible.get(device).copied().ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// Returns the device as which the program sees a physical one, or `None` if it does not.
     pub(crate) fn visible(&self, physical: usize) -> Option<usize> {
         self.visible.iter().position(|&device| device == physical)
     }
 
-    /// Returns the device for memory that another process has on a physical device. Memory of a device that this program does not
-    /// see can be opened, as in CUDA 10.1 and newer, and belongs to the current device here.
+    /// Returns the device for another process's memory on a physical device. As in CUDA 10.1 and newer,
+    /// memory of an invisible device can be opened; it is attributed to the current device.
     pub(crate) fn device_for_import(&self, state: &mut State, physical: usize) -> Result<usize> {
         if physical >= self.config.devices {
             return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
@@ -255,13 +219,13 @@ impl Driver {
         }
     }
 
-    /// Takes the lock for what is no call of CUDA.
+    /// Takes the lock outside a CUDA call.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics with the lock held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a call: takes the lock and lets the turns pass that the call takes.
+    /// Takes the lock for a CUDA call. With a seed, some turns pass first.
     pub(crate) fn enter(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         state.calls += 1;
@@ -274,7 +238,7 @@ impl Driver {
         state
     }
 
-    /// Gives an operation a turn; if it is one of the library, it is complete afterwards.
+    /// Gives an operation a turn. If it is one of the library's, it is complete afterwards.
     fn turn<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.scheduler.turn();
         self.wake_workers(&mut state);
@@ -304,10 +268,10 @@ impl Driver {
         }
     }
 
-    /// Enqueues an operation on a stream, after what is there and after `wait`; returns the point after it.
+    /// Enqueues an operation on a stream, after its previous work and after `wait`. Returns the point after
+    /// it.
     ///
-    /// If the stream is captured, the operation becomes a node of the graph, and there is no such point: what waits for
-    /// the one that is returned does not wait.
+    /// On a captured stream the operation becomes a graph node, and the returned point is empty.
     pub(crate) fn enqueue(
         &'static self,
         state: &mut State,
@@ -334,7 +298,6 @@ impl Driver {
         Ok(point)
     }
 
-    /// Starts the worker of a stream, if it has none.
     pub(crate) fn start_worker(&'static self, state: &mut State, stream: StreamId) -> Result<()> {
         let Some(entry) = state.streams.get_mut(&stream).filter(|entry| entry.worker.is_none()) else {
             return Ok(());
@@ -347,7 +310,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Executes the operations of a stream until it is gone.
+    /// Executes the operations of a stream until the stream is gone.
     fn work(&self, stream: StreamId, wake: &Condvar) {
         let mut state = self.lock();
         loop {
@@ -378,7 +341,6 @@ impl Driver {
         }
     }
 
-    /// Waits until everything before a point is complete.
     pub(crate) fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -395,7 +357,7 @@ impl Driver {
         state
     }
 
-    /// Waits until everything before a point is complete, and notes that the host knows.
+    /// Waits for a point. The host is then ordered after it.
     pub(crate) fn synchronize<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -406,13 +368,12 @@ impl Driver {
         state
     }
 
-    /// Returns whether the calling thread waits for what it enqueues, as `CUDA_LAUNCH_BLOCKING=1` asks for. A function on a stream must
-    /// not wait.
+    /// Whether the calling thread waits for its launches, see [`Config::blocks_launches`]. A host function
+    /// must not wait.
     pub(crate) fn blocks_launches(&self) -> bool {
         self.config.blocks_launches && Current::check_is_no_function().is_ok()
     }
 
-    /// Waits for the work of all contexts.
     pub(crate) fn synchronize_all<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let contexts = state.contexts.keys().copied().collect::<Vec<_>>();
         for context in contexts {
@@ -422,7 +383,6 @@ impl Driver {
         state
     }
 
-    /// Closes the default streams of a thread that ends.
     pub(crate) fn close_thread(&self, thread: u64) {
         let mut state = self.lock();
         let streams =
@@ -433,8 +393,7 @@ impl Driver {
         self.wake_workers(&mut state);
     }
 
-    /// Waits for the work of a context, and frees what it has, if it then `is_unused`. The calling thread has to be one that
-    /// may wait.
+    /// Waits for the work of a context, and frees its resources if it then `is_unused`.
     pub(crate) fn destroy_context<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -466,7 +425,7 @@ impl Driver {
         self.lock()
     }
 
-    /// Says at the end of the process how many operations were in races like those that were reported, and what is left.
+    /// Reports leaks and the number of repeated races when the process exits.
     pub(crate) fn end(&self) {
         // A thread that reports has the lock, for ever if nobody reads what it writes.
         const TRIES: u32 = 100;
@@ -492,7 +451,8 @@ impl Driver {
         }
     }
 
-    /// Reports findings that are alike, or appends them to the file alone, unless they are ignored.
+    /// Reports a finding unless it is ignored. Without `is_reported`, it is only appended to the findings
+    /// file.
     pub(crate) fn say(&self, finding: Finding, count: u64, text: &str, is_reported: bool) {
         if self.config.ignored.has(finding) {
             return;
@@ -503,34 +463,28 @@ impl Driver {
         }
     }
 
-    /// Wakes the workers after a change of streams.
     pub(crate) fn wake(&self, state: &mut State) {
         self.wake_workers(state);
     }
 }
 
 impl State {
-    /// Returns a new handle.
     pub(crate) fn next_handle(&mut self) -> u64 {
         self.handles.next()
     }
 
-    /// Finds a context that is active.
     pub(crate) fn context(&mut self, context: ContextId) -> Result<&mut Context> {
         self.contexts.get_mut(&context).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
-    /// The context of a stream.
     pub(crate) fn context_of(&self, stream: StreamId) -> Result<ContextId> {
         Ok(self.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context)
     }
 
-    /// Finds an event.
     pub(crate) fn event(&self, event: EventId) -> Result<&Event> {
         self.events.get(&event).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Returns the error of a context, if it has one.
     pub(crate) fn check(&self, context: ContextId) -> Result<()> {
         let context = self.contexts.get(&context).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         context
@@ -539,26 +493,23 @@ impl State {
             .map_or(Ok(()), Err)
     }
 
-    /// The current context, which must be active and without an error.
     pub(crate) fn current(&self) -> Result<ContextId> {
         let context = Current::require()?;
         self.check(context)?;
         Ok(context)
     }
 
-    /// Returns the error of the current context, if there is one that has an error.
+    /// Returns the error of the current context, if there is a context.
     pub(crate) fn check_current(&self) -> Result<()> {
         Current::require().map_or(Ok(()), |context| self.check(context))
     }
 
-    /// Makes an error stay with a context.
     pub(crate) fn fail(&mut self, context: ContextId, error: CUresult) {
         if let Some(context) = self.contexts.get_mut(&context) {
             context.error.get_or_insert(error);
         }
     }
 
-    /// Makes a context active under a handle.
     pub(crate) fn open_context(&mut self, id: ContextId, device: usize, flags: u32) {
         let default_stream = self.open_stream(id, Ordering::Default, 0, 0);
         let context = Context {
@@ -573,7 +524,6 @@ impl State {
         self.contexts.insert(id, context);
     }
 
-    /// Opens a stream.
     pub(crate) fn open_stream(
         &mut self,
         context: ContextId,
@@ -589,7 +539,6 @@ impl State {
         id
     }
 
-    /// Closes a stream, whose operations are still executed.
     pub(crate) fn close_stream(&mut self, stream: StreamId) {
         self.scheduler.close(stream);
         if self.streams.get(&stream).is_some_and(|stream| stream.worker.is_none()) {
@@ -597,7 +546,7 @@ impl State {
         }
     }
 
-    /// Finds the stream that a handle of a program is: its own, or a default stream of the current context.
+    /// Resolves a handle: a created stream, or a default stream of the current context.
     pub(crate) fn stream(&mut self, handle: usize) -> Result<StreamId> {
         const DEFAULT: usize = 0;
         const LEGACY: usize = 1;
@@ -627,7 +576,6 @@ impl State {
         }
     }
 
-    /// Returns the number of the calling thread.
     pub(crate) fn thread(&mut self) -> u64 {
         let threads = &mut self.threads;
         let number = || {
@@ -642,13 +590,11 @@ impl State {
         Current::thread(number, close)
     }
 
-    /// Adds a node to the graph of a stream that is captured.
     pub(crate) fn capture(&mut self, stream: StreamId, action: Action) -> Result<()> {
         let node = NodeId(self.next_handle());
         self.captures.add(stream, node, action)
     }
 
-    /// Finds a user object that the program or a graph refers to.
     pub(crate) fn user_object(&self, id: UserObjectId) -> Result<Arc<UserObject>> {
         let of_graphs = self.graphs.values().map(|(_, references)| references);
         let of_execs = self.execs.values().map(|exec| &exec.references);
@@ -657,7 +603,6 @@ impl State {
         object.cloned().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// The references of a graph, also while it is captured.
     pub(crate) fn references(&mut self, graph: GraphId) -> Result<&mut References> {
         let references = self.graphs.get_mut(&graph).map(|(_, references)| references);
         references.or_else(|| self.captures.references(graph)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
@@ -666,7 +611,8 @@ impl State {
     /// Returns whether a stream is captured.
     ///
     /// # Errors
-    /// It is the default stream, and one is captured with which it is ordered; that capture fails.
+    ///
+    /// A default stream is implicitly ordered with a captured stream. The capture is invalidated.
     pub(crate) fn is_captured(&mut self, stream: StreamId) -> Result<bool> {
         if self.captures.of(stream).is_some() {
             return Ok(true);
@@ -679,7 +625,7 @@ impl State {
         Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
     }
 
-    /// The captures of streams with which a stream is ordered, as it is a default stream.
+    /// The captures that a default stream is implicitly ordered with.
     pub(crate) fn captured_with(&self, stream: StreamId) -> Vec<GraphId> {
         let Ok(context) = self.context_of(stream) else { return Vec::new() };
         if self.contexts.get(&context).is_none_or(|context| context.default_stream != stream) {
@@ -693,7 +639,7 @@ impl State {
         captured.map(|(_, graph)| graph).collect()
     }
 
-    /// Returns whether a stream is one that programs create and destroy.
+    /// Whether the program created the stream and may destroy it.
     pub(crate) fn is_own_stream(&self, stream: StreamId) -> bool {
         self.streams.contains_key(&stream)
             && self.scheduler.is_open(stream)
@@ -702,7 +648,6 @@ impl State {
             })
     }
 
-    /// Adds memory to a context.
     pub(crate) fn allocate(
         &mut self,
         context: ContextId,
@@ -736,7 +681,6 @@ impl State {
         }))
     }
 
-    /// Notes that an allocation is freed.
     pub(crate) fn forget_allocation(&mut self, allocation: &Allocation) {
         if let Some(pool) = allocation.pool.and_then(|pool| self.pools.get_mut(&pool)) {
             pool.remove(allocation.length);
@@ -744,14 +688,13 @@ impl State {
         self.forget_races(allocation.id);
     }
 
-    /// Notes that no more operations with an allocation are enqueued.
     pub(crate) fn forget_races(&mut self, allocation: u64) {
         if let Some(races) = &mut self.races {
             races.forget(allocation);
         }
     }
 
-    /// Looks for races of the host itself with operations that it does not know to be complete.
+    /// Looks for races of a host call, which frees memory, with operations that the host has not waited for.
     pub(crate) fn check_host(&mut self, config: Config, function: &'static str, part: &Part, length: usize) {
         let access = Access::new(part, length, true);
         let call = self.calls;
@@ -761,7 +704,6 @@ impl State {
         }
     }
 
-    /// Looks for races of an operation that begins, after those in a clock.
     fn begin(&mut self, config: Config, operation: OperationId, clock: &Clock) {
         if let Some(detector) = &mut self.races {
             let found = detector.begin(operation, clock, self.scheduler.host());
@@ -769,7 +711,7 @@ impl State {
         }
     }
 
-    /// Reports races: of those of the same functions, the first one.
+    /// Reports races; of those between the same functions only the first.
     fn report(&mut self, config: Config, found: Vec<Race>) {
         for race in found.into_iter().filter(|race| !config.ignored.has(race.finding())) {
             if race.is_new {
@@ -795,7 +737,6 @@ impl State {
     }
 }
 
-/// Notes the stack of the call, if it is to be reported.
 fn stack(config: Config) -> Option<Arc<Stack>> {
     config.notes_stacks.then(|| Arc::new(Stack::capture()))
 }

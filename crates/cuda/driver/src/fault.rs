@@ -14,10 +14,9 @@ use crate::error::Result;
 use crate::fault_signal;
 use crate::finding::{self, Finding};
 
-/// Device memory that the handler finds.
 #[derive(Debug)]
 struct Entry {
-    /// Its first address; 0 if the entry is free, and [`FILLING`] while somebody fills it.
+    /// The first address; 0 if the entry is free, [`FILLING`] while it is written.
     start: AtomicUsize,
     length: AtomicUsize,
     allocation: AtomicU64,
@@ -38,7 +37,6 @@ impl Entry {
         }
     }
 
-    /// Returns the offset of an address, if it is in this memory.
     fn offset(&self, address: usize) -> Option<usize> {
         let start = self.start.load(Acquire);
         let offset = address.checked_sub(start).filter(|_| start != 0)?;
@@ -46,7 +44,7 @@ impl Entry {
     }
 }
 
-/// Entries, and more of them if they do not suffice. They stay for as long as the process.
+/// A list of entries that grows. It is never freed.
 #[derive(Debug)]
 struct List {
     entries: [Entry; 64],
@@ -61,15 +59,13 @@ impl List {
 
 static LIST: List = List::new();
 
-/// Set if faults are reported.
 static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Device memory in the list, until this is dropped.
+/// An entry of the list, freed when dropped.
 #[derive(Debug)]
 pub(crate) struct Listed(Option<&'static Entry>);
 
 impl Listed {
-    /// Lists the addresses of an allocation, if faults are reported.
     pub(crate) fn new(start: usize, length: usize, allocation: u64, device: usize) -> Self {
         if !IS_REPORTED.load(Relaxed) {
             return Self(None);
@@ -89,7 +85,6 @@ impl Listed {
         }
     }
 
-    /// Notes that it is freed.
     pub(crate) fn free(&self) {
         if let Some(entry) = self.0 {
             entry.is_freed.store(true, Relaxed);
@@ -105,14 +100,12 @@ impl Drop for Listed {
     }
 }
 
-/// Reports faults from now on.
 pub(crate) fn report() -> Result<()> {
     fault_signal::install(say).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
     IS_REPORTED.store(true, Relaxed);
     Ok(())
 }
 
-/// Says which device memory an address is in, if it is in any.
 fn say(address: usize, _: c_int, _: c_int) {
     let lists = iter::successors(Some(&LIST), |list| list.next.get().map(|next| &**next));
     let mut entries = lists.flat_map(|list| &list.entries);

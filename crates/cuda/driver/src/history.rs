@@ -10,20 +10,17 @@ use crate::scheduler::OperationId;
 /// An access of an operation that has begun.
 #[derive(Debug)]
 pub(crate) struct Past {
-    /// The operation.
     pub(crate) operation: OperationId,
-    /// The step that later operations come after, if they come after the access.
+    /// Operations after this step come after the access.
     pub(crate) step: Step,
-    /// Its side of a report.
     pub(crate) side: Side,
 }
 
-/// The number of accesses of each component that later ones are compared with.
+/// The number of recorded accesses by component.
 #[derive(Debug, Default)]
 pub(crate) struct Kept(Vec<usize>);
 
 impl Kept {
-    /// Returns whether there are any of a component.
     pub(crate) fn has(&self, component: Component) -> bool {
         self.0.get(component.0).is_some_and(|&number| number > 0)
     }
@@ -40,33 +37,29 @@ impl Kept {
     }
 }
 
-/// The accesses to an allocation.
+/// The accesses to an allocation, found by their bytes.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// The accesses with which an operation that will begin can be in a race: by the power of two of their extent, and then by their
-    /// first byte, with a number that makes the key unique. Of those of about the same extent, the ones that touch some bytes
-    /// begin near them.
+    /// By the base-2 logarithm of the extent, then by first byte and a unique number. Of accesses with
+    /// similar extent, the ones that overlap some bytes begin near them.
     begun: BTreeMap<u32, BTreeMap<(usize, u64), Past>>,
     last: u64,
-    /// The number of accesses in `begun`.
     length: usize,
-    /// The length from which on it is worth while to look for accesses that the host knows to be over.
+    /// The length at which to drop accesses that the host has waited for.
     sweep_at: usize,
     /// The operations with accesses that have not begun.
     pub(crate) queued: BTreeSet<OperationId>,
-    /// True if no more operations are enqueued.
     pub(crate) is_freed: bool,
 }
 
 impl History {
-    /// Returns the accesses to some of the bytes.
     pub(crate) fn touching(&self, bytes: Range<usize>) -> impl Iterator<Item = &Past> {
         let start = bytes.start;
         let near = self.begun.iter().flat_map(move |(&power, accesses)| accesses.range(near(power, &bytes)));
         near.map(|(_, past)| past).filter(move |past| past.side.bytes.range().end > start)
     }
 
-    /// Keeps those of the accesses to some of the bytes that are to be kept.
+    /// Drops the accesses that overlap some bytes, except those that are to be kept.
     pub(crate) fn retain_touching(
         &mut self,
         bytes: &Range<usize>,
@@ -87,7 +80,7 @@ impl History {
         }
     }
 
-    /// Adds an access. From time to time, those that the host knows to be over are dropped.
+    /// Adds an access. Occasionally drops the accesses that the host has waited for.
     pub(crate) fn add(&mut self, past: Past, kept: &mut Kept, known: &Clock) {
         if self.length >= self.sweep_at {
             self.retain_touching(&(0..usize::MAX), kept, |past| !known.includes(past.step));
@@ -103,13 +96,12 @@ impl History {
         accesses.insert((bytes.start, self.last), past);
     }
 
-    /// Drops all accesses.
     pub(crate) fn clear(&mut self, kept: &mut Kept) {
         self.retain_touching(&(0..usize::MAX), kept, |_| false);
     }
 }
 
-/// The first bytes, and numbers, of accesses whose extent has this power of two and that can touch some bytes.
+/// The keys of accesses with this extent that can overlap some bytes.
 fn near(power: u32, bytes: &Range<usize>) -> Range<(usize, u64)> {
     // All bits set: the greatest number with this power.
     let longest = usize::MAX >> (usize::BITS - 1 - power);

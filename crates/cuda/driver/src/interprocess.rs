@@ -17,28 +17,21 @@ use crate::handle::ContextId;
 use crate::mapping::{Exported, ImportLock, Mapping};
 use crate::message;
 
-/// The kind of what a handle stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shared {
-    /// Memory of a device, of so many bytes.
     Memory { device: u32, length: u64 },
-    /// An event.
     Event,
 }
 
-/// A handle, as programs pass it between processes: what another process needs to map what it stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IpcHandle {
-    /// The memory or event that it stands for.
     pub(crate) shared: Shared,
-    /// Its place in the file.
     pub(crate) place: Exported,
 }
 
 impl IpcHandle {
     const MAGIC: u32 = 0x6c6e_6363;
 
-    /// Returns the bytes that CUDA has for it.
     pub(crate) fn to_bytes(self) -> [u8; 64] {
         let (device, length) = match self.shared {
             Shared::Memory { device, length } => (device, length),
@@ -72,52 +65,43 @@ impl IpcHandle {
     }
 }
 
-/// Memory of another process that a context has opened.
 #[derive(Debug)]
 pub(crate) struct Import {
-    /// The context.
     pub(crate) context: ContextId,
-    /// The memory.
     pub(crate) place: Exported,
-    /// The address that programs see.
     pub(crate) address: u64,
-    /// The number of times that it was opened and not closed.
     pub(crate) count: usize,
-    /// Shows the process that allocated the memory that it is open here.
+    /// Shows the owner that its memory is open here.
     pub(crate) _lock: ImportLock,
 }
 
-/// The state of an event that processes share, in memory that all have.
+/// The shared-memory state of an interprocess event.
 #[derive(Debug)]
 #[repr(C)]
 struct EventState {
     /// The number of records.
     recorded: AtomicU64,
-    /// The last record that is complete.
+    /// The last completed record.
     completed: AtomicU64,
-    /// The process that made the last record, and the time of its start.
+    /// The process that made the last record, and its start time.
     process: AtomicU64,
     start: AtomicU64,
 }
 
-/// An event that processes share.
 #[derive(Debug)]
 pub(crate) struct SharedEvent {
     memory: Mapping,
 }
 
 impl SharedEvent {
-    /// Creates an event that was never recorded.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self { memory: Mapping::device(page_size())? })
     }
 
-    /// Opens an event of another process.
     pub(crate) fn open(place: &Exported) -> Result<Self> {
         Ok(Self { memory: Mapping::import(place, page_size())?.0 })
     }
 
-    /// Returns what another process needs to open it, or nothing if it cannot.
     pub(crate) fn export(&self) -> Option<Exported> {
         self.memory.export()
     }
@@ -127,7 +111,6 @@ impl SharedEvent {
         unsafe { &*ptr::with_exposed_provenance(self.memory.alias()) }
     }
 
-    /// Notes that it is recorded by this process; returns the number of the record.
     pub(crate) fn record(&self) -> u64 {
         let process = std::process::id();
         let state = self.state();
@@ -136,19 +119,17 @@ impl SharedEvent {
         state.recorded.fetch_add(1, Release) + 1
     }
 
-    /// Notes that a record is complete.
     pub(crate) fn complete(&self, record: u64) {
         self.state().completed.fetch_max(record, Release);
     }
 
-    /// The number of the last record, if another process made it.
     pub(crate) fn last_of_another_process(&self) -> Option<u64> {
         let state = self.state();
         let last = state.recorded.load(Acquire);
         (last > 0 && state.process.load(Relaxed) != u64::from(std::process::id())).then_some(last)
     }
 
-    /// Returns whether a record is complete, or will never be, as its process is gone.
+    /// Returns whether a record is complete, or will never be because its process has exited.
     pub(crate) fn is_over(&self, record: u64) -> bool {
         let state = self.state();
         if state.completed.load(Acquire) >= record {
@@ -168,7 +149,6 @@ impl SharedEvent {
         true
     }
 
-    /// Waits until a record is over.
     pub(crate) fn wait(&self, record: u64) {
         let mut pause = Duration::from_micros(20);
         while !self.is_over(record) {
@@ -178,7 +158,7 @@ impl SharedEvent {
     }
 }
 
-/// The time at which a process was started, in the kernel's units, if it has not ended.
+/// The start time of a running process, in the kernel's units.
 fn start(process: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in parentheses, may have any letters.

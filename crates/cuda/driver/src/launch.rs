@@ -14,7 +14,7 @@ use crate::operation::Work;
 use crate::scheduler::{Ordering, Point};
 
 impl State {
-    /// Makes a graph that can be launched; it has a stream for each that was captured but the first.
+    /// Instantiates a graph, with a new stream for each captured one but the first.
     pub(crate) fn instantiate(&mut self, graph: GraphId, flags: u64) -> Result<ExecId> {
         let (graph, references) =
             self.graphs.get(&graph).cloned().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
@@ -28,8 +28,8 @@ impl State {
 }
 
 impl Driver {
-    /// Enqueues the operations of a graph: after what is on the stream, after its last launch, and before all that will
-    /// be on the stream. Returns the point after them.
+    /// Enqueues the operations of a graph: after the stream's previous work and the graph's last launch,
+    /// before the stream's later work. Returns the point after them.
     pub(crate) fn launch(&'static self, state: &mut State, id: ExecId, stream: StreamId) -> Result<Point> {
         let exec = state.execs.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         if let Some(freed) = exec.memory().find(|one| !state.allocations.has(one)) {
@@ -81,7 +81,6 @@ impl Driver {
         Ok(end)
     }
 
-    /// Enqueues a record of an event, if that has not been destroyed.
     pub(crate) fn record(
         &'static self,
         state: &mut State,

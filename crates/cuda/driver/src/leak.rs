@@ -7,7 +7,7 @@ use crate::driver::State;
 use crate::finding::Finding;
 
 impl State {
-    /// Returns what is left, by kind and device, each with its description.
+    /// Returns the leaks by kind and device, each with a description.
     pub(crate) fn leaks(&self) -> Vec<(Finding, String)> {
         let mut memory = BTreeMap::<_, (usize, usize)>::new();
         for allocation in self.allocations.all() {

@@ -23,12 +23,11 @@ use rustix::param::page_size;
 use crate::error::Result;
 use crate::fault::Listed;
 
-/// A mapping of this process, unmapped when dropped.
 #[derive(Debug)]
 struct Mapped {
     address: usize,
     length: usize,
-    /// Its offset in the file of [`DEVICE_MEMORY`], if it is a part of that.
+    /// The offset in [`DEVICE_MEMORY`], if it is mapped from there.
     offset: Option<u64>,
 }
 
@@ -37,7 +36,7 @@ impl Mapped {
         Self::anonymous_near(0, length, protection, MapFlags::PRIVATE)
     }
 
-    /// Maps memory at an address, or elsewhere if that is in use.
+    /// Maps memory at an address, or elsewhere if the address is in use.
     fn anonymous_near(
         address: usize,
         length: usize,
@@ -51,7 +50,7 @@ impl Mapped {
         Ok(Self { address: mapped.expose_provenance(), length, offset: None })
     }
 
-    /// Maps addresses without access that begin at a multiple of `alignment`, a power of two.
+    /// Reserves inaccessible addresses at a multiple of `alignment`, a power of two.
     fn aligned(near: usize, length: usize, alignment: usize) -> Result<Self> {
         let none = |near, length| Self::anonymous_near(near, length, ProtFlags::empty(), MapFlags::PRIVATE);
         let mapped = none(near, length)?;
@@ -82,7 +81,7 @@ impl Mapped {
         Ok(Self { address: mapped.expose_provenance(), length, offset: None })
     }
 
-    /// Maps memory of a device, which other processes can map too, unless the process may have no file of its size.
+    /// Maps memory that other processes can map too, unless the file size limit prohibits it.
     fn device(length: usize) -> Result<Self> {
         let take = |taken: u64| taken.checked_add(length as u64).filter(|&end| end <= LENGTH_OF_FILE);
         let place = DEVICE_MEMORY.file().zip(DEVICE_MEMORY.taken.fetch_update(Relaxed, Relaxed, take).ok());
@@ -102,7 +101,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Pages of a mapping, which lives as long as these do. Nothing else gets them before it is unmapped.
+/// Pages of a mapping, which they keep alive. They are not reused before it is unmapped.
 #[derive(Debug)]
 struct Pages {
     address: usize,
@@ -111,7 +110,6 @@ struct Pages {
 }
 
 impl Pages {
-    /// Takes all of a mapping.
     fn all(mapped: Mapped) -> Self {
         Self { address: mapped.address, length: mapped.length, mapped: Arc::new(mapped) }
     }
@@ -130,18 +128,17 @@ impl Drop for Pages {
     }
 }
 
-/// The file of the bytes of all devices, of which each part is used once: as a file of its own for each allocation, a
-/// program could run out of file descriptors.
+/// One file with the bytes of all devices, each part of which is used once. A file per allocation could
+/// exhaust the file descriptors.
 #[derive(Debug)]
 struct DeviceMemory {
     file: OnceLock<Option<OwnedFd>>,
-    /// The number of bytes that were taken.
     taken: AtomicU64,
 }
 
 static DEVICE_MEMORY: DeviceMemory = DeviceMemory { file: OnceLock::new(), taken: AtomicU64::new(0) };
 
-/// So long that it is never used up. Only what is in use takes memory.
+/// Large enough to be never used up. Only pages in use take memory.
 const LENGTH_OF_FILE: u64 = 1 << 46;
 
 impl DeviceMemory {
@@ -163,21 +160,18 @@ impl DeviceMemory {
     }
 }
 
-/// Memory of a device, as another process finds it.
+/// The location of device memory for other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exported {
-    /// The process that has it.
     pub(crate) process: u32,
-    /// The descriptor of the file there.
     pub(crate) file: u32,
-    /// The file's number, by which it is known from later ones.
+    /// Tells the file from a later one with the same descriptor.
     pub(crate) inode: u64,
-    /// The offset in the file.
     pub(crate) offset: u64,
 }
 
-/// A lock on memory of another process, by which that process finds out that the memory is open here. The kernel releases it when
-/// this process ends.
+/// A lock on another process's memory, which shows the owner that the memory is open here. The kernel
+/// releases it when this process exits.
 #[derive(Debug)]
 pub(crate) struct ImportLock {
     file: OwnedFd,
@@ -185,7 +179,6 @@ pub(crate) struct ImportLock {
 }
 
 impl ImportLock {
-    /// Locks memory in its file, which has no other locks.
     pub(crate) fn new(file: OwnedFd, place: &Exported) -> Self {
         let lock = Self { file, offset: place.offset };
         lock.set(libc::F_RDLCK);
@@ -201,13 +194,12 @@ impl ImportLock {
 }
 
 impl Drop for ImportLock {
-    /// Also of a forked child, which has the descriptor.
+    /// Also runs in a forked child, which inherits the descriptor.
     fn drop(&mut self) {
         self.set(libc::F_UNLCK);
     }
 }
 
-/// Describes a lock on the first byte of exported memory.
 fn lock(kind: i32, offset: u64) -> libc::flock {
     // SAFETY: a struct of numbers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -218,14 +210,14 @@ fn lock(kind: i32, offset: u64) -> libc::flock {
     lock
 }
 
-/// A source of pages: few of them come out of a mapping that they share, as a process may have 65,530 mappings.
+/// A source of pages. Small allocations share a mapping, because a process can only have 65,530 mappings.
 ///
-/// So bytes have others beside them, and no page without access: it is the check of each operation's range that keeps them
-/// apart. Addresses are still without access, and none is used twice as long as the mapping is there.
+/// There is no guard page between allocations: each operation checks its range. The addresses that programs
+/// see are inaccessible, and not reused while the mapping exists.
 #[derive(Debug)]
 struct Source {
     map: fn(usize) -> Result<Mapped>,
-    /// The mapping that they come out of, and the number of its bytes that are taken.
+    /// The current shared mapping, and the number of its bytes in use.
     shared: Mutex<Option<(Arc<Mapped>, usize)>>,
 }
 
@@ -252,13 +244,11 @@ impl Source {
     }
 }
 
-/// The bytes of device memory.
 static BYTES: Source = Source::new(Mapped::device);
 
-/// The addresses of device memory that programs see.
 static ADDRESSES: Source = Source::new(|length| Mapped::anonymous(length, ProtFlags::empty()));
 
-/// Pages without access, whose address programs see.
+/// Inaccessible pages, whose addresses are device pointers.
 #[derive(Debug)]
 pub(crate) struct DevicePages {
     pages: Pages,
@@ -270,36 +260,31 @@ impl DevicePages {
         Ok(Arc::new(Self { pages: ADDRESSES.pages(length)?, listed: OnceLock::new() }))
     }
 
-    /// Returns whether an address is in them.
     pub(crate) fn contain(&self, address: u64) -> bool {
         let Pages { address: start, length, .. } = self.pages;
         (start as u64..start as u64 + length as u64).contains(&address)
     }
 
-    /// Lists them for reports of faults, as an allocation of a device.
     pub(crate) fn list(&self, length: usize, allocation: u64, device: usize) {
         self.listed.get_or_init(|| Listed::new(self.pages.address, length, allocation, device));
     }
 
-    /// Notes that their memory is freed.
     pub(crate) fn free(&self) {
         self.listed.get().inspect(|listed| listed.free());
     }
 }
 
-/// The bytes of memory that has no address for programs, and can get any number of them.
+/// Memory without an address, which can be mapped any number of times.
 #[derive(Debug)]
 pub(crate) struct Physical {
     bytes: Mapped,
-    /// The file by which other processes can have it.
+    /// The file, if other processes can have the memory.
     file: Option<OwnedFd>,
 }
 
 impl Physical {
-    /// The start of the name of a file of device memory; the number of the device follows.
     const NAME: &str = "libnccl-cuda device ";
 
-    /// Creates memory of a device, in a file if other processes are to have it.
     pub(crate) fn new(device: usize, length: usize, is_shared: bool) -> Result<Self> {
         let file = if is_shared { Self::file(device, length)? } else { None };
         let bytes = match &file {
@@ -309,7 +294,7 @@ impl Physical {
         Ok(Self { bytes, file })
     }
 
-    /// Creates a file, unless half of the file descriptors are in use: the program needs some for itself.
+    /// Creates a file unless half of the file descriptors are in use, because the program needs some too.
     fn file(device: usize, length: usize) -> Result<Option<OwnedFd>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let Ok(file) = memfd_create(format!("{}{device}", Self::NAME), flags) else { return Ok(None) };
@@ -326,7 +311,7 @@ impl Physical {
         Ok(Some(file))
     }
 
-    /// Takes the memory in a file that this library made, in whatever process; returns its device and its length with it.
+    /// Opens a file that this library made in any process. Returns its device and length too.
     pub(crate) fn of_file(file: BorrowedFd<'_>) -> Result<(Self, usize, usize)> {
         let find = || {
             let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
@@ -342,15 +327,14 @@ impl Physical {
         Ok((Self { bytes, file: Some(file) }, device, length))
     }
 
-    /// Returns a new descriptor of its file, or nothing if it has none.
     pub(crate) fn share(&self) -> Result<Option<OwnedFd>> {
         let share = |file: &OwnedFd| file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         self.file.as_ref().map(share).transpose()
     }
 }
 
-/// Addresses that a program has reserved, and as many others at which this process uses what is mapped there: what is side
-/// by side for the program is so for the operations too.
+/// Addresses reserved by a program, and as many at which this process accesses what is mapped there, so that
+/// adjacent mappings are adjacent for operations too.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     addresses: Arc<DevicePages>,
@@ -358,7 +342,6 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves addresses that begin at a multiple of a power of two, at a certain one if they are free there.
     pub(crate) fn new(near: usize, length: usize, alignment: usize) -> Result<Self> {
         let length = Mapping::round_up(length)?;
         let pages = Pages::all(Mapped::aligned(near, length, alignment)?);
@@ -366,18 +349,16 @@ impl Reservation {
         Ok(Self { addresses: Arc::new(DevicePages { pages, listed: OnceLock::new() }), aliases })
     }
 
-    /// The addresses.
     pub(crate) fn range(&self) -> Range<u64> {
         let Pages { address, length, .. } = self.addresses.pages;
         address as u64..(address + length) as u64
     }
 
-    /// The pages of the addresses.
     pub(crate) fn pages(&self) -> &Arc<DevicePages> {
         &self.addresses
     }
 
-    /// Maps the first bytes of memory at an offset, where nothing is mapped.
+    /// Maps the first bytes of memory at an unmapped offset.
     pub(crate) fn map(&self, offset: usize, length: usize, memory: &Physical) -> Result<Mapping> {
         let part = |mapped: &Arc<Mapped>| Pages {
             address: mapped.address + offset,
@@ -401,7 +382,6 @@ impl Reservation {
         Ok(Mapping { bytes, device: Some(Arc::new(DevicePages { pages, listed: OnceLock::new() })) })
     }
 
-    /// Takes away what is mapped at an offset, which nothing uses.
     pub(crate) fn unmap(&self, offset: usize, length: usize) -> Result<()> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let place = ptr::with_exposed_provenance_mut(self.aliases.address + offset);
@@ -411,12 +391,11 @@ impl Reservation {
     }
 }
 
-/// Memory that has an address for programs, and one at which its bytes can be used.
+/// Memory with an address for programs and one for this process's accesses.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// The bytes.
     bytes: Pages,
-    /// The pages without access whose address programs see, unless they see that of the bytes.
+    /// Inaccessible pages at the program's address, unless the program can access the memory.
     device: Option<Arc<DevicePages>>,
 }
 
@@ -426,26 +405,22 @@ impl Mapping {
         rounded.filter(|&length| length < isize::MAX as usize).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Creates memory that programs cannot touch.
     pub(crate) fn device(length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         Ok(Self { bytes: BYTES.pages(length)?, device: Some(DevicePages::new(length)?) })
     }
 
-    /// Creates memory that programs can use as well.
     pub(crate) fn host(length: usize) -> Result<Self> {
         let bytes = Mapped::anonymous(Self::round_up(length)?, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok(Self { bytes: Pages::all(bytes), device: None })
     }
 
-    /// Creates memory that programs cannot touch out of a memory file.
     pub(crate) fn shared(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         let bytes = Pages::all(Mapped::file(file, length)?);
         Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
     }
 
-    /// Returns what another process needs to map it, or nothing if it cannot.
     pub(crate) fn export(&self) -> Option<Exported> {
         let offset = self.bytes.mapped.offset? + (self.bytes.address - self.bytes.mapped.address) as u64;
         let file = DEVICE_MEMORY.file()?;
@@ -456,7 +431,6 @@ impl Mapping {
         Some(Exported { process: std::process::id(), file: file.as_raw_fd().unsigned_abs(), inode, offset })
     }
 
-    /// Returns whether another process holds an [`ImportLock`] on it.
     pub(crate) fn is_imported(&self) -> bool {
         let (Some(offset), Some(file)) = (self.bytes.mapped.offset, DEVICE_MEMORY.file()) else {
             return false;
@@ -468,7 +442,7 @@ impl Mapping {
         asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
     }
 
-    /// Maps memory of another process, whose user is the same. Returns its file too.
+    /// Maps memory of another process of the same user. Returns its file too.
     pub(crate) fn import(from: &Exported, length: usize) -> Result<(Self, OwnedFd)> {
         const GONE: CUresult = CUresult::CUDA_ERROR_MAP_FAILED;
         let path = format!("/proc/{}/fd/{}", from.process, from.file);
@@ -486,17 +460,14 @@ impl Mapping {
         Ok((Self { bytes, device: Some(DevicePages::new(length)?) }, file))
     }
 
-    /// The address that programs see.
     pub(crate) fn address(&self) -> usize {
         self.device.as_ref().map_or(&self.bytes, |device| &device.pages).address
     }
 
-    /// The pages whose address programs see, if they cannot touch the memory.
     pub(crate) fn device_pages(&self) -> Option<&Arc<DevicePages>> {
         self.device.as_ref()
     }
 
-    /// The address of the bytes.
     pub(crate) fn alias(&self) -> usize {
         self.bytes.address
     }

@@ -11,17 +11,13 @@ use crate::allocation::{Allocation, Part};
 use crate::interprocess::SharedEvent;
 use crate::user_object::References;
 
-/// A place of bytes.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// Memory that CUDA knows.
     Known(Part),
-    /// The address of other memory of the program.
     Host(usize),
 }
 
 impl Place {
-    /// The address of the byte at an offset.
     fn byte(&self, offset: usize) -> *mut u8 {
         let address = match self {
             Self::Known(part) => part.allocation.alias(part.offset),
@@ -31,19 +27,16 @@ impl Place {
     }
 }
 
-/// Rows of bytes at equal distances.
+/// Equally spaced rows of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Rows {
-    /// Bytes of a row.
     pub(crate) width: usize,
-    /// The number of rows.
     pub(crate) height: usize,
 }
 
-/// A function that is called with data of the program.
 pub(crate) type Function = unsafe extern "C" fn(data: *mut c_void);
 
-/// A function of the program and what it is called with.
+/// A function of the program and its argument.
 #[derive(Debug)]
 pub(crate) struct Callback {
     function: Function,
@@ -58,24 +51,24 @@ unsafe impl Send for Callback {}
 unsafe impl Sync for Callback {}
 
 impl Callback {
-    /// Creates a call. What drops the last reference must not hold the driver's lock: `release` may call CUDA.
+    /// Creates a callback. The last reference must not be dropped under the driver's lock, because `release`
+    /// may call CUDA.
     ///
     /// # Safety
     ///
-    /// The function may be called with the data, on any thread, for each execution of the operation that is made of
-    /// this: one, or if the operation is captured, one for each launch of its graph. After all that, `release` may be
-    /// called with it, once.
+    /// The function may be called with the data on any thread, once for each execution of the operation:
+    /// once, or if captured, once for each launch of the graph. After that, `release` may be called with the
+    /// data once.
     pub(crate) unsafe fn new(function: Function, data: *mut c_void, release: Option<Function>) -> Arc<Self> {
         Arc::new(Self { function, data, release })
     }
 
-    /// Calls it.
     pub(crate) fn call(&self) {
         // SAFETY: `new` was promised that this is allowed for each execution.
         unsafe { (self.function)(self.data) }
     }
 
-    /// Leaves the data to whoever made this, as its operation was not accepted.
+    /// Returns the data to the caller, because the operation was not accepted.
     pub(crate) fn refuse(self: Arc<Self>) {
         std::mem::forget(Arc::into_inner(self));
     }
@@ -90,33 +83,52 @@ impl Drop for Callback {
     }
 }
 
-/// The work of an operation.
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
-    /// Nothing: its place in the order counts.
+    /// Does nothing: only its order counts.
     Nothing,
-    /// Notes when it is executed.
     Record(Arc<OnceLock<Instant>>),
     /// Copies rows.
-    Copy { to: Place, to_pitch: usize, from: Place, from_pitch: usize, rows: Rows },
-    /// Copies bytes that were taken when it was enqueued.
-    Put { to: Place, bytes: Box<[u8]> },
+    Copy {
+        to: Place,
+        to_pitch: usize,
+        from: Place,
+        from_pitch: usize,
+        rows: Rows,
+    },
+    /// Copies bytes that were read when it was enqueued.
+    Put {
+        to: Place,
+        bytes: Box<[u8]>,
+    },
     /// Fills rows with an element of 1, 2 or 4 bytes.
-    Fill { to: Place, pitch: usize, rows: Rows, element: [u8; 4], size: usize },
+    Fill {
+        to: Place,
+        pitch: usize,
+        rows: Rows,
+        element: [u8; 4],
+        size: usize,
+    },
     /// Calls a function, which may use the allocations.
-    Call { callback: Arc<Callback>, uses: Vec<Arc<Allocation>> },
-    /// Gives up references to user objects.
+    Call {
+        callback: Arc<Callback>,
+        uses: Vec<Arc<Allocation>>,
+    },
     Release(References),
-    /// Frees memory.
     Free(Arc<Allocation>),
-    /// Tells other processes that a record of an event is complete.
-    Complete { shared: Arc<SharedEvent>, record: u64 },
-    /// Waits until a record of an event is complete in whatever process.
-    Await { shared: Arc<SharedEvent>, record: u64 },
+    /// Completes a record of an interprocess event.
+    Complete {
+        shared: Arc<SharedEvent>,
+        record: u64,
+    },
+    /// Waits for a record of an interprocess event.
+    Await {
+        shared: Arc<SharedEvent>,
+        record: u64,
+    },
 }
 
 impl Work {
-    /// Does it.
     pub(crate) fn execute(self) {
         match self {
             Self::Nothing => {}
@@ -161,7 +173,7 @@ impl Work {
     }
 }
 
-/// Takes bytes of the program.
+/// Copies bytes of the program.
 ///
 /// # Safety
 ///

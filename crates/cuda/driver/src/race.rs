@@ -20,25 +20,22 @@ use crate::operation::Rows;
 use crate::scheduler::{OperationId, Position};
 use crate::stack::Stack;
 
-/// Memory that an operation uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
     allocation: Arc<Allocation>,
     bytes: Bytes,
     writes: bool,
-    /// True if a peer can know that the access is over before its operation ends.
+    /// Whether peers can observe that the access is over before its operation ends.
     is_known_to_peers: bool,
-    /// The memory that is mapped behind the allocation, as far as the bytes go on there.
+    /// Mappings directly behind the allocation that the bytes extend into.
     following: Vec<Arc<Allocation>>,
 }
 
 impl Access {
-    /// Creates an access to the bytes of a part.
     pub(crate) fn new(part: &Part, length: usize, writes: bool) -> Self {
         Self::of_rows(part, Rows { width: length, height: 1 }, length, writes)
     }
 
-    /// Creates an access to rows that begin at a part.
     pub(crate) fn of_rows(part: &Part, rows: Rows, pitch: usize, writes: bool) -> Self {
         let is_dense = rows.width == pitch;
         let rows = if is_dense { Rows { width: rows.width * rows.height, height: 1 } } else { rows };
@@ -48,22 +45,20 @@ impl Access {
         Self { allocation, bytes, writes, is_known_to_peers: !writes, following }
     }
 
-    /// Creates a write that a peer is told about.
+    /// A write that a peer is notified of.
     pub(crate) fn put(part: &Part, length: usize) -> Self {
         Self { is_known_to_peers: true, ..Self::new(part, length, true) }
     }
 
-    /// The allocations, which have to live as long as the operation.
     pub(crate) fn allocations(&self) -> impl Iterator<Item = &Arc<Allocation>> {
         iter::once(&self.allocation).chain(&self.following)
     }
 
-    /// Returns whether it is a write.
     pub(crate) fn writes(&self) -> bool {
         self.writes
     }
 
-    /// Makes an access of each allocation: the same memory may be mapped elsewhere too, beside other memory.
+    /// Splits the access by allocation, because each mapping has its own history.
     fn split(mut self) -> impl Iterator<Item = Self> {
         let following = std::mem::take(&mut self.following);
         let first = self.allocation.address;
@@ -77,7 +72,6 @@ impl Access {
     }
 }
 
-/// Bytes of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes {
     start: usize,
@@ -90,7 +84,6 @@ impl Bytes {
         self.rows.width == 0 || self.rows.height == 0
     }
 
-    /// The bytes from the first to the last.
     pub(crate) fn range(&self) -> Range<usize> {
         let last = self.start + self.pitch * self.rows.height.saturating_sub(1);
         self.start..last + self.rows.width
@@ -101,7 +94,7 @@ impl Bytes {
         start..start + self.rows.width
     }
 
-    /// The bytes from an offset on, which is where the result counts from: the rest of a row, and the rows behind it.
+    /// The bytes from an offset on, relative to it: the rest of a row, and the following rows.
     fn from(&self, offset: usize) -> [Self; 2] {
         let row = self.first_row_behind(offset).min(self.rows.height);
         let is_cut = row < self.rows.height && self.row(row).start < offset;
@@ -115,7 +108,7 @@ impl Bytes {
         ]
     }
 
-    /// The first row that ends behind an offset; it may be behind the last.
+    /// The first row that ends behind an offset, possibly past the last row.
     fn first_row_behind(&self, offset: usize) -> usize {
         match offset.checked_sub(self.start + self.rows.width) {
             Some(distance) => distance.checked_div(self.pitch).map_or(0, |rows| rows + 1),
@@ -123,7 +116,6 @@ impl Bytes {
         }
     }
 
-    /// Returns whether one of the rows has one of the bytes.
     fn touches(&self, bytes: &Range<usize>) -> bool {
         let row = self.first_row_behind(bytes.start);
         row < self.rows.height && self.row(row).start < bytes.end && bytes.start < self.row(row).end
@@ -142,27 +134,23 @@ impl Bytes {
     }
 }
 
-/// One side of a race.
 #[derive(Debug, Clone)]
 pub(crate) struct Side {
-    /// The stream, or nothing if the host itself did it.
+    /// `None` if the host itself accessed the memory.
     stream: Option<StreamId>,
     label: Cow<'static, str>,
-    /// The functions of the label.
     functions: Cow<'static, str>,
     call: u64,
     stack: Option<Arc<Stack>>,
-    /// The bytes that it uses.
     pub(crate) bytes: Bytes,
     writes: bool,
 }
 
-/// The properties that races have in common that are reported once.
+/// What races have in common that are reported once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// Its kind.
     pub(crate) finding: Finding,
-    /// The functions of the sides, in either order of the calls.
+    /// Sorted.
     functions: [Cow<'static, str>; 2],
     memory: &'static str,
 }
@@ -174,7 +162,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Returns the functions of a label: each once, without arguments and the numbers of ranks and calls.
+/// Returns the functions of a label, each once, without arguments or numbers of ranks and calls.
 fn functions(label: &str) -> String {
     let mut depth = 0_usize;
     let mut outside = String::new();
@@ -197,12 +185,11 @@ impl Side {
         (self.writes || other.writes) && self.bytes.overlaps(&other.bytes)
     }
 
-    /// Returns whether whatever conflicts with another access conflicts with this one.
+    /// Whether everything that conflicts with `other` conflicts with this access.
     fn outdoes(&self, other: &Self) -> bool {
         (self.writes || !other.writes) && self.bytes.covers(&other.bytes)
     }
 
-    /// Returns whether both are accesses of the same functions and kind.
     fn is_like(&self, other: &Self) -> bool {
         self.functions == other.functions && self.writes == other.writes
     }
@@ -226,12 +213,11 @@ impl fmt::Display for Side {
     }
 }
 
-/// A race.
 #[derive(Debug, Clone)]
 pub(crate) struct Race {
     allocation: Arc<Allocation>,
     sides: [Side; 2],
-    /// True if it is the first one of its place.
+    /// Whether it is the first one between these functions.
     pub(crate) is_new: bool,
 }
 
@@ -248,19 +234,16 @@ impl Race {
         Place { finding: self.finding(), functions, memory: self.allocation.kind.memory() }
     }
 
-    /// Its kind.
     pub(crate) fn finding(&self) -> Finding {
         // Of the host's own calls, those that free memory are looked at.
         let frees = |side: &Side| side.stream.is_none() || side.label == "cuMemFreeAsync";
         if self.sides.iter().any(frees) { Finding::FreeUnderWork } else { Finding::Race }
     }
 
-    /// The stack of each side.
     pub(crate) fn stacks(&self) -> [Vec<String>; 2] {
         self.sides.each_ref().map(|side| side.stack.as_ref().map(|stack| stack.frames()).unwrap_or_default())
     }
 
-    /// The streams of the operations.
     pub(crate) fn streams(&self) -> impl Iterator<Item = StreamId> {
         self.sides.iter().filter_map(|side| side.stream)
     }
@@ -274,7 +257,6 @@ impl fmt::Display for Race {
     }
 }
 
-/// An operation that has not begun.
 #[derive(Debug)]
 struct Queued {
     position: Position,
@@ -302,24 +284,21 @@ impl Queued {
     }
 }
 
-/// The memory of accesses in which races are found.
+/// Finds races between accesses.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
-    /// For each allocation, the accesses to it.
     history: HashMap<u64, History>,
     kept: Kept,
     queued: BTreeMap<OperationId, Queued>,
-    /// The number of operations that were found in races, by the place of these, of which the first is reported.
+    /// The number of operations with races between the same functions. The first one is reported.
     found: BTreeMap<Place, u64>,
 }
 
 impl Detector {
-    /// The number of accesses that stay, of those of one function to the same bytes that are in races with each other. They are
-    /// reported; any number of them would be compared with all that follow.
+    /// The number of similar racing accesses that are kept for comparison. They are reported already, and the
+    /// cost of all later comparisons grows with each.
     const ALIKE: usize = 16;
 
-    /// Adds an operation that is enqueued: the number of the call, the function that was called, its stack, and
-    /// its accesses.
     pub(crate) fn enqueue(
         &mut self,
         position: Position,
@@ -343,9 +322,9 @@ impl Detector {
         self.queued.insert(position.id, Queued { position, label, functions, call, stack, accesses });
     }
 
-    /// Notes that an operation begins, after those in `clock`; returns its races with those that have begun.
+    /// Returns the races of an operation with the operations that began before it.
     ///
-    /// What the host knows comes before all operations that are not enqueued yet.
+    /// `clock` is what precedes it; `host` precedes all operations that are not enqueued yet.
     pub(crate) fn begin(&mut self, operation: OperationId, clock: &Clock, host: &Clock) -> Vec<Race> {
         // The host knew least when the oldest of them was enqueued: perhaps this one, each access of which is compared.
         let known = self.queued.first_key_value().map(|(_, queued)| Arc::clone(&queued.position.host));
@@ -376,7 +355,7 @@ impl Detector {
         self.note(races)
     }
 
-    /// Returns the races of an access that the host itself makes with operations of which it does not know the end.
+    /// Returns the races of a host call with operations that the host has not waited for.
     pub(crate) fn check_host(
         &mut self,
         host: &Clock,
@@ -402,7 +381,7 @@ impl Detector {
         self.note(races)
     }
 
-    /// Notes that an allocation is freed: no operation with it is enqueued any more.
+    /// Records that an allocation is freed, so that no further operation on it is enqueued.
     pub(crate) fn forget(&mut self, allocation: u64) {
         if let Some(history) = self.history.get_mut(&allocation) {
             history.is_freed = true;
@@ -410,7 +389,7 @@ impl Detector {
         self.drop_freed(allocation);
     }
 
-    /// Returns whether an operation can still be in a race with a step of a component that has begun.
+    /// Whether a step of a component can still be in a race.
     pub(crate) fn has(&self, component: Component) -> bool {
         self.kept.has(component)
     }
@@ -423,7 +402,6 @@ impl Detector {
         }
     }
 
-    /// Notes the races of an operation, of which those are new whose place is.
     fn note(&mut self, mut races: Vec<Race>) -> Vec<Race> {
         let mut places = BTreeSet::new();
         for race in &mut races {
@@ -438,7 +416,7 @@ impl Detector {
         races
     }
 
-    /// Returns the places of more than one operation, and how many there were after the one that was reported.
+    /// Returns each kind of race, and the number of operations after the reported one.
     pub(crate) fn repeated(&self) -> impl Iterator<Item = (&Place, u64)> {
         self.found.iter().filter(|&(_, &found)| found > 1).map(|(place, found)| (place, found - 1))
     }

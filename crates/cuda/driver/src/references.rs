@@ -11,19 +11,16 @@ use crate::driver::{Action, Driver, Exec, State};
 use crate::error::Result;
 use crate::finding::Finding;
 
-/// A check of `libnccl_cuda_on_free`.
 pub(crate) type FreeCheck =
     unsafe extern "C" fn(function: *const c_char, address: CUdeviceptr, length: usize) -> c_int;
 
 static CHECKS: Mutex<Vec<FreeCheck>> = Mutex::new(Vec::new());
 
-/// Adds a check.
 pub(crate) fn on_free(check: FreeCheck) {
     CHECKS.lock().unwrap_or_else(PoisonError::into_inner).push(check);
 }
 
 impl Exec {
-    /// The memory that the operations use.
     pub(crate) fn memory(&self) -> impl Iterator<Item = &Arc<Allocation>> {
         let requests = self.graph.nodes.iter().filter_map(|node| match &node.action {
             Action::Execute(request) => Some(request),
@@ -34,17 +31,18 @@ impl Exec {
 }
 
 impl State {
-    /// Returns whether a graph that can be launched uses an allocation.
     fn is_in_graph(&self, allocation: &Arc<Allocation>) -> bool {
         self.execs.values().any(|exec| exec.memory().any(|used| Arc::ptr_eq(used, allocation)))
     }
 }
 
 impl Driver {
-    /// Reports what refers to an allocation that a function of the program is about to free.
+    /// Reports references to memory that is about to be freed.
     ///
     /// # Errors
-    /// A registration or another process refers to it, in strict mode. A graph is none: only its launch is an error then.
+    ///
+    /// In strict mode, another process or an NCCL registration refers to it. A graph does not prohibit the
+    /// free: its next launch fails.
     pub(crate) fn check_free(&self, function: &'static CStr, address: u64) -> Result<()> {
         let state = self.lock();
         let Some(allocation) = state.allocations.at(address).map(Arc::clone) else { return Ok(()) };
@@ -69,7 +67,7 @@ impl Driver {
     }
 }
 
-/// Calls the checks of `libnccl_cuda_on_free`. The driver's lock has to be free: they may call CUDA.
+/// Calls the checks of `libnccl_cuda_on_free`, which may call CUDA. The driver's lock must not be held.
 pub(crate) fn check_range(function: &'static CStr, address: u64, length: usize) -> Result<()> {
     let checks = CHECKS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     // SAFETY: the caller of `libnccl_cuda_on_free` promises that they can be called.

@@ -9,62 +9,54 @@ use crate::clock::{Clock, Component, Step};
 use crate::handle::{ContextId, StreamId};
 use crate::turns::Turns;
 
-/// The order of a stream with the default stream of its context.
+/// The order of a stream relative to the default stream of its context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ordering {
-    /// The default stream, which waits for all blocking streams, as they do for it.
     Default,
-    /// A stream that waits for the default stream.
     Blocking,
-    /// A stream without order to the default stream.
     NonBlocking,
 }
 
-/// An operation's number, in the order of enqueueing.
+/// Ascending in the order of enqueueing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OperationId(pub(crate) u64);
 
-/// The executor of an operation, which says what can be known of its end.
+/// What executes an operation, and thus what its end implies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Executor {
     /// This library: it ends soon after it began.
     Library,
-    /// A function of the program, which may wait for the program's other threads.
+    /// A host function, which may wait for other host threads.
     Host,
-    /// A function that may wait for other streams' and processes' operations, and thus order itself with them.
+    /// A function that may wait for operations of other streams and processes.
     Peers,
 }
 
-/// The end of an operation.
 #[derive(Debug)]
 struct End {
     id: OperationId,
-    /// All that comes before, from then on.
+    /// What precedes the end. Set when the operation completes.
     clock: OnceLock<Clock>,
 }
 
-/// A moment in the history of streams.
+/// A point in the work of streams.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Point {
-    /// The ends of the last operations before it.
     ends: Vec<Arc<End>>,
-    /// All that comes before it besides, which is complete.
+    /// Completed work that precedes the point, in addition to `ends`.
     clock: Clock,
 }
 
 impl Point {
-    /// Moves the point behind another one.
     pub(crate) fn join(&mut self, other: &Self) {
         self.ends.extend_from_slice(&other.ends);
         self.clock.join(&other.clock);
     }
 
-    /// Returns whether everything before the point is complete.
     pub(crate) fn is_complete(&self) -> bool {
         self.ends.iter().all(|end| end.clock.get().is_some())
     }
 
-    /// Everything before the point that is complete.
     pub(crate) fn clock(&self) -> Clock {
         let mut clock = self.clock.clone();
         self.ends.iter().filter_map(|end| end.clock.get()).for_each(|end| clock.join(end));
@@ -72,33 +64,23 @@ impl Point {
     }
 }
 
-/// The place of an operation among all others.
 #[derive(Debug, Clone)]
 pub(crate) struct Position {
-    /// The operation.
     pub(crate) id: OperationId,
-    /// Its stream.
     pub(crate) stream: StreamId,
-    /// Its last step.
     pub(crate) step: Step,
-    /// Its first step, which its peers can know before its end.
+    /// The first step, which peers may observe before the end.
     pub(crate) first_step: Step,
-    /// The operations that the host knew to be complete when it was enqueued.
+    /// The operations that the host had waited for when it was enqueued.
     pub(crate) host: Arc<Clock>,
-    /// The point behind it.
     pub(crate) point: Point,
 }
 
-/// An operation that begins.
 #[derive(Debug)]
 pub(crate) struct Begun<W> {
-    /// The operation.
     pub(crate) id: OperationId,
-    /// All that comes before it.
     pub(crate) clock: Clock,
-    /// Its executor.
     pub(crate) executor: Executor,
-    /// Its work.
     pub(crate) work: W,
 }
 
@@ -107,9 +89,7 @@ struct Stream {
     context: ContextId,
     ordering: Ordering,
     queue: VecDeque<OperationId>,
-    /// Its last step.
     last: Step,
-    /// The end of what was enqueued.
     end: Point,
     is_closed: bool,
 }
@@ -120,56 +100,50 @@ struct Pending<W> {
     executor: Executor,
     first_step: Step,
     step: Step,
-    /// The point that it comes after.
     after: Point,
-    /// All that comes before it, once it has begun.
+    /// What precedes it, once it has begun.
     clock: Clock,
     end: Arc<End>,
-    /// Its work, until it is executed.
+    /// `None` once it is executed.
     work: Option<W>,
-    /// The number of operations that it waits for.
     waits_for: usize,
-    /// The operations that wait for it.
     successors: Vec<OperationId>,
-    /// True if its turn has come.
+    /// Whether it had its last turn.
     may_start: bool,
 }
 
-/// The past of the streams of a context that are gone.
+/// The work of a context's destroyed streams.
 #[derive(Debug, Default)]
 struct Gone {
-    /// All that comes before their ends.
     clock: Clock,
-    /// The part of blocking streams, which the default stream comes after.
+    /// The part of blocking streams, which precedes the default stream.
     blocking: Clock,
 }
 
-/// The streams of all contexts, with operations whose work is a `W`.
 #[derive(Debug)]
 pub(crate) struct Scheduler<W> {
     streams: BTreeMap<StreamId, Stream>,
     gone: BTreeMap<ContextId, Gone>,
-    /// The last steps of streams that are gone.
     gone_steps: Vec<Step>,
-    /// The last steps from which a new stream can go on: the host knows that they are complete, or nothing asks for them.
+    /// Last steps that new streams continue from: the host has waited for them, or they are no longer
+    /// compared.
     unused: Vec<Step>,
-    /// The number of last steps from which on it is worth while to look for unused ones.
+    /// The number of `gone_steps` at which to look for unused ones.
     look_at: usize,
     components: usize,
     pending: HashMap<OperationId, Pending<W>>,
     last: u64,
-    /// The operations that the host knows to be complete.
+    /// The operations that the host has waited for.
     host: Arc<Clock>,
-    /// All that operations with peers can know of each other: it came before those that have begun.
+    /// What precedes the operations with peers that have begun.
     peers: Clock,
     turns: Option<Turns>,
-    /// The number of the library's operations that may start or have started, if operations take turns.
+    /// The number of the library's operations that had their last turn and are not complete.
     executing: usize,
     startable: Vec<StreamId>,
 }
 
 impl<W> Scheduler<W> {
-    /// Creates a scheduler; with a seed, the order of operations is drawn from it.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         Self {
             streams: BTreeMap::new(),
@@ -188,29 +162,28 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Adds a stream. Of a component that `is_asked_for`, somebody may want to know later what comes after its steps.
+    /// Adds a stream. The steps of a component that `is_compared` may still be compared with.
     pub(crate) fn open(
         &mut self,
         stream: StreamId,
         context: ContextId,
         ordering: Ordering,
-        is_asked_for: impl Fn(Component) -> bool,
+        is_compared: impl Fn(Component) -> bool,
     ) {
         let fresh = Stream {
             context,
             ordering,
             queue: VecDeque::new(),
-            last: self.unused_step(is_asked_for),
+            last: self.unused_step(is_compared),
             end: Point::default(),
             is_closed: false,
         };
         self.streams.insert(stream, fresh);
     }
 
-    /// The step that a new stream goes on from.
-    fn unused_step(&mut self, is_asked_for: impl Fn(Component) -> bool) -> Step {
+    fn unused_step(&mut self, is_compared: impl Fn(Component) -> bool) -> Step {
         if self.unused.is_empty() && self.gone_steps.len() >= self.look_at {
-            let is_used = |step: &mut Step| !self.host.includes(*step) && is_asked_for(step.component);
+            let is_used = |step: &mut Step| !self.host.includes(*step) && is_compared(step.component);
             self.unused.extend(self.gone_steps.extract_if(.., |step| !is_used(step)));
             // So often that the looking takes no longer than the streams.
             self.look_at = 2 * self.gone_steps.len();
@@ -221,7 +194,6 @@ impl<W> Scheduler<W> {
         })
     }
 
-    /// Closes a stream, which goes when its operations are complete.
     pub(crate) fn close(&mut self, stream: StreamId) {
         let Some(closed) = self.streams.get_mut(&stream) else { return };
         closed.is_closed = true;
@@ -246,22 +218,18 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Forgets a context, whose streams are all closed.
     pub(crate) fn forget_context(&mut self, context: ContextId) {
         self.gone.remove(&context);
     }
 
-    /// Returns whether a stream is open.
     pub(crate) fn is_open(&self, stream: StreamId) -> bool {
         self.streams.get(&stream).is_some_and(|stream| !stream.is_closed)
     }
 
-    /// Returns whether a stream is gone: closed, and all its operations complete.
     pub(crate) fn is_gone(&self, stream: StreamId) -> bool {
         !self.streams.contains_key(&stream)
     }
 
-    /// Enqueues an operation on an open stream, after what is before it there and after `wait`.
     pub(crate) fn enqueue(
         &mut self,
         stream: StreamId,
@@ -311,7 +279,6 @@ impl<W> Scheduler<W> {
         Some(Position { id, stream, step, first_step, host, point })
     }
 
-    /// The point that an operation comes after if it is enqueued on the stream now.
     fn end_of(&self, stream: StreamId) -> Option<Point> {
         let queue = self.streams.get(&stream).filter(|queue| !queue.is_closed)?;
         let mut end = queue.end.clone();
@@ -331,7 +298,7 @@ impl<W> Scheduler<W> {
         Some(end)
     }
 
-    /// The end of what was enqueued on a stream, and for the default stream of what it would wait for.
+    /// The end of a stream's work; for the default stream, including what it would wait for.
     pub(crate) fn point_of_stream(&self, stream: StreamId) -> Option<Point> {
         let queue = self.streams.get(&stream).filter(|queue| !queue.is_closed)?;
         match queue.ordering {
@@ -340,7 +307,6 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// The end of what was enqueued in a context.
     pub(crate) fn point_of_context(&self, context: ContextId) -> Point {
         let gone = self.gone.get(&context).map(|gone| gone.clock.clone());
         let mut end = Point { ends: Vec::new(), clock: gone.unwrap_or_default() };
@@ -350,12 +316,11 @@ impl<W> Scheduler<W> {
         end
     }
 
-    /// The operations that the host knows to be complete.
     pub(crate) fn host(&self) -> &Clock {
         &self.host
     }
 
-    /// Notes that the host knows everything that a clock includes to be complete.
+    /// Orders the host, and all operations enqueued from now on, after a clock.
     pub(crate) fn tell_host(&mut self, clock: &Clock) {
         if self.host.includes_all(clock) {
             return;
@@ -376,7 +341,6 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Starts the next operation of a stream, if it may start.
     pub(crate) fn start(&mut self, stream: StreamId) -> Option<Begun<W>> {
         let id = *self.streams.get(&stream)?.queue.front()?;
         let pending = self.pending.get_mut(&id).filter(|pending| pending.may_start)?;
@@ -395,7 +359,6 @@ impl<W> Scheduler<W> {
         Some(Begun { id, clock, executor, work })
     }
 
-    /// Notes that an operation that was started is complete.
     pub(crate) fn complete(&mut self, id: OperationId) {
         let Some(Pending { stream, executor, step, mut clock, end, successors, .. }) =
             self.pending.remove(&id)
@@ -426,7 +389,7 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Gives a ready operation a turn, if operations take turns; returns whether one had it.
+    /// Gives a ready operation a turn. Returns whether there was one.
     pub(crate) fn turn(&mut self) -> bool {
         let Some(turn) = self.turns.as_mut().and_then(Turns::turn) else { return false };
         let front = self.streams.get(&turn.stream).and_then(|stream| stream.queue.front());
@@ -439,22 +402,18 @@ impl<W> Scheduler<W> {
         true
     }
 
-    /// Draws how many turns pass during a call.
     pub(crate) fn turns_during_call(&mut self) -> u32 {
         self.turns.as_mut().map_or(0, Turns::during_call)
     }
 
-    /// Returns whether an operation waits for its turn.
     pub(crate) fn has_ready(&self) -> bool {
         self.turns.as_ref().is_some_and(Turns::has_ready)
     }
 
-    /// Returns whether an operation of the library had its last turn and is not complete yet.
     pub(crate) fn is_executing(&self) -> bool {
         self.executing > 0
     }
 
-    /// Takes the streams whose workers have something to do.
     pub(crate) fn take_startable(&mut self) -> Vec<StreamId> {
         std::mem::take(&mut self.startable)
     }

@@ -11,8 +11,9 @@ use std::sync::OnceLock;
 
 use crate::context;
 
-/// The round of destructors in which the state is freed. POSIX guarantees four rounds; destructors of other keys run in the
-/// first, unless they set a key again. One less than four, as the first one of a thread that comes to CUDA late is not counted.
+/// The round of key destructors in which the state is freed. POSIX guarantees four rounds. Destructors of
+/// other keys run in the first round, unless they set a key again. It is three because the first round is not
+/// counted for a thread that first calls CUDA during it.
 const LAST_ROUND: usize = 3;
 
 /// The key, whose value is the number of the next round.
@@ -25,7 +26,7 @@ fn key() -> Option<libc::pthread_key_t> {
     })
 }
 
-/// Frees the state of the calling thread when the thread ends. If the system has no key left, it is never freed.
+/// Frees the state of the calling thread when the thread ends. If there is no key left, it is never freed.
 pub(crate) fn watch() {
     set_round(1);
 }

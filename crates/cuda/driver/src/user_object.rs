@@ -11,12 +11,12 @@ use crate::handle::UserObjectId;
 use crate::operation::Callback;
 use crate::sync::thread;
 
-/// The thread that calls destructors: whoever gives up the last reference may hold what a destructor waits for.
+/// The thread that calls destructors. The thread that drops the last reference may hold a lock that the
+/// destructor needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Destructors(mpsc::Sender<Arc<Callback>>);
 
 impl Destructors {
-    /// Starts the thread.
     pub(crate) fn start() -> Result<Self> {
         let (sender, receiver) = mpsc::channel::<Arc<Callback>>();
         let builder = thread::Builder::new().name("cuda user objects".to_owned());
@@ -28,7 +28,7 @@ impl Destructors {
     }
 }
 
-/// A user object, whose destructor is called after this is dropped, which may be under the driver's lock.
+/// A user object. Its destructor is called after it is dropped, possibly under the driver's lock.
 #[derive(Debug)]
 pub(crate) struct UserObject {
     destructor: Arc<Callback>,
@@ -36,7 +36,6 @@ pub(crate) struct UserObject {
 }
 
 impl UserObject {
-    /// Creates one.
     pub(crate) fn new(destructor: Arc<Callback>, destructors: Destructors) -> Self {
         Self { destructor, destructors }
     }
@@ -49,27 +48,24 @@ impl Drop for UserObject {
     }
 }
 
-/// The references of an owner, which is the program or a graph: each object with their number.
+/// The references of the program or a graph, with their counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct References(BTreeMap<UserObjectId, (Arc<UserObject>, u64)>);
 
 impl References {
-    /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Finds an object of which there are references.
     pub(crate) fn get(&self, id: UserObjectId) -> Option<&Arc<UserObject>> {
         self.0.get(&id).map(|(object, _)| object)
     }
 
-    /// Adds references.
     pub(crate) fn retain(&mut self, id: UserObjectId, object: Arc<UserObject>, count: u32) {
         self.0.entry(id).or_insert((object, 0)).1 += u64::from(count);
     }
 
-    /// Gives up references, all of which must be there.
+    /// Drops references, which must exist.
     pub(crate) fn release(&mut self, id: UserObjectId, count: u32) -> Result<Arc<UserObject>> {
         let (object, references) = self.0.get_mut(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         *references = references.checked_sub(u64::from(count)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;

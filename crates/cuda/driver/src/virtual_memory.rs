@@ -10,32 +10,26 @@ use crate::mapping::Physical;
 use crate::message;
 use crate::sync::MutexGuard;
 
-/// The sizes and addresses of what is mapped are multiples of it.
+/// The granularity of sizes and addresses of mapped memory.
 pub(crate) const GRANULARITY: usize = 2 << 20;
-/// The permission to read and write.
 pub(crate) const READ_WRITE: Permission = 3;
 
-/// Memory that can be mapped. It lives until nothing refers to it, and it is mapped nowhere.
+/// Memory that can be mapped. Freed when it has neither references nor mappings.
 #[derive(Debug)]
 pub(crate) struct Backing {
-    /// Its device.
     pub(crate) device: usize,
-    /// The number of bytes.
     pub(crate) length: usize,
-    /// The kinds of handles that other processes can have, as a number of CUDA.
     pub(crate) handle_types: u32,
-    /// Its memory.
     pub(crate) physical: Physical,
-    /// The number of its allocations.
+    /// The id of its mappings.
     allocation: u64,
-    /// The bytes that it takes on its device: none of what is another process's.
+    /// 0 for another process's memory.
     length_on_device: usize,
     references: usize,
     mappings: usize,
 }
 
 impl State {
-    /// Adds memory that can be mapped.
     pub(crate) fn add_backing(
         &mut self,
         device: usize,
@@ -62,13 +56,11 @@ impl State {
         id
     }
 
-    /// Finds memory to which the program has a handle.
     pub(crate) fn backing(&mut self, id: BackingId) -> Result<&mut Backing> {
         let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0);
         backing.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Adds a reference to what is mapped at an address.
     pub(crate) fn retain_backing(&mut self, address: u64) -> Result<BackingId> {
         let mapped = self.allocations.containing(address).and_then(|mapped| mapped.backing);
         let id = mapped.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
@@ -77,7 +69,6 @@ impl State {
         Ok(id)
     }
 
-    /// Takes a reference away.
     pub(crate) fn release_backing(&mut self, id: BackingId) -> Result<()> {
         self.backing(id)?.references -= 1;
         self.drop_unused(id);
@@ -93,7 +84,7 @@ impl State {
         self.backings.remove(&id);
     }
 
-    /// Maps the first bytes of memory at addresses that are reserved, and where nothing is mapped.
+    /// Maps the first bytes of memory at reserved, unmapped addresses.
     pub(crate) fn map(&mut self, address: u64, length: usize, id: BackingId) -> Result<()> {
         const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
         let end = address.checked_add(length as u64).ok_or(INVALID)?;
@@ -123,16 +114,16 @@ impl State {
         Ok(())
     }
 
-    /// The use that a device may make of memory that is mapped.
     pub(crate) fn permission(&self, allocation: &Allocation, device: usize) -> Permission {
         let all = self.allocations.permissions.get(&allocation.address);
         all.and_then(|all| all.get(&device)).copied().unwrap_or(0)
     }
 
-    /// Checks that the device of a stream may do with memory that is mapped what an operation does.
+    /// Checks that an operation is permitted to access mapped memory.
     ///
     /// # Errors
-    /// It may not, which is a fault of its context.
+    ///
+    /// It is not. The context gets a sticky error.
     pub(crate) fn check_permissions(&mut self, stream: StreamId, request: &Request) -> Result<()> {
         let context = self.context_of(stream)?;
         let device = self.context(context)?.device;
@@ -160,7 +151,7 @@ impl State {
 }
 
 impl Driver {
-    /// Takes away all that is mapped in a range of addresses, once all work is done.
+    /// Waits for all work and unmaps a range.
     pub(crate) fn unmap<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::config;
 
-/// Returns the physical devices, out of `physical`, that the program sees, in its order.
+/// Returns the physical devices that the program sees, in its order.
 pub(crate) fn devices(physical: usize) -> Vec<usize> {
     match config::visible_devices() {
         Some(list) => parse(&list, physical),
@@ -15,7 +15,7 @@ pub(crate) fn devices(physical: usize) -> Vec<usize> {
     }
 }
 
-/// Returns the UUID of a physical device. The first four bytes differ between devices, so that eight digits of a UUID name one.
+/// Returns the UUID of a physical device. The first four bytes are unique, so that eight digits suffice.
 pub(crate) fn uuid(physical: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     let text = format!("{physical:04} libnccl-cpu");
@@ -23,7 +23,7 @@ pub(crate) fn uuid(physical: usize) -> [u8; 16] {
     bytes
 }
 
-/// Returns the name that `nvidia-smi -L` prints for a physical device.
+/// Returns the name that `nvidia-smi -L` prints.
 fn name(physical: usize) -> String {
     let mut name = String::from("GPU");
     for (index, byte) in uuid(physical).iter().enumerate() {
@@ -52,14 +52,14 @@ fn parse(list: &str, physical: usize) -> Vec<usize> {
     found
 }
 
-/// Finds the device with an index, as `strtoul` reads it: what follows the digits is ignored.
+/// Finds a device by index, as `strtoul` parses it: what follows the digits is ignored.
 fn by_index(entry: &str, physical: usize) -> Option<usize> {
     let number = entry.strip_prefix('+').unwrap_or(entry);
     let digits = number.bytes().take_while(u8::is_ascii_digit).count();
     number[..digits].parse().ok().filter(|&index: &usize| index < physical)
 }
 
-/// Finds the only device whose UUID begins so.
+/// Finds the only device whose UUID has this prefix.
 fn by_uuid(entry: &str, physical: usize) -> Option<usize> {
     if !entry.starts_with("GPU-") {
         return None;

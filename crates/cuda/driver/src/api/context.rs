@@ -11,10 +11,9 @@ use crate::driver::Driver;
 use crate::error::Result;
 use crate::handle::ContextId;
 
-/// The range of stream priorities, from the least to the greatest.
+/// The stream priorities, from least to greatest.
 pub(super) const PRIORITIES: [c_int; 2] = [0, -5];
 
-/// The context of a handle, or the current one.
 fn id_or_current(context: CUcontext) -> Result<ContextId> {
     if context.is_null() { Current::require() } else { Ok(ContextId::of(context)) }
 }
@@ -31,7 +30,7 @@ unsafe fn create(out: *mut CUcontext, flags: c_uint, device: CUdevice) -> Result
     Ok(())
 }
 
-/// Limits, which concern kernels alone, and hold nothing back here: the values that a device begins with.
+/// The initial limits of a device. They only affect kernels.
 fn limit(code: c_uint) -> Result<usize> {
     const MIB: usize = 1 << 20;
     match code {
@@ -43,7 +42,6 @@ fn limit(code: c_uint) -> Result<usize> {
     }
 }
 
-/// The current context, a peer, and whether both are of one device.
 fn peer(context: CUcontext) -> Result<(&'static Driver, ContextId, ContextId, bool)> {
     let driver = Driver::get()?;
     let mut state = driver.enter();

@@ -15,10 +15,9 @@ use crate::operation::{Place, Rows, Work, take_bytes};
 use crate::race::Access;
 use crate::scheduler::Point;
 
-/// The most bytes that a copy takes from pageable memory before it returns, without waiting for its turn.
+/// Copies up to this size read pageable memory before they return.
 const STAGED: usize = 64 << 10;
 
-/// One end of a copy.
 #[derive(Debug, Clone, Copy)]
 struct End {
     address: CUdeviceptr,
@@ -42,14 +41,13 @@ impl End {
     }
 }
 
-/// A copy that a program asks for.
 #[derive(Debug, Clone, Copy)]
 struct Copy {
     function: &'static str,
     to: End,
     from: End,
     rows: Rows,
-    /// The stream, for copies that return before they are done.
+    /// `None` for synchronous copies.
     stream: Option<CUstream>,
 }
 
@@ -66,11 +64,11 @@ impl Copy {
         Self { function, to: end(to), from: end(from), rows, stream }
     }
 
-    /// Does it.
+    /// Enqueues the copy, and waits as CUDA's function does.
     ///
     /// # Safety
     ///
-    /// Memory that CUDA does not know is valid for the copy: until this returns, or for each launch if it is captured.
+    /// Memory unknown to CUDA is valid until this returns, or for each launch if it is captured.
     unsafe fn run(self) -> Result<()> {
         let driver = Driver::get()?;
         let mut state = driver.enter();
@@ -136,7 +134,6 @@ fn address(pointer: *const c_void) -> CUdeviceptr {
     pointer.expose_provenance() as CUdeviceptr
 }
 
-/// Checks the contexts of a copy between devices.
 fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
     let driver = Driver::get()?;
     let mut state = driver.enter();
@@ -146,7 +143,7 @@ fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
     Ok(())
 }
 
-/// Reads the description of a copy of rows.
+/// Reads a 2D copy.
 ///
 /// # Safety
 ///
@@ -171,7 +168,6 @@ unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Optio
     };
     let to_type = read_type(std::mem::offset_of!(CUDA_MEMCPY2D, dstMemoryType));
     let from_type = read_type(std::mem::offset_of!(CUDA_MEMCPY2D, srcMemoryType));
-    /// Reads a field, without a reference to the whole, in which a type may be invalid.
     macro_rules! field {
         ($name:ident) => {
             // SAFETY: the caller promises that it can be read.

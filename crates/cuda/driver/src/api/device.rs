@@ -16,23 +16,20 @@ use crate::extension::libnccl_cuda_device;
 use crate::handle::PoolId;
 use crate::visible;
 
-/// The compute capability of each device.
 const CAPABILITY: [c_int; 2] = [9, 0];
 
 fn get(ordinal: c_int) -> Result<CUdevice> {
     Driver::get()?.device(ordinal).map(|_| ordinal)
 }
 
-/// Returns the physical device behind one that a program passes.
 fn physical(device: CUdevice) -> Result<usize> {
     let driver = Driver::get()?;
     driver.physical(driver.device(device)?)
 }
 
-/// The name of every device, as of GPUs of one model: XLA runs nothing on devices that have different ones.
+/// All devices have the same name, because XLA rejects devices with different ones.
 const NAME: &str = "libnccl CPU stand-in";
 
-/// Stores a text with its null byte, and cuts what has no room.
 unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
     let room = usize::try_from(length).ok().filter(|&room| room > 0 && !out.is_null());
     let room = room.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
@@ -45,7 +42,7 @@ unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Describes a physical device, visible or not. CUDA need not be initialized.
+/// Describes a physical device, visible or not. Needs no `cuInit`.
 pub(crate) fn describe(device: c_int) -> Result<libnccl_cuda_device> {
     let driver = Driver::get();
     let config = driver.map_or_else(|_| Config::from_env(), |driver| Ok(driver.config))?;
@@ -118,7 +115,6 @@ fn device_attribute(code: c_uint, physical: usize) -> Result<c_int> {
     Ok(values.iter().find(|(attribute, _)| *attribute as c_uint == code).map_or(0, |(_, value)| *value))
 }
 
-/// The number of a physical device's PCI bus.
 fn bus(physical: usize) -> u32 {
     physical as u32 + 1
 }

@@ -39,7 +39,7 @@ fn record(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
     Ok(())
 }
 
-/// The context of an event, and what waiting for it waits for: nothing if it was never recorded.
+/// The context of an event, and the point that it recorded: empty if it was never recorded.
 fn last_point(state: &mut State, event: CUevent) -> Result<(ContextId, Point)> {
     let id = EventId::of(event);
     let context = state.event(id)?.context;
@@ -49,7 +49,7 @@ fn last_point(state: &mut State, event: CUevent) -> Result<(ContextId, Point)> {
     Ok((context, record.map(|record| record.point).unwrap_or_default()))
 }
 
-/// Returns the last record of an event that processes share, if another process made it.
+/// Returns the last record of an interprocess event if another process made it.
 fn record_of_another_process(event: CUevent) -> Option<(Arc<SharedEvent>, u64)> {
     let shared = Driver::get().ok()?.enter().event(EventId::of(event)).ok()?.shared.clone()?;
     let last = shared.last_of_another_process()?;

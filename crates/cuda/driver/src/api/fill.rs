@@ -13,7 +13,7 @@ use crate::operation::{Place, Rows, Work};
 use crate::race::Access;
 use crate::scheduler::Point;
 
-/// Fills rows of elements; without a stream, on the default stream.
+/// Fills rows of elements, synchronously without a stream.
 fn fill(
     function: &'static str,
     to: CUdeviceptr,
@@ -59,7 +59,6 @@ fn fill(
     state.check(context)
 }
 
-/// Makes the functions that fill memory with elements of a type.
 macro_rules! fills {
     ($($element:ty: $sync:ident $async:ident $sync_rows:ident $async_rows:ident;)*) => {
         api! {$(

@@ -23,7 +23,7 @@ const AUTO_FREE_ON_LAUNCH: u64 = 1;
 const DEVICE_LAUNCH: u64 = 4;
 const ALL_FLAGS: u64 = 15;
 
-/// The capture that a stream is part of, and whether it can still become a graph.
+/// The capture that a stream is part of, and whether it is valid.
 fn capture(state: &mut State, stream: CUstream) -> Result<(StreamId, Option<(GraphId, bool)>)> {
     let stream = state.stream(stream.addr())?;
     if !state.captured_with(stream).is_empty() {
@@ -42,7 +42,7 @@ fn status(capture: Option<(GraphId, bool)>) -> c_uint {
     status as c_uint
 }
 
-/// Stores an answer where the program wants it, if it does.
+/// Stores a value unless `out` is null.
 ///
 /// # Safety
 ///
@@ -55,7 +55,6 @@ unsafe fn put_if_wanted<T>(out: *mut T, value: T) -> Result<()> {
     unsafe { put(out, value) }
 }
 
-/// The kind of a node.
 fn kind(action: &Action) -> Kind {
     match action {
         Action::Record(_) => Kind::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
@@ -70,7 +69,7 @@ fn kind(action: &Action) -> Kind {
     }
 }
 
-/// Makes a graph that can be launched.
+/// Instantiates a graph.
 ///
 /// # Safety
 ///

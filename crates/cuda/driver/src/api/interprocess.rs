@@ -32,13 +32,12 @@ unsafe fn put_handle<T>(out: *mut T, shared: Shared, place: Option<Exported>) ->
     unsafe { put(out.cast(), IpcHandle { shared, place }.to_bytes()) }
 }
 
-/// Checks that what a handle stands for is another process's, as CUDA requires.
+/// Checks that a handle is another process's, as CUDA requires.
 fn check_other_process(place: &Exported) -> Result<()> {
     let is_other = place.process != std::process::id();
     is_other.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
 }
 
-/// Opens memory of another process, or finds it if the context has opened it before.
 fn open_memory(
     state: &mut State,
     context: ContextId,

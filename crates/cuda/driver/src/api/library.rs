@@ -9,10 +9,9 @@ use super::put;
 use crate::driver::Driver;
 use crate::error::{self, Result};
 
-/// The version of CUDA whose driver this stands in for.
 pub(super) const VERSION: c_int = 13000;
 
-/// Called after all functions of `atexit` and the destructors of static objects, which may yet destroy what is left.
+/// Called after all `atexit` functions and static destructors, which may free what is left.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;

@@ -18,7 +18,7 @@ use crate::operation::Work;
 use crate::race::Access;
 use crate::scheduler::Point;
 
-/// Allocates memory of the current context and stores its address.
+/// Allocates memory of the current context.
 ///
 /// # Safety
 ///
@@ -43,12 +43,10 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
     unsafe { put(out, allocation.address) }
 }
 
-/// All of an allocation.
 fn whole(allocation: &Arc<Allocation>) -> Part {
     Part::of(allocation, 0)
 }
 
-/// Frees or unregisters host memory.
 fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: CUresult) -> Result<()> {
     let driver = Driver::get()?;
     driver.check_free(function, pointer.addr() as u64)?;
@@ -69,7 +67,6 @@ fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: C
     state.check_current()
 }
 
-/// Checks a range of managed memory.
 fn managed(address: CUdeviceptr, length: usize) -> Result<()> {
     let part = Driver::get()?.enter().allocations.part(address, length)?;
     let is_managed = part.is_some_and(|part| part.allocation.kind == Kind::Managed);
@@ -85,7 +82,7 @@ fn prefetch(function: &'static str, address: CUdeviceptr, length: usize, stream:
     driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
 }
 
-/// Checks that a stream is not captured, for functions that graphs have no nodes for here.
+/// Checks that a stream is not captured, because allocations cannot be graph nodes here.
 fn check_is_no_node(state: &mut State, stream: StreamId) -> Result<()> {
     if state.captures.of(stream).is_some() {
         unsupported::say("allocations and frees on a stream that is captured");
@@ -93,7 +90,7 @@ fn check_is_no_node(state: &mut State, stream: StreamId) -> Result<()> {
     state.check_not_captured(stream)
 }
 
-/// Allocates memory in the order of a stream.
+/// Allocates memory in stream order.
 ///
 /// # Safety
 ///
@@ -135,7 +132,7 @@ pub(super) unsafe fn allocate_async(
     unsafe { put(out, allocation.address) }
 }
 
-/// Makes device memory of the current context out of a memory file.
+/// Creates device memory of the current context from a memfd.
 pub(crate) fn allocate_shared(file: std::os::fd::BorrowedFd<'_>, length: usize) -> Result<CUdeviceptr> {
     if length == 0 {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-/// Reads a number that CUDA declares as an enumeration: the program may have stored another.
+/// Reads an enumeration as a number, because the program may have stored an undeclared value.
 macro_rules! number {
     ($place:expr) => {
         // SAFETY: the caller's contract: it can be read; an enumeration is as large as the number.
@@ -10,7 +10,7 @@ macro_rules! number {
     };
 }
 
-/// Exports functions of CUDA's driver, which return an error or nothing; once in a module, of which they are the list.
+/// Exports functions of CUDA's driver. Used once in a module, whose `FUNCTIONS` lists them.
 macro_rules! api {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(
@@ -26,7 +26,6 @@ macro_rules! api {
             }
         )*
 
-        /// The functions by the names that the library exports.
         pub(super) const FUNCTIONS: $crate::api::Functions =
             &[$((stringify!($name), $name as *const std::ffi::c_void)),*];
     };
@@ -65,20 +64,18 @@ use crate::handle::ContextId;
 use crate::operation::Place;
 use crate::scheduler::Point;
 
-/// Functions by name.
 type Functions = &'static [(&'static str, *const c_void)];
 
-/// Turns a result into CUDA's.
 pub(crate) fn answer(result: Result<()>) -> CUresult {
     result.err().unwrap_or(CUresult::CUDA_SUCCESS)
 }
 
-/// Turns the answer of a function that another one stands for into a result.
+/// Converts the result of a C function that another one forwards to.
 fn result(answer: CUresult) -> Result<()> {
     if answer == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(answer) }
 }
 
-/// Stores an answer where the program wants it.
+/// Stores a result.
 ///
 /// # Safety
 ///
@@ -92,7 +89,7 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a point is passed, which the host then knows, or the error of a context.
+/// Returns whether a point is complete; if so, the host is ordered after it.
 fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<()> {
     let mut state = Driver::get()?.enter();
     let (_, point) = find(&mut state)?;
@@ -106,7 +103,7 @@ fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<
     Ok(())
 }
 
-/// Waits until a point is passed, and returns the error that its context then has.
+/// Waits for a point. Returns the error of its context.
 fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<()> {
     let driver = Driver::get()?;
     Current::check_is_no_function()?;
@@ -115,18 +112,16 @@ fn synchronize(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> R
     driver.synchronize(state, &point).check(of)
 }
 
-/// The memory that a function takes.
+/// The memory that a function accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Space {
-    /// Memory that CUDA knows.
+    /// Known to CUDA.
     Device,
-    /// Memory that the program can touch.
+    /// Accessible to the host.
     Host,
-    /// Any: the address tells.
     Unified,
 }
 
-/// Finds the memory behind addresses that a program passes.
 fn place(state: &State, address: CUdeviceptr, length: usize, space: Space) -> Result<Place> {
     use crate::allocation::Kind;
     match state.allocations.part(address, length)? {

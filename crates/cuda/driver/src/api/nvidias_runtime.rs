@@ -13,13 +13,12 @@ use crate::message;
 
 static IS_KNOWN: AtomicBool = AtomicBool::new(false);
 
-/// Returns true once the runtime library is known to be in the process, which has been told what that means.
+/// Whether NVIDIA's runtime library was reported.
 pub(super) fn is_known() -> bool {
     IS_KNOWN.load(Relaxed)
 }
 
-/// Says once that the caller is NVIDIA's runtime library, a shared object or a part of the caller, and what runs instead: this is
-/// called for what it asks of a driver first.
+/// Reports once that the caller is, or contains, NVIDIA's runtime library, and what runs instead.
 pub(super) fn report() {
     if IS_KNOWN.swap(true, Relaxed) {
         return;
@@ -29,7 +28,6 @@ pub(super) fn report() {
     message::write(&text(&caller, &own));
 }
 
-/// Describes the file that called, and what to do about it.
 fn text(caller: &Path, own: &Path) -> String {
     let name = caller.file_name().unwrap_or_default().to_string_lossy();
     let is_nvidias = OF_NVIDIA.iter().any(|library| name.starts_with(&format!("{library}.so")));
@@ -59,7 +57,7 @@ fn text(caller: &Path, own: &Path) -> String {
     }
 }
 
-/// Libraries of NVIDIA with its runtime library linked in, apart from NCCL.
+/// NVIDIA's libraries that link its runtime library statically, apart from NCCL.
 const OF_NVIDIA: [&str; 13] = [
     "libcublas",
     "libcublasLt",
@@ -76,16 +74,15 @@ const OF_NVIDIA: [&str; 13] = [
     "libnvshmem_host",
 ];
 
-/// The files of the CPU backend of NCCL, by their place relative to this library: in the Python wheel, NCCL is in another directory.
+/// The CPU backend of NCCL, relative to this library. The Python wheel has it in another directory.
 const NCCL: [&str; 2] = ["libnccl.so.2", "../lib/libnccl.so.2"];
 
-/// Returns the CPU backend of NCCL that belongs to this library.
 fn nccl_beside(own: &Path) -> Option<PathBuf> {
     let directory = own.parent()?;
     NCCL.iter().map(|name| directory.join(name)).find(|file| file.exists())
 }
 
-/// Returns the variable by which the libraries beside this one are preloaded.
+/// Returns an `LD_PRELOAD` setting with the libraries of this library's directory.
 fn preload(own: &Path) -> String {
     let folder = own.parent().unwrap_or(own);
     let mut text = " LD_PRELOAD=".to_owned();
@@ -96,7 +93,7 @@ fn preload(own: &Path) -> String {
     text
 }
 
-/// Returns the file of the nearest caller that is not this library.
+/// Returns the file of the nearest caller outside this library.
 fn caller(own: &Path) -> Option<PathBuf> {
     let mut frames = [ptr::null_mut(); 32];
     // SAFETY: so many addresses can be stored.
@@ -105,7 +102,7 @@ fn caller(own: &Path) -> Option<PathBuf> {
     frames.filter_map(|frame| object_of(*frame)).find(|file| file != own)
 }
 
-/// Returns the file of the object with this code.
+/// Returns the object file that contains an address.
 fn object_of(address: *const c_void) -> Option<PathBuf> {
     let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address may be asked for. All pointers of the answer may be null, and its name is a C string that lives as long as

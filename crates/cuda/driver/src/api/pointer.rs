@@ -11,7 +11,7 @@ use crate::driver::{Driver, State};
 use crate::error::Result;
 use crate::virtual_memory::READ_WRITE;
 
-/// The value of an attribute, with the type that it has in C.
+/// The value of an attribute, with its C type.
 #[derive(Debug, Clone, Copy)]
 enum Value {
     Int(c_int),
@@ -20,8 +20,6 @@ enum Value {
 }
 
 impl Value {
-    /// Stores it.
-    ///
     /// # Safety
     ///
     /// `out` is null, which is an error, or valid for a write of the type that CUDA documents.
@@ -37,7 +35,6 @@ impl Value {
     }
 }
 
-/// The attribute of memory that CUDA knows.
 fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUdeviceptr) -> Result<Value> {
     let is_host = matches!(allocation.kind, Kind::Pinned | Kind::Registered);
     let is_device = allocation.kind == Kind::Device;
@@ -85,7 +82,7 @@ fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUde
     Ok(value)
 }
 
-/// The value of an attribute that memory does not have.
+/// The value of an attribute for memory without it.
 fn zero(code: c_uint) -> Result<Value> {
     let none = match code {
         c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => Value::Int(-2),

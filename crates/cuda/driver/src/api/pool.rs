@@ -18,7 +18,6 @@ fn find(state: &mut State, pool: CUmemoryPool) -> Result<(PoolId, &mut Pool)> {
     state.pools.get_mut(&id).map(|pool| (id, pool)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Returns whether the value of an attribute is an `int`.
 fn is_flag(code: c_uint) -> bool {
     code == Attribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES as c_uint
         || code == Attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC as c_uint

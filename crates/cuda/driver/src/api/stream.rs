@@ -32,7 +32,6 @@ unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> Result<(
     unsafe { put(out, stream.pointer()) }
 }
 
-/// The context of a stream, and the point behind all that is on it.
 fn last_point(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)> {
     let stream = state.stream(stream.addr())?;
     let context = state.context_of(stream)?;
@@ -43,8 +42,6 @@ fn last_point(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)>
     Ok((context, point))
 }
 
-/// Finds something out about a stream.
-///
 /// # Safety
 ///
 /// `out` is null, which is an error, or valid for a write.
@@ -69,7 +66,7 @@ fn call(function: &'static str, stream: CUstream, callback: Arc<Callback>) -> Re
     driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
 }
 
-/// The arguments of `cuStreamAddCallback` that its function is called with.
+/// The arguments of `cuStreamAddCallback`.
 struct StreamCallback {
     function: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
     stream: CUstream,

@@ -20,13 +20,11 @@ use crate::virtual_memory::{GRANULARITY, READ_WRITE};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// The kinds of handles for other processes: none, and a file descriptor.
+/// Handle types for other processes.
 const NONE: c_uint = 0;
 const FILE_DESCRIPTOR: c_uint = 1;
 const ALL_HANDLE_TYPES: c_uint = 15;
 
-/// Returns the device of a location.
-///
 /// # Safety
 ///
 /// `location` can be read.
@@ -44,7 +42,7 @@ unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<u
     }
 }
 
-/// Returns the device and the handle types of properties.
+/// Returns the device and the handle types.
 ///
 /// # Safety
 ///
@@ -65,7 +63,6 @@ unsafe fn read(driver: &Driver, properties: *const CUmemAllocationProp) -> Resul
     }
 }
 
-/// Checks a range of addresses of which memory is mapped.
 fn check_range(address: CUdeviceptr, length: usize) -> Result<()> {
     let is_whole = length > 0 && length.is_multiple_of(GRANULARITY);
     (is_whole && address.is_multiple_of(GRANULARITY as u64)).then_some(()).ok_or(INVALID)
