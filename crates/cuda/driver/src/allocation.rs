@@ -5,7 +5,7 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::error::Result;
 use crate::handle::{BackingId, ContextId, PoolId};
@@ -157,7 +157,7 @@ impl Allocations {
                  LIBNCCL_CPU_DEVICE_MEMORY=BYTES gives each device of this process more\n"
             ));
         }
-        Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+        Err(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
     pub(crate) fn next_id(&mut self) -> u64 {
@@ -204,13 +204,13 @@ impl Allocations {
         let Some(allocation) = self.containing(address) else {
             let was_freed = self.freed.iter().any(|pages| pages.contain(address));
             let is_empty = self.reservation(address).is_some();
-            return if was_freed || is_empty { Err(CUresult::CUDA_ERROR_INVALID_VALUE) } else { Ok(None) };
+            return if was_freed || is_empty { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(None) };
         };
         let mut part = Part::of(allocation, (address - allocation.address) as usize);
         let (mut last, mut room) = (allocation, allocation.length - part.offset);
         while length > room {
             let next = self.at(last.addresses().end).filter(|next| last.is_continued_by(next));
-            last = next.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+            last = next.ok_or(CUDA_ERROR_INVALID_VALUE)?;
             room += last.length;
             part.following.push(Arc::clone(last));
         }
@@ -224,7 +224,7 @@ impl Allocations {
 
     /// Finds the mappings in a range, which must start at the first and end at the last mapping.
     pub(crate) fn mapped(&self, address: u64, length: usize) -> Result<Vec<Arc<Allocation>>> {
-        let end = address.checked_add(length as u64).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let end = address.checked_add(length as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let first = self.at(address).filter(|first| first.backing.is_some());
         let next = |last: &&Arc<Allocation>| {
             let next = self.at(last.addresses().end)?;
@@ -233,7 +233,7 @@ impl Allocations {
         let all = iter::successors(first, next).take_while(|one| one.address < end);
         let all = all.map(Arc::clone).collect::<Vec<_>>();
         let is_whole = all.last().is_some_and(|last| last.addresses().end == end);
-        is_whole.then_some(all).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+        is_whole.then_some(all).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     pub(crate) fn free_reservation(&mut self, address: u64) {

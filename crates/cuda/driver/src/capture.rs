@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::error::Result;
 use crate::graph::{Graph, Node};
@@ -74,7 +74,7 @@ impl<A> Captures<A> {
         mode: Mode,
     ) -> Result<()> {
         if self.of(stream).is_some() {
-            return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+            return Err(CUDA_ERROR_ILLEGAL_STATE);
         }
         let lane = Lane { number: 0, ends: Vec::new(), told: Vec::new() };
         let capture = Capture {
@@ -135,13 +135,13 @@ impl<A> Captures<A> {
 
     fn valid(&mut self, graph: GraphId) -> Result<&mut Capture<A>> {
         let capture = self.captures.get_mut(&graph).filter(|capture| capture.is_valid);
-        capture.ok_or(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+        capture.ok_or(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
     }
 
     fn lane(&mut self, stream: StreamId) -> Result<(GraphId, &mut Graph<A>, &mut Lane)> {
-        let graph = self.of(stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        let graph = self.of(stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         let capture = self.valid(graph)?;
-        let lane = capture.lanes.get_mut(&stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        let lane = capture.lanes.get_mut(&stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         Ok((graph, &mut capture.graph, lane))
     }
 
@@ -170,13 +170,13 @@ impl<A> Captures<A> {
             Some(own) if own != point.graph => {
                 self.invalidate(own);
                 if !self.captures.contains_key(&point.graph) {
-                    return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+                    return Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
                 }
                 self.invalidate(point.graph);
-                return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_MERGE);
+                return Err(CUDA_ERROR_STREAM_CAPTURE_MERGE);
             }
             None if !self.captures.contains_key(&point.graph) => {
-                return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT);
+                return Err(CUDA_ERROR_CAPTURED_EVENT);
             }
             _ => {}
         }
@@ -197,21 +197,21 @@ impl<A> Captures<A> {
     ///
     /// The capture began on another stream, which invalidates it, or in another thread. It continues.
     pub(crate) fn end(&mut self, stream: StreamId, thread: u64) -> Result<(Result<GraphId>, Graph<A>)> {
-        let id = self.of(stream).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
-        let capture = self.captures.get_mut(&id).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        let id = self.of(stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        let capture = self.captures.get_mut(&id).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         if capture.origin != stream {
             capture.is_valid = false;
-            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+            return Err(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
         if capture.mode != Mode::Relaxed && capture.thread != thread {
-            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+            return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         }
-        let ended = self.captures.remove(&id).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+        let ended = self.captures.remove(&id).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         let ends = ended.lanes.get(&stream).map_or(&[][..], |lane| &lane.ends);
         let result = if !ended.is_valid {
-            Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+            Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
         } else if !ended.graph.is_before(ends) {
-            Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
+            Err(CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
         } else {
             Ok(id)
         };
@@ -285,7 +285,7 @@ mod tests {
             let ended = end(&mut captures);
             assert_eq!(captures.of(TWO), None);
             if !is_joined {
-                assert_eq!(ended.unwrap_err(), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+                assert_eq!(ended.unwrap_err(), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
                 continue;
             }
             let graph = ended.unwrap();
@@ -312,12 +312,12 @@ mod tests {
         begin(&mut captures, SECOND, TWO, Mode::Global);
         let point = captures.point(TWO).unwrap();
         let merged = captures.join(ONE, CONTEXT, &point);
-        assert_eq!(merged, Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_MERGE));
+        assert_eq!(merged, Err(CUDA_ERROR_STREAM_CAPTURE_MERGE));
         for stream in [ONE, TWO] {
             let added = captures.add(stream, NodeId(0), "a");
-            assert_eq!(added, Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+            assert_eq!(added, Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
             let (ended, _) = captures.end(stream, THREAD).unwrap();
-            assert_eq!(ended, Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+            assert_eq!(ended, Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
         }
     }
 
@@ -327,10 +327,10 @@ mod tests {
         add(&mut captures, ONE, "a");
         let point = captures.point(ONE).unwrap();
         end(&mut captures).unwrap();
-        assert_eq!(captures.join(TWO, CONTEXT, &point), Err(CUresult::CUDA_ERROR_CAPTURED_EVENT));
+        assert_eq!(captures.join(TWO, CONTEXT, &point), Err(CUDA_ERROR_CAPTURED_EVENT));
         begin(&mut captures, SECOND, TWO, Mode::Global);
         let joined = captures.join(TWO, CONTEXT, &point);
-        assert_eq!(joined, Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION));
+        assert_eq!(joined, Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION));
     }
 
     #[test]
@@ -339,11 +339,11 @@ mod tests {
         let point = captures.point(ONE).unwrap();
         captures.join(TWO, CONTEXT, &point).unwrap();
         let error = |ended: Result<(Result<GraphId>, Graph<&str>)>| ended.unwrap_err();
-        assert_eq!(error(captures.end(TWO, THREAD)), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+        assert_eq!(error(captures.end(TWO, THREAD)), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         let wrong = error(captures.end(ONE, OTHER_THREAD));
-        assert_eq!(wrong, CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        assert_eq!(wrong, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         assert!(captures.end(ONE, THREAD).is_ok());
-        assert_eq!(error(captures.end(ONE, THREAD)), CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        assert_eq!(error(captures.end(ONE, THREAD)), CUDA_ERROR_ILLEGAL_STATE);
         begin(&mut captures, SECOND, ONE, Mode::Relaxed);
         assert!(captures.end(ONE, OTHER_THREAD).is_ok());
     }

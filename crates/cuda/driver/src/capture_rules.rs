@@ -2,7 +2,7 @@
 //!
 //! Such a call makes the capture fail, of which `cuStreamEndCapture` tells.
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::context::Current;
 use crate::driver::State;
@@ -16,7 +16,7 @@ impl State {
             return Ok(());
         }
         graphs.into_iter().for_each(|graph| self.captures.invalidate(graph));
-        Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
     }
 
     pub(crate) fn check_not_captured(&mut self, stream: StreamId) -> Result<()> {
@@ -24,7 +24,7 @@ impl State {
             return Ok(());
         }
         let Some(graph) = self.captures.of(stream).filter(|&graph| self.captures.is_valid(graph)) else {
-            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         };
         self.fail_captures(vec![graph])
     }
@@ -34,7 +34,7 @@ impl State {
         if let Some(graph) = self.captures.of(stream) {
             self.captures.invalidate(graph);
         }
-        Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+        Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
     }
 
     pub(crate) fn check_context_not_captured(&mut self, context: ContextId) -> Result<()> {
@@ -67,7 +67,7 @@ impl State {
             LastRecord::Enqueued(record) => Ok(Some(record)),
             LastRecord::Captured(point) => {
                 self.captures.invalidate(point.graph);
-                Err(CUresult::CUDA_ERROR_CAPTURED_EVENT)
+                Err(CUDA_ERROR_CAPTURED_EVENT)
             }
         }
     }

@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::str::FromStr;
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::device::host_memory;
 use crate::error::Result;
@@ -125,7 +125,7 @@ fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>
         Some(parsed) => Ok(Some(parsed)),
         None => {
             message::write(&format!("libnccl: invalid {name} {value:?}; it must be {expected}\n"));
-            Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+            Err(CUDA_ERROR_INVALID_VALUE)
         }
     }
 }

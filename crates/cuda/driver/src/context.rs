@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
 
 use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::capture::Mode;
 use crate::error::Result;
@@ -86,7 +87,7 @@ impl Current {
     }
 
     pub(crate) fn require() -> Result<ContextId> {
-        Self::get().ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+        Self::get().ok_or(CUDA_ERROR_INVALID_CONTEXT)
     }
 
     pub(crate) fn set(context: Option<ContextId>) {
@@ -101,7 +102,7 @@ impl Current {
     }
 
     pub(crate) fn pop() -> Result<ContextId> {
-        Self::stack(Vec::pop).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+        Self::stack(Vec::pop).ok_or(CUDA_ERROR_INVALID_CONTEXT)
     }
 
     pub(crate) fn capture_mode() -> Mode {
@@ -124,7 +125,7 @@ impl Current {
     /// stream.
     pub(crate) fn check_is_no_function() -> Result<()> {
         if THREAD.with(|thread| thread.executes_function.get()) {
-            return Err(CUresult::CUDA_ERROR_NOT_PERMITTED);
+            return Err(CUDA_ERROR_NOT_PERMITTED);
         }
         Ok(())
     }

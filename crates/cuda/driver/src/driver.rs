@@ -6,6 +6,7 @@ use std::process;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdevice, CUresult};
 
 use crate::allocation::{Allocation, Allocations, Kind, Part};
@@ -127,7 +128,7 @@ impl Driver {
             let config = Config::from_env()?;
             let visible = visible::devices(config.devices);
             if visible.is_empty() {
-                return Err(CUresult::CUDA_ERROR_NO_DEVICE);
+                return Err(CUDA_ERROR_NO_DEVICE);
             }
             if config.reports_faults && !config.ignored.has(Finding::DeviceMemoryTouched) {
                 fault::report()?;
@@ -135,17 +136,17 @@ impl Driver {
             if DRIVER.set(Self::new(config, visible)).is_ok() && config.seed.is_some() {
                 let ticker = thread::Builder::new().name("cuda ticker".to_owned());
                 let spawned = ticker.spawn(|| Self::get().map(Self::tick_forever));
-                spawned.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+                spawned.map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
             }
         }
         Self::get().map(|_| ())
     }
 
     pub(crate) fn get() -> Result<&'static Self> {
-        let driver = DRIVER.get().ok_or(CUresult::CUDA_ERROR_NOT_INITIALIZED)?;
+        let driver = DRIVER.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
         // A forked child has none of the threads, and perhaps a lock that nobody will ever release.
         if driver.process != process::id() {
-            return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
+            return Err(CUDA_ERROR_NOT_INITIALIZED);
         }
         Ok(driver)
     }
@@ -192,7 +193,7 @@ impl Driver {
 
     pub(crate) fn device(&self, device: CUdevice) -> Result<usize> {
         let device = usize::try_from(device).ok().filter(|&device| device < self.devices());
-        device.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+        device.ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
 
     pub(crate) fn devices(&self) -> usize {
@@ -200,7 +201,7 @@ impl Driver {
     }
 
     pub(crate) fn physical(&self, device: usize) -> Result<usize> {
-        self.visible.get(device).copied().ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+        self.visible.get(device).copied().ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
 
     pub(crate) fn visible(&self, physical: usize) -> Option<usize> {
@@ -211,7 +212,7 @@ impl Driver {
     /// memory of an invisible device can be opened; it is attributed to the current device.
     pub(crate) fn device_for_import(&self, state: &mut State, physical: usize) -> Result<usize> {
         if physical >= self.config.devices {
-            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+            return Err(CUDA_ERROR_INVALID_DEVICE);
         }
         match self.visible(physical) {
             Some(device) => Ok(device),
@@ -288,7 +289,7 @@ impl Driver {
         self.start_worker(state, stream)?;
         let Request { label, accesses, executor, work } = request;
         let position = state.scheduler.enqueue(stream, wait, executor, work);
-        let position = position.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let position = position.ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let point = position.point.clone();
         let call = state.calls;
         if let Some(races) = &mut state.races {
@@ -305,7 +306,7 @@ impl Driver {
         let signal = Arc::new(Condvar::new());
         let worker = thread::Builder::new().name(format!("cuda stream {:#x}", stream.0));
         let wake = Arc::clone(&signal);
-        worker.spawn(move || self.work(stream, &wake)).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        worker.spawn(move || self.work(stream, &wake)).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         entry.worker = Some(signal);
         Ok(())
     }
@@ -474,19 +475,19 @@ impl State {
     }
 
     pub(crate) fn context(&mut self, context: ContextId) -> Result<&mut Context> {
-        self.contexts.get_mut(&context).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+        self.contexts.get_mut(&context).ok_or(CUDA_ERROR_INVALID_CONTEXT)
     }
 
     pub(crate) fn context_of(&self, stream: StreamId) -> Result<ContextId> {
-        Ok(self.streams.get(&stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context)
+        Ok(self.streams.get(&stream).ok_or(CUDA_ERROR_INVALID_HANDLE)?.context)
     }
 
     pub(crate) fn event(&self, event: EventId) -> Result<&Event> {
-        self.events.get(&event).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+        self.events.get(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
     pub(crate) fn check(&self, context: ContextId) -> Result<()> {
-        let context = self.contexts.get(&context).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        let context = self.contexts.get(&context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         context
             .error
             .or_else(|| context.failures.values().next().map(|failure| failure.error))
@@ -569,7 +570,7 @@ impl State {
             _ => {
                 let stream = StreamId(handle as u64);
                 if !self.scheduler.is_open(stream) {
-                    return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+                    return Err(CUDA_ERROR_INVALID_HANDLE);
                 }
                 Ok(stream)
             }
@@ -600,12 +601,12 @@ impl State {
         let of_execs = self.execs.values().map(|exec| &exec.references);
         let mut all = [&self.user_objects].into_iter().chain(of_graphs).chain(of_execs);
         let object = all.find_map(|references| references.get(id)).or_else(|| self.captures.user_object(id));
-        object.cloned().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+        object.cloned().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     pub(crate) fn references(&mut self, graph: GraphId) -> Result<&mut References> {
         let references = self.graphs.get_mut(&graph).map(|(_, references)| references);
-        references.or_else(|| self.captures.references(graph)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+        references.or_else(|| self.captures.references(graph)).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Returns whether a stream is captured.
@@ -622,7 +623,7 @@ impl State {
             return Ok(false);
         }
         implied.into_iter().for_each(|graph| self.captures.invalidate(graph));
-        Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
     }
 
     /// The captures that a default stream is implicitly ordered with.
@@ -729,7 +730,7 @@ impl State {
             if config.races == Races::Error {
                 for stream in race.streams() {
                     if let Ok(context) = self.context_of(stream) {
-                        self.fail(context, CUresult::CUDA_ERROR_ASSERT);
+                        self.fail(context, CUDA_ERROR_ASSERT);
                     }
                 }
             }

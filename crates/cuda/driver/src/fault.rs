@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::error::Result;
 use crate::fault_signal;
@@ -101,7 +101,7 @@ impl Drop for Listed {
 }
 
 pub(crate) fn report() -> Result<()> {
-    fault_signal::install(say).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+    fault_signal::install(say).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
     IS_REPORTED.store(true, Relaxed);
     Ok(())
 }

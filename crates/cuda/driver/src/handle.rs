@@ -1,10 +1,9 @@
-//! Handles: numbers that programs see as pointers, and that nothing ever follows.
+//! Handles: numbers that programs see as pointers. They are never dereferenced.
 
 use std::ptr;
 
 macro_rules! handle {
-    ($(#[$doc:meta] $name:ident)*) => {$(
-        #[$doc]
+    ($($name:ident)*) => {$(
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(transparent)]
         pub(crate) struct $name(pub(crate) u64);
@@ -21,21 +20,13 @@ macro_rules! handle {
     )*};
 }
 
-handle! {
-    ContextId
-    StreamId
-    EventId
-    PoolId
-    GraphId
-    NodeId
-    ExecId
-    UserObjectId
-}
+handle! { ContextId StreamId EventId PoolId GraphId NodeId ExecId UserObjectId }
 
 /// Memory that can be mapped. CUDA's handle is a number too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BackingId(pub(crate) u64);
 
+/// The source of handles. All are distinct, of any kind, and none is small.
 #[derive(Debug)]
 pub(crate) struct Handles(u64);
 

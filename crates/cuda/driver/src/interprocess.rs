@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::Duration;
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 use rustix::param::page_size;
 
 use crate::error::Result;
@@ -57,7 +57,7 @@ impl IpcHandle {
         let word = |at: usize| bytes[at..].first_chunk().map_or(0, |eight| u64::from_ne_bytes(*eight));
         let length = word(16);
         if half(0) != Self::MAGIC || (length == 0) != is_event {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let shared = if is_event { Shared::Event } else { Shared::Memory { device: half(4), length } };
         let place = Exported { process: half(8), file: half(12), inode: word(24), offset: word(32) };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::driver::{Action, Driver, Exec, Request, State};
 use crate::error::Result;
@@ -16,8 +16,7 @@ use crate::scheduler::{Ordering, Point};
 impl State {
     /// Instantiates a graph, with a new stream for each captured one but the first.
     pub(crate) fn instantiate(&mut self, graph: GraphId, flags: u64) -> Result<ExecId> {
-        let (graph, references) =
-            self.graphs.get(&graph).cloned().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let (graph, references) = self.graphs.get(&graph).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         graph.lanes.iter().try_for_each(|&context| self.check(context))?;
         let others = graph.lanes.iter().skip(1);
         let streams = others.map(|&context| self.open_stream(context, Ordering::NonBlocking, 0, 0)).collect();
@@ -31,17 +30,17 @@ impl Driver {
     /// Enqueues the operations of a graph: after the stream's previous work and the graph's last launch,
     /// before the stream's later work. Returns the point after them.
     pub(crate) fn launch(&'static self, state: &mut State, id: ExecId, stream: StreamId) -> Result<Point> {
-        let exec = state.execs.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let exec = state.execs.get(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if let Some(freed) = exec.memory().find(|one| !state.allocations.has(one)) {
             let text = format!("cuGraphLaunch of a graph that uses {}, which was freed", freed.description());
             self.say(Finding::FreeUnderReference, 1, &text, true);
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (graph, streams, last) = (Arc::clone(&exec.graph), exec.streams.clone(), exec.last.clone());
         let references = exec.references.clone();
         // All that can fail, so that a launch is enqueued as a whole or not at all.
         for &lane in &streams {
-            let context = state.streams.get(&lane).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?.context;
+            let context = state.streams.get(&lane).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.context;
             state.check(context)?;
             self.start_worker(state, lane)?;
         }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create, open, seek,
@@ -46,7 +47,7 @@ impl Mapped {
         let near = ptr::without_provenance_mut(address);
         // SAFETY: without a fixed address, no memory in use is mapped over.
         let mapped = unsafe { mmap_anonymous(near, length, protection, sharing | MapFlags::NORESERVE) };
-        let mapped = mapped.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let mapped = mapped.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(Self { address: mapped.expose_provenance(), length, offset: None })
     }
 
@@ -58,7 +59,7 @@ impl Mapped {
             return Ok(mapped);
         }
         drop(mapped);
-        let room = length.checked_add(alignment).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let room = length.checked_add(alignment).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let whole = ManuallyDrop::new(none(0, room)?);
         let address = whole.address.next_multiple_of(alignment);
         let before = address - whole.address;
@@ -77,7 +78,7 @@ impl Mapped {
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: without a fixed address, no memory in use is mapped over.
         let mapped = unsafe { mmap(ptr::null_mut(), length, protection, flags, file, offset) };
-        let mapped = mapped.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let mapped = mapped.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(Self { address: mapped.expose_provenance(), length, offset: None })
     }
 
@@ -307,7 +308,7 @@ impl Physical {
         // Nobody can take pages away from under another.
         let sealed = ftruncate(&file, length as u64)
             .and_then(|()| fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
-        sealed.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        sealed.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(Some(file))
     }
 
@@ -321,14 +322,14 @@ impl Physical {
             let length = usize::try_from(fstat(file).ok()?.st_size).ok()?;
             (is_sealed && length > 0).then_some((device, length))
         };
-        let (device, length) = find().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        let file = file.try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let (device, length) = find().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let file = file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         let bytes = Mapped::file(file.as_fd(), length)?;
         Ok((Self { bytes, file: Some(file) }, device, length))
     }
 
     pub(crate) fn share(&self) -> Result<Option<OwnedFd>> {
-        let share = |file: &OwnedFd| file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let share = |file: &OwnedFd| file.try_clone().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY);
         self.file.as_ref().map(share).transpose()
     }
 }
@@ -378,7 +379,7 @@ impl Reservation {
                 pointer(bytes.address),
             )
         };
-        mapped.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        mapped.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(Mapping { bytes, device: Some(Arc::new(DevicePages { pages, listed: OnceLock::new() })) })
     }
 
@@ -387,7 +388,7 @@ impl Reservation {
         let place = ptr::with_exposed_provenance_mut(self.aliases.address + offset);
         // SAFETY: pages of the reservation, and the caller says that nothing uses them.
         let unmapped = unsafe { mmap_anonymous(place, length, ProtFlags::empty(), flags) };
-        unmapped.map(|_| ()).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+        unmapped.map(|_| ()).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
 
@@ -402,7 +403,7 @@ pub(crate) struct Mapping {
 impl Mapping {
     fn round_up(length: usize) -> Result<usize> {
         let rounded = length.max(1).checked_next_multiple_of(page_size());
-        rounded.filter(|&length| length < isize::MAX as usize).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+        rounded.filter(|&length| length < isize::MAX as usize).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
     pub(crate) fn device(length: usize) -> Result<Self> {
@@ -444,7 +445,7 @@ impl Mapping {
 
     /// Maps memory of another process of the same user. Returns its file too.
     pub(crate) fn import(from: &Exported, length: usize) -> Result<(Self, OwnedFd)> {
-        const GONE: CUresult = CUresult::CUDA_ERROR_MAP_FAILED;
+        const GONE: CUresult = CUDA_ERROR_MAP_FAILED;
         let path = format!("/proc/{}/fd/{}", from.process, from.file);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = open(path, flags, Mode::empty()).map_err(|_| GONE)?;
@@ -455,7 +456,7 @@ impl Mapping {
         }
         let length = Self::round_up(length)?;
         let end = from.offset.checked_add(length as u64).filter(|&end| end <= LENGTH_OF_FILE);
-        end.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        end.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let bytes = Pages::all(Mapped::part_of_file(file.as_fd(), from.offset, length)?);
         Ok((Self { bytes, device: Some(DevicePages::new(length)?) }, file))
     }

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{CUdeviceptr, CUresult};
+use cudarc::driver::sys::{CUdeviceptr, CUresult::*};
 
 use crate::allocation::Allocation;
 use crate::driver::{Action, Driver, Exec, State};
@@ -60,7 +60,7 @@ impl Driver {
             );
             self.say(Finding::FreeUnderReference, 1, &text, true);
             if self.config.lists_leaks && !self.config.ignored.has(Finding::FreeUnderReference) {
-                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+                return Err(CUDA_ERROR_INVALID_VALUE);
             }
         }
         check_range(function, address, allocation.length)
@@ -74,5 +74,5 @@ pub(crate) fn check_range(function: &'static CStr, address: u64, length: usize) 
     let is_refused = |check: &FreeCheck| unsafe { check(function.as_ptr(), address, length) } != 0;
     // Each of them reports.
     let refused = checks.iter().filter(|check| is_refused(check)).count();
-    if refused == 0 { Ok(()) } else { Err(CUresult::CUDA_ERROR_INVALID_VALUE) }
+    if refused == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }

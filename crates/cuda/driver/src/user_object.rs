@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::context::Current;
 use crate::error::Result;
@@ -23,7 +23,7 @@ impl Destructors {
         let spawned = builder.spawn(move || {
             receiver.iter().for_each(|destructor| Current::execute_function(|| destructor.call()));
         });
-        spawned.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        spawned.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(Self(sender))
     }
 }
@@ -67,8 +67,8 @@ impl References {
 
     /// Drops references, which must exist.
     pub(crate) fn release(&mut self, id: UserObjectId, count: u32) -> Result<Arc<UserObject>> {
-        let (object, references) = self.0.get_mut(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        *references = references.checked_sub(u64::from(count)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let (object, references) = self.0.get_mut(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        *references = references.checked_sub(u64::from(count)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let object = Arc::clone(object);
         if *references == 0 {
             self.0.remove(&id);

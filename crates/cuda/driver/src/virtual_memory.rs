@@ -1,6 +1,7 @@
 //! Memory that programs map at addresses that they have reserved.
 
 use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use crate::allocation::{Allocation, Kind, Part, Permission};
 use crate::driver::{Driver, Request, State};
@@ -58,13 +59,13 @@ impl State {
 
     pub(crate) fn backing(&mut self, id: BackingId) -> Result<&mut Backing> {
         let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0);
-        backing.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+        backing.ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     pub(crate) fn retain_backing(&mut self, address: u64) -> Result<BackingId> {
         let mapped = self.allocations.containing(address).and_then(|mapped| mapped.backing);
-        let id = mapped.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        let backing = self.backings.get_mut(&id).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let id = mapped.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let backing = self.backings.get_mut(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         backing.references += 1;
         Ok(id)
     }
@@ -86,7 +87,7 @@ impl State {
 
     /// Maps the first bytes of memory at reserved, unmapped addresses.
     pub(crate) fn map(&mut self, address: u64, length: usize, id: BackingId) -> Result<()> {
-        const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+        const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
         let end = address.checked_add(length as u64).ok_or(INVALID)?;
         let reservation = self.allocations.reservation(address).ok_or(INVALID)?;
         let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)?;
@@ -145,8 +146,8 @@ impl State {
             if writes { "writes" } else { "reads" },
             one.description()
         ));
-        self.fail(context, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-        Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
+        self.fail(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+        Err(CUDA_ERROR_ILLEGAL_ADDRESS)
     }
 }
 
@@ -172,7 +173,7 @@ impl Driver {
         state = self.synchronize_all(state);
         // Another thread may have taken something of it away meanwhile.
         if !mapped.iter().all(|one| state.allocations.has(one)) {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         for one in mapped {
             if let Some(reservation) = state.allocations.reservation(one.address) {

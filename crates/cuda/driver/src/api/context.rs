@@ -3,7 +3,8 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit, CUresult};
+use cudarc::driver::sys::CUresult::*;
+use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit};
 
 use super::{put, result, synchronize, unsupported};
 use crate::context::Current;
@@ -37,8 +38,8 @@ fn limit(code: c_uint) -> Result<usize> {
         c if c == CUlimit::CU_LIMIT_STACK_SIZE as c_uint => Ok(1024),
         c if c == CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE as c_uint => Ok(MIB),
         c if c == CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE as c_uint => Ok(8 * MIB),
-        c if c < CUlimit::CU_LIMIT_MAX as c_uint => Err(CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT),
-        _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        c if c < CUlimit::CU_LIMIT_MAX as c_uint => Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
 }
 
@@ -63,7 +64,7 @@ api! {
         device: CUdevice,
     ) {
         if count != 0 {
-            return Err(CUresult::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+            return Err(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
         }
         create(out, flags, device)
     }
@@ -71,7 +72,7 @@ api! {
     fn cuCtxCreate_v4(out: *mut CUcontext, parameters: *mut c_void, flags: c_uint, device: CUdevice) {
         if !parameters.is_null() {
             unsupported::say("cuCtxCreate_v4 with parameters");
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         create(out, flags, device)
     }
@@ -83,7 +84,7 @@ api! {
         let id = ContextId::of(context);
         let is_primary = state.devices.iter().any(|device| device.primary == id);
         if is_primary || !state.contexts.contains_key(&id) {
-            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+            return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
         drop(driver.destroy_context(state, id, |_| true));
         if Current::get() == Some(id) {
@@ -195,24 +196,24 @@ api! {
     fn cuCtxSetCacheConfig(config: c_uint) {
         const LAST: c_uint = 3;
         Driver::get()?.enter().current()?;
-        if config <= LAST { Ok(()) } else { Err(CUresult::CUDA_ERROR_INVALID_VALUE) }
+        if config <= LAST { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
     fn cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint) {
         let (driver, own, peer, is_itself) = peer(context)?;
         if flags != 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if is_itself {
-            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+            return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         let is_new = driver.enter().context(own)?.peers.insert(peer);
-        is_new.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        is_new.then_some(()).ok_or(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
     }
 
     fn cuCtxDisablePeerAccess(context: CUcontext) {
         let (driver, own, peer, _) = peer(context)?;
         let was_enabled = driver.enter().context(own)?.peers.remove(&peer);
-        was_enabled.then_some(()).ok_or(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
+        was_enabled.then_some(()).ok_or(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
     }
 }

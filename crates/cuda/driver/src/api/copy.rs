@@ -2,7 +2,8 @@
 
 use std::ffi::{c_uint, c_void};
 
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream};
+use cudarc::driver::sys::CUresult::*;
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUstream};
 
 use super::Space::{self, Device, Host, Unified};
 use super::place;
@@ -30,14 +31,14 @@ impl End {
         let length = match rows.height.checked_sub(1) {
             Some(before) if rows.width > 0 => {
                 if before > 0 && self.pitch < rows.width {
-                    return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+                    return Err(CUDA_ERROR_INVALID_VALUE);
                 }
                 let skipped = before.checked_mul(self.pitch);
                 skipped.and_then(|skipped| skipped.checked_add(rows.width))
             }
             _ => Some(0),
         };
-        place(state, self.address, length.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?, self.space)
+        place(state, self.address, length.ok_or(CUDA_ERROR_INVALID_VALUE)?, self.space)
     }
 }
 
@@ -153,18 +154,18 @@ unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Optio
     // SAFETY: the caller promises that it can be read.
     let read_type = |offset: usize| unsafe { copy.byte_add(offset).cast::<c_uint>().read() };
     if copy.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let end = |kind: c_uint, host: *const c_void, device: CUdeviceptr, x: usize, y: usize, pitch: usize| {
         let (base, space) = match kind {
             k if k == CUmemorytype::CU_MEMORYTYPE_HOST as c_uint => (address(host), Host),
             k if k == CUmemorytype::CU_MEMORYTYPE_DEVICE as c_uint => (device, Device),
             k if k == CUmemorytype::CU_MEMORYTYPE_UNIFIED as c_uint => (device, Unified),
-            _ => return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+            _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
         };
         let offset = y.checked_mul(pitch).and_then(|rows| rows.checked_add(x));
         let address = offset.and_then(|offset| base.checked_add(offset as u64));
-        Ok(End { address: address.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?, pitch, space })
+        Ok(End { address: address.ok_or(CUDA_ERROR_INVALID_VALUE)?, pitch, space })
     };
     let to_type = read_type(std::mem::offset_of!(CUDA_MEMCPY2D, dstMemoryType));
     let from_type = read_type(std::mem::offset_of!(CUDA_MEMCPY2D, srcMemoryType));

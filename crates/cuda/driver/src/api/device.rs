@@ -2,9 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_P2PAttribute as Peer, CUdevice_attribute as Attribute, CUmemoryPool,
-    CUresult, CUuuid,
+    CUcontext, CUdevice, CUdevice_P2PAttribute as Peer, CUdevice_attribute as Attribute, CUmemoryPool, CUuuid,
 };
 
 use super::{put, result};
@@ -32,7 +32,7 @@ const NAME: &str = "libnccl CPU stand-in";
 
 unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
     let room = usize::try_from(length).ok().filter(|&room| room > 0 && !out.is_null());
-    let room = room.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    let room = room.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let kept = text.len().min(room - 1);
     // SAFETY: the callers say that there is room for `room` bytes.
     unsafe {
@@ -47,7 +47,7 @@ pub(crate) fn describe(device: c_int) -> Result<libnccl_cuda_device> {
     let driver = Driver::get();
     let config = driver.map_or_else(|_| Config::from_env(), |driver| Ok(driver.config))?;
     let index = usize::try_from(device).ok().filter(|&index| index < config.devices);
-    let index = index.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
+    let index = index.ok_or(CUDA_ERROR_INVALID_DEVICE)?;
     let total = config.device_memory;
     let visible = driver.ok().and_then(|driver| Some((driver, driver.visible(index)?)));
     let free = visible.map_or(total, |(driver, device)| driver.lock().allocations.free(device));
@@ -68,7 +68,7 @@ fn device_attribute(code: c_uint, physical: usize) -> Result<c_int> {
     // Attributes that later releases of CUDA added: this library has nothing of what they tell.
     const LAST: c_uint = 200;
     if code == 0 || code > LAST {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let values: &[(Attribute, c_int)] = &[
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
@@ -167,14 +167,14 @@ api! {
         if usize::try_from(length).is_ok_and(|length| length > id.len()) {
             put_text(out, length, &id)
         } else {
-            Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+            Err(CUDA_ERROR_INVALID_VALUE)
         }
     }
 
     fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_char) {
         let driver = Driver::get()?;
         if text.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let text = CStr::from_ptr(text).to_str().unwrap_or_default();
         // The domain and the function can be left out.
@@ -186,7 +186,7 @@ api! {
         let device = (0..driver.devices() as CUdevice).find(is_named);
         let is_id = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':' || letter == '.');
         let none =
-            if is_id { CUresult::CUDA_ERROR_INVALID_DEVICE } else { CUresult::CUDA_ERROR_INVALID_VALUE };
+            if is_id { CUDA_ERROR_INVALID_DEVICE } else { CUDA_ERROR_INVALID_VALUE };
         put(out, device.ok_or(none)?)
     }
 
@@ -196,14 +196,14 @@ api! {
 
     fn cuDeviceGetP2PAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice, peer: CUdevice) {
         if get(device)? == get(peer)? {
-            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+            return Err(CUDA_ERROR_INVALID_DEVICE);
         }
         let value = match attribute {
             a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED as c_uint => 1,
             a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK as c_uint => 0,
             a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as c_uint => 0,
             a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as c_uint => 0,
-            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         put(out, value)
     }
@@ -227,7 +227,7 @@ api! {
         let device = driver.device(device)?;
         let mut state = driver.enter();
         let retained = state.devices[device].retained.checked_sub(1);
-        let retained = retained.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        let retained = retained.ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         state.devices[device].retained = retained;
         if retained == 0 {
             let primary = state.devices[device].primary;
@@ -260,7 +260,7 @@ api! {
         let driver = Driver::get()?;
         let device = driver.device(device)?;
         if !matches!(flags & SCHEDULING, 0 | 1 | 2 | 4) || flags & !ALL_FLAGS != 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let mut state = driver.enter();
         state.devices[device].primary_flags = flags;
@@ -299,7 +299,7 @@ api! {
         let id = PoolId::of(pool);
         let is_of_device = state.pools.get(&id).is_some_and(|pool| pool.device == device);
         if !is_of_device {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         state.devices[device].pool = id;
         Ok(())

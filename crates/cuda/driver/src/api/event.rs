@@ -3,7 +3,8 @@
 use std::ffi::c_uint;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUevent, CUresult, CUstream};
+use cudarc::driver::sys::CUresult::*;
+use cudarc::driver::sys::{CUevent, CUstream};
 
 use super::{put, query, result, synchronize};
 use crate::context::Current;
@@ -24,7 +25,7 @@ fn record(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
     let stream_context = state.context_of(stream)?;
     let id = EventId::of(event);
     if state.event(id)?.context != stream_context {
-        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     if !state.is_captured(stream)? {
         return driver.record(&mut state, id, stream, &Point::default()).map(|_| ());
@@ -61,11 +62,11 @@ api! {
         let mut state = Driver::get()?.enter();
         let context = state.current()?;
         if flags >= 2 * INTERPROCESS || out.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let is_shared = flags & INTERPROCESS != 0;
         if is_shared && flags & DISABLE_TIMING == 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let shared = is_shared.then(|| SharedEvent::new().map(Arc::new)).transpose()?;
         let id = EventId(state.next_handle());
@@ -79,7 +80,7 @@ api! {
         let mut state = Driver::get()?.enter();
         // What waits for its record goes on waiting.
         let destroyed = state.events.remove(&EventId::of(event));
-        state.check(destroyed.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.context)
+        state.check(destroyed.ok_or(CUDA_ERROR_INVALID_HANDLE)?.context)
     }
 
     fn cuEventRecord(event: CUevent, stream: CUstream) {
@@ -89,7 +90,7 @@ api! {
     fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) {
         const EXTERNAL: c_uint = 1;
         if flags > EXTERNAL {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         record(event, stream, flags == EXTERNAL)
     }
@@ -98,7 +99,7 @@ api! {
         if let Some((shared, record)) = record_of_another_process(event)
             && !shared.is_over(record)
         {
-            return Err(CUresult::CUDA_ERROR_NOT_READY);
+            return Err(CUDA_ERROR_NOT_READY);
         }
         query(|state| last_point(state, event))
     }
@@ -113,21 +114,21 @@ api! {
 
     fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) {
         if out.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let state = Driver::get()?.enter();
         let record = |event: CUevent| {
             let event = state.events.get(&EventId::of(event)).filter(|event| event.has_timing);
-            match &event.ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?.last {
-                LastRecord::Never => Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
-                LastRecord::Captured(_) => Err(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+            match &event.ok_or(CUDA_ERROR_INVALID_HANDLE)?.last {
+                LastRecord::Never => Err(CUDA_ERROR_INVALID_HANDLE),
+                LastRecord::Captured(_) => Err(CUDA_ERROR_CAPTURED_EVENT),
                 LastRecord::Enqueued(record) => Ok(record.clone()),
             }
         };
         // That one was never recorded is told before the other is looked at.
         let [start, end] = [record(start)?, record(end)?].map(|record| {
             let time = record.time.get().filter(|_| record.point.is_complete());
-            time.copied().ok_or(CUresult::CUDA_ERROR_NOT_READY)
+            time.copied().ok_or(CUDA_ERROR_NOT_READY)
         });
         let (start, end) = (start?, end?);
         let seconds = match end.checked_duration_since(start) {

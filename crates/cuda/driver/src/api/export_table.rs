@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::mem;
 
 use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use super::{nvidias_runtime, put, unsupported};
 
@@ -26,12 +27,12 @@ struct Table {
 static EMPTY: Table = Table { length: mem::size_of::<usize>(), functions: [refuse; 511] };
 
 extern "C" fn refuse() -> CUresult {
-    CUresult::CUDA_ERROR_NOT_SUPPORTED
+    CUDA_ERROR_NOT_SUPPORTED
 }
 
 api! {
     fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) {
-        let id = id.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let id = id.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if *id == OF_CUPTI {
             return put(out, (&raw const EMPTY).cast());
         }
@@ -40,6 +41,6 @@ api! {
                 "cuGetExportTable, of which NVIDIA's libraries, such as CUPTI, need private functions",
             );
         }
-        Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+        Err(CUDA_ERROR_NOT_SUPPORTED)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_uchar, c_uint, c_ushort};
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
 use super::{Space, place};
@@ -22,7 +23,7 @@ fn fill(
     [columns, height]: [usize; 2],
     stream: Option<CUstream>,
 ) -> Result<()> {
-    const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+    const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
     let size = element.len();
     let width = columns.checked_mul(size).ok_or(INVALID)?;
     let pitch = if height == 1 { width } else { pitch };

@@ -5,9 +5,10 @@ use std::mem;
 use std::ptr;
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiateResult as Instantiated,
-    CUgraphNode, CUgraphNodeType as Kind, CUresult, CUstream, CUstreamCaptureStatus as Status,
+    CUgraphNode, CUgraphNodeType as Kind, CUstream, CUstreamCaptureStatus as Status,
 };
 
 use super::{put, result, unsupported};
@@ -27,7 +28,7 @@ const ALL_FLAGS: u64 = 15;
 fn capture(state: &mut State, stream: CUstream) -> Result<(StreamId, Option<(GraphId, bool)>)> {
     let stream = state.stream(stream.addr())?;
     if !state.captured_with(stream).is_empty() {
-        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     }
     let graph = state.captures.of(stream);
     Ok((stream, graph.map(|graph| (graph, state.captures.is_valid(graph)))))
@@ -76,11 +77,11 @@ fn kind(action: &Action) -> Kind {
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result<()> {
     if out.is_null() || flags > ALL_FLAGS || flags & DEVICE_LAUNCH != 0 && flags & AUTO_FREE_ON_LAUNCH != 0 {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if flags & DEVICE_LAUNCH != 0 {
         unsupported::say("graphs that kernels launch");
-        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let exec = Driver::get()?.enter().instantiate(GraphId::of(graph), flags)?;
     // SAFETY: the caller promises that it is valid.
@@ -89,13 +90,13 @@ unsafe fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Resu
 
 api! {
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint) {
-        let mode = Mode::of(mode).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let mode = Mode::of(mode).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
         let context = state.context_of(stream)?;
         state.check(context)?;
         if state.context(context)?.default_stream == stream {
-            return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+            return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
         let thread = state.thread();
         let graph = GraphId(state.next_handle());
@@ -175,23 +176,23 @@ api! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
         Driver::get()?;
         let fresh = mode.as_ref().copied().and_then(Mode::of);
-        let old = Current::exchange_capture_mode(fresh.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?);
+        let old = Current::exchange_capture_mode(fresh.ok_or(CUDA_ERROR_INVALID_VALUE)?);
         put(mode, old as c_uint)
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
         // The lock is free again when the graph is dropped: the release of what it has may call CUDA.
         let graph = Driver::get()?.enter().graphs.remove(&GraphId::of(graph));
-        graph.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+        graph.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuGraphGetNodes(graph: CUgraph, out: *mut CUgraphNode, count: *mut usize) {
         let state = Driver::get()?.enter();
-        let (graph, _) = state.graphs.get(&GraphId::of(graph)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let (graph, _) = state.graphs.get(&GraphId::of(graph)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if out.is_null() {
             return put(count, graph.nodes.len());
         }
-        let room = *count.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let room = *count.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let nodes = graph.nodes.iter().map(|node| node.handle.pointer());
         for (index, node) in nodes.chain(std::iter::repeat(ptr::null_mut())).take(room).enumerate() {
             out.add(index).write(node);
@@ -203,7 +204,7 @@ api! {
         let state = Driver::get()?.enter();
         let handle = NodeId::of(node);
         let mut nodes = state.graphs.values().flat_map(|(graph, _)| &graph.nodes);
-        let node = nodes.find(|node| node.handle == handle).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let node = nodes.find(|node| node.handle == handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         put(out, kind(&node.action) as c_uint)
     }
 
@@ -231,7 +232,7 @@ api! {
     ) {
         const UPLOAD: u64 = 2;
         if parameters.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (flags, stream) = ((*parameters).flags, (*parameters).hUploadStream);
         if flags & UPLOAD != 0 {
@@ -249,14 +250,14 @@ api! {
 
     fn cuGraphExecGetFlags(exec: CUgraphExec, out: *mut u64) {
         let state = Driver::get()?.enter();
-        let exec = state.execs.get(&ExecId::of(exec)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let exec = state.execs.get(&ExecId::of(exec)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         put(out, exec.flags)
     }
 
     fn cuGraphExecDestroy(exec: CUgraphExec) {
         let driver = Driver::get()?;
         let mut state = driver.enter();
-        let exec = state.execs.remove(&ExecId::of(exec)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let exec = state.execs.remove(&ExecId::of(exec)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // What was launched is still executed.
         exec.streams.iter().for_each(|&stream| state.close_stream(stream));
         driver.wake(&mut state);
@@ -270,7 +271,7 @@ api! {
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
         state.check_not_captured(stream)?;
-        let exec = state.execs.get(&ExecId::of(exec)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let exec = state.execs.get(&ExecId::of(exec)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // There is no device that it could be brought to.
         exec.graph.lanes.iter().try_for_each(|&context| state.check(context))
     }

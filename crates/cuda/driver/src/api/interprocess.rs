@@ -3,6 +3,7 @@
 use std::ffi::c_uint;
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 
 use super::{put, unsupported};
@@ -14,7 +15,7 @@ use crate::handle::{ContextId, EventId};
 use crate::interprocess::{Import, IpcHandle, Shared, SharedEvent};
 use crate::mapping::{Exported, ImportLock, Mapping};
 
-const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
 
 /// Stores a handle.
 ///
@@ -26,7 +27,7 @@ unsafe fn put_handle<T>(out: *mut T, shared: Shared, place: Option<Exported>) ->
         unsupported::say(
             "handles for other processes where files may not be as long as device memory (ulimit -f)",
         );
-        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        return Err(CUDA_ERROR_NOT_SUPPORTED);
     };
     // SAFETY: the caller promises that it is valid.
     unsafe { put(out.cast(), IpcHandle { shared, place }.to_bytes()) }
@@ -35,7 +36,7 @@ unsafe fn put_handle<T>(out: *mut T, shared: Shared, place: Option<Exported>) ->
 /// Checks that a handle is another process's, as CUDA requires.
 fn check_other_process(place: &Exported) -> Result<()> {
     let is_other = place.process != std::process::id();
-    is_other.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    is_other.then_some(()).ok_or(CUDA_ERROR_INVALID_CONTEXT)
 }
 
 fn open_memory(
@@ -130,7 +131,7 @@ api! {
     fn cuIpcGetEventHandle(out: *mut CUipcEventHandle, event: CUevent) {
         let state = Driver::get()?.enter();
         let event = state.event(EventId::of(event))?;
-        let shared = event.shared.as_ref().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        let shared = event.shared.as_ref().ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         put_handle(out, Shared::Event, shared.export())
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
 
 use super::put;
 use crate::driver::Driver;
@@ -26,13 +26,13 @@ extern "C" fn end() {
 unsafe fn put_text(text: Option<&'static CStr>, out: *mut *const c_char) -> Result<()> {
     // SAFETY: as the callers say.
     unsafe { put(out, text.map_or(ptr::null(), CStr::as_ptr))? };
-    text.map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    text.map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 api! {
     fn cuInit(flags: c_uint) {
         if flags != 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         Driver::init()
     }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 
 use super::{put, result, unsupported};
@@ -25,7 +26,7 @@ use crate::scheduler::Point;
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usize) -> Result<()> {
     if length == 0 || out.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let driver = Driver::get()?;
     let mut state = driver.enter();
@@ -35,7 +36,7 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
     if kind != Kind::Pinned {
         state.allocations.check_room(device, length)?;
     } else if length > host_memory() {
-        return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
     let mapping = if kind == Kind::Device { Mapping::device(length)? } else { Mapping::host(length)? };
     let allocation = state.allocate(context, kind, None, flags, length, mapping)?;
@@ -56,7 +57,7 @@ fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: C
     let allocation = state.allocations.at(address).filter(|allocation| allocation.kind == kind);
     let Some(allocation) = allocation.map(Arc::clone) else {
         let is_inside = state.allocations.containing(address).is_some_and(|around| around.kind == kind);
-        return Err(if is_inside { CUresult::CUDA_ERROR_INVALID_VALUE } else { error });
+        return Err(if is_inside { CUDA_ERROR_INVALID_VALUE } else { error });
     };
     state.check_may_wait()?;
     state.check_host(driver.config, function, &whole(&allocation), allocation.length);
@@ -70,7 +71,7 @@ fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: C
 fn managed(address: CUdeviceptr, length: usize) -> Result<()> {
     let part = Driver::get()?.enter().allocations.part(address, length)?;
     let is_managed = part.is_some_and(|part| part.allocation.kind == Kind::Managed);
-    is_managed.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    is_managed.then_some(()).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 fn prefetch(function: &'static str, address: CUdeviceptr, length: usize, stream: CUstream) -> Result<()> {
@@ -106,7 +107,7 @@ pub(super) unsafe fn allocate_async(
     let mut state = driver.enter();
     let stream = state.stream(stream.addr())?;
     if out.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if length == 0 {
         // SAFETY: the caller promises that it is valid.
@@ -135,7 +136,7 @@ pub(super) unsafe fn allocate_async(
 /// Creates device memory of the current context from a memfd.
 pub(crate) fn allocate_shared(file: std::os::fd::BorrowedFd<'_>, length: usize) -> Result<CUdeviceptr> {
     if length == 0 {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let mapping = Mapping::shared(file, length)?;
     let mut state = Driver::get()?.enter();
@@ -163,7 +164,7 @@ api! {
         let rounded = width.checked_next_multiple_of(PITCH).filter(|_| is_size);
         let length = rounded.and_then(|rounded| rounded.checked_mul(height));
         let (Some(rounded), Some(length)) = (rounded, length) else {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         };
         put(pitch, rounded)?;
         allocate(out, Kind::Device, 0, length)
@@ -173,7 +174,7 @@ api! {
         const GLOBAL: c_uint = 1;
         const HOST: c_uint = 2;
         if flags != GLOBAL && flags != HOST {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         allocate(out, Kind::Managed, flags, length)
     }
@@ -182,7 +183,7 @@ api! {
         const ALL_FLAGS: c_uint = 7;
         let mut address = 0;
         if out.is_null() || flags > ALL_FLAGS {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if length == 0 {
             Driver::get()?;
@@ -211,7 +212,7 @@ api! {
         };
         let allocation = allocation.filter(is_freed_so);
         let Some(allocation) = allocation else {
-            return state.check_current().and(Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+            return state.check_current().and(Err(CUDA_ERROR_INVALID_VALUE));
         };
         state.check_may_wait()?;
         // Memory of a pool is freed without waiting: the program has to know that its use is over.
@@ -222,7 +223,7 @@ api! {
         state.check_host(driver.config, "cuMemFree_v2", &whole(&allocation), allocation.length);
         let freed = state.allocations.remove(address);
         // Another thread may have freed it meanwhile.
-        let freed = freed.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let freed = freed.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         state.forget_allocation(&freed);
         state.check(freed.context)
     }
@@ -231,11 +232,11 @@ api! {
         if pointer.is_null() {
             return Driver::get()?.enter().check_current();
         }
-        free_host(c"cuMemFreeHost", pointer, Kind::Pinned, CUresult::CUDA_ERROR_INVALID_VALUE)
+        free_host(c"cuMemFreeHost", pointer, Kind::Pinned, CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
-        let error = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+        let error = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
         free_host(c"cuMemHostUnregister", pointer, Kind::Registered, error)
     }
 
@@ -246,11 +247,11 @@ api! {
         let context = state.current()?;
         let address = pointer.expose_provenance() as u64;
         if address == 0 || length == 0 || flags > ALL_FLAGS || address.checked_add(length as u64).is_none() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         state.check_may_wait()?;
         if state.allocations.overlaps(address, length) {
-            return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+            return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         }
         let id = state.allocations.next_id();
         let device = state.context(context)?.device;
@@ -277,7 +278,7 @@ api! {
         let is_host = |kind| matches!(kind, Kind::Pinned | Kind::Registered);
         let is_known = flags == 0 && allocation.is_some_and(|allocation| is_host(allocation.kind));
         if !is_known {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // Devices see host memory where the host does.
         put(out, address)
@@ -287,7 +288,7 @@ api! {
         let state = Driver::get()?.enter();
         let allocation = state.allocations.containing(pointer.addr() as u64);
         let allocation = allocation.filter(|allocation| allocation.kind == Kind::Pinned);
-        put(out, allocation.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?.flags)
+        put(out, allocation.ok_or(CUDA_ERROR_INVALID_VALUE)?.flags)
     }
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
@@ -306,7 +307,7 @@ api! {
     fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {
         let state = Driver::get()?.enter();
         state.check_current()?;
-        let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
+        let allocation = state.allocations.containing(address).ok_or(CUDA_ERROR_NOT_FOUND)?;
         if !base.is_null() {
             put(base, allocation.address)?;
         }
@@ -356,7 +357,7 @@ api! {
             return Ok(());
         }
         let allocation = state.allocations.at(address).filter(|allocation| allocation.pool.is_some());
-        let allocation = allocation.map(Arc::clone).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let allocation = allocation.map(Arc::clone).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         check_is_no_node(&mut state, stream)?;
         let accesses = vec![Access::new(&whole(&allocation), allocation.length, true)];
         let request = Request::new("cuMemFreeAsync", accesses, Work::Free(Arc::clone(&allocation)));

@@ -16,7 +16,7 @@ macro_rules! api {
         $(
             #[unsafe(no_mangle)]
             #[allow(unused_unsafe)]
-            unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
+            unsafe extern "C" fn $name($($argument: $type),*) -> cudarc::driver::sys::CUresult {
                 let run = move || -> $crate::error::Result<()> {
                     // SAFETY: the caller keeps the function's contract: pointers are null or valid for what CUDA documents.
                     // `put` checks for null what the bodies do not.
@@ -53,6 +53,7 @@ mod virtual_memory;
 use std::ffi::c_void;
 use std::thread;
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 
 pub(crate) use self::device::describe;
@@ -67,12 +68,12 @@ use crate::scheduler::Point;
 type Functions = &'static [(&'static str, *const c_void)];
 
 pub(crate) fn answer(result: Result<()>) -> CUresult {
-    result.err().unwrap_or(CUresult::CUDA_SUCCESS)
+    result.err().unwrap_or(CUDA_SUCCESS)
 }
 
 /// Converts the result of a C function that another one forwards to.
 fn result(answer: CUresult) -> Result<()> {
-    if answer == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(answer) }
+    if answer == CUDA_SUCCESS { Ok(()) } else { Err(answer) }
 }
 
 /// Stores a result.
@@ -82,7 +83,7 @@ fn result(answer: CUresult) -> Result<()> {
 /// `out` is null, which is an error, or valid for a write.
 pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     if out.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     // SAFETY: the caller promises that it is valid.
     unsafe { out.write(value) };
@@ -97,7 +98,7 @@ fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<
         drop(state);
         // Whoever asks again and again leaves the lock to those that do the work.
         thread::yield_now();
-        return Err(CUresult::CUDA_ERROR_NOT_READY);
+        return Err(CUDA_ERROR_NOT_READY);
     }
     state.scheduler.tell_host(&point.clock());
     Ok(())
@@ -126,11 +127,11 @@ fn place(state: &State, address: CUdeviceptr, length: usize, space: Space) -> Re
     use crate::allocation::Kind;
     match state.allocations.part(address, length)? {
         Some(part) if space == Space::Host && part.allocation.kind == Kind::Device => {
-            Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+            Err(CUDA_ERROR_INVALID_VALUE)
         }
         Some(part) => Ok(Place::Known(part)),
         None if length == 0 => Ok(Place::Host(address as usize)),
-        None if space == Space::Device || address == 0 => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        None if space == Space::Device || address == 0 => Err(CUDA_ERROR_INVALID_VALUE),
         None => Ok(Place::Host(address as usize)),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute as Attribute, CUresult};
+use cudarc::driver::sys::CUresult::*;
+use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute as Attribute};
 
 use super::{put, unsupported};
 use crate::allocation::{Allocation, Kind};
@@ -77,7 +78,7 @@ fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUde
         c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint => {
             Value::Long(allocation.pool.map_or(0, |pool| pool.0))
         }
-        _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     Ok(value)
 }
@@ -100,7 +101,7 @@ fn zero(code: c_uint) -> Result<Value> {
             Value::Bool(false)
         }
         c if (1..=Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint).contains(&c) => Value::Long(0),
-        _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     Ok(none)
 }
@@ -108,7 +109,7 @@ fn zero(code: c_uint) -> Result<Value> {
 api! {
     fn cuPointerGetAttribute(out: *mut c_void, code: c_uint, address: CUdeviceptr) {
         let state = Driver::get()?.enter();
-        let allocation = state.allocations.containing(address).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let allocation = state.allocations.containing(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         attribute(code, &state, allocation, address)?.put(out)
     }
 
@@ -120,7 +121,7 @@ api! {
     ) {
         let state = Driver::get()?.enter();
         if count > 0 && (codes.is_null() || outs.is_null()) {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let allocation = state.allocations.containing(address);
         for index in 0..count as usize {
@@ -141,9 +142,9 @@ api! {
         let is_known = code == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint
             && state.allocations.containing(address).is_some();
         if value.is_null() || !is_known {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         unsupported::say("cuPointerSetAttribute");
-        Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+        Err(CUDA_ERROR_NOT_SUPPORTED)
     }
 }

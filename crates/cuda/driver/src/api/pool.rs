@@ -2,9 +2,10 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccess_flags as AccessFlags, CUmemAccessDesc, CUmemAllocationType, CUmemLocation,
-    CUmemLocationType, CUmemPool_attribute as Attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
+    CUmemLocationType, CUmemPool_attribute as Attribute, CUmemPoolProps, CUmemoryPool, CUstream,
 };
 
 use super::{memory, put, unsupported};
@@ -15,7 +16,7 @@ use crate::pool::Pool;
 
 fn find(state: &mut State, pool: CUmemoryPool) -> Result<(PoolId, &mut Pool)> {
     let id = PoolId::of(pool);
-    state.pools.get_mut(&id).map(|pool| (id, pool)).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    state.pools.get_mut(&id).map(|pool| (id, pool)).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 fn is_flag(code: c_uint) -> bool {
@@ -34,7 +35,7 @@ api! {
     fn cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
         let driver = Driver::get()?;
         if out.is_null() || properties.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let kind = number!((*properties).allocType);
         let place = number!((*properties).location.type_);
@@ -43,11 +44,11 @@ api! {
         if kind != CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint
             || place != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint
         {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if handles != 0 {
             unsupported::say("cuMemPoolCreate with handle types");
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let device = driver.device(id)?;
         let mut state = driver.enter();
@@ -60,7 +61,7 @@ api! {
         let mut state = Driver::get()?.enter();
         let (id, pool) = find(&mut state, pool)?;
         if pool.is_default {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         state.pools.remove(&id);
         for device in state.devices.iter_mut().filter(|device| device.pool == id) {
@@ -80,7 +81,7 @@ api! {
             THRESHOLD => set.unwrap_or(0),
             RESERVED | USED => pool.used,
             RESERVED_HIGH | USED_HIGH => pool.high,
-            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         put(out.cast::<u64>(), value)
     }
@@ -89,7 +90,7 @@ api! {
         let mut state = Driver::get()?.enter();
         let (_, pool) = find(&mut state, pool)?;
         if value.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let value =
             if is_flag(code) { value.cast::<c_int>().read() as u64 } else { value.cast::<u64>().read() };
@@ -101,7 +102,7 @@ api! {
                 pool.high = pool.used;
                 return Ok(());
             }
-            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
         pool.attributes.insert(code, value);
         Ok(())
@@ -116,7 +117,7 @@ api! {
         let driver = Driver::get()?;
         find(&mut driver.enter(), pool)?;
         if descriptions.is_null() && count > 0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         for index in 0..count {
             driver.device((&raw const (*descriptions.add(index)).location.id).read())?;
@@ -129,7 +130,7 @@ api! {
         let driver = Driver::get()?;
         find(&mut driver.enter(), pool)?;
         if location.is_null() {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         driver.device((&raw const (*location).id).read())?;
         put(out, AccessFlags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint)

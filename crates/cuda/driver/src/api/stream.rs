@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream};
 
 use super::context::PRIORITIES;
@@ -21,10 +22,10 @@ unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> Result<(
     let ordering = match flags {
         0 => Ordering::Blocking,
         NON_BLOCKING => Ordering::NonBlocking,
-        _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     if out.is_null() {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let [least, greatest] = PRIORITIES;
     let stream = state.open_stream(context, ordering, flags, priority.clamp(greatest, least));
@@ -38,7 +39,7 @@ fn last_point(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)>
     state.check(context)?;
     state.check_not_captured(stream)?;
     state.check_may_wait()?;
-    let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    let point = state.scheduler.point_of_stream(stream).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     Ok((context, point))
 }
 
@@ -52,7 +53,7 @@ unsafe fn describe<T>(
 ) -> Result<()> {
     let mut state = Driver::get()?.enter();
     let id = state.stream(stream.addr())?;
-    let stream = state.streams.get(&id).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    let stream = state.streams.get(&id).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     // SAFETY: the callers say that it is valid.
     unsafe { put(out, find(stream, id)) }
 }
@@ -77,7 +78,7 @@ unsafe extern "C" fn call_stream_callback(data: *mut c_void) {
     // SAFETY: `cuStreamAddCallback` made it from a box, and it is called once.
     let callback = unsafe { Box::from_raw(data.cast::<StreamCallback>()) };
     // SAFETY: CUDA's contract: it may be called on a thread of the driver.
-    unsafe { (callback.function)(callback.stream, CUresult::CUDA_SUCCESS, callback.data) };
+    unsafe { (callback.function)(callback.stream, CUDA_SUCCESS, callback.data) };
 }
 
 api! {
@@ -94,7 +95,7 @@ api! {
         let mut state = driver.enter();
         let stream = StreamId::of(stream);
         if !state.is_own_stream(stream) {
-            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+            return Err(CUDA_ERROR_INVALID_HANDLE);
         }
         let context = state.context_of(stream)?;
         let captured = state.captures.discard(|origin| origin == stream);
@@ -124,7 +125,7 @@ api! {
         let id = EventId::of(event);
         let (last, shared) = state.event(id).map(|event| (event.last.clone(), event.shared.clone()))?;
         if flags > EXTERNAL {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+            return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let is_captured = state.is_captured(stream)?;
         if is_captured && flags == EXTERNAL {
@@ -143,7 +144,7 @@ api! {
                 if is_captured
                     && !state.captures.of(stream).is_some_and(|graph| state.captures.is_valid(graph)) =>
             {
-                Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+                Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
             }
             // An event that was never recorded is nothing to wait for.
             LastRecord::Never => Ok(()),
@@ -184,7 +185,7 @@ api! {
         function: Option<unsafe extern "C" fn(*mut c_void)>,
         data: *mut c_void,
     ) {
-        let function = function.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: CUDA's contract: it may be called with the data on a thread of the driver, for each launch if captured.
         let callback = unsafe { Callback::new(function, data, None) };
         call("cuLaunchHostFunc", stream, callback)
@@ -205,7 +206,7 @@ api! {
         data: *mut c_void,
         flags: c_uint,
     ) {
-        let function = function.filter(|_| flags == 0).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let function = function.filter(|_| flags == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         {
             let mut state = Driver::get()?.enter();
             let stream = state.stream(stream.addr())?;

@@ -3,7 +3,8 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUgraph, CUresult, CUuserObject};
+use cudarc::driver::sys::CUresult::*;
+use cudarc::driver::sys::{CUgraph, CUuserObject};
 
 use super::put;
 use crate::driver::Driver;
@@ -17,7 +18,7 @@ const MOVE: c_uint = 1;
 
 fn check_count(count: c_uint) -> Result<()> {
     let is_valid = count != 0 && i32::try_from(count).is_ok();
-    is_valid.then_some(()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    is_valid.then_some(()).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 api! {
@@ -31,7 +32,7 @@ api! {
         let driver = Driver::get()?;
         check_count(count)?;
         let destroy = destroy.filter(|_| !out.is_null() && flags == NO_DESTRUCTOR_SYNC);
-        let destroy = destroy.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let destroy = destroy.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let mut state = driver.enter();
         let destructors = match &state.destructors {
             Some(destructors) => destructors.clone(),
@@ -68,7 +69,7 @@ api! {
         let object = match flags {
             0 => state.user_object(id)?,
             MOVE => state.user_objects.release(id, count)?,
-            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         state.references(graph)?.retain(id, object, count);
         Ok(())

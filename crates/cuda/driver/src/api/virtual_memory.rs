@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
+use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
     CUresult,
@@ -18,7 +19,7 @@ use crate::mapping::{Physical, Reservation};
 use crate::references;
 use crate::virtual_memory::{GRANULARITY, READ_WRITE};
 
-const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
 
 /// Handle types for other processes.
 const NONE: c_uint = 0;
@@ -36,7 +37,7 @@ unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<u
         DEVICE => driver.device(unsafe { (&raw const (*location).id).read() }),
         kind if kind > DEVICE && kind <= LAST => {
             unsupported::say("host memory that is mapped at reserved addresses");
-            Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+            Err(CUDA_ERROR_NOT_SUPPORTED)
         }
         _ => Err(INVALID),
     }
@@ -59,7 +60,7 @@ unsafe fn read(driver: &Driver, properties: *const CUmemAllocationProp) -> Resul
         NONE | FILE_DESCRIPTOR => Ok((device, handle_types)),
         _ if handle_types > ALL_HANDLE_TYPES => Err(INVALID),
         // Programs try others, and then make do with a file descriptor.
-        _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+        _ => Err(CUDA_ERROR_NOT_SUPPORTED),
     }
 }
 
@@ -247,7 +248,7 @@ api! {
             unsupported::say(
                 "exports of memory that was made while half of the file descriptors were in use (ulimit -n)",
             );
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         };
         // The file descriptor is the program's from now on.
         put(out.cast::<c_int>(), file.into_raw_fd())
@@ -260,7 +261,7 @@ api! {
             return Err(INVALID);
         }
         if handle_type != FILE_DESCRIPTOR {
-            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let file = c_int::try_from(handle.addr()).ok().filter(|&file| is_open(file)).ok_or(INVALID)?;
         // SAFETY: it is open, and by CUDA's contract stays so until this returns.
