@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUresult::*;
 
 use crate::error::Result;
 use crate::handle::{BackingId, ContextId, PoolId};
-use crate::mapping::{DevicePages, Exported, Mapping, Reservation};
+use crate::mapping::{DevicePages, Exported, ImportLock, Mapping, Physical, Reservation};
 use crate::message;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,18 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
+    pub(crate) fn new(
+        id: u64,
+        kind: Kind,
+        device: usize,
+        context: ContextId,
+        address: u64,
+        length: usize,
+    ) -> Self {
+        let (backing, is_imported, pool, flags, mapping) = (None, false, None, 0, None);
+        Self { id, kind, device, context, backing, is_imported, pool, flags, address, length, mapping }
+    }
+
     /// The address of a byte in this process's accessible mapping.
     pub(crate) fn alias(&self, offset: usize) -> usize {
         self.mapping.as_ref().map_or(self.address as usize, Mapping::alias) + offset
@@ -96,6 +108,53 @@ impl Allocation {
     }
 }
 
+/// Another process's memory that a context has opened.
+#[derive(Debug)]
+pub(crate) struct Import {
+    pub(crate) context: ContextId,
+    pub(crate) place: Exported,
+    pub(crate) address: u64,
+    /// How often it is open.
+    pub(crate) count: usize,
+    /// Shows the owner that its memory is open here.
+    pub(crate) _lock: ImportLock,
+}
+
+/// Memory that can be mapped. Freed when it has neither references nor mappings.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    pub(crate) device: usize,
+    pub(crate) length: usize,
+    /// The permitted handle types for other processes.
+    pub(crate) handle_types: u32,
+    pub(crate) physical: Physical,
+    /// The id of its mappings.
+    pub(crate) allocation: u64,
+    /// 0 for another process's memory.
+    pub(crate) length_on_device: usize,
+    pub(crate) references: usize,
+    pub(crate) mappings: usize,
+}
+
+/// A pool of stream-ordered allocations. It only counts, because memory is not kept for reuse.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) device: usize,
+    /// Whether it is a device's default pool, which cannot be destroyed.
+    pub(crate) is_default: bool,
+    /// The settable attributes by code.
+    pub(crate) attributes: BTreeMap<u32, u64>,
+    pub(crate) used: u64,
+    /// The high-water mark of `used`.
+    pub(crate) high: u64,
+}
+
+impl Pool {
+    pub(crate) fn new(device: usize, is_default: bool) -> Self {
+        Self { device, is_default, attributes: BTreeMap::new(), used: 0, high: 0 }
+    }
+}
+
 /// A range that starts in an allocation. Keeps the allocation alive.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
@@ -127,7 +186,7 @@ pub(crate) struct Allocations {
     pub(crate) total: usize,
     used: BTreeMap<usize, usize>,
     /// Whether the message about insufficient memory was printed.
-    has_said: bool,
+    was_reported: bool,
     last: u64,
 }
 
@@ -140,7 +199,7 @@ impl Allocations {
             permissions: BTreeMap::new(),
             total,
             used: BTreeMap::new(),
-            has_said: false,
+            was_reported: false,
             last: 0,
         }
     }
@@ -150,7 +209,7 @@ impl Allocations {
         if length <= free {
             return Ok(());
         }
-        if !std::mem::replace(&mut self.has_said, true) {
+        if !std::mem::replace(&mut self.was_reported, true) {
             let total = self.total;
             message::write(&format!(
                 "libnccl: device {device} has no room for {length} bytes: {free} of {total} are free; \

@@ -7,32 +7,11 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult::*;
 
+use crate::callback::{References, UserObject};
+use crate::current::Mode;
 use crate::error::Result;
-use crate::graph::{Graph, Node};
+use crate::graph::{CapturedPoint, Graph, Node};
 use crate::handle::{ContextId, GraphId, NodeId, StreamId, UserObjectId};
-use crate::user_object::{References, UserObject};
-
-/// Which potentially unsafe calls captures prohibit, as in `cuThreadExchangeStreamCaptureMode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Global,
-    ThreadLocal,
-    Relaxed,
-}
-
-impl Mode {
-    pub(crate) fn of(number: u32) -> Option<Self> {
-        [Self::Global, Self::ThreadLocal, Self::Relaxed].into_iter().find(|mode| *mode as u32 == number)
-    }
-}
-
-/// A point in a captured graph, which an event can record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CapturedPoint {
-    pub(crate) graph: GraphId,
-    /// The last nodes before the point.
-    pub(crate) nodes: Vec<usize>,
-}
 
 /// The part of a capture on one stream.
 #[derive(Debug)]
@@ -41,7 +20,7 @@ struct Lane {
     /// The nodes that the next node depends on.
     ends: Vec<usize>,
     /// The handles of `ends` as last returned to the program.
-    told: Vec<NodeId>,
+    returned: Vec<NodeId>,
 }
 
 #[derive(Debug)]
@@ -76,7 +55,7 @@ impl<A> Captures<A> {
         if self.of(stream).is_some() {
             return Err(CUDA_ERROR_ILLEGAL_STATE);
         }
-        let lane = Lane { number: 0, ends: Vec::new(), told: Vec::new() };
+        let lane = Lane { number: 0, ends: Vec::new(), returned: Vec::new() };
         let capture = Capture {
             origin: stream,
             thread,
@@ -116,15 +95,15 @@ impl<A> Captures<A> {
     }
 
     /// The captures that prohibit potentially unsafe calls of a thread in this mode.
-    pub(crate) fn forbidding(&self, thread: u64, mode: Mode) -> Vec<GraphId> {
-        let forbids = |capture: &Capture<A>| match mode {
+    pub(crate) fn prohibiting(&self, thread: u64, mode: Mode) -> Vec<GraphId> {
+        let prohibits = |capture: &Capture<A>| match mode {
             Mode::Relaxed => false,
             _ if capture.thread == thread => capture.mode != Mode::Relaxed,
             Mode::ThreadLocal => false,
             Mode::Global => capture.mode == Mode::Global,
         };
-        let forbidding = self.captures.iter().filter(|(_, capture)| forbids(capture));
-        forbidding.map(|(&graph, _)| graph).collect()
+        let prohibiting = self.captures.iter().filter(|(_, capture)| prohibits(capture));
+        prohibiting.map(|(&graph, _)| graph).collect()
     }
 
     pub(crate) fn invalidate(&mut self, graph: GraphId) {
@@ -158,10 +137,10 @@ impl<A> Captures<A> {
     }
 
     /// Returns the dependencies of a stream's next node. The pointer is valid until the next call.
-    pub(crate) fn tell(&mut self, stream: StreamId) -> Result<&[NodeId]> {
+    pub(crate) fn dependencies(&mut self, stream: StreamId) -> Result<&[NodeId]> {
         let (_, graph, lane) = self.lane(stream)?;
-        lane.told = lane.ends.iter().map(|&node| graph.nodes[node].handle).collect();
-        Ok(&lane.told)
+        lane.returned = lane.ends.iter().map(|&node| graph.nodes[node].handle).collect();
+        Ok(&lane.returned)
     }
 
     /// Orders a stream after a point of a capture, which the stream joins.
@@ -183,7 +162,7 @@ impl<A> Captures<A> {
         let Capture { graph, lanes, .. } = self.valid(point.graph)?;
         let lane = lanes.entry(stream).or_insert_with(|| {
             graph.lanes.push(context);
-            Lane { number: graph.lanes.len() - 1, ends: Vec::new(), told: Vec::new() }
+            Lane { number: graph.lanes.len() - 1, ends: Vec::new(), returned: Vec::new() }
         });
         lane.ends.extend_from_slice(&point.nodes);
         lane.ends.sort_unstable();
@@ -353,7 +332,7 @@ mod tests {
         let forbidden = |own, thread, mode| {
             let mut captures = Captures::new();
             begin(&mut captures, FIRST, ONE, own);
-            !captures.forbidding(thread, mode).is_empty()
+            !captures.prohibiting(thread, mode).is_empty()
         };
         let modes = [Mode::Global, Mode::ThreadLocal, Mode::Relaxed];
         let forbidden = |own, thread| modes.map(|mode| forbidden(own, thread, mode));

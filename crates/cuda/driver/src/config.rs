@@ -1,12 +1,16 @@
-//! Settings, from the environment.
+//! Settings from the environment, and the memory of the host.
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use cudarc::driver::sys::CUresult::*;
 
-use crate::device::host_memory;
+use rustix::system::sysinfo;
+
 use crate::error::Result;
 use crate::failures::{FAILURES, Failures};
 use crate::finding::{self, IGNORE, Ignored, REPORT, STRICT};
@@ -128,4 +132,33 @@ fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>
             Err(CUDA_ERROR_INVALID_VALUE)
         }
     }
+}
+
+/// Returns the memory available to this process: the host's, or the limit of its control group.
+pub(crate) fn host_memory() -> usize {
+    static BYTES: LazyLock<usize> = LazyLock::new(|| {
+        let info = sysinfo();
+        let (units, unit) = (info.totalram as u64, u64::from(info.mem_unit));
+        let total = usize::try_from(units.saturating_mul(unit)).unwrap_or(usize::MAX);
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        groups.lines().filter_map(limit_of_group).fold(total, usize::min)
+    });
+    *BYTES
+}
+
+/// Returns the lowest limit of a control group and its ancestors. `line` is one of `/proc/self/cgroup`.
+fn limit_of_group(line: &str) -> Option<usize> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (root, file) = match fields.next()? {
+        "" => ("/sys/fs/cgroup", "memory.max"),
+        controllers if controllers.split(',').any(|one| one == "memory") => {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
+        _ => return None,
+    };
+    let group = Path::new(root).join(fields.next()?.trim_start_matches('/'));
+    let groups = group.ancestors().take_while(|group| group.starts_with(root));
+    // A group without a limit has a word in place of the number, or one that no host has.
+    let limits = groups.filter_map(|group| fs::read_to_string(group.join(file)).ok()?.trim().parse().ok());
+    limits.min()
 }

@@ -4,10 +4,14 @@ use std::ffi::CStr;
 
 use cudarc::driver::sys::CUresult;
 
-/// The result of a function of the driver.
 pub(crate) type Result<T> = std::result::Result<T, CUresult>;
 
-/// Makes the table of error codes: their names, and descriptions of ours.
+/// Returns an error unless a condition holds.
+pub(crate) fn ensure(condition: bool, error: CUresult) -> Result<()> {
+    if condition { Ok(()) } else { Err(error) }
+}
+
+/// Makes the table of error codes with their names and descriptions.
 macro_rules! errors {
     ($($name:ident $description:literal)*) => {
         const ERRORS: &[(CUresult, &CStr, &CStr)] = &[$((
@@ -128,17 +132,15 @@ fn entry(code: u32) -> Option<&'static (CUresult, &'static CStr, &'static CStr)>
     ERRORS.iter().find(|(error, ..)| *error as u32 == code)
 }
 
-/// Returns the name of an error code.
 pub(crate) fn name(code: u32) -> Option<&'static CStr> {
     entry(code).map(|(_, name, _)| *name)
 }
 
-/// Returns the description of an error code.
 pub(crate) fn description(code: u32) -> Option<&'static CStr> {
     entry(code).map(|(_, _, description)| *description)
 }
 
-/// Returns the error with a code, and an unknown error for a code that CUDA does not have.
+/// Returns the error with a code, or `CUDA_ERROR_UNKNOWN` for a code that CUDA does not have.
 pub(crate) fn from_code(code: u32) -> CUresult {
     entry(code).map_or(CUresult::CUDA_ERROR_UNKNOWN, |(error, ..)| *error)
 }

@@ -1,10 +1,11 @@
-//! Graphs: operations that were captured from streams, to be enqueued any number of times.
+//! Graphs: operations captured from streams, to be launched any number of times.
 
 use std::collections::BTreeSet;
 
-use crate::handle::{ContextId, NodeId};
-use crate::user_object::References;
+use crate::callback::References;
+use crate::handle::{ContextId, GraphId, NodeId};
 
+/// A node with an action.
 #[derive(Debug)]
 pub(crate) struct Node<A> {
     pub(crate) handle: NodeId,
@@ -25,8 +26,16 @@ pub(crate) struct Graph<A> {
     pub(crate) references: References,
 }
 
+/// A point in a captured graph, which an event can record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CapturedPoint {
+    pub(crate) graph: GraphId,
+    /// The last nodes before the point.
+    pub(crate) nodes: Vec<usize>,
+}
+
 impl<A> Graph<A> {
-    /// Whether each node is, or precedes, one of `ends`.
+    /// Returns whether each node is, or precedes, one of `ends`.
     pub(crate) fn is_before(&self, ends: &[usize]) -> bool {
         let mut reached = BTreeSet::new();
         let mut open = ends.to_vec();
@@ -43,6 +52,7 @@ impl<A> Graph<A> {
         node.after.iter().copied().filter(|&earlier| self.nodes[earlier].lane != node.lane)
     }
 
+    /// The last node of each lane that has one.
     pub(crate) fn last_of_lanes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.lanes.len()).filter_map(|lane| self.nodes.iter().rposition(|node| node.lane == lane))
     }

@@ -1,17 +1,18 @@
 //! The launch of graphs: each node becomes an operation of a stream.
 
-use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::CUresult::*;
 
-use crate::driver::{Action, Driver, Exec, Request, State};
+use crate::driver::Driver;
 use crate::error::Result;
 use crate::event::{LastRecord, Record};
 use crate::finding::Finding;
 use crate::handle::{EventId, ExecId, GraphId, StreamId};
 use crate::operation::Work;
+use crate::report::say;
 use crate::scheduler::{Ordering, Point};
+use crate::state::{Action, Exec, Request, State};
 
 impl State {
     /// Instantiates a graph, with a new stream for each captured one but the first.
@@ -33,7 +34,7 @@ impl Driver {
         let exec = state.execs.get(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if let Some(freed) = exec.memory().find(|one| !state.allocations.has(one)) {
             let text = format!("cuGraphLaunch of a graph that uses {}, which was freed", freed.description());
-            self.say(Finding::FreeUnderReference, 1, &text, true);
+            say(self.config, Finding::FreeUnderReference, 1, &text, true);
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let (graph, streams, last) = (Arc::clone(&exec.graph), exec.streams.clone(), exec.last.clone());
@@ -44,7 +45,7 @@ impl Driver {
             state.check(context)?;
             self.start_worker(state, lane)?;
         }
-        let nothing = || Request::new("cuGraphLaunch", Vec::new(), Work::Nothing);
+        let nothing = || Request::of("cuGraphLaunch", Work::Nothing);
         let begin = self.enqueue(state, stream, &last, nothing())?;
         let mut points: Vec<Point> = Vec::with_capacity(graph.nodes.len());
         for node in &graph.nodes {
@@ -59,19 +60,14 @@ impl Driver {
                     if let Some(LastRecord::Enqueued(record)) = event {
                         wait.join(&record.point);
                     }
-                    self.enqueue(
-                        state,
-                        on,
-                        &wait,
-                        Request { label: Cow::Borrowed("event wait"), ..nothing() },
-                    )?
+                    self.enqueue(state, on, &wait, Request::of("event wait", Work::Nothing))?
                 }
             });
         }
         let mut end = begin;
         graph.last_of_lanes().for_each(|node| end.join(&points[node]));
         if !streams.is_empty() || !references.is_empty() {
-            let request = Request { work: Work::Release(references), ..nothing() };
+            let request = Request::of("cuGraphLaunch", Work::Release(references));
             end = self.enqueue(state, stream, &end, request)?;
         }
         if let Some(exec) = state.execs.get_mut(&id) {
@@ -88,12 +84,12 @@ impl Driver {
         wait: &Point,
     ) -> Result<Point> {
         let time = Arc::new(OnceLock::new());
-        let request = Request::new("cuEventRecord", Vec::new(), Work::Record(Arc::clone(&time)));
+        let request = Request::of("cuEventRecord", Work::Record(Arc::clone(&time)));
         let mut point = self.enqueue(state, stream, wait, request)?;
         if let Some(shared) = state.events.get(&event).and_then(|event| event.shared.clone()) {
             let record = shared.record();
             let work = Work::Complete { shared, record };
-            point = self.enqueue(state, stream, wait, Request::new("cuEventRecord", Vec::new(), work))?;
+            point = self.enqueue(state, stream, wait, Request::of("cuEventRecord", work))?;
         }
         if let Some(event) = state.events.get_mut(&event) {
             event.last = LastRecord::Enqueued(Record { point: point.clone(), time });

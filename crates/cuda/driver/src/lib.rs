@@ -1,22 +1,23 @@
-//! A stand-in for CUDA's driver: `libcuda.so.1` on host memory, for programs that allocate, copy, synchronise and
+//! An emulation of CUDA's driver: `libcuda.so.1` on host memory, for programs that allocate, copy, synchronise and
 //! communicate on GPUs, and launch no kernels of their own.
 //!
 //! `docs/no-gpu.md` describes it for users.
 
 #![deny(unsafe_code)]
 
+mod access;
 mod allocation;
 mod api;
+mod callback;
 mod capture;
 mod capture_rules;
 mod clock;
 mod config;
 mod context;
-mod device;
+mod current;
 mod driver;
 mod error;
 mod event;
-pub mod extension;
 // Shared with libnccl-cpu, which is published without this crate, as the fault signal, the findings and the stacks are.
 #[path = "../../../cpu/src/diag/failures.rs"]
 mod failures;
@@ -27,30 +28,28 @@ mod fault_signal;
 mod finding;
 mod graph;
 mod handle;
-mod history;
-mod interprocess;
 mod launch;
-mod leak;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mapping;
 mod message;
 mod operation;
-mod pool;
 #[path = "../../runtime/src/pytorch.rs"]
 mod pytorch;
 mod race;
 #[cfg(test)]
 mod race_tests;
 mod references;
+mod report;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
 #[path = "../../../cpu/src/diag/stack.rs"]
 mod stack;
+mod state;
 mod sync;
-mod thread_end;
 mod turns;
-mod user_object;
 mod virtual_memory;
 mod visible;
+
+pub use self::api::extension;

@@ -9,11 +9,13 @@ use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use crate::callback::Callback;
 use crate::config::{Config, Races};
-use crate::driver::{Driver, Request};
+use crate::driver::Driver;
 use crate::handle::{ContextId, StreamId};
-use crate::operation::{Callback, Work};
+use crate::operation::Work;
 use crate::scheduler::{Executor, Ordering, Point};
+use crate::state::Request;
 
 /// The context of the model.
 const CONTEXT: ContextId = ContextId(1 << 40);

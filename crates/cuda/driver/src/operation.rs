@@ -2,14 +2,13 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::allocation::{Allocation, Part};
-use crate::interprocess::SharedEvent;
-use crate::user_object::References;
+use crate::callback::{Callback, References};
+use crate::event::SharedEvent;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
@@ -34,98 +33,29 @@ pub(crate) struct Rows {
     pub(crate) height: usize,
 }
 
-pub(crate) type Function = unsafe extern "C" fn(data: *mut c_void);
-
-/// A function of the program and its argument.
-#[derive(Debug)]
-pub(crate) struct Callback {
-    function: Function,
-    data: *mut c_void,
-    /// Called with the data when this is dropped.
-    release: Option<Function>,
-}
-
-// SAFETY: whoever makes a `Callback` grants that any thread may make the calls.
-unsafe impl Send for Callback {}
-// SAFETY: likewise.
-unsafe impl Sync for Callback {}
-
-impl Callback {
-    /// Creates a callback. The last reference must not be dropped under the driver's lock, because `release`
-    /// may call CUDA.
-    ///
-    /// # Safety
-    ///
-    /// The function may be called with the data on any thread, once for each execution of the operation:
-    /// once, or if captured, once for each launch of the graph. After that, `release` may be called with the
-    /// data once.
-    pub(crate) unsafe fn new(function: Function, data: *mut c_void, release: Option<Function>) -> Arc<Self> {
-        Arc::new(Self { function, data, release })
-    }
-
-    pub(crate) fn call(&self) {
-        // SAFETY: `new` was promised that this is allowed for each execution.
-        unsafe { (self.function)(self.data) }
-    }
-
-    /// Returns the data to the caller, because the operation was not accepted.
-    pub(crate) fn refuse(self: Arc<Self>) {
-        std::mem::forget(Arc::into_inner(self));
-    }
-}
-
-impl Drop for Callback {
-    fn drop(&mut self) {
-        if let Some(release) = self.release {
-            // SAFETY: `new` was promised that this is allowed, once; no execution is left that has a reference.
-            unsafe { release(self.data) }
-        }
-    }
-}
-
+/// What an operation does.
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
-    /// Does nothing: only its order counts.
+    /// Nothing: only its order counts.
     Nothing,
+    /// Stores the time.
     Record(Arc<OnceLock<Instant>>),
     /// Copies rows.
-    Copy {
-        to: Place,
-        to_pitch: usize,
-        from: Place,
-        from_pitch: usize,
-        rows: Rows,
-    },
+    Copy { to: Place, to_pitch: usize, from: Place, from_pitch: usize, rows: Rows },
     /// Copies bytes that were read when it was enqueued.
-    Put {
-        to: Place,
-        bytes: Box<[u8]>,
-    },
+    Put { to: Place, bytes: Box<[u8]> },
     /// Fills rows with an element of 1, 2 or 4 bytes.
-    Fill {
-        to: Place,
-        pitch: usize,
-        rows: Rows,
-        element: [u8; 4],
-        size: usize,
-    },
+    Fill { to: Place, pitch: usize, rows: Rows, element: [u8; 4], size: usize },
     /// Calls a function, which may use the allocations.
-    Call {
-        callback: Arc<Callback>,
-        uses: Vec<Arc<Allocation>>,
-    },
+    Call { callback: Arc<Callback>, uses: Vec<Arc<Allocation>> },
+    /// Drops references to user objects.
     Release(References),
+    /// Drops memory.
     Free(Arc<Allocation>),
     /// Completes a record of an interprocess event.
-    Complete {
-        shared: Arc<SharedEvent>,
-        record: u64,
-    },
+    Complete { shared: Arc<SharedEvent>, record: u64 },
     /// Waits for a record of an interprocess event.
-    Await {
-        shared: Arc<SharedEvent>,
-        record: u64,
-    },
+    Await { shared: Arc<SharedEvent>, record: u64 },
 }
 
 impl Work {

@@ -1,150 +1,21 @@
-//! Races: two accesses to the same bytes, one of them a write, that nothing orders.
+//! Races: two accesses to the same bytes, at least one of them a write, that are not ordered.
 //!
-//! Order is known, as a vector clock, when an operation begins. Its accesses are then compared with those of all
-//! operations that have begun before it: the pair is a race if the earlier one is not in the clock of the later one,
-//! even if it ended long ago.
+//! The order is known, as a vector clock, when an operation begins. Its accesses are then compared with those of all operations that
+//! began before it. A pair is a race if the clock of the later operation does not include the earlier one, even if that ended
+//! long ago.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::iter;
-use std::ops::Range;
 use std::sync::Arc;
 
-use crate::allocation::{Allocation, Part};
+use crate::access::{Access, Call, History, Kept, Past, Side};
+use crate::allocation::Allocation;
 use crate::clock::{Clock, Component};
 use crate::finding::Finding;
 use crate::handle::StreamId;
-use crate::history::{History, Kept, Past};
-use crate::operation::Rows;
 use crate::scheduler::{OperationId, Position};
 use crate::stack::Stack;
-
-#[derive(Debug, Clone)]
-pub(crate) struct Access {
-    allocation: Arc<Allocation>,
-    bytes: Bytes,
-    writes: bool,
-    /// Whether peers can observe that the access is over before its operation ends.
-    is_known_to_peers: bool,
-    /// Mappings directly behind the allocation that the bytes extend into.
-    following: Vec<Arc<Allocation>>,
-}
-
-impl Access {
-    pub(crate) fn new(part: &Part, length: usize, writes: bool) -> Self {
-        Self::of_rows(part, Rows { width: length, height: 1 }, length, writes)
-    }
-
-    pub(crate) fn of_rows(part: &Part, rows: Rows, pitch: usize, writes: bool) -> Self {
-        let is_dense = rows.width == pitch;
-        let rows = if is_dense { Rows { width: rows.width * rows.height, height: 1 } } else { rows };
-        let bytes = Bytes { start: part.offset, rows, pitch };
-        // Peers have what an operation reads.
-        let (allocation, following) = (Arc::clone(&part.allocation), part.following.clone());
-        Self { allocation, bytes, writes, is_known_to_peers: !writes, following }
-    }
-
-    /// A write that a peer is notified of.
-    pub(crate) fn put(part: &Part, length: usize) -> Self {
-        Self { is_known_to_peers: true, ..Self::new(part, length, true) }
-    }
-
-    pub(crate) fn allocations(&self) -> impl Iterator<Item = &Arc<Allocation>> {
-        iter::once(&self.allocation).chain(&self.following)
-    }
-
-    pub(crate) fn writes(&self) -> bool {
-        self.writes
-    }
-
-    /// Splits the access by allocation, because each mapping has its own history.
-    fn split(mut self) -> impl Iterator<Item = Self> {
-        let following = std::mem::take(&mut self.following);
-        let first = self.allocation.address;
-        let others = following.into_iter().map(|allocation| {
-            let bytes = self.bytes.from((allocation.address - first) as usize);
-            let access = |bytes| Self { allocation: Arc::clone(&allocation), bytes, ..self.clone() };
-            bytes.map(access)
-        });
-        let others: Vec<_> = others.flatten().collect();
-        iter::once(self).chain(others)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bytes {
-    start: usize,
-    rows: Rows,
-    pitch: usize,
-}
-
-impl Bytes {
-    fn is_empty(&self) -> bool {
-        self.rows.width == 0 || self.rows.height == 0
-    }
-
-    pub(crate) fn range(&self) -> Range<usize> {
-        let last = self.start + self.pitch * self.rows.height.saturating_sub(1);
-        self.start..last + self.rows.width
-    }
-
-    fn row(&self, row: usize) -> Range<usize> {
-        let start = self.start + self.pitch * row;
-        start..start + self.rows.width
-    }
-
-    /// The bytes from an offset on, relative to it: the rest of a row, and the following rows.
-    fn from(&self, offset: usize) -> [Self; 2] {
-        let row = self.first_row_behind(offset).min(self.rows.height);
-        let is_cut = row < self.rows.height && self.row(row).start < offset;
-        let rest = if is_cut { self.row(row).end - offset } else { 0 };
-        let whole = row + usize::from(is_cut);
-        let rows = Rows { width: self.rows.width, height: self.rows.height - whole };
-        let start = (self.start + self.pitch * whole).saturating_sub(offset);
-        [
-            Self { start: 0, rows: Rows { width: rest, height: 1 }, pitch: rest },
-            Self { start, rows, pitch: self.pitch },
-        ]
-    }
-
-    /// The first row that ends behind an offset, possibly past the last row.
-    fn first_row_behind(&self, offset: usize) -> usize {
-        match offset.checked_sub(self.start + self.rows.width) {
-            Some(distance) => distance.checked_div(self.pitch).map_or(0, |rows| rows + 1),
-            None => 0,
-        }
-    }
-
-    fn touches(&self, bytes: &Range<usize>) -> bool {
-        let row = self.first_row_behind(bytes.start);
-        row < self.rows.height && self.row(row).start < bytes.end && bytes.start < self.row(row).end
-    }
-
-    fn overlaps(&self, other: &Self) -> bool {
-        let (one, two) = (self.range(), other.range());
-        one.start < two.end
-            && two.start < one.end
-            && (0..self.rows.height).any(|row| other.touches(&self.row(row)))
-    }
-
-    fn covers(&self, other: &Self) -> bool {
-        let (own, others) = (self.range(), other.range());
-        self == other || self.rows.height == 1 && own.start <= others.start && others.end <= own.end
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Side {
-    /// `None` if the host itself accessed the memory.
-    stream: Option<StreamId>,
-    label: Cow<'static, str>,
-    functions: Cow<'static, str>,
-    call: u64,
-    stack: Option<Arc<Stack>>,
-    pub(crate) bytes: Bytes,
-    writes: bool,
-}
 
 /// What races have in common that are reported once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,77 +46,45 @@ fn functions(label: &str) -> String {
             _ => {}
         }
     }
-    // Of a long group, the label has the number of the others.
+    // The label of a long group ends with the number of the other functions.
     let named = outside.split(" + ").filter(|name| !name.ends_with(" more"));
     named.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" + ")
-}
-
-impl Side {
-    fn conflicts_with(&self, other: &Self) -> bool {
-        (self.writes || other.writes) && self.bytes.overlaps(&other.bytes)
-    }
-
-    /// Whether everything that conflicts with `other` conflicts with this access.
-    fn outdoes(&self, other: &Self) -> bool {
-        (self.writes || !other.writes) && self.bytes.covers(&other.bytes)
-    }
-
-    fn is_like(&self, other: &Self) -> bool {
-        self.functions == other.functions && self.writes == other.writes
-    }
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stream, label, call, bytes, writes, .. } = self;
-        let verb = if *writes { "writes" } else { "reads" };
-        write!(f, "call {call}, {label}")?;
-        match stream {
-            Some(stream) => write!(f, " on stream {:#x}", stream.0)?,
-            None => write!(f, " by the host")?,
-        }
-        let range = bytes.range();
-        write!(f, ", {verb} bytes {} to {}", range.start, range.end)?;
-        match bytes.rows {
-            Rows { height: 1, .. } => Ok(()),
-            Rows { width, height } => write!(f, " ({height} rows of {width})"),
-        }
-    }
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Race {
     allocation: Arc<Allocation>,
     sides: [Side; 2],
-    /// Whether it is the first one between these functions.
+    /// Whether it is the first one of its place.
     pub(crate) is_new: bool,
 }
 
 impl Race {
     fn new(allocation: &Arc<Allocation>, one: &Side, two: &Side) -> Self {
         let mut sides = [one.clone(), two.clone()];
-        sides.sort_by_key(|side| side.call);
+        sides.sort_by_key(|side| side.call.number);
         Self { allocation: Arc::clone(allocation), sides, is_new: false }
     }
 
     fn place(&self) -> Place {
-        let mut functions = self.sides.each_ref().map(|side| side.functions.clone());
+        let mut functions = self.sides.each_ref().map(|side| side.call.functions.clone());
         functions.sort();
         Place { finding: self.finding(), functions, memory: self.allocation.kind.memory() }
     }
 
     pub(crate) fn finding(&self) -> Finding {
-        // Of the host's own calls, those that free memory are looked at.
-        let frees = |side: &Side| side.stream.is_none() || side.label == "cuMemFreeAsync";
+        // The only host calls that are checked free memory.
+        let frees = |side: &Side| side.call.stream.is_none() || side.call.label == "cuMemFreeAsync";
         if self.sides.iter().any(frees) { Finding::FreeUnderWork } else { Finding::Race }
     }
 
     pub(crate) fn stacks(&self) -> [Vec<String>; 2] {
-        self.sides.each_ref().map(|side| side.stack.as_ref().map(|stack| stack.frames()).unwrap_or_default())
+        let stacks = self.sides.each_ref().map(|side| side.call.stack.as_ref());
+        stacks.map(|stack| stack.map(|stack| stack.frames()).unwrap_or_default())
     }
 
     pub(crate) fn streams(&self) -> impl Iterator<Item = StreamId> {
-        self.sides.iter().filter_map(|side| side.stream)
+        self.sides.iter().filter_map(|side| side.call.stream)
     }
 }
 
@@ -257,52 +96,40 @@ impl fmt::Display for Race {
     }
 }
 
+/// An operation that has not begun.
 #[derive(Debug)]
 struct Queued {
     position: Position,
-    label: Cow<'static, str>,
-    functions: Cow<'static, str>,
-    call: u64,
-    stack: Option<Arc<Stack>>,
+    call: Arc<Call>,
     accesses: Vec<Access>,
 }
 
 impl Queued {
-    fn past(&self, access: &Access) -> Past {
-        let Self { position, label, functions, call, stack, .. } = self;
-        let side = Side {
-            stream: Some(position.stream),
-            label: label.clone(),
-            functions: functions.clone(),
-            call: *call,
-            stack: stack.clone(),
-            bytes: access.bytes,
-            writes: access.writes,
-        };
-        let step = if access.is_known_to_peers { position.first_step } else { position.step };
-        Past { operation: position.id, step, side }
+    fn side(&self, access: &Access) -> Side {
+        Side { call: Arc::clone(&self.call), bytes: access.bytes, writes: access.writes }
     }
 }
 
 /// Finds races between accesses.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
+    /// By allocation.
     history: HashMap<u64, History>,
     kept: Kept,
     queued: BTreeMap<OperationId, Queued>,
-    /// The number of operations with races between the same functions. The first one is reported.
+    /// The number of operations with races of the same place. The first one is reported.
     found: BTreeMap<Place, u64>,
 }
 
 impl Detector {
-    /// The number of similar racing accesses that are kept for comparison. They are reported already, and the
-    /// cost of all later comparisons grows with each.
+    /// The number of similar racing accesses that are kept for comparison. They are reported already, and each one makes all later
+    /// comparisons slower.
     const ALIKE: usize = 16;
 
     pub(crate) fn enqueue(
         &mut self,
         position: Position,
-        call: u64,
+        number: u64,
         label: Cow<'static, str>,
         stack: Option<Arc<Stack>>,
         accesses: Vec<Access>,
@@ -319,36 +146,39 @@ impl Detector {
             Cow::Borrowed(function) => Cow::Borrowed(*function),
             Cow::Owned(label) => Cow::Owned(functions(label)),
         };
-        self.queued.insert(position.id, Queued { position, label, functions, call, stack, accesses });
+        let call = Arc::new(Call { stream: Some(position.stream), label, functions, number, stack });
+        self.queued.insert(position.id, Queued { position, call, accesses });
     }
 
     /// Returns the races of an operation with the operations that began before it.
     ///
     /// `clock` is what precedes it; `host` precedes all operations that are not enqueued yet.
     pub(crate) fn begin(&mut self, operation: OperationId, clock: &Clock, host: &Clock) -> Vec<Race> {
-        // The host knew least when the oldest of them was enqueued: perhaps this one, each access of which is compared.
+        // The host had waited for least when the oldest queued operation, possibly this one, was enqueued. What it had waited for
+        // precedes all operations that are still compared.
         let known = self.queued.first_key_value().map(|(_, queued)| Arc::clone(&queued.position.host));
         let known = known.as_deref().unwrap_or(host);
         let Some(begun) = self.queued.remove(&operation) else { return Vec::new() };
         let mut races = Vec::new();
         for access in &begun.accesses {
             let allocation = &access.allocation;
-            let fresh = begun.past(access);
-            let side = &fresh.side;
+            let side = begun.side(access);
             let history = self.history.entry(allocation.id).or_default();
             let mut alike = 0;
             history.retain_touching(&side.bytes.range(), &mut self.kept, |past| {
                 let is_before = clock.includes(past.step);
-                if !is_before && past.operation != operation && past.side.conflicts_with(side) {
-                    races.push(Race::new(allocation, &past.side, side));
+                if !is_before && past.operation != operation && past.side.conflicts_with(&side) {
+                    races.push(Race::new(allocation, &past.side, &side));
                     alike += usize::from(side.is_like(&past.side) && side.outdoes(&past.side));
                     return alike <= Self::ALIKE && !known.includes(past.step);
                 }
-                // Whatever is not ordered with an access that this one replaces is not ordered with this one either.
+                // What is not ordered with a replaced access is not ordered with this one either.
                 let is_replaced = is_before && side.outdoes(&past.side);
                 !is_replaced && !known.includes(past.step)
             });
-            history.add(fresh, &mut self.kept, known);
+            let Position { step, first_step, .. } = begun.position;
+            let step = if access.is_known_to_peers { first_step } else { step };
+            history.add(Past { operation, step, side }, &mut self.kept, known);
             history.queued.remove(&operation);
         }
         begun.accesses.iter().for_each(|access| self.drop_freed(access.allocation.id));
@@ -360,21 +190,21 @@ impl Detector {
         &mut self,
         host: &Clock,
         function: &'static str,
-        call: u64,
+        number: u64,
         stack: Option<Arc<Stack>>,
         access: &Access,
     ) -> Vec<Race> {
         let Access { allocation, bytes, writes, .. } = access;
-        let label = Cow::Borrowed(function);
-        let functions = label.clone();
-        let side = Side { stream: None, label, functions, call, stack, bytes: *bytes, writes: *writes };
+        let (label, functions) = (Cow::Borrowed(function), Cow::Borrowed(function));
+        let call = Arc::new(Call { stream: None, label, functions, number, stack });
+        let side = Side { call, bytes: *bytes, writes: *writes };
         let Some(history) = self.history.get(&allocation.id) else { return Vec::new() };
         let begun = history.touching(bytes.range());
         let unknown = begun.filter(|past| !host.includes(past.step)).map(|past| past.side.clone());
         let queued = history.queued.iter().filter_map(|operation| self.queued.get(operation));
         let queued = queued.flat_map(|queued| {
             let accesses = queued.accesses.iter().filter(|access| access.allocation.id == allocation.id);
-            accesses.map(|access| queued.past(access).side)
+            accesses.map(|access| queued.side(access))
         });
         let conflicts = unknown.chain(queued).filter(|other| other.conflicts_with(&side));
         let races = conflicts.map(|other| Race::new(allocation, &other, &side)).collect();
@@ -389,7 +219,7 @@ impl Detector {
         self.drop_freed(allocation);
     }
 
-    /// Whether a step of a component can still be in a race.
+    /// Returns whether a step of a component can still be in a race.
     pub(crate) fn has(&self, component: Component) -> bool {
         self.kept.has(component)
     }
@@ -402,6 +232,7 @@ impl Detector {
         }
     }
 
+    /// Counts the races of an operation, and marks the new ones.
     fn note(&mut self, mut races: Vec<Race>) -> Vec<Race> {
         let mut places = BTreeSet::new();
         for race in &mut races {
@@ -416,7 +247,7 @@ impl Detector {
         races
     }
 
-    /// Returns each kind of race, and the number of operations after the reported one.
+    /// Returns the places of several operations, with the number of operations after the reported one.
     pub(crate) fn repeated(&self) -> impl Iterator<Item = (&Place, u64)> {
         self.found.iter().filter(|&(_, &found)| found > 1).map(|(place, found)| (place, found - 1))
     }

@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::access::Access;
 use crate::allocation::{Allocation, Kind, Part};
 use crate::clock::COMPARISONS;
 use crate::handle::{ContextId, StreamId};
 use crate::operation::Rows;
-use crate::race::{Access, Detector, Race};
+use crate::race::{Detector, Race};
 use crate::scheduler::{Begun, Executor, Ordering, Point, Scheduler};
 
 const CONTEXT: ContextId = ContextId(1);
@@ -140,7 +141,7 @@ fn accesses_that_the_host_knows_to_be_over_are_dropped() {
         let stream = bench.stream();
         assert!(bench.write(stream, number * 4, 4).is_empty());
         let end = bench.scheduler.point_of_stream(stream).expect("the stream is open");
-        bench.scheduler.tell_host(&end.clock());
+        bench.scheduler.advance_host(&end.clock());
         bench.scheduler.close(stream);
     }
     let stream = bench.stream();
@@ -160,7 +161,7 @@ fn operation_in_place_that_begins_late_is_in_a_race_with_what_the_host_has_waite
     bench.enqueue(two, "copy", vec![access]);
     assert_eq!(bench.execute(two).len(), 0);
     let end = bench.scheduler.point_of_stream(two).expect("the stream is open").clock();
-    bench.scheduler.tell_host(&end);
+    bench.scheduler.advance_host(&end);
     assert_eq!(bench.execute(one).len(), 1);
 }
 
@@ -230,7 +231,7 @@ fn operations_in_races_are_those_that_a_comparison_with_all_finds() {
             let [stream, other] = [(); 2].map(|()| generator.usize(..streams.len()));
             let point = bench.scheduler.point_of_stream(streams[other]).expect("the stream is open");
             match generator.u32(..15) {
-                0 => bench.scheduler.tell_host(&point.clock()),
+                0 => bench.scheduler.advance_host(&point.clock()),
                 1 => {
                     bench.scheduler.close(streams[stream]);
                     streams[stream] = bench.stream();

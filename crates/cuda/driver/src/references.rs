@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{CUdeviceptr, CUresult::*};
 
 use crate::allocation::Allocation;
-use crate::driver::{Action, Driver, Exec, State};
+use crate::driver::Driver;
 use crate::error::Result;
 use crate::finding::Finding;
+use crate::report::say;
 
 pub(crate) type FreeCheck =
     unsafe extern "C" fn(function: *const c_char, address: CUdeviceptr, length: usize) -> c_int;
@@ -18,22 +19,6 @@ static CHECKS: Mutex<Vec<FreeCheck>> = Mutex::new(Vec::new());
 
 pub(crate) fn on_free(check: FreeCheck) {
     CHECKS.lock().unwrap_or_else(PoisonError::into_inner).push(check);
-}
-
-impl Exec {
-    pub(crate) fn memory(&self) -> impl Iterator<Item = &Arc<Allocation>> {
-        let requests = self.graph.nodes.iter().filter_map(|node| match &node.action {
-            Action::Execute(request) => Some(request),
-            Action::Record(_) | Action::Wait(_) => None,
-        });
-        requests.flat_map(|request| &request.accesses).flat_map(|access| access.allocations())
-    }
-}
-
-impl State {
-    fn is_in_graph(&self, allocation: &Arc<Allocation>) -> bool {
-        self.execs.values().any(|exec| exec.memory().any(|used| Arc::ptr_eq(used, allocation)))
-    }
 }
 
 impl Driver {
@@ -46,19 +31,20 @@ impl Driver {
     pub(crate) fn check_free(&self, function: &'static CStr, address: u64) -> Result<()> {
         let state = self.lock();
         let Some(allocation) = state.allocations.at(address).map(Arc::clone) else { return Ok(()) };
-        let is_in_graph = state.is_in_graph(&allocation);
+        let is_it = |used: &Arc<Allocation>| Arc::ptr_eq(used, &allocation);
+        let is_in_graph = state.execs.values().any(|exec| exec.memory().any(is_it));
         drop(state);
         let frees = || format!("{} frees {}", function.to_string_lossy(), allocation.description());
         if is_in_graph {
             let text = format!("{}, while a graph that uses it can still be launched", frees());
-            self.say(Finding::FreeUnderReference, 1, &text, self.config.lists_leaks);
+            say(self.config, Finding::FreeUnderReference, 1, &text, self.config.lists_leaks);
         }
         if allocation.is_open_elsewhere() {
             let text = format!(
                 "{}, while another process has it open: cudaIpcCloseMemHandle has to come before",
                 frees()
             );
-            self.say(Finding::FreeUnderReference, 1, &text, true);
+            say(self.config, Finding::FreeUnderReference, 1, &text, true);
             if self.config.lists_leaks && !self.config.ignored.has(Finding::FreeUnderReference) {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }

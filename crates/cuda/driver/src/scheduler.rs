@@ -321,7 +321,7 @@ impl<W> Scheduler<W> {
     }
 
     /// Orders the host, and all operations enqueued from now on, after a clock.
-    pub(crate) fn tell_host(&mut self, clock: &Clock) {
+    pub(crate) fn advance_host(&mut self, clock: &Clock) {
         if self.host.includes_all(clock) {
             return;
         }
@@ -350,7 +350,7 @@ impl<W> Scheduler<W> {
         match executor {
             Executor::Library => {}
             // It can tell the program's threads that what is before it is complete.
-            Executor::Host => self.tell_host(&clock),
+            Executor::Host => self.advance_host(&clock),
             Executor::Peers => {
                 self.peers.join(&clock);
                 self.peers.advance(pending.first_step);

@@ -93,7 +93,7 @@ fn default_stream_comes_after_a_blocking_stream_that_is_gone() {
     assert!(!scheduler.host().includes(blocking.step));
     assert!(!scheduler.host().includes(free.step));
     let point = scheduler.point_of_context(CONTEXT);
-    scheduler.tell_host(&point.clock());
+    scheduler.advance_host(&point.clock());
     assert!(scheduler.host().includes(blocking.step));
     assert!(scheduler.host().includes(free.step));
 }
@@ -113,7 +113,7 @@ fn component_of_a_stream_that_is_gone_is_used_again_once_the_host_knows_its_end(
         assert_eq!(execute(&mut scheduler, stream), Some("only"));
         assert!(!execute_after(&mut scheduler, StreamId(number + 1000)).includes(unknown.step));
         let point = scheduler.point_of_context(CONTEXT);
-        scheduler.tell_host(&point.clock());
+        scheduler.advance_host(&point.clock());
         let components = [unknown, other].map(|position| position.step.component.0);
         assert!(components.into_iter().all(|component| component < 7), "{components:?} of 7 streams");
     }
@@ -151,7 +151,7 @@ fn operation_comes_after_what_the_host_knew_when_it_was_enqueued() {
     let point = scheduler.point_of_stream(FREE).expect("the stream is open");
     assert_eq!(execute(&mut scheduler, FREE), Some("known"));
     enqueue(&mut scheduler, FOREIGN, "unaware");
-    scheduler.tell_host(&point.clock());
+    scheduler.advance_host(&point.clock());
     enqueue(&mut scheduler, FOREIGN, "aware");
     assert!(!execute_after(&mut scheduler, FOREIGN).includes(known.step));
     assert!(execute_after(&mut scheduler, FOREIGN).includes(known.step));
@@ -168,7 +168,7 @@ fn function_of_the_host_tells_what_came_before_it_and_learns_what_the_host_knows
     assert!(scheduler.host().includes(before.step));
     let other = enqueue(&mut scheduler, FOREIGN, "other");
     assert_eq!(execute(&mut scheduler, FOREIGN), Some("other"));
-    scheduler.tell_host(&other.point.clock());
+    scheduler.advance_host(&other.point.clock());
     scheduler.complete(function.id);
     assert!(execute_after(&mut scheduler, FREE).includes(other.step));
 }

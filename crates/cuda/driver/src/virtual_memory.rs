@@ -3,32 +3,17 @@
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::sys::CUresult::*;
 
-use crate::allocation::{Allocation, Kind, Part, Permission};
-use crate::driver::{Driver, Request, State};
+use crate::allocation::{Allocation, Backing, Kind, Permission};
+use crate::driver::Driver;
 use crate::error::Result;
 use crate::handle::{BackingId, ContextId, StreamId};
 use crate::mapping::Physical;
 use crate::message;
-use crate::sync::MutexGuard;
+use crate::state::{Request, State};
 
 /// The granularity of sizes and addresses of mapped memory.
 pub(crate) const GRANULARITY: usize = 2 << 20;
 pub(crate) const READ_WRITE: Permission = 3;
-
-/// Memory that can be mapped. Freed when it has neither references nor mappings.
-#[derive(Debug)]
-pub(crate) struct Backing {
-    pub(crate) device: usize,
-    pub(crate) length: usize,
-    pub(crate) handle_types: u32,
-    pub(crate) physical: Physical,
-    /// The id of its mappings.
-    allocation: u64,
-    /// 0 for another process's memory.
-    length_on_device: usize,
-    references: usize,
-    mappings: usize,
-}
 
 impl State {
     pub(crate) fn add_backing(
@@ -42,7 +27,6 @@ impl State {
         let (id, allocation) = (BackingId(self.next_handle()), self.allocations.next_id());
         let length_on_device = if is_own { length } else { 0 };
         self.allocations.take(device, length_on_device);
-        let (references, mappings) = (1, 0);
         let backing = Backing {
             device,
             length,
@@ -50,22 +34,24 @@ impl State {
             physical,
             allocation,
             length_on_device,
-            references,
-            mappings,
+            references: 1,
+            mappings: 0,
         };
         self.backings.insert(id, backing);
         id
     }
 
+    /// Finds memory that the program has a reference to.
     pub(crate) fn backing(&mut self, id: BackingId) -> Result<&mut Backing> {
         let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0);
         backing.ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
+    /// Adds a reference to the memory mapped at an address.
     pub(crate) fn retain_backing(&mut self, address: u64) -> Result<BackingId> {
-        let mapped = self.allocations.containing(address).and_then(|mapped| mapped.backing);
-        let id = mapped.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let backing = self.backings.get_mut(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let id = self.allocations.containing(address).and_then(|mapped| mapped.backing);
+        let backing = id.and_then(|id| Some((id, self.backings.get_mut(&id)?)));
+        let (id, backing) = backing.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         backing.references += 1;
         Ok(id)
     }
@@ -96,25 +82,16 @@ impl State {
             return Err(INVALID);
         }
         let offset = (address - reservation.range().start) as usize;
-        let mapping = reservation.map(offset, length, &backing.physical)?;
+        let mapping = Some(reservation.map(offset, length, &backing.physical)?);
         backing.mappings += 1;
-        let (device, flags) = (backing.device, backing.handle_types);
-        self.allocations.insert(Allocation {
-            id: backing.allocation,
-            kind: Kind::Device,
-            device,
-            context: ContextId(0),
-            backing: Some(id),
-            is_imported: false,
-            pool: None,
-            flags,
-            address,
-            length,
-            mapping: Some(mapping),
-        });
+        let (flags, backing_id) = (backing.handle_types, Some(id));
+        let mapped =
+            Allocation::new(backing.allocation, Kind::Device, backing.device, ContextId(0), address, length);
+        self.allocations.insert(Allocation { backing: backing_id, flags, mapping, ..mapped });
         Ok(())
     }
 
+    /// Returns the access of a device to mapped memory.
     pub(crate) fn permission(&self, allocation: &Allocation, device: usize) -> Permission {
         let all = self.allocations.permissions.get(&allocation.address);
         all.and_then(|all| all.get(&device)).copied().unwrap_or(0)
@@ -128,10 +105,10 @@ impl State {
     pub(crate) fn check_permissions(&mut self, stream: StreamId, request: &Request) -> Result<()> {
         let context = self.context_of(stream)?;
         let device = self.context(context)?.device;
-        // Copies between devices are done by either.
+        // Either device may do a copy between devices.
         let is_peers = request.label.starts_with("cuMemcpyPeer");
         let accesses = request.accesses.iter();
-        let mut all = accesses.flat_map(|access| access.allocations().map(|one| (one, access.writes())));
+        let mut all = accesses.flat_map(|access| access.allocations().map(|one| (one, access.writes)));
         let forbidden = all.find(|(one, writes)| {
             let may = |device| match self.permission(one, device) {
                 READ_WRITE => true,
@@ -153,25 +130,20 @@ impl State {
 
 impl Driver {
     /// Waits for all work and unmaps a range.
-    pub(crate) fn unmap<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        address: u64,
-        length: usize,
-    ) -> Result<()> {
+    pub(crate) fn unmap(&self, address: u64, length: usize) -> Result<()> {
+        let mut state = self.enter();
         let mapped = state.allocations.mapped(address, length)?;
         state.check_may_wait()?;
         for one in &mapped {
-            // Work that uses the same memory at other addresses goes on.
-            let is_last =
-                one.backing.and_then(|id| state.backings.get(&id)).is_some_and(|of| of.mappings == 1);
-            if is_last {
-                state.check_host(self.config, "cuMemUnmap", &Part::of(one, 0), one.length);
+            // Work that uses the same memory at other addresses continues.
+            let backing = one.backing.and_then(|id| state.backings.get(&id));
+            if backing.is_some_and(|backing| backing.mappings == 1) {
+                state.check_host("cuMemUnmap", one);
             }
         }
-        // Nothing may use the pages when others come in their place.
+        // Nothing may use the pages when others replace them.
         state = self.synchronize_all(state);
-        // Another thread may have taken something of it away meanwhile.
+        // Another thread may have unmapped some of it meanwhile.
         if !mapped.iter().all(|one| state.allocations.has(one)) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

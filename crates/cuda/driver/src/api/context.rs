@@ -6,10 +6,10 @@ use std::ptr;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit};
 
-use super::{put, result, synchronize, unsupported};
-use crate::context::Current;
+use super::{put, put_if_wanted, result, synchronize, unsupported};
+use crate::current::Current;
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::handle::ContextId;
 
 /// The stream priorities, from least to greatest.
@@ -43,9 +43,9 @@ fn limit(code: c_uint) -> Result<usize> {
     }
 }
 
+/// The current context, a peer, and whether both have the same device.
 fn peer(context: CUcontext) -> Result<(&'static Driver, ContextId, ContextId, bool)> {
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
+    let (driver, mut state) = Driver::entered()?;
     let (own, peer) = (state.current()?, ContextId::of(context));
     let devices = (state.context(own)?.device, state.context(peer)?.device);
     Ok((driver, own, peer, devices.0 == devices.1))
@@ -63,9 +63,7 @@ api! {
         flags: c_uint,
         device: CUdevice,
     ) {
-        if count != 0 {
-            return Err(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
-        }
+        ensure(count == 0, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY)?;
         create(out, flags, device)
     }
 
@@ -83,9 +81,7 @@ api! {
         let state = driver.enter();
         let id = ContextId::of(context);
         let is_primary = state.devices.iter().any(|device| device.primary == id);
-        if is_primary || !state.contexts.contains_key(&id) {
-            return Err(CUDA_ERROR_INVALID_CONTEXT);
-        }
+        ensure(!is_primary && state.contexts.contains_key(&id), CUDA_ERROR_INVALID_CONTEXT)?;
         drop(driver.destroy_context(state, id, |_| true));
         if Current::get() == Some(id) {
             Current::pop()?;
@@ -117,10 +113,7 @@ api! {
 
     fn cuCtxPopCurrent_v2(out: *mut CUcontext) {
         Driver::get()?;
-        let popped = Current::pop()?;
-        if !out.is_null() {
-            put(out, popped.pointer())?;
-        }
+        put_if_wanted(out, Current::pop()?.pointer());
         Ok(())
     }
 
@@ -169,11 +162,8 @@ api! {
 
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
         Driver::get()?.enter().current()?;
-        for (out, value) in [least, greatest].into_iter().zip(PRIORITIES) {
-            if !out.is_null() {
-                put(out, value)?;
-            }
-        }
+        put_if_wanted(least, PRIORITIES[0]);
+        put_if_wanted(greatest, PRIORITIES[1]);
         Ok(())
     }
 
@@ -196,24 +186,20 @@ api! {
     fn cuCtxSetCacheConfig(config: c_uint) {
         const LAST: c_uint = 3;
         Driver::get()?.enter().current()?;
-        if config <= LAST { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+        ensure(config <= LAST, CUDA_ERROR_INVALID_VALUE)
     }
 
     fn cuCtxEnablePeerAccess(context: CUcontext, flags: c_uint) {
         let (driver, own, peer, is_itself) = peer(context)?;
-        if flags != 0 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        if is_itself {
-            return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-        }
+        ensure(flags == 0, CUDA_ERROR_INVALID_VALUE)?;
+        ensure(!is_itself, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)?;
         let is_new = driver.enter().context(own)?.peers.insert(peer);
-        is_new.then_some(()).ok_or(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        ensure(is_new, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
     }
 
     fn cuCtxDisablePeerAccess(context: CUcontext) {
         let (driver, own, peer, _) = peer(context)?;
         let was_enabled = driver.enter().context(own)?.peers.remove(&peer);
-        was_enabled.then_some(()).ok_or(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
+        ensure(was_enabled, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)
     }
 }

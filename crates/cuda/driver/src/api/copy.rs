@@ -7,18 +7,20 @@ use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, C
 
 use super::Space::{self, Device, Host, Unified};
 use super::place;
+use crate::access::Access;
 use crate::allocation::Kind;
-use crate::context::Current;
-use crate::driver::{Driver, Request, State};
-use crate::error::Result;
+use crate::current::Current;
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
 use crate::handle::ContextId;
 use crate::operation::{Place, Rows, Work, take_bytes};
-use crate::race::Access;
 use crate::scheduler::Point;
+use crate::state::{Request, State};
 
 /// Copies up to this size read pageable memory before they return.
 const STAGED: usize = 64 << 10;
 
+/// One end of a copy.
 #[derive(Debug, Clone, Copy)]
 struct End {
     address: CUdeviceptr,
@@ -30,9 +32,7 @@ impl End {
     fn find(&self, state: &State, rows: Rows) -> Result<Place> {
         let length = match rows.height.checked_sub(1) {
             Some(before) if rows.width > 0 => {
-                if before > 0 && self.pitch < rows.width {
-                    return Err(CUDA_ERROR_INVALID_VALUE);
-                }
+                ensure(before == 0 || self.pitch >= rows.width, CUDA_ERROR_INVALID_VALUE)?;
                 let skipped = before.checked_mul(self.pitch);
                 skipped.and_then(|skipped| skipped.checked_add(rows.width))
             }
@@ -71,57 +71,46 @@ impl Copy {
     ///
     /// Memory unknown to CUDA is valid until this returns, or for each launch if it is captured.
     unsafe fn run(self) -> Result<()> {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        let stream = state.stream(self.stream.map_or(0, |stream| stream.addr()))?;
-        let context = state.context_of(stream)?;
-        state.check(context)?;
-        let (to, from) = (self.to.find(&state, self.rows)?, self.from.find(&state, self.rows)?);
-        if self.rows.width == 0 || self.rows.height == 0 {
+        let Self { function, rows, .. } = self;
+        let (driver, mut state) = Driver::entered()?;
+        let (stream, context) = state.working_stream(self.stream.map_or(0, |stream| stream.addr()))?;
+        let (to, from) = (self.to.find(&state, rows)?, self.from.find(&state, rows)?);
+        if rows.width == 0 || rows.height == 0 {
             return Ok(());
         }
 
         let mut accesses = Vec::new();
         for (end, place, writes) in [(self.from, &from, false), (self.to, &to, true)] {
             if let Place::Known(part) = place {
-                accesses.push(Access::of_rows(part, self.rows, end.pitch, writes));
+                accesses.push(Access::of_rows(part, rows, end.pitch, writes));
             }
         }
         let is_device =
             |place: &Place| matches!(place, Place::Known(part) if part.allocation.kind == Kind::Device);
-        let is_pageable = |place: &Place| matches!(place, Place::Host(_));
-        let length = self.rows.width;
-        // A graph reads and writes pageable memory at each launch.
-        let is_captured = state.captures.of(stream).is_some();
-        let is_staged = self.rows.height == 1 && length <= STAGED && !is_captured;
-        let work = match (&from, &to) {
-            (Place::Host(source), Place::Known(_)) if is_staged => {
-                // SAFETY: the caller promises that it can be read now.
-                Work::Put { to: to.clone(), bytes: unsafe { take_bytes(*source, length) } }
-            }
-            _ => Work::Copy {
-                to: to.clone(),
-                to_pitch: self.to.pitch,
-                from: from.clone(),
-                from_pitch: self.from.pitch,
-                rows: self.rows,
-            },
-        };
-        let uses_source = matches!((&work, &from), (Work::Copy { .. }, Place::Host(_)));
         let is_known_after = match self.stream {
-            // Between devices, nothing waits, in either form.
+            // Nothing waits for copies between devices, in either form.
             None => !(is_device(&from) && is_device(&to)),
-            Some(_) => is_pageable(&to),
+            Some(_) => matches!(to, Place::Host(_)),
         } || driver.blocks_launches();
+        // A graph accesses pageable memory at each launch.
+        let is_captured = state.captures.of(stream).is_some();
+        let is_staged = rows.height == 1 && rows.width <= STAGED && !is_captured;
+        let (work, uses_source) = match (from, to) {
+            (Place::Host(source), to @ Place::Known(_)) if is_staged => {
+                // SAFETY: the caller promises that it can be read now.
+                (Work::Put { to, bytes: unsafe { take_bytes(source, rows.width) } }, false)
+            }
+            (from, to) => {
+                let uses_source = matches!(from, Place::Host(_));
+                let (to_pitch, from_pitch) = (self.to.pitch, self.from.pitch);
+                (Work::Copy { to, to_pitch, from, from_pitch, rows }, uses_source)
+            }
+        };
         if is_known_after || uses_source {
             Current::check_is_no_function()?;
         }
-        let point = driver.enqueue(
-            &mut state,
-            stream,
-            &Point::default(),
-            Request::new(self.function, accesses, work),
-        )?;
+        let request = Request::new(function, accesses, work);
+        let point = driver.enqueue(&mut state, stream, &Point::default(), request)?;
         if is_known_after {
             state = driver.synchronize(state, &point);
         } else if uses_source {
@@ -135,13 +124,11 @@ fn address(pointer: *const c_void) -> CUdeviceptr {
     pointer.expose_provenance() as CUdeviceptr
 }
 
+/// Checks the contexts of a copy between devices.
 fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
-    for peer in [to, from] {
-        state.context(ContextId::of(peer))?;
-    }
-    Ok(())
+    let mut state = Driver::get()?.enter();
+    state.context(ContextId::of(to))?;
+    state.context(ContextId::of(from)).map(|_| ())
 }
 
 /// Reads a 2D copy.
@@ -150,12 +137,7 @@ fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
 ///
 /// `copy` is null, which is an error, or valid for a read.
 unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Option<CUstream>) -> Result<Copy> {
-    // The types of memory are read as numbers: a program may have stored others than CUDA has.
-    // SAFETY: the caller promises that it can be read.
-    let read_type = |offset: usize| unsafe { copy.byte_add(offset).cast::<c_uint>().read() };
-    if copy.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
+    ensure(!copy.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     let end = |kind: c_uint, host: *const c_void, device: CUdeviceptr, x: usize, y: usize, pitch: usize| {
         let (base, space) = match kind {
             k if k == CUmemorytype::CU_MEMORYTYPE_HOST as c_uint => (address(host), Host),
@@ -167,30 +149,17 @@ unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Optio
         let address = offset.and_then(|offset| base.checked_add(offset as u64));
         Ok(End { address: address.ok_or(CUDA_ERROR_INVALID_VALUE)?, pitch, space })
     };
-    let to_type = read_type(std::mem::offset_of!(CUDA_MEMCPY2D, dstMemoryType));
-    let from_type = read_type(std::mem::offset_of!(CUDA_MEMCPY2D, srcMemoryType));
+    /// Reads a field without a reference to the whole, which may contain an invalid enumeration.
     macro_rules! field {
         ($name:ident) => {
             // SAFETY: the caller promises that it can be read.
             unsafe { (&raw const (*copy).$name).read() }
         };
     }
-    let to = end(
-        to_type,
-        field!(dstHost),
-        field!(dstDevice),
-        field!(dstXInBytes),
-        field!(dstY),
-        field!(dstPitch),
-    )?;
-    let from = end(
-        from_type,
-        field!(srcHost),
-        field!(srcDevice),
-        field!(srcXInBytes),
-        field!(srcY),
-        field!(srcPitch),
-    )?;
+    let (kind, x, y) = (number!((*copy).dstMemoryType), field!(dstXInBytes), field!(dstY));
+    let to = end(kind, field!(dstHost), field!(dstDevice), x, y, field!(dstPitch))?;
+    let (kind, x, y) = (number!((*copy).srcMemoryType), field!(srcXInBytes), field!(srcY));
+    let from = end(kind, field!(srcHost), field!(srcDevice), x, y, field!(srcPitch))?;
     let rows = Rows { width: field!(WidthInBytes), height: field!(Height) };
     Ok(Copy { function, to, from, rows, stream })
 }
@@ -239,7 +208,7 @@ api! {
         stream: CUstream,
     ) {
         check_peers(to_context, from_context)?;
-        // SAFETY: no memory that CUDA does not know is used.
+        // SAFETY: no memory unknown to CUDA is used.
         unsafe { Copy::bytes("cuMemcpyPeerAsync", (to, Device), (from, Device), length, Some(stream)).run() }
     }
 
@@ -255,15 +224,13 @@ api! {
         let driver = Driver::get()?;
         Current::check_is_no_function()?;
         for peer in [to_context, from_context] {
-            let state = driver.enter();
-            let point = state.scheduler.point_of_context(ContextId::of(peer));
-            drop(driver.synchronize(state, &point));
+            drop(driver.synchronize_context(driver.enter(), ContextId::of(peer)));
         }
-        // SAFETY: no memory that CUDA does not know is used.
+        // SAFETY: no memory unknown to CUDA is used.
         unsafe { Copy::bytes("cuMemcpyPeer", (to, Device), (from, Device), length, None).run()? };
         let state = driver.enter();
-        let point = state.scheduler.point_of_context(state.current()?);
-        drop(driver.synchronize(state, &point));
+        let context = state.current()?;
+        drop(driver.synchronize_context(state, context));
         Ok(())
     }
 

@@ -8,33 +8,45 @@ use cudarc::driver::sys::{
 };
 
 use super::{put, result};
-use crate::config::Config;
-use crate::context::Current;
+use crate::current::Current;
 use crate::driver::Driver;
-use crate::error::Result;
-use crate::extension::libnccl_cuda_device;
+use crate::error::{Result, ensure};
 use crate::handle::PoolId;
+use crate::state::State;
+use crate::sync::MutexGuard;
 use crate::visible;
 
-const CAPABILITY: [c_int; 2] = [9, 0];
+pub(super) const CAPABILITY: [c_int; 2] = [9, 0];
+
+/// All devices have the same name, because XLA rejects devices with different ones.
+pub(super) const NAME: &str = "libnccl CPU stand-in";
 
 fn get(ordinal: c_int) -> Result<CUdevice> {
     Driver::get()?.device(ordinal).map(|_| ordinal)
 }
 
+/// Returns the physical device behind a visible one.
 fn physical(device: CUdevice) -> Result<usize> {
     let driver = Driver::get()?;
     driver.physical(driver.device(device)?)
 }
 
-/// All devices have the same name, because XLA rejects devices with different ones.
-const NAME: &str = "libnccl CPU stand-in";
+/// Takes the driver's lock for a call that concerns a device.
+fn enter(device: CUdevice) -> Result<(&'static Driver, MutexGuard<'static, State>, usize)> {
+    let driver = Driver::get()?;
+    let device = driver.device(device)?;
+    Ok((driver, driver.enter(), device))
+}
 
+/// Stores a C string, cut to the length.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for `length` writes.
 unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
     let room = usize::try_from(length).ok().filter(|&room| room > 0 && !out.is_null());
-    let room = room.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let kept = text.len().min(room - 1);
-    // SAFETY: the callers say that there is room for `room` bytes.
+    let kept = text.len().min(room.ok_or(CUDA_ERROR_INVALID_VALUE)? - 1);
+    // SAFETY: the caller promises that there is room.
     unsafe {
         out.copy_from_nonoverlapping(text.as_ptr().cast(), kept);
         out.add(kept).write(0);
@@ -42,34 +54,11 @@ unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Describes a physical device, visible or not. Needs no `cuInit`.
-pub(crate) fn describe(device: c_int) -> Result<libnccl_cuda_device> {
-    let driver = Driver::get();
-    let config = driver.map_or_else(|_| Config::from_env(), |driver| Ok(driver.config))?;
-    let index = usize::try_from(device).ok().filter(|&index| index < config.devices);
-    let index = index.ok_or(CUDA_ERROR_INVALID_DEVICE)?;
-    let total = config.device_memory;
-    let visible = driver.ok().and_then(|driver| Some((driver, driver.visible(index)?)));
-    let free = visible.map_or(total, |(driver, device)| driver.lock().allocations.free(device));
-    let mut name = [0; 64];
-    name[..NAME.len()].copy_from_slice(NAME.as_bytes());
-    Ok(libnccl_cuda_device {
-        name,
-        uuid: visible::uuid(index),
-        bus: bus(index),
-        capability: CAPABILITY,
-        total: total as u64,
-        free: free as u64,
-    })
-}
-
 fn device_attribute(code: c_uint, physical: usize) -> Result<c_int> {
     const KIB: c_int = 1024;
-    // Attributes that later releases of CUDA added: this library has nothing of what they tell.
+    // Later versions of CUDA added attributes for features that are not emulated: these are 0.
     const LAST: c_uint = 200;
-    if code == 0 || code > LAST {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
+    ensure(code != 0 && code <= LAST, CUDA_ERROR_INVALID_VALUE)?;
     let values: &[(Attribute, c_int)] = &[
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
@@ -115,7 +104,8 @@ fn device_attribute(code: c_uint, physical: usize) -> Result<c_int> {
     Ok(values.iter().find(|(attribute, _)| *attribute as c_uint == code).map_or(0, |(_, value)| *value))
 }
 
-fn bus(physical: usize) -> u32 {
+/// Returns the number of a physical device's PCI bus.
+pub(super) fn bus(physical: usize) -> u32 {
     physical as u32 + 1
 }
 
@@ -147,9 +137,8 @@ api! {
     }
 
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
-        let driver = Driver::get()?;
-        driver.device(device)?;
-        put(bytes, driver.config.device_memory)
+        get(device)?;
+        put(bytes, Driver::get()?.config.device_memory)
     }
 
     fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) {
@@ -163,30 +152,24 @@ api! {
 
     fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) {
         let id = bus_id(physical(device)?);
-        // A part of an id would be that of no device.
-        if usize::try_from(length).is_ok_and(|length| length > id.len()) {
-            put_text(out, length, &id)
-        } else {
-            Err(CUDA_ERROR_INVALID_VALUE)
-        }
+        // A truncated id would be invalid.
+        let has_room = usize::try_from(length).is_ok_and(|length| length > id.len());
+        ensure(has_room, CUDA_ERROR_INVALID_VALUE)?;
+        put_text(out, length, &id)
     }
 
     fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_char) {
         let driver = Driver::get()?;
-        if text.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let text = CStr::from_ptr(text).to_str().unwrap_or_default();
-        // The domain and the function can be left out.
+        ensure(!text.is_null(), CUDA_ERROR_INVALID_VALUE)?;
+        let text = CStr::from_ptr(text).to_str().unwrap_or_default().to_ascii_uppercase();
+        // The domain and the function are optional.
         let is_named = |device: &CUdevice| {
             let Ok(id) = physical(*device).map(bus_id) else { return false };
-            let text = text.to_ascii_uppercase();
             [&id[..], &id[5..], &id[..10], &id[5..10]].contains(&&text[..])
         };
         let device = (0..driver.devices() as CUdevice).find(is_named);
         let is_id = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':' || letter == '.');
-        let none =
-            if is_id { CUDA_ERROR_INVALID_DEVICE } else { CUDA_ERROR_INVALID_VALUE };
+        let none = if is_id { CUDA_ERROR_INVALID_DEVICE } else { CUDA_ERROR_INVALID_VALUE };
         put(out, device.ok_or(none)?)
     }
 
@@ -195,23 +178,19 @@ api! {
     }
 
     fn cuDeviceGetP2PAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice, peer: CUdevice) {
-        if get(device)? == get(peer)? {
-            return Err(CUDA_ERROR_INVALID_DEVICE);
-        }
+        ensure(get(device)? != get(peer)?, CUDA_ERROR_INVALID_DEVICE)?;
         let value = match attribute {
             a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED as c_uint => 1,
-            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK as c_uint => 0,
-            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as c_uint => 0,
-            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as c_uint => 0,
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK as c_uint
+                || a == Peer::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as c_uint
+                || a == Peer::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as c_uint => 0,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         put(out, value)
     }
 
     fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) {
-        let driver = Driver::get()?;
-        let device = driver.device(device)?;
-        let mut state = driver.enter();
+        let (_, mut state, device) = enter(device)?;
         let (id, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
         put(out, id.pointer())?;
         if !state.contexts.contains_key(&id) {
@@ -222,12 +201,10 @@ api! {
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
-        let driver = Driver::get()?;
+        Driver::get()?;
         Current::check_is_no_function()?;
-        let device = driver.device(device)?;
-        let mut state = driver.enter();
-        let retained = state.devices[device].retained.checked_sub(1);
-        let retained = retained.ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        let (driver, mut state, device) = enter(device)?;
+        let retained = state.devices[device].retained.checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         state.devices[device].retained = retained;
         if retained == 0 {
             let primary = state.devices[device].primary;
@@ -238,16 +215,15 @@ api! {
     }
 
     fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
-        let driver = Driver::get()?;
+        Driver::get()?;
         Current::check_is_no_function()?;
-        let device = driver.device(device)?;
-        let state = driver.enter();
+        let (driver, state, device) = enter(device)?;
         let (primary, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
         if !state.contexts.contains_key(&primary) {
             return Ok(());
         }
         let mut state = driver.destroy_context(state, primary, |_| true);
-        // Whoever retained it can go on, with nothing in it.
+        // A context that is retained stays active, but empty.
         if state.devices[device].retained > 0 && !state.contexts.contains_key(&primary) {
             state.open_context(primary, device, flags);
         }
@@ -257,12 +233,10 @@ api! {
     fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) {
         const SCHEDULING: c_uint = 7;
         const ALL_FLAGS: c_uint = 0xff;
-        let driver = Driver::get()?;
-        let device = driver.device(device)?;
-        if !matches!(flags & SCHEDULING, 0 | 1 | 2 | 4) || flags & !ALL_FLAGS != 0 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let mut state = driver.enter();
+        get(device)?;
+        let is_valid = matches!(flags & SCHEDULING, 0 | 1 | 2 | 4) && flags & !ALL_FLAGS == 0;
+        ensure(is_valid, CUDA_ERROR_INVALID_VALUE)?;
+        let (_, mut state, device) = enter(device)?;
         state.devices[device].primary_flags = flags;
         let primary = state.devices[device].primary;
         if let Ok(context) = state.context(primary) {
@@ -272,35 +246,27 @@ api! {
     }
 
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
-        let driver = Driver::get()?;
-        let device = driver.device(device)?;
-        let state = driver.enter();
+        let (_, state, device) = enter(device)?;
         let device = &state.devices[device];
         let is_active = state.contexts.contains_key(&device.primary);
         put(flags, device.primary_flags).and(put(active, c_int::from(is_active)))
     }
 
     fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice) {
-        let driver = Driver::get()?;
-        let pool = driver.enter().devices[driver.device(device)?].default_pool;
-        put(out, pool.pointer())
+        let (_, state, device) = enter(device)?;
+        put(out, state.devices[device].default_pool.pointer())
     }
 
     fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice) {
-        let driver = Driver::get()?;
-        let pool = driver.enter().devices[driver.device(device)?].pool;
-        put(out, pool.pointer())
+        let (_, state, device) = enter(device)?;
+        put(out, state.devices[device].pool.pointer())
     }
 
     fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
-        let driver = Driver::get()?;
-        let device = driver.device(device)?;
-        let mut state = driver.enter();
+        let (_, mut state, device) = enter(device)?;
         let id = PoolId::of(pool);
         let is_of_device = state.pools.get(&id).is_some_and(|pool| pool.device == device);
-        if !is_of_device {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(is_of_device, CUDA_ERROR_INVALID_VALUE)?;
         state.devices[device].pool = id;
         Ok(())
     }

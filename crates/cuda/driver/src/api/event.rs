@@ -7,26 +7,20 @@ use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUevent, CUstream};
 
 use super::{put, query, result, synchronize};
-use crate::context::Current;
-use crate::driver::{Action, Driver, State};
-use crate::error::Result;
-use crate::event::{Event, LastRecord};
+use crate::current::Current;
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
+use crate::event::{Event, LastRecord, SharedEvent};
 use crate::handle::{ContextId, EventId};
-use crate::interprocess::SharedEvent;
 use crate::scheduler::Point;
-
-const DISABLE_TIMING: c_uint = 2;
-const INTERPROCESS: c_uint = 4;
+use crate::state::{Action, State};
 
 fn record(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
+    let (driver, mut state) = Driver::entered()?;
     let stream = state.stream(stream.addr())?;
     let stream_context = state.context_of(stream)?;
     let id = EventId::of(event);
-    if state.event(id)?.context != stream_context {
-        return Err(CUDA_ERROR_INVALID_HANDLE);
-    }
+    ensure(state.event(id)?.context == stream_context, CUDA_ERROR_INVALID_HANDLE)?;
     if !state.is_captured(stream)? {
         return driver.record(&mut state, id, stream, &Point::default()).map(|_| ());
     }
@@ -59,26 +53,22 @@ fn record_of_another_process(event: CUevent) -> Option<(Arc<SharedEvent>, u64)> 
 
 api! {
     fn cuEventCreate(out: *mut CUevent, flags: c_uint) {
+        const DISABLE_TIMING: c_uint = 2;
+        const INTERPROCESS: c_uint = 4;
         let mut state = Driver::get()?.enter();
         let context = state.current()?;
-        if flags >= 2 * INTERPROCESS || out.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let is_shared = flags & INTERPROCESS != 0;
-        if is_shared && flags & DISABLE_TIMING == 0 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        let (has_timing, is_shared) = (flags & DISABLE_TIMING == 0, flags & INTERPROCESS != 0);
+        let is_valid = flags < 2 * INTERPROCESS && !out.is_null() && !(is_shared && has_timing);
+        ensure(is_valid, CUDA_ERROR_INVALID_VALUE)?;
         let shared = is_shared.then(|| SharedEvent::new().map(Arc::new)).transpose()?;
         let id = EventId(state.next_handle());
-        let event =
-            Event { context, has_timing: flags & DISABLE_TIMING == 0, last: LastRecord::Never, shared };
-        state.events.insert(id, event);
+        state.events.insert(id, Event { context, has_timing, last: LastRecord::Never, shared });
         put(out, id.pointer())
     }
 
     fn cuEventDestroy_v2(event: CUevent) {
         let mut state = Driver::get()?.enter();
-        // What waits for its record goes on waiting.
+        // Waits for its record continue.
         let destroyed = state.events.remove(&EventId::of(event));
         state.check(destroyed.ok_or(CUDA_ERROR_INVALID_HANDLE)?.context)
     }
@@ -89,17 +79,13 @@ api! {
 
     fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) {
         const EXTERNAL: c_uint = 1;
-        if flags > EXTERNAL {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(flags <= EXTERNAL, CUDA_ERROR_INVALID_VALUE)?;
         record(event, stream, flags == EXTERNAL)
     }
 
     fn cuEventQuery(event: CUevent) {
-        if let Some((shared, record)) = record_of_another_process(event)
-            && !shared.is_over(record)
-        {
-            return Err(CUDA_ERROR_NOT_READY);
+        if let Some((shared, record)) = record_of_another_process(event) {
+            ensure(shared.is_over(record), CUDA_ERROR_NOT_READY)?;
         }
         query(|state| last_point(state, event))
     }
@@ -113,9 +99,7 @@ api! {
     }
 
     fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) {
-        if out.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(!out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
         let state = Driver::get()?.enter();
         let record = |event: CUevent| {
             let event = state.events.get(&EventId::of(event)).filter(|event| event.has_timing);
@@ -125,7 +109,7 @@ api! {
                 LastRecord::Enqueued(record) => Ok(record.clone()),
             }
         };
-        // That one was never recorded is told before the other is looked at.
+        // An event without a record is an error even if the other one is not complete.
         let [start, end] = [record(start)?, record(end)?].map(|record| {
             let time = record.time.get().filter(|_| record.point.is_complete());
             time.copied().ok_or(CUDA_ERROR_NOT_READY)

@@ -6,13 +6,14 @@ use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
 use super::{Space, place};
+use crate::access::Access;
 use crate::allocation::Kind;
-use crate::context::Current;
-use crate::driver::{Driver, Request};
-use crate::error::Result;
+use crate::current::Current;
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
 use crate::operation::{Place, Rows, Work};
-use crate::race::Access;
 use crate::scheduler::Point;
+use crate::state::Request;
 
 /// Fills rows of elements, synchronously without a stream.
 fn fill(
@@ -27,15 +28,10 @@ fn fill(
     let size = element.len();
     let width = columns.checked_mul(size).ok_or(INVALID)?;
     let pitch = if height == 1 { width } else { pitch };
-    if !to.is_multiple_of(size as u64) || pitch < width {
-        return Err(INVALID);
-    }
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
-    let stream = (state.stream(stream.map_or(0, |stream| stream.addr()))?, stream.is_none());
-    let (stream, is_sync) = stream;
-    let context = state.context_of(stream)?;
-    state.check(context)?;
+    ensure(to.is_multiple_of(size as u64) && pitch >= width, INVALID)?;
+    let is_sync = stream.is_none();
+    let (driver, mut state) = Driver::entered()?;
+    let (stream, context) = state.working_stream(stream.map_or(0, |stream| stream.addr()))?;
     if width == 0 || height == 0 {
         return Ok(());
     }
@@ -52,8 +48,8 @@ fn fill(
     let mut bytes = [0; 4];
     bytes[..size].copy_from_slice(element);
     let work = Work::Fill { to: Place::Known(part), pitch, rows, element: bytes, size };
-    let point =
-        driver.enqueue(&mut state, stream, &Point::default(), Request::new(function, accesses, work))?;
+    let request = Request::new(function, accesses, work);
+    let point = driver.enqueue(&mut state, stream, &Point::default(), request)?;
     if waits {
         state = driver.synchronize(state, &point);
     }

@@ -11,14 +11,14 @@ use cudarc::driver::sys::{
     CUgraphNode, CUgraphNodeType as Kind, CUstream, CUstreamCaptureStatus as Status,
 };
 
-use super::{put, result, unsupported};
-use crate::capture::Mode;
-use crate::context::Current;
-use crate::driver::{Action, Driver, Request, State};
-use crate::error::Result;
+use super::{put, put_if_wanted, result, unsupported};
+use crate::current::{Current, Mode};
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
 use crate::handle::{ExecId, GraphId, NodeId, StreamId};
 use crate::operation::Work;
 use crate::scheduler::Executor;
+use crate::state::{Action, Request, State};
 
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
 const DEVICE_LAUNCH: u64 = 4;
@@ -27,9 +27,7 @@ const ALL_FLAGS: u64 = 15;
 /// The capture that a stream is part of, and whether it is valid.
 fn capture(state: &mut State, stream: CUstream) -> Result<(StreamId, Option<(GraphId, bool)>)> {
     let stream = state.stream(stream.addr())?;
-    if !state.captured_with(stream).is_empty() {
-        return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-    }
+    ensure(state.captured_with(stream).is_empty(), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)?;
     let graph = state.captures.of(stream);
     Ok((stream, graph.map(|graph| (graph, state.captures.is_valid(graph)))))
 }
@@ -41,19 +39,6 @@ fn status(capture: Option<(GraphId, bool)>) -> c_uint {
         Some((_, false)) => Status::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
     };
     status as c_uint
-}
-
-/// Stores a value unless `out` is null.
-///
-/// # Safety
-///
-/// `out` is null or valid for a write.
-unsafe fn put_if_wanted<T>(out: *mut T, value: T) -> Result<()> {
-    if out.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the caller promises that it is valid.
-    unsafe { put(out, value) }
 }
 
 fn kind(action: &Action) -> Kind {
@@ -76,10 +61,10 @@ fn kind(action: &Action) -> Kind {
 ///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result<()> {
-    if out.is_null() || flags > ALL_FLAGS || flags & DEVICE_LAUNCH != 0 && flags & AUTO_FREE_ON_LAUNCH != 0 {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    if flags & DEVICE_LAUNCH != 0 {
+    let is_for_kernels = flags & DEVICE_LAUNCH != 0;
+    let is_valid = flags <= ALL_FLAGS && !(is_for_kernels && flags & AUTO_FREE_ON_LAUNCH != 0);
+    ensure(is_valid && !out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
+    if is_for_kernels {
         unsupported::say("graphs that kernels launch");
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
@@ -92,42 +77,29 @@ api! {
     fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint) {
         let mode = Mode::of(mode).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let mut state = Driver::get()?.enter();
-        let stream = state.stream(stream.addr())?;
-        let context = state.context_of(stream)?;
-        state.check(context)?;
-        if state.context(context)?.default_stream == stream {
-            return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        }
-        let thread = state.thread();
+        let (stream, context) = state.working_stream(stream.addr())?;
+        let is_default = state.context(context)?.default_stream == stream;
+        ensure(!is_default, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)?;
         let graph = GraphId(state.next_handle());
-        state.captures.begin(graph, stream, context, thread, mode)
+        state.captures.begin(graph, stream, context, Current::thread(), mode)
     }
 
     fn cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) {
-        if !out.is_null() {
-            put(out, ptr::null_mut())?;
-        }
+        put_if_wanted(out, ptr::null_mut());
         let mut state = Driver::get()?.enter();
         let stream = state.stream(stream.addr())?;
-        let thread = state.thread();
-        let (result, mut graph) = state.captures.end(stream, thread)?;
+        let (result, mut graph) = state.captures.end(stream, Current::thread())?;
         match result {
-            // Nobody asked for the graph.
-            Ok(_) if out.is_null() => {
-                drop(state);
-                drop(graph);
-                Ok(())
-            }
-            Ok(id) => {
+            Ok(id) if !out.is_null() => {
                 let references = mem::take(&mut graph.references);
                 state.graphs.insert(id, (Arc::new(graph), references));
                 put(out, id.pointer())
             }
-            Err(error) => {
-                // The release of what was captured may call CUDA.
+            unused => {
+                // The graph may call CUDA when it is released.
                 drop(state);
                 drop(graph);
-                Err(error)
+                unused.map(|_| ())
             }
         }
     }
@@ -149,12 +121,12 @@ api! {
         let (stream, capture) = capture(&mut state, stream)?;
         put(out, status(capture))?;
         let Some((own, is_valid)) = capture else { return Ok(()) };
-        put_if_wanted(id, own.0)?;
+        put_if_wanted(id, own.0);
         if is_valid {
-            let nodes = state.captures.tell(stream)?;
-            put_if_wanted(graph, own.pointer())?;
-            put_if_wanted(dependencies, nodes.as_ptr())?;
-            put_if_wanted(count, nodes.len())?;
+            let nodes = state.captures.dependencies(stream)?;
+            put_if_wanted(graph, own.pointer());
+            put_if_wanted(dependencies, nodes.as_ptr());
+            put_if_wanted(count, nodes.len());
         }
         Ok(())
     }
@@ -169,7 +141,7 @@ api! {
         count: *mut usize,
     ) {
         // No edge has data.
-        put_if_wanted(edges, ptr::null())?;
+        put_if_wanted(edges, ptr::null());
         result(cuStreamGetCaptureInfo_v2(stream, out, id, graph, dependencies, count))
     }
 
@@ -181,7 +153,7 @@ api! {
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
-        // The lock is free again when the graph is dropped: the release of what it has may call CUDA.
+        // The lock is released before the graph, which may call CUDA then.
         let graph = Driver::get()?.enter().graphs.remove(&GraphId::of(graph));
         graph.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
@@ -219,9 +191,8 @@ api! {
         log: *mut c_char,
         length: usize,
     ) {
-        // No node is at fault, and nothing is said.
-        put_if_wanted(error, ptr::null_mut())?;
-        put_if_wanted(if length == 0 { ptr::null_mut() } else { log }, 0)?;
+        put_if_wanted(error, ptr::null_mut());
+        put_if_wanted(if length == 0 { ptr::null_mut() } else { log }, 0);
         instantiate(out, graph, 0)
     }
 
@@ -231,9 +202,7 @@ api! {
         parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     ) {
         const UPLOAD: u64 = 2;
-        if parameters.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(!parameters.is_null(), CUDA_ERROR_INVALID_VALUE)?;
         let (flags, stream) = ((*parameters).flags, (*parameters).hUploadStream);
         if flags & UPLOAD != 0 {
             Driver::get()?.enter().stream(stream.addr())?;
@@ -255,14 +224,13 @@ api! {
     }
 
     fn cuGraphExecDestroy(exec: CUgraphExec) {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
+        let (driver, mut state) = Driver::entered()?;
         let exec = state.execs.remove(&ExecId::of(exec)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // What was launched is still executed.
+        // Its launches are still executed.
         exec.streams.iter().for_each(|&stream| state.close_stream(stream));
         driver.wake(&mut state);
         drop(state);
-        // The release of what the graph has may call CUDA.
+        // The graph may call CUDA when it is released.
         drop(exec);
         Ok(())
     }
@@ -272,13 +240,12 @@ api! {
         let stream = state.stream(stream.addr())?;
         state.check_not_captured(stream)?;
         let exec = state.execs.get(&ExecId::of(exec)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // There is no device that it could be brought to.
+        // There is no device to upload it to.
         exec.graph.lanes.iter().try_for_each(|&context| state.check(context))
     }
 
     fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
+        let (driver, mut state) = Driver::entered()?;
         let stream = state.stream(stream.addr())?;
         if state.captures.of(stream).is_some() {
             unsupported::say("cuGraphLaunch on a stream that is captured");

@@ -1,4 +1,4 @@
-//! Handles of memory and events for other processes.
+//! Memory and events that processes share.
 
 use std::ffi::c_uint;
 use std::sync::Arc;
@@ -7,38 +7,63 @@ use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 
 use super::{put, unsupported};
-use crate::allocation::{Allocation, Kind};
-use crate::driver::{Driver, State};
-use crate::error::Result;
-use crate::event::{Event, LastRecord};
+use crate::allocation::{Allocation, Import, Kind};
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
+use crate::event::{Event, LastRecord, SharedEvent};
 use crate::handle::{ContextId, EventId};
-use crate::interprocess::{Import, IpcHandle, Shared, SharedEvent};
 use crate::mapping::{Exported, ImportLock, Mapping};
+use crate::state::State;
 
 const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
 
-/// Stores a handle.
+/// The first bytes of a handle.
+const MAGIC: u32 = 0x6c6e_6363;
+
+/// Stores a handle: of memory with its device and length, or of an event, with zeros.
 ///
 /// # Safety
 ///
 /// `out` is null, which is an error, or valid for 64 writes.
-unsafe fn put_handle<T>(out: *mut T, shared: Shared, place: Option<Exported>) -> Result<()> {
-    let Some(place) = place else {
+unsafe fn put_handle<T>(out: *mut T, device: u32, length: u64, place: Option<Exported>) -> Result<()> {
+    let Some(Exported { process, file, inode, offset }) = place else {
         unsupported::say(
             "handles for other processes where files may not be as long as device memory (ulimit -f)",
         );
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     };
+    let mut bytes = [0_u8; 64];
+    for (at, number) in [MAGIC, device, process, file].into_iter().enumerate() {
+        bytes[4 * at..][..4].copy_from_slice(&number.to_ne_bytes());
+    }
+    for (at, number) in [length, inode, offset].into_iter().enumerate() {
+        bytes[16 + 8 * at..][..8].copy_from_slice(&number.to_ne_bytes());
+    }
     // SAFETY: the caller promises that it is valid.
-    unsafe { put(out.cast(), IpcHandle { shared, place }.to_bytes()) }
+    unsafe { put(out.cast(), bytes) }
+}
+
+/// Reads a handle: its device, length and place.
+///
+/// # Errors
+///
+/// The bytes are not a handle, or one of the other kind.
+fn read_handle(bytes: [std::ffi::c_char; 64], is_event: bool) -> Result<(u32, u64, Exported)> {
+    let bytes = bytes.map(|byte| byte as u8);
+    let half = |at: usize| bytes[at..].first_chunk().map_or(0, |four| u32::from_ne_bytes(*four));
+    let word = |at: usize| bytes[at..].first_chunk().map_or(0, |eight| u64::from_ne_bytes(*eight));
+    let length = word(16);
+    ensure(half(0) == MAGIC && (length == 0) == is_event, INVALID)?;
+    let place = Exported { process: half(8), file: half(12), inode: word(24), offset: word(32) };
+    Ok((half(4), length, place))
 }
 
 /// Checks that a handle is another process's, as CUDA requires.
 fn check_other_process(place: &Exported) -> Result<()> {
-    let is_other = place.process != std::process::id();
-    is_other.then_some(()).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+    ensure(place.process != std::process::id(), CUDA_ERROR_INVALID_CONTEXT)
 }
 
+/// Opens another process's memory, or finds it if the context opened it before.
 fn open_memory(
     state: &mut State,
     context: ContextId,
@@ -54,27 +79,15 @@ fn open_memory(
     let length = usize::try_from(length).map_err(|_| INVALID)?;
     let (mapping, file) = Mapping::import(&place, length)?;
     let (id, address) = (state.allocations.next_id(), mapping.address() as u64);
-    state.allocations.insert(Allocation {
-        id,
-        kind: Kind::Device,
-        device,
-        context,
-        backing: None,
-        is_imported: true,
-        pool: None,
-        flags: 0,
-        address,
-        length,
-        mapping: Some(mapping),
-    });
+    let allocation = Allocation::new(id, Kind::Device, device, context, address, length);
+    state.allocations.insert(Allocation { is_imported: true, mapping: Some(mapping), ..allocation });
     state.imports.push(Import { context, place, address, count: 1, _lock: ImportLock::new(file, &place) });
     Ok(address)
 }
 
 api! {
     fn cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: CUdeviceptr) {
-        let driver = Driver::get()?;
-        let state = driver.enter();
+        let (driver, state) = Driver::entered()?;
         state.check_current()?;
         let allocation = state.allocations.containing(address);
         let is_own = |allocation: &&Arc<Allocation>| {
@@ -82,21 +95,16 @@ api! {
             *kind == Kind::Device && pool.is_none() && backing.is_none() && !is_imported
         };
         let allocation = allocation.filter(is_own).ok_or(INVALID)?;
-        let (device, length) = (driver.physical(allocation.device)? as u32, allocation.length as u64);
-        put_handle(out, Shared::Memory { device, length }, allocation.export())
+        let device = driver.physical(allocation.device)? as u32;
+        put_handle(out, device, allocation.length as u64, allocation.export())
     }
 
     fn cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) {
         const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
+        let (driver, mut state) = Driver::entered()?;
         let context = state.current()?;
-        let IpcHandle { shared, place } =
-            IpcHandle::of_bytes(&handle.reserved.map(|byte| byte as u8), false)?;
-        let Shared::Memory { device, length } = shared else { return Err(INVALID) };
-        if out.is_null() || flags != LAZY_ENABLE_PEER_ACCESS {
-            return Err(INVALID);
-        }
+        let (device, length, place) = read_handle(handle.reserved, false)?;
+        ensure(!out.is_null() && flags == LAZY_ENABLE_PEER_ACCESS, INVALID)?;
         check_other_process(&place)?;
         let device = driver.device_for_import(&mut state, device as usize)?;
         let address = open_memory(&mut state, context, device, length, place)?;
@@ -120,8 +128,7 @@ api! {
         let of = import.context;
         state.imports.retain(|import| import.address != address);
         // As a free does.
-        let point = state.scheduler.point_of_context(of);
-        state = driver.synchronize(state, &point);
+        state = driver.synchronize_context(state, of);
         if let Some(closed) = state.allocations.remove(address) {
             state.forget_allocation(&closed);
         }
@@ -132,16 +139,14 @@ api! {
         let state = Driver::get()?.enter();
         let event = state.event(EventId::of(event))?;
         let shared = event.shared.as_ref().ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        put_handle(out, Shared::Event, shared.export())
+        put_handle(out, 0, 0, shared.export())
     }
 
     fn cuIpcOpenEventHandle(out: *mut CUevent, handle: CUipcEventHandle) {
         let mut state = Driver::get()?.enter();
         let context = state.current()?;
-        let IpcHandle { place, .. } = IpcHandle::of_bytes(&handle.reserved.map(|byte| byte as u8), true)?;
-        if out.is_null() {
-            return Err(INVALID);
-        }
+        let (_, _, place) = read_handle(handle.reserved, true)?;
+        ensure(!out.is_null(), INVALID)?;
         check_other_process(&place)?;
         let shared = Some(Arc::new(SharedEvent::open(&place)?));
         let id = EventId(state.next_handle());

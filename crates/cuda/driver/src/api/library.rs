@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult::*;
 
 use super::put;
 use crate::driver::Driver;
-use crate::error::{self, Result};
+use crate::error::{self, Result, ensure};
 
 pub(super) const VERSION: c_int = 13000;
 
@@ -26,14 +26,12 @@ extern "C" fn end() {
 unsafe fn put_text(text: Option<&'static CStr>, out: *mut *const c_char) -> Result<()> {
     // SAFETY: as the callers say.
     unsafe { put(out, text.map_or(ptr::null(), CStr::as_ptr))? };
-    text.map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
+    ensure(text.is_some(), CUDA_ERROR_INVALID_VALUE)
 }
 
 api! {
     fn cuInit(flags: c_uint) {
-        if flags != 0 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(flags == 0, CUDA_ERROR_INVALID_VALUE)?;
         Driver::init()
     }
 

@@ -1,23 +1,24 @@
 //! Memory of devices, pinned and managed memory.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUmemLocation, CUresult, CUstream};
 
-use super::{put, result, unsupported};
-use crate::allocation::{Allocation, Kind, Part};
-use crate::context::Current;
-use crate::device::host_memory;
-use crate::driver::{Driver, Request, State};
-use crate::error::Result;
+use super::{put, put_if_wanted, result, unsupported};
+use crate::access::Access;
+use crate::allocation::{Allocation, Kind};
+use crate::config::host_memory;
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
 use crate::handle::{PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
-use crate::race::Access;
 use crate::scheduler::Point;
+use crate::state::{Request, State};
 
 /// Allocates memory of the current context.
 ///
@@ -25,11 +26,8 @@ use crate::scheduler::Point;
 ///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usize) -> Result<()> {
-    if length == 0 || out.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
+    ensure(length > 0 && !out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
+    let mut state = Driver::get()?.enter();
     let context = state.current()?;
     state.check_may_wait()?;
     let device = state.context(context)?.device;
@@ -44,23 +42,19 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
     unsafe { put(out, allocation.address) }
 }
 
-fn whole(allocation: &Arc<Allocation>) -> Part {
-    Part::of(allocation, 0)
-}
-
+/// Frees or unregisters host memory.
 fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: CUresult) -> Result<()> {
     let driver = Driver::get()?;
-    driver.check_free(function, pointer.addr() as u64)?;
-    let function = function.to_str().unwrap_or_default();
-    let mut state = driver.enter();
     let address = pointer.addr() as u64;
+    driver.check_free(function, address)?;
+    let mut state = driver.enter();
     let allocation = state.allocations.at(address).filter(|allocation| allocation.kind == kind);
     let Some(allocation) = allocation.map(Arc::clone) else {
         let is_inside = state.allocations.containing(address).is_some_and(|around| around.kind == kind);
         return Err(if is_inside { CUDA_ERROR_INVALID_VALUE } else { error });
     };
     state.check_may_wait()?;
-    state.check_host(driver.config, function, &whole(&allocation), allocation.length);
+    state.check_host(function.to_str().unwrap_or_default(), &allocation);
     // The program may use the memory for something else from now on, so that nothing else may still use it.
     state = driver.synchronize_all(state);
     let freed = state.allocations.remove(address).ok_or(error)?;
@@ -68,18 +62,18 @@ fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: C
     state.check_current()
 }
 
+/// Checks that a range is managed memory.
 fn managed(address: CUdeviceptr, length: usize) -> Result<()> {
     let part = Driver::get()?.enter().allocations.part(address, length)?;
     let is_managed = part.is_some_and(|part| part.allocation.kind == Kind::Managed);
-    is_managed.then_some(()).ok_or(CUDA_ERROR_INVALID_VALUE)
+    ensure(is_managed, CUDA_ERROR_INVALID_VALUE)
 }
 
 fn prefetch(function: &'static str, address: CUdeviceptr, length: usize, stream: CUstream) -> Result<()> {
     managed(address, length)?;
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
+    let (driver, mut state) = Driver::entered()?;
     let stream = state.stream(stream.addr())?;
-    let request = Request::new(function, Vec::new(), Work::Nothing);
+    let request = Request::of(function, Work::Nothing);
     driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
 }
 
@@ -103,12 +97,9 @@ pub(super) unsafe fn allocate_async(
     pool: Option<PoolId>,
     stream: CUstream,
 ) -> Result<()> {
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
+    let (driver, mut state) = Driver::entered()?;
     let stream = state.stream(stream.addr())?;
-    if out.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
+    ensure(!out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     if length == 0 {
         // SAFETY: the caller promises that it is valid.
         return unsafe { put(out, 0) };
@@ -122,8 +113,7 @@ pub(super) unsafe fn allocate_async(
     state.allocations.check_room(device, length)?;
     let mapping = Mapping::device(length)?;
     let allocation = state.allocate(context, Kind::Device, Some(pool), 0, length, mapping)?;
-    let accesses = vec![Access::new(&whole(&allocation), length, true)];
-    let request = Request::new(function, accesses, Work::Nothing);
+    let request = Request::new(function, vec![Access::whole(&allocation)], Work::Nothing);
     if let Err(error) = driver.enqueue(&mut state, stream, &Point::default(), request) {
         state.allocations.remove(allocation.address);
         state.forget_allocation(&allocation);
@@ -134,14 +124,11 @@ pub(super) unsafe fn allocate_async(
 }
 
 /// Creates device memory of the current context from a memfd.
-pub(crate) fn allocate_shared(file: std::os::fd::BorrowedFd<'_>, length: usize) -> Result<CUdeviceptr> {
-    if length == 0 {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
+pub(super) fn allocate_shared(file: BorrowedFd<'_>, length: usize) -> Result<CUdeviceptr> {
+    ensure(length > 0, CUDA_ERROR_INVALID_VALUE)?;
     let mapping = Mapping::shared(file, length)?;
     let mut state = Driver::get()?.enter();
-    let context = Current::require()?;
-    state.check(context)?;
+    let context = state.current()?;
     let device = state.context(context)?.device;
     state.allocations.check_room(device, length)?;
     state.allocate(context, Kind::Device, None, 0, length, mapping).map(|allocation| allocation.address)
@@ -173,22 +160,18 @@ api! {
     fn cuMemAllocManaged(out: *mut CUdeviceptr, length: usize, flags: c_uint) {
         const GLOBAL: c_uint = 1;
         const HOST: c_uint = 2;
-        if flags != GLOBAL && flags != HOST {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(flags == GLOBAL || flags == HOST, CUDA_ERROR_INVALID_VALUE)?;
         allocate(out, Kind::Managed, flags, length)
     }
 
     fn cuMemHostAlloc(out: *mut *mut c_void, length: usize, flags: c_uint) {
         const ALL_FLAGS: c_uint = 7;
-        let mut address = 0;
-        if out.is_null() || flags > ALL_FLAGS {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(!out.is_null() && flags <= ALL_FLAGS, CUDA_ERROR_INVALID_VALUE)?;
         if length == 0 {
             Driver::get()?;
             return put(out, ptr::null_mut());
         }
+        let mut address = 0;
         // SAFETY: a variable can be written.
         unsafe { allocate(&raw mut address, Kind::Pinned, flags, length)? };
         put(out, ptr::with_exposed_provenance_mut(address as usize))
@@ -205,25 +188,21 @@ api! {
         if address == 0 {
             return state.check_current();
         }
-        let allocation = state.allocations.at(address).map(Arc::clone);
-        let is_freed_so = |allocation: &Arc<Allocation>| {
+        let is_freed_so = |allocation: &&Arc<Allocation>| {
             let is_on_device = matches!(allocation.kind, Kind::Device | Kind::Managed);
             is_on_device && allocation.backing.is_none() && !allocation.is_imported
         };
-        let allocation = allocation.filter(is_freed_so);
-        let Some(allocation) = allocation else {
+        let Some(allocation) = state.allocations.at(address).filter(is_freed_so).map(Arc::clone) else {
             return state.check_current().and(Err(CUDA_ERROR_INVALID_VALUE));
         };
         state.check_may_wait()?;
-        // Memory of a pool is freed without waiting: the program has to know that its use is over.
+        // Memory of a pool is freed without waiting: the program has to wait for its use.
         if allocation.pool.is_none() {
-            let point = state.scheduler.point_of_context(allocation.context);
-            state = driver.synchronize(state, &point);
+            state = driver.synchronize_context(state, allocation.context);
         }
-        state.check_host(driver.config, "cuMemFree_v2", &whole(&allocation), allocation.length);
-        let freed = state.allocations.remove(address);
+        state.check_host("cuMemFree_v2", &allocation);
         // Another thread may have freed it meanwhile.
-        let freed = freed.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let freed = state.allocations.remove(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         state.forget_allocation(&freed);
         state.check(freed.context)
     }
@@ -242,45 +221,28 @@ api! {
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c_uint) {
         const ALL_FLAGS: c_uint = 15;
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
+        let mut state = Driver::get()?.enter();
         let context = state.current()?;
         let address = pointer.expose_provenance() as u64;
-        if address == 0 || length == 0 || flags > ALL_FLAGS || address.checked_add(length as u64).is_none() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        let is_range = address != 0 && length != 0 && address.checked_add(length as u64).is_some();
+        ensure(is_range && flags <= ALL_FLAGS, CUDA_ERROR_INVALID_VALUE)?;
         state.check_may_wait()?;
-        if state.allocations.overlaps(address, length) {
-            return Err(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-        }
+        let is_free = !state.allocations.overlaps(address, length);
+        ensure(is_free, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)?;
         let id = state.allocations.next_id();
         let device = state.context(context)?.device;
-        state.allocations.insert(Allocation {
-            id,
-            kind: Kind::Registered,
-            device,
-            context,
-            backing: None,
-            is_imported: false,
-            pool: None,
-            flags,
-            address,
-            length,
-            mapping: None,
-        });
+        let allocation = Allocation::new(id, Kind::Registered, device, context, address, length);
+        state.allocations.insert(Allocation { flags, ..allocation });
         Ok(())
     }
 
     fn cuMemHostGetDevicePointer_v2(out: *mut CUdeviceptr, pointer: *mut c_void, flags: c_uint) {
         let state = Driver::get()?.enter();
         let address = pointer.addr() as u64;
-        let allocation = state.allocations.containing(address);
-        let is_host = |kind| matches!(kind, Kind::Pinned | Kind::Registered);
-        let is_known = flags == 0 && allocation.is_some_and(|allocation| is_host(allocation.kind));
-        if !is_known {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        // Devices see host memory where the host does.
+        let is_host = |allocation: &Arc<Allocation>| matches!(allocation.kind, Kind::Pinned | Kind::Registered);
+        let is_known = flags == 0 && state.allocations.containing(address).is_some_and(is_host);
+        ensure(is_known, CUDA_ERROR_INVALID_VALUE)?;
+        // Devices and the host use the same address.
         put(out, address)
     }
 
@@ -295,12 +257,8 @@ api! {
         let mut state = Driver::get()?.enter();
         let context = state.current()?;
         let device = state.context(context)?.device;
-        let (rest, all) = (state.allocations.free(device), state.allocations.total);
-        for (out, value) in [(free, rest), (total, all)] {
-            if !out.is_null() {
-                put(out, value)?;
-            }
-        }
+        put_if_wanted(free, state.allocations.free(device));
+        put_if_wanted(total, state.allocations.total);
         Ok(())
     }
 
@@ -308,16 +266,12 @@ api! {
         let state = Driver::get()?.enter();
         state.check_current()?;
         let allocation = state.allocations.containing(address).ok_or(CUDA_ERROR_NOT_FOUND)?;
-        if !base.is_null() {
-            put(base, allocation.address)?;
-        }
-        if !size.is_null() {
-            put(size, allocation.length)?;
-        }
+        put_if_wanted(base, allocation.address);
+        put_if_wanted(size, allocation.length);
         Ok(())
     }
 
-    // Where managed memory is makes no difference here: advice is taken, and nothing moves.
+    // The location of managed memory makes no difference here: nothing moves.
     fn cuMemAdvise(address: CUdeviceptr, length: usize, _advice: c_uint, _device: c_int) {
         managed(address, length)
     }
@@ -359,10 +313,10 @@ api! {
         let allocation = state.allocations.at(address).filter(|allocation| allocation.pool.is_some());
         let allocation = allocation.map(Arc::clone).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         check_is_no_node(&mut state, stream)?;
-        let accesses = vec![Access::new(&whole(&allocation), allocation.length, true)];
-        let request = Request::new("cuMemFreeAsync", accesses, Work::Free(Arc::clone(&allocation)));
+        let work = Work::Free(Arc::clone(&allocation));
+        let request = Request::new("cuMemFreeAsync", vec![Access::whole(&allocation)], work);
         driver.enqueue(&mut state, stream, &Point::default(), request)?;
-        // Whatever is enqueued from now on comes after the free, or is a race with it: it has no such memory any more.
+        // What is enqueued from now on does not find the memory: it follows the free, or races with it.
         state.allocations.remove(address);
         state.forget_allocation(&allocation);
         Ok(())

@@ -1,4 +1,4 @@
-//! The C functions: they check arguments, and turn handles and addresses into the driver's types.
+//! The C functions: they check arguments, and convert handles and addresses to the driver's types.
 
 #![allow(unsafe_code)]
 
@@ -26,6 +26,7 @@ macro_rules! api {
             }
         )*
 
+        /// The functions by the names that the library exports.
         pub(super) const FUNCTIONS: $crate::api::Functions =
             &[$((stringify!($name), $name as *const std::ffi::c_void)),*];
     };
@@ -36,6 +37,7 @@ mod copy;
 mod device;
 mod event;
 mod export_table;
+pub mod extension;
 mod fill;
 mod graph;
 mod interprocess;
@@ -56,24 +58,24 @@ use std::thread;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 
-pub(crate) use self::device::describe;
-pub(crate) use self::memory::allocate_shared;
-use crate::context::Current;
-use crate::driver::{Driver, State};
-use crate::error::Result;
+use crate::allocation::Kind;
+use crate::current::Current;
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
 use crate::handle::ContextId;
 use crate::operation::Place;
 use crate::scheduler::Point;
+use crate::state::State;
 
 type Functions = &'static [(&'static str, *const c_void)];
 
-pub(crate) fn answer(result: Result<()>) -> CUresult {
+fn answer(result: Result<()>) -> CUresult {
     result.err().unwrap_or(CUDA_SUCCESS)
 }
 
 /// Converts the result of a C function that another one forwards to.
 fn result(answer: CUresult) -> Result<()> {
-    if answer == CUDA_SUCCESS { Ok(()) } else { Err(answer) }
+    ensure(answer == CUDA_SUCCESS, answer)
 }
 
 /// Stores a result.
@@ -81,13 +83,23 @@ fn result(answer: CUresult) -> Result<()> {
 /// # Safety
 ///
 /// `out` is null, which is an error, or valid for a write.
-pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
-    if out.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
+unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
+    ensure(!out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     // SAFETY: the caller promises that it is valid.
     unsafe { out.write(value) };
     Ok(())
+}
+
+/// Stores a result unless `out` is null.
+///
+/// # Safety
+///
+/// `out` is null or valid for a write.
+unsafe fn put_if_wanted<T>(out: *mut T, value: T) {
+    if !out.is_null() {
+        // SAFETY: the caller promises that it is valid.
+        unsafe { out.write(value) };
+    }
 }
 
 /// Returns whether a point is complete; if so, the host is ordered after it.
@@ -96,11 +108,11 @@ fn query(find: impl FnOnce(&mut State) -> Result<(ContextId, Point)>) -> Result<
     let (_, point) = find(&mut state)?;
     if !point.is_complete() {
         drop(state);
-        // Whoever asks again and again leaves the lock to those that do the work.
+        // A thread that polls leaves the lock to those that do the work.
         thread::yield_now();
         return Err(CUDA_ERROR_NOT_READY);
     }
-    state.scheduler.tell_host(&point.clock());
+    state.scheduler.advance_host(&point.clock());
     Ok(())
 }
 
@@ -123,15 +135,14 @@ enum Space {
     Unified,
 }
 
+/// Finds the memory at an address.
 fn place(state: &State, address: CUdeviceptr, length: usize, space: Space) -> Result<Place> {
-    use crate::allocation::Kind;
     match state.allocations.part(address, length)? {
         Some(part) if space == Space::Host && part.allocation.kind == Kind::Device => {
             Err(CUDA_ERROR_INVALID_VALUE)
         }
         Some(part) => Ok(Place::Known(part)),
-        None if length == 0 => Ok(Place::Host(address as usize)),
-        None if space == Space::Device || address == 0 => Err(CUDA_ERROR_INVALID_VALUE),
+        None if length > 0 && (space == Space::Device || address == 0) => Err(CUDA_ERROR_INVALID_VALUE),
         None => Ok(Place::Host(address as usize)),
     }
 }

@@ -2,14 +2,16 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use cudarc::driver::sys::CUpointer_attribute::*;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute as Attribute};
 
 use super::{put, unsupported};
 use crate::allocation::{Allocation, Kind};
-use crate::context::Current;
-use crate::driver::{Driver, State};
-use crate::error::Result;
+use crate::current::Current;
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
+use crate::state::State;
 use crate::virtual_memory::READ_WRITE;
 
 /// The value of an attribute, with its C type.
@@ -37,73 +39,57 @@ impl Value {
 }
 
 fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUdeviceptr) -> Result<Value> {
-    let is_host = matches!(allocation.kind, Kind::Pinned | Kind::Registered);
-    let is_device = allocation.kind == Kind::Device;
+    let Allocation { kind, backing, .. } = *allocation;
+    let is_host = matches!(kind, Kind::Pinned | Kind::Registered);
     let memory = if is_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
-    let value = match code {
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_CONTEXT as c_uint => Value::Long(allocation.context.0),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint => Value::Int(memory as c_int),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER as c_uint => Value::Long(address),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER as c_uint && !is_device => {
-            Value::Long(address)
-        }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint => Value::Bool(false),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID as c_uint => Value::Long(allocation.id),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint => {
-            Value::Bool(allocation.kind == Kind::Managed)
-        }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => {
-            Value::Int(allocation.device as c_int)
-        }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint => {
+    Ok(match code {
+        c if c == CU_POINTER_ATTRIBUTE_CONTEXT as c_uint => Value::Long(allocation.context.0),
+        c if c == CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint => Value::Int(memory as c_int),
+        c if c == CU_POINTER_ATTRIBUTE_DEVICE_POINTER as c_uint => Value::Long(address),
+        c if c == CU_POINTER_ATTRIBUTE_HOST_POINTER as c_uint && kind != Kind::Device => Value::Long(address),
+        c if c == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint => Value::Bool(false),
+        c if c == CU_POINTER_ATTRIBUTE_BUFFER_ID as c_uint => Value::Long(allocation.id),
+        c if c == CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint => Value::Bool(kind == Kind::Managed),
+        c if c == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => Value::Int(allocation.device as c_int),
+        c if c == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint => {
             Value::Bool(allocation.export().is_some())
         }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as c_uint => {
-            Value::Long(allocation.address)
+        c if c == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as c_uint => Value::Long(allocation.address),
+        c if c == CU_POINTER_ATTRIBUTE_RANGE_SIZE as c_uint => Value::Long(allocation.length as u64),
+        c if c == CU_POINTER_ATTRIBUTE_MAPPED as c_uint => Value::Bool(true),
+        c if c == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as c_uint => {
+            Value::Long(backing.map_or(0, |_| allocation.flags.into()))
         }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE as c_uint => {
-            Value::Long(allocation.length as u64)
-        }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_MAPPED as c_uint => Value::Bool(true),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as c_uint => {
-            Value::Long(if allocation.backing.is_some() { allocation.flags.into() } else { 0 })
-        }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint => Value::Bool(false),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => {
+        c if c == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint => Value::Bool(false),
+        c if c == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => {
             let device = Current::get().and_then(|context| state.contexts.get(&context));
             let device = device.map_or(allocation.device, |context| context.device);
-            let is_mapped = allocation.backing.is_some();
-            Value::Int(if is_mapped { state.permission(allocation, device) } else { READ_WRITE } as c_int)
+            Value::Int(backing.map_or(READ_WRITE, |_| state.permission(allocation, device)) as c_int)
         }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint => {
+        c if c == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint => {
             Value::Long(allocation.pool.map_or(0, |pool| pool.0))
         }
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
-    };
-    Ok(value)
+    })
 }
 
 /// The value of an attribute for memory without it.
 fn zero(code: c_uint) -> Result<Value> {
-    let none = match code {
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => Value::Int(-2),
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint
-            || c == Attribute::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint =>
-        {
-            Value::Int(0)
-        }
-        c if c == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint
-            || c == Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint
-            || c == Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint
-            || c == Attribute::CU_POINTER_ATTRIBUTE_MAPPED as c_uint
-            || c == Attribute::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint =>
-        {
-            Value::Bool(false)
-        }
-        c if (1..=Attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint).contains(&c) => Value::Long(0),
+    const FLAGS: [Attribute; 5] = [
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+        CU_POINTER_ATTRIBUTE_MAPPED,
+        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+    ];
+    Ok(match code {
+        c if c == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => Value::Int(-2),
+        c if c == CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint => Value::Int(0),
+        c if c == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => Value::Int(0),
+        c if FLAGS.iter().any(|&flag| flag as c_uint == c) => Value::Bool(false),
+        c if (1..=CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint).contains(&c) => Value::Long(0),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
-    };
-    Ok(none)
+    })
 }
 
 api! {
@@ -120,13 +106,11 @@ api! {
         address: CUdeviceptr,
     ) {
         let state = Driver::get()?.enter();
-        if count > 0 && (codes.is_null() || outs.is_null()) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(count == 0 || !(codes.is_null() || outs.is_null()), CUDA_ERROR_INVALID_VALUE)?;
         let allocation = state.allocations.containing(address);
         for index in 0..count as usize {
             let (code, out) = (codes.add(index).read(), outs.add(index).read());
-            // Memory that CUDA does not know, and attributes that memory does not have, are zero, of the same size.
+            // Attributes that the memory does not have are zero, of the same size.
             let value = match allocation {
                 Some(allocation) => attribute(code, &state, allocation, address).unwrap_or(zero(code)?),
                 None => zero(code)?,
@@ -139,11 +123,9 @@ api! {
     fn cuPointerSetAttribute(value: *const c_void, code: c_uint, address: CUdeviceptr) {
         let state = Driver::get()?.enter();
         // Copies of such memory would have to be synchronous, which is the only thing that can be set.
-        let is_known = code == Attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint
+        let is_known = code == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint
             && state.allocations.containing(address).is_some();
-        if value.is_null() || !is_known {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(!value.is_null() && is_known, CUDA_ERROR_INVALID_VALUE)?;
         unsupported::say("cuPointerSetAttribute");
         Err(CUDA_ERROR_NOT_SUPPORTED)
     }

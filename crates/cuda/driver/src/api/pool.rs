@@ -9,10 +9,11 @@ use cudarc::driver::sys::{
 };
 
 use super::{memory, put, unsupported};
-use crate::driver::{Driver, State};
-use crate::error::Result;
+use crate::allocation::Pool;
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
 use crate::handle::PoolId;
-use crate::pool::Pool;
+use crate::state::State;
 
 fn find(state: &mut State, pool: CUmemoryPool) -> Result<(PoolId, &mut Pool)> {
     let id = PoolId::of(pool);
@@ -33,19 +34,15 @@ const USED_HIGH: c_uint = Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as c_uint;
 
 api! {
     fn cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
+        const PINNED: c_uint = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint;
+        const DEVICE: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
         let driver = Driver::get()?;
-        if out.is_null() || properties.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(!out.is_null() && !properties.is_null(), CUDA_ERROR_INVALID_VALUE)?;
         let kind = number!((*properties).allocType);
         let place = number!((*properties).location.type_);
         let handles = number!((*properties).handleTypes);
         let id = (&raw const (*properties).location.id).read();
-        if kind != CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint
-            || place != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint
-        {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(kind == PINNED && place == DEVICE, CUDA_ERROR_INVALID_VALUE)?;
         if handles != 0 {
             unsupported::say("cuMemPoolCreate with handle types");
             return Err(CUDA_ERROR_NOT_SUPPORTED);
@@ -60,9 +57,7 @@ api! {
     fn cuMemPoolDestroy(pool: CUmemoryPool) {
         let mut state = Driver::get()?.enter();
         let (id, pool) = find(&mut state, pool)?;
-        if pool.is_default {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(!pool.is_default, CUDA_ERROR_INVALID_VALUE)?;
         state.pools.remove(&id);
         for device in state.devices.iter_mut().filter(|device| device.pool == id) {
             device.pool = device.default_pool;
@@ -74,10 +69,8 @@ api! {
         let mut state = Driver::get()?.enter();
         let (_, pool) = find(&mut state, pool)?;
         let set = pool.attributes.get(&code).copied();
-        if is_flag(code) {
-            return put(out.cast(), set.unwrap_or(1) as c_int);
-        }
         let value = match code {
+            _ if is_flag(code) => return put(out.cast(), set.unwrap_or(1) as c_int),
             THRESHOLD => set.unwrap_or(0),
             RESERVED | USED => pool.used,
             RESERVED_HIGH | USED_HIGH => pool.high,
@@ -89,55 +82,44 @@ api! {
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, code: c_uint, value: *mut c_void) {
         let mut state = Driver::get()?.enter();
         let (_, pool) = find(&mut state, pool)?;
-        if value.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        let value =
-            if is_flag(code) { value.cast::<c_int>().read() as u64 } else { value.cast::<u64>().read() };
+        ensure(!value.is_null(), CUDA_ERROR_INVALID_VALUE)?;
+        let is_flag = is_flag(code);
+        let value = if is_flag { value.cast::<c_int>().read() as u64 } else { value.cast::<u64>().read() };
         match code {
-            THRESHOLD => {}
-            _ if is_flag(code) => {}
-            // The highest numbers can be set back.
-            RESERVED_HIGH | USED_HIGH if value == 0 => {
-                pool.high = pool.used;
-                return Ok(());
-            }
+            // The high-water marks can only be reset.
+            RESERVED_HIGH | USED_HIGH if value == 0 => pool.high = pool.used,
+            _ if is_flag || code == THRESHOLD => drop(pool.attributes.insert(code, value)),
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
-        pool.attributes.insert(code, value);
         Ok(())
     }
 
     fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) {
-        // Nothing is kept that could be trimmed.
+        // A pool keeps no memory.
         find(&mut Driver::get()?.enter(), pool).map(|_| ())
     }
 
     fn cuMemPoolSetAccess(pool: CUmemoryPool, descriptions: *const CUmemAccessDesc, count: usize) {
         let driver = Driver::get()?;
         find(&mut driver.enter(), pool)?;
-        if descriptions.is_null() && count > 0 {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(!descriptions.is_null() || count == 0, CUDA_ERROR_INVALID_VALUE)?;
         for index in 0..count {
             driver.device((&raw const (*descriptions.add(index)).location.id).read())?;
         }
-        // Every device can use all memory anyway.
+        // All devices can access all memory.
         Ok(())
     }
 
     fn cuMemPoolGetAccess(out: *mut c_uint, pool: CUmemoryPool, location: *mut CUmemLocation) {
         let driver = Driver::get()?;
         find(&mut driver.enter(), pool)?;
-        if location.is_null() {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(!location.is_null(), CUDA_ERROR_INVALID_VALUE)?;
         driver.device((&raw const (*location).id).read())?;
         put(out, AccessFlags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint)
     }
 
     fn cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, length: usize, pool: CUmemoryPool, stream: CUstream) {
-        let (id, _) = find(&mut Driver::get()?.enter(), pool).map(|(id, pool)| (id, pool.device))?;
+        let (id, _) = find(&mut Driver::get()?.enter(), pool)?;
         memory::allocate_async("cuMemAllocFromPoolAsync", out, length, Some(id), stream)
     }
 }

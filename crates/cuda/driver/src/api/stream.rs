@@ -8,25 +8,24 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream};
 
 use super::context::PRIORITIES;
 use super::{put, query, result, synchronize};
-use crate::driver::{Action, Driver, NON_BLOCKING, Request, State, Stream};
-use crate::error::Result;
+use crate::callback::{Callback, Function};
+use crate::driver::Driver;
+use crate::error::{Result, ensure};
 use crate::event::LastRecord;
 use crate::handle::{ContextId, EventId, StreamId};
-use crate::operation::{Callback, Work};
+use crate::operation::Work;
 use crate::scheduler::{Executor, Ordering, Point};
+use crate::state::{Action, NON_BLOCKING, Request, State, Stream};
 
 unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> Result<()> {
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
+    let mut state = Driver::get()?.enter();
     let context = state.current()?;
     let ordering = match flags {
         0 => Ordering::Blocking,
         NON_BLOCKING => Ordering::NonBlocking,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
-    if out.is_null() {
-        return Err(CUDA_ERROR_INVALID_VALUE);
-    }
+    ensure(!out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     let [least, greatest] = PRIORITIES;
     let stream = state.open_stream(context, ordering, flags, priority.clamp(greatest, least));
     // SAFETY: the callers say that it is valid for a write.
@@ -34,9 +33,7 @@ unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> Result<(
 }
 
 fn last_point(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)> {
-    let stream = state.stream(stream.addr())?;
-    let context = state.context_of(stream)?;
-    state.check(context)?;
+    let (stream, context) = state.working_stream(stream.addr())?;
     state.check_not_captured(stream)?;
     state.check_may_wait()?;
     let point = state.scheduler.point_of_stream(stream).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -59,11 +56,10 @@ unsafe fn describe<T>(
 }
 
 fn call(function: &'static str, stream: CUstream, callback: Arc<Callback>) -> Result<()> {
-    let driver = Driver::get()?;
-    let mut state = driver.enter();
+    let (driver, mut state) = Driver::entered()?;
     let stream = state.stream(stream.addr())?;
     let work = Work::Call { callback, uses: Vec::new() };
-    let request = Request { executor: Executor::Host, ..Request::new(function, Vec::new(), work) };
+    let request = Request { executor: Executor::Host, ..Request::of(function, work) };
     driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
 }
 
@@ -91,19 +87,16 @@ api! {
     }
 
     fn cuStreamDestroy_v2(stream: CUstream) {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
+        let (driver, mut state) = Driver::entered()?;
         let stream = StreamId::of(stream);
-        if !state.is_own_stream(stream) {
-            return Err(CUDA_ERROR_INVALID_HANDLE);
-        }
+        ensure(state.is_own_stream(stream), CUDA_ERROR_INVALID_HANDLE)?;
         let context = state.context_of(stream)?;
         let captured = state.captures.discard(|origin| origin == stream);
         state.close_stream(stream);
         let result = state.check(context);
         driver.wake(&mut state);
         drop(state);
-        // The release of what was captured may call CUDA.
+        // What was captured may call CUDA when it is released.
         drop(captured);
         result
     }
@@ -118,15 +111,12 @@ api! {
 
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) {
         const EXTERNAL: c_uint = 1;
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
+        let (driver, mut state) = Driver::entered()?;
         let stream = state.stream(stream.addr())?;
         let context = state.context_of(stream)?;
         let id = EventId::of(event);
         let (last, shared) = state.event(id).map(|event| (event.last.clone(), event.shared.clone()))?;
-        if flags > EXTERNAL {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(flags <= EXTERNAL, CUDA_ERROR_INVALID_VALUE)?;
         let is_captured = state.is_captured(stream)?;
         if is_captured && flags == EXTERNAL {
             return state.capture(stream, Action::Wait(id));
@@ -134,9 +124,8 @@ api! {
         if let Some(shared) = shared.filter(|_| !is_captured)
             && let Some(record) = shared.last_of_another_process()
         {
-            let work = Work::Await { shared, record };
-            let request =
-                Request { executor: Executor::Peers, ..Request::new("cuStreamWaitEvent", Vec::new(), work) };
+            let request = Request::of("cuStreamWaitEvent", Work::Await { shared, record });
+            let request = Request { executor: Executor::Peers, ..request };
             return driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ());
         }
         match last {
@@ -149,9 +138,13 @@ api! {
             // An event that was never recorded is nothing to wait for.
             LastRecord::Never => Ok(()),
             LastRecord::Captured(point) => state.captures.join(stream, context, &point),
-            LastRecord::Enqueued(_) if is_captured => state.fail_capture_of(stream),
+            // The capture would have to wait for work outside it.
+            LastRecord::Enqueued(_) if is_captured => {
+                state.captures.of(stream).into_iter().for_each(|graph| state.captures.invalidate(graph));
+                Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+            }
             LastRecord::Enqueued(record) => {
-                let request = Request::new("cuStreamWaitEvent", Vec::new(), Work::Nothing);
+                let request = Request::of("cuStreamWaitEvent", Work::Nothing);
                 driver.enqueue(&mut state, stream, &record.point, request).map(|_| ())
             }
         }
@@ -182,7 +175,7 @@ api! {
 
     fn cuLaunchHostFunc(
         stream: CUstream,
-        function: Option<unsafe extern "C" fn(*mut c_void)>,
+        function: Option<Function>,
         data: *mut c_void,
     ) {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -193,7 +186,7 @@ api! {
 
     fn cuLaunchHostFunc_v2(
         stream: CUstream,
-        function: Option<unsafe extern "C" fn(*mut c_void)>,
+        function: Option<Function>,
         data: *mut c_void,
         _mode: c_uint,
     ) {

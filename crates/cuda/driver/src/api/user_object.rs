@@ -7,18 +7,16 @@ use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUgraph, CUuserObject};
 
 use super::put;
+use crate::callback::{Callback, Function, UserObject, start_destructors};
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::handle::{GraphId, UserObjectId};
-use crate::operation::{Callback, Function};
-use crate::user_object::{Destructors, UserObject};
 
 const NO_DESTRUCTOR_SYNC: c_uint = 1;
 const MOVE: c_uint = 1;
 
 fn check_count(count: c_uint) -> Result<()> {
-    let is_valid = count != 0 && i32::try_from(count).is_ok();
-    is_valid.then_some(()).ok_or(CUDA_ERROR_INVALID_VALUE)
+    ensure(count != 0 && i32::try_from(count).is_ok(), CUDA_ERROR_INVALID_VALUE)
 }
 
 api! {
@@ -36,12 +34,12 @@ api! {
         let mut state = driver.enter();
         let destructors = match &state.destructors {
             Some(destructors) => destructors.clone(),
-            None => state.destructors.insert(Destructors::start()?).clone(),
+            None => state.destructors.insert(start_destructors()?).clone(),
         };
         // SAFETY: CUDA's contract: the function may be called with the data, once, on a thread of the driver.
         let destructor = unsafe { Callback::new(destroy, data, None) };
         let id = UserObjectId(state.next_handle());
-        state.user_objects.retain(id, Arc::new(UserObject::new(destructor, destructors)), count);
+        state.user_objects.retain(id, Arc::new(UserObject { destructor, destructors }), count);
         put(out, id.pointer())
     }
 

@@ -13,7 +13,7 @@ use rustix::param::page_size;
 
 use super::{put, unsupported};
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::handle::BackingId;
 use crate::mapping::{Physical, Reservation};
 use crate::references;
@@ -50,9 +50,7 @@ unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<u
 /// `properties` is null, which is an error, or can be read.
 unsafe fn read(driver: &Driver, properties: *const CUmemAllocationProp) -> Result<(usize, c_uint)> {
     const PINNED: c_uint = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint;
-    if properties.is_null() || number!((*properties).type_) != PINNED {
-        return Err(INVALID);
-    }
+    ensure(!properties.is_null() && number!((*properties).type_) == PINNED, INVALID)?;
     let handle_types = number!((*properties).requestedHandleTypes);
     // SAFETY: the caller promises that it can be read.
     let device = unsafe { device_of(driver, &raw const (*properties).location)? };
@@ -66,7 +64,7 @@ unsafe fn read(driver: &Driver, properties: *const CUmemAllocationProp) -> Resul
 
 fn check_range(address: CUdeviceptr, length: usize) -> Result<()> {
     let is_whole = length > 0 && length.is_multiple_of(GRANULARITY);
-    (is_whole && address.is_multiple_of(GRANULARITY as u64)).then_some(()).ok_or(INVALID)
+    ensure(is_whole && address.is_multiple_of(GRANULARITY as u64), INVALID)
 }
 
 fn is_open(file: c_int) -> bool {
@@ -82,9 +80,7 @@ api! {
     ) {
         const RECOMMENDED: c_uint = 1;
         read(Driver::get()?, properties)?;
-        if option > RECOMMENDED {
-            return Err(INVALID);
-        }
+        ensure(option <= RECOMMENDED, INVALID)?;
         put(out, GRANULARITY)
     }
 
@@ -99,9 +95,7 @@ api! {
         let are_pages =
             length > 0 && length.is_multiple_of(page_size()) && near.is_multiple_of(page_size() as u64);
         let is_power = alignment == 0 || alignment.is_power_of_two();
-        if out.is_null() || !are_pages || !is_power || flags != 0 {
-            return Err(INVALID);
-        }
+        ensure(!out.is_null() && are_pages && is_power && flags == 0, INVALID)?;
         let reservation = Reservation::new(near as usize, length, alignment.max(GRANULARITY))?;
         let address = reservation.range().start;
         state.allocations.reservations.insert(address, reservation);
@@ -112,9 +106,8 @@ api! {
         let mut state = Driver::get()?.enter();
         let reservation = state.allocations.reservations.get(&address).ok_or(INVALID)?;
         let range = reservation.range();
-        if range.end - range.start != length as u64 || state.allocations.overlaps(address, length) {
-            return Err(INVALID);
-        }
+        let is_whole = range.end - range.start == length as u64;
+        ensure(is_whole && !state.allocations.overlaps(address, length), INVALID)?;
         state.allocations.free_reservation(address);
         Ok(())
     }
@@ -127,9 +120,8 @@ api! {
     ) {
         let driver = Driver::get()?;
         let (device, handle_types) = read(driver, properties)?;
-        if out.is_null() || flags != 0 || length == 0 || !length.is_multiple_of(GRANULARITY) {
-            return Err(INVALID);
-        }
+        let is_size = length > 0 && length.is_multiple_of(GRANULARITY);
+        ensure(!out.is_null() && flags == 0 && is_size, INVALID)?;
         let mut state = driver.enter();
         state.allocations.check_room(device, length)?;
         let physical = Physical::new(driver.physical(device)?, length, handle_types == FILE_DESCRIPTOR)?;
@@ -143,9 +135,7 @@ api! {
 
     fn cuMemRetainAllocationHandle(out: *mut c_ulonglong, address: *mut c_void) {
         let mut state = Driver::get()?.enter();
-        if out.is_null() {
-            return Err(INVALID);
-        }
+        ensure(!out.is_null(), INVALID)?;
         let id = state.retain_backing(address.addr() as u64)?;
         put(out, id.0)
     }
@@ -153,9 +143,7 @@ api! {
     fn cuMemGetAllocationPropertiesFromHandle(out: *mut CUmemAllocationProp, handle: c_ulonglong) {
         let mut state = Driver::get()?.enter();
         let backing = state.backing(BackingId(handle))?;
-        if out.is_null() {
-            return Err(INVALID);
-        }
+        ensure(!out.is_null(), INVALID)?;
         let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
         let place = properties.as_mut_ptr();
         // SAFETY: it is a variable; the numbers are values of the enumerations, of which all have the size.
@@ -172,9 +160,7 @@ api! {
     fn cuMemMap(address: CUdeviceptr, length: usize, offset: usize, handle: c_ulonglong, flags: c_ulonglong) {
         let mut state = Driver::get()?.enter();
         check_range(address, length)?;
-        if offset != 0 || flags != 0 {
-            return Err(INVALID);
-        }
+        ensure(offset == 0 && flags == 0, INVALID)?;
         state.map(address, length, BackingId(handle))
     }
 
@@ -182,7 +168,7 @@ api! {
         let driver = Driver::get()?;
         check_range(address, length)?;
         references::check_range(c"cuMemUnmap", address, length)?;
-        driver.unmap(driver.enter(), address, length)
+        driver.unmap(address, length)
     }
 
     fn cuMemSetAccess(
@@ -193,39 +179,27 @@ api! {
     ) {
         const NO_ACCESS: c_uint = 0;
         const READ: c_uint = 1;
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
+        let (driver, mut state) = Driver::entered()?;
         check_range(address, length)?;
-        if descriptions.is_null() || count == 0 {
-            return Err(INVALID);
-        }
+        ensure(!descriptions.is_null() && count > 0, INVALID)?;
         let mut permissions = Vec::new();
         for index in 0..count {
             let description = descriptions.add(index);
             let device = device_of(driver, &raw const (*description).location)?;
             let permission = number!((*description).flags);
-            if !matches!(permission, NO_ACCESS | READ | READ_WRITE) {
-                return Err(INVALID);
-            }
+            ensure(matches!(permission, NO_ACCESS | READ | READ_WRITE), INVALID)?;
             permissions.push((device, permission));
         }
         for mapped in state.allocations.mapped(address, length)? {
-            state
-                .allocations
-                .permissions
-                .entry(mapped.address)
-                .or_default()
-                .extend(permissions.iter().copied());
+            let own = state.allocations.permissions.entry(mapped.address).or_default();
+            own.extend(permissions.iter().copied());
         }
         Ok(())
     }
 
     fn cuMemGetAccess(out: *mut c_ulonglong, location: *const CUmemLocation, address: CUdeviceptr) {
-        let driver = Driver::get()?;
-        let state = driver.enter();
-        if location.is_null() {
-            return Err(INVALID);
-        }
+        let (driver, state) = Driver::entered()?;
+        ensure(!location.is_null(), INVALID)?;
         let device = device_of(driver, location)?;
         let mapped = state.allocations.containing(address).filter(|mapped| mapped.backing.is_some());
         let permission = state.permission(mapped.ok_or(INVALID)?, device);
@@ -240,10 +214,9 @@ api! {
     ) {
         let mut state = Driver::get()?.enter();
         let backing = state.backing(BackingId(handle))?;
-        // It has to have been asked for when the memory was made.
-        if out.is_null() || flags != 0 || handle_type == NONE || handle_type != backing.handle_types {
-            return Err(INVALID);
-        }
+        // The handle type must have been requested when the memory was created.
+        let is_type = handle_type != NONE && handle_type == backing.handle_types;
+        ensure(!out.is_null() && flags == 0 && is_type, INVALID)?;
         let Some(file) = backing.physical.share()? else {
             unsupported::say(
                 "exports of memory that was made while half of the file descriptors were in use (ulimit -n)",
@@ -255,14 +228,9 @@ api! {
     }
 
     fn cuMemImportFromShareableHandle(out: *mut c_ulonglong, handle: *mut c_void, handle_type: c_uint) {
-        let driver = Driver::get()?;
-        let mut state = driver.enter();
-        if out.is_null() || handle_type == NONE || handle_type > ALL_HANDLE_TYPES {
-            return Err(INVALID);
-        }
-        if handle_type != FILE_DESCRIPTOR {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
+        let (driver, mut state) = Driver::entered()?;
+        ensure(!out.is_null() && (1..=ALL_HANDLE_TYPES).contains(&handle_type), INVALID)?;
+        ensure(handle_type == FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED)?;
         let file = c_int::try_from(handle.addr()).ok().filter(|&file| is_open(file)).ok_or(INVALID)?;
         // SAFETY: it is open, and by CUDA's contract stays so until this returns.
         let (physical, device, length) = Physical::of_file(unsafe { BorrowedFd::borrow_raw(file) })?;

@@ -6,23 +6,29 @@
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
+use super::memory::allocate_shared;
+use super::{answer, device, put};
+use crate::access::Access;
 use crate::allocation::{Kind, Part};
-use crate::api::{allocate_shared, answer, describe, put};
-use crate::context::Current;
-use crate::driver::{Driver, Request};
-use crate::error::from_code;
+use crate::callback::{Callback, Function};
+use crate::config::Config;
+use crate::context::Failure;
+use crate::current::Current;
+use crate::driver::Driver;
+use crate::error::{Result, from_code};
 use crate::handle::StreamId;
-use crate::operation::{Callback, Function, Work};
-use crate::race::Access;
+use crate::operation::Work;
 use crate::references::{self, FreeCheck};
 use crate::scheduler::{Executor, Point};
+use crate::state::Request;
+use crate::visible;
 
 /// Memory that no function of CUDA allocated or registered.
 pub const KIND_HOST: i32 = 0;
@@ -85,15 +91,6 @@ pub struct libnccl_cuda_device {
     pub total: u64,
     /// The bytes that this process can still allocate of it.
     pub free: u64,
-}
-
-/// An error that an operation of NCCL has left.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    /// The error.
-    pub(crate) error: CUresult,
-    /// The operation, and why it failed.
-    pub(crate) reason: CString,
 }
 
 /// Returns the version of these functions.
@@ -337,4 +334,25 @@ pub unsafe extern "C" fn libnccl_cuda_alloc_shared(
     let file = unsafe { BorrowedFd::borrow_raw(memfd) };
     // SAFETY: the caller promises that it is valid.
     answer(allocate_shared(file, length).and_then(|address| unsafe { put(out, address) }))
+}
+
+/// Describes a physical device, visible or not. Needs no `cuInit`.
+fn describe(index: c_int) -> Result<libnccl_cuda_device> {
+    let driver = Driver::get();
+    let config = driver.map_or_else(|_| Config::from_env(), |driver| Ok(driver.config))?;
+    let index = usize::try_from(index).ok().filter(|&index| index < config.devices);
+    let index = index.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
+    let total = config.device_memory;
+    let visible = driver.ok().and_then(|driver| Some((driver, driver.visible(index)?)));
+    let free = visible.map_or(total, |(driver, device)| driver.lock().allocations.free(device));
+    let mut name = [0; 64];
+    name[..device::NAME.len()].copy_from_slice(device::NAME.as_bytes());
+    Ok(libnccl_cuda_device {
+        name,
+        uuid: visible::uuid(index),
+        bus: device::bus(index),
+        capability: device::CAPABILITY,
+        total: total as u64,
+        free: free as u64,
+    })
 }

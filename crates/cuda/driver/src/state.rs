@@ -1,0 +1,338 @@
+//! The state of the driver, which its lock protects.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::CUresult::*;
+
+use crate::access::Access;
+use crate::allocation::{Allocation, Allocations, Backing, Import, Kind, Pool};
+use crate::callback::{Destructors, References};
+use crate::capture::Captures;
+use crate::clock::Clock;
+use crate::config::{Config, Races};
+use crate::context::{Context, Device};
+use crate::current::Current;
+use crate::error::Result;
+use crate::event::Event;
+use crate::graph::Graph;
+use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, Handles, PoolId, StreamId};
+use crate::mapping::Mapping;
+use crate::operation::Work;
+use crate::race::Detector;
+use crate::scheduler::{Executor, OperationId, Ordering, Point, Scheduler};
+use crate::stack::Stack;
+use crate::sync::Condvar;
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) context: ContextId,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    /// Wakes the worker thread, once it is started.
+    pub(crate) worker: Option<Arc<Condvar>>,
+}
+
+/// An operation to enqueue.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    /// The called function, for messages.
+    pub(crate) label: Cow<'static, str>,
+    pub(crate) accesses: Vec<Access>,
+    pub(crate) executor: Executor,
+    pub(crate) work: Work,
+}
+
+impl Request {
+    pub(crate) fn new(label: &'static str, accesses: Vec<Access>, work: Work) -> Self {
+        Self { label: Cow::Borrowed(label), accesses, executor: Executor::Library, work }
+    }
+
+    /// An operation without accesses.
+    pub(crate) fn of(label: &'static str, work: Work) -> Self {
+        Self::new(label, Vec::new(), work)
+    }
+}
+
+/// The action of a graph node. Events are recorded and awaited on the launch stream.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Execute(Request),
+    Record(EventId),
+    Wait(EventId),
+}
+
+/// An instantiated graph.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) graph: Arc<Graph<Action>>,
+    pub(crate) flags: u64,
+    /// The streams of all lanes but the first, which is the launch stream.
+    pub(crate) streams: Vec<StreamId>,
+    /// The user objects that the graph referenced when it was instantiated.
+    pub(crate) references: References,
+    /// The end of the last launch.
+    pub(crate) last: Point,
+}
+
+impl Exec {
+    /// The memory that the operations use.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = &Arc<Allocation>> {
+        let requests = self.graph.nodes.iter().filter_map(|node| match &node.action {
+            Action::Execute(request) => Some(request),
+            Action::Record(_) | Action::Wait(_) => None,
+        });
+        requests.flat_map(|request| &request.accesses).flat_map(Access::allocations)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) config: Config,
+    pub(crate) scheduler: Scheduler<Work>,
+    pub(crate) devices: Vec<Device>,
+    /// The active contexts.
+    pub(crate) contexts: BTreeMap<ContextId, Context>,
+    /// The streams that are open or still have work.
+    pub(crate) streams: BTreeMap<StreamId, Stream>,
+    pub(crate) events: HashMap<EventId, Event>,
+    pub(crate) allocations: Allocations,
+    pub(crate) backings: BTreeMap<BackingId, Backing>,
+    pub(crate) imports: Vec<Import>,
+    pub(crate) pools: BTreeMap<PoolId, Pool>,
+    pub(crate) captures: Captures<Action>,
+    /// The graphs and the user objects that they reference.
+    pub(crate) graphs: BTreeMap<GraphId, (Arc<Graph<Action>>, References)>,
+    pub(crate) execs: BTreeMap<ExecId, Exec>,
+    /// The program's own references.
+    pub(crate) user_objects: References,
+    pub(crate) destructors: Option<Destructors>,
+    pub(crate) races: Option<Detector>,
+    handles: Handles,
+    /// The number of CUDA calls.
+    pub(crate) calls: u64,
+    pub(crate) last_call: Instant,
+}
+
+/// The flag of streams without order to the default stream.
+pub(crate) const NON_BLOCKING: u32 = 1;
+
+impl State {
+    pub(crate) fn new(config: Config, devices: usize) -> Self {
+        let mut handles = Handles::new();
+        let mut pools = BTreeMap::new();
+        let devices = (0..devices).map(|device| {
+            let pool = PoolId(handles.next());
+            pools.insert(pool, Pool::new(device, true));
+            let primary = ContextId(handles.next());
+            Device { primary, primary_flags: 0, retained: 0, default_pool: pool, pool }
+        });
+        Self {
+            config,
+            scheduler: Scheduler::new(config.seed),
+            devices: devices.collect(),
+            contexts: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            events: HashMap::new(),
+            allocations: Allocations::new(config.device_memory),
+            backings: BTreeMap::new(),
+            imports: Vec::new(),
+            pools,
+            captures: Captures::new(),
+            graphs: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            user_objects: References::default(),
+            destructors: None,
+            races: (config.races != Races::Off).then(Detector::default),
+            handles,
+            calls: 0,
+            last_call: Instant::now(),
+        }
+    }
+
+    pub(crate) fn next_handle(&mut self) -> u64 {
+        self.handles.next()
+    }
+
+    pub(crate) fn context(&mut self, context: ContextId) -> Result<&mut Context> {
+        self.contexts.get_mut(&context).ok_or(CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    pub(crate) fn context_of(&self, stream: StreamId) -> Result<ContextId> {
+        Ok(self.streams.get(&stream).ok_or(CUDA_ERROR_INVALID_HANDLE)?.context)
+    }
+
+    pub(crate) fn event(&self, event: EventId) -> Result<&Event> {
+        self.events.get(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// Returns the error of a context.
+    pub(crate) fn check(&self, context: ContextId) -> Result<()> {
+        let context = self.contexts.get(&context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        let failure = context.failures.values().next().map(|failure| failure.error);
+        context.error.or(failure).map_or(Ok(()), Err)
+    }
+
+    /// Returns the current context, which must be active and without an error.
+    pub(crate) fn current(&self) -> Result<ContextId> {
+        let context = Current::require()?;
+        self.check(context)?;
+        Ok(context)
+    }
+
+    /// Returns the error of the current context, if there is a context.
+    pub(crate) fn check_current(&self) -> Result<()> {
+        Current::get().map_or(Ok(()), |context| self.check(context))
+    }
+
+    /// Gives a context a sticky error, unless it has one.
+    pub(crate) fn fail(&mut self, context: ContextId, error: CUresult) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.error.get_or_insert(error);
+        }
+    }
+
+    pub(crate) fn open_context(&mut self, id: ContextId, device: usize, flags: u32) {
+        let default_stream = self.open_stream(id, Ordering::Default, 0, 0);
+        let context = Context {
+            device,
+            flags,
+            default_stream,
+            thread_streams: BTreeMap::new(),
+            peers: Default::default(),
+            error: None,
+            failures: BTreeMap::new(),
+        };
+        self.contexts.insert(id, context);
+    }
+
+    pub(crate) fn open_stream(
+        &mut self,
+        context: ContextId,
+        ordering: Ordering,
+        flags: u32,
+        priority: i32,
+    ) -> StreamId {
+        let id = StreamId(self.next_handle());
+        let races = self.races.as_ref();
+        let is_compared = |component| races.is_some_and(|races| races.has(component));
+        self.scheduler.open(id, context, ordering, is_compared);
+        self.streams.insert(id, Stream { context, flags, priority, worker: None });
+        id
+    }
+
+    /// Closes a stream, whose operations are still executed.
+    pub(crate) fn close_stream(&mut self, stream: StreamId) {
+        self.scheduler.close(stream);
+        if self.streams.get(&stream).is_some_and(|stream| stream.worker.is_none()) {
+            self.streams.remove(&stream);
+        }
+    }
+
+    /// Resolves a handle: a created stream, or a default stream of the current context.
+    pub(crate) fn stream(&mut self, handle: usize) -> Result<StreamId> {
+        const DEFAULT: usize = 0;
+        const LEGACY: usize = 1;
+        const PER_THREAD: usize = 2;
+        match handle {
+            DEFAULT | LEGACY => {
+                let context = self.current()?;
+                Ok(self.context(context)?.default_stream)
+            }
+            PER_THREAD => {
+                let id = self.current()?;
+                let thread = Current::thread();
+                if let Some(&stream) = self.context(id)?.thread_streams.get(&thread) {
+                    return Ok(stream);
+                }
+                let stream = self.open_stream(id, Ordering::Blocking, 0, 0);
+                self.context(id)?.thread_streams.insert(thread, stream);
+                Ok(stream)
+            }
+            _ => {
+                let stream = StreamId(handle as u64);
+                self.scheduler.is_open(stream).then_some(stream).ok_or(CUDA_ERROR_INVALID_HANDLE)
+            }
+        }
+    }
+
+    /// Resolves the handle of a stream whose context has no error.
+    pub(crate) fn working_stream(&mut self, handle: usize) -> Result<(StreamId, ContextId)> {
+        let stream = self.stream(handle)?;
+        let context = self.context_of(stream)?;
+        self.check(context)?;
+        Ok((stream, context))
+    }
+
+    /// Returns whether the program created the stream and may destroy it.
+    pub(crate) fn is_own_stream(&self, stream: StreamId) -> bool {
+        self.streams.contains_key(&stream)
+            && self.scheduler.is_open(stream)
+            && !self.contexts.values().any(|context| {
+                context.default_stream == stream || context.thread_streams.values().any(|&own| own == stream)
+            })
+    }
+
+    pub(crate) fn allocate(
+        &mut self,
+        context: ContextId,
+        kind: Kind,
+        pool: Option<PoolId>,
+        flags: u32,
+        length: usize,
+        mapping: Mapping,
+    ) -> Result<Arc<Allocation>> {
+        let device = match pool.and_then(|pool| self.pools.get_mut(&pool)) {
+            Some(pool) => {
+                pool.used += length as u64;
+                pool.high = pool.high.max(pool.used);
+                pool.device
+            }
+            None => self.context(context)?.device,
+        };
+        let (id, address) = (self.allocations.next_id(), mapping.address() as u64);
+        let allocation = Allocation::new(id, kind, device, context, address, length);
+        Ok(self.allocations.insert(Allocation { pool, flags, mapping: Some(mapping), ..allocation }))
+    }
+
+    /// Records that an allocation was freed.
+    pub(crate) fn forget_allocation(&mut self, allocation: &Allocation) {
+        if let Some(pool) = allocation.pool.and_then(|pool| self.pools.get_mut(&pool)) {
+            pool.used = pool.used.saturating_sub(allocation.length as u64);
+        }
+        self.forget_races(allocation.id);
+    }
+
+    /// Records that no further operation on an allocation is enqueued.
+    pub(crate) fn forget_races(&mut self, allocation: u64) {
+        if let Some(races) = &mut self.races {
+            races.forget(allocation);
+        }
+    }
+
+    /// Captures the stack of a call, if stacks are reported.
+    pub(crate) fn stack(&self) -> Option<Arc<Stack>> {
+        (self.config.notes_stacks && self.races.is_some()).then(|| Arc::new(Stack::capture()))
+    }
+
+    /// Looks for races of a host call, which frees an allocation, with operations that the host has not waited for.
+    pub(crate) fn check_host(&mut self, function: &'static str, allocation: &Arc<Allocation>) {
+        let stack = self.stack();
+        if let Some(races) = &mut self.races {
+            let access = Access::whole(allocation);
+            let found = races.check_host(self.scheduler.host(), function, self.calls, stack, &access);
+            self.report(found);
+        }
+    }
+
+    /// Looks for races of an operation that begins, with what does not precede it.
+    pub(crate) fn begin(&mut self, operation: OperationId, clock: &Clock) {
+        if let Some(races) = &mut self.races {
+            let found = races.begin(operation, clock, self.scheduler.host());
+            self.report(found);
+        }
+    }
+}
