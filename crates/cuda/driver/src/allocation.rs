@@ -1,4 +1,4 @@
-//! Memory that CUDA knows: of devices, pinned, and managed.
+//! Memory known to CUDA: of devices, pinned, and managed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::iter;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult::*;
 
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::handle::{BackingId, ContextId, PoolId};
 use crate::mapping::{DevicePages, Exported, ImportLock, Mapping, Physical, Reservation};
 use crate::message;
@@ -93,12 +93,6 @@ impl Allocation {
         self.mapping.as_ref().filter(|_| is_own).is_some_and(Mapping::is_imported)
     }
 
-    /// Whether `next` follows directly, in the same reservation or an adjacent one.
-    fn is_continued_by(&self, next: &Self) -> bool {
-        let are_mapped = self.backing.is_some() && next.backing.is_some();
-        are_mapped && next.address == self.addresses().end && next.alias(0) == self.alias(self.length)
-    }
-
     pub(crate) fn description(&self) -> String {
         let Self { id, length, device, .. } = self;
         match self.kind {
@@ -174,7 +168,7 @@ impl Part {
 /// Access of a device to mapped memory: 0 is none, 1 is read, 3 is read and write.
 pub(crate) type Permission = u32;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,
     /// Addresses of recently freed device memory, which are not reused yet.
@@ -192,16 +186,7 @@ pub(crate) struct Allocations {
 
 impl Allocations {
     pub(crate) fn new(total: usize) -> Self {
-        Self {
-            by_address: BTreeMap::new(),
-            freed: VecDeque::new(),
-            reservations: BTreeMap::new(),
-            permissions: BTreeMap::new(),
-            total,
-            used: BTreeMap::new(),
-            was_reported: false,
-            last: 0,
-        }
+        Self { total, ..Self::default() }
     }
 
     pub(crate) fn check_room(&mut self, device: usize, length: usize) -> Result<()> {
@@ -256,20 +241,26 @@ impl Allocations {
         self.at(allocation.address).is_some_and(|own| Arc::ptr_eq(own, allocation))
     }
 
+    /// Finds the mapping directly behind another one, in the same reservation or an adjacent one.
+    fn behind(&self, last: &Allocation) -> Option<&Arc<Allocation>> {
+        let next = self.at(last.addresses().end)?;
+        let are_mapped = last.backing.is_some() && next.backing.is_some();
+        (are_mapped && next.alias(0) == last.alias(last.length)).then_some(next)
+    }
+
     /// Finds the range that starts at an address, or `None` for memory unknown to CUDA.
     ///
     /// Recently freed device memory is an error.
     pub(crate) fn part(&self, address: u64, length: usize) -> Result<Option<Part>> {
         let Some(allocation) = self.containing(address) else {
-            let was_freed = self.freed.iter().any(|pages| pages.contain(address));
-            let is_empty = self.reservation(address).is_some();
-            return if was_freed || is_empty { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(None) };
+            let was_freed = self.freed.iter().any(|pages| pages.range().contains(&address));
+            let is_unmapped = self.reservation(address).is_some();
+            return ensure(!was_freed && !is_unmapped, CUDA_ERROR_INVALID_VALUE).map(|()| None);
         };
         let mut part = Part::of(allocation, (address - allocation.address) as usize);
         let (mut last, mut room) = (allocation, allocation.length - part.offset);
         while length > room {
-            let next = self.at(last.addresses().end).filter(|next| last.is_continued_by(next));
-            last = next.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+            last = self.behind(last).ok_or(CUDA_ERROR_INVALID_VALUE)?;
             room += last.length;
             part.following.push(Arc::clone(last));
         }
@@ -285,11 +276,7 @@ impl Allocations {
     pub(crate) fn mapped(&self, address: u64, length: usize) -> Result<Vec<Arc<Allocation>>> {
         let end = address.checked_add(length as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let first = self.at(address).filter(|first| first.backing.is_some());
-        let next = |last: &&Arc<Allocation>| {
-            let next = self.at(last.addresses().end)?;
-            last.is_continued_by(next).then_some(next)
-        };
-        let all = iter::successors(first, next).take_while(|one| one.address < end);
+        let all = iter::successors(first, |last| self.behind(last)).take_while(|one| one.address < end);
         let all = all.map(Arc::clone).collect::<Vec<_>>();
         let is_whole = all.last().is_some_and(|last| last.addresses().end == end);
         is_whole.then_some(all).ok_or(CUDA_ERROR_INVALID_VALUE)
@@ -297,7 +284,7 @@ impl Allocations {
 
     pub(crate) fn free_reservation(&mut self, address: u64) {
         if let Some(reservation) = self.reservations.remove(&address) {
-            self.keep(reservation.pages());
+            self.keep(&reservation.addresses);
         }
     }
 
@@ -312,20 +299,16 @@ impl Allocations {
 
     pub(crate) fn remove(&mut self, address: u64) -> Option<Arc<Allocation>> {
         let removed = self.by_address.remove(&address)?;
-        self.keep_addresses(&removed);
-        Some(removed)
-    }
-
-    fn keep_addresses(&mut self, removed: &Allocation) {
         self.give_back(removed.device, removed.length_on_device());
-        self.permissions.remove(&removed.address);
-        // Addresses that are reserved stay so.
+        self.permissions.remove(&address);
+        // Reserved addresses stay reserved.
         if removed.backing.is_none()
             && let Some(pages) = removed.mapping.as_ref().and_then(Mapping::device_pages)
         {
             pages.free();
             self.keep(pages);
         }
+        Some(removed)
     }
 
     /// Defers the reuse of addresses.
@@ -346,14 +329,9 @@ impl Allocations {
     }
 
     pub(crate) fn remove_context(&mut self, context: ContextId) -> Vec<Arc<Allocation>> {
-        let (removed, kept) = std::mem::take(&mut self.by_address)
-            .into_iter()
-            .partition::<BTreeMap<_, _>, _>(|(_, allocation)| allocation.context == context);
-        self.by_address = kept;
-        for allocation in removed.values() {
-            self.keep_addresses(allocation);
-        }
-        removed.into_values().collect()
+        let own = self.all().filter(|allocation| allocation.context == context);
+        let own = own.map(|allocation| allocation.address).collect::<Vec<_>>();
+        own.into_iter().filter_map(|address| self.remove(address)).collect()
     }
 
     pub(crate) fn free(&self, device: usize) -> usize {

@@ -32,6 +32,8 @@ pub(crate) struct Driver {
     process: u32,
 }
 
+pub(crate) type Locked<'a> = MutexGuard<'a, State>;
+
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 impl Driver {
@@ -102,13 +104,13 @@ impl Driver {
     }
 
     /// Takes the lock outside a CUDA call.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         // Nothing panics with the lock held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the lock for a CUDA call. With a seed, some turns pass first.
-    pub(crate) fn enter(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn enter(&self) -> Locked<'_> {
         let mut state = self.lock();
         state.calls += 1;
         if self.config.seed.is_some() {
@@ -121,12 +123,12 @@ impl Driver {
     }
 
     /// Returns the driver, and takes its lock for a CUDA call.
-    pub(crate) fn entered() -> Result<(&'static Self, MutexGuard<'static, State>)> {
+    pub(crate) fn entered() -> Result<(&'static Self, Locked<'static>)> {
         Self::get().map(|driver| (driver, driver.enter()))
     }
 
     /// Gives an operation a turn. If it is one of the library's, it is complete afterwards.
-    fn turn<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn turn<'a>(&'a self, mut state: Locked<'a>) -> Locked<'a> {
         state.scheduler.turn();
         self.wake(&mut state);
         while state.scheduler.is_executing() {
@@ -230,11 +232,7 @@ impl Driver {
     }
 
     /// Waits until everything before a point is complete.
-    pub(crate) fn wait<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        point: &Point,
-    ) -> MutexGuard<'a, State> {
+    pub(crate) fn wait<'a>(&'a self, mut state: Locked<'a>, point: &Point) -> Locked<'a> {
         while !point.is_complete() {
             state = if state.scheduler.has_ready() {
                 state.last_call = Instant::now();
@@ -247,28 +245,20 @@ impl Driver {
     }
 
     /// Waits for a point. The host is then ordered after it.
-    pub(crate) fn synchronize<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        point: &Point,
-    ) -> MutexGuard<'a, State> {
+    pub(crate) fn synchronize<'a>(&'a self, state: Locked<'a>, point: &Point) -> Locked<'a> {
         let mut state = self.wait(state, point);
         state.scheduler.advance_host(&point.clock());
         state
     }
 
     /// Waits for the work of a context.
-    pub(crate) fn synchronize_context<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        context: ContextId,
-    ) -> MutexGuard<'a, State> {
+    pub(crate) fn synchronize_context<'a>(&'a self, state: Locked<'a>, context: ContextId) -> Locked<'a> {
         let point = state.scheduler.point_of_context(context);
         self.synchronize(state, &point)
     }
 
     /// Waits for the work of all contexts.
-    pub(crate) fn synchronize_all<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(crate) fn synchronize_all<'a>(&'a self, state: Locked<'a>) -> Locked<'a> {
         let contexts = state.contexts.keys().copied().collect::<Vec<_>>();
         contexts.into_iter().fold(state, |state, context| self.synchronize_context(state, context))
     }
@@ -292,10 +282,10 @@ impl Driver {
     /// Waits for the work of a context, and frees its resources if it then `is_unused`.
     pub(crate) fn destroy_context<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        state: Locked<'a>,
         context: ContextId,
         is_unused: impl FnOnce(&State) -> bool,
-    ) -> MutexGuard<'a, State> {
+    ) -> Locked<'a> {
         let mut state = self.synchronize_context(state, context);
         if !is_unused(&state) {
             return state;

@@ -48,7 +48,6 @@ mod scheduler_tests;
 mod stack;
 mod state;
 mod sync;
-mod turns;
 mod virtual_memory;
 mod visible;
 

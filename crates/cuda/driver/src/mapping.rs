@@ -21,46 +21,48 @@ use rustix::mm::{
 };
 use rustix::param::page_size;
 
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::fault::Listed;
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const MEMFD: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
 
 #[derive(Debug)]
 struct Mapped {
     address: usize,
     length: usize,
-    /// The offset in [`DEVICE_MEMORY`], if it is mapped from there.
+    /// The offset in [`device_file`], if it is mapped from there.
     offset: Option<u64>,
 }
 
 impl Mapped {
-    fn anonymous(length: usize, protection: ProtFlags) -> Result<Self> {
-        Self::anonymous_near(0, length, protection, MapFlags::PRIVATE)
-    }
-
     /// Maps memory at an address, or elsewhere if the address is in use.
-    fn anonymous_near(
-        address: usize,
-        length: usize,
-        protection: ProtFlags,
-        sharing: MapFlags,
-    ) -> Result<Self> {
-        let near = ptr::without_provenance_mut(address);
+    fn anonymous(near: usize, length: usize, protection: ProtFlags, sharing: MapFlags) -> Result<Self> {
+        let near = ptr::without_provenance_mut(near);
         // SAFETY: without a fixed address, no memory in use is mapped over.
         let mapped = unsafe { mmap_anonymous(near, length, protection, sharing | MapFlags::NORESERVE) };
-        let mapped = mapped.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Self { address: mapped.expose_provenance(), length, offset: None })
+        let address = mapped.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?.expose_provenance();
+        Ok(Self { address, length, offset: None })
+    }
+
+    fn private(length: usize) -> Result<Self> {
+        Self::anonymous(0, length, READ_WRITE, MapFlags::PRIVATE)
+    }
+
+    /// Reserves inaccessible addresses.
+    fn reserve(near: usize, length: usize) -> Result<Self> {
+        Self::anonymous(near, length, ProtFlags::empty(), MapFlags::PRIVATE)
     }
 
     /// Reserves inaccessible addresses at a multiple of `alignment`, a power of two.
     fn aligned(near: usize, length: usize, alignment: usize) -> Result<Self> {
-        let none = |near, length| Self::anonymous_near(near, length, ProtFlags::empty(), MapFlags::PRIVATE);
-        let mapped = none(near, length)?;
+        let mapped = Self::reserve(near, length)?;
         if mapped.address.is_multiple_of(alignment) {
             return Ok(mapped);
         }
         drop(mapped);
         let room = length.checked_add(alignment).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let whole = ManuallyDrop::new(none(0, room)?);
+        let whole = ManuallyDrop::new(Self::reserve(0, room)?);
         let address = whole.address.next_multiple_of(alignment);
         let before = address - whole.address;
         let part = |address, length| Self { address, length, offset: None };
@@ -69,27 +71,21 @@ impl Mapped {
         Ok(part(address, length))
     }
 
-    fn file(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
-        Self::part_of_file(file, 0, length)
-    }
-
-    fn part_of_file(file: BorrowedFd<'_>, offset: u64, length: usize) -> Result<Self> {
-        let (protection, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+    fn file(file: BorrowedFd<'_>, offset: u64, length: usize) -> Result<Self> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: without a fixed address, no memory in use is mapped over.
-        let mapped = unsafe { mmap(ptr::null_mut(), length, protection, flags, file, offset) };
-        let mapped = mapped.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Self { address: mapped.expose_provenance(), length, offset: None })
+        let mapped = unsafe { mmap(ptr::null_mut(), length, READ_WRITE, flags, file, offset) };
+        let address = mapped.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?.expose_provenance();
+        Ok(Self { address, length, offset: None })
     }
 
     /// Maps memory that other processes can map too, unless the file size limit prohibits it.
     fn device(length: usize) -> Result<Self> {
+        static TAKEN: AtomicU64 = AtomicU64::new(0);
         let take = |taken: u64| taken.checked_add(length as u64).filter(|&end| end <= LENGTH_OF_FILE);
-        let place = DEVICE_MEMORY.file().zip(DEVICE_MEMORY.taken.fetch_update(Relaxed, Relaxed, take).ok());
-        let Some((file, offset)) = place else {
-            return Self::anonymous(length, ProtFlags::READ | ProtFlags::WRITE);
-        };
-        let mut mapped = Self::part_of_file(file.as_fd(), offset, length)?;
+        let place = device_file().zip(TAKEN.fetch_update(Relaxed, Relaxed, take).ok());
+        let Some((file, offset)) = place else { return Self::private(length) };
+        let mut mapped = Self::file(file.as_fd(), offset, length)?;
         mapped.offset = Some(offset);
         Ok(mapped)
     }
@@ -97,7 +93,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: these pages are nobody else's, and whoever uses them holds the `Mapping`.
+        // SAFETY: nothing else has these pages, and their users hold the `Mapping`.
         let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.address), self.length) };
     }
 }
@@ -111,8 +107,13 @@ struct Pages {
 }
 
 impl Pages {
+    fn of(mapped: &Arc<Mapped>, offset: usize, length: usize) -> Self {
+        Self { address: mapped.address + offset, length, mapped: Arc::clone(mapped) }
+    }
+
     fn all(mapped: Mapped) -> Self {
-        Self { address: mapped.address, length: mapped.length, mapped: Arc::new(mapped) }
+        let length = mapped.length;
+        Self::of(&Arc::new(mapped), 0, length)
     }
 }
 
@@ -124,41 +125,40 @@ impl Drop for Pages {
             None if self.length < self.mapped.length => Advice::LinuxDontNeed,
             None => return,
         };
-        // SAFETY: these pages are nobody else's, and whoever uses them holds the `Mapping`.
+        // SAFETY: nothing else has these pages, and their users hold the `Mapping`.
         let _ = unsafe { madvise(ptr::with_exposed_provenance_mut(self.address), self.length, advice) };
     }
 }
 
-/// One file with the bytes of all devices, each part of which is used once. A file per allocation could
-/// exhaust the file descriptors.
-#[derive(Debug)]
-struct DeviceMemory {
-    file: OnceLock<Option<OwnedFd>>,
-    taken: AtomicU64,
-}
-
-static DEVICE_MEMORY: DeviceMemory = DeviceMemory { file: OnceLock::new(), taken: AtomicU64::new(0) };
-
 /// Large enough to be never used up. Only pages in use take memory.
 const LENGTH_OF_FILE: u64 = 1 << 46;
 
-impl DeviceMemory {
-    fn file(&self) -> Option<&OwnedFd> {
-        let create = || {
-            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: a variable that can be written.
-            unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-            if limit.rlim_cur < LENGTH_OF_FILE {
-                return None;
-            }
-            let file =
-                memfd_create("libnccl-cuda memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).ok()?;
-            ftruncate(&file, LENGTH_OF_FILE).ok()?;
-            fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).ok()?;
-            Some(file)
-        };
-        self.file.get_or_init(create).as_ref()
-    }
+/// Returns the file with the bytes of all devices, each part of which is used once. A file per allocation could exhaust the file
+/// descriptors.
+fn device_file() -> Option<&'static OwnedFd> {
+    static FILE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let create = || {
+        if limit(libc::RLIMIT_FSIZE) < LENGTH_OF_FILE {
+            return None;
+        }
+        let file = memfd_create("libnccl-cuda memory", MEMFD).ok()?;
+        set_length(&file, LENGTH_OF_FILE).ok()?;
+        Some(file)
+    };
+    FILE.get_or_init(create).as_ref()
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a variable that can be written.
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
+    limit.rlim_cur
+}
+
+/// Sets the final length of a file, so that no process can remove pages that another one has mapped.
+fn set_length(file: &OwnedFd, length: u64) -> rustix::io::Result<()> {
+    ftruncate(file, length)?;
+    fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
 /// The location of device memory for other processes.
@@ -171,8 +171,8 @@ pub(crate) struct Exported {
     pub(crate) offset: u64,
 }
 
-/// A lock on another process's memory, which shows the owner that the memory is open here. The kernel
-/// releases it when this process exits.
+/// A lock on another process's memory, which shows the owner that the memory is open here. The kernel releases it when this process
+/// exits.
 #[derive(Debug)]
 pub(crate) struct ImportLock {
     file: OwnedFd,
@@ -201,6 +201,7 @@ impl Drop for ImportLock {
     }
 }
 
+/// Describes a lock on the first byte of exported memory.
 fn lock(kind: i32, offset: u64) -> libc::flock {
     // SAFETY: a struct of numbers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -213,8 +214,8 @@ fn lock(kind: i32, offset: u64) -> libc::flock {
 
 /// A source of pages. Small allocations share a mapping, because a process can only have 65,530 mappings.
 ///
-/// There is no guard page between allocations: each operation checks its range. The addresses that programs
-/// see are inaccessible, and not reused while the mapping exists.
+/// There is no guard page between allocations: each operation checks its range. The addresses that programs see are inaccessible, and
+/// not reused while the mapping exists.
 #[derive(Debug)]
 struct Source {
     map: fn(usize) -> Result<Mapped>,
@@ -223,13 +224,12 @@ struct Source {
 }
 
 impl Source {
-    const SHARED: usize = 16 << 20;
-
     const fn new(map: fn(usize) -> Result<Mapped>) -> Self {
         Self { map, shared: Mutex::new(None) }
     }
 
     fn pages(&self, length: usize) -> Result<Pages> {
+        const SHARED: usize = 16 << 20;
         const MOST: usize = 1 << 20;
         if length > MOST {
             return (self.map)(length).map(Pages::all);
@@ -237,17 +237,16 @@ impl Source {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let (mapped, taken) = match shared.take() {
             Some((mapped, taken)) if length <= mapped.length - taken => (mapped, taken),
-            _ => (Arc::new((self.map)(Self::SHARED)?), 0),
+            _ => (Arc::new((self.map)(SHARED)?), 0),
         };
-        let pages = Pages { address: mapped.address + taken, length, mapped: Arc::clone(&mapped) };
+        let pages = Pages::of(&mapped, taken, length);
         *shared = Some((mapped, taken + length));
         Ok(pages)
     }
 }
 
 static BYTES: Source = Source::new(Mapped::device);
-
-static ADDRESSES: Source = Source::new(|length| Mapped::anonymous(length, ProtFlags::empty()));
+static ADDRESSES: Source = Source::new(|length| Mapped::reserve(0, length));
 
 /// Inaccessible pages, whose addresses are device pointers.
 #[derive(Debug)]
@@ -257,13 +256,17 @@ pub(crate) struct DevicePages {
 }
 
 impl DevicePages {
-    fn new(length: usize) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { pages: ADDRESSES.pages(length)?, listed: OnceLock::new() }))
+    fn of(pages: Pages) -> Arc<Self> {
+        Arc::new(Self { pages, listed: OnceLock::new() })
     }
 
-    pub(crate) fn contain(&self, address: u64) -> bool {
-        let Pages { address: start, length, .. } = self.pages;
-        (start as u64..start as u64 + length as u64).contains(&address)
+    fn new(length: usize) -> Result<Arc<Self>> {
+        ADDRESSES.pages(length).map(Self::of)
+    }
+
+    pub(crate) fn range(&self) -> Range<u64> {
+        let Pages { address, length, .. } = self.pages;
+        address as u64..(address + length) as u64
     }
 
     pub(crate) fn list(&self, length: usize, allocation: u64, device: usize) {
@@ -287,28 +290,21 @@ impl Physical {
     const NAME: &str = "libnccl-cuda device ";
 
     pub(crate) fn new(device: usize, length: usize, is_shared: bool) -> Result<Self> {
-        let file = if is_shared { Self::file(device, length)? } else { None };
+        let file = if is_shared { Self::create_file(device, length)? } else { None };
         let bytes = match &file {
-            Some(file) => Mapped::file(file.as_fd(), length)?,
-            None => Mapped::anonymous_near(0, length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?,
+            Some(file) => Mapped::file(file.as_fd(), 0, length)?,
+            None => Mapped::anonymous(0, length, READ_WRITE, MapFlags::SHARED)?,
         };
         Ok(Self { bytes, file })
     }
 
     /// Creates a file unless half of the file descriptors are in use, because the program needs some too.
-    fn file(device: usize, length: usize) -> Result<Option<OwnedFd>> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let Ok(file) = memfd_create(format!("{}{device}", Self::NAME), flags) else { return Ok(None) };
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a variable that can be written.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-        if u64::from(file.as_raw_fd().unsigned_abs()) >= limit.rlim_cur / 2 {
+    fn create_file(device: usize, length: usize) -> Result<Option<OwnedFd>> {
+        let Ok(file) = memfd_create(format!("{}{device}", Self::NAME), MEMFD) else { return Ok(None) };
+        if u64::from(file.as_raw_fd().unsigned_abs()) >= limit(libc::RLIMIT_NOFILE) / 2 {
             return Ok(None);
         }
-        // Nobody can take pages away from under another.
-        let sealed = ftruncate(&file, length as u64)
-            .and_then(|()| fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
-        sealed.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+        set_length(&file, length as u64).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(Some(file))
     }
 
@@ -324,65 +320,49 @@ impl Physical {
         };
         let (device, length) = find().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let file = file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        let bytes = Mapped::file(file.as_fd(), length)?;
+        let bytes = Mapped::file(file.as_fd(), 0, length)?;
         Ok((Self { bytes, file: Some(file) }, device, length))
     }
 
+    /// Returns a new descriptor of the file, if there is one.
     pub(crate) fn share(&self) -> Result<Option<OwnedFd>> {
-        let share = |file: &OwnedFd| file.try_clone().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY);
-        self.file.as_ref().map(share).transpose()
+        let shared = self.file.as_ref().map(OwnedFd::try_clone).transpose();
+        shared.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
 
-/// Addresses reserved by a program, and as many at which this process accesses what is mapped there, so that
-/// adjacent mappings are adjacent for operations too.
+/// Addresses reserved by a program, and as many at which this process accesses what is mapped there, so that adjacent mappings are
+/// adjacent for operations too.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    addresses: Arc<DevicePages>,
+    pub(crate) addresses: Arc<DevicePages>,
     aliases: Arc<Mapped>,
 }
 
 impl Reservation {
     pub(crate) fn new(near: usize, length: usize, alignment: usize) -> Result<Self> {
         let length = Mapping::round_up(length)?;
-        let pages = Pages::all(Mapped::aligned(near, length, alignment)?);
-        let aliases = Arc::new(Mapped::anonymous(length, ProtFlags::empty())?);
-        Ok(Self { addresses: Arc::new(DevicePages { pages, listed: OnceLock::new() }), aliases })
+        let addresses = DevicePages::of(Pages::all(Mapped::aligned(near, length, alignment)?));
+        Ok(Self { addresses, aliases: Arc::new(Mapped::reserve(0, length)?) })
     }
 
     pub(crate) fn range(&self) -> Range<u64> {
-        let Pages { address, length, .. } = self.addresses.pages;
-        address as u64..(address + length) as u64
-    }
-
-    pub(crate) fn pages(&self) -> &Arc<DevicePages> {
-        &self.addresses
+        self.addresses.range()
     }
 
     /// Maps the first bytes of memory at an unmapped offset.
     pub(crate) fn map(&self, offset: usize, length: usize, memory: &Physical) -> Result<Mapping> {
-        let part = |mapped: &Arc<Mapped>| Pages {
-            address: mapped.address + offset,
-            length,
-            mapped: Arc::clone(mapped),
-        };
-        let (bytes, pages) = (part(&self.aliases), part(&self.addresses.pages.mapped));
-        let pointer = ptr::with_exposed_provenance_mut;
-        // Of length 0, so that it stays where it is as well.
+        let bytes = Pages::of(&self.aliases, offset, length);
+        let pages = Pages::of(&self.addresses.pages.mapped, offset, length);
+        let [from, to] = [memory.bytes.address, bytes.address].map(ptr::with_exposed_provenance_mut);
+        // The old length 0 keeps the memory mapped at its old address too.
         // SAFETY: both are mappings of this library, and nothing uses the pages of the reservation.
-        let mapped = unsafe {
-            mremap_fixed(
-                pointer(memory.bytes.address),
-                0,
-                length,
-                MremapFlags::MAYMOVE,
-                pointer(bytes.address),
-            )
-        };
+        let mapped = unsafe { mremap_fixed(from, 0, length, MremapFlags::MAYMOVE, to) };
         mapped.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Mapping { bytes, device: Some(Arc::new(DevicePages { pages, listed: OnceLock::new() })) })
+        Ok(Mapping { bytes, device: Some(DevicePages::of(pages)) })
     }
 
+    /// Unmaps unused memory at an offset.
     pub(crate) fn unmap(&self, offset: usize, length: usize) -> Result<()> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let place = ptr::with_exposed_provenance_mut(self.aliases.address + offset);
@@ -406,41 +386,46 @@ impl Mapping {
         rounded.filter(|&length| length < isize::MAX as usize).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
+    /// Creates memory that programs cannot access.
     pub(crate) fn device(length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         Ok(Self { bytes: BYTES.pages(length)?, device: Some(DevicePages::new(length)?) })
     }
 
+    /// Creates memory that programs can access.
     pub(crate) fn host(length: usize) -> Result<Self> {
-        let bytes = Mapped::anonymous(Self::round_up(length)?, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Self { bytes: Pages::all(bytes), device: None })
+        Ok(Self { bytes: Pages::all(Mapped::private(Self::round_up(length)?)?), device: None })
     }
 
+    /// Creates memory from a file that programs cannot access at the address.
     pub(crate) fn shared(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
-        let bytes = Pages::all(Mapped::file(file, length)?);
+        let bytes = Pages::all(Mapped::file(file, 0, length)?);
         Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
     }
 
+    /// Returns its offset in [`device_file`].
+    fn offset(&self) -> Option<u64> {
+        let Pages { address, mapped, .. } = &self.bytes;
+        Some(mapped.offset? + (address - mapped.address) as u64)
+    }
+
     pub(crate) fn export(&self) -> Option<Exported> {
-        let offset = self.bytes.mapped.offset? + (self.bytes.address - self.bytes.mapped.address) as u64;
-        let file = DEVICE_MEMORY.file()?;
+        let (offset, file) = (self.offset()?, device_file()?);
         let inode = fstat(file).ok()?.st_ino;
-        // A page that is there tells an importer that the memory has not been freed: now it is, as it is read.
+        // An importer recognizes freed memory by its missing page. The read makes the page exist.
         // SAFETY: a byte of a mapping that can be read, which other threads may write meanwhile.
         let _ = unsafe { ptr::with_exposed_provenance::<u8>(self.bytes.address).read_volatile() };
         Some(Exported { process: std::process::id(), file: file.as_raw_fd().unsigned_abs(), inode, offset })
     }
 
+    /// Returns whether another process holds an [`ImportLock`] on it.
     pub(crate) fn is_imported(&self) -> bool {
-        let (Some(offset), Some(file)) = (self.bytes.mapped.offset, DEVICE_MEMORY.file()) else {
-            return false;
-        };
-        let offset = offset + (self.bytes.address - self.bytes.mapped.address) as u64;
+        let (Some(offset), Some(file)) = (self.offset(), device_file()) else { return false };
         let mut lock = lock(libc::F_WRLCK, offset);
         // SAFETY: an open file, and a struct that the call reads and fills.
-        let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-        asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
+        let status = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+        status == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
     }
 
     /// Maps memory of another process of the same user. Returns its file too.
@@ -451,16 +436,15 @@ impl Mapping {
         let file = open(path, flags, Mode::empty()).map_err(|_| GONE)?;
         let is_it = fstat(&file)
             .is_ok_and(|found| found.st_ino == from.inode && found.st_size as u64 == LENGTH_OF_FILE);
-        if !is_it || seek(&file, SeekFrom::Data(from.offset)) != Ok(from.offset) {
-            return Err(GONE);
-        }
+        ensure(is_it && seek(&file, SeekFrom::Data(from.offset)) == Ok(from.offset), GONE)?;
         let length = Self::round_up(length)?;
-        let end = from.offset.checked_add(length as u64).filter(|&end| end <= LENGTH_OF_FILE);
-        end.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let bytes = Pages::all(Mapped::part_of_file(file.as_fd(), from.offset, length)?);
+        let end = from.offset.checked_add(length as u64);
+        ensure(end.is_some_and(|end| end <= LENGTH_OF_FILE), CUDA_ERROR_INVALID_VALUE)?;
+        let bytes = Pages::all(Mapped::file(file.as_fd(), from.offset, length)?);
         Ok((Self { bytes, device: Some(DevicePages::new(length)?) }, file))
     }
 
+    /// The address that programs see.
     pub(crate) fn address(&self) -> usize {
         self.device.as_ref().map_or(&self.bytes, |device| &device.pages).address
     }
@@ -469,6 +453,7 @@ impl Mapping {
         self.device.as_ref()
     }
 
+    /// The address at which this process accesses the bytes.
     pub(crate) fn alias(&self) -> usize {
         self.bytes.address
     }

@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::clock::{Clock, Component, Step};
 use crate::handle::{ContextId, StreamId};
-use crate::turns::Turns;
 
 /// The order of a stream relative to the default stream of its context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +109,38 @@ struct Pending<W> {
     successors: Vec<OperationId>,
     /// Whether it had its last turn.
     may_start: bool,
+}
+
+/// The operations that only wait for their turns, and the generator of their order.
+#[derive(Debug)]
+struct Turns {
+    generator: fastrand::Rng,
+    /// With the number of turns before the last one.
+    ready: Vec<(StreamId, u32)>,
+}
+
+impl Turns {
+    fn new(seed: u64) -> Self {
+        Self { generator: fastrand::Rng::with_seed(seed), ready: Vec::new() }
+    }
+
+    fn add(&mut self, stream: StreamId) {
+        // Some operations take very long, so that others overtake them by far.
+        let is_long = self.generator.u32(..8) == 0;
+        let turns = if is_long { self.generator.u32(8..64) } else { self.generator.u32(..4) };
+        self.ready.push((stream, turns));
+    }
+
+    /// Gives a ready operation a turn. Returns its stream if it was the last turn.
+    fn turn(&mut self) -> Option<StreamId> {
+        let drawn = self.generator.usize(..self.ready.len());
+        let (_, turns) = &mut self.ready[drawn];
+        match turns.checked_sub(1) {
+            Some(rest) => *turns = rest,
+            None => return Some(self.ready.remove(drawn).0),
+        }
+        None
+    }
 }
 
 /// The work of a context's destroyed streams.
@@ -349,7 +380,7 @@ impl<W> Scheduler<W> {
         let (clock, executor) = (pending.clock.clone(), pending.executor);
         match executor {
             Executor::Library => {}
-            // It can tell the program's threads that what is before it is complete.
+            // It can notify host threads that what precedes it is complete.
             Executor::Host => self.advance_host(&clock),
             Executor::Peers => {
                 self.peers.join(&clock);
@@ -368,7 +399,7 @@ impl<W> Scheduler<W> {
         clock.advance(step);
         match executor {
             Executor::Library => self.executing = self.executing.saturating_sub(1),
-            // It may have waited for what the program's threads knew, or its peers.
+            // It may have waited for host threads or peers.
             Executor::Host => clock.join(&self.host),
             Executor::Peers => clock.join(&self.peers),
         }
@@ -391,23 +422,23 @@ impl<W> Scheduler<W> {
 
     /// Gives a ready operation a turn. Returns whether there was one.
     pub(crate) fn turn(&mut self) -> bool {
-        let Some(turn) = self.turns.as_mut().and_then(Turns::turn) else { return false };
-        let front = self.streams.get(&turn.stream).and_then(|stream| stream.queue.front());
-        let front = front.filter(|_| turn.executes).and_then(|id| self.pending.get_mut(id));
-        if let Some(pending) = front {
+        let Some(turns) = self.turns.as_mut().filter(|turns| !turns.ready.is_empty()) else { return false };
+        let front = turns.turn().and_then(|stream| self.streams.get(&stream)?.queue.front());
+        if let Some(pending) = front.and_then(|id| self.pending.get_mut(id)) {
             pending.may_start = true;
             self.executing += usize::from(pending.executor == Executor::Library);
-            self.startable.push(turn.stream);
+            self.startable.push(pending.stream);
         }
         true
     }
 
+    /// Draws the number of turns that pass during a call.
     pub(crate) fn turns_during_call(&mut self) -> u32 {
-        self.turns.as_mut().map_or(0, Turns::during_call)
+        self.turns.as_mut().map_or(0, |turns| turns.generator.u32(..4))
     }
 
     pub(crate) fn has_ready(&self) -> bool {
-        self.turns.as_ref().is_some_and(Turns::has_ready)
+        self.turns.as_ref().is_some_and(|turns| !turns.ready.is_empty())
     }
 
     pub(crate) fn is_executing(&self) -> bool {

@@ -9,11 +9,9 @@ use cudarc::driver::sys::{
 
 use super::{put, result};
 use crate::current::Current;
-use crate::driver::Driver;
+use crate::driver::{Driver, Locked};
 use crate::error::{Result, ensure};
 use crate::handle::PoolId;
-use crate::state::State;
-use crate::sync::MutexGuard;
 use crate::visible;
 
 pub(super) const CAPABILITY: [c_int; 2] = [9, 0];
@@ -32,7 +30,7 @@ fn physical(device: CUdevice) -> Result<usize> {
 }
 
 /// Takes the driver's lock for a call that concerns a device.
-fn enter(device: CUdevice) -> Result<(&'static Driver, MutexGuard<'static, State>, usize)> {
+fn enter(device: CUdevice) -> Result<(&'static Driver, Locked<'static>, usize)> {
     let driver = Driver::get()?;
     let device = driver.device(device)?;
     Ok((driver, driver.enter(), device))
