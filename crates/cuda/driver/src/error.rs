@@ -14,17 +14,8 @@ pub(crate) fn ensure(condition: bool, error: CUresult) -> Result<()> {
 /// Makes the table of error codes with their names and descriptions.
 macro_rules! errors {
     ($($name:ident $description:literal)*) => {
-        const ERRORS: &[(CUresult, &CStr, &CStr)] = &[$((
-            CUresult::$name,
-            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => c"",
-            },
-            match CStr::from_bytes_with_nul(concat!($description, "\0").as_bytes()) {
-                Ok(description) => description,
-                Err(_) => c"",
-            },
-        )),*];
+        const ERRORS: &[(CUresult, &str, &str)] =
+            &[$((CUresult::$name, concat!(stringify!($name), "\0"), concat!($description, "\0"))),*];
     };
 }
 
@@ -128,16 +119,16 @@ errors! {
     CUDA_ERROR_UNKNOWN "unknown error"
 }
 
-fn entry(code: u32) -> Option<&'static (CUresult, &'static CStr, &'static CStr)> {
+fn entry(code: u32) -> Option<&'static (CUresult, &'static str, &'static str)> {
     ERRORS.iter().find(|(error, ..)| *error as u32 == code)
 }
 
 pub(crate) fn name(code: u32) -> Option<&'static CStr> {
-    entry(code).map(|(_, name, _)| *name)
+    entry(code).and_then(|(_, name, _)| CStr::from_bytes_with_nul(name.as_bytes()).ok())
 }
 
 pub(crate) fn description(code: u32) -> Option<&'static CStr> {
-    entry(code).map(|(_, _, description)| *description)
+    entry(code).and_then(|(_, _, text)| CStr::from_bytes_with_nul(text.as_bytes()).ok())
 }
 
 /// Returns the error with a code, or `CUDA_ERROR_UNKNOWN` for a code that CUDA does not have.

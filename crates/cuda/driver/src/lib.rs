@@ -13,7 +13,6 @@ mod capture;
 mod capture_rules;
 mod clock;
 mod config;
-mod context;
 mod current;
 mod driver;
 mod error;

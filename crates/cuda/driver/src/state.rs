@@ -1,7 +1,8 @@
-//! The state of the driver, which its lock protects.
+//! The state that the driver's lock protects: devices, contexts, streams and all that they have.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +15,6 @@ use crate::callback::{Destructors, References};
 use crate::capture::Captures;
 use crate::clock::Clock;
 use crate::config::{Config, Races};
-use crate::context::{Context, Device};
 use crate::current::Current;
 use crate::error::Result;
 use crate::event::Event;
@@ -26,6 +26,40 @@ use crate::race::Detector;
 use crate::scheduler::{Executor, OperationId, Ordering, Point, Scheduler};
 use crate::stack::Stack;
 use crate::sync::Condvar;
+
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// The handle of the primary context, active or not.
+    pub(crate) primary: ContextId,
+    pub(crate) primary_flags: u32,
+    /// How often the primary context is retained.
+    pub(crate) retained: usize,
+    pub(crate) default_pool: PoolId,
+    pub(crate) pool: PoolId,
+}
+
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) device: usize,
+    pub(crate) flags: u32,
+    pub(crate) default_stream: StreamId,
+    /// Per-thread default streams.
+    pub(crate) thread_streams: BTreeMap<u64, StreamId>,
+    /// The contexts with peer access from this one.
+    pub(crate) peers: BTreeSet<ContextId>,
+    /// A sticky error.
+    pub(crate) error: Option<CUresult>,
+    /// Errors until `libnccl_cuda_recover`, by the number passed to `libnccl_cuda_fail`.
+    pub(crate) failures: BTreeMap<u64, Failure>,
+}
+
+/// The error of a failed NCCL operation.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: CUresult,
+    /// The operation, and why it failed.
+    pub(crate) reason: CString,
+}
 
 #[derive(Debug)]
 pub(crate) struct Stream {

@@ -6,7 +6,7 @@ use std::ptr;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit};
 
-use super::{put, put_if_wanted, result, synchronize, unsupported};
+use super::{put, put_if_wanted, refuse, result, synchronize};
 use crate::current::Current;
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
@@ -69,8 +69,7 @@ api! {
 
     fn cuCtxCreate_v4(out: *mut CUcontext, parameters: *mut c_void, flags: c_uint, device: CUdevice) {
         if !parameters.is_null() {
-            unsupported::say("cuCtxCreate_v4 with parameters");
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
+            return refuse("cuCtxCreate_v4 with parameters");
         }
         create(out, flags, device)
     }

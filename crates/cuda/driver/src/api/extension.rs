@@ -19,7 +19,6 @@ use crate::access::Access;
 use crate::allocation::{Kind, Part};
 use crate::callback::{Callback, Function};
 use crate::config::Config;
-use crate::context::Failure;
 use crate::current::Current;
 use crate::driver::Driver;
 use crate::error::{Result, from_code};
@@ -27,7 +26,7 @@ use crate::handle::StreamId;
 use crate::operation::Work;
 use crate::references::{self, FreeCheck};
 use crate::scheduler::{Executor, Point};
-use crate::state::Request;
+use crate::state::{Failure, Request};
 use crate::visible;
 
 /// Memory that no function of CUDA allocated or registered.

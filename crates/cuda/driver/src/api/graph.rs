@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     CUgraphNode, CUgraphNodeType as Kind, CUstream, CUstreamCaptureStatus as Status,
 };
 
-use super::{put, put_if_wanted, result, unsupported};
+use super::{put, put_if_wanted, refuse, result, unsupported};
 use crate::current::{Current, Mode};
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
@@ -65,8 +65,7 @@ unsafe fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Resu
     let is_valid = flags <= ALL_FLAGS && !(is_for_kernels && flags & AUTO_FREE_ON_LAUNCH != 0);
     ensure(is_valid && !out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     if is_for_kernels {
-        unsupported::say("graphs that kernels launch");
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
+        return refuse("graphs that kernels launch");
     }
     let exec = Driver::get()?.enter().instantiate(GraphId::of(graph), flags)?;
     // SAFETY: the caller promises that it is valid.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 
-use super::{put, unsupported};
+use super::{put, refuse};
 use crate::allocation::{Allocation, Import, Kind};
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
@@ -27,10 +27,9 @@ const MAGIC: u32 = 0x6c6e_6363;
 /// `out` is null, which is an error, or valid for 64 writes.
 unsafe fn put_handle<T>(out: *mut T, device: u32, length: u64, place: Option<Exported>) -> Result<()> {
     let Some(Exported { process, file, inode, offset }) = place else {
-        unsupported::say(
+        return refuse(
             "handles for other processes where files may not be as long as device memory (ulimit -f)",
         );
-        return Err(CUDA_ERROR_NOT_SUPPORTED);
     };
     let mut bytes = [0_u8; 64];
     for (at, number) in [MAGIC, device, process, file].into_iter().enumerate() {

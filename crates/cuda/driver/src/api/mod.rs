@@ -78,6 +78,12 @@ fn result(answer: CUresult) -> Result<()> {
     ensure(answer == CUDA_SUCCESS, answer)
 }
 
+/// Reports that a feature is not supported.
+fn refuse<T>(what: &'static str) -> Result<T> {
+    unsupported::say(what);
+    Err(CUDA_ERROR_NOT_SUPPORTED)
+}
+
 /// Stores a result.
 ///
 /// # Safety

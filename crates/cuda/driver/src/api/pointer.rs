@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUpointer_attribute::*;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute as Attribute};
 
-use super::{put, unsupported};
+use super::{put, refuse};
 use crate::allocation::{Allocation, Kind};
 use crate::current::Current;
 use crate::driver::Driver;
@@ -126,7 +126,6 @@ api! {
         let is_known = code == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint
             && state.allocations.containing(address).is_some();
         ensure(!value.is_null() && is_known, CUDA_ERROR_INVALID_VALUE)?;
-        unsupported::say("cuPointerSetAttribute");
-        Err(CUDA_ERROR_NOT_SUPPORTED)
+        refuse("cuPointerSetAttribute")
     }
 }

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUmemLocationType, CUmemPool_attribute as Attribute, CUmemPoolProps, CUmemoryPool, CUstream,
 };
 
-use super::{memory, put, unsupported};
+use super::{memory, put, refuse};
 use crate::allocation::Pool;
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
@@ -44,8 +44,7 @@ api! {
         let id = (&raw const (*properties).location.id).read();
         ensure(kind == PINNED && place == DEVICE, CUDA_ERROR_INVALID_VALUE)?;
         if handles != 0 {
-            unsupported::say("cuMemPoolCreate with handle types");
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
+            return refuse("cuMemPoolCreate with handle types");
         }
         let device = driver.device(id)?;
         let mut state = driver.enter();

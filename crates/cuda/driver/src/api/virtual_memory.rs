@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
 };
 use rustix::param::page_size;
 
-use super::{put, unsupported};
+use super::{put, refuse};
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
 use crate::handle::BackingId;
@@ -35,10 +35,7 @@ unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<u
     match number!((*location).type_) {
         // SAFETY: the caller promises that it can be read.
         DEVICE => driver.device(unsafe { (&raw const (*location).id).read() }),
-        kind if kind > DEVICE && kind <= LAST => {
-            unsupported::say("host memory that is mapped at reserved addresses");
-            Err(CUDA_ERROR_NOT_SUPPORTED)
-        }
+        kind if kind > DEVICE && kind <= LAST => refuse("host memory that is mapped at reserved addresses"),
         _ => Err(INVALID),
     }
 }
@@ -218,10 +215,7 @@ api! {
         let is_type = handle_type != NONE && handle_type == backing.handle_types;
         ensure(!out.is_null() && flags == 0 && is_type, INVALID)?;
         let Some(file) = backing.physical.share()? else {
-            unsupported::say(
-                "exports of memory that was made while half of the file descriptors were in use (ulimit -n)",
-            );
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
+            return refuse("exports of memory that was made while half of the file descriptors were in use (ulimit -n)");
         };
         // The file descriptor is the program's from now on.
         put(out.cast::<c_int>(), file.into_raw_fd())
