@@ -14,8 +14,7 @@ use crate::operation::Rows;
 use crate::scheduler::OperationId;
 use crate::stack::Stack;
 
-/// Memory that an operation reads or writes.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Access {
     pub(crate) allocation: Arc<Allocation>,
     pub(crate) bytes: Bytes,
@@ -67,8 +66,7 @@ impl Access {
     }
 }
 
-/// Bytes of an allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes {
     start: usize,
     rows: Rows,
@@ -129,20 +127,16 @@ impl Bytes {
     }
 }
 
-/// A call that accesses memory.
-#[derive(Debug)]
 pub(crate) struct Call {
     /// `None` if the host itself accesses the memory.
     pub(crate) stream: Option<StreamId>,
     pub(crate) label: Cow<'static, str>,
-    /// The functions of the label.
     pub(crate) functions: Cow<'static, str>,
     pub(crate) number: u64,
     pub(crate) stack: Option<Arc<Stack>>,
 }
 
-/// One access of a call, as a race reports it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Side {
     pub(crate) call: Arc<Call>,
     pub(crate) bytes: Bytes,
@@ -183,7 +177,6 @@ impl fmt::Display for Side {
 }
 
 /// An access of an operation that has begun.
-#[derive(Debug)]
 pub(crate) struct Past {
     pub(crate) operation: OperationId,
     /// Operations after this step come after the access.
@@ -209,7 +202,7 @@ impl Kept {
 }
 
 /// The accesses to an allocation, found by their bytes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct History {
     /// By the base-2 logarithm of the extent, then by first byte and a unique number. Of accesses with similar extent, the ones
     /// that overlap some bytes begin near them.

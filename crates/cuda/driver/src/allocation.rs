@@ -34,7 +34,6 @@ impl Kind {
 }
 
 /// An allocation, or memory mapped at reserved addresses.
-#[derive(Debug)]
 pub(crate) struct Allocation {
     /// Never reused. All mappings of the same memory share it.
     pub(crate) id: u64,
@@ -44,7 +43,6 @@ pub(crate) struct Allocation {
     pub(crate) context: ContextId,
     /// The mapped memory, if this is a mapping at reserved addresses.
     pub(crate) backing: Option<BackingId>,
-    /// Whether another process owns the memory.
     pub(crate) is_imported: bool,
     /// The pool, if it was allocated in stream order.
     pub(crate) pool: Option<PoolId>,
@@ -103,19 +101,16 @@ impl Allocation {
 }
 
 /// Another process's memory that a context has opened.
-#[derive(Debug)]
 pub(crate) struct Import {
     pub(crate) context: ContextId,
     pub(crate) place: Exported,
     pub(crate) address: u64,
-    /// How often it is open.
     pub(crate) count: usize,
     /// Shows the owner that its memory is open here.
     pub(crate) _lock: ImportLock,
 }
 
 /// Memory that can be mapped. Freed when it has neither references nor mappings.
-#[derive(Debug)]
 pub(crate) struct Backing {
     pub(crate) device: usize,
     pub(crate) length: usize,
@@ -131,12 +126,10 @@ pub(crate) struct Backing {
 }
 
 /// A pool of stream-ordered allocations. It only counts, because memory is not kept for reuse.
-#[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
     /// Whether it is a device's default pool, which cannot be destroyed.
     pub(crate) is_default: bool,
-    /// The settable attributes by code.
     pub(crate) attributes: BTreeMap<u32, u64>,
     pub(crate) used: u64,
     /// The high-water mark of `used`.
@@ -150,7 +143,7 @@ impl Pool {
 }
 
 /// A range that starts in an allocation. Keeps the allocation alive.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) allocation: Arc<Allocation>,
     pub(crate) offset: usize,
@@ -168,7 +161,7 @@ impl Part {
 /// Access of a device to mapped memory: 0 is none, 1 is read, 3 is read and write.
 pub(crate) type Permission = u32;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,
     /// Addresses of recently freed device memory, which are not reused yet.

@@ -16,11 +16,9 @@ use crate::handle::UserObjectId;
 pub(crate) type Function = unsafe extern "C" fn(data: *mut c_void);
 
 /// A function of the program and its argument.
-#[derive(Debug)]
 pub(crate) struct Callback {
     function: Function,
     data: *mut c_void,
-    /// Called with the data when this is dropped.
     release: Option<Function>,
 }
 
@@ -63,7 +61,6 @@ impl Drop for Callback {
 /// The thread that calls destructors. The thread that drops the last reference may hold a lock that the destructor needs.
 pub(crate) type Destructors = mpsc::Sender<Arc<Callback>>;
 
-/// Starts the thread of destructors, which runs until the process exits.
 pub(crate) fn start_destructors() -> Result<Destructors> {
     let (sender, receiver) = mpsc::channel::<Arc<Callback>>();
     let builder = thread::Builder::new().name("cuda user objects".to_owned());
@@ -75,7 +72,6 @@ pub(crate) fn start_destructors() -> Result<Destructors> {
 }
 
 /// A user object. Its destructor is called after it is dropped, possibly under the driver's lock.
-#[derive(Debug)]
 pub(crate) struct UserObject {
     pub(crate) destructor: Arc<Callback>,
     pub(crate) destructors: Destructors,
@@ -88,7 +84,7 @@ impl Drop for UserObject {
 }
 
 /// The references of the program or a graph, with their counts.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct References(BTreeMap<UserObjectId, (Arc<UserObject>, u64)>);
 
 impl References {
@@ -104,7 +100,6 @@ impl References {
         self.0.entry(id).or_insert((object, 0)).1 += u64::from(count);
     }
 
-    /// Drops references, which must exist.
     pub(crate) fn release(&mut self, id: UserObjectId, count: u32) -> Result<Arc<UserObject>> {
         let (object, references) = self.0.get_mut(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         *references = references.checked_sub(u64::from(count)).ok_or(CUDA_ERROR_INVALID_VALUE)?;

@@ -13,8 +13,6 @@ use crate::error::Result;
 use crate::graph::{CapturedPoint, Graph, Node};
 use crate::handle::{ContextId, GraphId, NodeId, StreamId, UserObjectId};
 
-/// The part of a capture on one stream.
-#[derive(Debug)]
 struct Lane {
     number: usize,
     /// The nodes that the next node depends on.
@@ -23,10 +21,8 @@ struct Lane {
     returned: Vec<NodeId>,
 }
 
-#[derive(Debug)]
 struct Capture<A> {
     origin: StreamId,
-    /// The thread that began the capture.
     thread: u64,
     mode: Mode,
     is_valid: bool,
@@ -34,7 +30,6 @@ struct Capture<A> {
     lanes: BTreeMap<StreamId, Lane>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Captures<A> {
     captures: BTreeMap<GraphId, Capture<A>>,
 }
@@ -264,7 +259,7 @@ mod tests {
             let ended = end(&mut captures);
             assert_eq!(captures.of(TWO), None);
             if !is_joined {
-                assert_eq!(ended.unwrap_err(), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+                assert_eq!(ended.err(), Some(CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
                 continue;
             }
             let graph = ended.unwrap();
@@ -317,7 +312,7 @@ mod tests {
         let mut captures = captured();
         let point = captures.point(ONE).unwrap();
         captures.join(TWO, CONTEXT, &point).unwrap();
-        let error = |ended: Result<(Result<GraphId>, Graph<&str>)>| ended.unwrap_err();
+        let error = |ended: Result<(Result<GraphId>, Graph<&str>)>| ended.err().unwrap();
         assert_eq!(error(captures.end(TWO, THREAD)), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         let wrong = error(captures.end(ONE, OTHER_THREAD));
         assert_eq!(wrong, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);

@@ -15,13 +15,11 @@ use crate::handle::{ContextId, EventId, GraphId, NodeId, StreamId, UserObjectId}
 use crate::state::{Action, NON_BLOCKING, State};
 
 impl State {
-    /// Adds a node to the graph of a captured stream.
     pub(crate) fn capture(&mut self, stream: StreamId, action: Action) -> Result<()> {
         let node = NodeId(self.next_handle());
         self.captures.add(stream, node, action)
     }
 
-    /// Finds a user object that the program or a graph references.
     pub(crate) fn user_object(&self, id: UserObjectId) -> Result<Arc<UserObject>> {
         let of_graphs = self.graphs.values().map(|(_, references)| references);
         let of_execs = self.execs.values().map(|exec| &exec.references);
@@ -30,7 +28,6 @@ impl State {
         object.cloned().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Finds the references of a graph, which may still be captured.
     pub(crate) fn references(&mut self, graph: GraphId) -> Result<&mut References> {
         let references = self.graphs.get_mut(&graph).map(|(_, references)| references);
         references.or_else(|| self.captures.references(graph)).ok_or(CUDA_ERROR_INVALID_VALUE)

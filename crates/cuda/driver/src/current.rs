@@ -31,15 +31,12 @@ impl Mode {
     }
 }
 
-#[derive(Debug)]
 struct Thread {
-    /// 0 until it is needed.
     number: Cell<u64>,
     contexts: RefCell<Vec<ContextId>>,
     capture_mode: Cell<Mode>,
     /// Whether the thread executes a host function of a stream.
     executes_function: Cell<bool>,
-    /// Whether the pthread key is set.
     is_watched: Cell<bool>,
 }
 
@@ -55,7 +52,6 @@ thread_local! {
 
 const _: () = assert!(!std::mem::needs_drop::<ManuallyDrop<Thread>>(), "it is used after destructors");
 
-/// Called with the number of a thread that ends.
 static AT_END: OnceLock<fn(u64)> = OnceLock::new();
 
 /// Calls a function with the number of each thread that ends, if the thread has one.
@@ -63,8 +59,9 @@ pub(crate) fn at_thread_end(function: fn(u64)) {
     AT_END.get_or_init(|| function);
 }
 
-/// The round of key destructors in which the state is freed. POSIX guarantees four rounds. Destructors of other keys run in the first
-/// round, unless they set a key again. It is three because the first round is not counted for a thread that first calls CUDA during it.
+/// The round of key destructors in which the state is freed. POSIX guarantees four rounds. Destructors of other keys run in the
+/// first round, unless they set a key again. It is three because the first round is not counted for a thread that first calls CUDA
+/// during it.
 const LAST_ROUND: usize = 3;
 
 /// The key, whose value is the number of the next round.
@@ -111,7 +108,6 @@ fn with_watched<T>(action: impl FnOnce(&Thread) -> T) -> T {
     })
 }
 
-/// The calling thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Current;
 
@@ -151,7 +147,6 @@ impl Current {
         THREAD.with(|thread| thread.capture_mode.replace(mode))
     }
 
-    /// Executes a host function of a stream.
     pub(crate) fn execute_function(function: impl FnOnce()) {
         let set = |executes| THREAD.with(|thread| thread.executes_function.set(executes));
         set(true);
@@ -167,7 +162,6 @@ impl Current {
         Ok(())
     }
 
-    /// Returns the number of the calling thread.
     pub(crate) fn thread() -> u64 {
         static LAST: AtomicU64 = AtomicU64::new(0);
         with_watched(|thread| {

@@ -20,8 +20,6 @@ use crate::state::{Action, Request, State};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::visible;
 
-/// The driver of a process.
-#[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) config: Config,
     /// The physical device behind each visible one, see [`visible`].
@@ -72,7 +70,6 @@ impl Driver {
         Self { config, visible, state, done: Condvar::new(), process: process::id() }
     }
 
-    /// Returns the index of a device.
     pub(crate) fn device(&self, device: CUdevice) -> Result<usize> {
         let device = usize::try_from(device).ok().filter(|&device| device < self.devices());
         device.ok_or(CUDA_ERROR_INVALID_DEVICE)
@@ -137,7 +134,6 @@ impl Driver {
         state
     }
 
-    /// Gives turns while the program makes no calls.
     fn tick_forever(&self) {
         const PAUSE: Duration = Duration::from_millis(1);
         loop {
@@ -187,7 +183,6 @@ impl Driver {
         Ok(point)
     }
 
-    /// Starts the worker of a stream, if it has none.
     pub(crate) fn start_worker(&'static self, state: &mut State, stream: StreamId) -> Result<()> {
         let Some(entry) = state.streams.get_mut(&stream).filter(|entry| entry.worker.is_none()) else {
             return Ok(());
@@ -251,13 +246,11 @@ impl Driver {
         state
     }
 
-    /// Waits for the work of a context.
     pub(crate) fn synchronize_context<'a>(&'a self, state: Locked<'a>, context: ContextId) -> Locked<'a> {
         let point = state.scheduler.point_of_context(context);
         self.synchronize(state, &point)
     }
 
-    /// Waits for the work of all contexts.
     pub(crate) fn synchronize_all<'a>(&'a self, state: Locked<'a>) -> Locked<'a> {
         let contexts = state.contexts.keys().copied().collect::<Vec<_>>();
         contexts.into_iter().fold(state, |state, context| self.synchronize_context(state, context))
@@ -268,7 +261,6 @@ impl Driver {
         self.config.blocks_launches && Current::check_is_no_function().is_ok()
     }
 
-    /// Closes the default streams of a thread that ends.
     fn close_thread(&self, thread: u64) {
         let mut state = self.lock();
         let contexts = state.contexts.values_mut();

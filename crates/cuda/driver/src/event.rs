@@ -19,7 +19,6 @@ use crate::mapping::{Exported, Mapping};
 use crate::message;
 use crate::scheduler::Point;
 
-#[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) context: ContextId,
     pub(crate) has_timing: bool,
@@ -28,25 +27,22 @@ pub(crate) struct Event {
     pub(crate) shared: Option<Arc<SharedEvent>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) enum LastRecord {
     Never,
     Enqueued(Record),
     Captured(CapturedPoint),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Record {
     pub(crate) point: Point,
-    /// The time of execution.
     pub(crate) time: Arc<OnceLock<Instant>>,
 }
 
 /// The shared-memory state of an interprocess event.
-#[derive(Debug)]
 #[repr(C)]
 struct EventState {
-    /// The number of records.
     recorded: AtomicU64,
     /// The last completed record.
     completed: AtomicU64,
@@ -56,7 +52,6 @@ struct EventState {
 }
 
 /// The shared memory of an interprocess event. Records are numbered from 1.
-#[derive(Debug)]
 pub(crate) struct SharedEvent(Mapping);
 
 impl SharedEvent {

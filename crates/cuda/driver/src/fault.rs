@@ -14,7 +14,6 @@ use crate::error::Result;
 use crate::fault_signal;
 use crate::finding::{self, Finding};
 
-#[derive(Debug)]
 struct Entry {
     /// The first address; 0 if the entry is free, [`FILLING`] while it is written.
     start: AtomicUsize,
@@ -44,8 +43,6 @@ impl Entry {
     }
 }
 
-/// A list of entries that grows. It is never freed.
-#[derive(Debug)]
 struct List {
     entries: [Entry; 64],
     next: OnceLock<Box<List>>,
@@ -62,7 +59,6 @@ static LIST: List = List::new();
 static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// An entry of the list, freed when dropped.
-#[derive(Debug)]
 pub(crate) struct Listed(Option<&'static Entry>);
 
 impl Listed {

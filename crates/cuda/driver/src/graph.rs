@@ -5,8 +5,6 @@ use std::collections::BTreeSet;
 use crate::callback::References;
 use crate::handle::{ContextId, GraphId, NodeId};
 
-/// A node with an action.
-#[derive(Debug)]
 pub(crate) struct Node<A> {
     pub(crate) handle: NodeId,
     /// The index of the stream that the node was captured from.
@@ -16,7 +14,6 @@ pub(crate) struct Node<A> {
     pub(crate) action: A,
 }
 
-#[derive(Debug)]
 pub(crate) struct Graph<A> {
     /// The contexts of the captured streams, the origin's first.
     pub(crate) lanes: Vec<ContextId>,
@@ -30,7 +27,6 @@ pub(crate) struct Graph<A> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CapturedPoint {
     pub(crate) graph: GraphId,
-    /// The last nodes before the point.
     pub(crate) nodes: Vec<usize>,
 }
 
@@ -52,7 +48,6 @@ impl<A> Graph<A> {
         node.after.iter().copied().filter(|&earlier| self.nodes[earlier].lane != node.lane)
     }
 
-    /// The last node of each lane that has one.
     pub(crate) fn last_of_lanes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.lanes.len()).filter_map(|lane| self.nodes.iter().rposition(|node| node.lane == lane))
     }

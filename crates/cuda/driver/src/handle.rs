@@ -27,7 +27,6 @@ handle! { ContextId StreamId EventId PoolId GraphId NodeId ExecId UserObjectId }
 pub(crate) struct BackingId(pub(crate) u64);
 
 /// The source of handles. All are distinct, of any kind, and none is small.
-#[derive(Debug)]
 pub(crate) struct Handles(u64);
 
 impl Handles {

@@ -28,8 +28,8 @@ impl State {
 }
 
 impl Driver {
-    /// Enqueues the operations of a graph: after the stream's previous work and the graph's last launch,
-    /// before the stream's later work. Returns the point after them.
+    /// Enqueues the operations of a graph: after the stream's previous work and the graph's last launch, before the stream's later
+    /// work. Returns the point after them.
     pub(crate) fn launch(&'static self, state: &mut State, id: ExecId, stream: StreamId) -> Result<Point> {
         let exec = state.execs.get(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if let Some(freed) = exec.memory().find(|one| !state.allocations.has(one)) {

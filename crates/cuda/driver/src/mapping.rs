@@ -27,7 +27,6 @@ use crate::fault::Listed;
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const MEMFD: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
 
-#[derive(Debug)]
 struct Mapped {
     address: usize,
     length: usize,
@@ -49,7 +48,6 @@ impl Mapped {
         Self::anonymous(0, length, READ_WRITE, MapFlags::PRIVATE)
     }
 
-    /// Reserves inaccessible addresses.
     fn reserve(near: usize, length: usize) -> Result<Self> {
         Self::anonymous(near, length, ProtFlags::empty(), MapFlags::PRIVATE)
     }
@@ -99,7 +97,6 @@ impl Drop for Mapped {
 }
 
 /// Pages of a mapping, which they keep alive. They are not reused before it is unmapped.
-#[derive(Debug)]
 struct Pages {
     address: usize,
     length: usize,
@@ -171,9 +168,8 @@ pub(crate) struct Exported {
     pub(crate) offset: u64,
 }
 
-/// A lock on another process's memory, which shows the owner that the memory is open here. The kernel releases it when this process
-/// exits.
-#[derive(Debug)]
+/// A lock on another process's memory, which shows the owner that the memory is open here. The kernel releases it when this
+/// process exits.
 pub(crate) struct ImportLock {
     file: OwnedFd,
     offset: u64,
@@ -201,7 +197,6 @@ impl Drop for ImportLock {
     }
 }
 
-/// Describes a lock on the first byte of exported memory.
 fn lock(kind: i32, offset: u64) -> libc::flock {
     // SAFETY: a struct of numbers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -214,9 +209,8 @@ fn lock(kind: i32, offset: u64) -> libc::flock {
 
 /// A source of pages. Small allocations share a mapping, because a process can only have 65,530 mappings.
 ///
-/// There is no guard page between allocations: each operation checks its range. The addresses that programs see are inaccessible, and
-/// not reused while the mapping exists.
-#[derive(Debug)]
+/// There is no guard page between allocations: each operation checks its range. The addresses that programs see are inaccessible,
+/// and not reused while the mapping exists.
 struct Source {
     map: fn(usize) -> Result<Mapped>,
     /// The current shared mapping, and the number of its bytes in use.
@@ -249,7 +243,6 @@ static BYTES: Source = Source::new(Mapped::device);
 static ADDRESSES: Source = Source::new(|length| Mapped::reserve(0, length));
 
 /// Inaccessible pages, whose addresses are device pointers.
-#[derive(Debug)]
 pub(crate) struct DevicePages {
     pages: Pages,
     listed: OnceLock<Listed>,
@@ -279,7 +272,6 @@ impl DevicePages {
 }
 
 /// Memory without an address, which can be mapped any number of times.
-#[derive(Debug)]
 pub(crate) struct Physical {
     bytes: Mapped,
     /// The file, if other processes can have the memory.
@@ -324,7 +316,6 @@ impl Physical {
         Ok((Self { bytes, file: Some(file) }, device, length))
     }
 
-    /// Returns a new descriptor of the file, if there is one.
     pub(crate) fn share(&self) -> Result<Option<OwnedFd>> {
         let shared = self.file.as_ref().map(OwnedFd::try_clone).transpose();
         shared.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
@@ -333,7 +324,6 @@ impl Physical {
 
 /// Addresses reserved by a program, and as many at which this process accesses what is mapped there, so that adjacent mappings are
 /// adjacent for operations too.
-#[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) addresses: Arc<DevicePages>,
     aliases: Arc<Mapped>,
@@ -350,7 +340,6 @@ impl Reservation {
         self.addresses.range()
     }
 
-    /// Maps the first bytes of memory at an unmapped offset.
     pub(crate) fn map(&self, offset: usize, length: usize, memory: &Physical) -> Result<Mapping> {
         let bytes = Pages::of(&self.aliases, offset, length);
         let pages = Pages::of(&self.addresses.pages.mapped, offset, length);
@@ -362,7 +351,6 @@ impl Reservation {
         Ok(Mapping { bytes, device: Some(DevicePages::of(pages)) })
     }
 
-    /// Unmaps unused memory at an offset.
     pub(crate) fn unmap(&self, offset: usize, length: usize) -> Result<()> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let place = ptr::with_exposed_provenance_mut(self.aliases.address + offset);
@@ -373,7 +361,6 @@ impl Reservation {
 }
 
 /// Memory with an address for programs and one for this process's accesses.
-#[derive(Debug)]
 pub(crate) struct Mapping {
     bytes: Pages,
     /// Inaccessible pages at the program's address, unless the program can access the memory.
@@ -386,13 +373,11 @@ impl Mapping {
         rounded.filter(|&length| length < isize::MAX as usize).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Creates memory that programs cannot access.
     pub(crate) fn device(length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
         Ok(Self { bytes: BYTES.pages(length)?, device: Some(DevicePages::new(length)?) })
     }
 
-    /// Creates memory that programs can access.
     pub(crate) fn host(length: usize) -> Result<Self> {
         Ok(Self { bytes: Pages::all(Mapped::private(Self::round_up(length)?)?), device: None })
     }
@@ -404,7 +389,6 @@ impl Mapping {
         Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
     }
 
-    /// Returns its offset in [`device_file`].
     fn offset(&self) -> Option<u64> {
         let Pages { address, mapped, .. } = &self.bytes;
         Some(mapped.offset? + (address - mapped.address) as u64)

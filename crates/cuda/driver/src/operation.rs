@@ -10,7 +10,7 @@ use crate::allocation::{Allocation, Part};
 use crate::callback::{Callback, References};
 use crate::event::SharedEvent;
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) enum Place {
     Known(Part),
     Host(usize),
@@ -27,14 +27,13 @@ impl Place {
 }
 
 /// Equally spaced rows of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Rows {
     pub(crate) width: usize,
     pub(crate) height: usize,
 }
 
-/// What an operation does.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) enum Work {
     /// Nothing: only its order counts.
     Nothing,

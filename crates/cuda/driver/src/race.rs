@@ -51,7 +51,7 @@ fn functions(label: &str) -> String {
     named.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" + ")
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Race {
     allocation: Arc<Allocation>,
     sides: [Side; 2],
@@ -96,8 +96,6 @@ impl fmt::Display for Race {
     }
 }
 
-/// An operation that has not begun.
-#[derive(Debug)]
 struct Queued {
     position: Position,
     call: Arc<Call>,
@@ -110,8 +108,7 @@ impl Queued {
     }
 }
 
-/// Finds races between accesses.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Detector {
     /// By allocation.
     history: HashMap<u64, History>,
@@ -232,7 +229,6 @@ impl Detector {
         }
     }
 
-    /// Counts the races of an operation, and marks the new ones.
     fn note(&mut self, mut races: Vec<Race>) -> Vec<Race> {
         let mut places = BTreeSet::new();
         for race in &mut races {

@@ -26,8 +26,8 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// In strict mode, another process or an NCCL registration refers to it. A graph does not prohibit the
-    /// free: its next launch fails.
+    /// In strict mode, another process or an NCCL registration refers to it. A graph does not prohibit the free: its next launch
+    /// fails.
     pub(crate) fn check_free(&self, function: &'static CStr, address: u64) -> Result<()> {
         let state = self.lock();
         let Some(allocation) = state.allocations.at(address).map(Arc::clone) else { return Ok(()) };

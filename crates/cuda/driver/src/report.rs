@@ -48,7 +48,6 @@ impl State {
         }
     }
 
-    /// Returns the leaks by kind and device, each with a description.
     pub(crate) fn leaks(&self) -> Vec<(Finding, String)> {
         let mut memory = BTreeMap::<_, (usize, usize)>::new();
         for allocation in self.allocations.all() {

@@ -31,7 +31,6 @@ pub(crate) enum Executor {
     Peers,
 }
 
-#[derive(Debug)]
 struct End {
     id: OperationId,
     /// What precedes the end. Set when the operation completes.
@@ -39,7 +38,7 @@ struct End {
 }
 
 /// A point in the work of streams.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Point {
     ends: Vec<Arc<End>>,
     /// Completed work that precedes the point, in addition to `ends`.
@@ -63,7 +62,7 @@ impl Point {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Position {
     pub(crate) id: OperationId,
     pub(crate) stream: StreamId,
@@ -75,7 +74,6 @@ pub(crate) struct Position {
     pub(crate) point: Point,
 }
 
-#[derive(Debug)]
 pub(crate) struct Begun<W> {
     pub(crate) id: OperationId,
     pub(crate) clock: Clock,
@@ -83,7 +81,6 @@ pub(crate) struct Begun<W> {
     pub(crate) work: W,
 }
 
-#[derive(Debug)]
 struct Stream {
     context: ContextId,
     ordering: Ordering,
@@ -93,7 +90,6 @@ struct Stream {
     is_closed: bool,
 }
 
-#[derive(Debug)]
 struct Pending<W> {
     stream: StreamId,
     executor: Executor,
@@ -112,7 +108,6 @@ struct Pending<W> {
 }
 
 /// The operations that only wait for their turns, and the generator of their order.
-#[derive(Debug)]
 struct Turns {
     generator: fastrand::Rng,
     /// With the number of turns before the last one.
@@ -151,13 +146,11 @@ struct Gone {
     blocking: Clock,
 }
 
-#[derive(Debug)]
 pub(crate) struct Scheduler<W> {
     streams: BTreeMap<StreamId, Stream>,
     gone: BTreeMap<ContextId, Gone>,
     gone_steps: Vec<Step>,
-    /// Last steps that new streams continue from: the host has waited for them, or they are no longer
-    /// compared.
+    /// Last steps that new streams continue from: the host has waited for them, or they are no longer compared.
     unused: Vec<Step>,
     /// The number of `gone_steps` at which to look for unused ones.
     look_at: usize,

@@ -27,7 +27,6 @@ use crate::scheduler::{Executor, OperationId, Ordering, Point, Scheduler};
 use crate::stack::Stack;
 use crate::sync::Condvar;
 
-#[derive(Debug)]
 pub(crate) struct Device {
     /// The handle of the primary context, active or not.
     pub(crate) primary: ContextId,
@@ -38,7 +37,6 @@ pub(crate) struct Device {
     pub(crate) pool: PoolId,
 }
 
-#[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) flags: u32,
@@ -54,14 +52,12 @@ pub(crate) struct Context {
 }
 
 /// The error of a failed NCCL operation.
-#[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: CUresult,
     /// The operation, and why it failed.
     pub(crate) reason: CString,
 }
 
-#[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) context: ContextId,
     pub(crate) flags: u32,
@@ -71,7 +67,7 @@ pub(crate) struct Stream {
 }
 
 /// An operation to enqueue.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Request {
     /// The called function, for messages.
     pub(crate) label: Cow<'static, str>,
@@ -92,7 +88,6 @@ impl Request {
 }
 
 /// The action of a graph node. Events are recorded and awaited on the launch stream.
-#[derive(Debug)]
 pub(crate) enum Action {
     Execute(Request),
     Record(EventId),
@@ -100,7 +95,6 @@ pub(crate) enum Action {
 }
 
 /// An instantiated graph.
-#[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) graph: Arc<Graph<Action>>,
     pub(crate) flags: u64,
@@ -123,7 +117,6 @@ impl Exec {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) scheduler: Scheduler<Work>,

@@ -41,7 +41,6 @@ impl State {
         id
     }
 
-    /// Finds memory that the program has a reference to.
     pub(crate) fn backing(&mut self, id: BackingId) -> Result<&mut Backing> {
         let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0);
         backing.ok_or(CUDA_ERROR_INVALID_VALUE)
@@ -71,7 +70,6 @@ impl State {
         self.backings.remove(&id);
     }
 
-    /// Maps the first bytes of memory at reserved, unmapped addresses.
     pub(crate) fn map(&mut self, address: u64, length: usize, id: BackingId) -> Result<()> {
         const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
         let end = address.checked_add(length as u64).ok_or(INVALID)?;
@@ -91,7 +89,6 @@ impl State {
         Ok(())
     }
 
-    /// Returns the access of a device to mapped memory.
     pub(crate) fn permission(&self, allocation: &Allocation, device: usize) -> Permission {
         let all = self.allocations.permissions.get(&allocation.address);
         all.and_then(|all| all.get(&device)).copied().unwrap_or(0)
@@ -129,7 +126,6 @@ impl State {
 }
 
 impl Driver {
-    /// Waits for all work and unmaps a range.
     pub(crate) fn unmap(&self, address: u64, length: usize) -> Result<()> {
         let mut state = self.enter();
         let mapped = state.allocations.mapped(address, length)?;

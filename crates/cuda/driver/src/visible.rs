@@ -59,7 +59,6 @@ fn by_index(entry: &str, physical: usize) -> Option<usize> {
     number[..digits].parse().ok().filter(|&index: &usize| index < physical)
 }
 
-/// Finds the only device whose UUID has this prefix.
 fn by_uuid(entry: &str, physical: usize) -> Option<usize> {
     if !entry.starts_with("GPU-") {
         return None;

@@ -20,7 +20,6 @@ use crate::state::{Request, State};
 /// Copies up to this size read pageable memory before they return.
 const STAGED: usize = 64 << 10;
 
-/// One end of a copy.
 #[derive(Debug, Clone, Copy)]
 struct End {
     address: CUdeviceptr,
@@ -42,7 +41,7 @@ impl End {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct Copy {
     function: &'static str,
     to: End,
@@ -124,7 +123,6 @@ fn address(pointer: *const c_void) -> CUdeviceptr {
     pointer.expose_provenance() as CUdeviceptr
 }
 
-/// Checks the contexts of a copy between devices.
 fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
     let mut state = Driver::get()?.enter();
     state.context(ContextId::of(to))?;

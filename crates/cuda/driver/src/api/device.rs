@@ -23,7 +23,6 @@ fn get(ordinal: c_int) -> Result<CUdevice> {
     Driver::get()?.device(ordinal).map(|_| ordinal)
 }
 
-/// Returns the physical device behind a visible one.
 fn physical(device: CUdevice) -> Result<usize> {
     let driver = Driver::get()?;
     driver.physical(driver.device(device)?)
@@ -102,7 +101,6 @@ fn device_attribute(code: c_uint, physical: usize) -> Result<c_int> {
     Ok(values.iter().find(|(attribute, _)| *attribute as c_uint == code).map_or(0, |(_, value)| *value))
 }
 
-/// Returns the number of a physical device's PCI bus.
 pub(super) fn bus(physical: usize) -> u32 {
     physical as u32 + 1
 }

@@ -21,9 +21,8 @@ struct Table {
 
 /// A table whose length says that it has no functions.
 ///
-/// CUPTI 13.2 checks the length. Without a table, its search for an error text recurses until the stack
-/// overflows. CUPTI 12 does not check, and calls a function. Both then miss other tables, and return an
-/// error.
+/// CUPTI 13.2 checks the length. Without a table, its search for an error text recurses until the stack overflows. CUPTI 12 does
+/// not check, and calls a function. Both then miss other tables, and return an error.
 static EMPTY: Table = Table { length: mem::size_of::<usize>(), functions: [refuse; 511] };
 
 extern "C" fn refuse() -> CUresult {

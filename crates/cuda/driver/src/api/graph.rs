@@ -24,7 +24,6 @@ const AUTO_FREE_ON_LAUNCH: u64 = 1;
 const DEVICE_LAUNCH: u64 = 4;
 const ALL_FLAGS: u64 = 15;
 
-/// The capture that a stream is part of, and whether it is valid.
 fn capture(state: &mut State, stream: CUstream) -> Result<(StreamId, Option<(GraphId, bool)>)> {
     let stream = state.stream(stream.addr())?;
     ensure(state.captured_with(stream).is_empty(), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)?;

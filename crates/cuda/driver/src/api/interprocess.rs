@@ -17,7 +17,6 @@ use crate::state::State;
 
 const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
 
-/// The first bytes of a handle.
 const MAGIC: u32 = 0x6c6e_6363;
 
 /// Stores a handle: of memory with its device and length, or of an event, with zeros.
@@ -62,7 +61,6 @@ fn check_other_process(place: &Exported) -> Result<()> {
     ensure(place.process != std::process::id(), CUDA_ERROR_INVALID_CONTEXT)
 }
 
-/// Opens another process's memory, or finds it if the context opened it before.
 fn open_memory(
     state: &mut State,
     context: ContextId,

@@ -42,7 +42,6 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
     unsafe { put(out, allocation.address) }
 }
 
-/// Frees or unregisters host memory.
 fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: CUresult) -> Result<()> {
     let driver = Driver::get()?;
     let address = pointer.addr() as u64;
@@ -62,7 +61,6 @@ fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: C
     state.check_current()
 }
 
-/// Checks that a range is managed memory.
 fn managed(address: CUdeviceptr, length: usize) -> Result<()> {
     let part = Driver::get()?.enter().allocations.part(address, length)?;
     let is_managed = part.is_some_and(|part| part.allocation.kind == Kind::Managed);
@@ -123,7 +121,6 @@ pub(super) unsafe fn allocate_async(
     unsafe { put(out, allocation.address) }
 }
 
-/// Creates device memory of the current context from a memfd.
 pub(super) fn allocate_shared(file: BorrowedFd<'_>, length: usize) -> Result<CUdeviceptr> {
     ensure(length > 0, CUDA_ERROR_INVALID_VALUE)?;
     let mapping = Mapping::shared(file, length)?;

@@ -141,7 +141,6 @@ enum Space {
     Unified,
 }
 
-/// Finds the memory at an address.
 fn place(state: &State, address: CUdeviceptr, length: usize, space: Space) -> Result<Place> {
     match state.allocations.part(address, length)? {
         Some(part) if space == Space::Host && part.allocation.kind == Kind::Device => {

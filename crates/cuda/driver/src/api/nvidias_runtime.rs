@@ -102,7 +102,6 @@ fn caller(own: &Path) -> Option<PathBuf> {
     frames.filter_map(|frame| object_of(*frame)).find(|file| file != own)
 }
 
-/// Returns the object file that contains an address.
 fn object_of(address: *const c_void) -> Option<PathBuf> {
     let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address may be asked for. All pointers of the answer may be null, and its name is a C string that lives as long as

@@ -73,7 +73,6 @@ fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUde
     })
 }
 
-/// The value of an attribute for memory without it.
 fn zero(code: c_uint) -> Result<Value> {
     const FLAGS: [Attribute; 5] = [
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,

@@ -63,7 +63,6 @@ fn call(function: &'static str, stream: CUstream, callback: Arc<Callback>) -> Re
     driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
 }
 
-/// The arguments of `cuStreamAddCallback`.
 struct StreamCallback {
     function: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
     stream: CUstream,
