@@ -126,6 +126,7 @@ pub(crate) struct Backing {
 }
 
 /// A pool of stream-ordered allocations. It only counts, because memory is not kept for reuse.
+#[derive(Default)]
 pub(crate) struct Pool {
     pub(crate) device: usize,
     /// Whether it is a device's default pool, which cannot be destroyed.
@@ -134,12 +135,6 @@ pub(crate) struct Pool {
     pub(crate) used: u64,
     /// The high-water mark of `used`.
     pub(crate) high: u64,
-}
-
-impl Pool {
-    pub(crate) fn new(device: usize, is_default: bool) -> Self {
-        Self { device, is_default, attributes: BTreeMap::new(), used: 0, high: 0 }
-    }
 }
 
 /// A range that starts in an allocation. Keeps the allocation alive.

@@ -61,8 +61,7 @@ impl Driver {
 
     pub(crate) fn get() -> Result<&'static Self> {
         // A forked child has none of the threads, and the lock may be held forever.
-        let driver = DRIVER.get().filter(|driver| driver.process == process::id());
-        driver.ok_or(CUDA_ERROR_NOT_INITIALIZED)
+        DRIVER.get().filter(|driver| driver.process == process::id()).ok_or(CUDA_ERROR_NOT_INITIALIZED)
     }
 
     pub(crate) fn new(config: Config, visible: Vec<usize>) -> Self {

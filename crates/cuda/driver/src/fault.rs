@@ -59,12 +59,13 @@ static LIST: List = List::new();
 static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// An entry of the list, freed when dropped.
-pub(crate) struct Listed(Option<&'static Entry>);
+pub(crate) struct Listed(&'static Entry);
 
 impl Listed {
-    pub(crate) fn new(start: usize, length: usize, allocation: u64, device: usize) -> Self {
+    /// Adds an entry, if faults are reported.
+    pub(crate) fn new(start: usize, length: usize, allocation: u64, device: usize) -> Option<Self> {
         if !IS_REPORTED.load(Relaxed) {
-            return Self(None);
+            return None;
         }
         let mut list = &LIST;
         loop {
@@ -75,24 +76,20 @@ impl Listed {
                 entry.device.store(device, Relaxed);
                 entry.is_freed.store(false, Relaxed);
                 entry.start.store(start, Release);
-                return Self(Some(entry));
+                return Some(Self(entry));
             }
             list = list.next.get_or_init(|| Box::new(List::new()));
         }
     }
 
     pub(crate) fn free(&self) {
-        if let Some(entry) = self.0 {
-            entry.is_freed.store(true, Relaxed);
-        }
+        self.0.is_freed.store(true, Relaxed);
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        if let Some(entry) = self.0 {
-            entry.start.store(0, Release);
-        }
+        self.0.start.store(0, Release);
     }
 }
 

@@ -25,17 +25,3 @@ handle! { ContextId StreamId EventId PoolId GraphId NodeId ExecId UserObjectId }
 /// Memory that can be mapped. CUDA's handle is a number too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BackingId(pub(crate) u64);
-
-/// The source of handles. All are distinct, of any kind, and none is small.
-pub(crate) struct Handles(u64);
-
-impl Handles {
-    pub(crate) fn new() -> Self {
-        Self(0x1000)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 += 0x10;
-        self.0
-    }
-}

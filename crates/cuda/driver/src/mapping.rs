@@ -245,7 +245,7 @@ static ADDRESSES: Source = Source::new(|length| Mapped::reserve(0, length));
 /// Inaccessible pages, whose addresses are device pointers.
 pub(crate) struct DevicePages {
     pages: Pages,
-    listed: OnceLock<Listed>,
+    listed: OnceLock<Option<Listed>>,
 }
 
 impl DevicePages {
@@ -267,7 +267,7 @@ impl DevicePages {
     }
 
     pub(crate) fn free(&self) {
-        self.listed.get().inspect(|listed| listed.free());
+        self.listed.get().and_then(Option::as_ref).inspect(|listed| listed.free());
     }
 }
 
@@ -312,8 +312,7 @@ impl Physical {
         };
         let (device, length) = find().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let file = file.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        let bytes = Mapped::file(file.as_fd(), 0, length)?;
-        Ok((Self { bytes, file: Some(file) }, device, length))
+        Ok((Self { bytes: Mapped::file(file.as_fd(), 0, length)?, file: Some(file) }, device, length))
     }
 
     pub(crate) fn share(&self) -> Result<Option<OwnedFd>> {

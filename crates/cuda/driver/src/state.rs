@@ -19,7 +19,7 @@ use crate::current::Current;
 use crate::error::Result;
 use crate::event::Event;
 use crate::graph::Graph;
-use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, Handles, PoolId, StreamId};
+use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
 use crate::race::Detector;
@@ -138,7 +138,7 @@ pub(crate) struct State {
     pub(crate) user_objects: References,
     pub(crate) destructors: Option<Destructors>,
     pub(crate) races: Option<Detector>,
-    handles: Handles,
+    last_handle: u64,
     /// The number of CUDA calls.
     pub(crate) calls: u64,
     pub(crate) last_call: Instant,
@@ -149,39 +149,39 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 
 impl State {
     pub(crate) fn new(config: Config, devices: usize) -> Self {
-        let mut handles = Handles::new();
-        let mut pools = BTreeMap::new();
-        let devices = (0..devices).map(|device| {
-            let pool = PoolId(handles.next());
-            pools.insert(pool, Pool::new(device, true));
-            let primary = ContextId(handles.next());
-            Device { primary, primary_flags: 0, retained: 0, default_pool: pool, pool }
-        });
-        Self {
+        let mut state = Self {
             config,
             scheduler: Scheduler::new(config.seed),
-            devices: devices.collect(),
+            devices: Vec::new(),
             contexts: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: HashMap::new(),
             allocations: Allocations::new(config.device_memory),
             backings: BTreeMap::new(),
             imports: Vec::new(),
-            pools,
+            pools: BTreeMap::new(),
             captures: Captures::new(),
             graphs: BTreeMap::new(),
             execs: BTreeMap::new(),
             user_objects: References::default(),
             destructors: None,
             races: (config.races != Races::Off).then(Detector::default),
-            handles,
+            last_handle: 0x1000,
             calls: 0,
             last_call: Instant::now(),
+        };
+        for device in 0..devices {
+            let (pool, primary) = (PoolId(state.next_handle()), ContextId(state.next_handle()));
+            state.pools.insert(pool, Pool { device, is_default: true, ..Pool::default() });
+            state.devices.push(Device { primary, primary_flags: 0, retained: 0, default_pool: pool, pool });
         }
+        state
     }
 
+    /// Returns a new handle. Handles of all kinds are distinct, and none is small.
     pub(crate) fn next_handle(&mut self) -> u64 {
-        self.handles.next()
+        self.last_handle += 0x10;
+        self.last_handle
     }
 
     pub(crate) fn context(&mut self, context: ContextId) -> Result<&mut Context> {

@@ -42,8 +42,7 @@ impl State {
     }
 
     pub(crate) fn backing(&mut self, id: BackingId) -> Result<&mut Backing> {
-        let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0);
-        backing.ok_or(CUDA_ERROR_INVALID_VALUE)
+        self.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     /// Adds a reference to the memory mapped at an address.

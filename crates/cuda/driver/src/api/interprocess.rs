@@ -104,8 +104,7 @@ api! {
         ensure(!out.is_null() && flags == LAZY_ENABLE_PEER_ACCESS, INVALID)?;
         check_other_process(&place)?;
         let device = driver.device_for_import(&mut state, device as usize)?;
-        let address = open_memory(&mut state, context, device, length, place)?;
-        put(out, address)
+        put(out, open_memory(&mut state, context, device, length, place)?)
     }
 
     fn cuIpcCloseMemHandle(address: CUdeviceptr) {

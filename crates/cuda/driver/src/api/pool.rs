@@ -49,7 +49,7 @@ api! {
         let device = driver.device(id)?;
         let mut state = driver.enter();
         let id = PoolId(state.next_handle());
-        state.pools.insert(id, Pool::new(device, false));
+        state.pools.insert(id, Pool { device, ..Pool::default() });
         put(out, id.pointer())
     }
 

@@ -122,8 +122,7 @@ api! {
         let mut state = driver.enter();
         state.allocations.check_room(device, length)?;
         let physical = Physical::new(driver.physical(device)?, length, handle_types == FILE_DESCRIPTOR)?;
-        let id = state.add_backing(device, length, handle_types, physical, true);
-        put(out, id.0)
+        put(out, state.add_backing(device, length, handle_types, physical, true).0)
     }
 
     fn cuMemRelease(handle: c_ulonglong) {
@@ -133,8 +132,7 @@ api! {
     fn cuMemRetainAllocationHandle(out: *mut c_ulonglong, address: *mut c_void) {
         let mut state = Driver::get()?.enter();
         ensure(!out.is_null(), INVALID)?;
-        let id = state.retain_backing(address.addr() as u64)?;
-        put(out, id.0)
+        put(out, state.retain_backing(address.addr() as u64)?.0)
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(out: *mut CUmemAllocationProp, handle: c_ulonglong) {
@@ -229,7 +227,6 @@ api! {
         // SAFETY: it is open, and by CUDA's contract stays so until this returns.
         let (physical, device, length) = Physical::of_file(unsafe { BorrowedFd::borrow_raw(file) })?;
         let device = driver.device_for_import(&mut state, device)?;
-        let id = state.add_backing(device, length, handle_type, physical, false);
-        put(out, id.0)
+        put(out, state.add_backing(device, length, handle_type, physical, false).0)
     }
 }
