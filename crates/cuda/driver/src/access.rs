@@ -8,10 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::allocation::{Allocation, Part};
-use crate::clock::{Clock, Component, Step};
 use crate::handle::StreamId;
 use crate::operation::Rows;
-use crate::scheduler::OperationId;
+use crate::scheduler::{Clock, Component, OperationId, Step};
 use crate::stack::Stack;
 
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::CUdevice;
 use cudarc::driver::sys::CUresult::*;
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::current::{self, Current};
 use crate::error::Result;
 use crate::fault;
@@ -18,11 +18,10 @@ use crate::report::say;
 use crate::scheduler::{Begun, Executor, Point};
 use crate::state::{Action, Request, State};
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
-use crate::visible;
 
 pub(crate) struct Driver {
     pub(crate) config: Config,
-    /// The physical device behind each visible one, see [`visible`].
+    /// The physical device behind each visible one, see [`config::visible_devices`].
     visible: Vec<usize>,
     state: Mutex<State>,
     /// Notifies waiting host threads of completed operations.
@@ -38,7 +37,7 @@ impl Driver {
     pub(crate) fn init() -> Result<()> {
         if DRIVER.get().is_none() {
             let config = Config::from_env()?;
-            let visible = visible::devices(config.devices);
+            let visible = config::visible_devices(config.devices);
             if visible.is_empty() {
                 return Err(CUDA_ERROR_NO_DEVICE);
             }

@@ -10,8 +10,6 @@ mod allocation;
 mod api;
 mod callback;
 mod capture;
-mod capture_rules;
-mod clock;
 mod config;
 mod current;
 mod driver;
@@ -48,6 +46,5 @@ mod stack;
 mod state;
 mod sync;
 mod virtual_memory;
-mod visible;
 
 pub use self::api::extension;

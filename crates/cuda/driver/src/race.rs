@@ -11,10 +11,9 @@ use std::sync::Arc;
 
 use crate::access::{Access, Call, History, Kept, Past, Side};
 use crate::allocation::Allocation;
-use crate::clock::{Clock, Component};
 use crate::finding::Finding;
 use crate::handle::StreamId;
-use crate::scheduler::{OperationId, Position};
+use crate::scheduler::{Clock, Component, OperationId, Position};
 use crate::stack::Stack;
 
 /// What races have in common that are reported once.

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use crate::access::Access;
 use crate::allocation::{Allocation, Kind, Part};
-use crate::clock::COMPARISONS;
 use crate::handle::{ContextId, StreamId};
 use crate::operation::Rows;
 use crate::race::{Detector, Race};
-use crate::scheduler::{Begun, Executor, Ordering, Point, Scheduler};
+use crate::scheduler::{Begun, COMPARISONS, Executor, Ordering, Point, Scheduler};
 
 const CONTEXT: ContextId = ContextId(1);
 const LENGTH: usize = 1 << 20;

@@ -1,8 +1,7 @@
 //! The order of operations, without threads: operations are started and completed by hand.
 
-use crate::clock::Clock;
 use crate::handle::{ContextId, StreamId};
-use crate::scheduler::{Begun, Executor, Ordering, Point, Position, Scheduler};
+use crate::scheduler::{Begun, Clock, Executor, Ordering, Point, Position, Scheduler};
 
 const CONTEXT: ContextId = ContextId(1);
 const OTHER_CONTEXT: ContextId = ContextId(2);

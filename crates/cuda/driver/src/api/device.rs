@@ -8,11 +8,11 @@ use cudarc::driver::sys::{
 };
 
 use super::{put, result};
+use crate::config;
 use crate::current::Current;
 use crate::driver::{Driver, Locked};
 use crate::error::{Result, ensure};
 use crate::handle::PoolId;
-use crate::visible;
 
 pub(super) const CAPABILITY: [c_int; 2] = [9, 0];
 
@@ -124,7 +124,7 @@ api! {
     }
 
     fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) {
-        let bytes = visible::uuid(physical(device)?);
+        let bytes = config::uuid(physical(device)?);
         put(out, CUuuid { bytes: bytes.map(|byte| byte as c_char) })
     }
 

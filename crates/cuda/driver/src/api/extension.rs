@@ -18,7 +18,7 @@ use super::{answer, device, put};
 use crate::access::Access;
 use crate::allocation::{Kind, Part};
 use crate::callback::{Callback, Function};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::current::Current;
 use crate::driver::Driver;
 use crate::error::{Result, from_code};
@@ -27,7 +27,6 @@ use crate::operation::Work;
 use crate::references::{self, FreeCheck};
 use crate::scheduler::{Executor, Point};
 use crate::state::{Failure, Request};
-use crate::visible;
 
 /// Memory that no function of CUDA allocated or registered.
 pub const KIND_HOST: i32 = 0;
@@ -348,7 +347,7 @@ fn describe(index: c_int) -> Result<libnccl_cuda_device> {
     name[..device::NAME.len()].copy_from_slice(device::NAME.as_bytes());
     Ok(libnccl_cuda_device {
         name,
-        uuid: visible::uuid(index),
+        uuid: config::uuid(index),
         bus: device::bus(index),
         capability: device::CAPABILITY,
         total: total as u64,
