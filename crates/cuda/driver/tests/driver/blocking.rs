@@ -9,39 +9,39 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUresult, CUstream};
-use cudarc::driver::{CudaContext, DriverError, result};
+use cudarc::driver::{DriverError, result};
 
 use crate::extension::{self, Access};
 use crate::process::Test;
+use crate::work;
 
 /// Tests with a variable each.
 pub(crate) const TESTS: &[Test] = &[
-    Test {
-        environment: &[("CUDA_LAUNCH_BLOCKING", "1")],
-        ..Test::quiet("blocking_launches_return_after_their_work", || check_launches(true))
-    },
-    Test {
-        environment: &[("CUDA_LAUNCH_BLOCKING", "0")],
-        ..Test::quiet("launches_return_before_their_work", || check_launches(false))
-    },
-    Test {
-        reports: &[
+    Test::quiet("blocking_launches_return_after_their_work", || check_launches(true))
+        .with(&[("CUDA_LAUNCH_BLOCKING", "1")]),
+    Test::quiet("launches_return_before_their_work", || check_launches(false))
+        .with(&[("CUDA_LAUNCH_BLOCKING", "0")]),
+    Test::reporting(
+        "refused_kernel_in_a_process_with_pytorch_names_the_remedy",
+        kernels_beside_pytorch,
+        &[
             "does not support cuLaunchKernel; PyTorch's operators are kernels, and run on the CPU with `python3 -m libnccl_cpu.torch",
             "does not support cuModuleLoadData; PyTorch",
             "does not support cuGraphAddKernelNode_v2; PyTorch",
             "does not support cuProfilerStart\n",
         ],
-        ..Test::quiet("refused_kernel_in_a_process_with_pytorch_names_the_remedy", kernels_beside_pytorch)
-    },
-    Test {
-        environment: &[("_LIBNCCL_CPU_PROGRAM", "/program.py")],
-        reports: &["does not support cuLaunchKernel\n"],
-        ..Test::quiet("refused_kernel_where_operators_run_on_the_cpu_names_no_remedy", kernels_beside_pytorch)
-    },
-    Test {
-        reports: &["does not support cuLaunchKernel\n"],
-        ..Test::quiet("refused_kernel_without_pytorch_names_no_remedy", refuse_kernels)
-    },
+    ),
+    Test::reporting(
+        "refused_kernel_where_operators_run_on_the_cpu_names_no_remedy",
+        kernels_beside_pytorch,
+        &["does not support cuLaunchKernel\n"],
+    )
+    .with(&[("_LIBNCCL_CPU_PROGRAM", "/program.py")]),
+    Test::reporting(
+        "refused_kernel_without_pytorch_names_no_remedy",
+        refuse_kernels,
+        &["does not support cuLaunchKernel\n"],
+    ),
 ];
 
 static HAS_RETURNED: AtomicBool = AtomicBool::new(false);
@@ -72,8 +72,7 @@ fn returns_early(stream: CUstream, limit: usize, call: impl FnOnce()) -> bool {
 fn check_launches(block: bool) {
     // A call that blocks is waited for in vain.
     let limit = if block { 100 } else { 20_000 };
-    let context = CudaContext::new(0).expect("a device");
-    context.bind_to_thread().expect("no error");
+    let context = work::context(0);
     let owner = context.new_stream().expect("a stream");
     let stream = owner.cu_stream();
     // SAFETY: the memory lives until the process ends.

@@ -9,6 +9,7 @@ use cudarc::driver::{CudaContext, DriverError};
 
 use crate::extension::describe;
 use crate::process::Test;
+use crate::work;
 
 crate::tests! {
     variable_that_the_program_sets_before_cuda_starts_is_obeyed
@@ -16,26 +17,15 @@ crate::tests! {
 
 /// Tests with a list of devices.
 pub(crate) const LISTED: &[Test] = &[
-    Test {
-        environment: &[("CUDA_VISIBLE_DEVICES", "5, 2,64,1")],
-        ..Test::quiet("listed_devices_keep_their_identity", listed_devices_keep_their_identity)
-    },
-    Test {
-        environment: &[("CUDA_VISIBLE_DEVICES", "GPU-30303036,GPU-30303030-206c")],
-        ..Test::quiet("devices_are_listed_by_uuid", devices_are_listed_by_uuid)
-    },
-    Test {
-        environment: &[("CUDA_VISIBLE_DEVICES", "")],
-        ..Test::quiet("empty_list_hides_all_devices", no_device_is_found)
-    },
-    Test {
-        environment: &[("CUDA_VISIBLE_DEVICES", "1,2,1")],
-        ..Test::quiet("device_listed_twice_hides_all_devices", no_device_is_found)
-    },
-    Test {
-        environment: &[("CUDA_VISIBLE_DEVICES", "2"), ("LIBNCCL_CPU_DEVICES", "2")],
-        ..Test::quiet("list_without_a_device_hides_all_devices", no_device_is_found)
-    },
+    Test::quiet("listed_devices_keep_their_identity", listed_devices_keep_their_identity)
+        .with(&[("CUDA_VISIBLE_DEVICES", "5, 2,64,1")]),
+    Test::quiet("devices_are_listed_by_uuid", devices_are_listed_by_uuid)
+        .with(&[("CUDA_VISIBLE_DEVICES", "GPU-30303036,GPU-30303030-206c")]),
+    Test::quiet("empty_list_hides_all_devices", no_device_is_found).with(&[("CUDA_VISIBLE_DEVICES", "")]),
+    Test::quiet("device_listed_twice_hides_all_devices", no_device_is_found)
+        .with(&[("CUDA_VISIBLE_DEVICES", "1,2,1")]),
+    Test::quiet("list_without_a_device_hides_all_devices", no_device_is_found)
+        .with(&[("CUDA_VISIBLE_DEVICES", "2"), ("LIBNCCL_CPU_DEVICES", "2")]),
 ];
 
 /// Checks that a device of the program is the physical one: by UUID and by PCI bus id.
@@ -66,8 +56,7 @@ fn listed_devices_keep_their_identity() {
     // A management library lists all devices, with the memory that this program has of each.
     let free = |physical| describe(physical).expect("a description").free;
     let before: Vec<u64> = (0..8).map(free).collect();
-    let context = CudaContext::new(0).expect("a device");
-    context.bind_to_thread().expect("no error");
+    let _context = work::context(0);
     // SAFETY: the memory lives until the process ends.
     unsafe { result::malloc_sync(1000) }.expect("memory");
     let fallen: Vec<i32> = (0..8).filter(|&physical| free(physical) < before[physical as usize]).collect();

@@ -7,6 +7,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, result};
 
 use crate::process::Test;
+use crate::work;
 
 const REPORTED: &[(&str, &str)] = &[("LIBNCCL_CPU_FAULTS", "report")];
 
@@ -39,27 +40,28 @@ pub(crate) const TESTS: &[Test] = &[
         faults: true,
         ..Test::quiet("freed_memory_that_the_host_touches_is_reported_if_asked_for", touch_freed_memory)
     },
-    Test {
-        environment: REPORTED,
-        reports: &["the host touched byte 16 of allocation 200", "an earlier handler"],
-        ..Test::quiet("earlier_handler_is_called_after_a_report", touch_with_a_handler)
-    },
+    Test::reporting(
+        "earlier_handler_is_called_after_a_report",
+        touch_with_a_handler,
+        &["the host touched byte 16 of allocation 200", "an earlier handler"],
+    )
+    .with(REPORTED),
     Test {
         environment: REPORTED,
         faults: true,
         ..Test::quiet("fault_beside_device_memory_is_not_reported", touch_nothing)
     },
-    Test {
-        environment: &[("LIBNCCL_CPU_FAULTS", "2")],
-        reports: &["invalid LIBNCCL_CPU_FAULTS", "it must be off or report"],
-        ..Test::quiet("unknown_value_of_faults_is_refused", refuse)
-    },
+    Test::reporting(
+        "unknown_value_of_faults_is_refused",
+        refuse,
+        &["invalid LIBNCCL_CPU_FAULTS", "it must be off or report"],
+    )
+    .with(&[("LIBNCCL_CPU_FAULTS", "2")]),
 ];
 
 /// Allocates device memory, more often than a part of the list has room.
 fn allocate() -> CUdeviceptr {
-    let context = CudaContext::new(1).expect("device 1");
-    context.bind_to_thread().expect("a current context");
+    let context = work::context(1);
     std::mem::forget(context);
     let mut address = 0;
     for _ in 0..200 {

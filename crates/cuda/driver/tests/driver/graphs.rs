@@ -8,12 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{
-    self, CUdeviceptr, CUevent, CUgraph, CUgraphInstantiate_flags, CUresult, CUstream, CUuserObject,
+    self, CUdeviceptr, CUgraph, CUgraphInstantiate_flags, CUresult, CUstream, CUuserObject,
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 
 use crate::extension::{self, Access};
 use crate::process::Test;
+use crate::work::{LENGTH, call, copy, error, event, memory, nonblocking, record, try_fill, try_wait, wait};
 
 crate::tests! {
     captured_work_is_executed_at_each_launch_and_not_before
@@ -39,26 +40,20 @@ crate::tests! {
 }
 
 pub(crate) const PLANTED: &[Test] = &[
-    Test {
-        reports: &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
-        ..Test::quiet(
-            "memory_of_a_launch_used_on_another_stream_is_reported",
-            memory_of_a_launch_used_on_another_stream,
-        )
-    },
-    Test {
-        reports: &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
-        ..Test::quiet("streams_of_a_graph_without_order_are_reported", streams_of_a_graph_without_order)
-    },
+    Test::reporting(
+        "memory_of_a_launch_used_on_another_stream_is_reported",
+        memory_of_a_launch_used_on_another_stream,
+        &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
+    ),
+    Test::reporting(
+        "streams_of_a_graph_without_order_are_reported",
+        streams_of_a_graph_without_order,
+        &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
+    ),
 ];
 
 const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags(0);
-const LENGTH: usize = 1000;
-
-fn error(code: CUresult) -> DriverError {
-    DriverError(code)
-}
 
 /// A device whose buffers belong to no stream, and a stream of it.
 fn device(ordinal: usize) -> (Arc<CudaContext>, Arc<CudaStream>) {
@@ -77,14 +72,8 @@ fn capture(stream: &Arc<CudaStream>, work: impl FnOnce()) -> CudaGraph {
 
 // SAFETY, for all functions below: handles and memory live until the process ends, unless the test is about that.
 
-fn fill(buffer: CUdeviceptr, value: u8, stream: &CudaStream) -> Result<(), DriverError> {
-    // SAFETY: see above.
-    unsafe { result::memset_d8_async(buffer, value, LENGTH, stream.cu_stream()) }
-}
-
-fn memory() -> CUdeviceptr {
-    // SAFETY: see above.
-    unsafe { result::malloc_sync(LENGTH) }.expect("memory")
+fn fill(buffer: CUdeviceptr, value: u8, stream: &CudaStream) {
+    try_fill(buffer, value, stream.cu_stream()).expect("a fill");
 }
 
 fn first_byte(buffer: CUdeviceptr) -> u8 {
@@ -95,21 +84,19 @@ fn first_byte(buffer: CUdeviceptr) -> u8 {
     bytes[0]
 }
 
-fn event() -> CUevent {
-    result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).expect("an event")
+/// Orders a stream after the work of another one.
+fn join(stream: &CudaStream, other: &CudaStream) {
+    wait(stream.cu_stream(), record(other.cu_stream()));
 }
 
-fn record(stream: &CudaStream) -> CUevent {
-    let event = event();
-    // SAFETY: see above.
-    unsafe { result::event::record(event, stream.cu_stream()) }.expect("a record");
-    event
+/// Returns the error with which a capture ends, if it does not end with a graph.
+fn end(stream: &Arc<CudaStream>) -> Option<CUresult> {
+    stream.end_capture(FLAGS).err().map(|error| error.0)
 }
 
-fn wait(stream: &CudaStream, event: CUevent) -> Result<(), DriverError> {
-    let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-    // SAFETY: see above.
-    unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) }
+fn replay(graph: &CudaGraph, stream: &CudaStream) {
+    graph.launch().expect("a launch");
+    stream.synchronize().expect("the end of a launch");
 }
 
 /// Lets a stream count, after a while.
@@ -120,8 +107,7 @@ fn count(stream: &CudaStream, counter: &'static AtomicUsize) {
         unsafe { &*counter.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
     }
     let counter = ptr::from_ref(counter).cast_mut().cast();
-    // SAFETY: the function takes a static variable.
-    unsafe { result::stream::launch_host_function(stream.cu_stream(), count, counter) }.expect("a function");
+    call(stream.cu_stream(), count, counter);
 }
 
 fn captured_work_is_executed_at_each_launch_and_not_before() {
@@ -129,15 +115,14 @@ fn captured_work_is_executed_at_each_launch_and_not_before() {
     let (_context, stream) = device(0);
     let buffer = memory();
     let graph = capture(&stream, || {
-        fill(buffer, 7, &stream).expect("a node");
+        fill(buffer, 7, &stream);
         count(&stream, &COUNT);
     });
     stream.synchronize().expect("nothing");
     assert_eq!((first_byte(buffer), COUNT.load(Ordering::SeqCst)), (0, 0));
     for launches in 1..=5 {
-        fill(buffer, 1, &stream).expect("a fill");
-        graph.launch().expect("a launch");
-        stream.synchronize().expect("the end of a launch");
+        fill(buffer, 1, &stream);
+        replay(&graph, &stream);
         assert_eq!((first_byte(buffer), COUNT.load(Ordering::SeqCst)), (7, launches));
     }
     let mut nodes = [ptr::null_mut(); 3];
@@ -161,8 +146,7 @@ fn capture_of_nothing_is_a_graph() {
     let (_context, stream) = device(0);
     let graph = capture(&stream, || ());
     graph.upload().expect("nothing to bring there");
-    graph.launch().expect("a launch");
-    stream.synchronize().expect("the end of a launch");
+    replay(&graph, &stream);
     stream.begin_capture(MODE).expect("a capture");
     let again = stream.begin_capture(MODE);
     assert_eq!(again, Err(error(CUresult::CUDA_ERROR_ILLEGAL_STATE)));
@@ -170,8 +154,7 @@ fn capture_of_nothing_is_a_graph() {
         | CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
     let refused = stream.end_capture(flags).err();
     assert_eq!(refused, Some(error(CUresult::CUDA_ERROR_INVALID_VALUE)));
-    let ended = stream.end_capture(FLAGS).err();
-    assert_eq!(ended, Some(error(CUresult::CUDA_ERROR_ILLEGAL_STATE)), "it has ended");
+    assert_eq!(end(&stream), Some(CUresult::CUDA_ERROR_ILLEGAL_STATE), "it has ended");
 }
 
 fn copies_of_a_graph_read_host_memory_at_each_launch() {
@@ -187,8 +170,7 @@ fn copies_of_a_graph_read_host_memory_at_each_launch() {
     });
     for value in 1..=3 {
         from.fill(value);
-        graph.launch().expect("a launch");
-        stream.synchronize().expect("the end of a launch");
+        replay(&graph, &stream);
         assert!(to.iter().all(|byte| *byte == value), "{value}");
     }
 }
@@ -209,24 +191,21 @@ fn streams_of_a_capture_run_at_the_same_time() {
     let two = context.new_stream().expect("a stream");
     let buffer = memory();
     let graph = capture(&one, || {
-        fill(buffer, 1, &one).expect("a node");
-        wait(&two, record(&one)).expect("a fork");
+        fill(buffer, 1, &one);
+        join(&two, &one);
         for stream in [&one, &two] {
             let parties = ptr::without_provenance_mut(2);
-            // SAFETY: the function follows no pointer.
-            unsafe { result::stream::launch_host_function(stream.cu_stream(), rendezvous, parties) }
-                .expect("a node");
+            call(stream.cu_stream(), rendezvous, parties);
         }
-        fill(buffer, 2, &two).expect("a node");
-        wait(&one, record(&two)).expect("a join");
-        fill(buffer, 3, &one).expect("a node");
+        fill(buffer, 2, &two);
+        join(&one, &two);
+        fill(buffer, 3, &one);
     });
     for launches in 1..=3 {
-        graph.launch().expect("a launch");
-        one.synchronize().expect("the end of a launch");
+        replay(&graph, &one);
         assert_eq!((first_byte(buffer), ARRIVED.load(Ordering::SeqCst)), (3, 2 * launches));
     }
-    fill(buffer, 4, &two).expect("the stream is not captured any more");
+    fill(buffer, 4, &two);
     two.synchronize().expect("the end");
 }
 
@@ -238,19 +217,17 @@ fn graph_of_two_devices_is_replayed() {
     let to = memory();
     first.bind_to_thread().expect("a device");
     let graph = capture(&one, || {
-        fill(from, 5, &one).expect("a node");
-        wait(&two, record(&one)).expect("a fork");
-        // SAFETY: see above.
-        unsafe { result::memcpy_dtod_async(to, from, LENGTH, two.cu_stream()) }.expect("a copy");
+        fill(from, 5, &one);
+        join(&two, &one);
+        copy(to, from, two.cu_stream());
         second.bind_to_thread().expect("a device");
-        let join = record(&two);
+        let join = record(two.cu_stream());
         first.bind_to_thread().expect("a device");
-        wait(&one, join).expect("a join");
+        wait(one.cu_stream(), join);
     });
     for _ in 0..3 {
-        fill(to, 0, &one).expect("a fill");
-        graph.launch().expect("a launch");
-        one.synchronize().expect("the end of a launch");
+        fill(to, 0, &one);
+        replay(&graph, &one);
         assert_eq!(first_byte(to), 5);
     }
 }
@@ -266,9 +243,7 @@ fn launches_of_a_graph_do_not_overlap() {
     }
     let (context, stream) = device(0);
     let graph = capture(&stream, || {
-        // SAFETY: the function follows no pointer.
-        unsafe { result::stream::launch_host_function(stream.cu_stream(), run, ptr::null_mut()) }
-            .expect("a node");
+        call(stream.cu_stream(), run, ptr::null_mut());
     });
     let others: [_; 3] = [(); 3].map(|()| context.new_stream().expect("a stream"));
     for other in others.iter().chain([&stream]) {
@@ -283,19 +258,16 @@ fn launch_is_ordered_with_its_stream() {
     let (context, stream) = device(0);
     let (from, to, last) = (memory(), memory(), memory());
     let other = context.new_stream().expect("a stream");
-    // SAFETY: see above.
-    let copy = |to, from| unsafe { result::memcpy_dtod_async(to, from, LENGTH, other.cu_stream()) };
     let graph = capture(&stream, || {
-        wait(&other, record(&stream)).expect("a fork");
-        copy(to, from).expect("a node");
-        wait(&stream, record(&other)).expect("a join");
+        join(&other, &stream);
+        copy(to, from, other.cu_stream());
+        join(&stream, &other);
     });
     for value in 1..=3 {
-        fill(from, value, &stream).expect("a fill");
+        fill(from, value, &stream);
         graph.launch().expect("a launch");
-        // SAFETY: see above.
-        unsafe { result::memcpy_dtod_async(last, to, LENGTH, stream.cu_stream()) }.expect("a copy");
-        fill(to, 0, &stream).expect("a fill");
+        copy(last, to, stream.cu_stream());
+        fill(to, 0, &stream);
         stream.synchronize().expect("the end");
         assert_eq!(first_byte(last), value);
     }
@@ -315,11 +287,11 @@ fn external_events_are_those_of_each_launch() {
         }
     });
     for value in 1..=3 {
-        fill(from, value, &other).expect("a fill");
+        fill(from, value, &other);
         // SAFETY: see above.
         unsafe { result::event::record(before, other.cu_stream()) }.expect("a record");
         graph.launch().expect("a launch");
-        wait(&other, after).expect("a wait");
+        wait(other.cu_stream(), after);
         other.synchronize().expect("the end");
         assert_eq!(first_byte(to), value);
     }
@@ -335,19 +307,16 @@ fn work_that_is_not_joined_is_an_error() {
     let buffer = memory();
     let fork = || {
         one.begin_capture(MODE).expect("a capture");
-        wait(&two, record(&one)).expect("a fork");
-        fill(buffer, 1, &two).expect("a node");
+        join(&two, &one);
+        fill(buffer, 1, &two);
     };
     fork();
-    let unjoined = one.end_capture(FLAGS).err();
-    assert_eq!(unjoined, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED)));
+    assert_eq!(end(&one), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
     fork();
-    let unmatched = two.end_capture(FLAGS).err();
-    assert_eq!(unmatched, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)));
-    let failed = one.end_capture(FLAGS).err();
-    assert_eq!(failed, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
+    assert_eq!(end(&two), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED));
+    assert_eq!(end(&one), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
     for stream in [one, two] {
-        fill(buffer, 2, &stream).expect("a fill");
+        fill(buffer, 2, &stream);
         stream.synchronize().expect("the stream is not captured any more");
     }
 }
@@ -355,19 +324,18 @@ fn work_that_is_not_joined_is_an_error() {
 fn wait_for_work_outside_a_capture_is_an_error() {
     let (context, one) = device(0);
     let two = context.new_stream().expect("a stream");
-    let (outside, never, buffer) = (record(&two), event(), memory());
+    let (outside, never, buffer) = (record(two.cu_stream()), event(), memory());
     one.begin_capture(MODE).expect("a capture");
-    wait(&one, never).expect("nothing to wait for");
-    assert_eq!(wait(&one, outside), Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)));
-    let refused = fill(buffer, 1, &one);
+    wait(one.cu_stream(), never);
+    assert_eq!(try_wait(one.cu_stream(), outside), Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)));
+    let refused = try_fill(buffer, 1, one.cu_stream());
     assert_eq!(refused, Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
-    let ended = one.end_capture(FLAGS).err();
-    assert_eq!(ended, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
+    assert_eq!(end(&one), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
 
     one.begin_capture(MODE).expect("a capture");
-    let inside = record(&one);
+    let inside = record(one.cu_stream());
     one.end_capture(FLAGS).expect("the end of a capture");
-    assert_eq!(wait(&two, inside), Err(error(CUresult::CUDA_ERROR_CAPTURED_EVENT)));
+    assert_eq!(try_wait(two.cu_stream(), inside), Err(error(CUresult::CUDA_ERROR_CAPTURED_EVENT)));
 }
 
 fn calls_that_wait_make_a_capture_fail() {
@@ -387,7 +355,7 @@ fn calls_that_wait_make_a_capture_fail() {
         (|_, _| unsafe { result::event::query(event()) }, unsupported),
         (
             // SAFETY: see above.
-            |_, stream| unsafe { result::event::synchronize(record(stream)) },
+            |_, stream| unsafe { result::event::synchronize(record(stream.cu_stream())) },
             error(CUresult::CUDA_ERROR_CAPTURED_EVENT),
         ),
     ];
@@ -395,12 +363,11 @@ fn calls_that_wait_make_a_capture_fail() {
     let buffer = memory();
     for (number, (call, expected)) in calls.into_iter().enumerate() {
         stream.begin_capture(MODE).expect("a capture");
-        fill(buffer, 1, &stream).expect("a node");
+        fill(buffer, 1, &stream);
         assert_eq!(stream.capture_status(), Ok(CU_STREAM_CAPTURE_STATUS_ACTIVE));
         assert_eq!(call(&context, &stream), Err(expected), "call {number}");
         assert_eq!(stream.capture_status(), Ok(CU_STREAM_CAPTURE_STATUS_INVALIDATED), "call {number}");
-        let ended = stream.end_capture(FLAGS).err();
-        assert_eq!(ended, Some(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)), "call {number}");
+        assert_eq!(end(&stream), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED), "call {number}");
     }
     // A relaxed capture forbids no allocations.
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).expect("a capture");
@@ -454,34 +421,18 @@ fn default_stream_makes_the_capture_of_a_blocking_stream_fail() {
 fn capture_info_tells_the_graph_and_the_last_nodes() {
     let (_context, stream) = device(0);
     let buffer = memory();
-    let info = || {
-        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        let (mut id, mut graph, mut nodes, mut count) = (0, ptr::null_mut(), ptr::null(), 99);
-        let code = {
-            let (status, id, graph) = (&raw mut status, &raw mut id, &raw mut graph);
-            // SAFETY: variables.
-            unsafe {
-                let (nodes, count) = (&raw mut nodes, &raw mut count);
-                sys::cuStreamGetCaptureInfo_v2(stream.cu_stream(), status, id, graph, nodes, count)
-            }
-        };
-        code.result().expect("an answer");
-        // SAFETY: so many were stored.
-        let node = (count == 1).then(|| unsafe { *nodes });
-        (status, id, graph, node, count)
-    };
-    assert_eq!(info().0, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+    assert_eq!(info(&stream).0, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
     stream.begin_capture(MODE).expect("a capture");
-    let (status, id, graph, _, count) = info();
+    let (status, id, graph, count, _) = info(&stream);
     assert_eq!((status as u32, count), (1, 0));
     assert_ne!(id, 0);
     assert!(!graph.is_null());
-    fill(buffer, 1, &stream).expect("a node");
-    let first = info();
-    fill(buffer, 2, &stream).expect("a node");
-    let second = info();
-    assert_eq!((first.1, first.2, first.4), (id, graph, 1));
-    assert_ne!(first.3, second.3);
+    fill(buffer, 1, &stream);
+    let first = info(&stream);
+    fill(buffer, 2, &stream);
+    let second = info(&stream);
+    assert_eq!((first.1, first.2, first.3), (id, graph, 1));
+    assert_ne!(first.4, second.4);
     let ended = stream.end_capture(FLAGS).expect("the end of a capture").expect("a graph");
     assert_eq!(ended.cu_graph(), graph);
 }
@@ -489,7 +440,7 @@ fn capture_info_tells_the_graph_and_the_last_nodes() {
 fn graph_whose_memory_was_freed_is_not_launched() {
     let (_context, stream) = device(0);
     let buffer = memory();
-    let graph = capture(&stream, || fill(buffer, 1, &stream).expect("a node"));
+    let graph = capture(&stream, || fill(buffer, 1, &stream));
     graph.launch().expect("a launch");
     // SAFETY: freed once; the graph is not launched any more.
     unsafe { result::free_sync(buffer) }.expect("a free");
@@ -500,7 +451,7 @@ fn graphs_and_what_they_use_end_in_any_order() {
     let (context, stream) = device(0);
     let null = ptr::null_mut::<c_void>();
     for order in [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 0, 1], [2, 3, 1, 0]] {
-        let own = result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream");
+        let own = nonblocking();
         let (buffer, other) = (memory(), context.new_stream().expect("a stream"));
         // SAFETY: each handle is destroyed once.
         unsafe {
@@ -508,9 +459,9 @@ fn graphs_and_what_they_use_end_in_any_order() {
             result::memset_d8_async(buffer, 1, LENGTH, own).expect("a node");
             let fork = event();
             result::event::record(fork, own).expect("a record");
-            wait(&other, fork).expect("a fork");
-            fill(buffer, 2, &other).expect("a node");
-            let join = record(&other);
+            wait(other.cu_stream(), fork);
+            fill(buffer, 2, &other);
+            let join = record(other.cu_stream());
             let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
             result::stream::wait_event(own, join, flags).expect("a join");
             let graph = result::stream::end_capture(own).expect("a graph");
@@ -553,13 +504,6 @@ fn data_of_a_graph_is_released_when_nothing_has_it() {
         let (stream, data) = (stream.cu_stream(), ptr::null_mut());
         extension::enqueue_with_release(stream, access, c"run", run, Some(release), data).expect("a node");
     };
-    let released = |expected| {
-        let start = Instant::now();
-        while RELEASES.load(Ordering::SeqCst) != expected && start.elapsed().as_secs() < 10 {
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(RELEASES.load(Ordering::SeqCst), expected);
-    };
     let graph = capture(&stream, add);
     for _ in 0..3 {
         graph.launch().expect("a launch");
@@ -569,7 +513,7 @@ fn data_of_a_graph_is_released_when_nothing_has_it() {
     graph.launch().expect("a launch");
     drop(graph);
     context.synchronize().expect("the end of the launch");
-    released(1);
+    require(&RELEASES, 1);
     assert_eq!(RUNS.load(Ordering::SeqCst), 4);
 
     // A capture that fails has nothing to run.
@@ -577,13 +521,13 @@ fn data_of_a_graph_is_released_when_nothing_has_it() {
     add();
     assert!(stream.synchronize().is_err());
     assert!(stream.end_capture(FLAGS).is_err());
-    released(2);
+    require(&RELEASES, 2);
     assert_eq!(RUNS.load(Ordering::SeqCst), 4);
 }
 
 fn stream_that_is_destroyed_ends_its_capture() {
     let (_context, stream) = device(0);
-    let own = result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream");
+    let own = nonblocking();
     let buffer = memory();
     // SAFETY: it is destroyed once.
     unsafe {
@@ -634,28 +578,39 @@ fn graph_releases(graph: CUgraph, object: CUuserObject, count: u32) -> Result<()
     unsafe { sys::cuGraphReleaseUserObject(graph, object, count) }.result()
 }
 
-/// The graph that a stream is captured into.
-fn graph_of(stream: &CudaStream) -> CUgraph {
+/// What CUDA says about the capture of a stream: its status, id and graph, and the number and first of its last nodes.
+type CaptureInfo = (sys::CUstreamCaptureStatus, u64, CUgraph, usize, Option<sys::CUgraphNode>);
+
+fn info(stream: &CudaStream) -> CaptureInfo {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let (mut id, mut graph, null) = (0, ptr::null_mut(), ptr::null_mut());
-    let (status, id, graph_out) = (&raw mut status, &raw mut id, &raw mut graph);
-    // SAFETY: variables, and null where nothing is asked for.
-    unsafe {
-        sys::cuStreamGetCaptureInfo_v2(stream.cu_stream(), status, id, graph_out, null, ptr::null_mut())
-    }
-    .result()
-    .expect("an answer");
-    graph
+    let (mut id, mut graph, mut nodes, mut count) = (0, ptr::null_mut(), ptr::null(), 99);
+    let (out, id_out, graph_out) = (&raw mut status, &raw mut id, &raw mut graph);
+    let (nodes_out, count_out) = (&raw mut nodes, &raw mut count);
+    let stream = stream.cu_stream();
+    // SAFETY: variables.
+    unsafe { sys::cuStreamGetCaptureInfo_v2(stream, out, id_out, graph_out, nodes_out, count_out) }
+        .result()
+        .expect("an answer");
+    // SAFETY: so many were stored.
+    (status, id, graph, count, (count == 1).then(|| unsafe { *nodes }))
 }
 
-/// Requires so many objects to be destroyed at last, and not one more.
-fn require_destroyed(expected: usize) {
+fn graph_of(stream: &CudaStream) -> CUgraph {
+    info(stream).2
+}
+
+/// Requires a counter to reach a number, and not exceed it.
+fn require(counter: &AtomicUsize, expected: usize) {
     let start = Instant::now();
-    while DESTROYED.load(Ordering::SeqCst) < expected && start.elapsed().as_secs() < 10 {
+    while counter.load(Ordering::SeqCst) < expected && start.elapsed().as_secs() < 10 {
         thread::sleep(Duration::from_millis(1));
     }
     thread::sleep(Duration::from_millis(5));
-    assert_eq!(DESTROYED.load(Ordering::SeqCst), expected);
+    assert_eq!(counter.load(Ordering::SeqCst), expected);
+}
+
+fn require_destroyed(expected: usize) {
+    require(&DESTROYED, expected);
 }
 
 /// A flag of `cuGraphRetainUserObject`: the program's references become those of the graph.
@@ -723,15 +678,11 @@ fn user_objects_outlive_the_launches_of_their_graph() {
             graph_retains(graph_of(&stream), user_object(1), 1, MOVE).expect("a reference");
             let last = if streams == 1 { &stream } else { &other };
             if streams == 2 {
-                wait(&other, record(&stream)).expect("a fork");
+                join(&other, &stream);
             }
-            // SAFETY: the function follows no pointer.
-            unsafe {
-                result::stream::launch_host_function(last.cu_stream(), wait_for_the_end, ptr::null_mut())
-            }
-            .expect("a node");
+            call(last.cu_stream(), wait_for_the_end, ptr::null_mut());
             if streams == 2 {
-                wait(&stream, record(&other)).expect("a join");
+                join(&stream, &other);
             }
         });
         let locked = PROGRAM.lock().expect("nothing panics with it");
@@ -789,16 +740,13 @@ fn memory_of_a_launch_used_on_another_stream() {
     let (context, stream) = device(0);
     let (buffer, to) = (memory(), memory());
     let other = context.new_stream().expect("a stream");
-    let graph = capture(&stream, || fill(buffer, 1, &stream).expect("a node"));
-    graph.launch().expect("a launch");
-    stream.synchronize().expect("the end of a launch");
-    // SAFETY: see above; the second copy is not ordered, which is the mistake.
-    let copy =
-        || unsafe { result::memcpy_dtod_async(to, buffer, LENGTH, other.cu_stream()) }.expect("a copy");
-    copy();
+    let graph = capture(&stream, || fill(buffer, 1, &stream));
+    replay(&graph, &stream);
+    copy(to, buffer, other.cu_stream());
     other.synchronize().expect("the end of the copy");
     graph.launch().expect("a launch");
-    copy();
+    // The mistake.
+    copy(to, buffer, other.cu_stream());
 }
 
 fn streams_of_a_graph_without_order() {
@@ -806,11 +754,11 @@ fn streams_of_a_graph_without_order() {
     let (buffer, to) = (memory(), memory());
     let two = context.new_stream().expect("a stream");
     let graph = capture(&one, || {
-        wait(&two, record(&one)).expect("a fork");
-        fill(buffer, 1, &one).expect("a node");
-        // SAFETY: see above; it is not ordered with the fill, which is the mistake.
-        unsafe { result::memcpy_dtod_async(to, buffer, LENGTH, two.cu_stream()) }.expect("a node");
-        wait(&one, record(&two)).expect("a join");
+        join(&two, &one);
+        fill(buffer, 1, &one);
+        // The mistake: it is not ordered with the fill.
+        copy(to, buffer, two.cu_stream());
+        join(&one, &two);
     });
     graph.launch().expect("a launch");
 }

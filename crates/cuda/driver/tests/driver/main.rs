@@ -14,6 +14,7 @@ mod races;
 mod random;
 mod streams;
 mod virtual_memory;
+mod work;
 
 use std::process::ExitCode;
 

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use cudarc::driver::{CudaContext, DevicePtr, result, sys};
 
 use crate::process::Test;
+use crate::work;
 
 crate::tests! {
     all_devices_have_the_name_of_the_stand_in
@@ -23,23 +24,20 @@ crate::tests! {
 }
 
 pub(crate) const LIMITED: &[Test] = &[
-    Test {
-        environment: &[("LIBNCCL_CPU_DEVICE_MEMORY", "64K")],
-        reports: &[
-            "device 1 has no room for 65537 bytes: 65536 of 65536 are free; LIBNCCL_CPU_DEVICE_MEMORY=BYTES",
-        ],
-        ..Test::quiet("memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused", exceed)
-    },
-    Test {
-        environment: &[("LIBNCCL_CPU_DEVICE_MEMORY", "1.5 apples")],
-        reports: &["invalid LIBNCCL_CPU_DEVICE_MEMORY \"1.5 apples\"; it must be a number of bytes above 0"],
-        ..Test::quiet("device_memory_that_is_no_size_is_refused", refuse)
-    },
-    Test {
-        environment: &[("LIBNCCL_CPU_DEVICE_MEMORY", "0")],
-        reports: &["invalid LIBNCCL_CPU_DEVICE_MEMORY \"0\""],
-        ..Test::quiet("device_without_memory_is_refused", refuse)
-    },
+    Test::reporting(
+        "memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused",
+        exceed,
+        &["device 1 has no room for 65537 bytes: 65536 of 65536 are free; LIBNCCL_CPU_DEVICE_MEMORY=BYTES"],
+    )
+    .with(&[("LIBNCCL_CPU_DEVICE_MEMORY", "64K")]),
+    Test::reporting(
+        "device_memory_that_is_no_size_is_refused",
+        refuse,
+        &["invalid LIBNCCL_CPU_DEVICE_MEMORY \"1.5 apples\"; it must be a number of bytes above 0"],
+    )
+    .with(&[("LIBNCCL_CPU_DEVICE_MEMORY", "1.5 apples")]),
+    Test::reporting("device_without_memory_is_refused", refuse, &["invalid LIBNCCL_CPU_DEVICE_MEMORY \"0\""])
+        .with(&[("LIBNCCL_CPU_DEVICE_MEMORY", "0")]),
 ];
 
 fn refuse() {
@@ -49,8 +47,7 @@ fn refuse() {
 fn exceed() {
     const LIMIT: usize = 64 << 10;
     let out_of_memory = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-    let context = CudaContext::new(1).expect("device 1");
-    context.bind_to_thread().expect("a current context");
+    let context = work::context(1);
     let stream = context.default_stream();
     let mut pool = MaybeUninit::uninit();
     // SAFETY: a variable that can be written, and a device that is there.
@@ -164,8 +161,7 @@ fn memory_beyond_an_allocation_is_refused() {
 }
 
 fn memory_that_is_freed_is_refused() {
-    let context = CudaContext::new(0).expect("device 0");
-    context.bind_to_thread().expect("a current context");
+    let _context = work::context(0);
     let invalid = Err(result::DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE));
     // SAFETY: the second free is refused, which is what this is about.
     unsafe {
@@ -179,8 +175,7 @@ fn memory_that_is_freed_is_refused() {
 }
 
 fn allocations_are_no_mappings_each() {
-    let context = CudaContext::new(0).expect("device 0");
-    context.bind_to_thread().expect("a current context");
+    let context = work::context(0);
     let mappings = || std::fs::read_to_string("/proc/self/maps").expect("the mappings").lines().count();
     let before = mappings();
     // SAFETY: each is freed once.

@@ -36,6 +36,16 @@ impl Test {
     pub(crate) const fn quiet(name: &'static str, run: fn()) -> Self {
         Self { name, run, environment: &[], reports: &[], faults: false }
     }
+
+    /// A test whose stderr must have these texts.
+    pub(crate) const fn reporting(name: &'static str, run: fn(), reports: &'static [&'static str]) -> Self {
+        Self { reports, ..Self::quiet(name, run) }
+    }
+
+    /// Adds variables to the environment of its process.
+    pub(crate) const fn with(self, environment: &'static [(&'static str, &'static str)]) -> Self {
+        Self { environment, ..self }
+    }
 }
 
 /// Makes a list of tests that must report nothing out of functions.

@@ -5,11 +5,12 @@ use std::ptr;
 use std::sync::{Condvar, Mutex};
 
 use cudarc::driver::result::{self, event, stream, stream::StreamKind};
-use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUstream};
+use cudarc::driver::sys::{self, CUdeviceptr, CUstream};
 use cudarc::driver::{CudaContext, DriverError};
 
 use crate::extension::{self, Access};
 use crate::process::Test;
+use crate::work::{self, LENGTH, call, copy, destroy, memory, nonblocking, record, try_fill, wait};
 
 /// Tests whose stderr must have the texts.
 macro_rules! planted {
@@ -44,76 +45,71 @@ planted! {
     operation_of_a_peer_without_an_event_is_reported ["cuMemsetD8Async on stream", "send of rank 0 on stream"];
 }
 
-pub(crate) const FAILING: &[Test] = &[Test {
-    environment: &[("LIBNCCL_CPU_RACES", "error")],
-    reports: &["race in allocation"],
-    ..Test::quiet("race_is_an_error_that_stays_if_asked_for", race_is_an_error_that_stays_if_asked_for)
-}];
+pub(crate) const FAILING: &[Test] = &[Test::reporting(
+    "race_is_an_error_that_stays_if_asked_for",
+    race_is_an_error_that_stays_if_asked_for,
+    &["race in allocation"],
+)
+.with(&[("LIBNCCL_CPU_RACES", "error")])];
 
 const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
 
 pub(crate) const UNWATCHED: &[Test] = &[
-    Test {
-        environment: &[("LIBNCCL_CPU_RACES", "off")],
-        ..Test::quiet("race_is_not_reported_if_switched_off", two_streams_without_an_event_are_reported)
-    },
-    Test {
-        environment: &[(IGNORE, "free-under-work, race"), ("LIBNCCL_CPU_RACES", "error")],
-        ..Test::quiet("race_that_is_ignored_is_neither_reported_nor_an_error", make_races_without_an_error)
-    },
-    Test {
-        environment: &[(IGNORE, "free-under-work")],
-        reports: &[
-            "race in allocation",
-            " more operations were in races of cuMemsetD8Async and cuMemsetD8Async",
-        ],
-        ..Test::quiet("race_beside_one_that_is_ignored_is_reported", make_races_without_an_error)
-    },
-    Test {
-        environment: &[("LIBNCCL_CPU_REPORT", "/dev/stderr")],
-        reports: &[
+    Test::quiet("race_is_not_reported_if_switched_off", two_streams_without_an_event_are_reported)
+        .with(&[("LIBNCCL_CPU_RACES", "off")]),
+    Test::quiet("race_that_is_ignored_is_neither_reported_nor_an_error", make_races_without_an_error)
+        .with(&[(IGNORE, "free-under-work, race"), ("LIBNCCL_CPU_RACES", "error")]),
+    Test::reporting(
+        "race_beside_one_that_is_ignored_is_reported",
+        make_races_without_an_error,
+        &["race in allocation", " more operations were in races of cuMemsetD8Async and cuMemsetD8Async"],
+    )
+    .with(&[(IGNORE, "free-under-work")]),
+    Test::reporting(
+        "findings_are_recorded_in_the_file_that_is_asked_for",
+        make_races_without_an_error,
+        &[
             "{\"count\":1,\"finding\":\"race\",\"process\":",
             ",\"text\":\"race in allocation 1, 4096 bytes of device 0; nothing orders\\n    call ",
             "{\"count\":98,\"finding\":\"race\",\"process\":",
             "{\"count\":1,\"finding\":\"free-under-work\",\"process\":",
             "{\"count\":1,\"finding\":\"leaked-stream\",\"process\":",
         ],
-        ..Test::quiet("findings_are_recorded_in_the_file_that_is_asked_for", make_races_without_an_error)
-    },
-    Test {
-        environment: &[("LIBNCCL_CPU_STACKS", "1")],
-        reports: &[
+    )
+    .with(&[("LIBNCCL_CPU_REPORT", "/dev/stderr")]),
+    Test::reporting(
+        "race_has_the_stacks_of_its_calls_if_asked_for",
+        two_streams_without_an_event_are_reported,
+        &[
             "writes bytes 0 to 4096\n        cuMemsetD8Async\n        cudarc::driver::",
             "reads bytes 0 to 4096\n        cuMemcpyDtoDAsync_v2\n        cudarc::driver::",
             "        driver::races::fill",
-            "        driver::races::copy",
+            "        driver::work::copy",
             "        driver::races::two_streams_without_an_event_are_reported",
             "        driver::main",
         ],
-        ..Test::quiet(
-            "race_has_the_stacks_of_its_calls_if_asked_for",
-            two_streams_without_an_event_are_reported,
-        )
-    },
-    Test {
-        environment: &[("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", "/dev/stderr")],
-        reports: &[",\"stacks\":[[\"cuMemsetD8Async\",\"", ",\"driver::races::free_under_work_is_reported"],
-        ..Test::quiet("race_is_recorded_with_its_stacks", free_under_work_is_reported)
-    },
-    Test {
-        environment: &[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")],
-        reports: &[
-            "invalid LIBNCCL_CPU_REPORT \"/no/such/folder/file\"; it must be the path of a file that can be written\n",
-        ],
-        ..Test::quiet("file_that_cannot_be_opened_is_refused", || assert!(CudaContext::new(0).is_err()))
-    },
-    Test {
-        environment: &[(IGNORE, "raec")],
-        reports: &[
-            "invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, separated by commas: race, free-",
-        ],
-        ..Test::quiet("unknown_name_of_a_finding_is_refused", || assert!(CudaContext::new(0).is_err()))
-    },
+    )
+    .with(&[("LIBNCCL_CPU_STACKS", "1")]),
+    Test::reporting(
+        "race_is_recorded_with_its_stacks",
+        free_under_work_is_reported,
+        &[",\"stacks\":[[\"cuMemsetD8Async\",\"", ",\"driver::races::free_under_work_is_reported"],
+    )
+    .with(&[("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", "/dev/stderr")]),
+    Test::reporting(
+        "file_that_cannot_be_opened_is_refused",
+        || assert!(CudaContext::new(0).is_err()),
+        &["invalid LIBNCCL_CPU_REPORT \"/no/such/folder/file\"; it must be the path of a file \
+              that can be written\n"],
+    )
+    .with(&[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")]),
+    Test::reporting(
+        "unknown_name_of_a_finding_is_refused",
+        || assert!(CudaContext::new(0).is_err()),
+        &["invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, \
+              separated by commas: race, free-"],
+    )
+    .with(&[(IGNORE, "raec")]),
 ];
 
 fn make_races_without_an_error() {
@@ -139,8 +135,6 @@ crate::tests! {
     peers_that_order_two_streams_are_not_reported
 }
 
-const LENGTH: usize = 4096;
-
 /// Two nonblocking streams and two buffers of a device.
 struct Bench {
     streams: [CUstream; 2],
@@ -148,11 +142,8 @@ struct Bench {
 }
 
 fn bench() -> Bench {
-    let context = CudaContext::new(0).expect("device 0");
-    context.bind_to_thread().expect("a current context");
-    let streams = [(); 2].map(|()| stream::create(StreamKind::NonBlocking).expect("a stream"));
-    // SAFETY: it is freed when the context is.
-    let buffers = [(); 2].map(|()| unsafe { result::malloc_sync(LENGTH) }.expect("memory"));
+    let context = work::context(0);
+    let (streams, buffers) = ([(); 2].map(|()| nonblocking()), [(); 2].map(|()| memory()));
     // The context lives as long as the process.
     std::mem::forget(context);
     Bench { streams, buffers }
@@ -161,26 +152,13 @@ fn bench() -> Bench {
 // SAFETY, for all functions below: handles and memory live until the process ends, unless the test is about that.
 
 fn fill(buffer: CUdeviceptr, stream: CUstream) {
-    // SAFETY: see above.
-    unsafe { result::memset_d8_async(buffer, 1, LENGTH, stream) }.expect("a memset");
+    try_fill(buffer, 1, stream).expect("a memset");
 }
 
-fn copy(to: CUdeviceptr, from: CUdeviceptr, stream: CUstream) {
+/// Allocates memory in stream order.
+fn allocate(stream: CUstream) -> CUdeviceptr {
     // SAFETY: see above.
-    unsafe { result::memcpy_dtod_async(to, from, LENGTH, stream) }.expect("a copy");
-}
-
-fn record(stream: CUstream) -> CUevent {
-    let event = event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).expect("an event");
-    // SAFETY: see above.
-    unsafe { event::record(event, stream) }.expect("a record");
-    event
-}
-
-fn wait(stream: CUstream, event: CUevent) {
-    let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-    // SAFETY: see above.
-    unsafe { stream::wait_event(stream, event, flags) }.expect("a wait");
+    unsafe { result::malloc_async(stream, LENGTH) }.expect("memory")
 }
 
 fn synchronize(stream: CUstream) {
@@ -203,8 +181,7 @@ fn two_streams_without_an_event_are_reported() {
 
 fn free_under_work_is_reported() {
     let Bench { streams: [one, two], .. } = bench();
-    // SAFETY: see above.
-    let buffer = unsafe { result::malloc_async(one, LENGTH) }.expect("memory");
+    let buffer = allocate(one);
     wait(two, record(one));
     fill(buffer, two);
     // SAFETY: see above.
@@ -213,8 +190,7 @@ fn free_under_work_is_reported() {
 
 fn waiting_free_of_pool_memory_under_work_is_reported() {
     let Bench { streams: [one, _], .. } = bench();
-    // SAFETY: see above.
-    let buffer = unsafe { result::malloc_async(one, LENGTH) }.expect("memory");
+    let buffer = allocate(one);
     fill(buffer, one);
     // SAFETY: see above.
     unsafe { result::free_sync(buffer) }.expect("a free");
@@ -237,7 +213,7 @@ fn event_recorded_too_early_is_reported() {
 
 fn wait_for_the_wrong_event_is_reported() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let three = stream::create(StreamKind::NonBlocking).expect("a stream");
+    let three = nonblocking();
     fill(from, one);
     let _right = record(one);
     wait(two, record(three));
@@ -247,10 +223,9 @@ fn wait_for_the_wrong_event_is_reported() {
 fn races_of_many_streams_are_reported_once_and_counted() {
     let Bench { buffers: [buffer, _], .. } = bench();
     for _ in 0..100 {
-        let fresh = stream::create(StreamKind::NonBlocking).expect("a stream");
+        let fresh = nonblocking();
         fill(buffer, fresh);
-        // SAFETY: it is destroyed once; its work goes on.
-        unsafe { stream::destroy(fresh) }.expect("an end");
+        destroy(fresh);
     }
 }
 
@@ -304,8 +279,7 @@ fn pinned_memory_refilled_on_another_stream_is_reported() {
 
 fn allocation_used_on_another_stream_is_reported() {
     let Bench { streams: [one, two], .. } = bench();
-    // SAFETY: see above.
-    let buffer = unsafe { result::malloc_async(one, LENGTH) }.expect("memory");
+    let buffer = allocate(one);
     fill(buffer, two);
 }
 
@@ -387,8 +361,7 @@ fn blocking_streams_are_ordered_by_the_default_stream() {
     fill(from, one);
     fill(from, ptr::null_mut());
     copy(to, from, two);
-    // SAFETY: it is destroyed once; its work goes on.
-    unsafe { stream::destroy(two) }.expect("an end");
+    destroy(two);
     fill(to, ptr::null_mut());
     fill(to, ptr::without_provenance_mut(2));
     fill(to, ptr::null_mut());
@@ -403,9 +376,7 @@ fn host_function_that_tells_another_thread_orders_what_follows() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     let (sender, receiver) = std::sync::mpsc::sync_channel::<()>(1);
     fill(from, one);
-    // SAFETY: the sender lives until the function has ended.
-    unsafe { stream::launch_host_function(one, tell, (&raw const sender).cast_mut().cast()) }
-        .expect("a function");
+    call(one, tell, (&raw const sender).cast_mut().cast());
     receiver.recv().expect("a message");
     copy(to, from, two);
     synchronize(one);
@@ -413,7 +384,7 @@ fn host_function_that_tells_another_thread_orders_what_follows() {
 
 fn order_through_three_streams_is_not_reported() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let three = stream::create(StreamKind::NonBlocking).expect("a stream");
+    let three = nonblocking();
     fill(from, one);
     wait(two, record(one));
     wait(three, record(two));
@@ -422,11 +393,7 @@ fn order_through_three_streams_is_not_reported() {
 
 fn readers_of_the_same_bytes_are_not_reported() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let mut others = [(); 2].map(|()| 0);
-    for other in &mut others {
-        // SAFETY: see above.
-        *other = unsafe { result::malloc_sync(LENGTH) }.expect("memory");
-    }
+    let others = [(); 2].map(|()| memory());
     fill(from, one);
     synchronize(one);
     copy(others[0], from, one);
@@ -459,7 +426,7 @@ fn memory_of_a_stream_is_freed_in_its_order() {
     for _ in 0..20 {
         // SAFETY: each is freed once, after its use.
         unsafe {
-            let buffer = result::malloc_async(one, LENGTH).expect("memory");
+            let buffer = allocate(one);
             wait(two, record(one));
             fill(buffer, two);
             wait(one, record(two));
@@ -471,11 +438,10 @@ fn memory_of_a_stream_is_freed_in_its_order() {
 fn streams_that_come_and_go_are_not_reported() {
     let Bench { buffers: [buffer, _], .. } = bench();
     for _ in 0..50 {
-        let fresh = stream::create(StreamKind::NonBlocking).expect("a stream");
+        let fresh = nonblocking();
         fill(buffer, fresh);
         synchronize(fresh);
-        // SAFETY: it is destroyed once.
-        unsafe { stream::destroy(fresh) }.expect("an end");
+        destroy(fresh);
     }
 }
 
@@ -502,39 +468,37 @@ unsafe extern "C" fn receive(message: *mut c_void) {
     }
 }
 
-fn enqueue_send(stream: CUstream, buffer: CUdeviceptr, message: &'static Message) {
-    let access = Access { address: buffer, length: LENGTH, writes: 0 };
+fn enqueue_message(stream: CUstream, buffer: CUdeviceptr, is_sent: bool, message: &'static Message) {
+    let access = Access { address: buffer, length: LENGTH, writes: i32::from(!is_sent) };
     let message = (&raw const *message).cast_mut().cast();
-    extension::enqueue(stream, access, c"send of rank 0", send, message).expect("an operation");
-}
-
-fn enqueue_receive(stream: CUstream, buffer: CUdeviceptr, message: &'static Message) {
-    let access = Access { address: buffer, length: LENGTH, writes: 1 };
-    let message = (&raw const *message).cast_mut().cast();
-    extension::enqueue(stream, access, c"receive of rank 1", receive, message).expect("an operation");
+    let enqueued = if is_sent {
+        extension::enqueue(stream, access, c"send of rank 0", send, message)
+    } else {
+        extension::enqueue(stream, access, c"receive of rank 1", receive, message)
+    };
+    enqueued.expect("an operation");
 }
 
 fn operation_of_a_peer_without_an_event_is_reported() {
     let Bench { streams: [one, two], buffers: [buffer, other] } = bench();
     let message = Box::leak(Box::default());
     fill(buffer, one);
-    enqueue_send(two, buffer, message);
-    enqueue_receive(one, other, message);
+    enqueue_message(two, buffer, true, message);
+    enqueue_message(one, other, false, message);
     result::ctx::synchronize().expect("the end");
 }
 
 fn peers_that_order_two_streams_are_not_reported() {
     let Bench { streams: [one, two], buffers: [shared, buffer] } = bench();
-    // SAFETY: see above.
-    let other = unsafe { result::malloc_sync(LENGTH) }.expect("memory");
+    let other = memory();
     for receive_first in [false, true] {
         let message = Box::leak(Box::default());
         let write_and_send = || {
             fill(shared, one);
-            enqueue_send(one, buffer, message);
+            enqueue_message(one, buffer, true, message);
         };
         let receive_and_read = || {
-            enqueue_receive(two, other, message);
+            enqueue_message(two, other, false, message);
             fill(shared, two);
         };
         if receive_first {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaContext, result, sys};
 
+use crate::work::{self, call, destroy, nonblocking};
+
 crate::tests! {
     event_that_was_never_recorded_is_complete
     event_query_says_whether_its_work_is_done
@@ -38,8 +40,7 @@ impl Gate {
             let _ = receiver.recv_timeout(Duration::from_secs(20));
         }
         let receiver = (&raw const *self.wait).cast_mut().cast();
-        // SAFETY: as above.
-        unsafe { result::stream::launch_host_function(stream, wait, receiver) }.expect("a function");
+        call(stream, wait, receiver);
     }
 
     fn open(&self) {
@@ -106,9 +107,7 @@ fn host_functions_run_in_the_order_of_their_stream() {
     let stream = CudaContext::new(0).expect("device 0").new_stream().expect("a stream");
     for number in 0..200 {
         let number = std::ptr::without_provenance_mut(number);
-        // SAFETY: the function follows no pointer.
-        unsafe { result::stream::launch_host_function(stream.cu_stream(), count, number) }
-            .expect("a function");
+        call(stream.cu_stream(), count, number);
     }
     stream.synchronize().expect("the end");
     assert_eq!(NEXT.load(Ordering::SeqCst), 200);
@@ -124,7 +123,7 @@ fn host_function_must_not_wait() {
         pinned: *mut u8,
         answers: Vec<(&'static str, sys::CUresult)>,
     }
-    unsafe extern "C" fn call(data: *mut std::ffi::c_void) {
+    unsafe extern "C" fn make_calls(data: *mut std::ffi::c_void) {
         // SAFETY: the test waits for it.
         let calls = unsafe { &mut *data.cast::<Calls>() };
         let large = vec![0_u8; 1 << 20];
@@ -156,8 +155,7 @@ fn host_function_must_not_wait() {
             ];
         }
     }
-    let context = CudaContext::new(0).expect("device 0");
-    context.bind_to_thread().expect("a current context");
+    let context = work::context(0);
     let stream = context.new_stream().expect("a stream");
     let event = context.new_event(None).expect("an event");
     // SAFETY: freed below.
@@ -172,9 +170,7 @@ fn host_function_must_not_wait() {
         pinned: pinned.cast(),
         answers: Vec::new(),
     };
-    // SAFETY: it lives until the function has ended.
-    unsafe { result::stream::launch_host_function(stream.cu_stream(), call, (&raw mut calls).cast()) }
-        .expect("a function");
+    call(stream.cu_stream(), make_calls, (&raw mut calls).cast());
     stream.synchronize().expect("the end");
     let (allowed, others) = calls.answers.split_at(3);
     assert!(allowed.iter().all(|(_, answer)| *answer == sys::CUresult::CUDA_SUCCESS), "{allowed:?}");
@@ -190,8 +186,7 @@ fn host_function_must_not_wait() {
 }
 
 fn default_stream_waits_for_blocking_streams() {
-    let context = CudaContext::new(0).expect("device 0");
-    context.bind_to_thread().expect("a current context");
+    let context = work::context(0);
     let blocking = result::stream::create(result::stream::StreamKind::Default).expect("a stream");
     let gate = Gate::new();
     gate.close(blocking);
@@ -200,8 +195,7 @@ fn default_stream_waits_for_blocking_streams() {
     gate.open();
     context.synchronize().expect("the end");
     assert_eq!(after.try_is_complete(), Ok(true));
-    // SAFETY: it is destroyed once.
-    unsafe { result::stream::destroy(blocking) }.expect("an end");
+    destroy(blocking);
 }
 
 fn stream_that_is_destroyed_executes_its_work() {
@@ -235,7 +229,7 @@ fn context_that_is_retained_during_its_release_stays() {
     let context = retain();
     // SAFETY: retained above.
     unsafe { result::ctx::set_current(context) }.expect("the context");
-    let stream = result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream");
+    let stream = nonblocking();
     let gate = Gate::new();
     gate.close(stream);
     std::thread::scope(|scope| {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{result, sys};
 use sys::CUmemAllocationHandleType as HandleType;
 use sys::CUresult::{
     CUDA_ERROR_ILLEGAL_ADDRESS as ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_DEVICE as INVALID_DEVICE,
@@ -13,6 +13,7 @@ use sys::CUresult::{
 };
 
 use crate::process::Test;
+use crate::work::{context, nonblocking};
 
 crate::tests! {
     copy_across_mapped_memory_returns_the_data
@@ -26,50 +27,50 @@ crate::tests! {
 }
 
 pub(crate) const PLANTED: &[Test] = &[
-    Test {
-        reports: &[
+    Test::reporting(
+        "race_in_the_second_part_of_mapped_memory_is_reported",
+        race_across_parts,
+        &[
             "race in allocation",
             "cuMemsetD8Async on stream",
             "cuMemcpyDtoDAsync_v2 on stream",
             "reads bytes 0 to 100",
         ],
-        ..Test::quiet("race_in_the_second_part_of_mapped_memory_is_reported", race_across_parts)
-    },
-    Test {
-        reports: &[
+    ),
+    Test::reporting(
+        "race_at_two_addresses_of_the_same_memory_is_reported",
+        race_at_two_addresses,
+        &[
             "race in allocation",
             "cuMemsetD8Async on stream",
             "writes bytes 50 to 150",
             "writes bytes 0 to 100",
         ],
-        ..Test::quiet("race_at_two_addresses_of_the_same_memory_is_reported", race_at_two_addresses)
-    },
-    Test {
-        reports: &["race in allocation", "cuMemsetD8Async on stream", "cuMemUnmap by the host"],
-        ..Test::quiet("unmapping_under_work_is_reported", unmap_under_work)
-    },
-    Test {
-        reports: &["fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"],
-        ..Test::quiet("use_before_access_is_set_is_a_fault", use_without_access)
-    },
-    Test {
-        reports: &["fault: cuMemsetD8_v2 writes allocation", "device 1 no such access"],
-        ..Test::quiet("use_by_a_device_without_access_is_a_fault", use_by_another_device)
-    },
-    Test {
-        reports: &["fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"],
-        ..Test::quiet("write_to_memory_that_may_be_read_is_a_fault", write_without_permission)
-    },
+    ),
+    Test::reporting(
+        "unmapping_under_work_is_reported",
+        unmap_under_work,
+        &["race in allocation", "cuMemsetD8Async on stream", "cuMemUnmap by the host"],
+    ),
+    Test::reporting(
+        "use_before_access_is_set_is_a_fault",
+        use_without_access,
+        &["fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"],
+    ),
+    Test::reporting(
+        "use_by_a_device_without_access_is_a_fault",
+        use_by_another_device,
+        &["fault: cuMemsetD8_v2 writes allocation", "device 1 no such access"],
+    ),
+    Test::reporting(
+        "write_to_memory_that_may_be_read_is_a_fault",
+        write_without_permission,
+        &["fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"],
+    ),
 ];
 
 /// The granularity.
 pub(crate) const PART: usize = 2 << 20;
-
-fn context(device: usize) -> std::sync::Arc<CudaContext> {
-    let context = CudaContext::new(device).expect("a device");
-    context.bind_to_thread().expect("a current context");
-    context
-}
 
 fn properties(device: i32) -> sys::CUmemAllocationProp {
     // SAFETY: zero is a value of all its fields but the type, which is set.
@@ -220,100 +221,65 @@ fn wrong_calls_of_virtual_memory_are_refused() {
     let host =
         with(|properties| properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA);
     let windows = with(|properties| properties.requestedHandleTypes = HandleType::CU_MEM_HANDLE_TYPE_WIN32);
-    let file = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let posix = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let none = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
     // SAFETY: what is not null can be read and written; that the rest is refused is what this is about.
     let calls = unsafe {
         let create =
             |length, properties: &sys::CUmemAllocationProp| sys::cuMemCreate(out, length, properties, 0);
-        [
-            ("reserve nothing", sys::cuMemAddressReserve(out, 0, 0, 0, 0), INVALID_VALUE),
-            ("reserve a part of a page", sys::cuMemAddressReserve(out, PART + 1, 0, 0, 0), INVALID_VALUE),
-            ("reserve for an alignment of 3", sys::cuMemAddressReserve(out, PART, 3, 0, 0), INVALID_VALUE),
-            ("reserve with flags", sys::cuMemAddressReserve(out, PART, 0, 0, 1), INVALID_VALUE),
-            (
-                "reserve without a result",
-                sys::cuMemAddressReserve(ptr::null_mut(), PART, 0, 0, 0),
-                INVALID_VALUE,
-            ),
+        let export = |handle, kind, flags| sys::cuMemExportToShareableHandle(out.cast(), handle, kind, flags);
+        let import = |file| sys::cuMemImportFromShareableHandle(out, file as *mut c_void, posix);
+        let invalid = [
+            ("reserve nothing", sys::cuMemAddressReserve(out, 0, 0, 0, 0)),
+            ("reserve a part of a page", sys::cuMemAddressReserve(out, PART + 1, 0, 0, 0)),
+            ("reserve for an alignment of 3", sys::cuMemAddressReserve(out, PART, 3, 0, 0)),
+            ("reserve with flags", sys::cuMemAddressReserve(out, PART, 0, 0, 1)),
+            ("reserve without a result", sys::cuMemAddressReserve(ptr::null_mut(), PART, 0, 0, 0)),
+            ("free a part", sys::cuMemAddressFree(free, PART)),
+            ("free the middle", sys::cuMemAddressFree(free + PART as u64, 2 * PART)),
+            ("create nothing", create(0, &good)),
+            ("create half of a part", create(PART / 2, &good)),
+            ("create without a type", create(PART, &no_type)),
+            ("create nowhere", create(PART, &no_place)),
+            ("create with flags", sys::cuMemCreate(out, PART, &raw const good, 1)),
+            ("create without properties", sys::cuMemCreate(out, PART, ptr::null(), 0)),
+            ("map half of a part", sys::cuMemMap(free, PART / 2, 0, handle, 0)),
+            ("map at half of a part", sys::cuMemMap(free + PART as u64 / 2, PART, 0, handle, 0)),
+            ("map from an offset", sys::cuMemMap(free, PART, PART, handle, 0)),
+            ("map with flags", sys::cuMemMap(free, PART, 0, handle, 1)),
+            ("map more than there is", sys::cuMemMap(free, 3 * PART, 0, handle, 0)),
+            ("map beyond the addresses", sys::cuMemMap(free + 2 * PART as u64, 2 * PART, 0, handle, 0)),
+            ("map twice", sys::cuMemMap(address, PART, 0, handle, 0)),
+            ("map where nothing is reserved", sys::cuMemMap(PART as u64, PART, 0, handle, 0)),
+            ("map what is not there", sys::cuMemMap(free, PART, 0, 12345, 0)),
+            ("unmap where nothing is mapped", sys::cuMemUnmap(free, PART)),
+            ("unmap more than is mapped", sys::cuMemUnmap(second, 3 * PART)),
+            ("unmap half of a part", sys::cuMemUnmap(address, PART / 2)),
+            ("access where nothing is mapped", set_access(free, PART, 0, READ_WRITE)),
+            ("access to half of a part", set_access(address, PART / 2, 0, READ_WRITE)),
+            ("access to more than is mapped", set_access(address, 4 * PART, 0, READ_WRITE)),
+            ("access of nobody", sys::cuMemSetAccess(address, PART, ptr::null(), 0)),
+            ("which access where nothing is", sys::cuMemGetAccess(out, &location(0), free)),
+            ("retain where nothing is mapped", sys::cuMemRetainAllocationHandle(out, free as *mut c_void)),
+            ("properties of nothing", sys::cuMemGetAllocationPropertiesFromHandle(out.cast(), 12345)),
+            ("export nothing", export(12345, posix, 0)),
+            ("export with flags", export(handle, posix, 1)),
+            ("export as another handle", export(handle, HandleType::CU_MEM_HANDLE_TYPE_WIN32, 0)),
+            ("import a closed file", import(999)),
+            ("import standard error", import(2)),
+        ];
+        let invalid = invalid.map(|(what, found)| (what, found, INVALID_VALUE));
+        let others = [
             ("reserve more than there is", sys::cuMemAddressReserve(out, 1 << 60, 0, 0, 0), OUT_OF_MEMORY),
-            ("free a part", sys::cuMemAddressFree(free, PART), INVALID_VALUE),
-            ("free the middle", sys::cuMemAddressFree(free + PART as u64, 2 * PART), INVALID_VALUE),
-            ("create nothing", create(0, &good), INVALID_VALUE),
-            ("create half of a part", create(PART / 2, &good), INVALID_VALUE),
             ("create more than there is", create(1 << 60, &good), OUT_OF_MEMORY),
             ("create on device 8", create(PART, &other_device), INVALID_DEVICE),
-            ("create without a type", create(PART, &no_type), INVALID_VALUE),
-            ("create nowhere", create(PART, &no_place), INVALID_VALUE),
             ("create on the host", create(PART, &host), NOT_SUPPORTED),
             ("create for Windows", create(PART, &windows), NOT_SUPPORTED),
-            ("create with flags", sys::cuMemCreate(out, PART, &raw const good, 1), INVALID_VALUE),
-            ("create without properties", sys::cuMemCreate(out, PART, ptr::null(), 0), INVALID_VALUE),
-            ("map half of a part", sys::cuMemMap(free, PART / 2, 0, handle, 0), INVALID_VALUE),
-            (
-                "map at half of a part",
-                sys::cuMemMap(free + PART as u64 / 2, PART, 0, handle, 0),
-                INVALID_VALUE,
-            ),
-            ("map from an offset", sys::cuMemMap(free, PART, PART, handle, 0), INVALID_VALUE),
-            ("map with flags", sys::cuMemMap(free, PART, 0, handle, 1), INVALID_VALUE),
-            ("map more than there is", sys::cuMemMap(free, 3 * PART, 0, handle, 0), INVALID_VALUE),
-            (
-                "map beyond the addresses",
-                sys::cuMemMap(free + 2 * PART as u64, 2 * PART, 0, handle, 0),
-                INVALID_VALUE,
-            ),
-            ("map twice", sys::cuMemMap(address, PART, 0, handle, 0), INVALID_VALUE),
-            ("map where nothing is reserved", sys::cuMemMap(PART as u64, PART, 0, handle, 0), INVALID_VALUE),
-            ("map what is not there", sys::cuMemMap(free, PART, 0, 12345, 0), INVALID_VALUE),
-            ("unmap where nothing is mapped", sys::cuMemUnmap(free, PART), INVALID_VALUE),
-            ("unmap more than is mapped", sys::cuMemUnmap(second, 3 * PART), INVALID_VALUE),
-            ("unmap half of a part", sys::cuMemUnmap(address, PART / 2), INVALID_VALUE),
-            ("access where nothing is mapped", set_access(free, PART, 0, READ_WRITE), INVALID_VALUE),
-            ("access to half of a part", set_access(address, PART / 2, 0, READ_WRITE), INVALID_VALUE),
-            ("access to more than is mapped", set_access(address, 4 * PART, 0, READ_WRITE), INVALID_VALUE),
             ("access of device 8", set_access(address, PART, 8, READ_WRITE), INVALID_DEVICE),
-            ("access of nobody", sys::cuMemSetAccess(address, PART, ptr::null(), 0), INVALID_VALUE),
-            ("which access where nothing is", sys::cuMemGetAccess(out, &location(0), free), INVALID_VALUE),
             ("which access of device 8", sys::cuMemGetAccess(out, &location(8), address), INVALID_DEVICE),
-            (
-                "retain where nothing is mapped",
-                sys::cuMemRetainAllocationHandle(out, free as *mut c_void),
-                INVALID_VALUE,
-            ),
-            (
-                "properties of nothing",
-                sys::cuMemGetAllocationPropertiesFromHandle(out.cast(), 12345),
-                INVALID_VALUE,
-            ),
-            ("export nothing", sys::cuMemExportToShareableHandle(out.cast(), 12345, file, 0), INVALID_VALUE),
-            (
-                "export with flags",
-                sys::cuMemExportToShareableHandle(out.cast(), handle, file, 1),
-                INVALID_VALUE,
-            ),
-            (
-                "export as another handle",
-                sys::cuMemExportToShareableHandle(
-                    out.cast(),
-                    handle,
-                    HandleType::CU_MEM_HANDLE_TYPE_WIN32,
-                    0,
-                ),
-                INVALID_VALUE,
-            ),
-            (
-                "import a closed file",
-                sys::cuMemImportFromShareableHandle(out, 999 as *mut c_void, file),
-                INVALID_VALUE,
-            ),
-            (
-                "import standard error",
-                sys::cuMemImportFromShareableHandle(out, 2 as *mut c_void, file),
-                INVALID_VALUE,
-            ),
             ("no access", set_access(address, PART, 0, none), SUCCESS),
-        ]
+        ];
+        invalid.into_iter().chain(others)
     };
     for (what, found, expected) in calls {
         assert_eq!(found, expected, "{what}");
@@ -432,15 +398,15 @@ fn free_memory_grows_back_once_memory_is_released_and_unmapped() {
 
 fn unordered_work_on_neighbours_that_are_mapped_is_not_reported() {
     let context = context(0);
-    let (one, two) = (context.new_stream().expect("a stream"), context.new_stream().expect("a stream"));
+    let (one, two) = (nonblocking(), nonblocking());
     let (address, middle) = (mapped(0, 3), PART + PART / 2);
     // SAFETY: the memory is as long.
     unsafe {
-        sys::cuMemsetD8Async(address, 1, middle, one.cu_stream()).result().expect("a fill");
+        sys::cuMemsetD8Async(address, 1, middle, one).result().expect("a fill");
         let behind = address + middle as u64;
-        sys::cuMemsetD8Async(behind, 2, middle, two.cu_stream()).result().expect("a fill");
+        sys::cuMemsetD8Async(behind, 2, middle, two).result().expect("a fill");
         // Rows at the left and at the right, of which one lies in two parts.
-        let (left, right) = (one.cu_stream(), two.cu_stream());
+        let (left, right) = (one, two);
         context.synchronize().expect("the end of all");
         sys::cuMemsetD2D8Async(address, 1000, 1, 500, 6000, left).result().expect("rows");
         sys::cuMemsetD2D8Async(address + 500, 1000, 2, 500, 6000, right).result().expect("rows");
@@ -449,28 +415,28 @@ fn unordered_work_on_neighbours_that_are_mapped_is_not_reported() {
 }
 
 fn race_across_parts() {
-    let context = context(0);
-    let (one, two) = (context.new_stream().expect("a stream"), context.new_stream().expect("a stream"));
+    let _context = context(0);
+    let (one, two) = (nonblocking(), nonblocking());
     let (address, other) = (mapped(0, 2), mapped(0, 1));
     let second = address + PART as u64;
     // SAFETY: the memory is as long; that nothing orders the work is what this is about.
     unsafe {
-        sys::cuMemsetD8Async(second - 10, 1, 20, one.cu_stream()).result().expect("a fill");
-        sys::cuMemcpyDtoDAsync_v2(other, second, 100, two.cu_stream()).result().expect("a copy");
+        sys::cuMemsetD8Async(second - 10, 1, 20, one).result().expect("a fill");
+        sys::cuMemcpyDtoDAsync_v2(other, second, 100, two).result().expect("a copy");
     }
 }
 
 fn race_at_two_addresses() {
-    let context = context(0);
-    let (one, two) = (context.new_stream().expect("a stream"), context.new_stream().expect("a stream"));
+    let _context = context(0);
+    let (one, two) = (nonblocking(), nonblocking());
     let (address, handle) = (reserve(2 * PART), create(0, PART));
     map(address, handle);
     map(address + PART as u64, handle);
     assert_eq!(set_access(address, 2 * PART, 0, READ_WRITE), SUCCESS);
     // SAFETY: the memory is as long; that nothing orders the work is what this is about.
     unsafe {
-        sys::cuMemsetD8Async(address, 1, 100, one.cu_stream()).result().expect("a fill");
-        sys::cuMemsetD8Async(address + PART as u64 + 50, 1, 100, two.cu_stream()).result().expect("a fill");
+        sys::cuMemsetD8Async(address, 1, 100, one).result().expect("a fill");
+        sys::cuMemsetD8Async(address + PART as u64 + 50, 1, 100, two).result().expect("a fill");
     }
 }
 

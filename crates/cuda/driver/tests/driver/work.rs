@@ -1,0 +1,72 @@
+//! Work on streams, for tests that order it themselves. Handles and memory live until the process ends, unless a test is about that.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::result::{self, DriverError, event, stream};
+use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
+
+pub(crate) const LENGTH: usize = 4096;
+
+pub(crate) fn error(code: CUresult) -> DriverError {
+    DriverError(code)
+}
+
+/// Makes a device current.
+pub(crate) fn context(device: usize) -> Arc<CudaContext> {
+    let context = CudaContext::new(device).expect("a device");
+    context.bind_to_thread().expect("a current context");
+    context
+}
+
+pub(crate) fn memory() -> CUdeviceptr {
+    // SAFETY: see above.
+    unsafe { result::malloc_sync(LENGTH) }.expect("memory")
+}
+
+pub(crate) fn nonblocking() -> CUstream {
+    stream::create(stream::StreamKind::NonBlocking).expect("a stream")
+}
+
+pub(crate) fn try_fill(buffer: CUdeviceptr, value: u8, stream: CUstream) -> Result<(), DriverError> {
+    // SAFETY: see above.
+    unsafe { result::memset_d8_async(buffer, value, LENGTH, stream) }
+}
+
+pub(crate) fn copy(to: CUdeviceptr, from: CUdeviceptr, stream: CUstream) {
+    // SAFETY: see above.
+    unsafe { result::memcpy_dtod_async(to, from, LENGTH, stream) }.expect("a copy");
+}
+
+pub(crate) fn event() -> CUevent {
+    event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).expect("an event")
+}
+
+pub(crate) fn record(stream: CUstream) -> CUevent {
+    let event = event();
+    // SAFETY: see above.
+    unsafe { event::record(event, stream) }.expect("a record");
+    event
+}
+
+pub(crate) fn try_wait(stream: CUstream, event: CUevent) -> Result<(), DriverError> {
+    let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+    // SAFETY: see above.
+    unsafe { stream::wait_event(stream, event, flags) }
+}
+
+pub(crate) fn wait(stream: CUstream, event: CUevent) {
+    try_wait(stream, event).expect("a wait");
+}
+
+pub(crate) fn destroy(stream: CUstream) {
+    // SAFETY: the tests destroy it once.
+    unsafe { stream::destroy(stream) }.expect("an end");
+}
+
+/// Enqueues a host function. It may be called with the data on any thread.
+pub(crate) fn call(stream: CUstream, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) {
+    // SAFETY: each test passes a function that any thread may call with the data.
+    unsafe { stream::launch_host_function(stream, function, data) }.expect("a function");
+}
