@@ -29,7 +29,6 @@ impl Access {
         Self::of_rows(part, Rows { width: length, height: 1 }, length, writes)
     }
 
-    /// A write to all of an allocation.
     pub(crate) fn whole(allocation: &Arc<Allocation>) -> Self {
         Self::new(&Part::of(allocation, 0), allocation.length, true)
     }
@@ -183,7 +182,6 @@ pub(crate) struct Past {
     pub(crate) side: Side,
 }
 
-/// The number of recorded accesses by component.
 #[derive(Debug, Default)]
 pub(crate) struct Kept(Vec<usize>);
 
@@ -210,7 +208,6 @@ pub(crate) struct History {
     length: usize,
     /// The length at which to drop accesses that the host has waited for.
     sweep_at: usize,
-    /// The operations with accesses that have not begun.
     pub(crate) queued: BTreeSet<OperationId>,
     pub(crate) is_freed: bool,
 }

@@ -15,7 +15,6 @@ use crate::message;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Device,
-    /// Page-locked host memory allocated by CUDA.
     Pinned,
     /// Host memory of the program that `cuMemHostRegister` page-locked.
     Registered,
@@ -33,7 +32,6 @@ impl Kind {
     }
 }
 
-/// An allocation, or memory mapped at reserved addresses.
 pub(crate) struct Allocation {
     /// Never reused. All mappings of the same memory share it.
     pub(crate) id: u64,
@@ -100,13 +98,11 @@ impl Allocation {
     }
 }
 
-/// Another process's memory that a context has opened.
 pub(crate) struct Import {
     pub(crate) context: ContextId,
     pub(crate) place: Exported,
     pub(crate) address: u64,
     pub(crate) count: usize,
-    /// Shows the owner that its memory is open here.
     pub(crate) _lock: ImportLock,
 }
 
@@ -133,7 +129,6 @@ pub(crate) struct Pool {
     pub(crate) is_default: bool,
     pub(crate) attributes: BTreeMap<u32, u64>,
     pub(crate) used: u64,
-    /// The high-water mark of `used`.
     pub(crate) high: u64,
 }
 
@@ -147,7 +142,6 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// A part that ends in its allocation.
     pub(crate) fn of(allocation: &Arc<Allocation>, offset: usize) -> Self {
         Self { allocation: Arc::clone(allocation), offset, following: Vec::new() }
     }
@@ -167,7 +161,6 @@ pub(crate) struct Allocations {
     pub(crate) permissions: BTreeMap<u64, BTreeMap<usize, Permission>>,
     pub(crate) total: usize,
     used: BTreeMap<usize, usize>,
-    /// Whether the message about insufficient memory was printed.
     was_reported: bool,
     last: u64,
 }

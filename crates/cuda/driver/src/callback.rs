@@ -15,7 +15,6 @@ use crate::handle::UserObjectId;
 
 pub(crate) type Function = unsafe extern "C" fn(data: *mut c_void);
 
-/// A function of the program and its argument.
 pub(crate) struct Callback {
     function: Function,
     data: *mut c_void,

@@ -35,7 +35,6 @@ struct Thread {
     number: Cell<u64>,
     contexts: RefCell<Vec<ContextId>>,
     capture_mode: Cell<Mode>,
-    /// Whether the thread executes a host function of a stream.
     executes_function: Cell<bool>,
     is_watched: Cell<bool>,
 }

@@ -24,7 +24,6 @@ pub(crate) struct Driver {
     /// The physical device behind each visible one, see [`config::visible_devices`].
     visible: Vec<usize>,
     state: Mutex<State>,
-    /// Notifies waiting host threads of completed operations.
     done: Condvar,
     process: u32,
 }
@@ -81,7 +80,6 @@ impl Driver {
         self.visible.get(device).copied().ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// Returns the visible device of a physical one.
     pub(crate) fn visible(&self, physical: usize) -> Option<usize> {
         self.visible.iter().position(|&device| device == physical)
     }
@@ -224,7 +222,6 @@ impl Driver {
         }
     }
 
-    /// Waits until everything before a point is complete.
     pub(crate) fn wait<'a>(&'a self, mut state: Locked<'a>, point: &Point) -> Locked<'a> {
         while !point.is_complete() {
             state = if state.scheduler.has_ready() {

@@ -40,7 +40,6 @@ pub(crate) struct Record {
     pub(crate) time: Arc<OnceLock<Instant>>,
 }
 
-/// The shared-memory state of an interprocess event.
 #[repr(C)]
 struct EventState {
     recorded: AtomicU64,
@@ -72,7 +71,6 @@ impl SharedEvent {
         unsafe { &*ptr::with_exposed_provenance(self.0.alias()) }
     }
 
-    /// Counts a record of this process. Returns its number.
     pub(crate) fn record(&self) -> u64 {
         let process = std::process::id();
         let state = self.state();
@@ -85,7 +83,6 @@ impl SharedEvent {
         self.state().completed.fetch_max(record, Release);
     }
 
-    /// Returns the number of the last record, if another process made it.
     pub(crate) fn last_of_another_process(&self) -> Option<u64> {
         let state = self.state();
         let last = state.recorded.load(Acquire);

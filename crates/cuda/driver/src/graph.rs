@@ -31,7 +31,6 @@ pub(crate) struct CapturedPoint {
 }
 
 impl<A> Graph<A> {
-    /// Returns whether each node is, or precedes, one of `ends`.
     pub(crate) fn is_before(&self, ends: &[usize]) -> bool {
         let mut reached = BTreeSet::new();
         let mut open = ends.to_vec();
@@ -43,7 +42,6 @@ impl<A> Graph<A> {
         reached.len() == self.nodes.len()
     }
 
-    /// The dependencies on other lanes.
     pub(crate) fn waits_for<'a>(&'a self, node: &'a Node<A>) -> impl Iterator<Item = usize> + 'a {
         node.after.iter().copied().filter(|&earlier| self.nodes[earlier].lane != node.lane)
     }

@@ -1,4 +1,4 @@
-//! An emulation of CUDA's driver: `libcuda.so.1` on host memory, for programs that allocate, copy, synchronise and
+//! An emulation of CUDA's driver: `libcuda.so.1` on host memory, for programs that allocate, copy, synchronize and
 //! communicate on GPUs, and launch no kernels of their own.
 //!
 //! `docs/no-gpu.md` describes it for users.

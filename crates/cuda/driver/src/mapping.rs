@@ -158,7 +158,6 @@ fn set_length(file: &OwnedFd, length: u64) -> rustix::io::Result<()> {
     fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
-/// The location of device memory for other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exported {
     pub(crate) process: u32,
@@ -274,7 +273,6 @@ impl DevicePages {
 /// Memory without an address, which can be mapped any number of times.
 pub(crate) struct Physical {
     bytes: Mapped,
-    /// The file, if other processes can have the memory.
     file: Option<OwnedFd>,
 }
 
@@ -402,7 +400,6 @@ impl Mapping {
         Some(Exported { process: std::process::id(), file: file.as_raw_fd().unsigned_abs(), inode, offset })
     }
 
-    /// Returns whether another process holds an [`ImportLock`] on it.
     pub(crate) fn is_imported(&self) -> bool {
         let (Some(offset), Some(file)) = (self.offset(), device_file()) else { return false };
         let mut lock = lock(libc::F_WRLCK, offset);

@@ -26,7 +26,6 @@ impl Place {
     }
 }
 
-/// Equally spaced rows of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Rows {
     pub(crate) width: usize,

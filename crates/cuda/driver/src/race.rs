@@ -54,7 +54,6 @@ fn functions(label: &str) -> String {
 pub(crate) struct Race {
     allocation: Arc<Allocation>,
     sides: [Side; 2],
-    /// Whether it is the first one of its place.
     pub(crate) is_new: bool,
 }
 
@@ -109,7 +108,6 @@ impl Queued {
 
 #[derive(Default)]
 pub(crate) struct Detector {
-    /// By allocation.
     history: HashMap<u64, History>,
     kept: Kept,
     queued: BTreeMap<OperationId, Queued>,

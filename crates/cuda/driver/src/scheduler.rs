@@ -1,4 +1,4 @@
-//! Streams, the order between their operations, and what of it the host knows.
+//! Streams, the order of their operations, and what the host has waited for.
 //!
 //! Everything here is decided under the driver's lock; nothing is executed.
 
@@ -95,7 +95,6 @@ struct End {
     clock: OnceLock<Clock>,
 }
 
-/// A point in the work of streams.
 #[derive(Clone, Default)]
 pub(crate) struct Point {
     ends: Vec<Arc<End>>,
@@ -408,7 +407,7 @@ impl<W> Scheduler<W> {
             return;
         }
         Arc::make_mut(&mut self.host).join(clock);
-        // All later operations come after what the host knows anyway.
+        // All later operations are ordered after the host anyway.
         self.gone.retain(|_, gone| !self.host.includes_all(&gone.clock));
     }
 

@@ -40,11 +40,9 @@ pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) flags: u32,
     pub(crate) default_stream: StreamId,
-    /// Per-thread default streams.
     pub(crate) thread_streams: BTreeMap<u64, StreamId>,
     /// The contexts with peer access from this one.
     pub(crate) peers: BTreeSet<ContextId>,
-    /// A sticky error.
     pub(crate) error: Option<CUresult>,
     /// Errors until `libnccl_cuda_recover`, by the number passed to `libnccl_cuda_fail`.
     pub(crate) failures: BTreeMap<u64, Failure>,
@@ -120,7 +118,6 @@ pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) scheduler: Scheduler<Work>,
     pub(crate) devices: Vec<Device>,
-    /// The active contexts.
     pub(crate) contexts: BTreeMap<ContextId, Context>,
     /// The streams that are open or still have work.
     pub(crate) streams: BTreeMap<StreamId, Stream>,
@@ -133,7 +130,6 @@ pub(crate) struct State {
     /// The graphs and the user objects that they reference.
     pub(crate) graphs: BTreeMap<GraphId, (Arc<Graph<Action>>, References)>,
     pub(crate) execs: BTreeMap<ExecId, Exec>,
-    /// The program's own references.
     pub(crate) user_objects: References,
     pub(crate) destructors: Option<Destructors>,
     pub(crate) races: Option<Detector>,
@@ -195,7 +191,6 @@ impl State {
         self.events.get(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Returns the error of a context.
     pub(crate) fn check(&self, context: ContextId) -> Result<()> {
         let context = self.contexts.get(&context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         let failure = context.failures.values().next().map(|failure| failure.error);
@@ -250,7 +245,6 @@ impl State {
         id
     }
 
-    /// Closes a stream, whose operations are still executed.
     pub(crate) fn close_stream(&mut self, stream: StreamId) {
         self.scheduler.close(stream);
         if self.streams.get(&stream).is_some_and(|stream| stream.worker.is_none()) {
@@ -324,7 +318,6 @@ impl State {
         Ok(self.allocations.insert(Allocation { pool, flags, mapping: Some(mapping), ..allocation }))
     }
 
-    /// Records that an allocation was freed.
     pub(crate) fn forget_allocation(&mut self, allocation: &Allocation) {
         if let Some(pool) = allocation.pool.and_then(|pool| self.pools.get_mut(&pool)) {
             pool.used = pool.used.saturating_sub(allocation.length as u64);
@@ -332,7 +325,6 @@ impl State {
         self.forget_races(allocation.id);
     }
 
-    /// Records that no further operation on an allocation is enqueued.
     pub(crate) fn forget_races(&mut self, allocation: u64) {
         if let Some(races) = &mut self.races {
             races.forget(allocation);

@@ -1,4 +1,4 @@
-//! The private tables of functions that NVIDIA's libraries ask the driver for.
+//! The private tables of functions that NVIDIA's libraries request from the driver.
 
 use std::ffi::c_void;
 use std::mem;

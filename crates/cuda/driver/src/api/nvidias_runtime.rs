@@ -104,7 +104,7 @@ fn caller(own: &Path) -> Option<PathBuf> {
 
 fn object_of(address: *const c_void) -> Option<PathBuf> {
     let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address may be asked for. All pointers of the answer may be null, and its name is a C string that lives as long as
+    // SAFETY: any address is permitted. All pointers of the result may be null, and its name is a C string that lives as long as
     // the object.
     let name = unsafe {
         libc::dladdr(address, information.as_mut_ptr());

@@ -65,7 +65,7 @@ fn check_range(address: CUdeviceptr, length: usize) -> Result<()> {
 }
 
 fn is_open(file: c_int) -> bool {
-    // SAFETY: any number may be asked about.
+    // SAFETY: any number is permitted.
     unsafe { libc::fcntl(file, libc::F_GETFD) >= 0 }
 }
 
