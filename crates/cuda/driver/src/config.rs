@@ -66,31 +66,24 @@ impl Config {
         })?;
         let devices = devices.unwrap_or(8);
         let device_memory = variable(DEVICE_MEMORY, "a number of bytes above 0, such as 512M or 4G", bytes)?;
-        let races = variable(RACES, "off, report or error", |text| match text {
-            "off" => Some(Races::Off),
-            "report" => Some(Races::Report),
-            "error" => Some(Races::Error),
-            _ => None,
-        })?;
+        let choice = |name, expected, values: &[&str]| {
+            variable(name, expected, |text| values.iter().position(|value| *value == text))
+        };
+        let races = choice(RACES, "off, report or error", &["off", "report", "error"])?;
         let seed = variable(SEED, "a number below 2^64", |text| u64::from_str(text).ok())?;
-        let faults = variable(FAULTS, "off or report", |text| match text {
-            "off" => Some(false),
-            "report" => Some(true),
-            _ => None,
-        })?;
+        let faults = choice(FAULTS, "off or report", &["off", "report"])?;
         let failures = variable(FAILURES, Failures::EXPECTED, Failures::parse)?;
         variable(REPORT, "the path of a file that can be written", |name| finding::open(name).ok())?;
-        let is_on =
-            |name| variable(name, "0 or 1", |text| ["0", "1"].iter().position(|value| *value == text));
-        let [strict, stacks] = [is_on(STRICT)?, is_on(STACKS)?].map(|value| value == Some(1));
+        let is_on = |name| choice(name, "0 or 1", &["0", "1"]).map(|value| value == Some(1));
+        let (strict, stacks) = (is_on(STRICT)?, is_on(STACKS)?);
         let ignored = variable(IGNORE, &Ignored::expected(), Ignored::parse)?;
         Ok(Self {
             devices,
             // The other half is the program's own.
             device_memory: device_memory.unwrap_or_else(|| host_memory() / 2 / devices.max(1)),
-            races: races.unwrap_or(Races::Report),
+            races: [Races::Off, Races::Report, Races::Error][races.unwrap_or(1)],
             seed,
-            reports_faults: faults.unwrap_or(false),
+            reports_faults: faults == Some(1),
             failures_stay: failures.is_none_or(|failures| failures == Failures::Error),
             ignored: ignored.unwrap_or_default(),
             lists_leaks: strict,

@@ -20,7 +20,7 @@ impl State {
         let (graph, references) = self.graphs.get(&graph).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         graph.lanes.iter().try_for_each(|&context| self.check(context))?;
         let others = graph.lanes.iter().skip(1);
-        let streams = others.map(|&context| self.open_stream(context, Ordering::NonBlocking, 0, 0)).collect();
+        let streams = others.map(|&context| self.open_stream(context, Ordering::NonBlocking, 0)).collect();
         let id = ExecId(self.next_handle());
         self.execs.insert(id, Exec { graph, flags, streams, references, last: Point::default() });
         Ok(id)

@@ -44,7 +44,7 @@ fn driver(seed: Option<u64>) -> (&'static Driver, [StreamId; 2]) {
     let driver = Box::leak(Box::new(Driver::new(config, vec![0])));
     let mut state = driver.enter();
     state.open_context(CONTEXT, 0, 0);
-    let streams = [(); 2].map(|()| state.open_stream(CONTEXT, Ordering::NonBlocking, 1, 0));
+    let streams = [(); 2].map(|()| state.open_stream(CONTEXT, Ordering::NonBlocking, 0));
     drop(state);
     (driver, streams)
 }

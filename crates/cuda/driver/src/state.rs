@@ -57,7 +57,7 @@ pub(crate) struct Failure {
 
 pub(crate) struct Stream {
     pub(crate) context: ContextId,
-    pub(crate) flags: u32,
+    pub(crate) ordering: Ordering,
     pub(crate) priority: i32,
     /// Wakes the worker thread, once it is started.
     pub(crate) worker: Option<Arc<Condvar>>,
@@ -139,9 +139,6 @@ pub(crate) struct State {
     pub(crate) last_call: Instant,
 }
 
-/// The flag of streams without order to the default stream.
-pub(crate) const NON_BLOCKING: u32 = 1;
-
 impl State {
     pub(crate) fn new(config: Config, devices: usize) -> Self {
         let mut state = Self {
@@ -217,7 +214,7 @@ impl State {
     }
 
     pub(crate) fn open_context(&mut self, id: ContextId, device: usize, flags: u32) {
-        let default_stream = self.open_stream(id, Ordering::Default, 0, 0);
+        let default_stream = self.open_stream(id, Ordering::Default, 0);
         let context = Context {
             device,
             flags,
@@ -230,18 +227,12 @@ impl State {
         self.contexts.insert(id, context);
     }
 
-    pub(crate) fn open_stream(
-        &mut self,
-        context: ContextId,
-        ordering: Ordering,
-        flags: u32,
-        priority: i32,
-    ) -> StreamId {
+    pub(crate) fn open_stream(&mut self, context: ContextId, ordering: Ordering, priority: i32) -> StreamId {
         let id = StreamId(self.next_handle());
         let races = self.races.as_ref();
         let is_compared = |component| races.is_some_and(|races| races.has(component));
         self.scheduler.open(id, context, ordering, is_compared);
-        self.streams.insert(id, Stream { context, flags, priority, worker: None });
+        self.streams.insert(id, Stream { context, ordering, priority, worker: None });
         id
     }
 
@@ -268,7 +259,7 @@ impl State {
                 if let Some(&stream) = self.context(id)?.thread_streams.get(&thread) {
                     return Ok(stream);
                 }
-                let stream = self.open_stream(id, Ordering::Blocking, 0, 0);
+                let stream = self.open_stream(id, Ordering::Blocking, 0);
                 self.context(id)?.thread_streams.insert(thread, stream);
                 Ok(stream)
             }
@@ -397,7 +388,7 @@ impl State {
         }
         let is_ordered = |stream: StreamId| {
             let stream = self.streams.get(&stream);
-            stream.is_some_and(|stream| stream.context == context && stream.flags & NON_BLOCKING == 0)
+            stream.is_some_and(|stream| stream.context == context && stream.ordering != Ordering::NonBlocking)
         };
         let captured = self.captures.streams().filter(|&(stream, _)| is_ordered(stream));
         captured.map(|(_, graph)| graph).collect()

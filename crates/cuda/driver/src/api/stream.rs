@@ -15,19 +15,19 @@ use crate::event::LastRecord;
 use crate::handle::{ContextId, EventId, StreamId};
 use crate::operation::Work;
 use crate::scheduler::{Executor, Ordering, Point};
-use crate::state::{Action, NON_BLOCKING, Request, State, Stream};
+use crate::state::{Action, Request, State, Stream};
 
 unsafe fn create(out: *mut CUstream, flags: c_uint, priority: c_int) -> Result<()> {
     let mut state = Driver::get()?.enter();
     let context = state.current()?;
     let ordering = match flags {
         0 => Ordering::Blocking,
-        NON_BLOCKING => Ordering::NonBlocking,
+        1 => Ordering::NonBlocking,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     ensure(!out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     let [least, greatest] = PRIORITIES;
-    let stream = state.open_stream(context, ordering, flags, priority.clamp(greatest, least));
+    let stream = state.open_stream(context, ordering, priority.clamp(greatest, least));
     // SAFETY: the callers say that it is valid for a write.
     unsafe { put(out, stream.pointer()) }
 }
@@ -150,7 +150,7 @@ api! {
     }
 
     fn cuStreamGetFlags(stream: CUstream, out: *mut c_uint) {
-        describe(stream, out, |stream, _| stream.flags)
+        describe(stream, out, |stream, _| c_uint::from(stream.ordering == Ordering::NonBlocking))
     }
 
     fn cuStreamGetPriority(stream: CUstream, out: *mut c_int) {
