@@ -33,7 +33,7 @@ impl Kind {
 }
 
 pub(crate) struct Allocation {
-    /// Never reused. All mappings of the same memory share it.
+    /// Never reused; 0 until it is inserted. All mappings of the same memory share it.
     pub(crate) id: u64,
     pub(crate) kind: Kind,
     pub(crate) device: usize,
@@ -52,15 +52,8 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    pub(crate) fn new(
-        id: u64,
-        kind: Kind,
-        device: usize,
-        context: ContextId,
-        address: u64,
-        length: usize,
-    ) -> Self {
-        let (backing, is_imported, pool, flags, mapping) = (None, false, None, 0, None);
+    pub(crate) fn new(kind: Kind, device: usize, context: ContextId, address: u64, length: usize) -> Self {
+        let (id, backing, is_imported, pool, flags, mapping) = (0, None, false, None, 0, None);
         Self { id, kind, device, context, backing, is_imported, pool, flags, address, length, mapping }
     }
 
@@ -190,7 +183,10 @@ impl Allocations {
         self.last
     }
 
-    pub(crate) fn insert(&mut self, allocation: Allocation) -> Arc<Allocation> {
+    pub(crate) fn insert(&mut self, mut allocation: Allocation) -> Arc<Allocation> {
+        if allocation.id == 0 {
+            allocation.id = self.next_id();
+        }
         if let Some(pages) = allocation.mapping.as_ref().and_then(Mapping::device_pages) {
             pages.list(allocation.length, allocation.id, allocation.device);
         }

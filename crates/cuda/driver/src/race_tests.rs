@@ -25,19 +25,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         COMPARISONS.set(0);
-        let allocation = Arc::new(Allocation {
-            id: 1,
-            kind: Kind::Device,
-            device: 0,
-            context: CONTEXT,
-            backing: None,
-            is_imported: false,
-            pool: None,
-            flags: 0,
-            address: 0x1000,
-            length: LENGTH,
-            mapping: None,
-        });
+        let allocation = Allocation::new(Kind::Device, 0, CONTEXT, 0x1000, LENGTH);
+        let allocation = Arc::new(Allocation { id: 1, ..allocation });
         let (scheduler, detector) = (Scheduler::new(None), Detector::default());
         Self { scheduler, detector, allocation, streams: 0, calls: 0 }
     }

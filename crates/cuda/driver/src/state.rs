@@ -304,8 +304,7 @@ impl State {
             }
             None => self.context(context)?.device,
         };
-        let (id, address) = (self.allocations.next_id(), mapping.address() as u64);
-        let allocation = Allocation::new(id, kind, device, context, address, length);
+        let allocation = Allocation::new(kind, device, context, mapping.address() as u64, length);
         Ok(self.allocations.insert(Allocation { pool, flags, mapping: Some(mapping), ..allocation }))
     }
 

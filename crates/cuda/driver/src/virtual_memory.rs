@@ -81,10 +81,9 @@ impl State {
         let offset = (address - reservation.range().start) as usize;
         let mapping = Some(reservation.map(offset, length, &backing.physical)?);
         backing.mappings += 1;
-        let (flags, backing_id) = (backing.handle_types, Some(id));
-        let mapped =
-            Allocation::new(backing.allocation, Kind::Device, backing.device, ContextId(0), address, length);
-        self.allocations.insert(Allocation { backing: backing_id, flags, mapping, ..mapped });
+        let (own, flags) = (backing.allocation, backing.handle_types);
+        let mapped = Allocation::new(Kind::Device, backing.device, ContextId(0), address, length);
+        self.allocations.insert(Allocation { id: own, backing: Some(id), flags, mapping, ..mapped });
         Ok(())
     }
 

@@ -75,8 +75,8 @@ fn open_memory(
     }
     let length = usize::try_from(length).map_err(|_| INVALID)?;
     let (mapping, file) = Mapping::import(&place, length)?;
-    let (id, address) = (state.allocations.next_id(), mapping.address() as u64);
-    let allocation = Allocation::new(id, Kind::Device, device, context, address, length);
+    let address = mapping.address() as u64;
+    let allocation = Allocation::new(Kind::Device, device, context, address, length);
     state.allocations.insert(Allocation { is_imported: true, mapping: Some(mapping), ..allocation });
     state.imports.push(Import { context, place, address, count: 1, _lock: ImportLock::new(file, &place) });
     Ok(address)

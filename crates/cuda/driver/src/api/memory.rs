@@ -226,9 +226,8 @@ api! {
         state.check_may_wait()?;
         let is_free = !state.allocations.overlaps(address, length);
         ensure(is_free, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)?;
-        let id = state.allocations.next_id();
         let device = state.context(context)?.device;
-        let allocation = Allocation::new(id, Kind::Registered, device, context, address, length);
+        let allocation = Allocation::new(Kind::Registered, device, context, address, length);
         state.allocations.insert(Allocation { flags, ..allocation });
         Ok(())
     }
