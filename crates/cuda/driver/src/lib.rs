@@ -25,7 +25,6 @@ mod fault_signal;
 mod finding;
 mod graph;
 mod handle;
-mod launch;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mapping;

@@ -278,6 +278,17 @@ impl State {
         Ok((stream, context))
     }
 
+    /// Instantiates a graph, with a new stream for each captured one but the first.
+    pub(crate) fn instantiate(&mut self, graph: GraphId, flags: u64) -> Result<ExecId> {
+        let (graph, references) = self.graphs.get(&graph).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        graph.lanes.iter().try_for_each(|&context| self.check(context))?;
+        let others = graph.lanes.iter().skip(1);
+        let streams = others.map(|&context| self.open_stream(context, Ordering::NonBlocking, 0)).collect();
+        let id = ExecId(self.next_handle());
+        self.execs.insert(id, Exec { graph, flags, streams, references, last: Point::default() });
+        Ok(id)
+    }
+
     /// Returns whether the program created the stream and may destroy it.
     pub(crate) fn is_own_stream(&self, stream: StreamId) -> bool {
         self.streams.contains_key(&stream)
