@@ -235,14 +235,13 @@ impl Driver {
         }
         let (graph, streams, last) = (Arc::clone(&exec.graph), exec.streams.clone(), exec.last.clone());
         let references = exec.references.clone();
-        // All that can fail, so that a launch is enqueued as a whole or not at all.
+        // What can fail comes first, so that a launch is enqueued as a whole or not at all.
         for &lane in &streams {
             let context = state.streams.get(&lane).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.context;
             state.check(context)?;
             self.start_worker(state, lane)?;
         }
-        let nothing = || Request::of("cuGraphLaunch", Work::Nothing);
-        let begin = self.enqueue(state, stream, &last, nothing())?;
+        let begin = self.enqueue(state, stream, &last, Request::of("cuGraphLaunch", Work::Nothing))?;
         let mut points: Vec<Point> = Vec::with_capacity(graph.nodes.len());
         for node in &graph.nodes {
             let on = node.lane.checked_sub(1).map_or(stream, |other| streams[other]);
