@@ -1,0 +1,311 @@
+//! Devices and their primary contexts.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+use cuda_common::Device;
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_P2PAttribute as Peer, CUdevice_attribute as Attribute, CUmemoryPool,
+    CUresult, CUuuid,
+};
+
+use super::{put, result};
+use crate::config::Config;
+use crate::context::Current;
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::handle::PoolId;
+use crate::visible;
+
+/// The compute capability of each device.
+const CAPABILITY: [c_int; 2] = [9, 0];
+
+fn get(ordinal: c_int) -> Result<CUdevice> {
+    Driver::get()?.device(ordinal).map(|_| ordinal)
+}
+
+/// Returns the physical device behind one that a program passes.
+fn physical(device: CUdevice) -> Result<usize> {
+    let driver = Driver::get()?;
+    driver.physical(driver.device(device)?)
+}
+
+/// The name of every device, as of GPUs of one model: XLA runs nothing on devices that have different ones.
+const NAME: &str = "libnccl CPU stand-in";
+
+/// Stores a text with its null byte, and cuts what has no room.
+unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
+    let room = usize::try_from(length).ok().filter(|&room| room > 0 && !out.is_null());
+    let room = room.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    let kept = text.len().min(room - 1);
+    // SAFETY: the callers say that there is room for `room` bytes.
+    unsafe {
+        out.copy_from_nonoverlapping(text.as_ptr().cast(), kept);
+        out.add(kept).write(0);
+    }
+    Ok(())
+}
+
+/// Describes a physical device, visible or not. CUDA need not be initialized.
+pub(crate) fn describe(device: c_int) -> Result<Device> {
+    let driver = Driver::get();
+    let config = driver.map_or_else(|_| Config::from_env(), |driver| Ok(driver.config))?;
+    let index = usize::try_from(device).ok().filter(|&index| index < config.devices);
+    let index = index.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?;
+    let total = config.device_memory;
+    let visible = driver.ok().and_then(|driver| Some((driver, driver.visible(index)?)));
+    let free = visible.map_or(total, |(driver, device)| driver.lock().allocations.free(device));
+    let mut name = [0; 64];
+    name[..NAME.len()].copy_from_slice(NAME.as_bytes());
+    Ok(Device {
+        name,
+        uuid: visible::uuid(index),
+        bus: bus(index),
+        capability: CAPABILITY,
+        total: total as u64,
+        free: free as u64,
+    })
+}
+
+fn device_attribute(code: c_uint, physical: usize) -> Result<c_int> {
+    const KIB: c_int = 1024;
+    // Attributes that later releases of CUDA added: this library has nothing of what they tell.
+    const LAST: c_uint = 200;
+    if code == 0 || code > LAST {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let values: &[(Attribute, c_int)] = &[
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, c_int::MAX),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 48 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 64 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH, c_int::MAX),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 64 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 64 * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1_000_000),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 1_000_000),
+        (Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 64),
+        (Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, KIB * KIB),
+        (Attribute::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 1024),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 16),
+        (Attribute::CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, bus(physical) as c_int),
+        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CAPABILITY[0]),
+        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, CAPABILITY[1]),
+    ];
+    Ok(values.iter().find(|(attribute, _)| *attribute as c_uint == code).map_or(0, |(_, value)| *value))
+}
+
+/// The number of a physical device's PCI bus.
+fn bus(physical: usize) -> u32 {
+    physical as u32 + 1
+}
+
+fn bus_id(physical: usize) -> String {
+    format!("0000:{:02X}:00.0", bus(physical))
+}
+
+api! {
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) {
+        put(device, get(ordinal)?)
+    }
+
+    fn cuDeviceGetCount(count: *mut c_int) {
+        put(count, Driver::get()?.devices() as c_int)
+    }
+
+    fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
+        get(device)?;
+        put_text(name, length, NAME)
+    }
+
+    fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) {
+        let bytes = visible::uuid(physical(device)?);
+        put(out, CUuuid { bytes: bytes.map(|byte| byte as c_char) })
+    }
+
+    fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) {
+        result(cuDeviceGetUuid(out, device))
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
+        let driver = Driver::get()?;
+        driver.device(device)?;
+        put(bytes, driver.config.device_memory)
+    }
+
+    fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) {
+        put(out, device_attribute(attribute, physical(device)?)?)
+    }
+
+    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: CUdevice) {
+        get(device)?;
+        put(major, CAPABILITY[0]).and(put(minor, CAPABILITY[1]))
+    }
+
+    fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) {
+        let id = bus_id(physical(device)?);
+        // A part of an id would be that of no device.
+        if usize::try_from(length).is_ok_and(|length| length > id.len()) {
+            put_text(out, length, &id)
+        } else {
+            Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+        }
+    }
+
+    fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_char) {
+        let driver = Driver::get()?;
+        if text.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let text = CStr::from_ptr(text).to_str().unwrap_or_default();
+        // The domain and the function can be left out.
+        let is_named = |device: &CUdevice| {
+            let Ok(id) = physical(*device).map(bus_id) else { return false };
+            let text = text.to_ascii_uppercase();
+            [&id[..], &id[5..], &id[..10], &id[5..10]].contains(&&text[..])
+        };
+        let device = (0..driver.devices() as CUdevice).find(is_named);
+        let is_id = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':' || letter == '.');
+        let none =
+            if is_id { CUresult::CUDA_ERROR_INVALID_DEVICE } else { CUresult::CUDA_ERROR_INVALID_VALUE };
+        put(out, device.ok_or(none)?)
+    }
+
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
+        put(can, c_int::from(get(device)? != get(peer)?))
+    }
+
+    fn cuDeviceGetP2PAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice, peer: CUdevice) {
+        if get(device)? == get(peer)? {
+            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+        }
+        let value = match attribute {
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED as c_uint => 1,
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK as c_uint => 0,
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as c_uint => 0,
+            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as c_uint => 0,
+            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        };
+        put(out, value)
+    }
+
+    fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) {
+        let driver = Driver::get()?;
+        let device = driver.device(device)?;
+        let mut state = driver.enter();
+        let (id, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
+        put(out, id.pointer())?;
+        if !state.contexts.contains_key(&id) {
+            state.open_context(id, device, flags);
+        }
+        state.devices[device].retained += 1;
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
+        let driver = Driver::get()?;
+        Current::check_is_no_function()?;
+        let device = driver.device(device)?;
+        let mut state = driver.enter();
+        let retained = state.devices[device].retained.checked_sub(1);
+        let retained = retained.ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        state.devices[device].retained = retained;
+        if retained == 0 {
+            let primary = state.devices[device].primary;
+            // Another thread may retain it while this one waits.
+            drop(driver.destroy_context(state, primary, |state| state.devices[device].retained == 0));
+        }
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
+        let driver = Driver::get()?;
+        Current::check_is_no_function()?;
+        let device = driver.device(device)?;
+        let state = driver.enter();
+        let (primary, flags) = (state.devices[device].primary, state.devices[device].primary_flags);
+        if !state.contexts.contains_key(&primary) {
+            return Ok(());
+        }
+        let mut state = driver.destroy_context(state, primary, |_| true);
+        // Whoever retained it can go on, with nothing in it.
+        if state.devices[device].retained > 0 && !state.contexts.contains_key(&primary) {
+            state.open_context(primary, device, flags);
+        }
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) {
+        const SCHEDULING: c_uint = 7;
+        const ALL_FLAGS: c_uint = 0xff;
+        let driver = Driver::get()?;
+        let device = driver.device(device)?;
+        if !matches!(flags & SCHEDULING, 0 | 1 | 2 | 4) || flags & !ALL_FLAGS != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut state = driver.enter();
+        state.devices[device].primary_flags = flags;
+        let primary = state.devices[device].primary;
+        if let Ok(context) = state.context(primary) {
+            context.flags = flags;
+        }
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
+        let driver = Driver::get()?;
+        let device = driver.device(device)?;
+        let state = driver.enter();
+        let device = &state.devices[device];
+        let is_active = state.contexts.contains_key(&device.primary);
+        put(flags, device.primary_flags).and(put(active, c_int::from(is_active)))
+    }
+
+    fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice) {
+        let driver = Driver::get()?;
+        let pool = driver.enter().devices[driver.device(device)?].default_pool;
+        put(out, pool.pointer())
+    }
+
+    fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice) {
+        let driver = Driver::get()?;
+        let pool = driver.enter().devices[driver.device(device)?].pool;
+        put(out, pool.pointer())
+    }
+
+    fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
+        let driver = Driver::get()?;
+        let device = driver.device(device)?;
+        let mut state = driver.enter();
+        let id = PoolId::of(pool);
+        let is_of_device = state.pools.get(&id).is_some_and(|pool| pool.device == device);
+        if !is_of_device {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        state.devices[device].pool = id;
+        Ok(())
+    }
+}
