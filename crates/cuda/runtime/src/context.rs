@@ -12,7 +12,7 @@ use cudarc::driver::sys::CUcontext;
 use crate::driver::{self, Driver};
 use crate::status::Result;
 
-/// A context that this library made current for a thread, and the number of resets before that.
+/// The context that this library last made current for a thread, and `RESETS` at that time.
 #[derive(Debug, Clone, Copy)]
 struct Bound {
     context: CUcontext,
@@ -20,28 +20,26 @@ struct Bound {
 }
 
 thread_local! {
-    /// The device that the thread chose.
     static DEVICE: Cell<c_int> = const { Cell::new(0) };
     static BOUND: Cell<Bound> = const { Cell::new(Bound { context: null_mut(), resets: 0 }) };
 }
 
-/// The number of devices that were reset: contexts that were current before are gone.
+/// The number of resets of devices. A context that became current before the last reset may be destroyed.
 static RESETS: AtomicU64 = AtomicU64::new(0);
 
-/// A context, which any thread may use.
 #[derive(Debug, Clone, Copy)]
 struct Primary(CUcontext);
 
 // SAFETY: the driver lets any thread use any context.
 unsafe impl Send for Primary {}
 
-/// The primary contexts that this library keeps, by device.
+/// Returns the primary contexts that this library has retained, by device.
 fn primaries() -> MutexGuard<'static, BTreeMap<c_int, Primary>> {
     static PRIMARIES: Mutex<BTreeMap<c_int, Primary>> = Mutex::new(BTreeMap::new());
     PRIMARIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the primary context of a device, which is created when it is first needed.
+/// Returns the primary context of a device, which the first call retains.
 pub(crate) fn primary(driver: &Driver, device: c_int) -> Result<CUcontext> {
     let mut primaries = primaries();
     if let Some(primary) = primaries.get(&device) {
@@ -54,47 +52,46 @@ pub(crate) fn primary(driver: &Driver, device: c_int) -> Result<CUcontext> {
     Ok(context)
 }
 
-/// Returns the thread's current context, unless it is one that was reset.
-fn current(driver: &Driver) -> Result<Option<CUcontext>> {
+/// Returns whether the thread has a current context that has not been reset.
+fn has_context(driver: &Driver) -> Result<bool> {
     let mut context = null_mut();
     // SAFETY: `context` is valid for a write.
     unsafe { driver.cuCtxGetCurrent(&raw mut context)? };
     let bound = BOUND.get();
-    let is_gone = context == bound.context && bound.resets != RESETS.load(Ordering::Acquire);
-    Ok((!context.is_null() && !is_gone).then_some(context))
+    let was_reset = context == bound.context && bound.resets != RESETS.load(Ordering::Acquire);
+    Ok(!context.is_null() && !was_reset)
 }
 
-/// Returns the driver, with a current context for the calling thread: the program's own, or the primary one of the
-/// thread's device.
+/// Returns the driver, with a current context for the calling thread: the program's own, or the primary context of the thread's
+/// device.
 pub(crate) fn bind() -> Result<&'static Driver> {
     let driver = driver::get()?;
-    if current(driver)?.is_none() {
+    if !has_context(driver)? {
         make_current(driver, DEVICE.get())?;
     }
     Ok(driver)
 }
 
 fn make_current(driver: &Driver, device: c_int) -> Result<()> {
-    // Read first: a reset meanwhile makes the context one of before.
+    // Read first, so that a concurrent reset is noticed.
     let resets = RESETS.load(Ordering::Acquire);
     let context = primary(driver, device)?;
-    // SAFETY: this library keeps the context.
+    // SAFETY: this library has retained the context.
     unsafe { driver.cuCtxSetCurrent(context)? };
     BOUND.set(Bound { context, resets });
     Ok(())
 }
 
-/// Makes a device the thread's current one.
 pub(crate) fn set_device(device: c_int) -> Result<()> {
     make_current(driver::get()?, device)?;
     DEVICE.set(device);
     Ok(())
 }
 
-/// Returns the device of the thread's current context, else the one that it chose.
+/// Returns the device of the thread's current context, or the device that the thread has set.
 pub(crate) fn device() -> Result<c_int> {
     let driver = driver::get()?;
-    if current(driver)?.is_none() {
+    if !has_context(driver)? {
         return Ok(DEVICE.get());
     }
     let mut device = 0;
@@ -109,11 +106,11 @@ pub(crate) fn reset() -> Result<()> {
     let device = device()?;
     let mut primaries = primaries();
     if primaries.contains_key(&device) {
-        // SAFETY: this library retained the context, and forgets it.
+        // SAFETY: this library retained the context, and removes it from its map.
         unsafe { driver.cuDevicePrimaryCtxRelease_v2(device)? };
         primaries.remove(&device);
     }
-    // SAFETY: whoever calls this function gives up what is on the device.
+    // SAFETY: the caller no longer uses anything on the device.
     unsafe { driver.cuDevicePrimaryCtxReset_v2(device)? };
     RESETS.fetch_add(1, Ordering::AcqRel);
     Ok(())

@@ -5,22 +5,24 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use crate::driver;
 use crate::status::{Result, Status};
 
-/// The release of CUDA that has the functions exported here.
-pub(crate) const RELEASE: c_int = if cfg!(feature = "cuda-13") { 13050 } else { 12090 };
+/// The CUDA version that has the functions exported here.
+const VERSION: c_int = if cfg!(feature = "cuda-13") { 13050 } else { 12090 };
 
-/// A flag of `cuGetProcAddress`: functions whose null stream is the thread's own.
+/// Flag of `cuGetProcAddress` for functions whose null stream is the thread's own.
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
-/// Returns the release whose functions a program gets that names none: this one, or an older driver's.
-fn release() -> Result<c_uint> {
+/// Returns the version whose functions a program gets if it names none: this one, or an older driver's.
+fn version() -> Result<c_uint> {
     let mut driver = 0;
     // SAFETY: a variable can be written.
     unsafe { driver::get()?.cuDriverGetVersion(&raw mut driver)? };
-    Ok(driver.min(RELEASE).unsigned_abs())
+    Ok(driver.min(VERSION).unsigned_abs())
 }
 
-/// Looks up a function of the driver.
-///
+fn per_thread(flags: c_ulonglong) -> c_ulonglong {
+    if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags }
+}
+
 /// # Safety
 ///
 /// The pointers are null or valid, and `symbol` is a C string.
@@ -41,11 +43,11 @@ unsafe fn entry_point(
 
 api! {
     fn cudaRuntimeGetVersion(version: *mut c_int) {
-        *version.as_mut().ok_or(Status::INVALID_VALUE)? = RELEASE;
+        *version.as_mut().ok_or(Status::INVALID_VALUE)? = VERSION;
         Ok(())
     }
 
-    // Answers 0 where there is no driver.
+    // Returns 0 without a driver.
     fn cudaDriverGetVersion(version: *mut c_int) {
         let version = version.as_mut().ok_or(Status::INVALID_VALUE)?;
         *version = 0;
@@ -58,14 +60,13 @@ api! {
     fn cudaGetDriverEntryPoint(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        entry_point(symbol, function, release()?, flags, status)
+        entry_point(symbol, function, version()?, flags, status)
     }
 
     fn cudaGetDriverEntryPoint_ptsz(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        let flags = if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags };
-        entry_point(symbol, function, release()?, flags, status)
+        entry_point(symbol, function, version()?, per_thread(flags), status)
     }
 
     fn cudaGetDriverEntryPointByVersion(
@@ -77,11 +78,10 @@ api! {
     fn cudaGetDriverEntryPointByVersion_ptsz(
         symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        let flags = if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags };
-        entry_point(symbol, function, version, flags, status)
+        entry_point(symbol, function, version, per_thread(flags), status)
     }
 
-    // Profilers see nothing here.
+    // No profiler sees anything.
     fn cudaProfilerStart() {
         driver::get().map(drop)
     }
