@@ -6,13 +6,19 @@ use std::fmt::Write;
 use crate::driver::{self, Device};
 use crate::status::{Result, Status};
 
-/// Exports functions, with a second name where an older version had one.
+/// Exports functions. After `older(name)`, a function is exported a second time under that name. `fn nvmlX(...) = value;` returns the
+/// value of an expression.
 macro_rules! api {
-    ($(fn $name:ident $(= $older:ident)? ($($arguments:tt)*) $body:block)*) => {$(
-        api!(@one $name ($($arguments)*) $body);
-        api!(@older $($older)? $name ($($arguments)*));
-    )*};
-    (@one $name:ident ($($argument:ident: $type:ty),*) $body:block) => {
+    () => {};
+    ($(older($older:ident))? fn $name:ident $arguments:tt = $value:expr; $($rest:tt)*) => {
+        api! { $(older($older))? fn $name $arguments { $value } $($rest)* }
+    };
+    ($(older($older:ident))? fn $name:ident $arguments:tt $body:block $($rest:tt)*) => {
+        $(api!(@one $older $arguments $body);)?
+        api!(@one $name $arguments $body);
+        api! { $($rest)* }
+    };
+    (@one $name:ident ($($argument:ident: $type:ty),* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
         #[allow(unused_unsafe)]
         unsafe extern "C" fn $name($($argument: $type),*) -> Status {
@@ -20,15 +26,7 @@ macro_rules! api {
                 // SAFETY: the caller keeps the function's contract: pointers are null or valid for what NVML documents.
                 unsafe { $body }
             };
-            run().into()
-        }
-    };
-    (@older $name:ident $arguments:tt) => {};
-    (@older $older:ident $name:ident ($($argument:ident: $type:ty),*)) => {
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $older($($argument: $type),*) -> Status {
-            // SAFETY: the same contract.
-            unsafe { $name($($argument),*) }
+            run().err().unwrap_or(Status::SUCCESS)
         }
     };
 }
@@ -229,13 +227,8 @@ api! {
         driver::initialize(flags & NO_GPUS == 0)
     }
 
-    fn nvmlInit_v2 = nvmlInit() {
-        driver::initialize(true)
-    }
-
-    fn nvmlShutdown() {
-        driver::shut_down()
-    }
+    older(nvmlInit) fn nvmlInit_v2() = driver::initialize(true);
+    fn nvmlShutdown() = driver::shut_down();
 
     fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) {
         driver::initialized()?;
@@ -247,15 +240,13 @@ api! {
         put_text(version, length, &format!("{major}.{DRIVER_VERSION}"))
     }
 
-    fn nvmlSystemGetCudaDriverVersion_v2 = nvmlSystemGetCudaDriverVersion(version: *mut c_int) {
-        put(version, driver::get()?.version()?)
-    }
+    older(nvmlSystemGetCudaDriverVersion) fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int)
+        = put(version, driver::get()?.version()?);
 
-    fn nvmlDeviceGetCount_v2 = nvmlDeviceGetCount(count: *mut c_uint) {
-        put(count, driver::initialized()?.devices()?.len() as c_uint)
-    }
+    older(nvmlDeviceGetCount) fn nvmlDeviceGetCount_v2(count: *mut c_uint)
+        = put(count, driver::initialized()?.devices()?.len() as c_uint);
 
-    fn nvmlDeviceGetHandleByIndex_v2 = nvmlDeviceGetHandleByIndex(index: c_uint, out: *mut Handle) {
+    older(nvmlDeviceGetHandleByIndex) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut Handle) {
         let own = handle(index as usize);
         put(out, device(own).map(|_| own)?)
     }
@@ -265,7 +256,7 @@ api! {
         put(out, find(|device| uuid(device).eq_ignore_ascii_case(text))?)
     }
 
-    fn nvmlDeviceGetHandleByPciBusId_v2 = nvmlDeviceGetHandleByPciBusId(id: *const c_char, out: *mut Handle) {
+    older(nvmlDeviceGetHandleByPciBusId) fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, out: *mut Handle) {
         let wanted = bus(read(id)?);
         put(out, find(|device| Some(device.bus) == wanted)?)
     }
@@ -276,17 +267,11 @@ api! {
         put_text(name, length, text.ok_or(Status::UNKNOWN)?)
     }
 
-    fn nvmlDeviceGetUUID(own: Handle, out: *mut c_char, length: c_uint) {
-        put_text(out, length, &uuid(&device(own)?.1))
-    }
+    fn nvmlDeviceGetUUID(own: Handle, out: *mut c_char, length: c_uint)
+        = put_text(out, length, &uuid(&device(own)?.1));
 
-    fn nvmlDeviceGetIndex(own: Handle, index: *mut c_uint) {
-        put(index, device(own)?.0 as c_uint)
-    }
-
-    fn nvmlDeviceGetMinorNumber(own: Handle, number: *mut c_uint) {
-        put(number, device(own)?.0 as c_uint)
-    }
+    fn nvmlDeviceGetIndex(own: Handle, index: *mut c_uint) = put(index, device(own)?.0 as c_uint);
+    fn nvmlDeviceGetMinorNumber(own: Handle, number: *mut c_uint) = put(number, device(own)?.0 as c_uint);
 
     fn nvmlDeviceGetMemoryInfo(own: Handle, memory: *mut Memory) {
         let (_, Device { total, free, .. }) = device(own)?;
@@ -305,12 +290,11 @@ api! {
         put(memory, MemoryV2 { version: VERSION, total, reserved: 0, free, used: total - free })
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses(own: Handle, count: *mut c_uint, out: *mut Process) {
-        list_processes(own, count, out, |process| process)
-    }
+    fn nvmlDeviceGetComputeRunningProcesses(own: Handle, count: *mut c_uint, out: *mut Process)
+        = list_processes(own, count, out, |process| process);
 
-    fn nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses_v2(
-        own: Handle, count: *mut c_uint, out: *mut ProcessV2
+    older(nvmlDeviceGetComputeRunningProcesses_v2) fn nvmlDeviceGetComputeRunningProcesses_v3(
+        own: Handle, count: *mut c_uint, out: *mut ProcessV2,
     ) {
         const NONE: c_uint = c_uint::MAX;
         let entry = |process| ProcessV2 { process, gpu_instance: NONE, compute_instance: NONE };

@@ -40,12 +40,6 @@ codes! {
     UNKNOWN = 999, c"Unknown Error";
 }
 
-impl From<Result<()>> for Status {
-    fn from(result: Result<()>) -> Self {
-        result.err().unwrap_or(Self::SUCCESS)
-    }
-}
-
 fn not_supported(_function: &'static str) -> Status {
     driver::initialized().err().unwrap_or(Status::NOT_SUPPORTED)
 }

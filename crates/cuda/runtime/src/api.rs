@@ -5,8 +5,8 @@
 /// After `per_thread(stream)`, a function is exported a second time with the suffix `_ptsz`, for programs in which the null stream
 /// is the thread's own.
 ///
-/// `fn cudaX = bind().cuX(...);` calls the driver's function with the same arguments: after `bind` with a current context, after
-/// `get` without.
+/// `fn cudaX(...) = value;` returns the value of an expression. `fn cudaX = bind().cuX(...);` calls the driver's function with the
+/// same arguments: after `bind` with a current context, after `get` without.
 macro_rules! api {
     () => {};
     (
@@ -19,6 +19,13 @@ macro_rules! api {
             fn $name $arguments { call!($with()?, $function $arguments) }
             $($rest)*
         }
+    };
+    (
+        $(#[$attribute:meta])* $(per_thread($stream:ident))?
+        fn $name:ident $arguments:tt = $value:expr;
+        $($rest:tt)*
+    ) => {
+        api! { $(#[$attribute])* $(per_thread($stream))? fn $name $arguments { $value } $($rest)* }
     };
     ($(#[$attribute:meta])* per_thread($stream:ident) fn $name:ident $arguments:tt $body:block $($rest:tt)*) => {
         api!(@one [$(#[$attribute])*] $name $arguments $body);

@@ -12,16 +12,10 @@ use cudarc::driver::sys::CUcontext;
 use crate::driver::{self, Driver};
 use crate::status::Result;
 
-/// The context that this library last made current for a thread, and `RESETS` at that time.
-#[derive(Debug, Clone, Copy)]
-struct Bound {
-    context: CUcontext,
-    resets: u64,
-}
-
 thread_local! {
     static DEVICE: Cell<c_int> = const { Cell::new(0) };
-    static BOUND: Cell<Bound> = const { Cell::new(Bound { context: null_mut(), resets: 0 }) };
+    /// The context that this library last made current, and `RESETS` at that time.
+    static BOUND: Cell<(CUcontext, u64)> = const { Cell::new((null_mut(), 0)) };
 }
 
 /// The number of resets of devices. A context that became current before the last reset may be destroyed.
@@ -57,8 +51,8 @@ fn has_context(driver: &Driver) -> Result<bool> {
     let mut context = null_mut();
     // SAFETY: `context` is valid for a write.
     unsafe { driver.cuCtxGetCurrent(&raw mut context)? };
-    let bound = BOUND.get();
-    let was_reset = context == bound.context && bound.resets != RESETS.load(Ordering::Acquire);
+    let (bound, resets) = BOUND.get();
+    let was_reset = context == bound && resets != RESETS.load(Ordering::Acquire);
     Ok(!context.is_null() && !was_reset)
 }
 
@@ -78,7 +72,7 @@ fn make_current(driver: &Driver, device: c_int) -> Result<()> {
     let context = primary(driver, device)?;
     // SAFETY: this library has retained the context.
     unsafe { driver.cuCtxSetCurrent(context)? };
-    BOUND.set(Bound { context, resets });
+    BOUND.set((context, resets));
     Ok(())
 }
 

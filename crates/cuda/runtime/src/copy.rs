@@ -106,18 +106,23 @@ unsafe fn copy_rows(
     }
 }
 
-/// Fills memory in a stream.
+/// Fills memory; with or without a stream as [`copy`].
 ///
 /// # Safety
 ///
 /// The range is valid until it is filled.
-unsafe fn fill(address: *mut c_void, value: c_int, size: usize, stream: CUstream) -> Result<()> {
+unsafe fn fill(address: CUdeviceptr, value: c_int, size: usize, stream: Option<CUstream>) -> Result<()> {
     let driver = bind()?;
     if size == 0 {
         return Ok(());
     }
     // SAFETY: as the caller guarantees.
-    unsafe { driver.cuMemsetD8Async(address as CUdeviceptr, low_byte(value), size, stream) }
+    unsafe {
+        match stream {
+            Some(stream) => driver.cuMemsetD8Async(address, low_byte(value), size, stream),
+            None => driver.cuMemsetD8_v2(address, low_byte(value), size),
+        }
+    }
 }
 
 /// Returns the byte that fills memory: the lowest one, as for C's `memset`.
@@ -126,9 +131,8 @@ fn low_byte(value: c_int) -> u8 {
 }
 
 api! {
-    fn cudaMemcpy(to: *mut c_void, from: *const c_void, size: usize, kind: c_uint) {
-        copy(to, from, size, kind, None)
-    }
+    fn cudaMemcpy(to: *mut c_void, from: *const c_void, size: usize, kind: c_uint)
+        = copy(to, from, size, kind, None);
 
     fn cudaMemcpy_ptds(to: *mut c_void, from: *const c_void, size: usize, kind: c_uint) {
         copy(to, from, size, kind, Some(PER_THREAD))?;
@@ -136,9 +140,8 @@ api! {
     }
 
     per_thread(stream)
-    fn cudaMemcpyAsync(to: *mut c_void, from: *const c_void, size: usize, kind: c_uint, stream: CUstream) {
-        copy(to, from, size, kind, Some(stream))
-    }
+    fn cudaMemcpyAsync(to: *mut c_void, from: *const c_void, size: usize, kind: c_uint, stream: CUstream)
+        = copy(to, from, size, kind, Some(stream));
 
     fn cudaMemcpyPeer(to: CUdeviceptr, to_device: c_int, from: CUdeviceptr, from_device: c_int, size: usize) {
         let driver = bind()?;
@@ -169,41 +172,28 @@ api! {
         bind()?.cuStreamSynchronize(PER_THREAD)
     }
 
-    per_thread(stream)
-    fn cudaMemcpy2DAsync(
+    per_thread(stream) fn cudaMemcpy2DAsync(
         to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize,
         kind: c_uint, stream: CUstream,
     ) {
         copy_rows((to, to_pitch), (from, from_pitch), [width, height], kind, Some(stream))
     }
 
-    fn cudaMemset(address: *mut c_void, value: c_int, size: usize) {
-        let driver = bind()?;
-        if size == 0 {
-            return Ok(());
-        }
-        driver.cuMemsetD8_v2(address as CUdeviceptr, low_byte(value), size)
-    }
+    fn cudaMemset(address: CUdeviceptr, value: c_int, size: usize) = fill(address, value, size, None);
 
-    fn cudaMemset_ptds(address: *mut c_void, value: c_int, size: usize) {
-        fill(address, value, size, PER_THREAD)
-    }
+    fn cudaMemset_ptds(address: CUdeviceptr, value: c_int, size: usize)
+        = fill(address, value, size, Some(PER_THREAD));
 
-    per_thread(stream)
-    fn cudaMemsetAsync(address: *mut c_void, value: c_int, size: usize, stream: CUstream) {
-        fill(address, value, size, stream)
-    }
+    per_thread(stream) fn cudaMemsetAsync(address: CUdeviceptr, value: c_int, size: usize, stream: CUstream)
+        = fill(address, value, size, Some(stream));
 
-    fn cudaMemset2D(address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize) {
-        bind()?.cuMemsetD2D8_v2(address, pitch, low_byte(value), width, height)
-    }
+    fn cudaMemset2D(address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize)
+        = bind()?.cuMemsetD2D8_v2(address, pitch, low_byte(value), width, height);
 
-    fn cudaMemset2D_ptds(address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize) {
-        bind()?.cuMemsetD2D8Async(address, pitch, low_byte(value), width, height, PER_THREAD)
-    }
+    fn cudaMemset2D_ptds(address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize)
+        = bind()?.cuMemsetD2D8Async(address, pitch, low_byte(value), width, height, PER_THREAD);
 
-    per_thread(stream)
-    fn cudaMemset2DAsync(
+    per_thread(stream) fn cudaMemset2DAsync(
         address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize, stream: CUstream,
     ) {
         bind()?.cuMemsetD2D8Async(address, pitch, low_byte(value), width, height, stream)

@@ -25,9 +25,7 @@ api! {
         if *count > 0 { Ok(()) } else { Err(cudaError::cudaErrorNoDevice.into()) }
     }
 
-    fn cudaSetDevice(device: c_int) {
-        context::set_device(device)
-    }
+    fn cudaSetDevice(device: c_int) = context::set_device(device);
 
     fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) {
         let driver = get()?;
@@ -45,9 +43,7 @@ api! {
         Ok(())
     }
 
-    fn cudaSetDeviceFlags(flags: c_uint) {
-        get()?.cuDevicePrimaryCtxSetFlags_v2(context::device()?, flags)
-    }
+    fn cudaSetDeviceFlags(flags: c_uint) = get()?.cuDevicePrimaryCtxSetFlags_v2(context::device()?, flags);
 
     fn cudaDeviceReset() {
         context::reset()?;
@@ -56,10 +52,7 @@ api! {
     }
 
     #[cfg(feature = "cuda-12")]
-    fn cudaThreadExit() {
-        context::reset()
-    }
-
+    fn cudaThreadExit() = context::reset();
     fn cudaDeviceSynchronize = bind().cuCtxSynchronize();
     #[cfg(feature = "cuda-12")]
     fn cudaThreadSynchronize = bind().cuCtxSynchronize();
@@ -111,7 +104,5 @@ api! {
         Ok(())
     }
 
-    fn cudaDeviceSetSharedMemConfig(_config: c_uint) {
-        bind().map(drop)
-    }
+    fn cudaDeviceSetSharedMemConfig(_config: c_uint) = bind().map(drop);
 }

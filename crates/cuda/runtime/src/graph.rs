@@ -13,25 +13,21 @@ use crate::context::bind;
 use crate::driver::get;
 
 api! {
-    per_thread(stream)
-    fn cudaStreamBeginCapture
+    per_thread(stream) fn cudaStreamBeginCapture
         = bind().cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint => CUstreamCaptureMode);
     per_thread(stream)
     fn cudaStreamEndCapture = bind().cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
-    per_thread(stream)
-    fn cudaStreamIsCapturing
+    per_thread(stream) fn cudaStreamIsCapturing
         = bind().cuStreamIsCapturing(stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus);
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream)
-    fn cudaStreamGetCaptureInfo(stream: CUstream, status: *mut c_uint, id: *mut u64) {
+    per_thread(stream) fn cudaStreamGetCaptureInfo(stream: CUstream, status: *mut c_uint, id: *mut u64) {
         let (graph, nodes, edges, count) = (null_mut(), null_mut(), null_mut(), null_mut());
         cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count).result()
     }
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream)
-    fn cudaStreamGetCaptureInfo_v2(
+    per_thread(stream) fn cudaStreamGetCaptureInfo_v2(
         stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, nodes: *mut *const CUgraphNode,
         count: *mut usize,
     ) {
@@ -39,14 +35,12 @@ api! {
     }
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream)
-    fn cudaStreamGetCaptureInfo_v3 = bind().cuStreamGetCaptureInfo_v3(
+    per_thread(stream) fn cudaStreamGetCaptureInfo_v3 = bind().cuStreamGetCaptureInfo_v3(
         stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph,
         nodes: *mut *const CUgraphNode, edges: *mut *const CUgraphEdgeData, count: *mut usize,
     );
     #[cfg(feature = "cuda-13")]
-    per_thread(stream)
-    fn cudaStreamGetCaptureInfo = bind().cuStreamGetCaptureInfo_v3(
+    per_thread(stream) fn cudaStreamGetCaptureInfo = bind().cuStreamGetCaptureInfo_v3(
         stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph,
         nodes: *mut *const CUgraphNode, edges: *mut *const CUgraphEdgeData, count: *mut usize,
     );
@@ -62,10 +56,8 @@ api! {
     fn cudaGraphInstantiateWithFlags = bind().cuGraphInstantiateWithFlags(
         executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong,
     );
-    per_thread(stream)
-    fn cudaGraphUpload = bind().cuGraphUpload(executable: CUgraphExec, stream: CUstream);
-    per_thread(stream)
-    fn cudaGraphLaunch = bind().cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
+    per_thread(stream) fn cudaGraphUpload = bind().cuGraphUpload(executable: CUgraphExec, stream: CUstream);
+    per_thread(stream) fn cudaGraphLaunch = bind().cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
     fn cudaGraphExecDestroy = get().cuGraphExecDestroy(executable: CUgraphExec);
 
     fn cudaUserObjectCreate = get().cuUserObjectCreate(

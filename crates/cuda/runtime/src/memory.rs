@@ -131,9 +131,8 @@ fn describe(pointer: *mut c_void) -> Result<cudaPointerAttributes> {
 }
 
 api! {
-    fn cudaMalloc(address: *mut *mut c_void, size: usize) {
-        allocate(address, size, |driver| driver.cuMemAlloc_v2(address.cast(), size))
-    }
+    fn cudaMalloc(address: *mut *mut c_void, size: usize)
+        = allocate(address, size, |driver| driver.cuMemAlloc_v2(address.cast(), size));
 
     fn cudaMallocPitch(address: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize) {
         let pitch = pitch.as_mut().ok_or(Status::INVALID_VALUE)?;
@@ -147,30 +146,23 @@ api! {
         Ok(())
     }
 
-    fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint) {
-        allocate(address, size, |driver| driver.cuMemAllocManaged(address.cast(), size, flags))
-    }
+    fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint)
+        = allocate(address, size, |driver| driver.cuMemAllocManaged(address.cast(), size, flags));
 
-    fn cudaMallocHost(address: *mut *mut c_void, size: usize) {
-        allocate(address, size, |driver| driver.cuMemHostAlloc(address, size, 0))
-    }
+    fn cudaMallocHost(address: *mut *mut c_void, size: usize)
+        = allocate(address, size, |driver| driver.cuMemHostAlloc(address, size, 0));
 
-    fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint) {
-        allocate(address, size, |driver| driver.cuMemHostAlloc(address, size, flags))
-    }
+    fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint)
+        = allocate(address, size, |driver| driver.cuMemHostAlloc(address, size, flags));
 
-    per_thread(stream)
-    fn cudaMallocAsync(address: *mut *mut c_void, size: usize, stream: CUstream) {
-        allocate(address, size, |driver| driver.cuMemAllocAsync(address.cast(), size, stream))
-    }
+    per_thread(stream) fn cudaMallocAsync(address: *mut *mut c_void, size: usize, stream: CUstream)
+        = allocate(address, size, |driver| driver.cuMemAllocAsync(address.cast(), size, stream));
 
-    per_thread(stream)
-    fn cudaMallocFromPoolAsync = bind().cuMemAllocFromPoolAsync(
+    per_thread(stream) fn cudaMallocFromPoolAsync = bind().cuMemAllocFromPoolAsync(
         address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
     );
 
-    per_thread(stream)
-    fn cudaFreeAsync(address: CUdeviceptr, stream: CUstream) {
+    per_thread(stream) fn cudaFreeAsync(address: CUdeviceptr, stream: CUstream) {
         let driver = bind()?;
         if address == 0 { Ok(()) } else { driver.cuMemFreeAsync(address, stream) }
     }
@@ -198,13 +190,11 @@ api! {
 
     #[cfg(feature = "cuda-12")]
     per_thread(stream)
-    fn cudaMemPrefetchAsync(address: CUdeviceptr, size: usize, device: c_int, stream: CUstream) {
-        bind()?.cuMemPrefetchAsync_v2(address, size, Location::of_device(device), 0, stream)
-    }
+    fn cudaMemPrefetchAsync(address: CUdeviceptr, size: usize, device: c_int, stream: CUstream)
+        = bind()?.cuMemPrefetchAsync_v2(address, size, Location::of_device(device), 0, stream);
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream)
-    fn cudaMemPrefetchAsync_v2(
+    per_thread(stream) fn cudaMemPrefetchAsync_v2(
         address: CUdeviceptr, size: usize, location: Location, flags: c_uint, stream: CUstream,
     ) {
         let location = location.checked()?;
@@ -212,8 +202,7 @@ api! {
     }
 
     #[cfg(feature = "cuda-13")]
-    per_thread(stream)
-    fn cudaMemPrefetchAsync(
+    per_thread(stream) fn cudaMemPrefetchAsync(
         address: CUdeviceptr, size: usize, location: Location, flags: c_uint, stream: CUstream,
     ) {
         let location = location.checked()?;
@@ -221,19 +210,16 @@ api! {
     }
 
     #[cfg(feature = "cuda-12")]
-    fn cudaMemAdvise(address: CUdeviceptr, size: usize, advice: c_uint, device: c_int) {
-        bind()?.cuMemAdvise_v2(address, size, advice, Location::of_device(device))
-    }
+    fn cudaMemAdvise(address: CUdeviceptr, size: usize, advice: c_uint, device: c_int)
+        = bind()?.cuMemAdvise_v2(address, size, advice, Location::of_device(device));
 
     #[cfg(feature = "cuda-12")]
-    fn cudaMemAdvise_v2(address: CUdeviceptr, size: usize, advice: c_uint, location: Location) {
-        bind()?.cuMemAdvise_v2(address, size, advice, location.checked()?)
-    }
+    fn cudaMemAdvise_v2(address: CUdeviceptr, size: usize, advice: c_uint, location: Location)
+        = bind()?.cuMemAdvise_v2(address, size, advice, location.checked()?);
 
     #[cfg(feature = "cuda-13")]
-    fn cudaMemAdvise(address: CUdeviceptr, size: usize, advice: c_uint, location: Location) {
-        bind()?.cuMemAdvise_v2(address, size, advice, location.checked()?)
-    }
+    fn cudaMemAdvise(address: CUdeviceptr, size: usize, advice: c_uint, location: Location)
+        = bind()?.cuMemAdvise_v2(address, size, advice, location.checked()?);
 
     fn cudaMemPoolCreate = get().cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
     fn cudaMemPoolDestroy = get().cuMemPoolDestroy(pool: CUmemoryPool);

@@ -19,28 +19,6 @@ fn version() -> Result<c_uint> {
     Ok(driver.min(VERSION).unsigned_abs())
 }
 
-fn per_thread(flags: c_ulonglong) -> c_ulonglong {
-    if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags }
-}
-
-/// # Safety
-///
-/// The pointers are null or valid, and `symbol` is a C string.
-unsafe fn entry_point(
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    version: c_uint,
-    flags: c_ulonglong,
-    status: *mut c_uint,
-) -> Result<()> {
-    if symbol.is_null() || function.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
-    let version = c_int::try_from(version).map_err(|_| Status::INVALID_VALUE)?;
-    // SAFETY: as the caller of this function guarantees.
-    unsafe { driver::get()?.cuGetProcAddress_v2(symbol, function, version, flags, status) }
-}
-
 api! {
     fn cudaRuntimeGetVersion(version: *mut c_int) {
         *version.as_mut().ok_or(Status::INVALID_VALUE)? = VERSION;
@@ -60,33 +38,33 @@ api! {
     fn cudaGetDriverEntryPoint(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        entry_point(symbol, function, version()?, flags, status)
+        cudaGetDriverEntryPointByVersion(symbol, function, version()?, flags, status).result()
     }
 
     fn cudaGetDriverEntryPoint_ptsz(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        entry_point(symbol, function, version()?, per_thread(flags), status)
+        cudaGetDriverEntryPointByVersion_ptsz(symbol, function, version()?, flags, status).result()
     }
 
     fn cudaGetDriverEntryPointByVersion(
         symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        entry_point(symbol, function, version, flags, status)
+        if symbol.is_null() || function.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let version = c_int::try_from(version).map_err(|_| Status::INVALID_VALUE)?;
+        driver::get()?.cuGetProcAddress_v2(symbol, function, version, flags, status)
     }
 
     fn cudaGetDriverEntryPointByVersion_ptsz(
         symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        entry_point(symbol, function, version, per_thread(flags), status)
+        let flags = if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags };
+        cudaGetDriverEntryPointByVersion(symbol, function, version, flags, status).result()
     }
 
     // No profiler sees anything.
-    fn cudaProfilerStart() {
-        driver::get().map(drop)
-    }
-
-    fn cudaProfilerStop() {
-        driver::get().map(drop)
-    }
+    fn cudaProfilerStart() = driver::get().map(drop);
+    fn cudaProfilerStop() = driver::get().map(drop);
 }

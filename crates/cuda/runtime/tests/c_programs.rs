@@ -1,8 +1,8 @@
-//! The stand-ins as C programs see them: programs that are compiled against NVIDIA's headers, and linked with the shared
-//! objects under the names of CUDA's and NCCL's.
+//! C programs on the CUDA emulation: compiled against NVIDIA's headers, and linked with the shared objects under the names of
+//! CUDA's and NCCL's.
 //!
-//! NVIDIA's packages, with headers and the library to compare with, are downloaded once and kept outside the checkout, for
-//! which `cargo test -p libnccl-cuda-runtime -- --ignored` asks. Where that is impossible, the tests say that they are skipped.
+//! `cargo test -p libnccl-cuda-runtime -- --ignored` downloads NVIDIA's packages, with headers and the library to compare with, once
+//! and keeps them outside the checkout. Where that is impossible, the tests report that they are skipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,14 +16,13 @@ use tempfile::TempDir;
 /// Seconds after which a program counts as hung.
 const LIMIT: &str = "120";
 
-/// A major release of CUDA with a stand-in.
+/// A major version of CUDA whose runtime is emulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Release {
     Cuda12,
     Cuda13,
 }
 
-/// NVIDIA's headers and libraries of a release.
 #[derive(Debug)]
 struct Toolkit {
     includes: Vec<PathBuf>,
@@ -43,15 +42,17 @@ impl Release {
         format!("libcudart.so.{}", self.major())
     }
 
-    /// Returns NVIDIA's files; without them, says that a test is skipped.
+    /// Returns NVIDIA's files. Without them, reports that a test is skipped.
     fn toolkit(self, test: &str) -> Option<&'static Toolkit> {
         static CUDA_12: LazyLock<Result<Toolkit, String>> = LazyLock::new(|| obtain(Release::Cuda12));
         static CUDA_13: LazyLock<Result<Toolkit, String>> = LazyLock::new(|| obtain(Release::Cuda13));
-        let toolkit = match self {
-            Self::Cuda12 => &*CUDA_12,
-            Self::Cuda13 => &*CUDA_13,
-        };
+        let toolkit = if self == Self::Cuda12 { &*CUDA_12 } else { &*CUDA_13 };
         toolkit.as_ref().inspect_err(|error| eprintln!("skipped: {test}, as {}", error.trim())).ok()
+    }
+
+    /// Returns the emulated runtime.
+    fn runtime(self) -> PathBuf {
+        shared_objects().join(self.soname())
     }
 }
 
@@ -62,7 +63,7 @@ fn repository() -> PathBuf {
         .expect("this package lies in crates/cuda")
 }
 
-/// The folder of the programs.
+/// Returns the directory of the programs.
 fn sources() -> PathBuf {
     repository().join("crates/cuda/tests/c")
 }
@@ -86,7 +87,7 @@ fn obtain(release: Release) -> Result<Toolkit, String> {
     Ok(Toolkit { includes: folders.iter().map(|folder| folder.join("include")).collect(), library, cupti })
 }
 
-/// Runs a tool to its end and returns what it printed.
+/// Runs a tool and returns its output.
 fn run_tool(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
     let (printed, errors) =
@@ -95,7 +96,7 @@ fn run_tool(command: &mut Command) -> String {
     printed.into_owned()
 }
 
-/// Returns a folder with the shared objects, which are built first: Cargo builds no cdylib of other packages for tests.
+/// Builds the shared objects, as Cargo builds no cdylib of other packages for tests, and returns their directory.
 fn shared_objects() -> &'static Path {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-so");
@@ -105,14 +106,14 @@ fn shared_objects() -> &'static Path {
     &FOLDER
 }
 
-/// A program in a folder of its own.
+/// A program in its own directory.
 #[derive(Debug)]
 struct Program {
     folder: TempDir,
 }
 
 impl Program {
-    /// Compiles a program against NVIDIA's headers, and links it with this library for CUDA's runtime.
+    /// Compiles a program against NVIDIA's headers, and links it with `runtime`.
     fn compile(source: &str, toolkit: &Toolkit, runtime: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         symlink(runtime, folder.path().join("libcudart.so")).expect("a link");
@@ -121,7 +122,7 @@ impl Program {
         for include in &toolkit.includes {
             command.arg("-isystem").arg(include);
         }
-        // NCCL's header, after NVIDIA's: beside it are stand-ins for those of CUDA, which are not meant here.
+        // NCCL's header, after NVIDIA's: its directory also has replacements for CUDA's headers, which must not be found here.
         command.arg("-I").arg(repository().join("vendor-headers"));
         command.arg("-I").arg(repository().join("crates/cpu-so/tests/c"));
         command.current_dir(sources()).arg(source);
@@ -132,7 +133,7 @@ impl Program {
         Self { folder }
     }
 
-    /// Runs the program with the libraries of a folder and so many devices, and returns what it printed.
+    /// Runs the program with the libraries of a directory, and returns its output.
     fn run(&self, libraries: &Path, devices: &str) -> String {
         run_tool(self.command(libraries, devices).env("LIBNCCL_CPU_RACES", "error"))
     }
@@ -148,10 +149,10 @@ impl Program {
     }
 }
 
-/// Compiles and runs a program with the stand-ins of a release and so many devices.
+/// Compiles and runs a program.
 fn run(source: &str, release: Release, devices: &str) {
     let Some(toolkit) = release.toolkit(source) else { return };
-    let program = Program::compile(source, toolkit, &shared_objects().join(release.soname()));
+    let program = Program::compile(source, toolkit, &release.runtime());
     let printed = program.run(shared_objects(), devices);
     assert!(printed.starts_with("ok: "), "{printed}");
 }
@@ -166,7 +167,6 @@ macro_rules! programs {
             }
         )*
 
-        /// The programs that are run with the stand-ins.
         const SOURCES: &[&str] = &[$($source),*];
     };
 }
@@ -197,7 +197,7 @@ programs! {
     thread_per_device: "thread_per_device.c", Cuda12;
 }
 
-/// The program that is run beside NVIDIA's CUPTI.
+/// The program that loads NVIDIA's CUPTI.
 const WITH_CUPTI: &str = "cupti.c";
 
 #[test]
@@ -211,12 +211,11 @@ fn cupti_ends_with_an_error() {
             let name = library.file_name().expect("a file's name");
             symlink(library, folder.path().join(name)).expect("a link");
         }
-        let program = Program::compile(WITH_CUPTI, toolkit, &shared_objects().join(release.soname()));
+        let program = Program::compile(WITH_CUPTI, toolkit, &release.runtime());
         assert_eq!(program.run(folder.path(), "1"), "ok: CUPTI is refused\n");
     }
 }
 
-/// A program that is run without devices.
 const WITHOUT_DEVICES: &str = "no_device.c";
 
 #[test]
@@ -225,14 +224,14 @@ fn driver_without_devices_is_an_error() {
     run(WITHOUT_DEVICES, Release::Cuda12, "0");
 }
 
-/// A program with a race in a loop, which leaves a communicator and more.
+/// A program with a race in a loop, and with leaks.
 const WITH_FINDINGS: &str = "race_in_a_loop.c";
 
 #[test]
 #[ignore = "downloads NVIDIA's packages: .ci/cuda"]
 fn race_in_a_loop_is_reported_once_with_its_lines_and_counted_and_leaks_are_listed() {
     let Some(toolkit) = Release::Cuda12.toolkit(WITH_FINDINGS) else { return };
-    let program = Program::compile(WITH_FINDINGS, toolkit, &shared_objects().join(Release::Cuda12.soname()));
+    let program = Program::compile(WITH_FINDINGS, toolkit, &Release::Cuda12.runtime());
     let source = fs::read_to_string(sources().join(WITH_FINDINGS)).expect("the program");
     let line = |text| source.lines().position(|line| line.contains(text)).expect("a line of the program") + 1;
     let mut command = program.command(shared_objects(), "2");
@@ -294,7 +293,7 @@ fn every_c_program_has_a_test() {
     );
 }
 
-/// What the stand-in answers otherwise than a GPU: the cases, as they begin, and the reason.
+/// The beginnings of cases that differ from a GPU, and the reason.
 const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
     (
         &[
@@ -303,10 +302,6 @@ const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
             "procedures, cuStreamSynchronize",
         ],
         "the driver has no functions whose null stream is the thread's own",
-    ),
-    (
-        &["entry, cuMemAddressReserve 9000", "procedures, cuInit -1"],
-        "the release in which a function came is known of those with several versions alone",
     ),
     (
         &["threads, attributes", "threads, launch", "driver, launch null", "driver, module"],
@@ -330,7 +325,7 @@ const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
 fn wrong_calls_are_answered_as_by_a_gpu() {
     let Some(toolkit) = Release::Cuda12.toolkit(OF_A_GPU) else { return };
     let expected = fs::read_to_string(sources().join("codes.txt")).expect("what a GPU printed");
-    let program = Program::compile(OF_A_GPU, toolkit, &shared_objects().join(Release::Cuda12.soname()));
+    let program = Program::compile(OF_A_GPU, toolkit, &Release::Cuda12.runtime());
     let found = program.run(shared_objects(), "1");
     let (expected, found): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
     assert_eq!(found.len(), expected.len(), "{found:#?}");
@@ -346,18 +341,12 @@ fn wrong_calls_are_answered_as_by_a_gpu() {
     assert!(outdated.is_empty(), "no longer different: {outdated:?}");
 }
 
-/// Returns a folder with the stand-in for the runtime library alone.
-fn runtime_alone(release: Release) -> TempDir {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (name, from) = (release.soname(), shared_objects());
-    fs::copy(from.join(&name), folder.path().join(&name)).expect("the library can be copied");
-    folder
-}
-
-/// Requires a program that was linked with either library to print the same with both.
+/// Requires a program to print the same with the emulated runtime and NVIDIA's, whichever it was linked with.
 fn require_same_output(source: &str, release: Release) {
     let Some(toolkit) = release.toolkit(source) else { return };
-    let ours = runtime_alone(release);
+    // A directory without the driver.
+    let ours = tempfile::tempdir().expect("a temporary directory");
+    fs::copy(release.runtime(), ours.path().join(release.soname())).expect("the library can be copied");
     let theirs = toolkit.library.parent().expect("a library lies in a folder");
     let of_theirs = Program::compile(source, toolkit, &toolkit.library);
     let of_ours = Program::compile(source, toolkit, &ours.path().join(release.soname()));
@@ -387,7 +376,7 @@ fn runtime_without_a_driver_answers_as_nvidias() {
     require_same_output("no_driver.c", Release::Cuda13);
 }
 
-/// Returns the symbols that a library exports, with their versions.
+/// Returns the symbols that a library exports, with their symbol versions.
 fn exports(library: &Path) -> BTreeSet<String> {
     let printed = run_tool(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
     printed.lines().filter_map(|line| line.split_whitespace().nth(2)).map(String::from).collect()
@@ -395,7 +384,7 @@ fn exports(library: &Path) -> BTreeSet<String> {
 
 fn require_same_exports(release: Release) {
     let Some(toolkit) = release.toolkit("exports") else { return };
-    let (found, expected) = (exports(&shared_objects().join(release.soname())), exports(&toolkit.library));
+    let (found, expected) = (exports(&release.runtime()), exports(&toolkit.library));
     assert!(expected.contains(&format!("cudaMalloc@@{}", release.soname())), "{expected:?}");
     let missing: Vec<_> = expected.difference(&found).collect();
     let surplus: Vec<_> = found.difference(&expected).collect();
@@ -412,4 +401,25 @@ fn exports_of_cuda_12_are_exactly_those_of_nvidias_library() {
 #[ignore = "downloads NVIDIA's packages: .ci/cuda"]
 fn exports_of_cuda_13_are_exactly_those_of_nvidias_library() {
     require_same_exports(Release::Cuda13);
+}
+
+#[test]
+#[ignore = "builds all shared objects: .ci/cuda"]
+fn exports_are_those_of_the_tables() {
+    for (library, table, major) in [
+        ("libcudart.so.12", "runtime/functions.txt", 12),
+        ("libcudart.so.13", "runtime/functions.txt", 13),
+        ("libnvidia-ml.so.1", "nvml/functions.txt", 12),
+        ("libcublas.so.12", "math/cublas.txt", 12),
+        ("libcublas.so.13", "math/cublas.txt", 13),
+        ("libcurand.so.10", "math/curand.txt", 10),
+    ] {
+        let mut found = exports(&shared_objects().join(library));
+        assert!(found.remove(library), "the symbol version is exported too: {found:?}");
+        let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(table);
+        let functions = libnccl_cuda_functions::read(&table).expect("the table");
+        let functions = functions.iter().filter(|function| function.is_in(major));
+        let expected = functions.map(|function| format!("{}@@{library}", function.name)).collect();
+        assert_eq!(found, expected, "{library}");
+    }
 }
