@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::{env, fs, process};
 
 /// A CUDA version, or that of another library of NVIDIA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,15 +111,15 @@ pub fn read(file: &Path) -> Result<Vec<Function>, String> {
     parse(&name, &text)
 }
 
-/// Reads a table for a build script, which runs again when the table changes. `file` is relative to the package.
-///
-/// # Panics
-///
-/// [`read`] fails.
+/// Reads a table for a build script, which runs again when the table changes. `file` is relative to the package. If [`read`] fails,
+/// cargo reports the error, and the process exits.
 #[must_use]
 pub fn read_for_build(file: &str) -> Vec<Function> {
     println!("cargo::rerun-if-changed={file}");
-    read(Path::new(file)).unwrap_or_else(|error| panic!("{error}"))
+    read(Path::new(file)).unwrap_or_else(|error| {
+        println!("cargo::error={error}");
+        process::exit(1)
+    })
 }
 
 /// Writes a file for a build script to `OUT_DIR`.

@@ -382,25 +382,17 @@ fn exports(library: &Path) -> BTreeSet<String> {
     printed.lines().filter_map(|line| line.split_whitespace().nth(2)).map(String::from).collect()
 }
 
-fn require_same_exports(release: Release) {
-    let Some(toolkit) = release.toolkit("exports") else { return };
-    let (found, expected) = (exports(&release.runtime()), exports(&toolkit.library));
-    assert!(expected.contains(&format!("cudaMalloc@@{}", release.soname())), "{expected:?}");
-    let missing: Vec<_> = expected.difference(&found).collect();
-    let surplus: Vec<_> = found.difference(&expected).collect();
-    assert!(missing.is_empty() && surplus.is_empty(), "missing: {missing:?}, surplus: {surplus:?}");
-}
-
 #[test]
 #[ignore = "downloads NVIDIA's packages: .ci/cuda"]
-fn exports_of_cuda_12_are_exactly_those_of_nvidias_library() {
-    require_same_exports(Release::Cuda12);
-}
-
-#[test]
-#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
-fn exports_of_cuda_13_are_exactly_those_of_nvidias_library() {
-    require_same_exports(Release::Cuda13);
+fn exports_are_exactly_those_of_nvidias_libraries() {
+    for release in [Release::Cuda12, Release::Cuda13] {
+        let Some(toolkit) = release.toolkit("exports") else { return };
+        let (found, expected) = (exports(&release.runtime()), exports(&toolkit.library));
+        assert!(expected.contains(&format!("cudaMalloc@@{}", release.soname())), "{expected:?}");
+        let missing: Vec<_> = expected.difference(&found).collect();
+        let surplus: Vec<_> = found.difference(&expected).collect();
+        assert!(missing.is_empty() && surplus.is_empty(), "missing: {missing:?}, surplus: {surplus:?}");
+    }
 }
 
 #[test]
