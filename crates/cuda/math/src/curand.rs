@@ -33,13 +33,9 @@ unsafe extern "C" fn curandCreateGenerator(out: *mut *mut c_void, kind: c_uint) 
         return TYPE_ERROR;
     }
     // SAFETY: cuRAND's contract: null, which is an error, or valid for a write.
-    match unsafe { out.as_mut() } {
-        Some(out) => {
-            *out = GENERATORS.create(());
-            SUCCESS
-        }
-        None => NOT_INITIALIZED,
-    }
+    let Some(out) = (unsafe { out.as_mut() }) else { return NOT_INITIALIZED };
+    *out = GENERATORS.create(());
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
@@ -64,20 +60,17 @@ settings! {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn curandGetVersion(version: *mut c_int) -> Status {
     // SAFETY: cuRAND's contract: null, which is an error, or valid for a write.
-    unsafe { version.as_mut() }.map_or(NOT_INITIALIZED, |version| {
-        *version = VERSION[0] * 1000 + VERSION[1] * 100 + VERSION[2];
-        SUCCESS
-    })
+    let Some(version) = (unsafe { version.as_mut() }) else { return NOT_INITIALIZED };
+    *version = VERSION[0] * 1000 + VERSION[1] * 100 + VERSION[2];
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn curandGetProperty(which: c_uint, value: *mut c_int) -> Status {
     // SAFETY: cuRAND's contract: null, which is an error, or valid for a write.
-    match (VERSION.get(which as usize), unsafe { value.as_mut() }) {
-        (Some(number), Some(value)) => {
-            *value = *number;
-            SUCCESS
-        }
-        _ => OUT_OF_RANGE,
-    }
+    let (Some(number), Some(value)) = (VERSION.get(which as usize), unsafe { value.as_mut() }) else {
+        return OUT_OF_RANGE;
+    };
+    *value = *number;
+    SUCCESS
 }

@@ -207,14 +207,14 @@ unsafe fn list_processes<T>(
     let processes = c_uint::from(free < total);
     // SAFETY: as above.
     unsafe { count.write(processes) };
-    if room < processes {
-        return Err(Status::INSUFFICIENT_SIZE);
-    }
     if processes == 0 {
-        return Ok(());
+        Ok(())
+    } else if room == 0 {
+        Err(Status::INSUFFICIENT_SIZE)
+    } else {
+        // SAFETY: the caller guarantees that there is room.
+        unsafe { put(out, entry(Process { id: std::process::id(), memory: total - free })) }
     }
-    // SAFETY: the caller guarantees that there is room.
-    unsafe { put(out, entry(Process { id: std::process::id(), memory: total - free })) }
 }
 
 /// The branch of NVIDIA's driver for the CUDA version of the emulated driver. Programs compare it with the oldest one that they
@@ -281,10 +281,7 @@ api! {
     fn nvmlDeviceGetMemoryInfo_v2(own: Handle, memory: *mut MemoryV2) {
         const VERSION: c_uint = version_of::<MemoryV2>(2);
         let (_, Device { total, free, .. }) = device(own)?;
-        if memory.is_null() {
-            return Err(Status::INVALID_ARGUMENT);
-        }
-        if (*memory).version != VERSION {
+        if *memory.cast::<c_uint>().as_ref().ok_or(Status::INVALID_ARGUMENT)? != VERSION {
             return Err(Status::ARGUMENT_VERSION_MISMATCH);
         }
         put(memory, MemoryV2 { version: VERSION, total, reserved: 0, free, used: total - free })
@@ -310,10 +307,7 @@ api! {
         const V2: c_uint = version_of::<FabricInfoV2>(2);
         const V3: c_uint = version_of::<FabricInfoV3>(3);
         device(own)?;
-        if info.is_null() {
-            return Err(Status::INVALID_ARGUMENT);
-        }
-        match (*info).version {
+        match *info.cast::<c_uint>().as_ref().ok_or(Status::INVALID_ARGUMENT)? {
             V2 => put(info, FabricInfoV2 { version: V2, ..FabricInfoV2::default() }),
             V3 => {
                 let v2 = FabricInfoV2 { version: V3, ..FabricInfoV2::default() };

@@ -73,12 +73,13 @@ macro_rules! api {
 macro_rules! call {
     ($driver:expr, $name:ident($($argument:ident: $type:ty $(=> $declared:ty)?),* $(,)?)) => {{
         const _: unsafe fn($(call!(@declared $type $(=> $declared)?)),*) -> cudarc::driver::sys::CUresult =
-            $crate::driver::declared::$name;
+            cudarc::driver::sys::$name;
         type Function = unsafe extern "C" fn($($type),*) -> $crate::status::Status;
         static FUNCTION: std::sync::OnceLock<Option<Function>> = std::sync::OnceLock::new();
         let driver: &$crate::driver::Driver = $driver;
         // SAFETY: the type is compared with the bindings.
-        match FUNCTION.get_or_init(|| unsafe { driver.look_up(concat!(stringify!($name), "\0")) }) {
+        let look_up = || unsafe { driver.0.get(concat!(stringify!($name), "\0").as_bytes()) };
+        match FUNCTION.get_or_init(|| look_up().ok().map(|symbol| *symbol)) {
             // SAFETY: the caller keeps the function's contract.
             Some(function) => unsafe { function($($argument),*) }.result(),
             None => Err($crate::unsupported::report(stringify!($name), ": libcuda.so.1 lacks it")),

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::ptr::null_mut;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::CUcontext;
 
@@ -21,28 +21,19 @@ thread_local! {
 /// The number of resets of devices. A context that became current before the last reset may be destroyed.
 static RESETS: AtomicU64 = AtomicU64::new(0);
 
-#[derive(Debug, Clone, Copy)]
-struct Primary(CUcontext);
-
-// SAFETY: the driver lets any thread use any context.
-unsafe impl Send for Primary {}
-
-/// Returns the primary contexts that this library has retained, by device.
-fn primaries() -> MutexGuard<'static, BTreeMap<c_int, Primary>> {
-    static PRIMARIES: Mutex<BTreeMap<c_int, Primary>> = Mutex::new(BTreeMap::new());
-    PRIMARIES.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// The addresses of the primary contexts that this library has retained, by device.
+static PRIMARIES: Mutex<BTreeMap<c_int, usize>> = Mutex::new(BTreeMap::new());
 
 /// Returns the primary context of a device, which the first call retains.
 pub(crate) fn primary(driver: &Driver, device: c_int) -> Result<CUcontext> {
-    let mut primaries = primaries();
-    if let Some(primary) = primaries.get(&device) {
-        return Ok(primary.0);
+    let mut primaries = PRIMARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&address) = primaries.get(&device) {
+        return Ok(with_exposed_provenance_mut(address));
     }
     let mut context = null_mut();
     // SAFETY: `context` is valid for a write; the driver checks the device.
     unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut context, device)? };
-    primaries.insert(device, Primary(context));
+    primaries.insert(device, context.expose_provenance());
     Ok(context)
 }
 
@@ -98,7 +89,7 @@ pub(crate) fn device() -> Result<c_int> {
 pub(crate) fn reset() -> Result<()> {
     let driver = driver::get()?;
     let device = device()?;
-    let mut primaries = primaries();
+    let mut primaries = PRIMARIES.lock().unwrap_or_else(PoisonError::into_inner);
     if primaries.contains_key(&device) {
         // SAFETY: this library retained the context, and removes it from its map.
         unsafe { driver.cuDevicePrimaryCtxRelease_v2(device)? };

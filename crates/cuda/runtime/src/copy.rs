@@ -106,7 +106,7 @@ unsafe fn copy_rows(
     }
 }
 
-/// Fills memory; with or without a stream as [`copy`].
+/// Fills memory with the lowest byte of `value`, as C's `memset`; with or without a stream as [`copy`].
 ///
 /// # Safety
 ///
@@ -119,15 +119,10 @@ unsafe fn fill(address: CUdeviceptr, value: c_int, size: usize, stream: Option<C
     // SAFETY: as the caller guarantees.
     unsafe {
         match stream {
-            Some(stream) => driver.cuMemsetD8Async(address, low_byte(value), size, stream),
-            None => driver.cuMemsetD8_v2(address, low_byte(value), size),
+            Some(stream) => driver.cuMemsetD8Async(address, value as u8, size, stream),
+            None => driver.cuMemsetD8_v2(address, value as u8, size),
         }
     }
-}
-
-/// Returns the byte that fills memory: the lowest one, as for C's `memset`.
-fn low_byte(value: c_int) -> u8 {
-    value.to_le_bytes()[0]
 }
 
 api! {
@@ -188,14 +183,14 @@ api! {
         = fill(address, value, size, Some(stream));
 
     fn cudaMemset2D(address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize)
-        = bind()?.cuMemsetD2D8_v2(address, pitch, low_byte(value), width, height);
+        = bind()?.cuMemsetD2D8_v2(address, pitch, value as u8, width, height);
 
     fn cudaMemset2D_ptds(address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize)
-        = bind()?.cuMemsetD2D8Async(address, pitch, low_byte(value), width, height, PER_THREAD);
+        = bind()?.cuMemsetD2D8Async(address, pitch, value as u8, width, height, PER_THREAD);
 
     per_thread(stream) fn cudaMemset2DAsync(
         address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize, stream: CUstream,
     ) {
-        bind()?.cuMemsetD2D8Async(address, pitch, low_byte(value), width, height, stream)
+        bind()?.cuMemsetD2D8Async(address, pitch, value as u8, width, height, stream)
     }
 }

@@ -7,7 +7,7 @@ use cudarc::runtime::sys::{cudaError, cudaFuncCache, cudaLimit};
 
 use crate::context::{self, bind};
 use crate::driver::get;
-use crate::status::{Status, clear_last_error};
+use crate::status::{Status, cudaGetLastError, put};
 
 /// Flag of `cudaInitDevice`: the device flags are given.
 const INIT_DEVICE_FLAGS_ARE_VALID: c_uint = 1;
@@ -37,17 +37,13 @@ api! {
         context::primary(driver, device).map(drop)
     }
 
-    fn cudaGetDevice(device: *mut c_int) {
-        let current = context::device()?;
-        *device.as_mut().ok_or(Status::INVALID_VALUE)? = current;
-        Ok(())
-    }
+    fn cudaGetDevice(device: *mut c_int) = put(device, context::device()?);
 
     fn cudaSetDeviceFlags(flags: c_uint) = get()?.cuDevicePrimaryCtxSetFlags_v2(context::device()?, flags);
 
     fn cudaDeviceReset() {
         context::reset()?;
-        clear_last_error();
+        cudaGetLastError();
         Ok(())
     }
 
@@ -89,8 +85,7 @@ api! {
     // The configuration of caches is a preference, which a device without kernels ignores.
     fn cudaDeviceGetCacheConfig(config: *mut c_uint) {
         bind()?;
-        *config.as_mut().ok_or(Status::INVALID_VALUE)? = NO_PREFERENCE;
-        Ok(())
+        put(config, NO_PREFERENCE)
     }
 
     fn cudaDeviceSetCacheConfig(config: c_uint) {
@@ -98,11 +93,6 @@ api! {
         if config <= cudaFuncCache::cudaFuncCachePreferEqual as c_uint { Ok(()) } else { Err(Status::INVALID_VALUE) }
     }
 
-    fn cudaDeviceGetSharedMemConfig(config: *mut c_uint) {
-        bind()?;
-        *config.as_mut().ok_or(Status::INVALID_VALUE)? = NO_PREFERENCE;
-        Ok(())
-    }
-
+    fn cudaDeviceGetSharedMemConfig(config: *mut c_uint) = cudaDeviceGetCacheConfig(config).result();
     fn cudaDeviceSetSharedMemConfig(_config: c_uint) = bind().map(drop);
 }

@@ -17,7 +17,7 @@ use crate::status::Result;
 
 /// The library, which stays loaded.
 #[derive(Debug)]
-pub(crate) struct Driver(Library);
+pub(crate) struct Driver(pub(crate) Library);
 
 /// Returns the driver, which the first call loads and initializes.
 pub(crate) fn get() -> Result<&'static Driver> {
@@ -38,12 +38,9 @@ pub(crate) fn loaded() -> Result<&'static Driver> {
 /// driver, and that may be before any function of this library. A library that is preloaded into every program is an exception:
 /// NCCL's buffers are then in host memory, unless the program calls CUDA first.
 extern "C" fn load() {
-    if is_only_preloaded() {
-        return;
-    }
-    if let Some(library) = open() {
+    if !is_only_preloaded() {
         // Stays loaded.
-        std::mem::forget(library);
+        std::mem::forget(open());
     }
 }
 
@@ -51,26 +48,6 @@ extern "C" fn load() {
 // The dynamic linker calls a function of this section once, after the initializers of the libraries that this one needs.
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
-
-/// The declarations of the driver API. CUDA 13's lack the old name of a function, which newer drivers still have.
-pub(crate) mod declared {
-    #[cfg(feature = "cuda-13")]
-    pub(crate) use cudarc::driver::sys::cuEventElapsedTime_v2 as cuEventElapsedTime;
-
-    pub(crate) use cudarc::driver::sys::*;
-}
-
-impl Driver {
-    /// Returns a function, whose name ends with a null byte.
-    ///
-    /// # Safety
-    ///
-    /// `T` is the type of a pointer to this function.
-    pub(crate) unsafe fn look_up<T: Copy>(&self, name: &str) -> Option<T> {
-        // SAFETY: as the caller guarantees.
-        unsafe { self.0.get(name.as_bytes()) }.ok().map(|symbol| *symbol)
-    }
-}
 
 /// Defines methods of the driver that call the function of their name.
 macro_rules! functions {

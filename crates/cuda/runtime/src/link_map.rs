@@ -3,7 +3,6 @@
 use std::env;
 use std::ffi::{CStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::ptr;
 
 const SONAME: &CStr = if cfg!(feature = "cuda-13") { c"libcudart.so.13" } else { c"libcudart.so.12" };
@@ -32,11 +31,7 @@ const STRING_TABLE: isize = 5;
 pub(crate) fn is_only_preloaded() -> bool {
     let preloaded = env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut files = preloaded.as_bytes().split(|byte| b": ".contains(byte));
-    let is_own = |file: &[u8]| {
-        Path::new(std::ffi::OsStr::from_bytes(file))
-            .file_name()
-            .is_some_and(|name| name.as_bytes() == SONAME.to_bytes())
-    };
+    let is_own = |file: &[u8]| file.rsplit(|byte| *byte == b'/').next() == Some(SONAME.to_bytes());
     files.any(is_own) && !is_needed()
 }
 

@@ -194,32 +194,8 @@ api! {
         = bind()?.cuMemPrefetchAsync_v2(address, size, Location::of_device(device), 0, stream);
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream) fn cudaMemPrefetchAsync_v2(
-        address: CUdeviceptr, size: usize, location: Location, flags: c_uint, stream: CUstream,
-    ) {
-        let location = location.checked()?;
-        bind()?.cuMemPrefetchAsync_v2(address, size, location, flags, stream)
-    }
-
-    #[cfg(feature = "cuda-13")]
-    per_thread(stream) fn cudaMemPrefetchAsync(
-        address: CUdeviceptr, size: usize, location: Location, flags: c_uint, stream: CUstream,
-    ) {
-        let location = location.checked()?;
-        bind()?.cuMemPrefetchAsync_v2(address, size, location, flags, stream)
-    }
-
-    #[cfg(feature = "cuda-12")]
     fn cudaMemAdvise(address: CUdeviceptr, size: usize, advice: c_uint, device: c_int)
         = bind()?.cuMemAdvise_v2(address, size, advice, Location::of_device(device));
-
-    #[cfg(feature = "cuda-12")]
-    fn cudaMemAdvise_v2(address: CUdeviceptr, size: usize, advice: c_uint, location: Location)
-        = bind()?.cuMemAdvise_v2(address, size, advice, location.checked()?);
-
-    #[cfg(feature = "cuda-13")]
-    fn cudaMemAdvise(address: CUdeviceptr, size: usize, advice: c_uint, location: Location)
-        = bind()?.cuMemAdvise_v2(address, size, advice, location.checked()?);
 
     fn cudaMemPoolCreate = get().cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
     fn cudaMemPoolDestroy = get().cuMemPoolDestroy(pool: CUmemoryPool);
@@ -236,3 +212,25 @@ api! {
         access: *mut c_uint => *mut CUmemAccess_flags, pool: CUmemoryPool, location: *mut CUmemLocation,
     );
 }
+
+/// Exports the functions that take a location, whose names depend on the CUDA version.
+macro_rules! with_location {
+    ($prefetch:ident $advise:ident) => {
+        api! {
+            per_thread(stream) fn $prefetch(
+                address: CUdeviceptr, size: usize, location: Location, flags: c_uint, stream: CUstream,
+            ) {
+                let location = location.checked()?;
+                bind()?.cuMemPrefetchAsync_v2(address, size, location, flags, stream)
+            }
+
+            fn $advise(address: CUdeviceptr, size: usize, advice: c_uint, location: Location)
+                = bind()?.cuMemAdvise_v2(address, size, advice, location.checked()?);
+        }
+    };
+}
+
+#[cfg(feature = "cuda-12")]
+with_location! { cudaMemPrefetchAsync_v2 cudaMemAdvise_v2 }
+#[cfg(feature = "cuda-13")]
+with_location! { cudaMemPrefetchAsync cudaMemAdvise }

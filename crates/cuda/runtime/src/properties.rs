@@ -6,7 +6,9 @@ use cudarc::driver::sys::CUdevice_attribute;
 use cudarc::runtime::sys::cudaDeviceProp;
 
 use crate::driver::{self, Driver};
-use crate::status::{Result, Status};
+#[cfg(feature = "cuda-12")]
+use crate::status::Status;
+use crate::status::{Result, put};
 
 /// Returns an attribute of a device as a number of the struct, or 0 if the driver does not have it.
 fn attribute<T: TryFrom<c_int> + Default>(
@@ -161,10 +163,7 @@ fn properties(device: c_int) -> Result<cudaDeviceProp> {
 
 api! {
     #[cfg(feature = "cuda-12")]
-    fn cudaGetDeviceProperties_v2(out: *mut cudaDeviceProp, device: c_int) {
-        *out.as_mut().ok_or(Status::INVALID_VALUE)? = properties(device)?;
-        Ok(())
-    }
+    fn cudaGetDeviceProperties_v2(out: *mut cudaDeviceProp, device: c_int) = put(out, properties(device)?);
 
     // For programs that were compiled with CUDA 11, whose struct is the beginning of CUDA 12's.
     #[cfg(feature = "cuda-12")]
@@ -179,8 +178,5 @@ api! {
     }
 
     #[cfg(feature = "cuda-13")]
-    fn cudaGetDeviceProperties(out: *mut cudaDeviceProp, device: c_int) {
-        *out.as_mut().ok_or(Status::INVALID_VALUE)? = properties(device)?;
-        Ok(())
-    }
+    fn cudaGetDeviceProperties(out: *mut cudaDeviceProp, device: c_int) = put(out, properties(device)?);
 }

@@ -46,7 +46,7 @@ const _: () = {
 /// The name and the description of any other code.
 const UNKNOWN: &CStr = c"unrecognized error code";
 
-/// The codes of CUDA 12.9 and 13.5 with their names and descriptions, in order.
+/// The codes of CUDA 12.9 and 13.5 with their names and descriptions.
 const CODES: &[(u32, &CStr, &CStr)] = &[
     (0, c"cudaSuccess", c"no error"),
     (1, c"cudaErrorInvalidValue", c"invalid argument"),
@@ -193,29 +193,36 @@ const CODES: &[(u32, &CStr, &CStr)] = &[
     (10000, c"cudaErrorApiFailureBase", c"API failure base"),
 ];
 
+/// Writes a result.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for a write.
+pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
+    if out.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: as the caller guarantees.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
 thread_local! {
     static LAST: Cell<Status> = const { Cell::new(Status::SUCCESS) };
 }
 
 /// Returns the status of a call, and stores an error as the thread's last one. `NOT_READY` is no error.
 pub(crate) fn record(result: Result<()>) -> Status {
-    match result {
-        Ok(()) => Status::SUCCESS,
-        Err(Status::NOT_READY) => Status::NOT_READY,
-        Err(error) => {
-            LAST.set(error);
-            error
-        }
+    let status = result.err().unwrap_or(Status::SUCCESS);
+    if ![Status::SUCCESS, Status::NOT_READY].contains(&status) {
+        LAST.set(status);
     }
-}
-
-pub(crate) fn clear_last_error() {
-    LAST.set(Status::SUCCESS);
+    status
 }
 
 /// Returns and clears the thread's last error, even one that made the context unusable: the next call returns it again.
 #[unsafe(no_mangle)]
-extern "C" fn cudaGetLastError() -> Status {
+pub(crate) extern "C" fn cudaGetLastError() -> Status {
     // Without a driver every call fails, this one too.
     driver::get().map_or_else(|error| error, |_| LAST.replace(Status::SUCCESS))
 }
@@ -226,10 +233,8 @@ extern "C" fn cudaPeekAtLastError() -> Status {
 }
 
 fn code(status: Status) -> (&'static CStr, &'static CStr) {
-    match CODES.binary_search_by_key(&status.0, |&(code, ..)| code) {
-        Ok(index) => (CODES[index].1, CODES[index].2),
-        Err(_) => (UNKNOWN, UNKNOWN),
-    }
+    let found = CODES.iter().find(|(code, ..)| *code == status.0);
+    found.map_or((UNKNOWN, UNKNOWN), |&(_, name, description)| (name, description))
 }
 
 #[unsafe(no_mangle)]

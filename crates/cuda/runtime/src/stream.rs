@@ -57,11 +57,15 @@ api! {
     per_thread(stream) fn cudaEventRecord = bind().cuEventRecord(event: CUevent, stream: CUstream);
     per_thread(stream) fn cudaEventRecordWithFlags
         = bind().cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint);
+    #[cfg(feature = "cuda-12")]
     fn cudaEventElapsedTime = bind().cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
-    // It differs in the events that it accepts, which the driver decides.
+    // `_v2` accepts other events, which the driver decides.
     #[cfg(feature = "cuda-12")]
     fn cudaEventElapsedTime_v2
         = bind().cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
+    #[cfg(feature = "cuda-13")]
+    fn cudaEventElapsedTime
+        = bind().cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent);
     fn cudaIpcGetEventHandle = bind().cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent);
     fn cudaIpcOpenEventHandle = bind().cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle);
 }

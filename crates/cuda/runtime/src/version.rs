@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::driver;
-use crate::status::{Result, Status};
+use crate::status::{Result, Status, put};
 
 /// The CUDA version that has the functions exported here.
 const VERSION: c_int = if cfg!(feature = "cuda-13") { 13050 } else { 12090 };
@@ -20,19 +20,13 @@ fn version() -> Result<c_uint> {
 }
 
 api! {
-    fn cudaRuntimeGetVersion(version: *mut c_int) {
-        *version.as_mut().ok_or(Status::INVALID_VALUE)? = VERSION;
-        Ok(())
-    }
+    fn cudaRuntimeGetVersion(version: *mut c_int) = put(version, VERSION);
 
     // Returns 0 without a driver.
     fn cudaDriverGetVersion(version: *mut c_int) {
         let version = version.as_mut().ok_or(Status::INVALID_VALUE)?;
         *version = 0;
-        match driver::loaded() {
-            Ok(driver) => driver.cuDriverGetVersion(version),
-            Err(_) => Ok(()),
-        }
+        driver::loaded().map_or(Ok(()), |driver| driver.cuDriverGetVersion(version))
     }
 
     fn cudaGetDriverEntryPoint(
