@@ -2,20 +2,20 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::handles::Handles;
+use crate::shared::{Handles, report};
 
-/// The release that has the functions exported here: major, minor, patch.
-const RELEASE: [c_int; 3] = if cfg!(feature = "cublas-13") { [13, 2, 0] } else { [12, 9, 0] };
+/// The version that has the functions exported here: major, minor, patch.
+const VERSION: [c_int; 3] = if cfg!(feature = "cublas-13") { [13, 2, 0] } else { [12, 9, 0] };
 
-const SUCCESS: c_int = 0;
-const NOT_INITIALIZED: c_int = 1;
-const INVALID_VALUE: c_int = 7;
-const NOT_SUPPORTED: c_int = 15;
+type Status = c_int;
 
-/// The settings of a handle.
+const SUCCESS: Status = 0;
+const NOT_INITIALIZED: Status = 1;
+const INVALID_VALUE: Status = 7;
+const NOT_SUPPORTED: Status = 15;
+
 #[derive(Debug, Default)]
 struct Context {
-    /// The address of the stream.
     stream: usize,
     pointer_mode: c_int,
     math_mode: c_int,
@@ -25,27 +25,34 @@ struct Context {
 
 static CONTEXTS: Handles<Context> = Handles::new();
 
-/// Stores an answer where the program wants it.
+/// Writes a result.
 ///
 /// # Safety
 ///
 /// `out` is null, which is an error, or valid for a write.
-unsafe fn put<T>(out: *mut T, value: T) -> c_int {
+unsafe fn put<T>(out: *mut T, value: T) -> Status {
     if out.is_null() {
         return INVALID_VALUE;
     }
-    // SAFETY: the caller promises that it is valid.
+    // SAFETY: as the caller guarantees.
     unsafe { out.write(value) };
     SUCCESS
 }
 
-/// Uses the settings of a handle.
-fn with(handle: *mut c_void, work: impl FnOnce(&mut Context) -> c_int) -> c_int {
+fn with(handle: *mut c_void, work: impl FnOnce(&mut Context) -> Status) -> Status {
     CONTEXTS.with(handle, work).unwrap_or(NOT_INITIALIZED)
 }
 
+fn not_supported(function: &'static str) -> Status {
+    report(function);
+    NOT_SUPPORTED
+}
+
+// The unsupported functions of cublas.txt.
+include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cublasCreate_v2(out: *mut *mut c_void) -> c_int {
+unsafe extern "C" fn cublasCreate_v2(out: *mut *mut c_void) -> Status {
     if out.is_null() {
         return INVALID_VALUE;
     }
@@ -54,12 +61,12 @@ unsafe extern "C" fn cublasCreate_v2(out: *mut *mut c_void) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cublasDestroy_v2(handle: *mut c_void) -> c_int {
+extern "C" fn cublasDestroy_v2(handle: *mut c_void) -> Status {
     CONTEXTS.destroy(handle).map_or(NOT_INITIALIZED, |_| SUCCESS)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cublasSetStream_v2(handle: *mut c_void, stream: *mut c_void) -> c_int {
+extern "C" fn cublasSetStream_v2(handle: *mut c_void, stream: *mut c_void) -> Status {
     with(handle, |context| {
         context.stream = stream.addr();
         SUCCESS
@@ -67,55 +74,51 @@ extern "C" fn cublasSetStream_v2(handle: *mut c_void, stream: *mut c_void) -> c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cublasGetStream_v2(handle: *mut c_void, stream: *mut *mut c_void) -> c_int {
+unsafe extern "C" fn cublasGetStream_v2(handle: *mut c_void, stream: *mut *mut c_void) -> Status {
     // SAFETY: cuBLAS's contract: valid for a write.
     with(handle, |context| unsafe { put(stream, std::ptr::without_provenance_mut(context.stream)) })
 }
 
-// Nothing is ever put there.
+// The memory is never used.
 #[unsafe(no_mangle)]
-extern "C" fn cublasSetWorkspace_v2(handle: *mut c_void, _memory: *mut c_void, _length: usize) -> c_int {
+extern "C" fn cublasSetWorkspace_v2(handle: *mut c_void, _memory: *mut c_void, _length: usize) -> Status {
     with(handle, |_| SUCCESS)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cublasGetVersion_v2(_handle: *mut c_void, version: *mut c_int) -> c_int {
+unsafe extern "C" fn cublasGetVersion_v2(_handle: *mut c_void, version: *mut c_int) -> Status {
     // SAFETY: cuBLAS's contract: valid for a write.
-    unsafe { put(version, RELEASE[0] * 10000 + RELEASE[1] * 100 + RELEASE[2]) }
+    unsafe { put(version, VERSION[0] * 10000 + VERSION[1] * 100 + VERSION[2]) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cublasGetProperty(which: c_uint, value: *mut c_int) -> c_int {
+unsafe extern "C" fn cublasGetProperty(which: c_uint, value: *mut c_int) -> Status {
     // SAFETY: cuBLAS's contract: valid for a write.
-    RELEASE.get(which as usize).map_or(INVALID_VALUE, |number| unsafe { put(value, *number) })
+    VERSION.get(which as usize).map_or(INVALID_VALUE, |number| unsafe { put(value, *number) })
 }
 
-/// Returns the name of a code, in this library's and as a text.
-fn name(code: c_int) -> &'static CStr {
-    match code {
+#[unsafe(no_mangle)]
+extern "C" fn cublasGetStatusName(code: Status) -> *const c_char {
+    let name: &CStr = match code {
         SUCCESS => c"CUBLAS_STATUS_SUCCESS",
         NOT_INITIALIZED => c"CUBLAS_STATUS_NOT_INITIALIZED",
         INVALID_VALUE => c"CUBLAS_STATUS_INVALID_VALUE",
         NOT_SUPPORTED => c"CUBLAS_STATUS_NOT_SUPPORTED",
         _ => c"a code that the CPU stand-in for cuBLAS does not return",
-    }
+    };
+    name.as_ptr()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cublasGetStatusName(code: c_int) -> *const c_char {
-    name(code).as_ptr()
+extern "C" fn cublasGetStatusString(code: Status) -> *const c_char {
+    cublasGetStatusName(code)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cublasGetStatusString(code: c_int) -> *const c_char {
-    name(code).as_ptr()
-}
-
-/// Exports the functions that change and tell a setting.
+/// Exports functions that set and get a setting.
 macro_rules! settings {
     ($($set:ident $get:ident $setting:ident;)*) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $set(handle: *mut c_void, value: c_int) -> c_int {
+        extern "C" fn $set(handle: *mut c_void, value: c_int) -> Status {
             with(handle, |context| {
                 context.$setting = value;
                 SUCCESS
@@ -123,7 +126,7 @@ macro_rules! settings {
         }
 
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $get(handle: *mut c_void, value: *mut c_int) -> c_int {
+        unsafe extern "C" fn $get(handle: *mut c_void, value: *mut c_int) -> Status {
             // SAFETY: cuBLAS's contract: valid for a write.
             with(handle, |context| unsafe { put(value, context.$setting) })
         }
@@ -135,63 +138,4 @@ settings! {
     cublasSetMathMode cublasGetMathMode math_mode;
     cublasSetAtomicsMode cublasGetAtomicsMode atomics_mode;
     cublasSetSmCountTarget cublasGetSmCountTarget sm_count_target;
-}
-
-// In both libraries.
-unsupported! { "cublas" NOT_SUPPORTED:
-    [""] {
-        Alloc Cbdmm CgelsBatched CgeqrfBatched CgetrfBatched CgetriBatched CgetrsBatched CmatinvBatched Ctpttr
-        Ctrttp Dbdmm DgelsBatched DgeqrfBatched DgetrfBatched DgetriBatched DgetrsBatched DmatinvBatched Dtpttr
-        Dtrttp Free GetBackdoor GetCudartVersion GetError GetLoggerCallback GetVersion Init LoggerConfigure
-        RotgEx RotmgEx Sbdmm SetBackdoor SetBackdoorEx SetKernelStream SetLoggerCallback SgelsBatched
-        SgeqrfBatched SgetrfBatched SgetriBatched SgetrsBatched Shutdown SmatinvBatched Stpttr Strttp
-        Uint8gemmBias Xerbla XtCgemm XtChemm XtCher2k XtCherk XtCherkx XtCreate XtCspmm XtCsymm XtCsyr2k XtCsyrk
-        XtCsyrkx XtCtrmm XtCtrsm XtDestroy XtDeviceSelect XtDgemm XtDspmm XtDsymm XtDsyr2k XtDsyrk XtDsyrkx
-        XtDtrmm XtDtrsm XtGetBlockDim XtGetNumBoards XtGetPinningMemMode XtMaxBoards XtSetBlockDim XtSetCpuRatio
-        XtSetCpuRoutine XtSetPinningMemMode XtSgemm XtSspmm XtSsymm XtSsyr2k XtSsyrk XtSsyrkx XtStrmm XtStrsm
-        XtZgemm XtZhemm XtZher2k XtZherk XtZherkx XtZspmm XtZsymm XtZsyr2k XtZsyrk XtZsyrkx XtZtrmm XtZtrsm
-        Zbdmm ZgelsBatched ZgeqrfBatched ZgetrfBatched ZgetriBatched ZgetrsBatched ZmatinvBatched Ztpttr Ztrttp
-    }
-    ["" "_64"] {
-        AsumEx AxpyEx Cdgmm Cgeam Cgemm3m Cgemm3mBatched Cgemm3mEx Cgemm3mStridedBatched CgemmBatched CgemmEx
-        CgemmStridedBatched CgemvBatched CgemvStridedBatched Cherk3mEx CherkEx Cherkx CopyEx Csyrk3mEx CsyrkEx
-        Csyrkx CtrsmBatched Ddgmm Dgeam DgemmBatched DgemmGroupedBatched DgemmStridedBatched DgemvBatched
-        DgemvStridedBatched DotEx DotcEx Dsyrkx DtrsmBatched GemmBatchedEx GemmEx GemmGroupedBatchedEx
-        GemmStridedBatchedEx GetMatrix GetMatrixAsync GetVector GetVectorAsync HSHgemvBatched
-        HSHgemvStridedBatched HSSgemvBatched HSSgemvStridedBatched Hgemm HgemmBatched HgemmStridedBatched
-        IamaxEx IaminEx Nrm2Ex RotEx RotmEx ScalEx Sdgmm SetMatrix SetMatrixAsync SetVector SetVectorAsync Sgeam
-        SgemmBatched SgemmEx SgemmGroupedBatched SgemmStridedBatched SgemvBatched SgemvStridedBatched Ssyrkx
-        StrsmBatched SwapEx TSSgemvBatched TSSgemvStridedBatched TSTgemvBatched TSTgemvStridedBatched Zdgmm
-        Zgeam Zgemm3m ZgemmBatched ZgemmStridedBatched ZgemvBatched ZgemvStridedBatched Zherkx Zsyrkx
-        ZtrsmBatched
-    }
-    ["" "_v2"] {
-        Crotg Drotg Drotmg Srotg Srotmg Zrotg
-    }
-    ["" "_v2" "_v2_64"] {
-        Caxpy Ccopy Cdotc Cdotu Cgbmv Cgemm Cgemv Cgerc Cgeru Chbmv Chemm Chemv Cher Cher2 Cher2k Cherk Chpmv
-        Chpr Chpr2 Crot Cscal Csrot Csscal Cswap Csymm Csyr2k Csyrk Ctbmv Ctbsv Ctpmv Ctpsv Ctrmm Ctrmv Ctrsm
-        Ctrsv Dasum Daxpy Dcopy Ddot Dgbmv Dgemm Dgemv Dger Dnrm2 Drot Drotm Dsbmv Dscal Dspmv Dspr Dspr2 Dswap
-        Dsymm Dsymv Dsyr Dsyr2 Dsyr2k Dsyrk Dtbmv Dtbsv Dtpmv Dtpsv Dtrmm Dtrmv Dtrsm Dtrsv Dzasum Dznrm2 Icamax
-        Icamin Idamax Idamin Isamax Isamin Izamax Izamin Sasum Saxpy Scasum Scnrm2 Scopy Sdot Sgbmv Sgemm Sgemv
-        Sger Snrm2 Srot Srotm Ssbmv Sscal Sspmv Sspr Sspr2 Sswap Ssymm Ssymv Ssyr Ssyr2 Ssyr2k Ssyrk Stbmv Stbsv
-        Stpmv Stpsv Strmm Strmv Strsm Strsv Zaxpy Zcopy Zdotc Zdotu Zdrot Zdscal Zgbmv Zgemm Zgemv Zgerc Zgeru
-        Zhbmv Zhemm Zhemv Zher Zher2 Zher2k Zherk Zhpmv Zhpr Zhpr2 Zrot Zscal Zswap Zsymm Zsyr2k Zsyrk Ztbmv
-        Ztbsv Ztpmv Ztpsv Ztrmm Ztrmv Ztrsm Ztrsv
-    }
-    ["_v2" "_v2_64"] {
-        Csymv Csyr Csyr2 Zsymv Zsyr Zsyr2
-    }
-}
-
-#[cfg(feature = "cublas-13")]
-unsupported! { "cublas" NOT_SUPPORTED:
-    [""] {
-        GetEmulationSpecialValuesSupport GetEmulationStrategy GetEnvironmentMode
-        GetFixedPointEmulationMantissaBitCountPointer GetFixedPointEmulationMantissaBitOffset
-        GetFixedPointEmulationMantissaControl GetFixedPointEmulationMaxMantissaBitCount
-        SetEmulationSpecialValuesSupport SetEmulationStrategy SetEnvironmentMode
-        SetFixedPointEmulationMantissaBitCountPointer SetFixedPointEmulationMantissaBitOffset
-        SetFixedPointEmulationMantissaControl SetFixedPointEmulationMaxMantissaBitCount
-    }
 }

@@ -1,7 +1,7 @@
-//! Stand-ins for cuBLAS (`libcublas.so.12`, `.13`) and cuRAND (`libcurand.so.10`) that compute nothing.
+//! The emulated cuBLAS (`libcublas.so.12`, `.13`) and cuRAND (`libcurand.so.10`), which compute nothing.
 //!
-//! NVIDIA's libraries do not run on the stand-in for CUDA's driver. Programs such as candle's create their handles when a
-//! device is opened, whatever they then do with it: that works, and all that would compute is an error that names the function.
+//! NVIDIA's libraries do not run on the emulated driver. Programs such as candle's create their handles when they open a device,
+//! even if they never use them. That succeeds; a function that would compute reports its name and returns an error.
 
 #![allow(unsafe_code, non_snake_case)]
 
@@ -14,10 +14,8 @@ compile_error!("one of the features cublas-12, cublas-13 and curand is needed");
 ))]
 compile_error!("the features cublas-12, cublas-13 and curand exclude each other");
 
-#[macro_use]
-mod unsupported;
 #[cfg(not(feature = "curand"))]
 mod cublas;
 #[cfg(feature = "curand")]
 mod curand;
-mod handles;
+mod shared;

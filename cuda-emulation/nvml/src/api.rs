@@ -1,20 +1,26 @@
-//! The functions that have an answer.
+//! The supported functions.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt::Write;
 
 use cuda_common::Device;
 
 use crate::driver;
-use crate::status::{self, Result, Status};
+use crate::status::{Result, Status};
 
-/// Exports functions, with a second name where an older release had one.
+/// Exports functions. After `older(name)`, a function is exported a second time under that name. `fn nvmlX(...) = value;` returns the
+/// value of an expression.
 macro_rules! api {
-    ($(fn $name:ident $(= $older:ident)? ($($arguments:tt)*) $body:block)*) => {$(
-        api!(@one $name ($($arguments)*) $body);
-        api!(@older $($older)? $name ($($arguments)*));
-    )*};
-    (@one $name:ident ($($argument:ident: $type:ty),*) $body:block) => {
+    () => {};
+    ($(older($older:ident))? fn $name:ident $arguments:tt = $value:expr; $($rest:tt)*) => {
+        api! { $(older($older))? fn $name $arguments { $value } $($rest)* }
+    };
+    ($(older($older:ident))? fn $name:ident $arguments:tt $body:block $($rest:tt)*) => {
+        $(api!(@one $older $arguments $body);)?
+        api!(@one $name $arguments $body);
+        api! { $($rest)* }
+    };
+    (@one $name:ident ($($argument:ident: $type:ty),* $(,)?) $body:block) => {
         #[unsafe(no_mangle)]
         #[allow(unused_unsafe)]
         unsafe extern "C" fn $name($($argument: $type),*) -> Status {
@@ -22,34 +28,25 @@ macro_rules! api {
                 // SAFETY: the caller keeps the function's contract: pointers are null or valid for what NVML documents.
                 unsafe { $body }
             };
-            run().into()
-        }
-    };
-    (@older $name:ident $arguments:tt) => {};
-    (@older $older:ident $name:ident ($($argument:ident: $type:ty),*)) => {
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $older($($argument: $type),*) -> Status {
-            // SAFETY: the same contract.
-            unsafe { $name($($argument),*) }
+            run().err().unwrap_or(Status::SUCCESS)
         }
     };
 }
 
-/// A device as programs see it: its index plus one, which nothing follows.
-type Handle = *mut std::ffi::c_void;
+/// A device: its index plus one, which is never dereferenced.
+type Handle = *mut c_void;
 
 fn handle(index: usize) -> Handle {
     std::ptr::without_provenance_mut(index + 1)
 }
 
-/// Returns the index of a device, and what is known of it.
 fn device(handle: Handle) -> Result<(usize, Device)> {
-    let driver = driver::initialised()?;
+    let driver = driver::initialized()?;
     let index = handle.addr().checked_sub(1).ok_or(Status::INVALID_ARGUMENT)?;
     Ok((index, driver.device(index)?.ok_or(Status::INVALID_ARGUMENT)?))
 }
 
-/// Stores an answer where the program wants it.
+/// Writes a result.
 ///
 /// # Safety
 ///
@@ -58,12 +55,12 @@ unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     if out.is_null() {
         return Err(Status::INVALID_ARGUMENT);
     }
-    // SAFETY: the caller promises that it is valid.
+    // SAFETY: as the caller guarantees.
     unsafe { out.write(value) };
     Ok(())
 }
 
-/// Stores a text with its null byte.
+/// Writes a text and a null byte.
 ///
 /// # Safety
 ///
@@ -75,7 +72,7 @@ unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result<()> {
     if length as usize <= text.len() {
         return Err(Status::INSUFFICIENT_SIZE);
     }
-    // SAFETY: the caller promises that there is room.
+    // SAFETY: the caller guarantees that there is room.
     unsafe {
         out.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
         out.add(text.len()).write(0);
@@ -83,8 +80,6 @@ unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reads a text.
-///
 /// # Safety
 ///
 /// `text` is null, which is an error, or a C string.
@@ -92,7 +87,7 @@ unsafe fn read<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Err(Status::INVALID_ARGUMENT);
     }
-    // SAFETY: the caller promises that it is a C string.
+    // SAFETY: as the caller guarantees.
     unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| Status::INVALID_ARGUMENT)
 }
 
@@ -105,7 +100,7 @@ fn uuid(device: &Device) -> String {
     text
 }
 
-/// The number of the bus in an id such as `00000000:01:00.0`, or `0000:01:00.0` as CUDA has it, of the only device there.
+/// Parses the bus of an id such as `00000000:01:00.0`, or `0000:01:00.0` in CUDA's form. Each bus has one device.
 fn bus(id: &str) -> Option<u32> {
     let number = |text| u32::from_str_radix(text, 16).ok();
     let (bus, slot) = id.rsplit_once(':')?;
@@ -114,10 +109,10 @@ fn bus(id: &str) -> Option<u32> {
     (number(domain)? == 0 && number(slot)? == 0 && number(function)? == 0).then(|| number(bus))?
 }
 
-/// Returns the handle of the device that is meant.
-fn find(is_meant: impl Fn(&Device) -> bool) -> Result<Handle> {
-    let devices = driver::initialised()?.devices()?;
-    devices.iter().position(is_meant).map(handle).ok_or(Status::NOT_FOUND)
+/// Returns the handle of the first device that matches.
+fn find(matches: impl Fn(&Device) -> bool) -> Result<Handle> {
+    let devices = driver::initialized()?.devices()?;
+    devices.iter().position(matches).map(handle).ok_or(Status::NOT_FOUND)
 }
 
 /// `nvmlPciInfo_t`.
@@ -127,7 +122,7 @@ struct PciInfo {
     domain: c_uint,
     bus: c_uint,
     device: c_uint,
-    /// Of the device and its vendor, which has none here.
+    /// The device and subsystem ids, which are 0.
     ids: [c_uint; 2],
     bus_id: [c_char; 32],
 }
@@ -150,7 +145,7 @@ struct MemoryV2 {
     used: c_ulonglong,
 }
 
-/// `nvmlGpuFabricInfo_t`. The default describes a device without a fabric: state 0 is `NVML_GPU_FABRIC_STATE_NOT_SUPPORTED`.
+/// `nvmlGpuFabricInfo_t`. The default is that of a device without a fabric: state 0 is `NVML_GPU_FABRIC_STATE_NOT_SUPPORTED`.
 #[derive(Default)]
 #[repr(C)]
 struct FabricInfo {
@@ -177,7 +172,7 @@ struct FabricInfoV3 {
     health_summary: u8,
 }
 
-/// The version of a struct as NVML encodes it: its size and its number.
+/// Returns the version of a struct as NVML encodes it: its size and its number.
 const fn version_of<T>(number: c_uint) -> c_uint {
     size_of::<T>() as c_uint | number << 24
 }
@@ -197,12 +192,11 @@ struct ProcessV2 {
     compute_instance: c_uint,
 }
 
-/// Lists the processes that use a device: this one, if it has memory there. Of others nothing is known. PyTorch asks when
-/// memory runs out.
+/// Lists the processes that use a device: only this one, and only if it has memory there. PyTorch calls it when memory runs out.
 ///
 /// # Safety
 ///
-/// `count` is null, which is an error, or valid for reads and writes; `out` is valid for as many writes as it says.
+/// `count` is null, which is an error, or valid for reads and writes; `out` is valid for `*count` writes.
 unsafe fn list_processes<T>(
     own: Handle,
     count: *mut c_uint,
@@ -210,44 +204,36 @@ unsafe fn list_processes<T>(
     entry: impl Fn(Process) -> T,
 ) -> Result<()> {
     let (_, Device { total, free, .. }) = device(own)?;
-    // SAFETY: the caller promises that it is null or valid.
+    // SAFETY: as the caller guarantees.
     let room = *unsafe { count.as_ref() }.ok_or(Status::INVALID_ARGUMENT)?;
     let processes = c_uint::from(free < total);
     // SAFETY: as above.
     unsafe { count.write(processes) };
-    if room < processes {
-        return Err(Status::INSUFFICIENT_SIZE);
-    }
     if processes == 0 {
-        return Ok(());
+        Ok(())
+    } else if room == 0 {
+        Err(Status::INSUFFICIENT_SIZE)
+    } else {
+        // SAFETY: the caller guarantees that there is room.
+        unsafe { put(out, entry(Process { id: std::process::id(), memory: total - free })) }
     }
-    // SAFETY: the caller promises that there is room.
-    unsafe { put(out, entry(Process { id: std::process::id(), memory: total - free })) }
 }
 
-/// The branch of NVIDIA's driver that came with the release of CUDA whose driver libcuda.so.1 stands in for: programs
-/// compare it with the least one that they need.
+/// The branch of NVIDIA's driver for the CUDA version of the emulated driver. Programs compare it with the oldest one that they
+/// support.
 const DRIVER_VERSION: &str = "580.00";
-
-const P2P_OK: c_int = 0;
-const P2P_NOT_SUPPORTED: c_int = 5;
 
 api! {
     fn nvmlInitWithFlags(flags: c_uint) {
         const NO_GPUS: c_uint = 1;
-        driver::initialise(flags & NO_GPUS == 0)
+        driver::initialize(flags & NO_GPUS == 0)
     }
 
-    fn nvmlInit_v2 = nvmlInit() {
-        driver::initialise(true)
-    }
-
-    fn nvmlShutdown() {
-        driver::shut_down()
-    }
+    older(nvmlInit) fn nvmlInit_v2() = driver::initialize(true);
+    fn nvmlShutdown() = driver::shut_down();
 
     fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) {
-        driver::initialised()?;
+        driver::initialized()?;
         put_text(version, length, DRIVER_VERSION)
     }
 
@@ -256,15 +242,13 @@ api! {
         put_text(version, length, &format!("{major}.{DRIVER_VERSION}"))
     }
 
-    fn nvmlSystemGetCudaDriverVersion_v2 = nvmlSystemGetCudaDriverVersion(version: *mut c_int) {
-        put(version, driver::get()?.version()?)
-    }
+    older(nvmlSystemGetCudaDriverVersion) fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int)
+        = put(version, driver::get()?.version()?);
 
-    fn nvmlDeviceGetCount_v2 = nvmlDeviceGetCount(count: *mut c_uint) {
-        put(count, driver::initialised()?.devices()?.len() as c_uint)
-    }
+    older(nvmlDeviceGetCount) fn nvmlDeviceGetCount_v2(count: *mut c_uint)
+        = put(count, driver::initialized()?.devices()?.len() as c_uint);
 
-    fn nvmlDeviceGetHandleByIndex_v2 = nvmlDeviceGetHandleByIndex(index: c_uint, out: *mut Handle) {
+    older(nvmlDeviceGetHandleByIndex) fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut Handle) {
         let own = handle(index as usize);
         put(out, device(own).map(|_| own)?)
     }
@@ -274,7 +258,7 @@ api! {
         put(out, find(|device| uuid(device).eq_ignore_ascii_case(text))?)
     }
 
-    fn nvmlDeviceGetHandleByPciBusId_v2 = nvmlDeviceGetHandleByPciBusId(id: *const c_char, out: *mut Handle) {
+    older(nvmlDeviceGetHandleByPciBusId) fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, out: *mut Handle) {
         let wanted = bus(read(id)?);
         put(out, find(|device| Some(device.bus) == wanted)?)
     }
@@ -285,17 +269,11 @@ api! {
         put_text(name, length, text.ok_or(Status::UNKNOWN)?)
     }
 
-    fn nvmlDeviceGetUUID(own: Handle, out: *mut c_char, length: c_uint) {
-        put_text(out, length, &uuid(&device(own)?.1))
-    }
+    fn nvmlDeviceGetUUID(own: Handle, out: *mut c_char, length: c_uint)
+        = put_text(out, length, &uuid(&device(own)?.1));
 
-    fn nvmlDeviceGetIndex(own: Handle, index: *mut c_uint) {
-        put(index, device(own)?.0 as c_uint)
-    }
-
-    fn nvmlDeviceGetMinorNumber(own: Handle, number: *mut c_uint) {
-        put(number, device(own)?.0 as c_uint)
-    }
+    fn nvmlDeviceGetIndex(own: Handle, index: *mut c_uint) = put(index, device(own)?.0 as c_uint);
+    fn nvmlDeviceGetMinorNumber(own: Handle, number: *mut c_uint) = put(number, device(own)?.0 as c_uint);
 
     fn nvmlDeviceGetMemoryInfo(own: Handle, memory: *mut Memory) {
         let (_, Device { total, free, .. }) = device(own)?;
@@ -305,21 +283,17 @@ api! {
     fn nvmlDeviceGetMemoryInfo_v2(own: Handle, memory: *mut MemoryV2) {
         const VERSION: c_uint = version_of::<MemoryV2>(2);
         let (_, Device { total, free, .. }) = device(own)?;
-        if memory.is_null() {
-            return Err(Status::INVALID_ARGUMENT);
-        }
-        if (*memory).version != VERSION {
+        if *memory.cast::<c_uint>().as_ref().ok_or(Status::INVALID_ARGUMENT)? != VERSION {
             return Err(Status::ARGUMENT_VERSION_MISMATCH);
         }
         put(memory, MemoryV2 { version: VERSION, total, reserved: 0, free, used: total - free })
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses(own: Handle, count: *mut c_uint, out: *mut Process) {
-        list_processes(own, count, out, |process| process)
-    }
+    fn nvmlDeviceGetComputeRunningProcesses(own: Handle, count: *mut c_uint, out: *mut Process)
+        = list_processes(own, count, out, |process| process);
 
-    fn nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses_v2(
-        own: Handle, count: *mut c_uint, out: *mut ProcessV2
+    older(nvmlDeviceGetComputeRunningProcesses_v2) fn nvmlDeviceGetComputeRunningProcesses_v3(
+        own: Handle, count: *mut c_uint, out: *mut ProcessV2,
     ) {
         const NONE: c_uint = c_uint::MAX;
         let entry = |process| ProcessV2 { process, gpu_instance: NONE, compute_instance: NONE };
@@ -335,10 +309,7 @@ api! {
         const V2: c_uint = version_of::<FabricInfoV2>(2);
         const V3: c_uint = version_of::<FabricInfoV3>(3);
         device(own)?;
-        if info.is_null() {
-            return Err(Status::INVALID_ARGUMENT);
-        }
-        match (*info).version {
+        match *info.cast::<c_uint>().as_ref().ok_or(Status::INVALID_ARGUMENT)? {
             V2 => put(info, FabricInfoV2 { version: V2, ..FabricInfoV2::default() }),
             V3 => {
                 let v2 = FabricInfoV2 { version: V3, ..FabricInfoV2::default() };
@@ -350,12 +321,12 @@ api! {
 
     fn nvmlDeviceGetPciInfo_v3(own: Handle, info: *mut PciInfo) {
         let (_, Device { bus, .. }) = device(own)?;
-        let mut answer = PciInfo {
+        let mut found = PciInfo {
             bus_id_legacy: [0; 16], domain: 0, bus, device: 0, ids: [0; 2], bus_id: [0; 32],
         };
-        put_text(answer.bus_id_legacy.as_mut_ptr(), 16, &format!("0000:{bus:02X}:00.0"))?;
-        put_text(answer.bus_id.as_mut_ptr(), 32, &format!("00000000:{bus:02X}:00.0"))?;
-        put(info, answer)
+        put_text(found.bus_id_legacy.as_mut_ptr(), 16, &format!("0000:{bus:02X}:00.0"))?;
+        put_text(found.bus_id.as_mut_ptr(), 32, &format!("00000000:{bus:02X}:00.0"))?;
+        put(info, found)
     }
 
     fn nvmlDeviceGetCudaComputeCapability(own: Handle, major: *mut c_int, minor: *mut c_int) {
@@ -364,16 +335,18 @@ api! {
         put(minor, device.capability[1])
     }
 
-    // There is no NVLink, and nothing is atomic.
+    // There is no NVLink, and there are no atomics.
     fn nvmlDeviceGetP2PStatus(own: Handle, peer: Handle, capability: c_int, status: *mut c_int) {
         const READ: c_int = 0;
         const WRITE: c_int = 1;
-        const KNOWN: c_int = 5;
+        const CAPABILITIES: c_int = 5;
+        const OK: c_int = 0;
+        const NOT_SUPPORTED: c_int = 5;
         let ((one, _), (other, _)) = (device(own)?, device(peer)?);
-        if one == other || !(READ..KNOWN).contains(&capability) {
+        if one == other || !(READ..CAPABILITIES).contains(&capability) {
             return Err(Status::INVALID_ARGUMENT);
         }
-        put(status, if capability <= WRITE { P2P_OK } else { P2P_NOT_SUPPORTED })
+        put(status, if capability <= WRITE { OK } else { NOT_SUPPORTED })
     }
 
     fn nvmlDeviceGetTopologyCommonAncestor(own: Handle, peer: Handle, level: *mut c_int) {
@@ -392,10 +365,4 @@ api! {
         device(own)?;
         put(is_mig, 0)
     }
-}
-
-/// Returns the text of a result code.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlErrorString(code: c_uint) -> *const c_char {
-    status::text(code).as_ptr()
 }

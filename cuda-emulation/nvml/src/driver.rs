@@ -1,6 +1,6 @@
-//! The devices, as the stand-in for CUDA's driver describes them.
+//! The devices, as the emulated driver describes them.
 //!
-//! CUDA is not initialised for that: a process that asks how many devices there are may fork, and use CUDA in its children.
+//! This does not initialize CUDA: a process that counts the devices may fork and use CUDA in its children.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -30,7 +30,7 @@ impl Driver {
         Some(Self { interface: interface?, version })
     }
 
-    /// Describes a device; `None` if there is none with this number.
+    /// Returns a device, or `None` if there is none with this index.
     pub(crate) fn device(&self, index: usize) -> Result<Option<Device>> {
         const INVALID_DEVICE: u32 = 101;
         let mut device =
@@ -40,17 +40,16 @@ impl Driver {
         match unsafe { (self.interface.describe)(index, &raw mut device) } {
             0 => Ok(Some(device)),
             INVALID_DEVICE => Ok(None),
-            // The stand-in has said on stderr which setting is wrong.
+            // The driver has reported on stderr which setting is invalid.
             _ => Err(Status::UNKNOWN),
         }
     }
 
-    /// The devices.
     pub(crate) fn devices(&self) -> Result<Vec<Device>> {
         (0..).map(|index| self.device(index)).map_while(Result::transpose).collect()
     }
 
-    /// The release of CUDA that the driver has.
+    /// Returns the driver's CUDA version.
     pub(crate) fn version(&self) -> Result<c_int> {
         let mut version = 0;
         // SAFETY: a variable can be written.
@@ -59,35 +58,33 @@ impl Driver {
     }
 }
 
-/// The number of initialisations that were not shut down.
-static INITIALISATIONS: AtomicUsize = AtomicUsize::new(0);
+/// The number of initializations without a shutdown.
+static INITIALIZATIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the driver.
 pub(crate) fn get() -> Result<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     DRIVER.get_or_init(Driver::load).as_ref().ok_or(Status::DRIVER_NOT_LOADED)
 }
 
-/// Returns the driver, if the library is initialised.
-pub(crate) fn initialised() -> Result<&'static Driver> {
-    if INITIALISATIONS.load(Ordering::Relaxed) == 0 {
+/// Returns the driver, if the library is initialized.
+pub(crate) fn initialized() -> Result<&'static Driver> {
+    if INITIALIZATIONS.load(Ordering::Relaxed) == 0 {
         return Err(Status::UNINITIALIZED);
     }
     get()
 }
 
-/// Initialises the library, once more if it is.
-pub(crate) fn initialise(needs_devices: bool) -> Result<()> {
+/// Initializes the library, any number of times.
+pub(crate) fn initialize(needs_devices: bool) -> Result<()> {
     if get()?.device(0)?.is_none() && needs_devices {
         return Err(Status::GPU_NOT_FOUND);
     }
-    INITIALISATIONS.fetch_add(1, Ordering::Relaxed);
+    INITIALIZATIONS.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
-/// Takes back an initialisation.
 pub(crate) fn shut_down() -> Result<()> {
     let less = |count: usize| count.checked_sub(1);
-    let changed = INITIALISATIONS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    let changed = INITIALIZATIONS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     changed.map(drop).map_err(|_| Status::UNINITIALIZED)
 }

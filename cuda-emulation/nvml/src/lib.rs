@@ -1,11 +1,9 @@
-//! A stand-in for NVIDIA's management library, `libnvidia-ml.so.1`: what programs ask that look for GPUs.
+//! The emulated NVIDIA management library, `libnvidia-ml.so.1`, for programs that look for GPUs.
 //!
-//! The devices are those of the stand-in for CUDA's driver, which it asks. What nothing here is the truth of, such as
-//! temperatures, is not supported.
+//! It describes the devices of the emulated driver. Values that the emulation does not have, such as temperatures, are not supported.
 
 #![allow(unsafe_code, non_snake_case)]
 
 mod api;
 mod driver;
 mod status;
-mod unsupported;

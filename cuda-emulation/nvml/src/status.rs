@@ -1,8 +1,9 @@
-//! The codes that functions return.
+//! Result codes, and the unsupported functions that only return one.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 
-/// A result code.
+use crate::driver;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Status(u32);
@@ -15,12 +16,13 @@ macro_rules! codes {
             $(pub(crate) const $name: Self = Self($code);)*
         }
 
-        /// Returns the text of a code.
-        pub(crate) fn text(code: u32) -> &'static CStr {
-            match code {
+        #[unsafe(no_mangle)]
+        extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
+            let text: &CStr = match code {
                 $($code => $text,)*
                 _ => c"a code that the CPU stand-in for NVML does not return",
-            }
+            };
+            text.as_ptr()
         }
     };
 }
@@ -38,8 +40,9 @@ codes! {
     UNKNOWN = 999, c"Unknown Error";
 }
 
-impl From<Result<()>> for Status {
-    fn from(result: Result<()>) -> Self {
-        result.err().unwrap_or(Self::SUCCESS)
-    }
+fn not_supported(_function: &'static str) -> Status {
+    driver::initialized().err().unwrap_or(Status::NOT_SUPPORTED)
 }
+
+// The unsupported functions of functions.txt.
+include!(concat!(env!("OUT_DIR"), "/stubs.rs"));

@@ -1,130 +1,73 @@
-//! Capture of streams, and graphs, as far as the driver has them.
+//! Stream capture and graphs, as far as the driver supports them.
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 #[cfg(feature = "cuda-12")]
 use std::ptr::null_mut;
 
-use cudarc::runtime::sys::{
-    cudaGraph_t, cudaGraphEdgeData, cudaGraphExec_t, cudaGraphNode_t, cudaHostFn_t, cudaStream_t,
-    cudaUserObject_t,
+use cudarc::driver::sys::{
+    CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUhostFn, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUuserObject,
 };
 
-use crate::context;
-use crate::driver;
+use crate::context::bind;
+use crate::driver::get;
 
 api! {
+    per_thread(stream) fn cudaStreamBeginCapture
+        = bind().cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint => CUstreamCaptureMode);
     per_thread(stream)
-    fn cudaStreamBeginCapture(stream: cudaStream_t, mode: c_uint) {
-        context::bind()?.cuStreamBeginCapture_v2(stream.cast(), mode)
-    }
-
-    per_thread(stream)
-    fn cudaStreamEndCapture(stream: cudaStream_t, graph: *mut cudaGraph_t) {
-        context::bind()?.cuStreamEndCapture(stream.cast(), graph.cast())
-    }
-
-    per_thread(stream)
-    fn cudaStreamIsCapturing(stream: cudaStream_t, status: *mut c_uint) {
-        context::bind()?.cuStreamIsCapturing(stream.cast(), status)
-    }
+    fn cudaStreamEndCapture = bind().cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    per_thread(stream) fn cudaStreamIsCapturing
+        = bind().cuStreamIsCapturing(stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus);
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream)
-    fn cudaStreamGetCaptureInfo(stream: cudaStream_t, status: *mut c_uint, id: *mut c_ulonglong) {
-        let (driver, id) = (context::bind()?, id.cast());
+    per_thread(stream) fn cudaStreamGetCaptureInfo(stream: CUstream, status: *mut c_uint, id: *mut u64) {
         let (graph, nodes, edges, count) = (null_mut(), null_mut(), null_mut(), null_mut());
-        driver.cuStreamGetCaptureInfo_v3(stream.cast(), status, id, graph, nodes, edges, count)
+        cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count).result()
     }
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream)
-    fn cudaStreamGetCaptureInfo_v2(
-        stream: cudaStream_t, status: *mut c_uint, id: *mut c_ulonglong, graph: *mut cudaGraph_t,
-        nodes: *mut *const cudaGraphNode_t, count: *mut usize,
+    per_thread(stream) fn cudaStreamGetCaptureInfo_v2(
+        stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, nodes: *mut *const CUgraphNode,
+        count: *mut usize,
     ) {
-        let (driver, graph, nodes) = (context::bind()?, graph.cast(), nodes.cast());
-        driver.cuStreamGetCaptureInfo_v3(stream.cast(), status, id.cast(), graph, nodes, null_mut(), count)
+        cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, null_mut(), count).result()
     }
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream)
-    fn cudaStreamGetCaptureInfo_v3(
-        stream: cudaStream_t, status: *mut c_uint, id: *mut c_ulonglong, graph: *mut cudaGraph_t,
-        nodes: *mut *const cudaGraphNode_t, edges: *mut *const cudaGraphEdgeData, count: *mut usize,
-    ) {
-        let (driver, graph, nodes) = (context::bind()?, graph.cast(), nodes.cast());
-        driver.cuStreamGetCaptureInfo_v3(stream.cast(), status, id.cast(), graph, nodes, edges.cast(), count)
-    }
-
+    per_thread(stream) fn cudaStreamGetCaptureInfo_v3 = bind().cuStreamGetCaptureInfo_v3(
+        stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode, edges: *mut *const CUgraphEdgeData, count: *mut usize,
+    );
     #[cfg(feature = "cuda-13")]
-    per_thread(stream)
-    fn cudaStreamGetCaptureInfo(
-        stream: cudaStream_t, status: *mut c_uint, id: *mut c_ulonglong, graph: *mut cudaGraph_t,
-        nodes: *mut *const cudaGraphNode_t, edges: *mut *const cudaGraphEdgeData, count: *mut usize,
-    ) {
-        let (driver, graph, nodes) = (context::bind()?, graph.cast(), nodes.cast());
-        driver.cuStreamGetCaptureInfo_v3(stream.cast(), status, id.cast(), graph, nodes, edges.cast(), count)
-    }
+    per_thread(stream) fn cudaStreamGetCaptureInfo = bind().cuStreamGetCaptureInfo_v3(
+        stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode, edges: *mut *const CUgraphEdgeData, count: *mut usize,
+    );
+    fn cudaThreadExchangeStreamCaptureMode
+        = get().cuThreadExchangeStreamCaptureMode(mode: *mut c_uint => *mut CUstreamCaptureMode);
 
-    fn cudaThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
-        driver::get()?.cuThreadExchangeStreamCaptureMode(mode)
-    }
+    fn cudaGraphCreate = bind().cuGraphCreate(graph: *mut CUgraph, flags: c_uint);
+    fn cudaGraphDestroy = get().cuGraphDestroy(graph: CUgraph);
+    fn cudaGraphGetNodes = get().cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+    fn cudaGraphInstantiate = bind().cuGraphInstantiateWithFlags(
+        executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong,
+    );
+    fn cudaGraphInstantiateWithFlags = bind().cuGraphInstantiateWithFlags(
+        executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong,
+    );
+    per_thread(stream) fn cudaGraphUpload = bind().cuGraphUpload(executable: CUgraphExec, stream: CUstream);
+    per_thread(stream) fn cudaGraphLaunch = bind().cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
+    fn cudaGraphExecDestroy = get().cuGraphExecDestroy(executable: CUgraphExec);
 
-    fn cudaGraphCreate(graph: *mut cudaGraph_t, flags: c_uint) {
-        context::bind()?.cuGraphCreate(graph.cast(), flags)
-    }
-
-    fn cudaGraphDestroy(graph: cudaGraph_t) {
-        driver::get()?.cuGraphDestroy(graph.cast())
-    }
-
-    fn cudaGraphGetNodes(graph: cudaGraph_t, nodes: *mut cudaGraphNode_t, count: *mut usize) {
-        driver::get()?.cuGraphGetNodes(graph.cast(), nodes.cast(), count)
-    }
-
-    fn cudaGraphInstantiate(executable: *mut cudaGraphExec_t, graph: cudaGraph_t, flags: c_ulonglong) {
-        context::bind()?.cuGraphInstantiateWithFlags(executable.cast(), graph.cast(), flags)
-    }
-
-    fn cudaGraphInstantiateWithFlags(
-        executable: *mut cudaGraphExec_t, graph: cudaGraph_t, flags: c_ulonglong,
-    ) {
-        context::bind()?.cuGraphInstantiateWithFlags(executable.cast(), graph.cast(), flags)
-    }
-
-    per_thread(stream)
-    fn cudaGraphUpload(executable: cudaGraphExec_t, stream: cudaStream_t) {
-        context::bind()?.cuGraphUpload(executable.cast(), stream.cast())
-    }
-
-    per_thread(stream)
-    fn cudaGraphLaunch(executable: cudaGraphExec_t, stream: cudaStream_t) {
-        context::bind()?.cuGraphLaunch(executable.cast(), stream.cast())
-    }
-
-    fn cudaGraphExecDestroy(executable: cudaGraphExec_t) {
-        driver::get()?.cuGraphExecDestroy(executable.cast())
-    }
-
-    fn cudaUserObjectCreate(
-        object: *mut cudaUserObject_t, data: *mut c_void, destroy: cudaHostFn_t, count: c_uint, flags: c_uint,
-    ) {
-        driver::get()?.cuUserObjectCreate(object.cast(), data, destroy, count, flags)
-    }
-
-    fn cudaUserObjectRetain(object: cudaUserObject_t, count: c_uint) {
-        driver::get()?.cuUserObjectRetain(object.cast(), count)
-    }
-
-    fn cudaUserObjectRelease(object: cudaUserObject_t, count: c_uint) {
-        driver::get()?.cuUserObjectRelease(object.cast(), count)
-    }
-
-    fn cudaGraphRetainUserObject(graph: cudaGraph_t, object: cudaUserObject_t, count: c_uint, flags: c_uint) {
-        driver::get()?.cuGraphRetainUserObject(graph.cast(), object.cast(), count, flags)
-    }
-
-    fn cudaGraphReleaseUserObject(graph: cudaGraph_t, object: cudaUserObject_t, count: c_uint) {
-        driver::get()?.cuGraphReleaseUserObject(graph.cast(), object.cast(), count)
-    }
+    fn cudaUserObjectCreate = get().cuUserObjectCreate(
+        object: *mut CUuserObject, data: *mut c_void, destroy: CUhostFn, count: c_uint, flags: c_uint,
+    );
+    fn cudaUserObjectRetain = get().cuUserObjectRetain(object: CUuserObject, count: c_uint);
+    fn cudaUserObjectRelease = get().cuUserObjectRelease(object: CUuserObject, count: c_uint);
+    fn cudaGraphRetainUserObject = get().cuGraphRetainUserObject(
+        graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint,
+    );
+    fn cudaGraphReleaseUserObject
+        = get().cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);
 }

@@ -1,8 +1,8 @@
-//! A stand-in for CUDA's runtime library: `libcudart.so.12`, or `libcudart.so.13` with the feature `cuda-13`, for C
-//! programs that launch no kernels.
+//! The emulated CUDA runtime: `libcudart.so.12`, or `libcudart.so.13` with the feature `cuda-13`, for C programs that launch no
+//! kernels.
 //!
-//! A thin face over the driver API, which it finds in `libcuda.so.1`: devices, contexts, memory, streams and events are
-//! the driver's, so that a program may use both. Its own are the current device and the last error of each thread.
+//! A thin layer over the driver API, which it looks up in `libcuda.so.1`. Devices, contexts, memory, streams and events are the
+//! driver's, so a program may use both. The runtime's own state is the current device and the last error of each thread.
 #![allow(unsafe_code, non_snake_case)]
 
 #[cfg(not(any(feature = "cuda-12", feature = "cuda-13")))]
@@ -16,13 +16,9 @@ mod context;
 mod copy;
 mod device;
 mod driver;
-mod event;
 mod graph;
-mod kernel;
-mod last_error;
 mod link_map;
 mod memory;
-mod pool;
 mod properties;
 mod status;
 mod stream;

@@ -1,14 +1,13 @@
-//! The objects that the dynamic linker has loaded, and what they need.
+//! The objects that the dynamic linker has loaded, and the libraries that they need.
 
 use std::env;
 use std::ffi::{CStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::ptr;
 
 const SONAME: &CStr = if cfg!(feature = "cuda-13") { c"libcudart.so.13" } else { c"libcudart.so.12" };
 
-/// `struct link_map` of `<link.h>`, as far as it is read.
+/// The first fields of `struct link_map` in `<link.h>`.
 #[repr(C)]
 struct Object {
     address: usize,
@@ -28,22 +27,17 @@ const END: isize = 0;
 const NEEDED: isize = 1;
 const STRING_TABLE: isize = 5;
 
-/// Returns `true` if this library is in the process because it is preloaded, and for no other reason: no object that has been
-/// loaded needs it.
+/// Returns whether this library is in the process only because it is preloaded: no loaded object needs it.
 pub(crate) fn is_only_preloaded() -> bool {
     let preloaded = env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut files = preloaded.as_bytes().split(|byte| b": ".contains(byte));
-    let is_own = |file: &[u8]| {
-        Path::new(std::ffi::OsStr::from_bytes(file))
-            .file_name()
-            .is_some_and(|name| name.as_bytes() == SONAME.to_bytes())
-    };
+    let is_own = |file: &[u8]| file.rsplit(|byte| *byte == b'/').next() == Some(SONAME.to_bytes());
     files.any(is_own) && !is_needed()
 }
 
-/// Returns `true` if an object of the process needs this library.
+/// Returns whether a loaded object needs this library.
 ///
-/// Must be called by an initialiser: the dynamic linker then changes nothing meanwhile.
+/// Must be called by an initializer, during which the dynamic linker does not change its list.
 fn is_needed() -> bool {
     let mut object: *const Object = ptr::null();
     // SAFETY: the handle of the program, whose link map, the first one, is stored.
@@ -68,7 +62,7 @@ fn is_needed() -> bool {
 
 /// # Safety
 ///
-/// The dynamic section of an object that is loaded at `address`, or null.
+/// `dynamic` is the dynamic section of an object that is loaded at `address`, or null.
 unsafe fn needs(address: usize, dynamic: *const Entry) -> bool {
     let entries = || {
         let mut next = dynamic;
@@ -80,7 +74,7 @@ unsafe fn needs(address: usize, dynamic: *const Entry) -> bool {
         })
     };
     let Some(strings) = entries().find(|entry| entry.tag == STRING_TABLE) else { return false };
-    // The dynamic linker has made it an address, but where it cannot write: in the kernel's object.
+    // The dynamic linker has replaced the offset by an address, except in the kernel's object, which it cannot write.
     let strings = if strings.value < address { address + strings.value } else { strings.value };
     // SAFETY: an offset in the object's table of strings.
     let name = |entry: &Entry| unsafe { CStr::from_ptr(ptr::with_exposed_provenance(strings + entry.value)) };

@@ -1,167 +1,138 @@
-//! Allocation of device, pinned and managed memory, and what is known of an address.
+//! Allocation of device, pinned and managed memory, memory pools, and the attributes of an address.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-use cudarc::driver::sys::{CUdeviceptr, CUipcMemHandle, CUmemLocation, CUpointer_attribute};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType,
+    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUpointer_attribute, CUstream,
+};
 use cudarc::runtime::sys::{
-    cudaError, cudaIpcMemHandle_t, cudaMemLocation, cudaMemPool_t, cudaMemoryType, cudaPointerAttributes,
-    cudaStream_t,
+    cudaError, cudaIpcMemHandle_t, cudaMemAccessDesc, cudaMemLocation, cudaMemPoolProps, cudaMemoryType,
+    cudaPointerAttributes,
 };
 
-use crate::context;
-use crate::driver::Driver;
+use crate::context::bind;
+use crate::driver::{Driver, get};
 use crate::status::{Result, Status};
 
-/// The distance between rows is a multiple of so many bytes.
+/// The distance between rows is a multiple of this number of bytes.
 const PITCH: usize = 512;
-/// The device of memory that CUDA does not know, `cudaInvalidDeviceId`.
+/// The device of memory that CUDA did not allocate: `cudaInvalidDeviceId`.
 const INVALID_DEVICE: c_int = -2;
 
+// The driver's structs and addresses replace the runtime's.
 const _: () = {
     assert!(size_of::<cudaMemLocation>() == size_of::<CUmemLocation>());
     assert!(size_of::<cudaIpcMemHandle_t>() == size_of::<CUipcMemHandle>());
+    assert!(size_of::<cudaMemPoolProps>() == size_of::<CUmemPoolProps>());
+    assert!(size_of::<cudaMemAccessDesc>() == size_of::<CUmemAccessDesc>());
+    assert!(size_of::<Location>() == size_of::<CUmemLocation>());
     assert!(size_of::<CUdeviceptr>() == size_of::<*mut c_void>());
 };
 
-/// A location as C passes it: its type may be any number.
+/// `CUmemLocation` as C passes it: its type may be any number.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Location {
+pub(crate) struct Location {
     kind: c_uint,
     id: c_int,
 }
 
 impl Location {
-    /// Returns the driver's struct, for the locations that it declares.
-    fn checked(self) -> Result<CUmemLocation> {
-        use cudarc::driver::sys::CUmemLocationType::{
-            CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA,
-            CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT,
-        };
-        let known = [
-            CU_MEM_LOCATION_TYPE_DEVICE,
-            CU_MEM_LOCATION_TYPE_HOST,
-            CU_MEM_LOCATION_TYPE_HOST_NUMA,
-            CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT,
-        ];
-        let type_ =
-            known.into_iter().find(|known| *known as c_uint == self.kind).ok_or(Status::INVALID_VALUE)?;
-        Ok(location(type_, self.id))
+    const DEVICE: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
+    #[cfg(feature = "cuda-12")]
+    const HOST: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST as c_uint;
+    const LAST: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as c_uint;
+
+    fn checked(self) -> Result<Self> {
+        if (Self::DEVICE..=Self::LAST).contains(&self.kind) { Ok(self) } else { Err(Status::INVALID_VALUE) }
+    }
+
+    /// Returns the location of a device, or of the host for -1.
+    #[cfg(feature = "cuda-12")]
+    fn of_device(device: c_int) -> Self {
+        if device == -1 { Self { kind: Self::HOST, id: 0 } } else { Self { kind: Self::DEVICE, id: device } }
     }
 }
 
-/// Returns the location of a device, or of the host for -1.
-#[cfg(feature = "cuda-12")]
-fn device_location(device: c_int) -> CUmemLocation {
-    use cudarc::driver::sys::CUmemLocationType::{CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST};
-    if device == -1 {
-        location(CU_MEM_LOCATION_TYPE_HOST, 0)
-    } else {
-        location(CU_MEM_LOCATION_TYPE_DEVICE, device)
-    }
-}
-
-fn location(type_: cudarc::driver::sys::CUmemLocationType, id: c_int) -> CUmemLocation {
-    CUmemLocation { type_, id }
-}
-
-/// Allocates device memory; none for size 0.
+/// Calls a function of the driver that allocates, or stores null for size 0.
 ///
 /// # Safety
 ///
 /// `address` is null or valid for a write.
-unsafe fn allocate(address: *mut *mut c_void, size: usize) -> Result<()> {
-    let driver = context::bind()?;
-    if address.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
+unsafe fn allocate(
+    address: *mut *mut c_void,
+    size: usize,
+    function: impl FnOnce(&Driver) -> Result<()>,
+) -> Result<()> {
+    let driver = bind()?;
+    // SAFETY: as the caller guarantees.
+    let address = unsafe { address.as_mut() }.ok_or(Status::INVALID_VALUE)?;
     if size == 0 {
-        // SAFETY: it is not null.
-        unsafe { *address = std::ptr::null_mut() };
+        *address = null_mut();
         return Ok(());
     }
-    // SAFETY: it is not null, and a device address is as large as a pointer.
-    unsafe { driver.cuMemAlloc_v2(address.cast(), size) }
+    function(driver)
 }
 
-/// Allocates pinned memory; none for size 0.
+/// Returns an attribute of an address, or 0 if the driver has no such attribute for it.
 ///
 /// # Safety
 ///
-/// `address` is null or valid for a write.
-unsafe fn allocate_pinned(address: *mut *mut c_void, size: usize, flags: c_uint) -> Result<()> {
-    let driver = context::bind()?;
-    if address.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
-    if size == 0 {
-        // SAFETY: it is not null.
-        unsafe { *address = std::ptr::null_mut() };
-        return Ok(());
-    }
-    // SAFETY: it is not null.
-    unsafe { driver.cuMemHostAlloc(address, size, flags) }
-}
-
-/// Returns an attribute of an address, or `None` if the driver knows nothing of it.
-fn attribute<T: Default>(
+/// `T` is the type of the attribute.
+unsafe fn attribute<T: Default>(
     driver: &Driver,
     attribute: CUpointer_attribute,
     address: CUdeviceptr,
-) -> Result<Option<T>> {
+) -> Result<T> {
     let mut value = T::default();
-    // SAFETY: the callers choose the type of the attribute, to which the driver writes; any address may be asked for.
+    // SAFETY: the caller guarantees that the driver writes a value of this type; the address may be any.
     match unsafe { driver.cuPointerGetAttribute((&raw mut value).cast(), attribute as c_uint, address) } {
-        Ok(()) => Ok(Some(value)),
-        Err(Status::INVALID_VALUE) => Ok(None),
+        Ok(()) | Err(Status::INVALID_VALUE) => Ok(value),
         Err(error) => Err(error),
     }
 }
 
-/// Fills in what is known of an address.
-///
-/// # Safety
-///
-/// `out` is valid for writes.
-unsafe fn describe(out: *mut cudaPointerAttributes, pointer: *const c_void) -> Result<()> {
-    let driver = context::bind()?;
+fn describe(pointer: *mut c_void) -> Result<cudaPointerAttributes> {
+    use CUpointer_attribute::{
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+        CU_POINTER_ATTRIBUTE_HOST_POINTER, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+    };
+    const UNREGISTERED: c_uint = 0;
+    const HOST: c_uint = 1;
+    let driver = bind()?;
     let address = pointer as CUdeviceptr;
-    let kind: Option<c_uint> =
-        attribute(driver, CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)?;
     // SAFETY: all bytes zero are a value of the struct: unregistered memory is type 0.
     let mut found: cudaPointerAttributes = unsafe { std::mem::zeroed() };
-    if let Some(kind) = kind {
-        let is_managed: Option<c_uint> =
-            attribute(driver, CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, address)?;
+    // SAFETY: the attributes are 32-bit numbers, and the pointers are as large as a device address.
+    unsafe {
+        let kind: c_uint = attribute(driver, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)?;
+        if kind == UNREGISTERED {
+            found.device = INVALID_DEVICE;
+            found.hostPointer = pointer;
+            return Ok(found);
+        }
+        let is_managed: c_uint = attribute(driver, CU_POINTER_ATTRIBUTE_IS_MANAGED, address)?;
         found.type_ = match kind {
-            _ if is_managed.is_some_and(|is| is != 0) => cudaMemoryType::cudaMemoryTypeManaged,
-            1 => cudaMemoryType::cudaMemoryTypeHost,
+            _ if is_managed != 0 => cudaMemoryType::cudaMemoryTypeManaged,
+            HOST => cudaMemoryType::cudaMemoryTypeHost,
             _ => cudaMemoryType::cudaMemoryTypeDevice,
         };
-        found.device = attribute(driver, CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)?
-            .unwrap_or(0);
-        let on_device: Option<CUdeviceptr> =
-            attribute(driver, CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address)?;
-        found.devicePointer = on_device.unwrap_or(0) as *mut c_void;
+        found.device = attribute(driver, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)?;
+        let on_device: CUdeviceptr = attribute(driver, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address)?;
+        found.devicePointer = on_device as *mut c_void;
         if found.type_ != cudaMemoryType::cudaMemoryTypeDevice {
-            let on_host: Option<CUdeviceptr> =
-                attribute(driver, CUpointer_attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER, address)?;
-            found.hostPointer = on_host.unwrap_or(0) as *mut c_void;
+            let on_host: CUdeviceptr = attribute(driver, CU_POINTER_ATTRIBUTE_HOST_POINTER, address)?;
+            found.hostPointer = on_host as *mut c_void;
         }
-    } else {
-        found.device = INVALID_DEVICE;
-        found.hostPointer = pointer.cast_mut();
     }
-    // SAFETY: as the caller guarantees.
-    unsafe { out.write(found) };
-    Ok(())
+    Ok(found)
 }
 
 api! {
-    fn cudaMalloc(address: *mut *mut c_void, size: usize) {
-        allocate(address, size)
-    }
+    fn cudaMalloc(address: *mut *mut c_void, size: usize)
+        = allocate(address, size, |driver| driver.cuMemAlloc_v2(address.cast(), size));
 
     fn cudaMallocPitch(address: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize) {
         let pitch = pitch.as_mut().ok_or(Status::INVALID_VALUE)?;
@@ -170,141 +141,96 @@ api! {
         let (Some(distance), Some(size)) = (distance, size) else {
             return Err(cudaError::cudaErrorMemoryAllocation.into());
         };
-        allocate(address, size)?;
+        allocate(address, size, |driver| driver.cuMemAlloc_v2(address.cast(), size))?;
         *pitch = distance;
         Ok(())
     }
 
-    fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint) {
-        let driver = context::bind()?;
-        let out = address.as_mut().ok_or(Status::INVALID_VALUE)?;
-        if size == 0 {
-            *out = null_mut();
-            return Ok(());
-        }
-        driver.cuMemAllocManaged(address.cast(), size, flags)
+    fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint)
+        = allocate(address, size, |driver| driver.cuMemAllocManaged(address.cast(), size, flags));
+
+    fn cudaMallocHost(address: *mut *mut c_void, size: usize)
+        = allocate(address, size, |driver| driver.cuMemHostAlloc(address, size, 0));
+
+    fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint)
+        = allocate(address, size, |driver| driver.cuMemHostAlloc(address, size, flags));
+
+    per_thread(stream) fn cudaMallocAsync(address: *mut *mut c_void, size: usize, stream: CUstream)
+        = allocate(address, size, |driver| driver.cuMemAllocAsync(address.cast(), size, stream));
+
+    per_thread(stream) fn cudaMallocFromPoolAsync = bind().cuMemAllocFromPoolAsync(
+        address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
+    );
+
+    per_thread(stream) fn cudaFreeAsync(address: CUdeviceptr, stream: CUstream) {
+        let driver = bind()?;
+        if address == 0 { Ok(()) } else { driver.cuMemFreeAsync(address, stream) }
     }
 
-    fn cudaFree(address: *mut c_void) {
-        context::bind()?.cuMemFree_v2(address as CUdeviceptr)
-    }
+    fn cudaFree = bind().cuMemFree_v2(address: CUdeviceptr);
+    fn cudaFreeHost = bind().cuMemFreeHost(address: *mut c_void);
+    fn cudaHostRegister = bind().cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint);
+    fn cudaHostUnregister = bind().cuMemHostUnregister(address: *mut c_void);
+    fn cudaHostGetDevicePointer
+        = bind().cuMemHostGetDevicePointer_v2(device: *mut CUdeviceptr, host: *mut c_void, flags: c_uint);
+    fn cudaHostGetFlags = bind().cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void);
+    fn cudaMemGetInfo = bind().cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    fn cudaIpcGetMemHandle = bind().cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr);
+    fn cudaIpcOpenMemHandle
+        = bind().cuIpcOpenMemHandle_v2(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
+    fn cudaIpcCloseMemHandle = bind().cuIpcCloseMemHandle(address: CUdeviceptr);
 
-    per_thread(stream)
-    fn cudaMallocAsync(address: *mut *mut c_void, size: usize, stream: cudaStream_t) {
-        let driver = context::bind()?;
-        let address = address.as_mut().ok_or(Status::INVALID_VALUE)?;
-        if size == 0 {
-            *address = std::ptr::null_mut();
-            return Ok(());
-        }
-        driver.cuMemAllocAsync((&raw mut *address).cast(), size, stream.cast())
-    }
-
-    per_thread(stream)
-    fn cudaMallocFromPoolAsync(
-        address: *mut *mut c_void, size: usize, pool: cudaMemPool_t, stream: cudaStream_t,
-    ) {
-        let driver = context::bind()?;
-        if address.is_null() {
-            return Err(Status::INVALID_VALUE);
-        }
-        driver.cuMemAllocFromPoolAsync(address.cast(), size, pool.cast(), stream.cast())
-    }
-
-    per_thread(stream)
-    fn cudaFreeAsync(address: *mut c_void, stream: cudaStream_t) {
-        let driver = context::bind()?;
-        if address.is_null() { Ok(()) } else { driver.cuMemFreeAsync(address as CUdeviceptr, stream.cast()) }
-    }
-
-    fn cudaMallocHost(address: *mut *mut c_void, size: usize) {
-        allocate_pinned(address, size, 0)
-    }
-
-    fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint) {
-        allocate_pinned(address, size, flags)
-    }
-
-    fn cudaFreeHost(address: *mut c_void) {
-        context::bind()?.cuMemFreeHost(address)
-    }
-
-    fn cudaHostRegister(address: *mut c_void, size: usize, flags: c_uint) {
-        context::bind()?.cuMemHostRegister_v2(address, size, flags)
-    }
-
-    fn cudaHostUnregister(address: *mut c_void) {
-        context::bind()?.cuMemHostUnregister(address)
-    }
-
-    fn cudaHostGetDevicePointer(device: *mut *mut c_void, host: *mut c_void, flags: c_uint) {
-        context::bind()?.cuMemHostGetDevicePointer_v2(device.cast(), host, flags)
-    }
-
-    fn cudaHostGetFlags(flags: *mut c_uint, address: *mut c_void) {
-        context::bind()?.cuMemHostGetFlags(flags, address)
-    }
-
-    fn cudaMemGetInfo(free: *mut usize, total: *mut usize) {
-        context::bind()?.cuMemGetInfo_v2(free, total)
-    }
-
-    fn cudaPointerGetAttributes(attributes: *mut cudaPointerAttributes, pointer: *const c_void) {
+    fn cudaPointerGetAttributes(attributes: *mut cudaPointerAttributes, pointer: *mut c_void) {
         if attributes.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        describe(attributes, pointer)
+        attributes.write(describe(pointer)?);
+        Ok(())
     }
 
     #[cfg(feature = "cuda-12")]
     per_thread(stream)
-    fn cudaMemPrefetchAsync(address: *const c_void, size: usize, device: c_int, stream: cudaStream_t) {
-        let location = device_location(device);
-        context::bind()?.cuMemPrefetchAsync_v2(address as CUdeviceptr, size, location, 0, stream.cast())
-    }
+    fn cudaMemPrefetchAsync(address: CUdeviceptr, size: usize, device: c_int, stream: CUstream)
+        = bind()?.cuMemPrefetchAsync_v2(address, size, Location::of_device(device), 0, stream);
 
     #[cfg(feature = "cuda-12")]
-    per_thread(stream)
-    fn cudaMemPrefetchAsync_v2(
-        address: *const c_void, size: usize, location: Location, flags: c_uint, stream: cudaStream_t,
-    ) {
-        let location = location.checked()?;
-        context::bind()?.cuMemPrefetchAsync_v2(address as CUdeviceptr, size, location, flags, stream.cast())
-    }
+    fn cudaMemAdvise(address: CUdeviceptr, size: usize, advice: c_uint, device: c_int)
+        = bind()?.cuMemAdvise_v2(address, size, advice, Location::of_device(device));
 
-    #[cfg(feature = "cuda-13")]
-    per_thread(stream)
-    fn cudaMemPrefetchAsync(
-        address: *const c_void, size: usize, location: Location, flags: c_uint, stream: cudaStream_t,
-    ) {
-        let location = location.checked()?;
-        context::bind()?.cuMemPrefetchAsync_v2(address as CUdeviceptr, size, location, flags, stream.cast())
-    }
-
-    #[cfg(feature = "cuda-12")]
-    fn cudaMemAdvise(address: *const c_void, size: usize, advice: c_uint, device: c_int) {
-        context::bind()?.cuMemAdvise_v2(address as CUdeviceptr, size, advice, device_location(device))
-    }
-
-    #[cfg(feature = "cuda-12")]
-    fn cudaMemAdvise_v2(address: *const c_void, size: usize, advice: c_uint, location: Location) {
-        context::bind()?.cuMemAdvise_v2(address as CUdeviceptr, size, advice, location.checked()?)
-    }
-
-    #[cfg(feature = "cuda-13")]
-    fn cudaMemAdvise(address: *const c_void, size: usize, advice: c_uint, location: Location) {
-        context::bind()?.cuMemAdvise_v2(address as CUdeviceptr, size, advice, location.checked()?)
-    }
-
-    fn cudaIpcGetMemHandle(handle: *mut cudaIpcMemHandle_t, address: *mut c_void) {
-        context::bind()?.cuIpcGetMemHandle(handle.cast(), address as CUdeviceptr)
-    }
-
-    fn cudaIpcOpenMemHandle(address: *mut *mut c_void, handle: CUipcMemHandle, flags: c_uint) {
-        context::bind()?.cuIpcOpenMemHandle_v2(address.cast(), handle, flags)
-    }
-
-    fn cudaIpcCloseMemHandle(address: *mut c_void) {
-        context::bind()?.cuIpcCloseMemHandle(address as CUdeviceptr)
-    }
+    fn cudaMemPoolCreate = get().cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps);
+    fn cudaMemPoolDestroy = get().cuMemPoolDestroy(pool: CUmemoryPool);
+    fn cudaMemPoolTrimTo = get().cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
+    fn cudaMemPoolGetAttribute = get().cuMemPoolGetAttribute(
+        pool: CUmemoryPool, attribute: c_uint => CUmemPool_attribute, value: *mut c_void,
+    );
+    fn cudaMemPoolSetAttribute = get().cuMemPoolSetAttribute(
+        pool: CUmemoryPool, attribute: c_uint => CUmemPool_attribute, value: *mut c_void,
+    );
+    fn cudaMemPoolSetAccess
+        = get().cuMemPoolSetAccess(pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize);
+    fn cudaMemPoolGetAccess = get().cuMemPoolGetAccess(
+        access: *mut c_uint => *mut CUmemAccess_flags, pool: CUmemoryPool, location: *mut CUmemLocation,
+    );
 }
+
+/// Exports the functions that take a location, whose names depend on the CUDA version.
+macro_rules! with_location {
+    ($prefetch:ident $advise:ident) => {
+        api! {
+            per_thread(stream) fn $prefetch(
+                address: CUdeviceptr, size: usize, location: Location, flags: c_uint, stream: CUstream,
+            ) {
+                let location = location.checked()?;
+                bind()?.cuMemPrefetchAsync_v2(address, size, location, flags, stream)
+            }
+
+            fn $advise(address: CUdeviceptr, size: usize, advice: c_uint, location: Location)
+                = bind()?.cuMemAdvise_v2(address, size, advice, location.checked()?);
+        }
+    };
+}
+
+#[cfg(feature = "cuda-12")]
+with_location! { cudaMemPrefetchAsync_v2 cudaMemAdvise_v2 }
+#[cfg(feature = "cuda-13")]
+with_location! { cudaMemPrefetchAsync cudaMemAdvise }

@@ -1,4 +1,4 @@
-//! The properties of a device, as one struct.
+//! `cudaDeviceProp`.
 
 use std::ffi::{c_int, c_uint};
 
@@ -6,46 +6,26 @@ use cudarc::driver::sys::CUdevice_attribute;
 use cudarc::runtime::sys::cudaDeviceProp;
 
 use crate::driver::{self, Driver};
-use crate::status::{Result, Status};
+#[cfg(feature = "cuda-12")]
+use crate::status::Status;
+use crate::status::{Result, put};
 
-/// Returns an attribute of a device; 0 if the driver does not know it.
-fn attribute(driver: &Driver, device: c_int, attribute: CUdevice_attribute) -> c_int {
+/// Returns an attribute of a device as a number of the struct, or 0 if the driver does not have it.
+fn attribute<T: TryFrom<c_int> + Default>(
+    driver: &Driver,
+    device: c_int,
+    attribute: CUdevice_attribute,
+) -> T {
     let mut value = 0;
     // SAFETY: `value` is valid for a write.
-    match unsafe { driver.cuDeviceGetAttribute(&raw mut value, attribute as c_uint, device) } {
-        Ok(()) => value,
-        Err(_) => 0,
-    }
+    let found = unsafe { driver.cuDeviceGetAttribute(&raw mut value, attribute as c_uint, device) };
+    found.ok().and_then(|()| value.try_into().ok()).unwrap_or_default()
 }
 
-/// The type of a number in the struct.
-trait Number {
-    fn from_attribute(value: c_int) -> Self;
-}
-
-impl Number for c_int {
-    fn from_attribute(value: c_int) -> Self {
-        value
-    }
-}
-
-impl Number for c_uint {
-    fn from_attribute(value: c_int) -> Self {
-        value.unsigned_abs()
-    }
-}
-
-impl Number for usize {
-    fn from_attribute(value: c_int) -> Self {
-        usize::try_from(value).unwrap_or(0)
-    }
-}
-
-/// Returns the properties of a device.
 fn properties(device: c_int) -> Result<cudaDeviceProp> {
     use CUdevice_attribute as A;
     let driver = driver::get()?;
-    // SAFETY: all bytes zero are a value of the struct, which has numbers and arrays of numbers alone.
+    // SAFETY: all bytes zero are a value of the struct, which has only numbers and arrays of numbers.
     let mut p: cudaDeviceProp = unsafe { std::mem::zeroed() };
     let length = c_int::try_from(p.name.len()).unwrap_or(c_int::MAX);
     // SAFETY: the fields are valid for writes of their lengths.
@@ -56,7 +36,7 @@ fn properties(device: c_int) -> Result<cudaDeviceProp> {
     }
     macro_rules! fill {
         ($($field:ident $([$index:literal])?: $attribute:ident;)*) => {
-            $(p.$field $([$index])? = Number::from_attribute(attribute(driver, device, A::$attribute));)*
+            $(p.$field $([$index])? = attribute(driver, device, A::$attribute);)*
         };
     }
     fill! {
@@ -166,7 +146,7 @@ fn properties(device: c_int) -> Result<cudaDeviceProp> {
         clusterLaunch: CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH;
         unifiedFunctionPointers: CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS;
     }
-    // CUDA 13 removed these.
+    // Not in CUDA 13.
     #[cfg(feature = "cuda-12")]
     fill! {
         clockRate: CU_DEVICE_ATTRIBUTE_CLOCK_RATE;
@@ -183,12 +163,9 @@ fn properties(device: c_int) -> Result<cudaDeviceProp> {
 
 api! {
     #[cfg(feature = "cuda-12")]
-    fn cudaGetDeviceProperties_v2(out: *mut cudaDeviceProp, device: c_int) {
-        *out.as_mut().ok_or(Status::INVALID_VALUE)? = properties(device)?;
-        Ok(())
-    }
+    fn cudaGetDeviceProperties_v2(out: *mut cudaDeviceProp, device: c_int) = put(out, properties(device)?);
 
-    // For programs that were compiled with CUDA 11: its struct is the beginning of CUDA 12's.
+    // For programs that were compiled with CUDA 11, whose struct is the beginning of CUDA 12's.
     #[cfg(feature = "cuda-12")]
     fn cudaGetDeviceProperties(out: *mut cudaDeviceProp, device: c_int) {
         if out.is_null() {
@@ -201,8 +178,5 @@ api! {
     }
 
     #[cfg(feature = "cuda-13")]
-    fn cudaGetDeviceProperties(out: *mut cudaDeviceProp, device: c_int) {
-        *out.as_mut().ok_or(Status::INVALID_VALUE)? = properties(device)?;
-        Ok(())
-    }
+    fn cudaGetDeviceProperties(out: *mut cudaDeviceProp, device: c_int) = put(out, properties(device)?);
 }

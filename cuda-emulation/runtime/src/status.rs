@@ -1,13 +1,16 @@
-//! Status codes, their names and descriptions.
+//! Status codes, their names and descriptions, and the last error of each thread.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 
 use cudarc::driver::sys::CUresult;
 use cudarc::runtime::sys::cudaError;
 
-/// The status of a call: a `cudaError_t`, of which a driver may have more than are known here.
+use crate::driver;
+
+/// A `cudaError_t`, which need not be one of `CODES`.
 ///
-/// A `CUresult` has the number of its `cudaError_t` wherever both exist.
+/// Where a `cudaError_t` has a `CUresult`, both have the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Status(pub(crate) u32);
@@ -20,7 +23,6 @@ impl Status {
     pub(crate) const NOT_READY: Self = Self(cudaError::cudaErrorNotReady as u32);
     pub(crate) const NOT_SUPPORTED: Self = Self(cudaError::cudaErrorNotSupported as u32);
 
-    /// Returns the error, if this is one.
     pub(crate) fn result(self) -> Result<()> {
         if self == Self::SUCCESS { Ok(()) } else { Err(self) }
     }
@@ -32,7 +34,7 @@ impl From<cudaError> for Status {
     }
 }
 
-// The numbers agree where they are relied on.
+// Driver and runtime have the same numbers where this library relies on it.
 const _: () = {
     assert!(CUresult::CUDA_ERROR_NO_DEVICE as u32 == cudaError::cudaErrorNoDevice as u32);
     assert!(CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 == cudaError::cudaErrorMemoryAllocation as u32);
@@ -41,10 +43,10 @@ const _: () = {
     assert!(CUresult::CUDA_ERROR_NOT_SUPPORTED as u32 == cudaError::cudaErrorNotSupported as u32);
 };
 
-/// The name and the description of a code that no release has.
+/// The name and the description of any other code.
 const UNKNOWN: &CStr = c"unrecognized error code";
 
-/// Each code of CUDA 12.9 and 13.5 with its name and a description, in order.
+/// The codes of CUDA 12.9 and 13.5 with their names and descriptions.
 const CODES: &[(u32, &CStr, &CStr)] = &[
     (0, c"cudaSuccess", c"no error"),
     (1, c"cudaErrorInvalidValue", c"invalid argument"),
@@ -191,11 +193,48 @@ const CODES: &[(u32, &CStr, &CStr)] = &[
     (10000, c"cudaErrorApiFailureBase", c"API failure base"),
 ];
 
-fn code(status: Status) -> (&'static CStr, &'static CStr) {
-    match CODES.binary_search_by_key(&status.0, |&(code, ..)| code) {
-        Ok(index) => (CODES[index].1, CODES[index].2),
-        Err(_) => (UNKNOWN, UNKNOWN),
+/// Writes a result.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for a write.
+pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
+    if out.is_null() {
+        return Err(Status::INVALID_VALUE);
     }
+    // SAFETY: as the caller guarantees.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+thread_local! {
+    static LAST: Cell<Status> = const { Cell::new(Status::SUCCESS) };
+}
+
+/// Returns the status of a call, and stores an error as the thread's last one. `NOT_READY` is no error.
+pub(crate) fn record(result: Result<()>) -> Status {
+    let status = result.err().unwrap_or(Status::SUCCESS);
+    if ![Status::SUCCESS, Status::NOT_READY].contains(&status) {
+        LAST.set(status);
+    }
+    status
+}
+
+/// Returns and clears the thread's last error, even one that made the context unusable: the next call returns it again.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cudaGetLastError() -> Status {
+    // Without a driver every call fails, this one too.
+    driver::get().map_or_else(|error| error, |_| LAST.replace(Status::SUCCESS))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaPeekAtLastError() -> Status {
+    driver::get().map_or_else(|error| error, |_| LAST.get())
+}
+
+fn code(status: Status) -> (&'static CStr, &'static CStr) {
+    let found = CODES.iter().find(|(code, ..)| *code == status.0);
+    found.map_or((UNKNOWN, UNKNOWN), |&(_, name, description)| (name, description))
 }
 
 #[unsafe(no_mangle)]

@@ -1,111 +1,71 @@
-//! Streams, and functions of the host in them.
+//! Streams, functions of the host in them, and events.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
-use cudarc::driver::sys::{CUstream, CUstreamCallback};
-use cudarc::runtime::sys::{cudaEvent_t, cudaHostFn_t, cudaStream_t};
+use cudarc::driver::sys::{CUdeviceptr, CUevent, CUhostFn, CUipcEventHandle, CUstream, CUstreamCallback};
 
-use crate::context;
-use crate::status::{Result, Status};
+use crate::context::bind;
 
 /// The calling thread's own default stream, `cudaStreamPerThread`.
 pub(crate) const PER_THREAD: CUstream = without_provenance_mut(2);
 
-/// Returns the stream, or the calling thread's own default stream for null.
-pub(crate) fn or_per_thread(stream: cudaStream_t) -> cudaStream_t {
-    if stream.is_null() { PER_THREAD.cast() } else { stream }
-}
-
-/// Creates a stream.
-///
-/// # Safety
-///
-/// `stream` is null or valid for a write.
-unsafe fn create(stream: *mut cudaStream_t, flags: c_uint, priority: c_int) -> Result<()> {
-    let driver = context::bind()?;
-    if stream.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
-    // SAFETY: it is not null.
-    unsafe { driver.cuStreamCreateWithPriority(stream.cast(), flags, priority) }
-}
-
 api! {
-    fn cudaStreamCreate(stream: *mut cudaStream_t) {
-        create(stream, 0, 0)
-    }
+    fn cudaStreamCreate(stream: *mut CUstream) = cudaStreamCreateWithPriority(stream, 0, 0).result();
 
-    fn cudaStreamCreateWithFlags(stream: *mut cudaStream_t, flags: c_uint) {
-        create(stream, flags, 0)
-    }
+    fn cudaStreamCreateWithFlags(stream: *mut CUstream, flags: c_uint)
+        = cudaStreamCreateWithPriority(stream, flags, 0).result();
 
-    fn cudaStreamCreateWithPriority(stream: *mut cudaStream_t, flags: c_uint, priority: c_int) {
-        create(stream, flags, priority)
-    }
-
-    fn cudaStreamDestroy(stream: cudaStream_t) {
-        context::bind()?.cuStreamDestroy_v2(stream.cast())
-    }
-
+    fn cudaStreamCreateWithPriority
+        = bind().cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
+    fn cudaStreamDestroy = bind().cuStreamDestroy_v2(stream: CUstream);
+    per_thread(stream) fn cudaStreamQuery = bind().cuStreamQuery(stream: CUstream);
+    per_thread(stream) fn cudaStreamSynchronize = bind().cuStreamSynchronize(stream: CUstream);
     per_thread(stream)
-    fn cudaStreamQuery(stream: cudaStream_t) {
-        context::bind()?.cuStreamQuery(stream.cast())
-    }
-
+    fn cudaStreamWaitEvent = bind().cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    // The callback gets the driver's status, which has the same numbers.
+    per_thread(stream) fn cudaStreamAddCallback = bind().cuStreamAddCallback(
+        stream: CUstream, callback: CUstreamCallback, data: *mut c_void, flags: c_uint,
+    );
+    per_thread(stream) fn cudaLaunchHostFunc
+        = bind().cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void);
+    per_thread(stream) fn cudaStreamGetFlags = bind().cuStreamGetFlags(stream: CUstream, flags: *mut c_uint);
     per_thread(stream)
-    fn cudaStreamSynchronize(stream: cudaStream_t) {
-        context::bind()?.cuStreamSynchronize(stream.cast())
-    }
+    fn cudaStreamGetPriority = bind().cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
+    per_thread(stream) fn cudaStreamGetId = bind().cuStreamGetId(stream: CUstream, id: *mut c_ulonglong);
+    per_thread(stream) fn cudaStreamAttachMemAsync = bind().cuStreamAttachMemAsync(
+        stream: CUstream, address: CUdeviceptr, size: usize, flags: c_uint,
+    );
 
-    per_thread(stream)
-    fn cudaStreamWaitEvent(stream: cudaStream_t, event: cudaEvent_t, flags: c_uint) {
-        context::bind()?.cuStreamWaitEvent(stream.cast(), event.cast(), flags)
-    }
-
-    // The status that the callback gets is the driver's, which has the same numbers.
-    per_thread(stream)
-    fn cudaStreamAddCallback(
-        stream: cudaStream_t, callback: CUstreamCallback, data: *mut c_void, flags: c_uint,
-    ) {
-        context::bind()?.cuStreamAddCallback(stream.cast(), callback, data, flags)
-    }
-
-    per_thread(stream)
-    fn cudaLaunchHostFunc(stream: cudaStream_t, function: cudaHostFn_t, data: *mut c_void) {
-        context::bind()?.cuLaunchHostFunc(stream.cast(), function, data)
-    }
-
-    per_thread(stream)
-    fn cudaStreamGetFlags(stream: cudaStream_t, flags: *mut c_uint) {
-        context::bind()?.cuStreamGetFlags(stream.cast(), flags)
-    }
-
-    per_thread(stream)
-    fn cudaStreamGetPriority(stream: cudaStream_t, priority: *mut c_int) {
-        context::bind()?.cuStreamGetPriority(stream.cast(), priority)
-    }
-
-    per_thread(stream)
-    fn cudaStreamGetId(stream: cudaStream_t, id: *mut c_ulonglong) {
-        context::bind()?.cuStreamGetId(stream.cast(), id)
-    }
-
-    per_thread(stream)
-    fn cudaStreamGetDevice(stream: cudaStream_t, device: *mut c_int) {
-        let driver = context::bind()?;
+    per_thread(stream) fn cudaStreamGetDevice(stream: CUstream, device: *mut c_int) {
+        let driver = bind()?;
         let (mut own, mut context) = (null_mut(), null_mut());
         driver.cuCtxGetCurrent(&raw mut own)?;
-        driver.cuStreamGetCtx(stream.cast(), &raw mut context)?;
-        // The driver tells the device of the current context only.
+        driver.cuStreamGetCtx(stream, &raw mut context)?;
+        // The driver returns only the device of the current context.
         driver.cuCtxSetCurrent(context)?;
         let found = driver.cuCtxGetDevice(device);
         driver.cuCtxSetCurrent(own)?;
         found
     }
 
-    per_thread(stream)
-    fn cudaStreamAttachMemAsync(stream: cudaStream_t, address: *mut c_void, size: usize, flags: c_uint) {
-        context::bind()?.cuStreamAttachMemAsync(stream.cast(), address as u64, size, flags)
-    }
+    fn cudaEventCreate(event: *mut CUevent) = cudaEventCreateWithFlags(event, 0).result();
+    fn cudaEventCreateWithFlags = bind().cuEventCreate(event: *mut CUevent, flags: c_uint);
+    fn cudaEventDestroy = bind().cuEventDestroy_v2(event: CUevent);
+    fn cudaEventQuery = bind().cuEventQuery(event: CUevent);
+    fn cudaEventSynchronize = bind().cuEventSynchronize(event: CUevent);
+    per_thread(stream) fn cudaEventRecord = bind().cuEventRecord(event: CUevent, stream: CUstream);
+    per_thread(stream) fn cudaEventRecordWithFlags
+        = bind().cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint);
+    #[cfg(feature = "cuda-12")]
+    fn cudaEventElapsedTime = bind().cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
+    // `_v2` accepts other events, which the driver decides.
+    #[cfg(feature = "cuda-12")]
+    fn cudaEventElapsedTime_v2
+        = bind().cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
+    #[cfg(feature = "cuda-13")]
+    fn cudaEventElapsedTime
+        = bind().cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent);
+    fn cudaIpcGetEventHandle = bind().cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent);
+    fn cudaIpcOpenEventHandle = bind().cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle);
 }

@@ -1,122 +1,92 @@
-//! Functions of NVIDIA's library that are not supported: each says so once, and returns `cudaErrorNotSupported`.
+//! Unsupported functions, and kernels: a program that contains kernels starts, and launching one is an error.
 
-use crate::driver;
-use crate::last_error;
-use crate::status::Status;
+use std::collections::BTreeSet;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::io::Write;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::{Mutex, PoisonError};
 
-macro_rules! unsupported {
+use cudarc::runtime::sys::cudaChannelFormatDesc;
+
+use crate::status::{Status, record};
+use cuda_common::advice;
+
+/// Reports on stderr, once for each function, that it is not supported, and returns the error.
+pub(crate) fn report(function: &'static str, reason: &str) -> Status {
+    static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(function) {
+        let advice = advice(function);
+        let message = format!("libnccl's libcudart: {function} is not supported{reason}{advice}\n");
+        let _ = std::io::stderr().write_all(message.as_bytes()); // In one piece; if stderr is closed, it is lost.
+    }
+    Status::NOT_SUPPORTED
+}
+
+fn not_supported(function: &'static str) -> Status {
+    record(Err(report(function, "")))
+}
+
+// The unsupported functions of functions.txt.
+include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+
+// Compilers call the functions from here on for the kernels and variables of a program: most of them before main. The arguments are
+// ignored.
+
+/// Returns a handle that compilers only pass back.
+#[unsafe(no_mangle)]
+extern "C" fn __cudaRegisterFatBinary() -> *mut *mut c_void {
+    without_provenance_mut(8)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __cudaInitModule() -> c_char {
+    0
+}
+
+macro_rules! ignored {
     ($($name:ident)*) => {$(
-        // The arguments, which differ, are left where the caller put them.
         #[unsafe(no_mangle)]
-        extern "C" fn $name() -> Status {
-            last_error::record(Err(driver::not_supported(stringify!($name), "")))
-        }
+        extern "C" fn $name() {}
     )*};
 }
 
-// In both libraries.
-unsupported! {
-    __cudaLaunchKernel __cudaLaunchKernel_ptsz cudaArrayGetInfo cudaArrayGetMemoryRequirements cudaArrayGetPlane
-    cudaArrayGetSparseProperties cudaChooseDevice cudaCreateSurfaceObject cudaCreateTextureObject
-    cudaCtxResetPersistingL2Cache cudaDestroyExternalMemory cudaDestroyExternalSemaphore
-    cudaDestroySurfaceObject cudaDestroyTextureObject cudaDeviceFlushGPUDirectRDMAWrites
-    cudaDeviceGetGraphMemAttribute cudaDeviceGetNvSciSyncAttributes cudaDeviceGetTexture1DLinearMaxWidth
-    cudaDeviceGraphMemTrim cudaDeviceRegisterAsyncNotification cudaDeviceSetGraphMemAttribute
-    cudaDeviceUnregisterAsyncNotification cudaEGLStreamConsumerAcquireFrame cudaEGLStreamConsumerConnect
-    cudaEGLStreamConsumerConnectWithFlags cudaEGLStreamConsumerDisconnect cudaEGLStreamConsumerReleaseFrame
-    cudaEGLStreamProducerConnect cudaEGLStreamProducerDisconnect cudaEGLStreamProducerPresentFrame
-    cudaEGLStreamProducerReturnFrame cudaEventCreateFromEGLSync cudaExternalMemoryGetMappedBuffer
-    cudaExternalMemoryGetMappedMipmappedArray cudaFreeArray cudaFreeMipmappedArray cudaFuncGetAttributes
-    cudaFuncGetName cudaFuncGetParamInfo cudaFuncSetAttribute cudaFuncSetCacheConfig cudaFuncSetSharedMemConfig
-    cudaGLGetDevices cudaGLMapBufferObject cudaGLMapBufferObjectAsync cudaGLRegisterBufferObject
-    cudaGLSetBufferObjectMapFlags cudaGLSetGLDevice cudaGLUnmapBufferObject cudaGLUnmapBufferObjectAsync
-    cudaGLUnregisterBufferObject cudaGetChannelDesc cudaGetExportTable cudaGetFuncBySymbol cudaGetKernel
-    cudaGetMipmappedArrayLevel cudaGetSurfaceObjectResourceDesc cudaGetSymbolAddress cudaGetSymbolSize
-    cudaGetTextureObjectResourceDesc cudaGetTextureObjectResourceViewDesc cudaGetTextureObjectTextureDesc
-    cudaGraphAddChildGraphNode cudaGraphAddDependencies cudaGraphAddEmptyNode cudaGraphAddEventRecordNode
-    cudaGraphAddEventWaitNode cudaGraphAddExternalSemaphoresSignalNode cudaGraphAddExternalSemaphoresWaitNode
-    cudaGraphAddHostNode cudaGraphAddKernelNode cudaGraphAddMemAllocNode cudaGraphAddMemFreeNode
-    cudaGraphAddMemcpyNode cudaGraphAddMemcpyNode1D cudaGraphAddMemcpyNodeFromSymbol
-    cudaGraphAddMemcpyNodeToSymbol cudaGraphAddMemsetNode cudaGraphAddNode cudaGraphChildGraphNodeGetGraph
-    cudaGraphClone cudaGraphConditionalHandleCreate cudaGraphDebugDotPrint cudaGraphDestroyNode
-    cudaGraphEventRecordNodeGetEvent cudaGraphEventRecordNodeSetEvent cudaGraphEventWaitNodeGetEvent
-    cudaGraphEventWaitNodeSetEvent cudaGraphExecChildGraphNodeSetParams cudaGraphExecEventRecordNodeSetEvent
-    cudaGraphExecEventWaitNodeSetEvent cudaGraphExecExternalSemaphoresSignalNodeSetParams
-    cudaGraphExecExternalSemaphoresWaitNodeSetParams cudaGraphExecGetFlags cudaGraphExecHostNodeSetParams
-    cudaGraphExecKernelNodeSetParams cudaGraphExecMemcpyNodeSetParams cudaGraphExecMemcpyNodeSetParams1D
-    cudaGraphExecMemcpyNodeSetParamsFromSymbol cudaGraphExecMemcpyNodeSetParamsToSymbol
-    cudaGraphExecMemsetNodeSetParams cudaGraphExecNodeSetParams cudaGraphExecUpdate
-    cudaGraphExternalSemaphoresSignalNodeGetParams cudaGraphExternalSemaphoresSignalNodeSetParams
-    cudaGraphExternalSemaphoresWaitNodeGetParams cudaGraphExternalSemaphoresWaitNodeSetParams cudaGraphGetEdges
-    cudaGraphGetRootNodes cudaGraphHostNodeGetParams cudaGraphHostNodeSetParams cudaGraphInstantiateWithParams
-    cudaGraphInstantiateWithParams_ptsz cudaGraphKernelNodeCopyAttributes cudaGraphKernelNodeGetAttribute
-    cudaGraphKernelNodeGetParams cudaGraphKernelNodeSetAttribute cudaGraphKernelNodeSetParams
-    cudaGraphMemAllocNodeGetParams cudaGraphMemFreeNodeGetParams cudaGraphMemcpyNodeGetParams
-    cudaGraphMemcpyNodeSetParams cudaGraphMemcpyNodeSetParams1D cudaGraphMemcpyNodeSetParamsFromSymbol
-    cudaGraphMemcpyNodeSetParamsToSymbol cudaGraphMemsetNodeGetParams cudaGraphMemsetNodeSetParams
-    cudaGraphNodeFindInClone cudaGraphNodeGetDependencies cudaGraphNodeGetDependentNodes cudaGraphNodeGetEnabled
-    cudaGraphNodeGetType cudaGraphNodeSetEnabled cudaGraphNodeSetParams
-    cudaGraphRemoveDependencies cudaGraphicsEGLRegisterImage
-    cudaGraphicsGLRegisterBuffer cudaGraphicsGLRegisterImage cudaGraphicsMapResources
-    cudaGraphicsResourceGetMappedEglFrame cudaGraphicsResourceGetMappedMipmappedArray
-    cudaGraphicsResourceGetMappedPointer cudaGraphicsResourceSetMapFlags cudaGraphicsSubResourceGetMappedArray
-    cudaGraphicsUnmapResources cudaGraphicsUnregisterResource cudaGraphicsVDPAURegisterOutputSurface
-    cudaGraphicsVDPAURegisterVideoSurface cudaImportExternalMemory cudaImportExternalSemaphore
-    cudaKernelSetAttributeForDevice cudaLaunchCooperativeKernel
-    cudaLaunchCooperativeKernel_ptsz cudaLaunchKernel cudaLaunchKernelExC cudaLaunchKernelExC_ptsz
-    cudaLaunchKernel_ptsz cudaLibraryEnumerateKernels cudaLibraryGetGlobal cudaLibraryGetKernel
-    cudaLibraryGetKernelCount cudaLibraryGetManaged cudaLibraryGetUnifiedFunction cudaLibraryLoadData
-    cudaLibraryLoadFromFile cudaLibraryUnload cudaMalloc3D cudaMalloc3DArray cudaMallocArray
-    cudaMallocMipmappedArray cudaMemPoolExportPointer cudaMemPoolExportToShareableHandle
-    cudaMemPoolImportFromShareableHandle cudaMemPoolImportPointer cudaMemRangeGetAttribute
-    cudaMemRangeGetAttributes cudaMemcpy2DArrayToArray cudaMemcpy2DArrayToArray_ptds cudaMemcpy2DFromArray
-    cudaMemcpy2DFromArrayAsync cudaMemcpy2DFromArrayAsync_ptsz cudaMemcpy2DFromArray_ptds cudaMemcpy2DToArray
-    cudaMemcpy2DToArrayAsync cudaMemcpy2DToArrayAsync_ptsz cudaMemcpy2DToArray_ptds cudaMemcpy3D
-    cudaMemcpy3DAsync cudaMemcpy3DAsync_ptsz cudaMemcpy3DBatchAsync cudaMemcpy3DBatchAsync_ptsz cudaMemcpy3DPeer
-    cudaMemcpy3DPeerAsync cudaMemcpy3DPeerAsync_ptsz cudaMemcpy3DPeer_ptds cudaMemcpy3D_ptds
-    cudaMemcpyArrayToArray cudaMemcpyArrayToArray_ptds cudaMemcpyBatchAsync cudaMemcpyBatchAsync_ptsz
-    cudaMemcpyFromArray cudaMemcpyFromArrayAsync cudaMemcpyFromArrayAsync_ptsz cudaMemcpyFromArray_ptds
-    cudaMemcpyFromSymbol cudaMemcpyFromSymbolAsync cudaMemcpyFromSymbolAsync_ptsz cudaMemcpyFromSymbol_ptds
-    cudaMemcpyToArray cudaMemcpyToArrayAsync cudaMemcpyToArrayAsync_ptsz cudaMemcpyToArray_ptds
-    cudaMemcpyToSymbol cudaMemcpyToSymbolAsync cudaMemcpyToSymbolAsync_ptsz cudaMemcpyToSymbol_ptds cudaMemset3D
-    cudaMemset3DAsync cudaMemset3DAsync_ptsz cudaMemset3D_ptds cudaMipmappedArrayGetMemoryRequirements
-    cudaMipmappedArrayGetSparseProperties cudaOccupancyAvailableDynamicSMemPerBlock
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-    cudaOccupancyMaxActiveClusters cudaOccupancyMaxPotentialClusterSize cudaSetValidDevices
-    cudaSignalExternalSemaphoresAsync cudaSignalExternalSemaphoresAsync_ptsz cudaStreamBeginCaptureToGraph
-    cudaStreamBeginCaptureToGraph_ptsz cudaStreamCopyAttributes cudaStreamCopyAttributes_ptsz
-    cudaStreamGetAttribute cudaStreamGetAttribute_ptsz cudaStreamSetAttribute cudaStreamSetAttribute_ptsz
-    cudaStreamUpdateCaptureDependencies cudaStreamUpdateCaptureDependencies_ptsz
-    cudaVDPAUGetDevice cudaVDPAUSetVDPAUDevice
-    cudaWaitExternalSemaphoresAsync cudaWaitExternalSemaphoresAsync_ptsz
+ignored! {
+    __cudaRegisterFatBinaryEnd __cudaRegisterFunction __cudaRegisterHostVar __cudaRegisterManagedVar
+    __cudaRegisterUnifiedTable __cudaRegisterVar __cudaUnregisterFatBinary
 }
 
-#[cfg(feature = "cuda-12")]
-unsupported! {
-    cudaGraphAddDependencies_v2 cudaGraphAddNode_v2 cudaGraphGetEdges_v2 cudaGraphNodeGetDependencies_v2
-    cudaGraphNodeGetDependentNodes_v2 cudaGraphRemoveDependencies_v2 cudaLaunchCooperativeKernelMultiDevice
-    cudaSetDoubleForDevice cudaSetDoubleForHost cudaSignalExternalSemaphoresAsync_v2
-    cudaSignalExternalSemaphoresAsync_v2_ptsz cudaStreamUpdateCaptureDependencies_v2
-    cudaStreamUpdateCaptureDependencies_v2_ptsz cudaThreadGetCacheConfig cudaThreadGetLimit
-    cudaThreadSetCacheConfig cudaThreadSetLimit cudaWaitExternalSemaphoresAsync_v2
-    cudaWaitExternalSemaphoresAsync_v2_ptsz
+/// Returns 1, so that the kernel is not launched.
+#[unsafe(no_mangle)]
+extern "C" fn __cudaPushCallConfiguration() -> c_uint {
+    not_supported("launching a kernel");
+    1
 }
 
-#[cfg(feature = "cuda-13")]
-unsupported! {
-    __cudaGetProcAddress cudaDevResourceGenerateDesc cudaDevSmResourceSplit cudaDevSmResourceSplitByCount
-    cudaDeviceGetDevResource cudaDeviceGetExecutionCtx cudaDeviceGetHostAtomicCapabilities
-    cudaDeviceGetP2PAtomicCapabilities cudaExecutionCtxDestroy cudaExecutionCtxGetDevResource
-    cudaExecutionCtxGetDevice cudaExecutionCtxGetId cudaExecutionCtxRecordEvent cudaExecutionCtxStreamCreate
-    cudaExecutionCtxSynchronize cudaExecutionCtxWaitEvent cudaFuncGetParamCount
-    cudaGraphConditionalHandleCreate_v2 cudaGraphExecGetId cudaGraphGetId cudaGraphNodeGetContainingGraph
-    cudaGraphNodeGetLocalId cudaGraphNodeGetParams cudaGraphNodeGetToolsId cudaGreenCtxCreate
-    cudaLaunchHostFunc_v2 cudaLaunchHostFunc_v2_ptsz cudaLogsCurrent cudaLogsDumpToFile cudaLogsDumpToMemory
-    cudaLogsRegisterCallback cudaLogsUnregisterCallback cudaMemDiscardAndPrefetchBatchAsync
-    cudaMemDiscardAndPrefetchBatchAsync_ptsz cudaMemDiscardBatchAsync cudaMemDiscardBatchAsync_ptsz
-    cudaMemGetDefaultMemPool cudaMemGetLocationInfo cudaMemGetMemPool cudaMemPrefetchBatchAsync
-    cudaMemPrefetchBatchAsync_ptsz cudaMemSetMemPool cudaMemcpy3DWithAttributesAsync
-    cudaMemcpy3DWithAttributesAsync_ptsz cudaMemcpyWithAttributesAsync cudaMemcpyWithAttributesAsync_ptsz
-    cudaStreamBeginRecaptureToGraph cudaStreamBeginRecaptureToGraph_ptsz cudaStreamGetDevResource
-    cudaStreamGetDevResource_ptsz cudaSubgridCreate cudaSubgridWorkerGridCreate cudaSubgridWorksetCreate
+#[unsafe(no_mangle)]
+extern "C" fn __cudaPopCallConfiguration() -> Status {
+    Status::NOT_SUPPORTED
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __cudaGetKernel(kernel: *mut *mut c_void, _symbol: *const c_void) -> Status {
+    // SAFETY: the caller passes null or an address that is valid for a write.
+    if let Some(kernel) = unsafe { kernel.as_mut() } {
+        *kernel = null_mut();
+    }
+    Status::NOT_SUPPORTED
+}
+
+/// `cudaChannelFormatDesc`, whose kind may be any number.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct ChannelFormat {
+    bits: [c_int; 4],
+    kind: c_uint,
+}
+
+const _: () = assert!(size_of::<ChannelFormat>() == size_of::<cudaChannelFormatDesc>());
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaCreateChannelDesc(x: c_int, y: c_int, z: c_int, w: c_int, kind: c_uint) -> ChannelFormat {
+    ChannelFormat { bits: [x, y, z, w], kind }
 }

@@ -3,90 +3,62 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::driver;
-use crate::status::{Result, Status};
+use crate::status::{Result, Status, put};
 
-/// The release of CUDA that has the functions exported here.
-pub(crate) const RELEASE: c_int = if cfg!(feature = "cuda-13") { 13050 } else { 12090 };
+/// The CUDA version that has the functions exported here.
+const VERSION: c_int = if cfg!(feature = "cuda-13") { 13050 } else { 12090 };
 
-/// A flag of `cuGetProcAddress`: functions whose null stream is the thread's own.
+/// Flag of `cuGetProcAddress` for functions whose null stream is the thread's own.
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
-/// Returns the release whose functions a program gets that names none: this one, or an older driver's.
-fn release() -> Result<c_uint> {
+/// Returns the version whose functions a program gets if it names none: this one, or an older driver's.
+fn version() -> Result<c_uint> {
     let mut driver = 0;
     // SAFETY: a variable can be written.
     unsafe { driver::get()?.cuDriverGetVersion(&raw mut driver)? };
-    Ok(driver.min(RELEASE).unsigned_abs())
-}
-
-/// Looks up a function of the driver.
-///
-/// # Safety
-///
-/// The pointers are null or valid, and `symbol` is a C string.
-unsafe fn entry_point(
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    version: c_uint,
-    flags: c_ulonglong,
-    status: *mut c_uint,
-) -> Result<()> {
-    if symbol.is_null() || function.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
-    let version = c_int::try_from(version).map_err(|_| Status::INVALID_VALUE)?;
-    // SAFETY: as the caller of this function guarantees.
-    unsafe { driver::get()?.cuGetProcAddress_v2(symbol, function, version, flags, status) }
+    Ok(driver.min(VERSION).unsigned_abs())
 }
 
 api! {
-    fn cudaRuntimeGetVersion(version: *mut c_int) {
-        *version.as_mut().ok_or(Status::INVALID_VALUE)? = RELEASE;
-        Ok(())
-    }
+    fn cudaRuntimeGetVersion(version: *mut c_int) = put(version, VERSION);
 
-    // Answers 0 where there is no driver.
+    // Returns 0 without a driver.
     fn cudaDriverGetVersion(version: *mut c_int) {
         let version = version.as_mut().ok_or(Status::INVALID_VALUE)?;
         *version = 0;
-        match driver::loaded() {
-            Ok(driver) => driver.cuDriverGetVersion(version),
-            Err(_) => Ok(()),
-        }
+        driver::loaded().map_or(Ok(()), |driver| driver.cuDriverGetVersion(version))
     }
 
     fn cudaGetDriverEntryPoint(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        entry_point(symbol, function, release()?, flags, status)
+        cudaGetDriverEntryPointByVersion(symbol, function, version()?, flags, status).result()
     }
 
     fn cudaGetDriverEntryPoint_ptsz(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        let flags = if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags };
-        entry_point(symbol, function, release()?, flags, status)
+        cudaGetDriverEntryPointByVersion_ptsz(symbol, function, version()?, flags, status).result()
     }
 
     fn cudaGetDriverEntryPointByVersion(
         symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: c_ulonglong, status: *mut c_uint,
     ) {
-        entry_point(symbol, function, version, flags, status)
+        if symbol.is_null() || function.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let version = c_int::try_from(version).map_err(|_| Status::INVALID_VALUE)?;
+        driver::get()?.cuGetProcAddress_v2(symbol, function, version, flags, status)
     }
 
     fn cudaGetDriverEntryPointByVersion_ptsz(
         symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: c_ulonglong, status: *mut c_uint,
     ) {
         let flags = if flags == 0 { PER_THREAD_DEFAULT_STREAM } else { flags };
-        entry_point(symbol, function, version, flags, status)
+        cudaGetDriverEntryPointByVersion(symbol, function, version, flags, status).result()
     }
 
-    // Profilers see nothing here.
-    fn cudaProfilerStart() {
-        driver::get().map(drop)
-    }
-
-    fn cudaProfilerStop() {
-        driver::get().map(drop)
-    }
+    // No profiler sees anything.
+    fn cudaProfilerStart() = driver::get().map(drop);
+    fn cudaProfilerStop() = driver::get().map(drop);
 }

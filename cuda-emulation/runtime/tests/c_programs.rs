@@ -13,7 +13,6 @@ use std::sync::LazyLock;
 
 use cuda_install::Profile;
 use cuda_test_support::toolkit::{Program, Release, Toolkit, run_tool};
-use tempfile::TempDir;
 
 /// The folder of the programs.
 fn sources() -> PathBuf {
@@ -30,6 +29,11 @@ fn shared_objects() -> &'static Path {
     &FOLDER
 }
 
+/// Returns the emulated runtime library.
+fn runtime(release: Release) -> PathBuf {
+    shared_objects().join(release.soname())
+}
+
 fn compile(source: &str, toolkit: &Toolkit, runtime: &Path) -> Program {
     let includes: Vec<_> = toolkit.directories.iter().map(|directory| directory.join("include")).collect();
     Program::compile(&sources().join(source), &includes, runtime, &[])
@@ -38,7 +42,7 @@ fn compile(source: &str, toolkit: &Toolkit, runtime: &Path) -> Program {
 /// Compiles and runs a program with the emulation of a release and so many devices.
 fn run(source: &str, release: Release, devices: &str) {
     let Some(toolkit) = release.toolkit(source) else { return };
-    let program = compile(source, toolkit, &shared_objects().join(release.soname()));
+    let program = compile(source, toolkit, &runtime(release));
     let printed = program.run(shared_objects(), devices);
     assert!(printed.starts_with("ok: "), "{printed}");
 }
@@ -47,7 +51,7 @@ macro_rules! programs {
     ($($name:ident: $source:literal, $release:ident;)*) => {
         $(
             #[test]
-            #[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+            #[ignore = "downloads NVIDIA's packages: ./ci"]
             fn $name() {
                 run($source, Release::$release, "4");
             }
@@ -73,7 +77,7 @@ programs! {
 const WITH_CUPTI: &str = "cupti.c";
 
 #[test]
-#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+#[ignore = "downloads NVIDIA's packages: ./ci"]
 fn cupti_ends_with_an_error() {
     for release in [Release::Cuda12, Release::Cuda13] {
         let Some(toolkit) = release.toolkit(WITH_CUPTI) else { return };
@@ -83,7 +87,7 @@ fn cupti_ends_with_an_error() {
             let name = library.file_name().expect("a file's name");
             symlink(library, folder.path().join(name)).expect("a link");
         }
-        let program = compile(WITH_CUPTI, toolkit, &shared_objects().join(release.soname()));
+        let program = compile(WITH_CUPTI, toolkit, &runtime(release));
         assert_eq!(program.run(folder.path(), "1"), "ok: CUPTI is refused\n");
     }
 }
@@ -92,7 +96,7 @@ fn cupti_ends_with_an_error() {
 const WITHOUT_DEVICES: &str = "no_device.c";
 
 #[test]
-#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+#[ignore = "downloads NVIDIA's packages: ./ci"]
 fn driver_without_devices_is_an_error() {
     run(WITHOUT_DEVICES, Release::Cuda12, "0");
 }
@@ -123,7 +127,7 @@ fn every_c_program_has_a_test() {
     );
 }
 
-/// What the stand-in answers otherwise than a GPU: the cases, as they begin, and the reason.
+/// The beginnings of cases that differ from a GPU, and the reason.
 const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
     (
         &[
@@ -132,10 +136,6 @@ const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
             "procedures, cuStreamSynchronize",
         ],
         "the driver has no functions whose null stream is the thread's own",
-    ),
-    (
-        &["entry, cuMemAddressReserve 9000", "procedures, cuInit -1"],
-        "the release in which a function came is known of those with several versions alone",
     ),
     (
         &["threads, attributes", "threads, launch", "driver, launch null", "driver, module"],
@@ -155,11 +155,11 @@ const DIFFERENT_FROM_A_GPU: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+#[ignore = "downloads NVIDIA's packages: ./ci"]
 fn wrong_calls_are_answered_as_by_a_gpu() {
     let Some(toolkit) = Release::Cuda12.toolkit(OF_A_GPU) else { return };
     let expected = fs::read_to_string(sources().join("codes.txt")).expect("what a GPU printed");
-    let program = compile(OF_A_GPU, toolkit, &shared_objects().join(Release::Cuda12.soname()));
+    let program = compile(OF_A_GPU, toolkit, &runtime(Release::Cuda12));
     let found = program.run(shared_objects(), "1");
     let (expected, found): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
     assert_eq!(found.len(), expected.len(), "{found:#?}");
@@ -175,18 +175,12 @@ fn wrong_calls_are_answered_as_by_a_gpu() {
     assert!(outdated.is_empty(), "no longer different: {outdated:?}");
 }
 
-/// Returns a folder with the stand-in for the runtime library alone.
-fn runtime_alone(release: Release) -> TempDir {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (name, from) = (release.soname(), shared_objects());
-    fs::copy(from.join(&name), folder.path().join(&name)).expect("the library can be copied");
-    folder
-}
-
-/// Requires a program that was linked with either library to print the same with both.
+/// Requires a program to print the same with the emulated runtime and NVIDIA's, whichever it was linked with.
 fn require_same_output(source: &str, release: Release) {
     let Some(toolkit) = release.toolkit(source) else { return };
-    let ours = runtime_alone(release);
+    // A directory without the driver.
+    let ours = tempfile::tempdir().expect("a temporary directory");
+    fs::copy(runtime(release), ours.path().join(release.soname())).expect("the library can be copied");
     let theirs = toolkit.runtime.parent().expect("a library lies in a folder");
     let of_theirs = compile(source, toolkit, &toolkit.runtime);
     let of_ours = compile(source, toolkit, &ours.path().join(release.soname()));
@@ -198,14 +192,14 @@ fn require_same_output(source: &str, release: Release) {
 }
 
 #[test]
-#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+#[ignore = "downloads NVIDIA's packages: ./ci"]
 fn error_names_are_those_of_nvidias_libraries() {
     // Newer releases have more codes, which are known here with any release.
     require_same_output("error_names.c", Release::Cuda13);
 }
 
 #[test]
-#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
+#[ignore = "downloads NVIDIA's packages: ./ci"]
 fn runtime_without_a_driver_answers_as_nvidias() {
     let has_driver = Command::new("sh").args(["-c", "ldconfig -p | grep -q libcuda.so.1"]).status();
     if has_driver.is_ok_and(|status| status.success()) {
@@ -216,29 +210,42 @@ fn runtime_without_a_driver_answers_as_nvidias() {
     require_same_output("no_driver.c", Release::Cuda13);
 }
 
-/// Returns the symbols that a library exports, with their versions.
+/// Returns the symbols that a library exports, with their symbol versions.
 fn exports(library: &Path) -> BTreeSet<String> {
     let printed = run_tool(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
     printed.lines().filter_map(|line| line.split_whitespace().nth(2)).map(String::from).collect()
 }
 
-fn require_same_exports(release: Release) {
-    let Some(toolkit) = release.toolkit("exports") else { return };
-    let (found, expected) = (exports(&shared_objects().join(release.soname())), exports(&toolkit.runtime));
-    assert!(expected.contains(&format!("cudaMalloc@@{}", release.soname())), "{expected:?}");
-    let missing: Vec<_> = expected.difference(&found).collect();
-    let surplus: Vec<_> = found.difference(&expected).collect();
-    assert!(missing.is_empty() && surplus.is_empty(), "missing: {missing:?}, surplus: {surplus:?}");
+#[test]
+#[ignore = "downloads NVIDIA's packages: ./ci"]
+fn exports_are_exactly_those_of_nvidias_libraries() {
+    for release in [Release::Cuda12, Release::Cuda13] {
+        let Some(toolkit) = release.toolkit("exports") else { return };
+        let (found, expected) = (exports(&runtime(release)), exports(&toolkit.runtime));
+        assert!(expected.contains(&format!("cudaMalloc@@{}", release.soname())), "{expected:?}");
+        let missing: Vec<_> = expected.difference(&found).collect();
+        let surplus: Vec<_> = found.difference(&expected).collect();
+        assert!(missing.is_empty() && surplus.is_empty(), "missing: {missing:?}, surplus: {surplus:?}");
+    }
 }
 
 #[test]
-#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
-fn exports_of_cuda_12_are_exactly_those_of_nvidias_library() {
-    require_same_exports(Release::Cuda12);
-}
-
-#[test]
-#[ignore = "downloads NVIDIA's packages: .ci/cuda"]
-fn exports_of_cuda_13_are_exactly_those_of_nvidias_library() {
-    require_same_exports(Release::Cuda13);
+#[ignore = "builds all shared objects: ./ci"]
+fn exports_are_those_of_the_tables() {
+    for (library, table, major) in [
+        ("libcudart.so.12", "runtime/functions.txt", 12),
+        ("libcudart.so.13", "runtime/functions.txt", 13),
+        ("libnvidia-ml.so.1", "nvml/functions.txt", 12),
+        ("libcublas.so.12", "math/cublas.txt", 12),
+        ("libcublas.so.13", "math/cublas.txt", 13),
+        ("libcurand.so.10", "math/curand.txt", 10),
+    ] {
+        let mut found = exports(&shared_objects().join(library));
+        assert!(found.remove(library), "the symbol version is exported too: {found:?}");
+        let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(table);
+        let functions = libnccl_cuda_functions::read(&table).expect("the table");
+        let functions = functions.iter().filter(|function| function.is_in(major));
+        let expected = functions.map(|function| format!("{}@@{library}", function.name)).collect();
+        assert_eq!(found, expected, "{library}");
+    }
 }

@@ -10,7 +10,7 @@ macro_rules! number {
     };
 }
 
-/// Exports functions of CUDA's driver, which return an error or nothing; once in a module, of which they are the list.
+/// Exports functions of CUDA's driver.
 macro_rules! api {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(
@@ -25,10 +25,6 @@ macro_rules! api {
                 $crate::api::answer(run())
             }
         )*
-
-        /// The functions by the names that the library exports.
-        pub(super) const FUNCTIONS: $crate::api::Functions =
-            &[$((stringify!($name), $name as *const std::ffi::c_void)),*];
     };
 }
 
@@ -51,7 +47,6 @@ mod unsupported;
 mod user_object;
 mod virtual_memory;
 
-use std::ffi::c_void;
 use std::thread;
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
@@ -64,9 +59,6 @@ use crate::error::Result;
 use crate::handle::ContextId;
 use crate::operation::Place;
 use crate::scheduler::Point;
-
-/// Functions by name.
-type Functions = &'static [(&'static str, *const c_void)];
 
 /// Turns a result into CUDA's.
 pub(crate) fn answer(result: Result<()>) -> CUresult {

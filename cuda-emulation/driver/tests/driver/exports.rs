@@ -1,15 +1,18 @@
-//! The functions that the shared object exports, beside those that cudarc looks up.
+//! The functions that the shared object exports, compared with `functions.txt` and with the functions that cudarc declares.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::env;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use libloading::Library;
+use libnccl_cuda_functions::Function;
 
 use crate::process::shared_object;
 
-/// Returns the driver functions that cudarc declares, of whatever release of CUDA.
+/// Returns the driver functions that cudarc declares for any CUDA version.
 fn declared_by_cudarc() -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--format-version", "1", "--offline"]).current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -29,30 +32,78 @@ fn declared_by_cudarc() -> BTreeSet<String> {
     names.filter(|name| name != "culib").collect()
 }
 
-pub(crate) fn every_function_that_cudarc_declares_is_exported_and_found_by_name() {
-    type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
+/// Returns the lines of `functions.txt`.
+fn table() -> Vec<Function> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("functions.txt");
+    libnccl_cuda_functions::read(&file).expect("the table")
+}
+
+fn open() -> Library {
     let file = shared_object();
-    // SAFETY: the library has no initialisers that could be wrong.
-    let library = unsafe { libloading::Library::new(&file) };
-    let library = library.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    // SAFETY: the function has this type.
-    let get = unsafe { library.get::<Get>(b"cuGetProcAddress") }.expect("the function");
+    // SAFETY: the library has no initializers that could be wrong.
+    unsafe { Library::new(&file) }.unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// Returns the address of an exported function.
+fn exported(library: &Library, name: &str) -> *const c_void {
+    // SAFETY: nothing is called.
+    let address = unsafe { library.get::<*const c_void>(name.as_bytes()) };
+    *address.unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+pub(crate) fn every_function_that_cudarc_declares_is_exported() {
+    let library = open();
     let names = declared_by_cudarc();
     assert!(names.len() > 400, "{} names", names.len());
-    let mut exports: BTreeMap<&str, Vec<*const c_void>> = BTreeMap::new();
-    for name in &names {
-        // SAFETY: nothing is called.
-        let exported = unsafe { library.get::<*const c_void>(name.as_bytes()) };
-        let exported = exported.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let base = name.rsplit_once("_v").map_or(&name[..], |(base, _)| base);
-        exports.entry(base).or_default().push(*exported);
+    for name in names {
+        exported(&library, &name);
     }
-    assert!(exports.len() > 400, "{} functions", exports.len());
-    for (base, versions) in exports {
-        let mut address = std::ptr::null_mut();
-        let text = CString::new(base).expect("no null byte");
-        // SAFETY: a C string, and a variable.
-        assert_eq!(unsafe { get(text.as_ptr(), &raw mut address, 13000, 0) }, 0, "{base}");
-        assert!(versions.contains(&address.cast_const()), "{base}");
+}
+
+pub(crate) fn exports_are_those_of_the_table() {
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(shared_object()).output().expect("nm");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).expect("UTF-8");
+    let names = printed.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let found: BTreeSet<&str> = names.filter(|name| !name.starts_with("libnccl_cuda_")).collect();
+    let table = table();
+    assert_eq!(found, table.iter().map(|function| &function.name[..]).collect());
+}
+
+pub(crate) fn every_function_is_found_by_name_since_its_version() {
+    type Get = unsafe extern "C" fn(*const c_char, *mut *const c_void, c_int, u64, *mut c_uint) -> c_int;
+    const SUCCESS: c_uint = 0;
+    const VERSION_NOT_SUFFICIENT: c_uint = 2;
+    let library = open();
+    // SAFETY: the functions have these types.
+    let (get, version) = unsafe {
+        let version = library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"cuDriverGetVersion");
+        (library.get::<Get>(b"cuGetProcAddress_v2").expect("a function"), version.expect("a function"))
+    };
+    let mut newest = 0;
+    // SAFETY: a variable.
+    assert_eq!(unsafe { version(&raw mut newest) }, 0);
+    let find = |name: &str, version: c_int| {
+        let (mut address, mut status) = (std::ptr::null(), SUCCESS);
+        let name = CString::new(name).expect("no null byte");
+        // SAFETY: a C string, and variables.
+        let code = unsafe { get(name.as_ptr(), &raw mut address, version, 0, &raw mut status) };
+        assert_eq!(code, 0, "{name:?} of CUDA {version}");
+        (address, status)
+    };
+    let table = table();
+    for function in &table {
+        let (name, base) = (&function.name, libnccl_cuda_functions::base(&function.name));
+        let since = function.first.number() as c_int;
+        // Versions that are newer than the driver cannot be asked for.
+        if since > newest {
+            continue;
+        }
+        assert_eq!(find(base, since), (exported(&library, name), SUCCESS), "{name}");
+        let is_version = |other: &&Function| libnccl_cuda_functions::base(&other.name) == base;
+        let first = table.iter().filter(is_version).map(|version| version.first).min();
+        if first == Some(function.first) {
+            assert_eq!(find(base, since - 1), (std::ptr::null(), VERSION_NOT_SUFFICIENT), "{name}");
+        }
     }
 }

@@ -51,13 +51,27 @@ fn main() -> ExitCode {
         let _ = cudarc::driver::result::ctx::synchronize();
         return ExitCode::SUCCESS;
     }
-    let exports = Trial::test("every_function_that_cudarc_declares_is_exported_and_found_by_name", || {
-        exports::every_function_that_cudarc_declares_is_exported_and_found_by_name();
-        Ok(())
+    let exports: [(_, fn()); 3] = [
+        (
+            "every_function_that_cudarc_declares_is_exported",
+            exports::every_function_that_cudarc_declares_is_exported,
+        ),
+        ("exports_are_those_of_the_table", exports::exports_are_those_of_the_table),
+        (
+            "every_function_is_found_by_name_since_its_version",
+            exports::every_function_is_found_by_name_since_its_version,
+        ),
+    ];
+    let exports = exports.map(|(name, run)| {
+        Trial::test(name, move || {
+            run();
+            Ok(())
+        })
     });
     let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));
     let python = Trial::test("race_in_python_has_the_lines_of_python", || python::run().map_err(Into::into));
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.chain([exports, python]).collect());
+    let conclusion =
+        libtest_mimic::run(&Arguments::from_args(), trials.chain(exports).chain([python]).collect());
     process::clean();
     conclusion.exit_code()
 }

@@ -1,21 +1,32 @@
-//! Handles: numbers that programs see as pointers, and that nothing follows.
+//! Handles, and reports of unsupported functions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
+use std::io::Write;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// The handles of one kind, and what each stands for.
+use cuda_common::advice;
+
+/// Reports on stderr, once for each function, that it is not supported.
+pub(crate) fn report(function: &'static str) {
+    static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(function) {
+        let advice = advice(function);
+        let message = format!("libnccl: the CPU stand-in for CUDA does not support {function}{advice}\n");
+        let _ = std::io::stderr().write_all(message.as_bytes()); // In one piece; if stderr is closed, it is lost.
+    }
+}
+
+/// Values behind handles: numbers that programs see as pointers, and that are never dereferenced.
 #[derive(Debug)]
 pub(crate) struct Handles<T>(Mutex<(usize, BTreeMap<usize, T>)>);
 
 impl<T> Handles<T> {
-    /// Creates an empty set.
     pub(crate) const fn new() -> Self {
         Self(Mutex::new((0x1000, BTreeMap::new())))
     }
 
-    /// Makes a handle.
     pub(crate) fn create(&self, value: T) -> *mut c_void {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.0 += 0x10;
@@ -24,12 +35,11 @@ impl<T> Handles<T> {
         ptr::without_provenance_mut(handle)
     }
 
-    /// Uses what a handle stands for; `None` if it is none.
+    /// Calls `work` with the value behind a handle. Returns `None` if there is no such handle.
     pub(crate) fn with<R>(&self, handle: *mut c_void, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.get_mut(&handle.addr()).map(work)
     }
 
-    /// Ends a handle.
     pub(crate) fn destroy(&self, handle: *mut c_void) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&handle.addr())
     }
