@@ -9,20 +9,14 @@ use cuda_install::Profile;
 
 mod bench_openmpi;
 mod bindings;
+mod build_script;
 mod build_time;
 mod checkout;
-#[path = "../../build/check_header/compare.rs"]
-#[allow(dead_code)] // The build script's part.
-mod compare;
 mod coverage;
 mod cpu_so;
-#[path = "../../build/check_header/declarations.rs"]
-mod declarations;
 mod environment;
 mod gpu_pack;
 mod headers;
-#[cfg(test)]
-mod headers_tests;
 mod linkers;
 mod matrix;
 mod nvidia_packages;

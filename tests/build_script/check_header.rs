@@ -6,6 +6,7 @@ mod report {
     use std::path::{Path, PathBuf};
 
     use crate::compare::{Report, run};
+    use crate::{checkout, lacks_libclang};
 
     const OURS: &str = include_str!("../../vendor-headers/nccl.h");
 
@@ -27,10 +28,6 @@ mod report {
             ncclComm_t comm, hipStream_t stream);
         ";
 
-    fn root() -> &'static Path {
-        crate::checkout::root()
-    }
-
     /// Writes the text into a header in a new directory.
     fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -40,7 +37,7 @@ mod report {
     }
 
     fn run_text(text: &str, is_strict: bool) -> Result<Report, String> {
-        run(root(), written(text).1.as_os_str(), is_strict)
+        run(checkout(), written(text).1.as_os_str(), is_strict)
     }
 
     #[track_caller]
@@ -64,15 +61,17 @@ mod report {
             (folder.path(), format!("is {:?}, which is not a file; expected a header", folder.path())),
         ];
         for (path, expected) in cases {
-            let error = run(root(), path.as_os_str(), false).unwrap_err();
+            let error = run(checkout(), path.as_os_str(), false).unwrap_err();
             assert!(error.starts_with(&format!("LIBNCCL_CHECK_HEADER {expected}")), "{error}");
         }
         drop(header);
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn header_that_is_not_nccls_is_refused() {
+        if lacks_libclang() {
+            return;
+        }
         let cases = [
             ("int ncclSend(void);", "it does not define NCCL_VERSION_CODE, as every nccl.h does"),
             ("#define NCCL_VERSION_CODE \"2.32\"", "expected a number such as 23203"),
@@ -81,7 +80,7 @@ mod report {
         ];
         for (text, expected) in cases {
             let (_folder, header) = written(text);
-            let error = run(root(), header.as_os_str(), false).unwrap_err();
+            let error = run(checkout(), header.as_os_str(), false).unwrap_err();
             assert!(
                 error.starts_with(&format!("LIBNCCL_CHECK_HEADER is {header:?}, which cannot")),
                 "{error}"
@@ -94,19 +93,23 @@ mod report {
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn header_beside_others_of_cuda_and_of_a_c_library_is_read_with_the_stubs() {
+        if lacks_libclang() {
+            return;
+        }
         let (folder, header) = written(OURS);
         for other in ["cuda_runtime.h", "limits.h", "stddef.h"] {
             fs::write(folder.path().join(other), "#error not this one").unwrap();
         }
-        let report = run(root(), header.as_os_str(), true).unwrap();
+        let report = run(checkout(), header.as_os_str(), true).unwrap();
         assert_eq!(report.list, "");
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn header_of_an_older_release_lists_what_is_newer() {
+        if lacks_libclang() {
+            return;
+        }
         let older = with(
             OURS,
             &[
@@ -128,8 +131,10 @@ mod report {
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn header_of_a_newer_release_may_add_items_and_rename_parameters() {
+        if lacks_libclang() {
+            return;
+        }
         let version = ("NCCL_VERSION_CODE 23203", "NCCL_VERSION_CODE 23300");
         let newer = with(
             OURS,
@@ -158,8 +163,10 @@ mod report {
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn header_of_rccl_may_lack_items_and_have_others() {
+        if lacks_libclang() {
+            return;
+        }
         let report = run_text(RCCL, false).unwrap();
         for line in [
             "in both, although NCCL has them later:\n  ncclGather: ours: since 2.28.3; theirs: declared in 2.21.5\n",
@@ -186,6 +193,7 @@ mod rules {
 
     use crate::compare::{Difference, Reason, differences};
     use crate::declarations::{Header, untagged};
+    use crate::{checkout, lacks_libclang};
 
     /// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
     const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
@@ -254,7 +262,7 @@ mod rules {
         let directory = tempfile::tempdir().unwrap();
         let header = directory.path().join("nccl.h");
         fs::write(&header, text).unwrap();
-        Header::read(&header, &crate::checkout::root().join("vendor-headers/stubs"), view).unwrap()
+        Header::read(&header, &checkout().join("vendor-headers/stubs"), view).unwrap()
     }
 
     /// Reads a header in all views.
@@ -283,16 +291,20 @@ mod rules {
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn differences_of_equal_headers_and_of_an_older_one_are_none() {
+        if lacks_libclang() {
+            return;
+        }
         let ours = views(OURS);
         assert_eq!(differing(&ours, &ours), Vec::<String>::new());
         assert_eq!(differing(&ours, &views(OLDER)), Vec::<String>::new());
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn differences_in_the_same_release_are_named() {
+        if lacks_libclang() {
+            return;
+        }
         let cases = [
             ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
             ("const char *key", "char *key", &["ncclParamBind"]),
@@ -314,8 +326,10 @@ mod rules {
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn differences_from_an_older_release_are_named() {
+        if lacks_libclang() {
+            return;
+        }
         let cases = [
             ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
             (
@@ -341,8 +355,10 @@ mod rules {
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn differences_of_a_wrong_since_are_named() {
+        if lacks_libclang() {
+            return;
+        }
         let early =
             with(OURS, "2.29.2. */\n            int numRmaCtx", "2.27.3. */\n            int numRmaCtx");
         let older = views(OLDER);
@@ -361,8 +377,10 @@ mod rules {
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn differences_from_a_newer_release_are_additions_or_changes() {
+        if lacks_libclang() {
+            return;
+        }
         let newer = with(OURS, "CODE 23203", "CODE 23300");
         let newer = with(
             &newer,
@@ -381,8 +399,10 @@ mod rules {
     }
 
     #[test]
-    #[cfg_attr(not(libclang), ignore = "needs libclang")]
     fn parameter_handle_of_older_releases_was_the_struct() {
+        if lacks_libclang() {
+            return;
+        }
         let former = with(
             OURS,
             "struct ncclParamHandle *ncclParamHandle_t",
