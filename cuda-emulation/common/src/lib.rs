@@ -12,9 +12,9 @@ pub mod fault_signal;
 pub mod finding;
 mod interface;
 mod open;
-mod pytorch;
 pub mod stack;
+mod unsupported;
 
 pub use interface::{Access, AccessKind, Device, FreeCheck, Interface, Memory, MemoryKind, Work};
 pub use open::open as open_driver;
-pub use pytorch::advice;
+pub use unsupported::report_unsupported;

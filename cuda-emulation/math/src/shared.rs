@@ -1,21 +1,15 @@
 //! Handles, and reports of unsupported functions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::io::Write;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use cuda_common::advice;
+use cuda_common::report_unsupported;
 
 /// Reports on stderr, once for each function, that it is not supported.
 pub(crate) fn report(function: &'static str) {
-    static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(function) {
-        let advice = advice(function);
-        let message = format!("libnccl: the CPU stand-in for CUDA does not support {function}{advice}\n");
-        let _ = std::io::stderr().write_all(message.as_bytes()); // In one piece; if stderr is closed, it is lost.
-    }
+    report_unsupported(function, &format!("libnccl: the CPU stand-in for CUDA does not support {function}"));
 }
 
 /// Values behind handles: numbers that programs see as pointers, and that are never dereferenced.

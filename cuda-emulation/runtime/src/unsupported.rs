@@ -1,24 +1,16 @@
 //! Unsupported functions, and kernels: a program that contains kernels starts, and launching one is an error.
 
-use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::io::Write;
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::{Mutex, PoisonError};
 
+use cuda_common::report_unsupported;
 use cudarc::runtime::sys::cudaChannelFormatDesc;
 
 use crate::status::{Status, record};
-use cuda_common::advice;
 
 /// Reports on stderr, once for each function, that it is not supported, and returns the error.
 pub(crate) fn report(function: &'static str, reason: &str) -> Status {
-    static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(function) {
-        let advice = advice(function);
-        let message = format!("libnccl's libcudart: {function} is not supported{reason}{advice}\n");
-        let _ = std::io::stderr().write_all(message.as_bytes()); // In one piece; if stderr is closed, it is lost.
-    }
+    report_unsupported(function, &format!("libnccl's libcudart: {function} is not supported{reason}"));
     Status::NOT_SUPPORTED
 }
 

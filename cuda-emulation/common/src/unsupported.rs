@@ -1,12 +1,22 @@
-//! What a program that uses PyTorch can do about kernels, which the CUDA emulation does not launch.
+//! Reports of what the CUDA emulation does not support.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
 
-/// Returns what to add to the text about a function that is not supported: how PyTorch's operators run, if the process has PyTorch and
-/// the function is one for kernels.
-#[must_use]
-pub fn advice(function: &str) -> &'static str {
+/// Writes a report to stderr, once for each `what`: `text`, and what a program that uses PyTorch can do about it.
+pub fn report_unsupported(what: &'static str, text: &str) {
+    static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(what) {
+        // In one piece, so that the reports of several processes do not mix; if stderr is closed, it is lost.
+        let _ = io::stderr().write_all(format!("{text}{}\n", advice(what)).as_bytes());
+    }
+}
+
+/// Returns how PyTorch's operators run, if the process has PyTorch and the function is one for kernels.
+fn advice(function: &str) -> &'static str {
     if is_for_kernels(function) && is_loaded() && !has_operators() {
         "; PyTorch's operators are kernels, and run on the CPU with `python3 -m libnccl_cpu.torch PROGRAM`"
     } else {
