@@ -1,7 +1,7 @@
 //! The project's only bindgen configuration: from the C headers to Rust.
 //!
-//! `build.rs` (the compiled bindings) and `xtask` (the committed copy, and the comparison with NVIDIA's headers) share this
-//! file by `#[path]`.
+//! The build script generates the bindings with it, and reads the headers that it compares. `cargo xtask bindings` and `cargo
+//! xtask headers` run the build script.
 
 use std::any::Any;
 use std::env;
@@ -112,7 +112,6 @@ pub(crate) fn builder(header: &Path, include: &Path, stubs: &Path) -> Builder {
 ///
 /// # Safety
 /// The process has one thread.
-#[allow(dead_code)] // of xtask
 pub(crate) unsafe fn remove_extra_arguments() {
     let of_others = |(name, _): (OsString, _)| {
         Some(name).filter(|name| name.to_string_lossy().starts_with("BINDGEN_EXTRA_CLANG_ARGS"))
@@ -124,13 +123,18 @@ pub(crate) unsafe fn remove_extra_arguments() {
 }
 
 /// Runs bindgen, which panics if libclang is missing or lacks functions, and returns the message of a panic as an error.
-#[allow(dead_code)] // of xtask
 pub(crate) fn catch<T>(run: impl FnOnce() -> Result<T, String> + panic::UnwindSafe) -> Result<T, String> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let result = panic::catch_unwind(run);
     panic::set_hook(hook);
     result.unwrap_or_else(|payload| Err(panic_message(&*payload)))
+}
+
+/// Fails if there is no libclang, without which bindgen would panic.
+pub(crate) fn find_libclang() -> Result<(), String> {
+    let version = catch(|| Ok(bindgen::clang_version()));
+    version.map(drop).map_err(|reason| format!("bindgen needs libclang (on Debian: libclang-dev): {reason}"))
 }
 
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {

@@ -57,6 +57,16 @@ fn generate(_: &Path) -> Result<Vec<(&'static str, String)>, String> {
     Err("the feature `bindgen` is off".into())
 }
 
+/// Writes bindgen's output and the hash of the headers into a directory, for `cargo xtask bindings`.
+#[cfg(feature = "bindgen")]
+pub(crate) fn write_fresh(root: &Path, directory: &Path) -> Result<(), String> {
+    let files =
+        crate::bindings::Bindings::generate(root).map_err(|reason| format!("bindgen: {}", reason.trim()))?.0;
+    files.iter().for_each(|(file, text)| save(&directory.join(file), text));
+    save(&directory.join(HASH), &hash_of_headers(root));
+    Ok(())
+}
+
 /// Copies the committed bindings into `out`. Warns if there is a reason to, and if the headers have changed since.
 fn copy(root: &Path, out: &Path, reason: Option<&str>) {
     let directory = root.join(DIRECTORY);

@@ -4,6 +4,8 @@
 mod compare;
 #[cfg(feature = "bindgen")]
 mod declarations;
+#[cfg(feature = "bindgen")]
+pub(crate) mod official;
 
 use std::env;
 use std::ffi::OsStr;

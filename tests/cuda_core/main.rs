@@ -1,7 +1,7 @@
 //! Buffers and streams of NVIDIA's crate cuda-core in operations.
 #![allow(unsafe_code)] // Memory that is allocated on a stream, and a view without a guard.
 
-#[path = "../support/cuda_crate/mod.rs"]
+#[path = "../cuda_crate/mod.rs"]
 mod cuda_crate;
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! Buffers and streams of the crate cudarc in operations.
 #![allow(unsafe_code)] // A view without a guard.
 
-#[path = "../support/cuda_crate/mod.rs"]
+#[path = "../cuda_crate/mod.rs"]
 mod cuda_crate;
 
 use std::process::ExitCode;

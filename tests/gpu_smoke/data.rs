@@ -1,6 +1,7 @@
 //! The ranks' data: random, the same in every run, with the special values of each type.
 
 use libnccl::{Element, ReduceOp};
+use libnccl_test_support::random_inputs::Random;
 
 /// An element type whose results can be compared with the CPU backend's.
 pub(crate) trait Number: Element + Default + std::fmt::Display {
@@ -75,11 +76,7 @@ floats!(f32 of u32, f64 of u64);
 /// Returns elements that depend only on the arguments.
 pub(crate) fn random<T: Number>(count: usize, op: Option<ReduceOp>, seed: u64) -> Vec<T> {
     let element = |index: u64| {
-        // One step of the generator SplitMix64.
-        let mut bits = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let value = T::random(bits ^ bits >> 31);
+        let value = T::random(Random(seed << 32 | index).next());
         if op == Some(ReduceOp::Avg) { value.averaged() } else { value }
     };
     (0..count as u64).map(element).collect()

@@ -7,10 +7,10 @@ use std::panic::resume_unwind;
 
 use libnccl::buffer::{Buffer, BufferResult};
 use libnccl::{Communicator, Group, Nccl, ReduceOp, Result, Slice, StreamRef};
+use libnccl_test_support::random_inputs::Random;
 
 use crate::kind::Kind;
 use crate::lent::Vault;
-use crate::random::Random;
 
 pub(crate) const STREAM: StreamRef<'static> = StreamRef::DEFAULT;
 

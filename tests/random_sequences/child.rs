@@ -8,10 +8,10 @@ use std::time::Duration;
 use libnccl::communicator::ShrinkMode;
 use libnccl::{Communicator, ReduceOp, Result};
 use libnccl_observe::RecordExt;
+use libnccl_test_support::random_inputs::{Random, mix};
 
 use crate::buffer::STREAM;
 use crate::kind::Kind;
-use crate::random::{Random, mix};
 use crate::rank::{Rank, stopped};
 
 impl Rank<'_> {
@@ -48,7 +48,7 @@ impl Rank<'_> {
 
     /// Runs the program of a child; ranks without one go on with the program where the others do.
     pub(crate) fn live_in_child(&mut self, child: Option<Communicator>, depth: usize) -> Result<()> {
-        let program = Random::new(self.program.next());
+        let program = Random(self.program.next());
         let program = std::mem::replace(&mut self.program, program);
         let lived = child.map_or(Ok(()), |child| self.live(child, depth + 1));
         self.program = program;
@@ -81,7 +81,7 @@ impl Rank<'_> {
     fn sibling(&mut self) -> Self {
         Self {
             program: self.program.clone(),
-            own: Random::new(mix(self.own.next())),
+            own: Random(mix(self.own.next())),
             errands: self.errands.clone(),
             ..*self
         }

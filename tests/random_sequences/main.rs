@@ -17,13 +17,12 @@ mod handles;
 mod kind;
 mod lent;
 mod process;
-#[path = "../../crates/cpu/tests/cpu/common/random.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod random;
 mod rank;
 mod sequence;
 mod unruly;
 mod usage;
+
+use libnccl_test_support::random_inputs::{fresh_seed, from_environment};
 
 use process::Process;
 
@@ -32,10 +31,9 @@ fn random_sequences_crash_hang_and_leak_nothing() {
     if process::run_as_told() {
         return;
     }
-    let number = |name| random::from_environment(name);
-    let seed = number("LIBNCCL_TEST_SEED");
-    let count = number("LIBNCCL_TEST_SEQUENCES").unwrap_or(if seed.is_some() { 1 } else { 40 });
-    let first = seed.unwrap_or_else(random::fresh_seed);
+    let seed = from_environment("LIBNCCL_TEST_SEED");
+    let count = from_environment("LIBNCCL_TEST_SEQUENCES").unwrap_or(if seed.is_some() { 1 } else { 40 });
+    let first = seed.unwrap_or_else(fresh_seed);
     // Sequences wait more than they compute.
     let processes = count.div_ceil(10).clamp(1, 4);
     let folder = tempfile::tempdir().expect("a folder");

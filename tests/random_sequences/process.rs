@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::random::from_environment;
+use libnccl_test_support::random_inputs::from_environment;
+
 use crate::sequence;
 use crate::usage::Usage;
 

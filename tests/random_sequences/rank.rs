@@ -12,12 +12,12 @@ use libnccl::error::{LoadError, ResultCode};
 use libnccl::window::{Registration, Signal, WaitSignal, Window, WindowFlags};
 use libnccl::{Communicator, Config, Error, Nccl, NcclBuffer, ReduceOp, Result, UniqueId};
 use libnccl_observe::{RecordExt, Watchdog};
+use libnccl_test_support::random_inputs::Random;
 
 use crate::buffer::{Act, Guard, Guarded, Refusal, Refused, STREAM, panic_on_purpose};
 use crate::errand::Errands;
 use crate::kind::{Kind, STEPS};
 use crate::lent::Vault;
-use crate::random::Random;
 use crate::unruly::Unruly;
 use crate::usage::{KEPT, WINDOW};
 
@@ -203,7 +203,7 @@ impl Rank<'_> {
             }
             let step = self.program.pick(&STEPS);
             // Each step draws the same numbers on all ranks, whether it succeeds or not.
-            let mut numbers = Random::new(self.program.next());
+            let mut numbers = Random(self.program.next());
             if step.is_on() {
                 self.step(step, &mut numbers, comm, buffers, kept, depth)?;
             }

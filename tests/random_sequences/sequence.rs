@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use libnccl::{Nccl, Result};
 use libnccl_observe::{Answer, Watchdog};
+use libnccl_test_support::random_inputs::{Random, mix};
 
 use crate::buffer::panic_twice_on_purpose;
 use crate::errand::Errands;
 use crate::handles;
 use crate::kind::Kind;
 use crate::lent::Vault;
-use crate::random::{Random, mix};
 use crate::rank::Rank;
 
 /// Runs one sequence. Returns the number of ranks that reached its end.
 pub(crate) fn run(nccl: &Nccl, seed: u64) -> usize {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let (size, has_timeout) = (1 + random.below(3), random.below(4) > 0);
     let (vault, start) = (Vault::default(), handles::point(nccl));
     let watched = Watched::start(&mut random);
@@ -30,7 +30,7 @@ pub(crate) fn run(nccl: &Nccl, seed: u64) -> usize {
                 let mut this = Rank {
                     nccl,
                     program: random.clone(),
-                    own: Random::new(mix(seed ^ (rank as u64 + 1))),
+                    own: Random(mix(seed ^ (rank as u64 + 1))),
                     has_timeout,
                     errands: errands.clone(),
                     vault: &vault,
@@ -61,7 +61,7 @@ impl Watched {
         if !is_wanted || !Kind::Watchdog.is_on() {
             return None;
         }
-        let (owned, mut random) = (Arc::new(AtomicUsize::new(0)), Random::new(random.next()));
+        let (owned, mut random) = (Arc::new(AtomicUsize::new(0)), Random(random.next()));
         let calls = Arc::clone(&owned);
         let watchdog = Watchdog::new(limit, move |finding| {
             calls.fetch_add(1, Relaxed);

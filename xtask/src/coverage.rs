@@ -69,9 +69,12 @@ fn functions(root: &Path) -> Result<BTreeMap<String, Function>> {
         }
     }
 
-    // A test of a C function names it, in the expected call or the expected error. The fake NCCL names all of them.
-    let tests = rust_files(&root.join("tests"))?;
-    for path in tests.iter().filter(|path| !path.starts_with(root.join("tests/support"))) {
+    // A test of a C function names it, in the expected call or the expected error. The fake NCCL names all of them, and tests of
+    // the build script those of their headers.
+    let excluded = ["tests/support", "tests/build_script"].map(|directory| root.join(directory));
+    let mut tests = rust_files(&root.join("tests"))?;
+    tests.retain(|path| !excluded.iter().any(|directory| path.starts_with(directory)));
+    for path in &tests {
         let text = read(path)?;
         let file = path.strip_prefix(root).unwrap_or(path).display().to_string();
         let named: BTreeSet<&str> = words(&text).collect();

@@ -14,14 +14,15 @@ const PAGE: &str = "docs/generated/environment.md";
 /// The most variables that a user may have to know.
 const MOST: usize = 30;
 /// Those that read variables, by the folder of their sources.
-const READERS: [(&str, &str); 10] = [
+const READERS: [(&str, &str); 11] = [
     ("build", "the build of `libnccl`"),
     ("src", "`libnccl`"),
     ("crates/launch/src", "`libnccl-launch`"),
     ("crates/observe/src", "`libnccl-observe`, `libnccl-trace`"),
     ("crates/cpu/src", "`libnccl-cpu`"),
-    ("crates/cuda/driver/src", "the stand-in for CUDA"),
-    ("crates/cuda/runtime/src", "the stand-in for CUDA"),
+    ("cuda-emulation/common/src", "`libnccl-cpu`, the CUDA emulation"),
+    ("cuda-emulation/driver/src", "the CUDA emulation"),
+    ("cuda-emulation/runtime/src", "the CUDA emulation"),
     ("crates/trace/src", "`libnccl-trace`"),
     ("crates/cli/src", "`nccl`"),
     ("xtask/src", "`cargo xtask`, `.ci/run`"),

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cpu_so::build_target;
+use cuda_install::build_target;
 
 const SCRIPT: &str = include_str!("../../tests/gpu_smoke/run.sh");
 
@@ -22,7 +22,7 @@ pub(crate) fn pack(directory: &Path) -> Result<PathBuf> {
     ];
     for (name, package, arguments) in builds {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(arguments).args(["--release", "--quiet"]);
+        cargo.args(arguments).args(["--release", "--quiet"]).current_dir(crate::checkout::root());
         let (built, target) = (build_target(&mut cargo, package, name, "")?, directory.join(name));
         fs::copy(&built, &target)
             .with_context(|| format!("cannot copy {} to {}", built.display(), target.display()))?;

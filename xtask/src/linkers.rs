@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cpu_so::{self, Profile};
+use cuda_install::Profile;
+
+use crate::cpu_so;
 use crate::nvidia_packages;
 use crate::process::{self, End};
 use crate::releases::{NEWEST, OLDEST};

@@ -5,23 +5,18 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use cuda_install::Profile;
 
 mod bench_openmpi;
 mod bindings;
+mod build_script;
 mod build_time;
 mod checkout;
-#[path = "../../build/check_header/compare.rs"]
-#[allow(dead_code)] // The build script's part.
-mod compare;
 mod coverage;
 mod cpu_so;
-#[path = "../../build/check_header/declarations.rs"]
-mod declarations;
 mod environment;
 mod gpu_pack;
 mod headers;
-#[cfg(test)]
-mod headers_tests;
 mod linkers;
 mod matrix;
 mod nvidia_packages;
@@ -149,14 +144,14 @@ fn run(task: Task) -> Result<()> {
             Ok(())
         }
         Task::CpuSo { directory, debug } => {
-            let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
+            let profile = if debug { Profile::Debug } else { Profile::Optimized };
             println!("{}", cpu_so::install(&directory, profile)?.display());
-            cpu_so::install_cuda(&directory, profile)?;
+            cuda_install::install(&directory, profile)?;
             cpu_so::link_folders(&directory)
         }
         Task::TraceSo { directory, debug } => {
-            let profile = if debug { cpu_so::Profile::Debug } else { cpu_so::Profile::Optimised };
-            println!("{}", cpu_so::install_trace(&mut profile.build(), &directory)?.display());
+            let profile = if debug { Profile::Debug } else { Profile::Optimized };
+            println!("{}", cpu_so::install_trace(&mut profile.cargo(), &directory)?.display());
             Ok(())
         }
         Task::Wheel { directory } => {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::build_script::BuildScript;
 use crate::headers;
 use crate::nvidia_packages::{self, Part};
 use crate::releases::{NEWEST, OLDEST, Selection};
@@ -50,12 +51,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     if !options.drop {
         nvidia_packages::prefetch(&releases, Part::All);
     }
+    let script = BuildScript::build(root)?;
     let programs = programs::build(root)?;
     let mut rows = Vec::new();
     let mut failed = Vec::new();
     for release in &releases {
         let start = Instant::now();
-        match examine(root, &programs, release) {
+        match examine(root, &script, &programs, release) {
             Ok(row) => {
                 println!(
                     "{release}: {} programs agree ({:.1} s)",
@@ -122,12 +124,13 @@ impl KeptLibraries {
     }
 }
 
-fn examine(root: &Path, programs: &[Program], release: &str) -> Result<Row> {
-    let comparison = headers::compare(root, release, Part::All)?;
+fn examine(root: &Path, script: &BuildScript, programs: &[Program], release: &str) -> Result<Row> {
+    let directory = nvidia_packages::obtain(release)?;
+    let comparison = headers::compare(root, script, &directory)?;
     if let Some(problem) = comparison.problem() {
         bail!(problem);
     }
-    let library = nvidia_packages::obtain(release)?.join("lib/libnccl.so.2");
+    let library = directory.join("lib/libnccl.so.2");
     // In parallel, because most of the time is spent waiting for calls that hang.
     let findings: Vec<Result<Findings>> = thread::scope(|scope| {
         let library = &library;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
+use cuda_test_support::toolkit::Release;
 
 use crate::wheel::{self, Wheel};
 
@@ -54,46 +55,12 @@ pub(crate) fn obtain_part(release: &str, part: Part) -> Result<PathBuf> {
 /// Returns folders of CUDA's runtime library, after downloading the packages if needed: one with `lib/` and `include/`,
 /// others whose `include/` has headers that the first one's include, and at last that of CUPTI.
 pub(crate) fn obtain_cudart(major: &str) -> Result<Vec<PathBuf>> {
-    /// The file that a package must have, the package, its release, its folder and the size of the download.
-    type Package = (&'static str, &'static str, &'static str, &'static str, &'static str);
-    const CUDA_12: [Package; 4] = [
-        ("lib/libcudart.so.12", "nvidia-cuda-runtime-cu12", "12.9.79", "cudart-12.9.79", "4 MB"),
-        ("include/crt/host_config.h", "nvidia-cuda-nvcc-cu12", "12.9.86", "cuda-crt-12.9.86", "40 MB"),
-        ("include/nv/target", "nvidia-cuda-cccl-cu12", "12.9.27", "cuda-cccl-12.9.27", "3 MB"),
-        ("lib/libcupti.so.12", "nvidia-cuda-cupti-cu12", "12.9.79", "cuda-cupti-12.9.79", "11 MB"),
-    ];
-    const CUDA_13: [Package; 4] = [
-        ("lib/libcudart.so.13", "nvidia-cuda-runtime", "13.5.37", "cudart-13.5.37", "3 MB"),
-        ("include/crt/host_config.h", "nvidia-cuda-crt", "13.5.37", "cuda-crt-13.5.37", "less than 1 MB"),
-        ("include/nv/target", "nvidia-cuda-cccl", "13.3.3.3.1", "cuda-cccl-13.3.3.3.1", "4 MB"),
-        // That of PyTorch 2.15: it fails differently without its tables.
-        ("lib/libcupti.so.13", "nvidia-cuda-cupti", "13.2.86", "cuda-cupti-13.2.86", "12 MB"),
-    ];
-    fn target(path: &Path) -> Option<&Path> {
-        // Below a folder that is named after the package, or after the release for all packages.
-        let mut components = path.strip_prefix("nvidia").ok()?.components();
-        components.next()?;
-        let path = components.as_path();
-        let is_header = path.parent() == Some(Path::new("include"))
-            || ["include/crt", "include/nv"].iter().any(|folder| path.starts_with(folder));
-        let is_library = path.starts_with("lib")
-            && path.extension().is_some_and(|end| end != "a")
-            // 40 MB that only a profiler of kernels needs.
-            && !path.starts_with("lib/libnvperf_host.so")
-            && !path.starts_with("lib/libnvperf_target.so");
-        (is_header || is_library).then_some(path)
-    }
-    let packages = match major {
-        "12" => CUDA_12,
-        "13" => CUDA_13,
-        _ => bail!("{major:?} is no major release of CUDA with a stand-in; expected 12 or 13"),
+    let release = match major {
+        "12" => Release::Cuda12,
+        "13" => Release::Cuda13,
+        _ => bail!("{major:?} is no major release of CUDA with an emulation; expected 12 or 13"),
     };
-    packages
-        .iter()
-        .map(|&(file, package, release, folder, size)| {
-            Wheel { package, release, folder, size, target, required: &[file] }.obtain()
-        })
-        .collect()
+    release.obtain().map(|toolkit| toolkit.directories).map_err(Error::msg)
 }
 
 /// Returns folders whose `include/` have the headers that the crate cuda-core is built with, that with `cuda.h` first, after
@@ -173,7 +140,7 @@ mod tests {
     #[test]
     fn runtime_library_of_an_unknown_release_is_refused() {
         let error = obtain_cudart("11").unwrap_err().to_string();
-        assert_eq!(error, "\"11\" is no major release of CUDA with a stand-in; expected 12 or 13");
+        assert_eq!(error, "\"11\" is no major release of CUDA with an emulation; expected 12 or 13");
     }
 
     #[test]

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use cuda_install::{DRIVER, Profile, RUNTIMES, SharedObject};
 
 use crate::checkout::root;
-use crate::cpu_so::{self, SharedObject};
+use crate::cpu_so;
 use crate::wheel::Wheel;
 
 /// The glibc that Rust's standard library needs, and so the oldest that what is built can run on.
@@ -56,14 +57,16 @@ pub(crate) fn pack(directory: &Path) -> Result<[PathBuf; 4]> {
     let program = make_program(&tools, directory, &platform)?;
     // Where the program looks for it.
     let recorder = directory.join("libnccl-trace");
-    let recorder = cpu_so::install_trace(tools.cargo("rustc").arg(cpu_so::OPTIMISED), &recorder)?;
+    let recorder = cpu_so::install_trace(tools.cargo("rustc").arg(Profile::Optimized.argument()), &recorder)?;
     Ok([wheel, make_archive(stage.path(), directory, &platform)?, program, recorder])
 }
 
 /// Builds the program `nccl`.
 fn make_program(tools: &Tools, directory: &Path, platform: &str) -> Result<PathBuf> {
     let mut cargo = tools.cargo("zigbuild");
-    let built = cpu_so::build_target(cargo.arg(cpu_so::OPTIMISED), "libnccl-cli", "nccl", "")?;
+    cargo.current_dir(root());
+    let built =
+        cuda_install::build_target(cargo.arg(Profile::Optimized.argument()), "libnccl-cli", "nccl", "")?;
     let program = directory.join(format!("nccl-{VERSION}-{platform}"));
     fs::copy(&built, &program).with_context(|| format!("cannot write {}", program.display()))?;
     Ok(program)
@@ -80,8 +83,8 @@ fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
     // A wheel has no links, and a copy that is loaded would be another NCCL.
     fs::write(lib.join("libnccl.so"), "INPUT(libnccl.so.2)\n")?;
     // In a folder of their own, where nothing finds them unasked.
-    stage_shared_object(tools, cpu_so::DRIVER, &cuda)?;
-    cpu_so::RUNTIMES.into_iter().try_for_each(|runtime| stage_runtime(tools, runtime, &cuda))?;
+    stage_shared_object(tools, DRIVER, &cuda)?;
+    RUNTIMES.into_iter().try_for_each(|runtime| stage_runtime(tools, runtime, &cuda))?;
     copy(&sources.join("libnccl_cpu"), &package, &MODULES)?;
     copy(&sources, stage, &["pyproject.toml", "hatch_build.py", "README.md"])?;
     copy(root(), stage, &LICENCES)
@@ -89,7 +92,7 @@ fn stage_files(tools: &Tools, stage: &Path) -> Result<()> {
 
 /// Builds a shared object and copies it to `folder`.
 fn stage_shared_object(tools: &Tools, library: SharedObject, folder: &Path) -> Result<()> {
-    let built = cpu_so::build(tools.cargo("rustc").arg(cpu_so::OPTIMISED), library, true)?;
+    let built = cuda_install::build(tools.cargo("rustc").arg(Profile::Optimized.argument()), library, true)?;
     fs::copy(built, folder.join(library.soname))?;
     Ok(())
 }
@@ -98,7 +101,7 @@ fn stage_shared_object(tools: &Tools, library: SharedObject, folder: &Path) -> R
 /// GNU ld makes the versions of its symbols, and zig has another.
 fn stage_runtime(tools: &Tools, library: SharedObject, folder: &Path) -> Result<()> {
     let mut cargo = tools.cargo("rustc");
-    let archive = cpu_so::build(cargo.arg(cpu_so::OPTIMISED), library, false)?;
+    let archive = cuda_install::build(cargo.arg(Profile::Optimized.argument()), library, false)?;
     let scratch = tempfile::tempdir()?;
     let (soname, versions) = (library.soname, scratch.path().join("versions"));
     fs::write(&versions, format!("{soname} {{ global: cu*; __cuda*; nvml*; local: *; }};"))?;
@@ -129,7 +132,7 @@ fn make_wheel(tools: &Tools, stage: &Path, platform: &str) -> Result<PathBuf> {
 /// Makes the archive of the staged files that are not Python's, with the links for linkers, which a wheel cannot have: not
 /// the linker script in place of one.
 fn make_archive(stage: &Path, directory: &Path, platform: &str) -> Result<PathBuf> {
-    let stand_ins = [cpu_so::DRIVER].into_iter().chain(cpu_so::RUNTIMES).map(|library| ("cuda", library));
+    let stand_ins = [DRIVER].into_iter().chain(RUNTIMES).map(|library| ("cuda", library));
     fs::remove_file(stage.join("libnccl_cpu/lib/libnccl.so"))?;
     for (folder, SharedObject { soname, link, .. }) in stand_ins.chain([("lib", cpu_so::NCCL)]) {
         if let Some(link) = link {

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use cuda_common::Interface;
 use cudarc::driver::CudaContext;
 use serde::Serialize;
 
@@ -70,11 +71,12 @@ pub(crate) fn stand_in() -> Option<StandIn> {
     load_driver().ok()?;
     // SAFETY: it is loaded already, so nothing of it runs.
     let driver = unsafe { libloading::os::unix::Library::new(DRIVER) }.ok()?;
-    // SAFETY: an address, which is not called. No other driver has this function.
-    let version = unsafe { driver.get::<*const c_void>(b"libnccl_cuda_version\0") }.ok()?.as_raw_ptr();
+    // SAFETY: only the address is used. No other driver has this symbol.
+    let interface = unsafe { driver.get::<*const c_void>(Interface::SYMBOL.to_bytes_with_nul()) };
+    let interface = interface.ok()?.as_raw_ptr();
     let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address may be asked for, and the result has room for what is found.
-    if unsafe { libc::dladdr(version, information.as_mut_ptr()) } == 0 {
+    if unsafe { libc::dladdr(interface, information.as_mut_ptr()) } == 0 {
         return None;
     }
     // SAFETY: dladdr has filled it in, and has found a file, whose name is a C string: the driver is never unloaded.

@@ -99,7 +99,10 @@ mod tests {
     fn variables_of_the_cpu_backend_are_those_in_its_sources() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut found = BTreeSet::new();
-        for file in ["cpu/src", "cuda/driver/src"].iter().flat_map(|folder| sources(&crates.join(folder))) {
+        for file in ["cpu/src", "../cuda-emulation/common/src", "../cuda-emulation/driver/src"]
+            .iter()
+            .flat_map(|folder| sources(&crates.join(folder)))
+        {
             let text = fs::read_to_string(&file).unwrap();
             let text = text.split("#[cfg(test)]").next().unwrap();
             // C strings are the keys of parameters.

@@ -9,16 +9,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
+use cuda_common::{Access, FreeCheck, Interface, Memory, MemoryKind};
 use libnccl::sys::{cudaStream_t, ncclResult_t};
 
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 
-/// The interface version of the functions that the CUDA emulation adds to CUDA's API.
-const VERSION: u32 = 4;
-
-const CUDA_SUCCESS: c_int = 0;
-const CUDA_ERROR_NOT_READY: c_int = 600;
+const CUDA_SUCCESS: c_uint = 0;
+const CUDA_ERROR_NOT_READY: c_uint = 600;
 /// The sticky error of a GPU's context after a kernel, such as one of NCCL's, has failed.
 const CUDA_ERROR_LAUNCH_FAILED: c_uint = 719;
 const CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: c_uint = 33;
@@ -29,52 +27,12 @@ const CU_STREAM_CAPTURE_STATUS_NONE: c_uint = 0;
 const CU_STREAM_CAPTURE_STATUS_INVALIDATED: c_uint = 2;
 const CU_STREAM_CAPTURE_MODE_RELAXED: c_uint = 2;
 
-/// One of the kinds of memory that `libnccl_cuda_resolve` distinguishes.
-const UNKNOWN_HOST_MEMORY: i32 = 0;
-
 type CuDevicePtr = u64;
 type CuContext = *mut c_void;
 type CuEvent = *mut c_void;
 
 /// Work on a stream. Runs once, or at each launch of the graph if it is captured.
 type Work = Box<dyn Fn() + Send + Sync>;
-
-/// A function that CUDA calls before it frees memory, with the name of the called CUDA function and the memory. If it does not
-/// return 0, the memory is not freed.
-pub(crate) type FreeCheck = unsafe extern "C" fn(*const c_char, CuDevicePtr, usize) -> c_int;
-
-#[repr(C)]
-struct Resolved {
-    kind: i32,
-    device: i32,
-    /// The address at which this process can access the memory.
-    alias: *mut c_void,
-    allocation: u64,
-}
-
-/// A range of memory that an operation reads or writes, at the program's address or at the resolved address.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Access {
-    address: CuDevicePtr,
-    length: usize,
-    writes: i32,
-}
-
-impl Access {
-    pub(crate) fn read(address: usize, length: usize) -> Self {
-        Self { address: address as CuDevicePtr, length, writes: 0 }
-    }
-
-    pub(crate) fn write(address: usize, length: usize) -> Self {
-        Self { writes: 1, ..Self::read(address, length) }
-    }
-
-    /// Creates a write that another rank is notified of.
-    pub(crate) fn put(address: usize, length: usize) -> Self {
-        Self { writes: 2, ..Self::read(address, length) }
-    }
-}
 
 /// A user's stream: a CUDA handle, NULL for the default stream, or one of the special handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,11 +105,11 @@ impl Drop for Event {
 
 macro_rules! define_functions {
     ($($name:ident($($argument:ty),*);)*) => {
-        /// The functions of the emulated driver, by name. All except the version function return a `CUresult`.
+        /// Functions of CUDA's driver, by name. All return a `CUresult`.
         #[derive(Debug)]
         #[allow(non_snake_case)]
         struct Functions {
-            $($name: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            $($name: unsafe extern "C" fn($($argument),*) -> c_uint,)*
         }
 
         impl Functions {
@@ -168,9 +126,8 @@ macro_rules! define_functions {
                         if symbol.is_null() {
                             return Err(stringify!($name));
                         }
-                        // SAFETY: in the version that was checked, the emulated driver's function of this name has this
-                        // signature.
-                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol) }
+                        // SAFETY: CUDA's function of this name has this signature.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_uint>(symbol) }
                     },)*
                 })
             }
@@ -180,7 +137,7 @@ macro_rules! define_functions {
 
 define_functions! {
     cuInit(c_uint);
-    cuGetErrorName(c_int, *mut *const c_char);
+    cuGetErrorName(c_uint, *mut *const c_char);
     cuDeviceGetCount(*mut c_int);
     cuDeviceGetAttribute(*mut c_int, c_uint, c_int);
     cuDevicePrimaryCtxRetain(*mut CuContext, c_int);
@@ -203,27 +160,13 @@ define_functions! {
     );
     cuThreadExchangeStreamCaptureMode(*mut c_uint);
     cuMemFree_v2(CuDevicePtr);
-    libnccl_cuda_resolve(CuDevicePtr, usize, *mut Resolved);
-    libnccl_cuda_enqueue(
-        *mut c_void,
-        *const Access,
-        usize,
-        *const c_char,
-        unsafe extern "C" fn(*mut c_void),
-        unsafe extern "C" fn(*mut c_void),
-        *mut c_void
-    );
-    libnccl_cuda_on_free(FreeCheck);
-    libnccl_cuda_launched(*mut c_void);
-    libnccl_cuda_fail(u64, c_uint, *const c_char);
-    libnccl_cuda_recover(u64);
-    libnccl_cuda_alloc_shared(c_int, usize, *mut CuDevicePtr);
 }
 
 /// The emulated CUDA driver.
 #[derive(Debug)]
 pub(crate) struct Driver {
     functions: Functions,
+    interface: &'static Interface,
 }
 
 /// Returns the emulated driver if the process has loaded it.
@@ -278,26 +221,23 @@ impl Driver {
         if library.is_null() {
             return None;
         }
-        // SAFETY: a valid handle and a C string.
-        let version = unsafe { libc::dlsym(library, c"libnccl_cuda_version".as_ptr()) };
-        if version.is_null() {
-            // NVIDIA's driver.
-            // SAFETY: a valid handle, not used any more.
-            unsafe { libc::dlclose(library) };
-            return None;
-        }
-        // SAFETY: the emulated driver's function has this signature in all versions.
-        let version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(version) }();
         let unusable = |why: String| {
             debug::warn_on_stderr(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
             None
         };
-        if version != VERSION {
-            return unusable(format!("its interface has version {version}, expected {VERSION}"));
-        }
+        // SAFETY: a valid handle, which is closed only if the driver is NVIDIA's.
+        let interface = match unsafe { Interface::of(library) } {
+            Ok(Some(interface)) => interface,
+            Ok(None) => {
+                // SAFETY: a valid handle, not used any more.
+                unsafe { libc::dlclose(library) };
+                return None;
+            }
+            Err(why) => return unusable(why),
+        };
         // SAFETY: the handle is never closed.
         match unsafe { Functions::look_up(library) } {
-            Ok(functions) => Some(Self { functions }),
+            Ok(functions) => Some(Self { functions, interface }),
             Err(name) => unusable(format!("it has no {name}")),
         }
     }
@@ -328,7 +268,7 @@ impl Driver {
         self.check("cuDeviceGetAttribute", code).map(|()| bus)
     }
 
-    fn init(&self) -> c_int {
+    fn init(&self) -> c_uint {
         // SAFETY: the flags must be 0.
         unsafe { (self.functions.cuInit)(0) }
     }
@@ -361,18 +301,16 @@ impl Driver {
 
     /// Returns the address at which this process can read and write `length` bytes at `address`, the argument named `what`.
     pub(crate) fn resolve(&self, what: &str, address: usize, length: usize) -> Result<usize> {
-        let mut memory =
-            Resolved { kind: UNKNOWN_HOST_MEMORY, device: 0, alias: ptr::null_mut(), allocation: 0 };
+        let mut memory = Memory { kind: MemoryKind::Host, device: 0, alias: ptr::null_mut(), id: 0 };
         // SAFETY: a valid out-parameter; the function dereferences no address that is not registered with it.
-        let code =
-            unsafe { (self.functions.libnccl_cuda_resolve)(address as CuDevicePtr, length, &raw mut memory) };
+        let code = unsafe { (self.interface.resolve)(address as CuDevicePtr, length, &raw mut memory) };
         if code != CUDA_SUCCESS {
             return Err(Error::argument(format!(
                 "{what}, {length} bytes at {address:#x}, is not inside one allocation of CUDA, or was freed: {}",
                 self.name(code)
             )));
         }
-        if memory.kind == UNKNOWN_HOST_MEMORY || memory.alias.is_null() {
+        if memory.kind == MemoryKind::Host || memory.alias.is_null() {
             return Err(Error::argument(format!(
                 "{what}, {length} bytes at {address:#x}, is memory that CUDA does not know, which a GPU cannot use: \
                  expected device memory, pinned host memory or managed memory"
@@ -395,13 +333,13 @@ impl Driver {
         // SAFETY: the accesses and the label are copied. If the work is accepted, `call` is called with `data`, which it borrows,
         // and afterwards `release` is called once, which recreates the box. Otherwise, neither is called.
         let code = unsafe {
-            (self.functions.libnccl_cuda_enqueue)(
+            (self.interface.enqueue)(
                 stream.0,
                 accesses.as_ptr(),
                 accesses.len(),
                 label.as_ptr(),
-                call,
-                release,
+                Some(call),
+                Some(release),
                 data.cast(),
             )
         };
@@ -417,7 +355,7 @@ impl Driver {
         static ADDED: Once = Once::new();
         ADDED.call_once(|| {
             // SAFETY: a function that stays loaded, and accepts the arguments that the driver passes.
-            let _ = unsafe { (self.functions.libnccl_cuda_on_free)(check) };
+            let _ = unsafe { (self.interface.on_free)(Some(check)) };
         });
     }
 
@@ -426,21 +364,20 @@ impl Driver {
     pub(crate) fn fail(&self, number: u64, reason: &str) {
         let reason = CString::new(reason).unwrap_or_default();
         // SAFETY: takes numbers and a C string. Has no effect on a thread that executes no operation.
-        let _ =
-            unsafe { (self.functions.libnccl_cuda_fail)(number, CUDA_ERROR_LAUNCH_FAILED, reason.as_ptr()) };
+        let _ = unsafe { (self.interface.fail)(number, CUDA_ERROR_LAUNCH_FAILED, reason.as_ptr()) };
     }
 
     /// Waits for `stream` if `CUDA_LAUNCH_BLOCKING=1` is set.
     pub(crate) fn launched(&self, stream: Stream) -> Result {
         // SAFETY: the stream is the caller's, by the contract of NCCL's functions.
-        let code = unsafe { (self.functions.libnccl_cuda_launched)(stream.0) };
+        let code = unsafe { (self.interface.launched)(stream.0) };
         self.check("an operation that CUDA_LAUNCH_BLOCKING=1 waits for", code)
     }
 
     /// Reverts the effect of [`fail`](Self::fail) with the same number.
     pub(crate) fn recover(&self, number: u64) {
         // SAFETY: takes a number.
-        let _ = unsafe { (self.functions.libnccl_cuda_recover)(number) };
+        let _ = unsafe { (self.interface.recover)(number) };
     }
 
     /// Creates an event in the current context.
@@ -525,8 +462,7 @@ impl Driver {
     pub(crate) fn allocate_shared(&self, file: BorrowedFd<'_>, length: usize) -> Result<usize> {
         let mut address = 0;
         // SAFETY: an open file, and a valid out-parameter.
-        let code =
-            unsafe { (self.functions.libnccl_cuda_alloc_shared)(file.as_raw_fd(), length, &raw mut address) };
+        let code = unsafe { (self.interface.alloc_shared)(file.as_raw_fd(), length, &raw mut address) };
         self.check(&format!("the allocation of {length} bytes of device memory"), code)?;
         Ok(address as usize)
     }
@@ -541,7 +477,7 @@ impl Driver {
         self.check("cuMemFree", unsafe { (self.functions.cuMemFree_v2)(address as CuDevicePtr) })
     }
 
-    fn check(&self, what: &str, code: c_int) -> Result {
+    fn check(&self, what: &str, code: c_uint) -> Result {
         if code == CUDA_SUCCESS {
             return Ok(());
         }
@@ -550,7 +486,7 @@ impl Driver {
     }
 
     /// Returns CUDA's name of an error.
-    fn name(&self, code: c_int) -> String {
+    fn name(&self, code: c_uint) -> String {
         let mut name = ptr::null();
         // SAFETY: a valid out-parameter.
         let found = unsafe { (self.functions.cuGetErrorName)(code, &raw mut name) };

@@ -1,18 +1,37 @@
-//! Random inputs for whatever reads a file or a socket: valid ones, changed. `LIBNCCL_TEST_SECONDS=600` in the environment makes each
-//! of these tests, whose names contain `random_`, go on for so long; `.ci/run --all` does.
+//! Seeded random numbers, so that a failed test can be repeated; and random inputs for readers of files and sockets: valid
+//! ones, changed. With `LIBNCCL_TEST_SECONDS=600` in the environment, each test of a reader, whose names contain `random_`,
+//! runs for 600 seconds; `.ci/run --all` sets it.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Counts the inputs of a test: `usual`, or as many as there is time for.
 pub fn inputs(usual: usize) -> impl Iterator<Item = usize> {
-    let seconds = std::env::var("LIBNCCL_TEST_SECONDS").ok();
-    let seconds = seconds.map(|seconds| seconds.parse().expect("LIBNCCL_TEST_SECONDS is a number"));
+    let seconds = from_environment("LIBNCCL_TEST_SECONDS");
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     (0..).take_while(move |input| end.map_or(*input < usual, |end| Instant::now() < end))
 }
 
-/// A small generator of random numbers (splitmix64).
-#[derive(Debug)]
+/// Returns the number in the environment variable `name`.
+pub fn from_environment(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text}, which is not a number")))
+}
+
+/// Returns a seed that differs from run to run.
+pub fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    mix(now.map_or(0, |now| now.as_nanos() as u64) ^ u64::from(std::process::id())) >> 32
+}
+
+/// Mixes a number into all 64 bits.
+pub fn mix(mut number: u64) -> u64 {
+    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+/// The splitmix64 generator, with its seed.
+#[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
 impl Random {
@@ -20,15 +39,41 @@ impl Random {
     #[allow(clippy::should_implement_trait)] // It never ends.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        mix(self.0)
     }
 
-    /// Returns a number below `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
+    /// Returns a number below `end`, which must not be 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    /// Returns true with probability 1/2.
+    pub fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+
+    /// Returns true with probability `1 / times`.
+    pub fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
+    /// Returns one of the choices.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    /// Fills the buffer with random bytes.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.fill_with(|| self.next() as u8);
+    }
+
+    /// Returns `0..length` in random order.
+    pub fn shuffled(&mut self, length: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..length).collect();
+        for index in (1..length).rev() {
+            order.swap(index, self.below(index + 1));
+        }
+        order
     }
 
     /// Changes some bytes: none, a few, or all.

@@ -14,7 +14,9 @@ use super::configuration::{Configuration, Peer, Setup};
 use super::machine;
 use super::peer_program::PeerProgram;
 use crate::checkout::root;
-use crate::cpu_so::{self, Profile};
+use cuda_install::Profile;
+
+use crate::cpu_so;
 use crate::wheel::Wheel;
 
 /// The time after which a program is killed: several times what the slowest one needs.
@@ -68,7 +70,7 @@ impl Programs {
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
 
         let current =
-            compile_nccl(&directory.join("nccl"), &cpu_so::install(&directory, Profile::Optimised)?)?;
+            compile_nccl(&directory.join("nccl"), &cpu_so::install(&directory, Profile::Optimized)?)?;
         let copy = directory.join("copy");
         compile(&copy, &["copy.c", "support.c"], &["-pthread".into()])?;
         let mut programs = Self { copy, current, openmpi: None, peers: Vec::new(), baseline: None };

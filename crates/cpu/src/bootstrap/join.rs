@@ -11,11 +11,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cuda_common::finding::Finding;
 use rustix::io::Errno;
 
 use crate::bootstrap::wire::{Hello, Message, cancelled, poll_interval, send};
 use crate::diag::error::{Error, Result};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::{TIMEOUT, WARN_AFTER};
 use crate::shm::shared_state::SharedState;

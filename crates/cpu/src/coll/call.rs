@@ -11,10 +11,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
+use cuda_common::finding::Finding;
+
 use crate::coll::function::Function;
 use crate::diag::debug::Subsystem;
 use crate::diag::error::Error;
-use crate::diag::finding::Finding;
 use crate::reduce::data_type::{self, DataType};
 use crate::reduce::reduction;
 use crate::shm::call_context::CallContext;

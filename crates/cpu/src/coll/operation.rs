@@ -4,9 +4,11 @@
 
 use std::ptr;
 
+use cuda_common::{Access, AccessKind};
+
 use crate::coll::call;
 use crate::coll::call::{CallHeader, ControlCall};
-use crate::cuda::{Access, Driver, Stream};
+use crate::cuda::{Driver, Stream};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
@@ -73,7 +75,7 @@ impl OnStream {
         let place = ptr::with_exposed_provenance(self.driver.resolve(what, address, length)?);
         // SAFETY: CUDA has as many bytes at this address, and the caller guarantees that they stay allocated until the operation has run.
         *buffer = unsafe { ReadBuf::of_caller(place, length) };
-        self.accesses.push(Access::read(address, length));
+        self.add_access(address, length, AccessKind::Read);
         Ok(())
     }
 
@@ -86,14 +88,18 @@ impl OnStream {
         let place = ptr::with_exposed_provenance_mut(self.driver.resolve(what, address, length)?);
         // SAFETY: as in `resolve_read`.
         *buffer = unsafe { WriteBuf::of_caller(place, length) };
-        self.accesses.push(Access::write(address, length));
+        self.add_access(address, length, AccessKind::Write);
         Ok(())
+    }
+
+    fn add_access(&mut self, address: usize, length: usize, kind: AccessKind) {
+        self.accesses.push(Access { address: address as u64, length, kind });
     }
 
     /// Records that the call writes memory of another rank and then signals that rank. CUDA ignores memory of other processes.
     pub(crate) fn note_put(&mut self, to: &WriteBuf) {
         if to.length() > 0 {
-            self.accesses.push(Access::put(to.start().addr(), to.length()));
+            self.add_access(to.start().addr(), to.length(), AccessKind::Put);
         }
     }
 }

@@ -8,11 +8,11 @@ use std::future::poll_fn;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
+use cuda_common::finding::Finding;
 use libnccl::sys::ncclResult_t;
 
 use crate::coll::call::{CallHeader, PeerCall};
 use crate::diag::error::{Error, Result};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::{STRICT, TIMEOUT, WARN_AFTER};
 use crate::shm::call_context::CallContext;

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use cuda_common::finding::Finding;
 use libnccl::internal::environment::variable;
 
 use crate::bootstrap::unique_id::fnv1a;
@@ -14,7 +15,6 @@ use crate::coll::wait_report::WaitReport;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::cuda::Driver;
 use crate::diag::error::{Error, Result};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::call_context::CallContext;

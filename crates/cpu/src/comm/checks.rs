@@ -21,10 +21,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use cuda_common::finding::{Failures, Finding};
+
 use crate::comm::communicator::{Communicator, RankInfo, StopReason};
 use crate::diag::error::{Error, Progress, Result};
-use crate::diag::failures::Failures;
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::FAILURES;
 use crate::shm::call_context::CallContext;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use cuda_common::finding::Finding;
 use libnccl::sys::{ncclComm_t, ncclRedOp_t};
 
 use crate::bootstrap::unique_id::UniqueId;
@@ -27,7 +28,6 @@ use crate::cuda::{Driver, driver};
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::diag::fault::{self, Fault};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::ras::service::Service;

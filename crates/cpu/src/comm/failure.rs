@@ -4,13 +4,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cuda_common::finding::{Failures, Finding};
 use libnccl::sys::ncclResult_t;
 
 use crate::comm::communicator::StopReason;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::diag::error::{Error, Progress, Result};
-use crate::diag::failures::Failures;
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::FAILURES;
 use crate::shm::call_context::CallContext;

@@ -11,6 +11,7 @@ use std::panic::catch_unwind;
 use std::ptr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
+use cuda_common::fault_signal;
 #[cfg(feature = "device-api")]
 use libnccl::sys::ncclWindow_t;
 use libnccl::sys::{ncclComm, ncclComm_t};
@@ -21,7 +22,7 @@ use crate::comm::registry::{self, Kind, SERIAL};
 use crate::comm::window::Window;
 use crate::comm::{fork, open_group};
 use crate::diag::error::{Error, Result};
-use crate::diag::{fault_signal, report};
+use crate::diag::report;
 use crate::shm::mem_alloc;
 
 /// The communicators by handle number.

@@ -11,10 +11,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
+use cuda_common::fault_signal;
+use cuda_common::finding::{self, Finding};
+
 use crate::coll::call::CallHeader;
 use crate::diag::debug;
-use crate::diag::fault_signal;
-use crate::diag::finding::{self, Finding};
 use crate::diag::report;
 use crate::shm::buffer::BufferRange;
 use crate::shm::mapping::is_own_byte_readable;

@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::ffi::CString;
 use std::sync::Arc;
 
+use cuda_common::finding::Finding;
+
 use crate::coll::call::CallHeader;
 use crate::coll::operation::OnStream;
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::{self, QueuedOperation, check_own_messages, distinct};
 use crate::cuda::{Capture, Driver, Stream};
 use crate::diag::error::{Error, Result};
-use crate::diag::finding::Finding;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 

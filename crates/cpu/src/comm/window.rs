@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cuda_common::finding::Finding;
 use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
 
 use crate::coll::call::ControlCall;
@@ -15,7 +16,6 @@ use crate::coll::operation::control_allgather;
 use crate::comm::registry::{Kind, Registry};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::access::{Exposed, WindowId};

@@ -6,7 +6,8 @@ use std::ffi::c_char;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use crate::diag::finding::Finding;
+use cuda_common::finding::Finding;
+
 use crate::diag::{debug, report};
 
 const SIZE: usize = 1024;

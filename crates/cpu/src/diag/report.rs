@@ -5,12 +5,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use cuda_common::finding::{self, Finding, IGNORE, Ignored, REPORT};
+use cuda_common::stack::Stack;
 use libnccl::internal::environment::variable;
 
 use crate::diag::debug;
-use crate::diag::finding::{self, Finding, IGNORE, Ignored, REPORT};
 use crate::diag::settings::{self, STACKS, STRICT};
-use crate::diag::stack::Stack;
 
 /// Set once the environment has been read.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);

@@ -3,11 +3,11 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use cuda_common::finding::{FAILURES as FAILURES_VARIABLE, Failures};
+use cuda_common::{finding, stack};
 use libnccl::internal::environment::variable;
 
 use crate::diag::debug::{self, Subsystem};
-use crate::diag::failures::{FAILURES as FAILURES_VARIABLE, Failures};
-use crate::diag::{finding, stack};
 
 /// The seconds after which a wait for other ranks is reported on stderr; 0 for never. Default: 10.
 const WARN_AFTER_VARIABLE: &str = "LIBNCCL_CPU_WARN_AFTER";

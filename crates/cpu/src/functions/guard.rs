@@ -4,11 +4,11 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use cuda_common::finding::Finding;
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
-use crate::diag::finding::Finding;
 use crate::diag::{last_error, report};
 use crate::shm::call_context::CallContext;
 use crate::shm::mapping::first_unmapped;

@@ -6,13 +6,13 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::panic::catch_unwind;
 
+use cuda_common::finding::Finding;
 use libnccl::sys::ncclResult_t;
 
 use super::guard::{check_not_null, guard, write_out};
 use crate::comm::communicator::Communicator;
 use crate::comm::handle;
 use crate::diag::error::{Error, Result};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::mem_alloc;

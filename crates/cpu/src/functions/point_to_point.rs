@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use cuda_common::finding::Finding;
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
 use super::guard::{check_not_null, check_rank, guard_operation};
@@ -19,7 +20,6 @@ use crate::comm::queued_operation::Queue;
 use crate::comm::{group, handle};
 use crate::cuda::Stream;
 use crate::diag::error::{Error, Progress, Result};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::reduce::data_type::{self, DataType};

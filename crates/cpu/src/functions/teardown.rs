@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cuda_common::finding::{Failures, Finding};
 use libnccl::sys::{NCCL_REVOKE_DEFAULT, ncclComm_t, ncclResult_t};
 
 use super::guard::guard;
@@ -16,8 +17,6 @@ use crate::comm::communicator::StopReason;
 use crate::comm::{group, handle};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Progress, Result};
-use crate::diag::failures::Failures;
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::{FAILURES, STRICT};
 use crate::shm::liveness::AbortReason;

@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use cuda_common::finding::Finding;
+
 use crate::diag::error::{Error, Result};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::WARN_AFTER;
 use crate::shm::buffer::ReadBuf;

@@ -15,12 +15,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
+use cuda_common::finding::Finding;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::cuda::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
-use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::shm::mapping::Mapping;
 use crate::shm::window_memory;

@@ -9,10 +9,11 @@ use std::ops::RangeInclusive;
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
 
+use libnccl_test_support::random_inputs::Random;
+
 use crate::common::call::{Block, Operation, Plan, TYPES, Type};
 use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess};
-use crate::common::random::Random;
 use crate::common::reference::{Function, Op};
 use crate::common::{Comm, I32, OK, STREAM, SUM, busy, last_error, on_threads, unique_id};
 
@@ -67,7 +68,7 @@ impl Rank {
     /// Makes and checks a call with `count` elements from one rank to one rank.
     fn call(&mut self, case: u64, operation: Operation, data: Type, count: usize) {
         let plan = Plan { operation, data, count, ranks: self.ranks, case };
-        let from_nccl = self.kinds(case, &mut Random::new(case << 8 | self.rank as u64));
+        let from_nccl = self.kinds(case, &mut Random(case << 8 | self.rank as u64));
         let mut call = plan.prepare(self.rank, from_nccl, &mut self.kept);
         assert_eq!(call.call(self.comm), OK, "{plan:?}: {}", last_error());
         call.check(&mut self.kept).unwrap_or_else(|problem| panic!("{problem}"));
@@ -104,7 +105,7 @@ impl Rank {
         if extent == Extent::Short {
             return;
         }
-        let random = &mut Random::new(run);
+        let random = &mut Random(run);
         for operation in Operation::all() {
             for size in [1, 2, 4, 8] {
                 let types: Vec<Type> = TYPES.into_iter().filter(|data| data.size == size).collect();

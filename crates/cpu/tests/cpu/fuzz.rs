@@ -12,9 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::is_own_process;
-use crate::common::random::{self, Random};
 use crate::common::{OK, all_reduce, alone, descriptors, init_rank, last_error, rendezvous_name, unique_id};
 use libnccl::sys::{ncclResult_t, ncclUniqueId};
+use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -28,7 +28,7 @@ const ROUND_LIMIT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(5);
 
 fn seed() -> u64 {
-    random::from_environment("LIBNCCL_TEST_FUZZ_SEED").unwrap_or_else(random::fresh_seed)
+    from_environment("LIBNCCL_TEST_FUZZ_SEED").unwrap_or_else(fresh_seed)
 }
 
 /// Runs `body`, which counts its rounds, and ends the program if the count stops: a thread that hangs cannot be ended
@@ -105,7 +105,7 @@ fn initialise_with_corrupted_ids(inputs: u64) {
     let seed = seed();
     let files = descriptors();
     let refused = watched(seed, |rounds| {
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let id = unique_id();
         let mut refused = 0;
         for input in 0..inputs {
@@ -153,7 +153,7 @@ fn init_with_a_million_corrupted_ids_returns_errors() {
 #[test]
 fn init_with_truncated_or_random_id_returns_error() {
     let _alone = alone();
-    let mut random = Random::new(1);
+    let mut random = Random(1);
     let id = unique_id();
     for length in 0..8 {
         let cut = with_bytes(&id, |bytes| bytes[length..].fill(0));
@@ -200,7 +200,7 @@ fn noise(random: &mut Random) -> Vec<u8> {
 
 /// Connects to a rendezvous and sends bad messages until `over`, and counts the connections.
 fn intrude(id: &ncclUniqueId, seed: u64, over: &AtomicBool, connections: &AtomicU64) {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let address = rendezvous_address(id);
     let mut held = vec![];
     while !over.load(Relaxed) {
@@ -245,7 +245,7 @@ fn rendezvous_among_intruders(time: Duration) {
     let connections = AtomicU64::new(0);
     let files = descriptors();
     let inits = watched(seed, |rounds| {
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let end = Instant::now() + time;
         while Instant::now() < end {
             let round = rounds.fetch_add(1, Relaxed);
@@ -350,7 +350,7 @@ fn join_fake_roots(time: Duration) {
     let seed = seed();
     let files = descriptors();
     let rounds = watched(seed, |rounds| {
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let end = Instant::now() + time;
         while Instant::now() < end {
             let round = rounds.fetch_add(1, Relaxed);

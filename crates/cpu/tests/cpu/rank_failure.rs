@@ -18,12 +18,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess};
-use crate::common::random::{self, Random};
 use crate::common::{
     Comm, F32, OK, PROGRESS, REMOTE, STREAM, SUM, async_error, busy, init_rank, last_error, rendezvous_name,
     unique_id, wait_async, wait_for_peers,
 };
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
+use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment};
 
 /// Time within which the survivors have to notice a failure. The short tests, which also run on a loaded machine, allow
 /// more.
@@ -458,7 +458,7 @@ fn leaving_nothing<T>(title: &str, body: impl FnOnce() -> T) -> T {
 
 /// Kills one of the ranks that repeat an operation, and returns the time until the last survivor has noticed.
 fn fail_one_rank(operation: &'static str, seed: u64) -> Duration {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let (ranks, from_nccl) = (3 + random.below(2), random.coin());
     // Processes are numbered in the order of their start, which is not that of the ranks.
     let (order, victim) = (random.shuffled(ranks), random.below(ranks));
@@ -495,7 +495,7 @@ fn fail_one_rank(operation: &'static str, seed: u64) -> Duration {
 
 /// Kills a rank during initialisation: either while another one is missing, or as the last to join.
 fn fail_one_rank_at_init(_: &'static str, seed: u64) -> Duration {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let ranks = 3 + random.below(2);
     let order = random.shuffled(ranks);
     let one_is_missing = random.coin();
@@ -544,7 +544,7 @@ fn fail_one_rank_at_init(_: &'static str, seed: u64) -> Duration {
 
 /// Runs a test with two fixed seeds, or with the seed to repeat and the next.
 fn check_two_failures(operation: &'static str, test: fn(&'static str, u64) -> Duration) {
-    let first = random::from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or(1);
+    let first = from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or(1);
     for seed in first..first + 2 {
         test(operation, seed);
     }
@@ -612,7 +612,7 @@ fn killing_all_ranks_leaves_no_files_or_sockets() {
 fn two_hundred_rank_failures_are_noticed_within_a_second() {
     let _busy = busy();
     STRICT.store(true, Relaxed);
-    let first = random::from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or_else(random::fresh_seed);
+    let first = from_environment("LIBNCCL_TEST_FAILURE_SEED").unwrap_or_else(fresh_seed);
     println!("seeds from {first} on");
     let (mut slowest, mut failures) = (Duration::ZERO, vec![]);
     for index in 0..200 {

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess, finish};
-use crate::common::{self, I32, STREAM, SUM, assert_sum, unique_id};
+use crate::common::{I32, STREAM, SUM, assert_sum, unique_id};
 use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
-use libnccl_test_support::random_inputs::inputs;
+use libnccl_test_support::random_inputs::{Random, inputs};
 
 /// The time in which something has to happen, on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -394,7 +394,7 @@ fn client_that_asks_nothing_is_given_up() {
 fn random_requests_are_answered_or_refused_and_the_service_goes_on() {
     let job = Job::start("A,A");
     job.report(|_| true);
-    let mut random = common::random::Random::new(17);
+    let mut random = Random(17);
     for _ in inputs(200) {
         let mut connection = TcpStream::connect(&job.address).unwrap();
         connection.set_read_timeout(Some(LIMIT)).unwrap();

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::call::{Block, Operation, Plan, TYPES};
 use crate::common::processes::{self, RankProcess};
-use crate::common::random::{self, Random, mix};
 use crate::common::{Comm, OK, STREAM, busy, init_rank, last_error, unique_id};
 use libnccl::sys::{ncclComm_t, ncclDataType_t, ncclResult_t, ncclUniqueId};
+use libnccl_test_support::random_inputs::{Random, fresh_seed, from_environment, mix};
 
 const RANKS: usize = 6;
 
@@ -90,8 +90,8 @@ impl Soak<'_> {
             rank,
             seed,
             step: 0,
-            random: Random::new(seed),
-            own: Random::new(mix(seed ^ rank as u64)),
+            random: Random(seed),
+            own: Random(mix(seed ^ rank as u64)),
             kept: vec![],
             known: vec![KnownComm { members: (0..RANKS).collect(), comm: Some(all) }],
             progress,
@@ -342,7 +342,7 @@ enum Derivation {
 
 /// Returns the seed of a soak, which rank processes get from their environment.
 fn seed() -> u64 {
-    random::from_environment("LIBNCCL_TEST_SOAK_SEED").unwrap_or_else(random::fresh_seed)
+    from_environment("LIBNCCL_TEST_SOAK_SEED").unwrap_or_else(fresh_seed)
 }
 
 /// Ends the program if the soak makes no progress: threads that hang cannot be ended otherwise.
@@ -440,7 +440,7 @@ rank_tasks! { "soak" => soak_in_process }
 
 /// Runs this process's ranks of a soak.
 fn soak_in_process(process: &RankProcess) {
-    let number = |name| random::from_environment(name).unwrap_or_else(|| panic!("{name} is not set"));
+    let number = |name| from_environment(name).unwrap_or_else(|| panic!("{name} is not set"));
     let time = Duration::from_millis(number("LIBNCCL_TEST_SOAK_MILLISECONDS"));
     let verbose = number("LIBNCCL_TEST_SOAK_VERBOSE") == 1;
     on_threads(&process.own, process.id, seed(), time, verbose).unwrap_or_else(|text| panic!("{text}"));
@@ -467,7 +467,7 @@ fn random_operations_in_processes_match_reference() {
 #[ignore = "takes as long as LIBNCCL_TEST_SOAK_SECONDS says: .ci/long"]
 fn random_operations_for_given_time_match_reference() {
     let _busy = busy();
-    let seconds = random::from_environment("LIBNCCL_TEST_SOAK_SECONDS").unwrap_or(60);
+    let seconds = from_environment("LIBNCCL_TEST_SOAK_SECONDS").unwrap_or(60);
     let (half, seed) = (Duration::from_secs(seconds) / 2, seed());
     println!("seed {seed}: {half:?} with threads, then {half:?} with processes");
     on_threads(&[0, 1, 2, 3, 4, 5], unique_id(), seed, half, true).unwrap_or_else(|text| panic!("{text}"));

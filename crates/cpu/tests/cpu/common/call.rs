@@ -10,9 +10,9 @@ use std::ptr;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use libnccl::sys::{ncclDataType_t, ncclResult_t};
+use libnccl_test_support::random_inputs::Random;
 
 use super::memory::Memory;
-use super::random::Random;
 use super::reference::{
     BFLOAT16, E4M3, E5M2, FUNCTIONS, Function, HALF, Number, OPS, Op, Small, elements, last, load, reduce,
     reduced,
@@ -236,7 +236,7 @@ fn prepare<T: Number + 'static>(
     kept: &mut Vec<Block>,
 ) -> Box<dyn PreparedCall> {
     let Plan { operation, count, ranks, case, .. } = plan;
-    let (mut random, root) = (Random::new(case << 8 | rank as u64), plan.root());
+    let (mut random, root) = (Random(case << 8 | rank as u64), plan.root());
     let total = |blocks| T::SIZE * if blocks { ranks * count } else { count };
     let (input, output) = (total(operation.sends_blocks()), total(operation.receives_blocks()));
     let in_place = operation.sends(rank, root)

@@ -15,7 +15,6 @@ pub(crate) mod processes;
 
 pub(crate) mod call;
 pub(crate) mod memory;
-pub(crate) mod random;
 pub(crate) mod reference;
 pub(crate) mod watchdog;
 

@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::sync::OnceLock;
 
 use libnccl::sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
+use libnccl_test_support::random_inputs::Random;
 
-use super::random::Random;
 use super::{Comm, OK, STREAM};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -371,7 +371,7 @@ impl<const F: usize> Number for Small<F> {
 /// Returns the bytes of `length` elements: random bits, numbers near 1, special values, small numbers. The kind depends
 /// on the index, so that elements of one kind are reduced with each other.
 pub(crate) fn elements<T: Number>(seed: u64, length: usize) -> Vec<u8> {
-    let (mut random, special) = (Random::new(seed << 32), T::special());
+    let (mut random, special) = (Random(seed << 32), T::special());
     let mut bytes = Vec::with_capacity(length * T::SIZE);
     for index in 0..length {
         let number = random.next();

@@ -1,0 +1,191 @@
+//! Findings: problems reported about a program. Each kind has a name, by which it can be ignored.
+//!
+//! The variables accept the names of the CUDA emulation's findings and of those of libraries on top of it. If a process uses both,
+//! both append to the findings file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::process;
+use std::sync::OnceLock;
+
+use serde_json::json;
+
+/// Findings that are neither reported nor an error, by their names, separated by commas (`docs/what-it-finds.md`). Default: none.
+pub const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
+
+/// The file to which findings are appended as JSON, one a line; `%p` in its name is the process. Default: none.
+pub const REPORT: &str = "LIBNCCL_CPU_REPORT";
+/// 1 for calls that rely on no buffers that NCCL does not promise, and for a list of what is left when the process ends. Default: 0.
+pub const STRICT: &str = "LIBNCCL_CPU_STRICT";
+
+macro_rules! findings {
+    ($($(#[$attribute:meta])* $finding:ident = $name:literal,)*) => {
+        /// A kind of finding.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Finding {
+            $($(#[$attribute])* $finding,)*
+        }
+
+        impl Finding {
+            const ALL: &[Self] = &[$(Self::$finding),*];
+
+            /// Returns the name, by which it is ignored.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$finding => $name,)*
+                }
+            }
+        }
+    };
+}
+
+findings! {
+    /// Two operations access the same bytes without synchronization.
+    Race = "race",
+    /// Memory is freed without synchronization with an operation that uses it.
+    FreeUnderWork = "free-under-work",
+    /// Memory is freed while a registration, a window, a graph or another process still refers to it.
+    FreeUnderReference = "free-under-reference",
+    /// The host accesses device memory.
+    DeviceMemoryTouched = "device-memory-touched",
+    /// A rank waits for other ranks for a long time.
+    LateRank = "late-rank",
+    /// A rank leaves with sends to it, or from it, that were not received.
+    UnreceivedMessage = "unreceived-message",
+    /// The ranks leave without all having made the same calls.
+    MissingCall = "missing-call",
+    /// Calls never run because their group has not ended.
+    UnendedGroup = "unended-group",
+    /// An operation cannot read or write a buffer.
+    InvalidBuffer = "invalid-buffer",
+    /// The ranks leave after making different calls without an error.
+    DifferentCalls = "different-calls",
+    /// The ranks passed different arguments, but NCCL requires equal arguments.
+    DifferentArguments = "different-arguments",
+    /// An operation on a stream failed, or an operation on the host that stays pending.
+    FailedOperation = "failed-operation",
+    /// An abort discards operations on streams.
+    DiscardedOperation = "discarded-operation",
+    /// A graph was launched after its communicator was destroyed.
+    GraphAfterCommunicator = "graph-after-communicator",
+    /// A call has an argument that NCCL accepts but its documentation does not allow.
+    UndocumentedArgument = "undocumented-argument",
+    /// A call returned an error. Only recorded in the file.
+    FailedCall = "failed-call",
+    /// A communicator was not destroyed.
+    LeakedCommunicator = "leaked-communicator",
+    /// Windows were not deregistered.
+    LeakedWindow = "leaked-window",
+    /// Buffers were not deregistered.
+    LeakedRegistration = "leaked-registration",
+    /// Custom reductions were not destroyed.
+    LeakedReduction = "leaked-reduction",
+    /// Memory from `ncclMemAlloc` was not freed.
+    LeakedMemory = "leaked-memory",
+    /// Device or managed memory was not freed.
+    LeakedDeviceMemory = "leaked-device-memory",
+    /// CUDA host memory was not freed or unregistered.
+    LeakedHostMemory = "leaked-host-memory",
+    /// Streams were not destroyed.
+    LeakedStream = "leaked-stream",
+    /// Events were not destroyed.
+    LeakedEvent = "leaked-event",
+}
+
+/// A set of finding kinds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ignored(u32);
+
+impl Ignored {
+    /// Parses comma-separated names; `None` if one of them is unknown.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let finding = |name| Finding::ALL.iter().find(|finding| finding.name() == name);
+        names
+            .map(finding)
+            .try_fold(Self::default(), |Self(bits), finding| Some(Self(bits | 1 << *finding? as u32)))
+    }
+
+    /// Describes the expected names.
+    #[must_use]
+    pub fn expected() -> String {
+        let names: Vec<_> = Finding::ALL.iter().map(|finding| finding.name()).collect();
+        format!("names of findings, separated by commas: {}", names.join(", "))
+    }
+
+    /// Returns whether the set contains a kind.
+    #[must_use]
+    pub fn has(self, finding: Finding) -> bool {
+        self.0 & 1 << finding as u32 != 0
+    }
+}
+
+static FILE: OnceLock<File> = OnceLock::new();
+
+/// Opens the findings file.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn open(name: &str) -> io::Result<()> {
+    let name = name.replace("%p", &process::id().to_string());
+    let file = OpenOptions::new().append(true).create(true).open(name)?;
+    // An already opened file was opened for the same variable.
+    let _ = FILE.set(file);
+    Ok(())
+}
+
+/// Returns the findings file, if open.
+pub fn file() -> Option<&'static File> {
+    FILE.get()
+}
+
+/// Appends similar findings to the file. They are written immediately, however the process ends, and in one write, because other
+/// processes may also append to the file.
+pub fn append(finding: Finding, count: u64, rank: Option<usize>, text: &str, stacks: &[Vec<String>]) {
+    let Some(mut file) = file() else { return };
+    let mut line = json!({
+        "finding": finding.name(), "count": count, "process": process::id(), "text": text.trim_end()
+    });
+    if let Some(rank) = rank {
+        line["rank"] = rank.into();
+    }
+    if stacks.iter().any(|frames| !frames.is_empty()) {
+        line["stacks"] = json!(stacks);
+    }
+    // A failure cannot be reported.
+    let _ = file.write_all(format!("{line}\n").as_bytes());
+}
+
+/// The consequence of an operation that fails: `error` returns an error from all calls of CUDA in its context until the
+/// communicator is aborted; `report` completes it after a report; `wait` leaves it pending after the report, as a GPU does, until
+/// this rank aborts or destroys the communicator. Default: `error`.
+pub const FAILURES: &str = "LIBNCCL_CPU_FAILURES";
+
+/// The consequence of a failed operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failures {
+    /// CUDA calls return an error.
+    Error,
+    /// The failure is only reported.
+    Report,
+    /// The operation stays pending.
+    Wait,
+}
+
+impl Failures {
+    /// The values of the variable.
+    pub const EXPECTED: &str = "error, report or wait";
+
+    /// Parses a value of the variable.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "error" => Some(Self::Error),
+            "report" => Some(Self::Report),
+            "wait" => Some(Self::Wait),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! An emulation of CUDA's driver: `libcuda.so.1` on host memory, for programs that allocate, copy, synchronize and
+//! communicate on GPUs, and launch no kernels of their own.
+//!
+//! `docs/no-gpu.md` describes it for users.
+
+#![deny(unsafe_code)]
+
+mod access;
+mod allocation;
+mod api;
+mod callback;
+mod capture;
+mod config;
+mod current;
+mod driver;
+mod error;
+mod event;
+mod fault;
+mod graph;
+mod handle;
+#[cfg(all(test, loom))]
+mod loom_models;
+mod mapping;
+mod message;
+mod operation;
+mod race;
+#[cfg(test)]
+mod race_tests;
+mod references;
+mod report;
+mod scheduler;
+#[cfg(test)]
+mod scheduler_tests;
+mod state;
+mod sync;
+mod virtual_memory;
+
+pub use self::api::extension;

@@ -1,0 +1,365 @@
+//! The functions beyond CUDA's, from the library that cudarc loaded.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cuda_common::{Access, AccessKind, Device, Interface, Memory, MemoryKind, Work};
+use cudarc::driver::result::{self as cuda, stream, stream::StreamKind};
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream, culib};
+use cudarc::driver::{CudaContext, DriverError};
+
+use crate::process::Test;
+use crate::virtual_memory;
+
+crate::tests! {
+    interface_has_the_version_of_its_users
+    alias_of_device_memory_has_its_bytes
+    range_beyond_an_allocation_is_not_resolved
+    memory_of_a_file_is_device_memory
+    memory_stays_if_a_check_refuses_its_free
+    operation_runs_once_even_if_its_stream_is_destroyed
+    data_is_released_once_after_the_operation_and_not_if_it_is_refused
+    failure_stays_with_the_context_of_the_operation_until_it_is_taken_back
+    devices_are_described_before_cuda_is_initialised
+}
+
+/// Returns the driver's interface.
+pub(crate) fn interface() -> &'static Interface {
+    // SAFETY: the symbol has this type.
+    unsafe { *culib().get::<&Interface>(Interface::SYMBOL.to_bytes_with_nul()).expect("the interface") }
+}
+
+/// Turns a code into the result of cudarc's functions.
+fn result(code: c_uint) -> Result<(), DriverError> {
+    // SAFETY: a code that the driver has returned.
+    unsafe { std::mem::transmute::<c_uint, CUresult>(code) }.result()
+}
+
+/// Describes a physical device.
+pub(crate) fn describe(index: c_int) -> Result<Device, DriverError> {
+    let mut device = Device { name: [0; 64], uuid: [0; 16], bus: 0, capability: [0; 2], total: 0, free: 0 };
+    // SAFETY: a variable.
+    result(unsafe { (interface().describe)(index, &raw mut device) }).map(|()| device)
+}
+
+/// Waits for a stream after a call of NCCL, if launches block.
+pub(crate) fn launched(stream: CUstream) -> Result<(), DriverError> {
+    // SAFETY: a live stream.
+    result(unsafe { (interface().launched)(stream.cast()) })
+}
+
+/// Returns a function of the library by its name.
+pub(crate) fn function<F: Copy>(name: &CStr) -> F {
+    // SAFETY: the callers name the function's type.
+    unsafe { *culib().get::<F>(name.to_bytes_with_nul()).expect("the function") }
+}
+
+/// Enqueues an operation with one access.
+pub(crate) fn enqueue(
+    stream: CUstream,
+    access: Access,
+    label: &CStr,
+    run: Work,
+    data: *mut c_void,
+) -> Result<(), DriverError> {
+    enqueue_with_release(stream, access, label, run, None, data)
+}
+
+/// Enqueues an operation with one access, after which its data is released.
+pub(crate) fn enqueue_with_release(
+    stream: CUstream,
+    access: Access,
+    label: &CStr,
+    run: Work,
+    release: Option<Work>,
+    data: *mut c_void,
+) -> Result<(), DriverError> {
+    let enqueue = interface().enqueue;
+    // SAFETY: the access is a variable; the callers keep the data.
+    result(unsafe { enqueue(stream.cast(), &raw const access, 1, label.as_ptr(), Some(run), release, data) })
+}
+
+/// Returns whether the driver takes calls, of which this one has no valid handle. It is a deadlock if it does not.
+pub(crate) fn may_call_cuda() -> bool {
+    // SAFETY: null is no event, which is an error.
+    let code = unsafe { cudarc::driver::sys::cuEventQuery(ptr::null_mut()) };
+    code == CUresult::CUDA_ERROR_INVALID_HANDLE
+}
+
+fn resolve(address: CUdeviceptr, length: usize) -> Result<Memory, DriverError> {
+    let mut memory = Memory { kind: MemoryKind::Host, device: -1, alias: ptr::null_mut(), id: 0 };
+    // SAFETY: the memory is a variable.
+    result(unsafe { (interface().resolve)(address, length, &raw mut memory) }).map(|()| memory)
+}
+
+/// Makes a device current, for the rest of the process.
+fn device(ordinal: usize) {
+    let context = CudaContext::new(ordinal).expect("a device");
+    context.bind_to_thread().expect("a current context");
+    std::mem::forget(context);
+}
+
+const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
+
+fn interface_has_the_version_of_its_users() {
+    assert_eq!(interface().version, Interface::VERSION);
+}
+
+fn alias_of_device_memory_has_its_bytes() {
+    device(2);
+    // SAFETY: the memory lives until the process ends.
+    unsafe {
+        let address = cuda::malloc_sync(100).expect("memory");
+        cuda::memcpy_htod_sync(address, &[7_u8; 100]).expect("a copy");
+        let memory = resolve(address + 10, 90).expect("device memory");
+        assert_eq!((memory.kind, memory.device), (MemoryKind::Device, 2));
+        let bytes = std::slice::from_raw_parts_mut(memory.alias.cast::<u8>(), 90);
+        assert_eq!(bytes, [7; 90]);
+        bytes.fill(8);
+        let mut back = [0_u8; 100];
+        cuda::memcpy_dtoh_sync(&mut back, address).expect("a copy");
+        assert_eq!((back[9], back[10], back[99]), (7, 8, 8));
+
+        let pinned = cuda::malloc_host(10, 0).expect("pinned memory");
+        let memory = resolve(pinned as u64, 10).expect("pinned memory");
+        assert_eq!((memory.kind, memory.alias), (MemoryKind::Pinned, pinned));
+        let local = 0_u8;
+        let memory = resolve(&raw const local as u64, 1).expect("host memory");
+        assert_eq!((memory.kind, memory.device, memory.id), (MemoryKind::Host, -1, 0));
+    }
+}
+
+fn range_beyond_an_allocation_is_not_resolved() {
+    device(0);
+    // SAFETY: it is freed once.
+    unsafe {
+        let address = cuda::malloc_sync(100).expect("memory");
+        assert_eq!(resolve(address, 101).map(drop), Err(INVALID));
+        assert!(resolve(address, 100).is_ok());
+        cuda::free_sync(address).expect("a free");
+        assert_eq!(resolve(address, 100).map(drop), Err(INVALID));
+    }
+}
+
+fn memory_of_a_file_is_device_memory() {
+    device(0);
+    let file = rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
+    rustix::fs::ftruncate(file.as_fd(), 4096).expect("room");
+    let mut address = 0;
+    // SAFETY: the file is open and as long; the memory is freed once.
+    unsafe {
+        result((interface().alloc_shared)(file.as_raw_fd(), 4096, &raw mut address)).expect("memory");
+        cuda::memcpy_htod_sync(address, &[3_u8; 4096]).expect("a copy");
+        let mut bytes = [0_u8; 4096];
+        let read = rustix::io::pread(file.as_fd(), &mut bytes, 0).expect("bytes");
+        assert_eq!((read, bytes), (4096, [3; 4096]));
+        cuda::free_sync(address).expect("a free");
+    }
+}
+
+fn memory_stays_if_a_check_refuses_its_free() {
+    static CHECKED: Mutex<Vec<(CString, CUdeviceptr, usize)>> = Mutex::new(Vec::new());
+    /// Refuses each free that it has not seen.
+    unsafe extern "C" fn check(function: *const c_char, address: CUdeviceptr, length: usize) -> c_int {
+        assert!(may_call_cuda());
+        // SAFETY: a C string.
+        let call = (unsafe { CStr::from_ptr(function) }.into(), address, length);
+        let mut checked = CHECKED.lock().expect("no panic");
+        let is_new = !checked.contains(&call);
+        checked.push(call);
+        c_int::from(is_new)
+    }
+    device(0);
+    let on_free = interface().on_free;
+    // SAFETY: the check is a function of this program. All memory is freed once.
+    unsafe {
+        assert_eq!(result(on_free(None)), Err(INVALID));
+        result(on_free(Some(check))).expect("a check");
+        let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+        let mut own = vec![0_u8; 100];
+        let place = own.as_mut_ptr().cast::<c_void>();
+        sys::cuMemHostRegister_v2(place, 100, 0).result().expect("a registration");
+        let mapped = virtual_memory::mapped(0, 1);
+        let device = cuda::malloc_sync(100).expect("memory");
+        let pooled = cuda::malloc_async(stream, 100).expect("memory");
+        let pinned = cuda::malloc_host(100, 0).expect("memory");
+        type Free<'a> = (&'static CStr, CUdeviceptr, usize, &'a dyn Fn() -> Result<(), DriverError>);
+        let frees: [Free<'_>; 5] = [
+            (c"cuMemFree_v2", device, 100, &|| cuda::free_sync(device)),
+            (c"cuMemFreeAsync", pooled, 100, &|| cuda::free_async(pooled, stream)),
+            (c"cuMemFreeHost", pinned as u64, 100, &|| cuda::free_host(pinned)),
+            (c"cuMemHostUnregister", place as u64, 100, &|| sys::cuMemHostUnregister(place).result()),
+            (c"cuMemUnmap", mapped, virtual_memory::PART, &|| {
+                sys::cuMemUnmap(mapped, virtual_memory::PART).result()
+            }),
+        ];
+        for (function, address, length, free) in frees {
+            assert_eq!(free(), Err(INVALID), "{function:?}");
+            assert!(resolve(address, length).is_ok(), "{function:?}: it is still there");
+            free().expect("a free");
+            let call = (function.into(), address, length);
+            assert_eq!(CHECKED.lock().expect("no panic").split_off(0), [call.clone(), call]);
+        }
+    }
+}
+
+fn operation_runs_once_even_if_its_stream_is_destroyed() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn count(_data: *mut c_void) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        RUNS.fetch_add(1, Ordering::SeqCst);
+    }
+    device(0);
+    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+    // SAFETY: the memory is freed once, and the stream destroyed once.
+    unsafe {
+        let address = cuda::malloc_sync(100).expect("memory");
+        for _ in 0..3 {
+            let access = Access { address, length: 100, kind: AccessKind::Write };
+            enqueue(stream, access, c"count", count, ptr::null_mut()).expect("an operation");
+        }
+        let beyond = Access { address, length: 101, kind: AccessKind::Write };
+        assert_eq!(enqueue(stream, beyond, c"count", count, ptr::null_mut()), Err(INVALID));
+        stream::destroy(stream).expect("an end");
+        let access = Access { address, length: 100, kind: AccessKind::Write };
+        assert!(enqueue(stream, access, c"count", count, ptr::null_mut()).is_err());
+    }
+    cuda::ctx::synchronize().expect("the end of everything");
+    assert_eq!(RUNS.load(Ordering::SeqCst), 3);
+}
+
+fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
+    static STEPS: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn run(_data: *mut c_void) {
+        let is_first = STEPS.load(Ordering::SeqCst).is_multiple_of(10);
+        STEPS.fetch_add(if is_first { 1 } else { 1000 }, Ordering::SeqCst);
+    }
+    unsafe extern "C" fn release(_data: *mut c_void) {
+        STEPS.fetch_add(if may_call_cuda() { 9 } else { 1000 }, Ordering::SeqCst);
+    }
+    device(0);
+    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+    // SAFETY: the memory lives until the process ends.
+    let address = unsafe { cuda::malloc_sync(100) }.expect("memory");
+    let mut expected = 0;
+    for length in [100, 101, 100] {
+        let access = Access { address, length, kind: AccessKind::Write };
+        let data = ptr::null_mut();
+        let enqueued = enqueue_with_release(stream, access, c"run", run, Some(release), data);
+        assert_eq!(enqueued, if length == 100 { Ok(()) } else { Err(INVALID) });
+        expected += if length == 100 { 10 } else { 0 };
+        cuda::ctx::synchronize().expect("the end of everything");
+    }
+    // The release comes after the end of the operation, for which the host waited.
+    let start = std::time::Instant::now();
+    while STEPS.load(Ordering::SeqCst) != expected && start.elapsed().as_secs() < 10 {
+        std::thread::yield_now();
+    }
+    assert_eq!(STEPS.load(Ordering::SeqCst), expected);
+}
+
+type Failure = unsafe extern "C" fn(CUstream, *mut c_char, usize) -> CUresult;
+
+/// Returns why calls with a stream fail, in at most so many bytes.
+fn reason(stream: CUstream, length: usize) -> String {
+    let failure = function::<Failure>(c"libnccl_cuda_failure");
+    let mut text = [c_char::MAX; 64];
+    // SAFETY: the buffer is longer.
+    unsafe { failure(stream, text.as_mut_ptr(), length) }.result().expect("a text");
+    // SAFETY: a C string.
+    unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().expect("ASCII").to_owned()
+}
+
+/// Enqueues an operation that fails with the numbers 3 and 4, on a stream of device 0, while another device is current.
+fn enqueue_failure() -> CUstream {
+    unsafe extern "C" fn fail(_data: *mut c_void) {
+        let fail = interface().fail;
+        for number in [3, 4] {
+            let reason = CString::new(format!("operation {number} failed")).expect("no null byte");
+            // SAFETY: it takes numbers and a C string.
+            let failed =
+                unsafe { fail(number, CUresult::CUDA_ERROR_LAUNCH_FAILED as c_uint, reason.as_ptr()) };
+            assert_eq!(failed, 0);
+        }
+    }
+    device(0);
+    let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
+    // SAFETY: the memory lives until the process ends.
+    let address = unsafe { cuda::malloc_sync(100) }.expect("memory");
+    device(7);
+    let access = Access { address, length: 100, kind: AccessKind::Write };
+    enqueue(stream, access, c"fail", fail, ptr::null_mut()).expect("an operation");
+    stream
+}
+
+fn failure_stays_with_the_context_of_the_operation_until_it_is_taken_back() {
+    let failed = Err(DriverError(CUresult::CUDA_ERROR_LAUNCH_FAILED));
+    let recover = interface().recover;
+    let stream = enqueue_failure();
+    // SAFETY: the stream is alive, and destroyed once.
+    unsafe {
+        assert_eq!(stream::synchronize(stream), failed);
+        cuda::ctx::synchronize().expect("another context");
+        assert_eq!(reason(ptr::null_mut(), 64), "", "the default stream of another context");
+        assert_eq!(reason(stream, 64), "operation 3 failed");
+        assert_eq!(reason(stream, 10), "operation");
+        device(0);
+        assert_eq!(reason(ptr::null_mut(), 64), "operation 3 failed");
+        assert_eq!(cuda::ctx::synchronize(), failed);
+        assert_eq!(cuda::malloc_sync(1).map(|_| ()), failed);
+        result(recover(4)).expect("a recovery");
+        assert_eq!(stream::synchronize(stream), failed, "3 has failed too");
+        result(recover(3)).expect("a recovery");
+        assert_eq!(reason(stream, 64), "");
+        stream::synchronize(stream).expect("both are taken back");
+        stream::destroy(stream).expect("an end");
+    }
+}
+
+fn failure_that_is_reported_alone_changes_nothing() {
+    let stream = enqueue_failure();
+    // SAFETY: the stream is alive.
+    unsafe { stream::synchronize(stream) }.expect("no error");
+    device(0);
+    cuda::ctx::synchronize().expect("no error");
+}
+
+/// Tests without consequences of failures.
+pub(crate) const REPORTED: &[Test] = &[Test {
+    environment: &[("LIBNCCL_CPU_FAILURES", "report")],
+    ..Test::quiet(
+        "failure_that_is_reported_alone_changes_nothing",
+        failure_that_is_reported_alone_changes_nothing,
+    )
+}];
+
+fn devices_are_described_before_cuda_is_initialised() {
+    // SAFETY: null is an error.
+    let null = unsafe { (interface().describe)(0, ptr::null_mut()) };
+    assert_eq!(result(null), Err(INVALID));
+    for none in [-1, 8] {
+        let error = describe(none).map(drop);
+        assert_eq!(error, Err(DriverError(CUresult::CUDA_ERROR_INVALID_DEVICE)), "{none}");
+    }
+    let early = describe(1).expect("a device");
+    let is_initialised = |code| code != Err(DriverError(CUresult::CUDA_ERROR_NOT_INITIALIZED));
+    assert!(!is_initialised(cuda::device::get_count().map(drop)));
+
+    let context = CudaContext::new(1).expect("a device");
+    assert_eq!(
+        CStr::from_bytes_until_nul(&early.name).expect("a name").to_str(),
+        Ok(&*context.name().expect("a name"))
+    );
+    assert_eq!(early.uuid, context.uuid().expect("a UUID").bytes.map(|byte| byte as u8));
+    assert_eq!(early.capability, <[c_int; 2]>::from(context.compute_capability().expect("two numbers")));
+    assert_eq!((early.bus, early.free), (2, early.total));
+    // SAFETY: the memory lives until the process ends.
+    unsafe { cuda::malloc_sync(1000) }.expect("memory");
+    let (free, total) = cuda::mem_get_info().expect("two numbers");
+    let late = describe(1).expect("a device");
+    assert_eq!((late.free, late.total), (free as u64, total as u64));
+    assert!(late.free < early.free);
+}

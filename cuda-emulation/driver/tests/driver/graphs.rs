@@ -1,0 +1,765 @@
+//! Captures and graphs.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cuda_common::{Access, AccessKind};
+use cudarc::driver::sys::{
+    self, CUdeviceptr, CUgraph, CUgraphInstantiate_flags, CUresult, CUstream, CUuserObject,
+};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
+
+use crate::extension;
+use crate::process::Test;
+use crate::work::{LENGTH, call, copy, error, event, memory, nonblocking, record, try_fill, try_wait, wait};
+
+crate::tests! {
+    captured_work_is_executed_at_each_launch_and_not_before
+    capture_of_nothing_is_a_graph
+    copies_of_a_graph_read_host_memory_at_each_launch
+    streams_of_a_capture_run_at_the_same_time
+    graph_of_two_devices_is_replayed
+    launches_of_a_graph_do_not_overlap
+    launch_is_ordered_with_its_stream
+    external_events_are_those_of_each_launch
+    work_that_is_not_joined_is_an_error
+    wait_for_work_outside_a_capture_is_an_error
+    calls_that_wait_make_a_capture_fail
+    default_stream_makes_the_capture_of_a_blocking_stream_fail
+    capture_info_tells_the_graph_and_the_last_nodes
+    graph_whose_memory_was_freed_is_not_launched
+    graphs_and_what_they_use_end_in_any_order
+    data_of_a_graph_is_released_when_nothing_has_it
+    stream_that_is_destroyed_ends_its_capture
+    user_objects_are_destroyed_when_nothing_refers_to_them
+    user_objects_outlive_the_launches_of_their_graph
+    wrong_references_to_user_objects_are_refused
+}
+
+pub(crate) const PLANTED: &[Test] = &[
+    Test::reporting(
+        "memory_of_a_launch_used_on_another_stream_is_reported",
+        memory_of_a_launch_used_on_another_stream,
+        &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
+    ),
+    Test::reporting(
+        "streams_of_a_graph_without_order_are_reported",
+        streams_of_a_graph_without_order,
+        &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
+    ),
+];
+
+const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags(0);
+
+/// A device whose buffers belong to no stream, and a stream of it.
+fn device(ordinal: usize) -> (Arc<CudaContext>, Arc<CudaStream>) {
+    let context = CudaContext::new(ordinal).expect("a device");
+    // SAFETY: the tests order the uses of memory themselves.
+    unsafe { context.disable_event_tracking() };
+    let stream = context.new_stream().expect("a stream");
+    (context, stream)
+}
+
+fn capture(stream: &Arc<CudaStream>, work: impl FnOnce()) -> CudaGraph {
+    stream.begin_capture(MODE).expect("a capture");
+    work();
+    stream.end_capture(FLAGS).expect("the end of a capture").expect("a graph")
+}
+
+// SAFETY, for all functions below: handles and memory live until the process ends, unless the test is about that.
+
+fn fill(buffer: CUdeviceptr, value: u8, stream: &CudaStream) {
+    try_fill(buffer, value, stream.cu_stream()).expect("a fill");
+}
+
+fn first_byte(buffer: CUdeviceptr) -> u8 {
+    let mut bytes = [0_u8; LENGTH];
+    // SAFETY: see above.
+    unsafe { result::memcpy_dtoh_sync(&mut bytes, buffer) }.expect("a copy");
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+    bytes[0]
+}
+
+/// Orders a stream after the work of another one.
+fn join(stream: &CudaStream, other: &CudaStream) {
+    wait(stream.cu_stream(), record(other.cu_stream()));
+}
+
+/// Returns the error with which a capture ends, if it does not end with a graph.
+fn end(stream: &Arc<CudaStream>) -> Option<CUresult> {
+    stream.end_capture(FLAGS).err().map(|error| error.0)
+}
+
+fn replay(graph: &CudaGraph, stream: &CudaStream) {
+    graph.launch().expect("a launch");
+    stream.synchronize().expect("the end of a launch");
+}
+
+/// Lets a stream count, after a while.
+fn count(stream: &CudaStream, counter: &'static AtomicUsize) {
+    unsafe extern "C" fn count(counter: *mut c_void) {
+        thread::sleep(Duration::from_millis(5));
+        // SAFETY: it is a static variable.
+        unsafe { &*counter.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
+    }
+    let counter = ptr::from_ref(counter).cast_mut().cast();
+    call(stream.cu_stream(), count, counter);
+}
+
+fn captured_work_is_executed_at_each_launch_and_not_before() {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let (_context, stream) = device(0);
+    let buffer = memory();
+    let graph = capture(&stream, || {
+        fill(buffer, 7, &stream);
+        count(&stream, &COUNT);
+    });
+    stream.synchronize().expect("nothing");
+    assert_eq!((first_byte(buffer), COUNT.load(Ordering::SeqCst)), (0, 0));
+    for launches in 1..=5 {
+        fill(buffer, 1, &stream);
+        replay(&graph, &stream);
+        assert_eq!((first_byte(buffer), COUNT.load(Ordering::SeqCst)), (7, launches));
+    }
+    let mut nodes = [ptr::null_mut(); 3];
+    let (mut found, mut room, mut kinds) = (0, nodes.len(), vec![]);
+    // SAFETY: variables with as much room.
+    unsafe {
+        sys::cuGraphGetNodes(graph.cu_graph(), ptr::null_mut(), &raw mut found).result().expect("a number");
+        sys::cuGraphGetNodes(graph.cu_graph(), nodes.as_mut_ptr(), &raw mut room).result().expect("nodes");
+        for &node in &nodes[..room] {
+            let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY;
+            sys::cuGraphNodeGetType(node, &raw mut kind).result().expect("a type");
+            kinds.push(kind);
+        }
+    }
+    assert_eq!((found, room, nodes[2].is_null()), (2, 2, true));
+    use sys::CUgraphNodeType::{CU_GRAPH_NODE_TYPE_HOST, CU_GRAPH_NODE_TYPE_MEMSET};
+    assert_eq!(kinds, [CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_HOST]);
+}
+
+fn capture_of_nothing_is_a_graph() {
+    let (_context, stream) = device(0);
+    let graph = capture(&stream, || ());
+    graph.upload().expect("nothing to bring there");
+    replay(&graph, &stream);
+    stream.begin_capture(MODE).expect("a capture");
+    let again = stream.begin_capture(MODE);
+    assert_eq!(again, Err(error(CUresult::CUDA_ERROR_ILLEGAL_STATE)));
+    let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+        | CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+    let refused = stream.end_capture(flags).err();
+    assert_eq!(refused, Some(error(CUresult::CUDA_ERROR_INVALID_VALUE)));
+    assert_eq!(end(&stream), Some(CUresult::CUDA_ERROR_ILLEGAL_STATE), "it has ended");
+}
+
+fn copies_of_a_graph_read_host_memory_at_each_launch() {
+    let (_context, stream) = device(0);
+    let buffer = memory();
+    let (mut from, mut to) = (vec![0_u8; LENGTH], vec![0_u8; LENGTH]);
+    let graph = capture(&stream, || {
+        // SAFETY: both live until the graph is gone.
+        unsafe {
+            result::memcpy_htod_async(buffer, &from, stream.cu_stream()).expect("a copy");
+            result::memcpy_dtoh_async(&mut to, buffer, stream.cu_stream()).expect("a copy");
+        }
+    });
+    for value in 1..=3 {
+        from.fill(value);
+        replay(&graph, &stream);
+        assert!(to.iter().all(|byte| *byte == value), "{value}");
+    }
+}
+
+/// Two functions wait for each other, on two streams of a capture.
+fn streams_of_a_capture_run_at_the_same_time() {
+    static ARRIVED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn rendezvous(parties: *mut c_void) {
+        ARRIVED.fetch_add(1, Ordering::SeqCst);
+        let start = Instant::now();
+        while !ARRIVED.load(Ordering::SeqCst).is_multiple_of(parties.addr()) && start.elapsed().as_secs() < 10
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+        ARRIVED.fetch_add(if start.elapsed().as_secs() < 10 { 0 } else { 1000 }, Ordering::SeqCst);
+    }
+    let (context, one) = device(0);
+    let two = context.new_stream().expect("a stream");
+    let buffer = memory();
+    let graph = capture(&one, || {
+        fill(buffer, 1, &one);
+        join(&two, &one);
+        for stream in [&one, &two] {
+            let parties = ptr::without_provenance_mut(2);
+            call(stream.cu_stream(), rendezvous, parties);
+        }
+        fill(buffer, 2, &two);
+        join(&one, &two);
+        fill(buffer, 3, &one);
+    });
+    for launches in 1..=3 {
+        replay(&graph, &one);
+        assert_eq!((first_byte(buffer), ARRIVED.load(Ordering::SeqCst)), (3, 2 * launches));
+    }
+    fill(buffer, 4, &two);
+    two.synchronize().expect("the end");
+}
+
+fn graph_of_two_devices_is_replayed() {
+    let (first, one) = device(0);
+    let from = memory();
+    let (second, two) = device(1);
+    second.bind_to_thread().expect("a device");
+    let to = memory();
+    first.bind_to_thread().expect("a device");
+    let graph = capture(&one, || {
+        fill(from, 5, &one);
+        join(&two, &one);
+        copy(to, from, two.cu_stream());
+        second.bind_to_thread().expect("a device");
+        let join = record(two.cu_stream());
+        first.bind_to_thread().expect("a device");
+        wait(one.cu_stream(), join);
+    });
+    for _ in 0..3 {
+        fill(to, 0, &one);
+        replay(&graph, &one);
+        assert_eq!(first_byte(to), 5);
+    }
+}
+
+fn launches_of_a_graph_do_not_overlap() {
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn run(_data: *mut c_void) {
+        let others = RUNNING.fetch_add(1, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(10));
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+        RUNS.fetch_add(if others == 0 { 1 } else { 1000 }, Ordering::SeqCst);
+    }
+    let (context, stream) = device(0);
+    let graph = capture(&stream, || {
+        call(stream.cu_stream(), run, ptr::null_mut());
+    });
+    let others: [_; 3] = [(); 3].map(|()| context.new_stream().expect("a stream"));
+    for other in others.iter().chain([&stream]) {
+        // SAFETY: both are alive.
+        unsafe { result::graph::launch(graph.cu_graph_exec(), other.cu_stream()) }.expect("a launch");
+    }
+    context.synchronize().expect("the end of all launches");
+    assert_eq!(RUNS.load(Ordering::SeqCst), 4);
+}
+
+fn launch_is_ordered_with_its_stream() {
+    let (context, stream) = device(0);
+    let (from, to, last) = (memory(), memory(), memory());
+    let other = context.new_stream().expect("a stream");
+    let graph = capture(&stream, || {
+        join(&other, &stream);
+        copy(to, from, other.cu_stream());
+        join(&stream, &other);
+    });
+    for value in 1..=3 {
+        fill(from, value, &stream);
+        graph.launch().expect("a launch");
+        copy(last, to, stream.cu_stream());
+        fill(to, 0, &stream);
+        stream.synchronize().expect("the end");
+        assert_eq!(first_byte(last), value);
+    }
+}
+
+fn external_events_are_those_of_each_launch() {
+    let (context, stream) = device(0);
+    let other = context.new_stream().expect("a stream");
+    let (before, after, from, to) = (event(), event(), memory(), memory());
+    let external = 1;
+    let graph = capture(&stream, || {
+        // SAFETY: see above.
+        unsafe {
+            sys::cuStreamWaitEvent(stream.cu_stream(), before, external).result().expect("a node");
+            result::memcpy_dtod_async(to, from, LENGTH, stream.cu_stream()).expect("a node");
+            sys::cuEventRecordWithFlags(after, stream.cu_stream(), external).result().expect("a node");
+        }
+    });
+    for value in 1..=3 {
+        fill(from, value, &other);
+        // SAFETY: see above.
+        unsafe { result::event::record(before, other.cu_stream()) }.expect("a record");
+        graph.launch().expect("a launch");
+        wait(other.cu_stream(), after);
+        other.synchronize().expect("the end");
+        assert_eq!(first_byte(to), value);
+    }
+    // SAFETY: it is destroyed once.
+    unsafe { result::event::destroy(before) }.expect("an end");
+    graph.launch().expect("nothing to wait for");
+    stream.synchronize().expect("the end");
+}
+
+fn work_that_is_not_joined_is_an_error() {
+    let (context, one) = device(0);
+    let two = context.new_stream().expect("a stream");
+    let buffer = memory();
+    let fork = || {
+        one.begin_capture(MODE).expect("a capture");
+        join(&two, &one);
+        fill(buffer, 1, &two);
+    };
+    fork();
+    assert_eq!(end(&one), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED));
+    fork();
+    assert_eq!(end(&two), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED));
+    assert_eq!(end(&one), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+    for stream in [one, two] {
+        fill(buffer, 2, &stream);
+        stream.synchronize().expect("the stream is not captured any more");
+    }
+}
+
+fn wait_for_work_outside_a_capture_is_an_error() {
+    let (context, one) = device(0);
+    let two = context.new_stream().expect("a stream");
+    let (outside, never, buffer) = (record(two.cu_stream()), event(), memory());
+    one.begin_capture(MODE).expect("a capture");
+    wait(one.cu_stream(), never);
+    assert_eq!(try_wait(one.cu_stream(), outside), Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)));
+    let refused = try_fill(buffer, 1, one.cu_stream());
+    assert_eq!(refused, Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
+    assert_eq!(end(&one), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+
+    one.begin_capture(MODE).expect("a capture");
+    let inside = record(one.cu_stream());
+    one.end_capture(FLAGS).expect("the end of a capture");
+    assert_eq!(try_wait(two.cu_stream(), inside), Err(error(CUresult::CUDA_ERROR_CAPTURED_EVENT)));
+}
+
+fn calls_that_wait_make_a_capture_fail() {
+    use sys::CUstreamCaptureStatus::{CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_INVALIDATED};
+    type Call = fn(&CudaContext, &CudaStream) -> Result<(), DriverError>;
+    let unsupported = error(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    let calls: [(Call, DriverError); 7] = [
+        (|_, stream| stream.synchronize(), unsupported),
+        // SAFETY: see above.
+        (|_, stream| unsafe { sys::cuStreamQuery(stream.cu_stream()).result() }, unsupported),
+        (|context, _| context.synchronize(), unsupported),
+        // SAFETY: see above.
+        (|_, _| unsafe { result::malloc_sync(LENGTH) }.map(|_| ()), unsupported),
+        // SAFETY: see above.
+        (|_, stream| unsafe { result::malloc_async(stream.cu_stream(), LENGTH) }.map(|_| ()), unsupported),
+        // SAFETY: see above.
+        (|_, _| unsafe { result::event::query(event()) }, unsupported),
+        (
+            // SAFETY: see above.
+            |_, stream| unsafe { result::event::synchronize(record(stream.cu_stream())) },
+            error(CUresult::CUDA_ERROR_CAPTURED_EVENT),
+        ),
+    ];
+    let (context, stream) = device(0);
+    let buffer = memory();
+    for (number, (call, expected)) in calls.into_iter().enumerate() {
+        stream.begin_capture(MODE).expect("a capture");
+        fill(buffer, 1, &stream);
+        assert_eq!(stream.capture_status(), Ok(CU_STREAM_CAPTURE_STATUS_ACTIVE));
+        assert_eq!(call(&context, &stream), Err(expected), "call {number}");
+        assert_eq!(stream.capture_status(), Ok(CU_STREAM_CAPTURE_STATUS_INVALIDATED), "call {number}");
+        assert_eq!(end(&stream), Some(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED), "call {number}");
+    }
+    // A relaxed capture forbids no allocations.
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).expect("a capture");
+    memory();
+    assert!(stream.end_capture(FLAGS).is_ok());
+    // A global one forbids them other threads, which can forgo that.
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).expect("a capture");
+    let context = &context;
+    let allocate = |mut mode| {
+        thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                context.bind_to_thread().expect("a device");
+                // SAFETY: a valid mode; see above.
+                unsafe {
+                    sys::cuThreadExchangeStreamCaptureMode(&raw mut mode).result().expect("a mode");
+                    result::malloc_sync(LENGTH).map(|_| ())
+                }
+            });
+            other.join().expect("an answer")
+        })
+    };
+    assert_eq!(allocate(MODE), Ok(()));
+    assert_eq!(allocate(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL), Err(unsupported));
+    assert!(stream.end_capture(FLAGS).is_err());
+}
+
+fn default_stream_makes_the_capture_of_a_blocking_stream_fail() {
+    let (_context, nonblocking) = device(0);
+    let blocking = result::stream::create(result::stream::StreamKind::Default).expect("a stream");
+    let buffer = memory();
+    // SAFETY: see above.
+    unsafe {
+        let null: CUstream = ptr::null_mut();
+        let begun = result::stream::begin_capture(null, MODE);
+        assert_eq!(begun, Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)));
+        let implicit = Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT));
+        result::stream::begin_capture(blocking, MODE).expect("a capture");
+        assert_eq!(result::stream::is_capturing(null).map(|_| ()), implicit);
+        assert_eq!(result::memset_d8_sync(buffer, 1, LENGTH), implicit);
+        let ended = result::stream::end_capture(blocking);
+        assert_eq!(ended, Err(error(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)));
+        result::memset_d8_sync(buffer, 2, LENGTH).expect("nothing is captured any more");
+    }
+    nonblocking.begin_capture(MODE).expect("a capture");
+    // SAFETY: see above.
+    unsafe { result::memset_d8_sync(buffer, 3, LENGTH) }.expect("no order between the streams");
+    assert!(nonblocking.end_capture(FLAGS).is_ok());
+    assert_eq!(first_byte(buffer), 3);
+}
+
+fn capture_info_tells_the_graph_and_the_last_nodes() {
+    let (_context, stream) = device(0);
+    let buffer = memory();
+    assert_eq!(info(&stream).0, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+    stream.begin_capture(MODE).expect("a capture");
+    let (status, id, graph, count, _) = info(&stream);
+    assert_eq!((status as u32, count), (1, 0));
+    assert_ne!(id, 0);
+    assert!(!graph.is_null());
+    fill(buffer, 1, &stream);
+    let first = info(&stream);
+    fill(buffer, 2, &stream);
+    let second = info(&stream);
+    assert_eq!((first.1, first.2, first.3), (id, graph, 1));
+    assert_ne!(first.4, second.4);
+    let ended = stream.end_capture(FLAGS).expect("the end of a capture").expect("a graph");
+    assert_eq!(ended.cu_graph(), graph);
+}
+
+fn graph_whose_memory_was_freed_is_not_launched() {
+    let (_context, stream) = device(0);
+    let buffer = memory();
+    let graph = capture(&stream, || fill(buffer, 1, &stream));
+    graph.launch().expect("a launch");
+    // SAFETY: freed once; the graph is not launched any more.
+    unsafe { result::free_sync(buffer) }.expect("a free");
+    assert_eq!(graph.launch(), Err(error(CUresult::CUDA_ERROR_INVALID_VALUE)));
+}
+
+fn graphs_and_what_they_use_end_in_any_order() {
+    let (context, stream) = device(0);
+    let null = ptr::null_mut::<c_void>();
+    for order in [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 0, 1], [2, 3, 1, 0]] {
+        let own = nonblocking();
+        let (buffer, other) = (memory(), context.new_stream().expect("a stream"));
+        // SAFETY: each handle is destroyed once.
+        unsafe {
+            result::stream::begin_capture(own, MODE).expect("a capture");
+            result::memset_d8_async(buffer, 1, LENGTH, own).expect("a node");
+            let fork = event();
+            result::event::record(fork, own).expect("a record");
+            wait(other.cu_stream(), fork);
+            fill(buffer, 2, &other);
+            let join = record(other.cu_stream());
+            let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+            result::stream::wait_event(own, join, flags).expect("a join");
+            let graph = result::stream::end_capture(own).expect("a graph");
+            let exec = result::graph::instantiate(graph, FLAGS).expect("an executable graph");
+            result::graph::launch(exec, own).expect("a launch");
+            result::graph::launch(exec, stream.cu_stream()).expect("a launch");
+            result::event::destroy(fork).expect("an end");
+            for end in order {
+                match end {
+                    0 => result::graph::destroy(graph).expect("an end"),
+                    1 => result::graph::exec_destroy(exec).expect("an end"),
+                    2 => result::stream::destroy(own).expect("an end"),
+                    _ => result::free_sync(buffer).expect("a free"),
+                }
+            }
+            assert!(result::graph::destroy(graph).is_err(), "it is gone");
+            assert!(result::graph::launch(exec, stream.cu_stream()).is_err(), "it is gone");
+            result::event::destroy(join).expect("an end");
+        }
+    }
+    context.synchronize().expect("the end of all launches");
+    // SAFETY: null is no graph.
+    assert!(unsafe { result::graph::destroy(null.cast()) }.is_err());
+}
+
+fn data_of_a_graph_is_released_when_nothing_has_it() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    static RELEASES: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn run(_data: *mut c_void) {
+        thread::sleep(Duration::from_millis(5));
+        RUNS.fetch_add(1, Ordering::SeqCst);
+    }
+    unsafe extern "C" fn release(_data: *mut c_void) {
+        RELEASES.fetch_add(if extension::may_call_cuda() { 1 } else { 1000 }, Ordering::SeqCst);
+    }
+    let (context, stream) = device(0);
+    let buffer = memory();
+    let add = || {
+        let access = Access { address: buffer, length: LENGTH, kind: AccessKind::Write };
+        let (stream, data) = (stream.cu_stream(), ptr::null_mut());
+        extension::enqueue_with_release(stream, access, c"run", run, Some(release), data).expect("a node");
+    };
+    let graph = capture(&stream, add);
+    for _ in 0..3 {
+        graph.launch().expect("a launch");
+    }
+    stream.synchronize().expect("the end of the launches");
+    assert_eq!((RUNS.load(Ordering::SeqCst), RELEASES.load(Ordering::SeqCst)), (3, 0));
+    graph.launch().expect("a launch");
+    drop(graph);
+    context.synchronize().expect("the end of the launch");
+    require(&RELEASES, 1);
+    assert_eq!(RUNS.load(Ordering::SeqCst), 4);
+
+    // A capture that fails has nothing to run.
+    stream.begin_capture(MODE).expect("a capture");
+    add();
+    assert!(stream.synchronize().is_err());
+    assert!(stream.end_capture(FLAGS).is_err());
+    require(&RELEASES, 2);
+    assert_eq!(RUNS.load(Ordering::SeqCst), 4);
+}
+
+fn stream_that_is_destroyed_ends_its_capture() {
+    let (_context, stream) = device(0);
+    let own = nonblocking();
+    let buffer = memory();
+    // SAFETY: it is destroyed once.
+    unsafe {
+        result::stream::begin_capture(own, MODE).expect("a capture");
+        result::memset_d8_async(buffer, 1, LENGTH, own).expect("a node");
+        result::stream::destroy(own).expect("an end");
+    }
+    memory();
+    stream.synchronize().expect("nothing is captured");
+    assert_eq!(first_byte(buffer), 0);
+}
+
+/// The number of user objects that were destroyed; many more if a destructor may wait for CUDA.
+static DESTROYED: AtomicUsize = AtomicUsize::new(0);
+/// Held by the test while it gives up references, as programs hold locks.
+static PROGRAM: Mutex<()> = Mutex::new(());
+
+unsafe extern "C" fn destroy(number: *mut c_void) {
+    drop(PROGRAM.lock().expect("nothing panics with it"));
+    // SAFETY: null is no event, which is an error.
+    let wait = unsafe { sys::cuEventSynchronize(ptr::null_mut()) };
+    let is_refused = wait == CUresult::CUDA_ERROR_NOT_PERMITTED;
+    DESTROYED.fetch_add(if is_refused { number.addr() } else { 1000 }, Ordering::SeqCst);
+}
+
+fn user_object(references: u32) -> CUuserObject {
+    let mut object = ptr::null_mut();
+    let number = ptr::without_provenance_mut(1);
+    // SAFETY: a variable, and a function that follows no pointer.
+    unsafe { sys::cuUserObjectCreate(&raw mut object, number, Some(destroy), references, 1) }
+        .result()
+        .expect("a user object");
+    object
+}
+
+fn release(object: CUuserObject, count: u32) -> Result<(), DriverError> {
+    // SAFETY: it is a number.
+    unsafe { sys::cuUserObjectRelease(object, count) }.result()
+}
+
+fn graph_retains(graph: CUgraph, object: CUuserObject, count: u32, flags: u32) -> Result<(), DriverError> {
+    // SAFETY: they are numbers.
+    unsafe { sys::cuGraphRetainUserObject(graph, object, count, flags) }.result()
+}
+
+fn graph_releases(graph: CUgraph, object: CUuserObject, count: u32) -> Result<(), DriverError> {
+    // SAFETY: they are numbers.
+    unsafe { sys::cuGraphReleaseUserObject(graph, object, count) }.result()
+}
+
+/// What CUDA says about the capture of a stream: its status, id and graph, and the number and first of its last nodes.
+type CaptureInfo = (sys::CUstreamCaptureStatus, u64, CUgraph, usize, Option<sys::CUgraphNode>);
+
+fn info(stream: &CudaStream) -> CaptureInfo {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (mut id, mut graph, mut nodes, mut count) = (0, ptr::null_mut(), ptr::null(), 99);
+    let (out, id_out, graph_out) = (&raw mut status, &raw mut id, &raw mut graph);
+    let (nodes_out, count_out) = (&raw mut nodes, &raw mut count);
+    let stream = stream.cu_stream();
+    // SAFETY: variables.
+    unsafe { sys::cuStreamGetCaptureInfo_v2(stream, out, id_out, graph_out, nodes_out, count_out) }
+        .result()
+        .expect("an answer");
+    // SAFETY: so many were stored.
+    (status, id, graph, count, (count == 1).then(|| unsafe { *nodes }))
+}
+
+fn graph_of(stream: &CudaStream) -> CUgraph {
+    info(stream).2
+}
+
+/// Requires a counter to reach a number, and not exceed it.
+fn require(counter: &AtomicUsize, expected: usize) {
+    let start = Instant::now();
+    while counter.load(Ordering::SeqCst) < expected && start.elapsed().as_secs() < 10 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(5));
+    assert_eq!(counter.load(Ordering::SeqCst), expected);
+}
+
+fn require_destroyed(expected: usize) {
+    require(&DESTROYED, expected);
+}
+
+/// A flag of `cuGraphRetainUserObject`: the program's references become those of the graph.
+const MOVE: u32 = 1;
+
+fn user_objects_are_destroyed_when_nothing_refers_to_them() {
+    let (_context, stream) = device(0);
+    let locked = PROGRAM.lock().expect("nothing panics with it");
+    let object = user_object(2);
+    release(object, 1).expect("a reference");
+    // SAFETY: it is a number.
+    unsafe { sys::cuUserObjectRetain(object, 3) }.result().expect("three references");
+    release(object, 3).expect("three references");
+    release(object, 1).expect("the last one");
+    drop(locked);
+    require_destroyed(1);
+
+    // Those of a capture that fails go with it.
+    stream.begin_capture(MODE).expect("a capture");
+    let object = user_object(1);
+    graph_retains(graph_of(&stream), object, 1, MOVE).expect("a reference");
+    graph_retains(graph_of(&stream), object, 1, 0).expect("another one");
+    assert!(stream.synchronize().is_err());
+    require_destroyed(1);
+    assert!(stream.end_capture(FLAGS).is_err());
+    require_destroyed(2);
+
+    // A graph and what is made of it have their own.
+    let (kept, given_up) = (user_object(1), user_object(1));
+    // SAFETY: each handle is destroyed once.
+    unsafe {
+        result::stream::begin_capture(stream.cu_stream(), MODE).expect("a capture");
+        let graph = graph_of(&stream);
+        graph_retains(graph, kept, 2, 0).expect("references");
+        release(kept, 1).expect("a reference");
+        assert_eq!(result::stream::end_capture(stream.cu_stream()), Ok(graph));
+        graph_retains(graph, given_up, 1, MOVE).expect("a reference");
+        let exec = result::graph::instantiate(graph, FLAGS).expect("an executable graph");
+        graph_releases(graph, given_up, 1).expect("a reference");
+        graph_releases(graph, kept, 1).expect("a reference");
+        result::graph::destroy(graph).expect("an end");
+        require_destroyed(2);
+        // The handle is one as long as anything refers to the object.
+        sys::cuUserObjectRetain(kept, 1).result().expect("a reference");
+        let locked = PROGRAM.lock().expect("nothing panics with it");
+        result::graph::exec_destroy(exec).expect("an end");
+        drop(locked);
+        require_destroyed(3);
+        release(kept, 1).expect("the last one");
+        require_destroyed(4);
+    }
+}
+
+fn user_objects_outlive_the_launches_of_their_graph() {
+    unsafe extern "C" fn wait_for_the_end(_data: *mut c_void) {
+        drop(PROGRAM.lock().expect("nothing panics with it"));
+        // The object is still there, a moment later too.
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(DESTROYED.load(Ordering::SeqCst), 0);
+    }
+    let (context, stream) = device(0);
+    let other = context.new_stream().expect("a stream");
+    for streams in [1, 2] {
+        let graph = capture(&stream, || {
+            graph_retains(graph_of(&stream), user_object(1), 1, MOVE).expect("a reference");
+            let last = if streams == 1 { &stream } else { &other };
+            if streams == 2 {
+                join(&other, &stream);
+            }
+            call(last.cu_stream(), wait_for_the_end, ptr::null_mut());
+            if streams == 2 {
+                join(&stream, &other);
+            }
+        });
+        let locked = PROGRAM.lock().expect("nothing panics with it");
+        graph.launch().expect("a launch");
+        graph.launch().expect("a launch");
+        drop(graph);
+        drop(locked);
+        stream.synchronize().expect("the end of the launches");
+        require_destroyed(1);
+        DESTROYED.store(0, Ordering::SeqCst);
+    }
+}
+
+fn wrong_references_to_user_objects_are_refused() {
+    const INVALID: Result<(), DriverError> = Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE));
+    const TOO_MANY: u32 = i32::MAX as u32 + 1;
+    let (_context, stream) = device(0);
+    let create = |out: *mut CUuserObject, destroy: sys::CUhostFn, references, flags| {
+        // SAFETY: null, or a variable, and a function that follows no pointer.
+        unsafe { sys::cuUserObjectCreate(out, ptr::null_mut(), destroy, references, flags) }.result()
+    };
+    let mut object = ptr::null_mut();
+    assert_eq!(create(ptr::null_mut(), Some(destroy), 1, 1), INVALID);
+    assert_eq!(create(&raw mut object, None, 1, 1), INVALID);
+    assert_eq!(create(&raw mut object, Some(destroy), 0, 1), INVALID);
+    assert_eq!(create(&raw mut object, Some(destroy), TOO_MANY, 1), INVALID);
+    assert_eq!(create(&raw mut object, Some(destroy), 1, 0), INVALID);
+    assert!(object.is_null());
+
+    let object = user_object(2);
+    stream.begin_capture(MODE).expect("a capture");
+    let graph = graph_of(&stream);
+    let none = ptr::without_provenance_mut(0x77);
+    for count in [0, 3, TOO_MANY] {
+        assert_eq!(release(object, count), INVALID, "{count}");
+        assert_eq!(graph_retains(graph, object, count, MOVE), INVALID, "{count}");
+        assert_eq!(graph_releases(graph, object, count), INVALID, "{count}");
+    }
+    assert_eq!(release(none, 1), INVALID);
+    // SAFETY: it is a number.
+    assert_eq!(unsafe { sys::cuUserObjectRetain(none, 1) }.result(), INVALID);
+    assert_eq!(graph_retains(graph, object, 1, 2), INVALID);
+    assert_eq!(graph_retains(graph, none, 1, 0), INVALID);
+    assert_eq!(graph_retains(none.cast(), object, 1, MOVE), INVALID);
+    assert_eq!(graph_releases(none.cast(), object, 1), INVALID);
+    // Nothing of that took a reference of the program away.
+    require_destroyed(0);
+    release(object, 2).expect("both references");
+    require_destroyed(1);
+    assert_eq!(release(object, 1), INVALID);
+    assert_eq!(graph_retains(graph, object, 1, 0), INVALID);
+}
+
+fn memory_of_a_launch_used_on_another_stream() {
+    let (context, stream) = device(0);
+    let (buffer, to) = (memory(), memory());
+    let other = context.new_stream().expect("a stream");
+    let graph = capture(&stream, || fill(buffer, 1, &stream));
+    replay(&graph, &stream);
+    copy(to, buffer, other.cu_stream());
+    other.synchronize().expect("the end of the copy");
+    graph.launch().expect("a launch");
+    // The mistake.
+    copy(to, buffer, other.cu_stream());
+}
+
+fn streams_of_a_graph_without_order() {
+    let (context, one) = device(0);
+    let (buffer, to) = (memory(), memory());
+    let two = context.new_stream().expect("a stream");
+    let graph = capture(&one, || {
+        join(&two, &one);
+        fill(buffer, 1, &one);
+        // The mistake: it is not ordered with the fill.
+        copy(to, buffer, two.cu_stream());
+        join(&one, &two);
+    });
+    graph.launch().expect("a launch");
+}

@@ -1,0 +1,515 @@
+//! Races: programs with one, which must be reported with both operations, and programs without.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::{Condvar, Mutex};
+
+use cuda_common::{Access, AccessKind};
+use cudarc::driver::result::{self, event, stream, stream::StreamKind};
+use cudarc::driver::sys::{self, CUdeviceptr, CUstream};
+use cudarc::driver::{CudaContext, DriverError};
+
+use crate::extension;
+use crate::process::Test;
+use crate::work::{self, LENGTH, call, copy, destroy, memory, nonblocking, record, try_fill, wait};
+
+/// Tests whose stderr must have the texts.
+macro_rules! planted {
+    ($($name:ident [$($report:literal),* $(,)?];)*) => {
+        pub(crate) const PLANTED: &[Test] = &[$(Test {
+            reports: &["race in allocation", $($report),*],
+            ..Test::quiet(stringify!($name), $name)
+        }),*];
+    };
+}
+
+planted! {
+    copy_back_before_the_work_is_done_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoH_v2 on stream"];
+    two_streams_without_an_event_are_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream", "nothing orders [race]\n"];
+    free_under_work_is_reported ["cuMemsetD8Async on stream", "cuMemFreeAsync on stream", "nothing orders [free-under-work]\n"];
+    waiting_free_of_pool_memory_under_work_is_reported ["cuMemsetD8Async on stream", "cuMemFree_v2 by the host", "[free-under-work]"];
+    default_stream_against_a_nonblocking_stream_is_reported ["cuMemsetD8_v2 on stream", "cuMemcpyDtoDAsync_v2"];
+    event_recorded_too_early_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"];
+    wait_for_the_wrong_event_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"];
+    pinned_memory_freed_under_a_copy_is_reported ["cuMemcpyDtoHAsync_v2 on stream", "cuMemFreeHost by the host"];
+    pinned_memory_refilled_on_another_stream_is_reported ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"];
+    allocation_used_on_another_stream_is_reported ["cuMemAllocAsync on stream", "cuMemsetD8Async"];
+    rows_that_overlap_are_reported ["cuMemsetD2D8Async", "rows of 8"];
+    races_of_many_streams_are_reported_once_and_counted [
+        "cuMemsetD8Async on stream",
+        "libnccl: 98 more operations were in races of cuMemsetD8Async and cuMemsetD8Async in device memory, as reported above [race]\n",
+    ];
+    races_of_a_loop_are_reported_once_and_counted [
+        "cuMemsetD8_v2 on stream", "ncclSend(count ",
+        " more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above [race]\n",
+    ];
+    operation_of_a_peer_without_an_event_is_reported ["cuMemsetD8Async on stream", "send of rank 0 on stream"];
+}
+
+pub(crate) const FAILING: &[Test] = &[Test::reporting(
+    "race_is_an_error_that_stays_if_asked_for",
+    race_is_an_error_that_stays_if_asked_for,
+    &["race in allocation"],
+)
+.with(&[("LIBNCCL_CPU_RACES", "error")])];
+
+const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
+
+pub(crate) const UNWATCHED: &[Test] = &[
+    Test::quiet("race_is_not_reported_if_switched_off", two_streams_without_an_event_are_reported)
+        .with(&[("LIBNCCL_CPU_RACES", "off")]),
+    Test::quiet("race_that_is_ignored_is_neither_reported_nor_an_error", make_races_without_an_error)
+        .with(&[(IGNORE, "free-under-work, race"), ("LIBNCCL_CPU_RACES", "error")]),
+    Test::reporting(
+        "race_beside_one_that_is_ignored_is_reported",
+        make_races_without_an_error,
+        &["race in allocation", " more operations were in races of cuMemsetD8Async and cuMemsetD8Async"],
+    )
+    .with(&[(IGNORE, "free-under-work")]),
+    Test::reporting(
+        "findings_are_recorded_in_the_file_that_is_asked_for",
+        make_races_without_an_error,
+        &[
+            "{\"count\":1,\"finding\":\"race\",\"process\":",
+            ",\"text\":\"race in allocation 1, 4096 bytes of device 0; nothing orders\\n    call ",
+            "{\"count\":98,\"finding\":\"race\",\"process\":",
+            "{\"count\":1,\"finding\":\"free-under-work\",\"process\":",
+            "{\"count\":1,\"finding\":\"leaked-stream\",\"process\":",
+        ],
+    )
+    .with(&[("LIBNCCL_CPU_REPORT", "/dev/stderr")]),
+    Test::reporting(
+        "race_has_the_stacks_of_its_calls_if_asked_for",
+        two_streams_without_an_event_are_reported,
+        &[
+            "writes bytes 0 to 4096\n        cuMemsetD8Async\n        cudarc::driver::",
+            "reads bytes 0 to 4096\n        cuMemcpyDtoDAsync_v2\n        cudarc::driver::",
+            "        driver::races::fill",
+            "        driver::work::copy",
+            "        driver::races::two_streams_without_an_event_are_reported",
+            "        driver::main",
+        ],
+    )
+    .with(&[("LIBNCCL_CPU_STACKS", "1")]),
+    Test::reporting(
+        "race_is_recorded_with_its_stacks",
+        free_under_work_is_reported,
+        &[",\"stacks\":[[\"cuMemsetD8Async\",\"", ",\"driver::races::free_under_work_is_reported"],
+    )
+    .with(&[("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", "/dev/stderr")]),
+    Test::reporting(
+        "file_that_cannot_be_opened_is_refused",
+        || assert!(CudaContext::new(0).is_err()),
+        &["invalid LIBNCCL_CPU_REPORT \"/no/such/folder/file\"; it must be the path of a file \
+              that can be written\n"],
+    )
+    .with(&[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")]),
+    Test::reporting(
+        "unknown_name_of_a_finding_is_refused",
+        || assert!(CudaContext::new(0).is_err()),
+        &["invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, \
+              separated by commas: race, free-"],
+    )
+    .with(&[(IGNORE, "raec")]),
+];
+
+fn make_races_without_an_error() {
+    races_of_many_streams_are_reported_once_and_counted();
+    free_under_work_is_reported();
+    result::ctx::synchronize().expect("no error");
+}
+
+crate::tests! {
+    streams_that_an_event_orders_are_not_reported
+    streams_that_the_host_orders_are_not_reported
+    event_recorded_again_orders_its_last_record
+    event_query_that_succeeds_orders_what_follows
+    blocking_streams_are_ordered_by_the_default_stream
+    host_function_that_tells_another_thread_orders_what_follows
+    order_through_three_streams_is_not_reported
+    readers_of_the_same_bytes_are_not_reported
+    neighbouring_bytes_are_not_reported
+    interleaved_columns_are_not_reported
+    free_that_waits_is_not_reported
+    memory_of_a_stream_is_freed_in_its_order
+    streams_that_come_and_go_are_not_reported
+    peers_that_order_two_streams_are_not_reported
+}
+
+/// Two nonblocking streams and two buffers of a device.
+struct Bench {
+    streams: [CUstream; 2],
+    buffers: [CUdeviceptr; 2],
+}
+
+fn bench() -> Bench {
+    let context = work::context(0);
+    let (streams, buffers) = ([(); 2].map(|()| nonblocking()), [(); 2].map(|()| memory()));
+    // The context lives as long as the process.
+    std::mem::forget(context);
+    Bench { streams, buffers }
+}
+
+// SAFETY, for all functions below: handles and memory live until the process ends, unless the test is about that.
+
+fn fill(buffer: CUdeviceptr, stream: CUstream) {
+    try_fill(buffer, 1, stream).expect("a memset");
+}
+
+/// Allocates memory in stream order.
+fn allocate(stream: CUstream) -> CUdeviceptr {
+    // SAFETY: see above.
+    unsafe { result::malloc_async(stream, LENGTH) }.expect("memory")
+}
+
+fn synchronize(stream: CUstream) {
+    // SAFETY: see above.
+    unsafe { stream::synchronize(stream) }.expect("the end of the stream");
+}
+
+fn copy_back_before_the_work_is_done_is_reported() {
+    let Bench { streams: [one, _], buffers: [buffer, _] } = bench();
+    fill(buffer, one);
+    // SAFETY: see above.
+    unsafe { result::memcpy_dtoh_sync(&mut [0_u8; LENGTH], buffer) }.expect("a copy");
+}
+
+fn two_streams_without_an_event_are_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    fill(from, one);
+    copy(to, from, two);
+}
+
+fn free_under_work_is_reported() {
+    let Bench { streams: [one, two], .. } = bench();
+    let buffer = allocate(one);
+    wait(two, record(one));
+    fill(buffer, two);
+    // SAFETY: see above.
+    unsafe { result::free_async(buffer, one) }.expect("a free");
+}
+
+fn waiting_free_of_pool_memory_under_work_is_reported() {
+    let Bench { streams: [one, _], .. } = bench();
+    let buffer = allocate(one);
+    fill(buffer, one);
+    // SAFETY: see above.
+    unsafe { result::free_sync(buffer) }.expect("a free");
+}
+
+fn default_stream_against_a_nonblocking_stream_is_reported() {
+    let Bench { streams: [one, _], buffers: [from, to] } = bench();
+    // SAFETY: see above.
+    unsafe { result::memset_d8_sync(from, 1, LENGTH) }.expect("a memset");
+    copy(to, from, one);
+}
+
+fn event_recorded_too_early_is_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    let event = record(one);
+    fill(from, one);
+    wait(two, event);
+    copy(to, from, two);
+}
+
+fn wait_for_the_wrong_event_is_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    let three = nonblocking();
+    fill(from, one);
+    let _right = record(one);
+    wait(two, record(three));
+    copy(to, from, two);
+}
+
+fn races_of_many_streams_are_reported_once_and_counted() {
+    let Bench { buffers: [buffer, _], .. } = bench();
+    for _ in 0..100 {
+        let fresh = nonblocking();
+        fill(buffer, fresh);
+        destroy(fresh);
+    }
+}
+
+/// The labels of NCCL's operations, in groups of one and more of them.
+fn races_of_a_loop_are_reported_once_and_counted() {
+    unsafe extern "C" fn nothing(_: *mut c_void) {}
+    let Bench { streams: [one, _], buffers: [buffer, _] } = bench();
+    // SAFETY: see above.
+    unsafe { result::memset_d8_sync(buffer, 1, LENGTH) }.expect("a memset");
+    for number in 0..400 {
+        let rank = number % 2;
+        let call = |name| format!("{name}(count {number}, ncclFloat32, peer {})", 1 - rank);
+        let more = if number < 100 { String::new() } else { format!(" + {number} more") };
+        let numbers = format!("calls {number} to {}", number + 1);
+        let label = format!("{} + {}{more}, rank {rank} of 2, {numbers}", call("ncclSend"), call("ncclRecv"));
+        let access = Access { address: buffer, length: LENGTH, kind: AccessKind::Write };
+        let label = CString::new(label).expect("no null character");
+        extension::enqueue(one, access, &label, nothing, ptr::null_mut()).expect("an operation");
+    }
+}
+
+fn pinned(length: usize) -> *mut u8 {
+    // SAFETY: see above.
+    unsafe { result::malloc_host(length, 0) }.expect("pinned memory").cast()
+}
+
+fn slice<'a>(memory: *mut u8) -> &'a mut [u8] {
+    // SAFETY: it is as long; only the driver uses it while this does not.
+    unsafe { std::slice::from_raw_parts_mut(memory, LENGTH) }
+}
+
+fn pinned_memory_freed_under_a_copy_is_reported() {
+    let Bench { streams: [one, _], buffers: [buffer, _] } = bench();
+    let memory = pinned(LENGTH);
+    // SAFETY: the free waits, whatever is reported.
+    unsafe {
+        result::memcpy_dtoh_async(slice(memory), buffer, one).expect("a copy");
+        result::free_host(memory.cast()).expect("a free");
+    }
+}
+
+fn pinned_memory_refilled_on_another_stream_is_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    let memory = pinned(LENGTH);
+    // SAFETY: see above.
+    unsafe {
+        result::memcpy_dtoh_async(slice(memory), from, one).expect("a copy");
+        result::memcpy_htod_async(to, slice(memory), two).expect("a copy");
+    }
+}
+
+fn allocation_used_on_another_stream_is_reported() {
+    let Bench { streams: [one, two], .. } = bench();
+    let buffer = allocate(one);
+    fill(buffer, two);
+}
+
+/// Fills every second column of 8 bytes.
+fn fill_columns(buffer: CUdeviceptr, stream: CUstream) {
+    // SAFETY: see above.
+    let filled = unsafe { sys::cuMemsetD2D8Async(buffer, 16, 1, 8, LENGTH / 16, stream) };
+    filled.result().expect("a memset");
+}
+
+fn rows_that_overlap_are_reported() {
+    let Bench { streams: [one, two], buffers: [buffer, _] } = bench();
+    fill_columns(buffer, one);
+    fill_columns(buffer + 7, two);
+}
+
+fn interleaved_columns_are_not_reported() {
+    let Bench { streams: [one, two], buffers: [buffer, _] } = bench();
+    fill_columns(buffer, one);
+    fill_columns(buffer + 8, two);
+}
+
+fn race_is_an_error_that_stays_if_asked_for() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    let failed = Err(DriverError(sys::CUresult::CUDA_ERROR_ASSERT));
+    fill(from, one);
+    copy(to, from, two);
+    assert_eq!(result::ctx::synchronize(), failed);
+    assert_eq!(stream::create(StreamKind::NonBlocking).map(|_| ()), failed);
+}
+
+fn streams_that_an_event_orders_are_not_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    for _ in 0..10 {
+        fill(from, one);
+        wait(two, record(one));
+        copy(to, from, two);
+        wait(one, record(two));
+    }
+}
+
+fn streams_that_the_host_orders_are_not_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    fill(from, one);
+    synchronize(one);
+    copy(to, from, two);
+    result::ctx::synchronize().expect("the end of everything");
+    fill(to, one);
+    // SAFETY: see above.
+    unsafe { event::synchronize(record(one)) }.expect("the event");
+    fill(to, two);
+}
+
+fn event_recorded_again_orders_its_last_record() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    let event = record(one);
+    fill(from, one);
+    // SAFETY: see above.
+    unsafe { event::record(event, one) }.expect("a record");
+    wait(two, event);
+    copy(to, from, two);
+}
+
+fn event_query_that_succeeds_orders_what_follows() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    fill(from, one);
+    let event = record(one);
+    // SAFETY: see above.
+    while unsafe { event::query(event) }.is_err() {}
+    copy(to, from, two);
+    // SAFETY: see above.
+    while unsafe { sys::cuStreamQuery(two) }.result().is_err() {}
+    fill(to, one);
+}
+
+fn blocking_streams_are_ordered_by_the_default_stream() {
+    let Bench { buffers: [from, to], .. } = bench();
+    let [one, two] = [(); 2].map(|()| stream::create(StreamKind::Default).expect("a stream"));
+    fill(from, one);
+    fill(from, ptr::null_mut());
+    copy(to, from, two);
+    destroy(two);
+    fill(to, ptr::null_mut());
+    fill(to, ptr::without_provenance_mut(2));
+    fill(to, ptr::null_mut());
+}
+
+fn host_function_that_tells_another_thread_orders_what_follows() {
+    unsafe extern "C" fn tell(sender: *mut c_void) {
+        // SAFETY: the test waits for it.
+        let sender = unsafe { &*sender.cast::<std::sync::mpsc::SyncSender<()>>() };
+        let _ = sender.send(());
+    }
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<()>(1);
+    fill(from, one);
+    call(one, tell, (&raw const sender).cast_mut().cast());
+    receiver.recv().expect("a message");
+    copy(to, from, two);
+    synchronize(one);
+}
+
+fn order_through_three_streams_is_not_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    let three = nonblocking();
+    fill(from, one);
+    wait(two, record(one));
+    wait(three, record(two));
+    copy(to, from, three);
+}
+
+fn readers_of_the_same_bytes_are_not_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    let others = [(); 2].map(|()| memory());
+    fill(from, one);
+    synchronize(one);
+    copy(others[0], from, one);
+    copy(others[1], from, two);
+    copy(to, from, two);
+}
+
+fn neighbouring_bytes_are_not_reported() {
+    let Bench { streams: [one, two], buffers: [buffer, _] } = bench();
+    // SAFETY: see above.
+    unsafe {
+        result::memset_d8_async(buffer, 1, LENGTH / 2, one).expect("a memset");
+        result::memset_d8_async(buffer + LENGTH as u64 / 2, 1, LENGTH / 2, two).expect("a memset");
+    }
+}
+
+fn free_that_waits_is_not_reported() {
+    let Bench { streams: [one, two], buffers: [from, to] } = bench();
+    fill(from, one);
+    fill(to, two);
+    // SAFETY: each is freed once.
+    unsafe {
+        result::free_sync(from).expect("a free");
+        result::free_sync(to).expect("a free");
+    }
+}
+
+fn memory_of_a_stream_is_freed_in_its_order() {
+    let Bench { streams: [one, two], .. } = bench();
+    for _ in 0..20 {
+        // SAFETY: each is freed once, after its use.
+        unsafe {
+            let buffer = allocate(one);
+            wait(two, record(one));
+            fill(buffer, two);
+            wait(one, record(two));
+            result::free_async(buffer, one).expect("a free");
+        }
+    }
+}
+
+fn streams_that_come_and_go_are_not_reported() {
+    let Bench { buffers: [buffer, _], .. } = bench();
+    for _ in 0..50 {
+        let fresh = nonblocking();
+        fill(buffer, fresh);
+        synchronize(fresh);
+        destroy(fresh);
+    }
+}
+
+/// A message between two operations.
+#[derive(Default)]
+struct Message {
+    was_sent: Mutex<bool>,
+    sent: Condvar,
+}
+
+unsafe extern "C" fn send(message: *mut c_void) {
+    // SAFETY: the message is leaked.
+    let message = unsafe { &*message.cast::<Message>() };
+    *message.was_sent.lock().expect("no panic") = true;
+    message.sent.notify_all();
+}
+
+unsafe extern "C" fn receive(message: *mut c_void) {
+    // SAFETY: the message is leaked.
+    let message = unsafe { &*message.cast::<Message>() };
+    let mut was_sent = message.was_sent.lock().expect("no panic");
+    while !*was_sent {
+        was_sent = message.sent.wait(was_sent).expect("no panic");
+    }
+}
+
+fn enqueue_message(stream: CUstream, buffer: CUdeviceptr, is_sent: bool, message: &'static Message) {
+    let kind = if is_sent { AccessKind::Read } else { AccessKind::Write };
+    let access = Access { address: buffer, length: LENGTH, kind };
+    let message = (&raw const *message).cast_mut().cast();
+    let enqueued = if is_sent {
+        extension::enqueue(stream, access, c"send of rank 0", send, message)
+    } else {
+        extension::enqueue(stream, access, c"receive of rank 1", receive, message)
+    };
+    enqueued.expect("an operation");
+}
+
+fn operation_of_a_peer_without_an_event_is_reported() {
+    let Bench { streams: [one, two], buffers: [buffer, other] } = bench();
+    let message = Box::leak(Box::default());
+    fill(buffer, one);
+    enqueue_message(two, buffer, true, message);
+    enqueue_message(one, other, false, message);
+    result::ctx::synchronize().expect("the end");
+}
+
+fn peers_that_order_two_streams_are_not_reported() {
+    let Bench { streams: [one, two], buffers: [shared, buffer] } = bench();
+    let other = memory();
+    for receive_first in [false, true] {
+        let message = Box::leak(Box::default());
+        let write_and_send = || {
+            fill(shared, one);
+            enqueue_message(one, buffer, true, message);
+        };
+        let receive_and_read = || {
+            enqueue_message(two, other, false, message);
+            fill(shared, two);
+        };
+        if receive_first {
+            receive_and_read();
+            write_and_send();
+        } else {
+            write_and_send();
+            receive_and_read();
+        }
+        result::ctx::synchronize().expect("the end");
+    }
+}

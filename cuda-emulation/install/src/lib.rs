@@ -1,0 +1,183 @@
+//! Building shared objects and copying them to where programs load them.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// How a shared object is compiled. The profiles are in the workspace's `Cargo.toml`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Optimized across crates.
+    Optimized,
+    /// Not optimized. The directory is not that of the tests, which depend on the same packages with other features: Cargo
+    /// would compile those, and the tests, again.
+    Debug,
+}
+
+impl Profile {
+    /// Cargo's argument.
+    #[must_use]
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::Optimized => "--profile=shared-object",
+            Self::Debug => "--profile=shared-object-debug",
+        }
+    }
+
+    /// Returns the command of Cargo that builds with this profile.
+    #[must_use]
+    pub fn cargo(self) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["rustc", self.argument()]);
+        cargo
+    }
+}
+
+/// A library that is built as a shared object.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedObject {
+    /// The manifest of the workspace.
+    pub manifest: &'static str,
+    /// The package.
+    pub package: &'static str,
+    /// The name of the package's library.
+    pub library: &'static str,
+    /// The only feature; empty for the default ones.
+    pub feature: &'static str,
+    /// The file, whose name is its soname if programs load it by that.
+    pub soname: &'static str,
+    /// The link for linkers.
+    pub link: Option<&'static str>,
+}
+
+const fn cuda(
+    package: &'static str,
+    library: &'static str,
+    feature: &'static str,
+    soname: &'static str,
+    link: Option<&'static str>,
+) -> SharedObject {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    SharedObject { manifest, package, library, feature, soname, link }
+}
+
+/// The emulated driver.
+pub const DRIVER: SharedObject =
+    cuda("libnccl-cuda-driver", "cuda_cpu", "", "libcuda.so.1", Some("libcuda.so"));
+
+/// The emulated runtime libraries, and what programs load beside them. Their symbols have versions.
+pub const RUNTIMES: [SharedObject; 6] = [
+    cuda("libnccl-cuda-math", "cuda_math_cpu", "cublas-13", "libcublas.so.13", None),
+    cuda("libnccl-cuda-math", "cuda_math_cpu", "", "libcublas.so.12", Some("libcublas.so")),
+    cuda("libnccl-cuda-math", "cuda_math_cpu", "curand", "libcurand.so.10", Some("libcurand.so")),
+    cuda("libnccl-nvml", "nvml_cpu", "", "libnvidia-ml.so.1", None),
+    cuda("libnccl-cuda-runtime", "cudart_cpu", "cuda-13", "libcudart.so.13", None),
+    cuda("libnccl-cuda-runtime", "cudart_cpu", "", "libcudart.so.12", Some("libcudart.so")),
+];
+
+/// Builds all libraries of the CUDA emulation and copies them to `directory`, which is created if needed.
+///
+/// # Errors
+/// Cargo fails, or the directory cannot be written.
+pub fn install(directory: &Path, profile: Profile) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    for library in [DRIVER].into_iter().chain(RUNTIMES) {
+        install_one(&mut profile.cargo(), library, directory)?;
+    }
+    Ok(())
+}
+
+/// Builds a library with this command `rustc` of Cargo and copies it to `directory`. Returns the path of the copy.
+///
+/// # Errors
+/// As [`install`].
+pub fn install_one(cargo: &mut Command, library: SharedObject, directory: &Path) -> Result<PathBuf> {
+    let built = build(cargo, library, true)?;
+    let path = directory.join(library.soname);
+    replace(&path, |copy| fs::copy(&built, copy).map(drop))?;
+    if let Some(link) = library.link {
+        replace(&directory.join(link), |link| symlink(library.soname, link))?;
+    }
+    Ok(path)
+}
+
+/// Creates a file under another name and then renames it: a program that has mapped the old file keeps it.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    make(Path::new(&new))
+        .and_then(|()| fs::rename(&new, path))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Builds a library with this command `rustc` of Cargo, as a shared object or as an archive, and returns the path of the file.
+///
+/// # Errors
+/// Cargo fails.
+pub fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Result<PathBuf> {
+    let SharedObject { manifest, package, library, feature, soname, .. } = library;
+    eprintln!("building {soname}");
+    // Only this crate type: beside an rlib, the shared object would not be optimized across crates.
+    let (crate_type, extension) = if is_shared { ("cdylib", ".so") } else { ("staticlib", ".a") };
+    cargo.args(["--manifest-path", manifest, "--lib"]).arg(format!("--crate-type={crate_type}"));
+    if !feature.is_empty() {
+        cargo.args(["--no-default-features", "--features", feature]);
+    }
+    build_target(cargo, package, library, extension)
+}
+
+/// Builds a library or program of a package with this command of Cargo, and returns the path of its file with this
+/// extension, which may be empty.
+///
+/// # Errors
+/// Cargo fails.
+pub fn build_target(cargo: &mut Command, package: &str, target: &str, extension: &str) -> Result<PathBuf> {
+    let output = cargo
+        .args(["--package", package, "--message-format=json-render-diagnostics"])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cannot build {package}");
+    }
+    let messages = String::from_utf8(output.stdout).context("cargo's output")?;
+    let mut found = messages.lines().filter_map(|message| file_of(message, target, extension));
+    found.next().with_context(|| format!("cargo did not report a file {extension} of {target}"))
+}
+
+/// Returns the path of the target's file with this extension if this message of Cargo reports it.
+fn file_of(message: &str, target: &str, extension: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    if message["reason"] != "compiler-artifact" || message["target"]["name"] != target {
+        return None;
+    }
+    let mut files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
+    files.find(|file| file.ends_with(extension)).map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_a_target_is_found_in_cargos_messages() {
+        let artifact = r#"{"reason":"compiler-artifact","target":{"name":"nccl_cpu","kind":["cdylib"]},
+            "filenames":["/t/debug/libnccl_cpu.a","/t/debug/libnccl_cpu.so"]}"#;
+        assert_eq!(file_of(artifact, "nccl_cpu", ".so"), Some("/t/debug/libnccl_cpu.so".into()));
+        assert_eq!(file_of(artifact, "nccl_cpu", ".a"), Some("/t/debug/libnccl_cpu.a".into()));
+        assert_eq!(file_of(artifact, "libc", ".so"), None);
+        assert_eq!(file_of(r#"{"reason":"build-finished","success":true}"#, "nccl_cpu", ".so"), None);
+        let program =
+            r#"{"reason":"compiler-artifact","target":{"name":"nccl"},"filenames":["/t/release/nccl"]}"#;
+        assert_eq!(file_of(program, "nccl", ""), Some("/t/release/nccl".into()));
+    }
+}

@@ -1,0 +1,418 @@
+//! Tests of the header check in `build/check_header`.
+
+/// What a build reports.
+mod report {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use crate::compare::{Report, run};
+    use crate::{checkout, lacks_libclang};
+
+    const OURS: &str = include_str!("../../vendor-headers/nccl.h");
+
+    /// A small part of what the header of RCCL has.
+    const RCCL: &str = "
+        #include <hip/hip_runtime.h>
+        #include <hip/hip_fp16.h>
+        #include <limits.h>
+        #define NCCL_VERSION_CODE 22105
+        #define RCCL_GATHER_SCATTER 1
+        typedef struct ncclComm *ncclComm_t;
+        typedef enum { ncclSuccess = 0, ncclNumResults = 8 } ncclResult_t;
+        typedef enum { ncclChar = 0, ncclFp8E4M3 = 10, ncclNumTypes = 12 } ncclDataType_t;
+        ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+            hipStream_t stream);
+        ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
+            int root, ncclComm_t comm, hipStream_t stream);
+        ncclResult_t ncclAllToAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+            ncclComm_t comm, hipStream_t stream);
+        ";
+
+    /// Writes the text into a header in a new directory.
+    fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let header = folder.path().join("nccl.h");
+        fs::write(&header, text).unwrap();
+        (folder, header)
+    }
+
+    fn run_text(text: &str, is_strict: bool) -> Result<Report, String> {
+        run(checkout(), written(text).1.as_os_str(), is_strict)
+    }
+
+    #[track_caller]
+    fn with(text: &str, changes: &[(&str, &str)]) -> String {
+        changes.iter().fold(text.to_string(), |text, (old, new)| {
+            assert_eq!(text.matches(old).count(), 1, "{old}");
+            text.replace(old, new)
+        })
+    }
+
+    #[test]
+    fn path_that_names_no_header_is_refused() {
+        let (folder, header) = written("");
+        let missing = folder.path().join("absent.h");
+        let cases = [
+            (Path::new("nccl.h"), "is \"nccl.h\"; expected an absolute path".to_string()),
+            (
+                &missing,
+                format!("is {missing:?}, which cannot be read: No such file or directory (os error 2)"),
+            ),
+            (folder.path(), format!("is {:?}, which is not a file; expected a header", folder.path())),
+        ];
+        for (path, expected) in cases {
+            let error = run(checkout(), path.as_os_str(), false).unwrap_err();
+            assert!(error.starts_with(&format!("LIBNCCL_CHECK_HEADER {expected}")), "{error}");
+        }
+        drop(header);
+    }
+
+    #[test]
+    fn header_that_is_not_nccls_is_refused() {
+        if lacks_libclang() {
+            return;
+        }
+        let cases = [
+            ("int ncclSend(void);", "it does not define NCCL_VERSION_CODE, as every nccl.h does"),
+            ("#define NCCL_VERSION_CODE \"2.32\"", "expected a number such as 23203"),
+            ("#define NCCL_VERSION_CODE 23203\nncclResult_t ncclSend(", "unknown type name 'ncclResult_t'"),
+            ("#include <absent.h>", "'absent.h' file not found"),
+        ];
+        for (text, expected) in cases {
+            let (_folder, header) = written(text);
+            let error = run(checkout(), header.as_os_str(), false).unwrap_err();
+            assert!(
+                error.starts_with(&format!("LIBNCCL_CHECK_HEADER is {header:?}, which cannot")),
+                "{error}"
+            );
+            assert!(
+                error.contains(&format!("{}: ", header.display())) && error.contains(expected),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn header_beside_others_of_cuda_and_of_a_c_library_is_read_with_the_stubs() {
+        if lacks_libclang() {
+            return;
+        }
+        let (folder, header) = written(OURS);
+        for other in ["cuda_runtime.h", "limits.h", "stddef.h"] {
+            fs::write(folder.path().join(other), "#error not this one").unwrap();
+        }
+        let report = run(checkout(), header.as_os_str(), true).unwrap();
+        assert_eq!(report.list, "");
+    }
+
+    #[test]
+    fn header_of_an_older_release_lists_what_is_newer() {
+        if lacks_libclang() {
+            return;
+        }
+        let older = with(
+            OURS,
+            &[
+                ("NCCL_VERSION_CODE 23203", "NCCL_VERSION_CODE 23102"),
+                ("ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config);", ""),
+                ("#define NCCL_WIN_REQUIRED_ALIGNMENT 4096", ""),
+            ],
+        );
+        let report = run_text(&older, false).unwrap();
+        for line in ["  ncclSetEncryption: since 2.32.3\n", "  NCCL_WIN_REQUIRED_ALIGNMENT: in 2.32.3\n"] {
+            assert!(report.list.contains(line), "{line}: {}", report.list);
+        }
+        assert!(
+            report.summary.contains("nccl.h, of 2.31.2, and the bindings, of 2.32.3: "),
+            "{}",
+            report.summary
+        );
+        assert_eq!(run_text(&older, true).unwrap_err().split_once('\n').unwrap().1, report.list);
+    }
+
+    #[test]
+    fn header_of_a_newer_release_may_add_items_and_rename_parameters() {
+        if lacks_libclang() {
+            return;
+        }
+        let version = ("NCCL_VERSION_CODE 23203", "NCCL_VERSION_CODE 23300");
+        let newer = with(
+            OURS,
+            &[
+                version,
+                (
+                    "ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)",
+                    "ncclResult_t ncclCommCount(const ncclComm_t comm, int *ranks)",
+                ),
+                (
+                    "ncclResult_t pncclCommCount",
+                    "ncclResult_t ncclNew(int flags);\nncclResult_t pncclCommCount",
+                ),
+            ],
+        );
+        let report = run_text(&newer, false).unwrap();
+        assert_eq!(
+            report.list,
+            "only in the header, of 2.33.0:\n  ncclNew: fn ( flags : c_int ) -> ncclResult_t\n"
+        );
+        let init =
+            "ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)";
+        let swapped = init.replace("nranks", "r").replace("rank", "nranks").replace("int r,", "int rank,");
+        let error = run_text(&with(OURS, &[version, (init, &swapped)]), false).unwrap_err();
+        assert!(error.contains("  ncclCommInitRank: ours: fn ("), "{error}");
+    }
+
+    #[test]
+    fn header_of_rccl_may_lack_items_and_have_others() {
+        if lacks_libclang() {
+            return;
+        }
+        let report = run_text(RCCL, false).unwrap();
+        for line in [
+            "in both, although NCCL has them later:\n  ncclGather: ours: since 2.28.3; theirs: declared in 2.21.5\n",
+            "  ncclSend: since 2.13.4\n",
+            "only in the header, of 2.21.5:\n  RCCL_GATHER_SCATTER: #define 1\n  ncclAllToAll: fn (",
+            "  ncclFp8E4M3: ncclDataType_t (10)\n",
+        ] {
+            assert!(report.list.contains(line), "{line}: {}", report.list);
+        }
+        assert!(!report.list.contains("ncclBcast") && !report.list.contains("\n  cuda"), "{}", report.list);
+        let error =
+            run_text(&RCCL.replace("int root, ncclComm_t", "size_t root, ncclComm_t"), false).unwrap_err();
+        assert!(error.contains("2 contradict the bindings"), "{error}");
+        // Without its macros it is an incomplete header of NCCL.
+        let error = run_text(&RCCL.replace("RCCL_", "NCCL_"), false).unwrap_err();
+        assert!(error.contains("\n  ncclSend: ours: fn ("), "{error}");
+    }
+}
+
+/// The rules of the comparison.
+mod rules {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use crate::compare::{Difference, Reason, differences};
+    use crate::declarations::{Header, untagged};
+    use crate::{checkout, lacks_libclang};
+
+    /// The macros that select the two views of `nccl.h`: a program's, and that of NCCL's own build on Linux.
+    const VIEWS: [&[&str]; 2] = [&[], &["-DNCCL_OS_LINUX"]];
+
+    /// A small header of 2.32.3.
+    const OURS: &str = "
+        #include <cuda_runtime.h>
+        #define NCCL_VERSION_CODE 23203
+        #define NCCL_CONFIG_UNDEF_PTR NULL
+        /** Since NCCL 2.13.4. */
+        typedef enum {
+            /** Since NCCL 2.13.4. */
+            ncclSuccess = 0,
+            /** Since NCCL 2.14.3. */
+            ncclInProgress = 7,
+            /** Since NCCL 2.30.3. */
+            ncclTimeout = 8,
+            /** Since NCCL 2.13.4. */
+            ncclNumResults = 9
+        } ncclResult_t;
+        /** Since NCCL 2.27.3. */
+        typedef struct ncclWindow_vidmem *ncclWindow_t;
+        /** Since NCCL 2.30.4. */
+        typedef struct ncclParamHandle *ncclParamHandle_t;
+        /** Since NCCL 2.14.3. */
+        typedef struct ncclConfig_v23100 {
+            /** Since NCCL 2.14.3. */
+            size_t size;
+            /** Since NCCL 2.17.1. */
+            int minCTAs;
+            /** Since NCCL 2.29.2. */
+            int numRmaCtx;
+        } ncclConfig_t;
+        #define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0, 0 }
+        /** Since NCCL 2.13.4. */
+        ncclResult_t ncclGetVersion(int *version);
+        ncclResult_t pncclGetVersion(int *version);
+        /** Since NCCL 2.27.3. */
+        ncclResult_t ncclWindowUse(ncclWindow_t *window, ncclConfig_t *config);
+        #ifdef NCCL_OS_LINUX
+        /** Since NCCL 2.24.3. */
+        void ncclResetDebugInit();
+        #else
+        #define ncclResetDebugInit()
+        #endif
+        /** Since NCCL 2.30.4. */
+        ncclResult_t ncclParamBind(ncclParamHandle_t *out, const char *key);
+        ";
+
+    /// A small header of 2.27.7, with everything that was spelled differently in that release.
+    const OLDER: &str = "
+        #include <cuda_runtime.h>
+        #define NCCL_VERSION_CODE 22707
+        #define NCCL_CONFIG_UNDEF_PTR NULL
+        typedef enum { ncclSuccess = 0, ncclInProgress = 7, ncclNumResults = 8 } ncclResult_t;
+        typedef struct ncclWindow *ncclWindow_t;
+        typedef struct ncclConfig_v22700 { size_t size; int minCTAs; } ncclConfig_t;
+        #define NCCL_CONFIG_INITIALIZER { sizeof(ncclConfig_t), 0 }
+        ncclResult_t ncclGetVersion(int *);
+        ncclResult_t pncclGetVersion(int *);
+        ncclResult_t ncclWindowUse(ncclWindow_t *win, ncclConfig_t *config);
+        void ncclResetDebugInit();
+        ";
+
+    fn read(text: &str, view: &[&str]) -> Header {
+        let directory = tempfile::tempdir().unwrap();
+        let header = directory.path().join("nccl.h");
+        fs::write(&header, text).unwrap();
+        Header::read(&header, &checkout().join("vendor-headers/stubs"), view).unwrap()
+    }
+
+    /// Reads a header in all views.
+    fn views(text: &str) -> [Header; VIEWS.len()] {
+        VIEWS.map(|view| read(text, view))
+    }
+
+    /// Returns the names of the items that differ in any view.
+    fn differing(ours: &[Header], theirs: &[Header]) -> Vec<String> {
+        let found = ours.iter().zip(theirs).flat_map(|(ours, theirs)| differences(ours, theirs));
+        let found = found.filter(|difference| difference.reason != Reason::OnlyOurs);
+        let names: BTreeSet<_> = found.map(|difference| difference.item).collect();
+        names.into_iter().collect()
+    }
+
+    #[track_caller]
+    fn with(text: &str, old: &str, new: &str) -> String {
+        assert_eq!(text.matches(old).count(), 1, "{old}");
+        text.replace(old, new)
+    }
+
+    #[test]
+    fn untagged_removes_only_versions() {
+        assert_eq!(untagged("ncclConfig_v23100"), "ncclConfig");
+        assert_eq!(untagged("ncclWindow_vidmem"), "ncclWindow_vidmem");
+    }
+
+    #[test]
+    fn differences_of_equal_headers_and_of_an_older_one_are_none() {
+        if lacks_libclang() {
+            return;
+        }
+        let ours = views(OURS);
+        assert_eq!(differing(&ours, &ours), Vec::<String>::new());
+        assert_eq!(differing(&ours, &views(OLDER)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn differences_in_the_same_release_are_named() {
+        if lacks_libclang() {
+            return;
+        }
+        let cases = [
+            ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
+            ("const char *key", "char *key", &["ncclParamBind"]),
+            ("const char *key", "const char *name", &["ncclParamBind"]),
+            ("void ncclResetDebugInit();", "int ncclResetDebugInit();", &["ncclResetDebugInit"]),
+            ("ncclResult_t pncclGetVersion(int *version);", "", &["pncclGetVersion"]),
+            ("ncclInProgress = 7", "ncclInProgress = 6", &["ncclInProgress"]),
+            ("ncclTimeout = 8,", "", &["ncclTimeout"]),
+            ("#define NCCL_CONFIG_UNDEF_PTR NULL", "", &["NCCL_CONFIG_UNDEF_PTR"]),
+            ("ncclConfig_t), 0, 0 }", "ncclConfig_t), 0, 1 }", &["NCCL_CONFIG_INITIALIZER"]),
+            ("ncclConfig_v23100", "ncclConfig_v23200", &["ncclConfig", "ncclConfig_t"]),
+        ];
+        let ours = views(OURS);
+        for (old, new, expected) in cases {
+            let broken = views(&with(OURS, old, new));
+            assert_eq!(differing(&ours, &broken), expected, "theirs: {new}");
+            assert_eq!(differing(&broken, &ours), expected, "ours: {new}");
+        }
+    }
+
+    #[test]
+    fn differences_from_an_older_release_are_named() {
+        if lacks_libclang() {
+            return;
+        }
+        let cases = [
+            ("int minCTAs;", "long minCTAs;", &["ncclConfig.minCTAs"][..]),
+            (
+                "size_t size; int minCTAs;",
+                "int minCTAs; size_t size;",
+                &["ncclConfig.minCTAs", "ncclConfig.size"],
+            ),
+            ("ncclWindowUse(ncclWindow_t *", "ncclWindowUse(ncclWindow_t ", &["ncclWindowUse"]),
+            ("ncclResult_t ncclGetVersion(int *);", "", &["ncclGetVersion"]),
+            ("void ncclResetDebugInit", "int ncclResetDebugInit", &["ncclResetDebugInit"]),
+            ("ncclInProgress = 7", "ncclInProgress = 6", &["ncclInProgress"]),
+            (
+                "#define NCCL_CONFIG_UNDEF_PTR NULL",
+                "#define NCCL_CONFIG_UNDEF_PTR 0",
+                &["NCCL_CONFIG_UNDEF_PTR"],
+            ),
+            ("#define NCCL_CONFIG_UNDEF_PTR NULL", "#define NCCL_GONE(x) x", &["NCCL_GONE"]),
+        ];
+        let ours = views(OURS);
+        for (old, new, expected) in cases {
+            assert_eq!(differing(&ours, &views(&with(OLDER, old, new))), expected, "{new}");
+        }
+    }
+
+    #[test]
+    fn differences_of_a_wrong_since_are_named() {
+        if lacks_libclang() {
+            return;
+        }
+        let early =
+            with(OURS, "2.29.2. */\n            int numRmaCtx", "2.27.3. */\n            int numRmaCtx");
+        let older = views(OLDER);
+        assert_eq!(differing(&views(&early), &older), ["ncclConfig.numRmaCtx"]);
+        let late =
+            with(OURS, "2.14.3. */\n            ncclInProgress", "2.28.3. */\n            ncclInProgress");
+        let late = views(&late);
+        assert_eq!(differing(&late, &older), ["ncclInProgress"]);
+        let none = with(OURS, "/** Since NCCL 2.30.4. */\n        ncclResult_t", "ncclResult_t");
+        assert_eq!(differing(&views(&none), &views(OURS)), ["ncclParamBind"]);
+        let mut found = differences(&late[0], &older[0]);
+        found.retain(|difference| difference.reason != Reason::OnlyOurs);
+        let lines: Vec<_> = found.iter().map(Difference::to_string).collect();
+        assert_eq!(lines, ["ncclInProgress: ours: since 2.28.3; theirs: declared in 2.27.7"]);
+        assert_eq!(found[0].reason, Reason::Since);
+    }
+
+    #[test]
+    fn differences_from_a_newer_release_are_additions_or_changes() {
+        if lacks_libclang() {
+            return;
+        }
+        let newer = with(OURS, "CODE 23203", "CODE 23300");
+        let newer = with(
+            &newer,
+            "ncclResult_t pncclGetVersion",
+            "ncclResult_t ncclNew(int flags);\n        ncclResult_t pncclGetVersion",
+        );
+        let found = differences(&read(OURS, &[]), &read(&newer, &[]));
+        let found: Vec<_> = found.iter().map(|found| (found.theirs(), found.reason)).collect();
+        assert_eq!(
+            found,
+            [
+                ("NCCL_VERSION_CODE: u32 = 23300".into(), Reason::Spelling),
+                ("ncclNew: fn ( flags : c_int ) -> ncclResult_t".into(), Reason::OnlyTheirs),
+            ]
+        );
+    }
+
+    #[test]
+    fn parameter_handle_of_older_releases_was_the_struct() {
+        if lacks_libclang() {
+            return;
+        }
+        let former = with(
+            OURS,
+            "struct ncclParamHandle *ncclParamHandle_t",
+            "struct ncclParamHandle ncclParamHandle_t",
+        );
+        let former = with(&former, "ncclParamHandle_t *out", "ncclParamHandle_t **out");
+        let former = with(&former, "CODE 23203", "CODE 23004");
+        let ours = views(OURS);
+        assert_eq!(differing(&ours, &views(&former)), Vec::<String>::new());
+        let later = with(&former, "CODE 23004", "CODE 23102");
+        assert_eq!(differing(&ours, &views(&later)), ["ncclParamBind", "ncclParamHandle_t"]);
+    }
+}

@@ -1,0 +1,72 @@
+/* A process for each device: the parent sends the id, and uses no CUDA before it forks. */
+
+#include "check.h"
+#include "cuda_check.h"
+#include "nccl_device_host.h"
+#include "processes.h"
+
+enum { DEVICES = 3, COUNT = 100003 };
+
+/* The address of another process's device memory is NULL, and that of this rank's own its own. */
+static void check_addresses(ncclComm_t comm, int rank) {
+    ncclWindow_t window = NULL;
+    void *memory = NULL, *address = NULL;
+    CHECK(ncclMemAlloc(&memory, COUNT));
+    CHECK(ncclCommWindowRegister(comm, memory, COUNT, &window, NCCL_WIN_COLL_SYMMETRIC));
+    REQUIRE(window != NULL);
+    for (int peer = 0; peer < DEVICES; peer++) {
+        address = &window;
+        CHECK(ncclGetPeerDevicePointer(window, 0, peer, &address));
+        REQUIRE(address == (peer == rank ? memory : NULL));
+    }
+    const ncclTeam_t lsa = ncclTeamLsa(comm), rail = ncclTeamRail(comm);
+    REQUIRE(lsa.nRanks == 1 && lsa.rank == 0 && lsa.stride == 1);
+    REQUIRE(rail.nRanks == DEVICES && rail.rank == rank && rail.stride == 1);
+    CHECK(ncclCommWindowDeregister(comm, window));
+    CHECK(ncclMemFree(memory));
+}
+
+static int rank_main(int rank, int from) {
+    CUDA(cudaSetDevice(rank));
+    ncclComm_t comm = join(DEVICES, rank, from);
+    check_identity(comm, DEVICES, rank);
+    cudaStream_t stream = NULL;
+    int32_t *send = NULL, *receive = NULL, *host = malloc(DEVICES * COUNT * sizeof *host);
+    REQUIRE(host != NULL);
+    CUDA(cudaStreamCreate(&stream));
+    CUDA(cudaMalloc((void **)&send, COUNT * sizeof *send));
+    CUDA(cudaMalloc((void **)&receive, DEVICES * COUNT * sizeof *receive));
+    for (int i = 0; i < COUNT; i++)
+        host[i] = rank * 7 + i;
+    TO_DEVICE(send, host, COUNT);
+    CHECK(ncclAllGather(send, receive, COUNT, ncclInt32, comm, stream));
+    CHECK(ncclReduceScatter(receive, send, COUNT, ncclInt32, ncclSum, comm, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    memset(host, 0, DEVICES * COUNT * sizeof *host);
+    TO_HOST(host, receive, DEVICES * COUNT);
+    for (int from_rank = 0; from_rank < DEVICES; from_rank++)
+        for (int i = 0; i < COUNT; i++)
+            REQUIRE_EQUAL(from_rank * 7 + i, host[from_rank * COUNT + i]);
+    TO_HOST(host, send, COUNT);
+    for (int i = 0; i < COUNT; i++)
+        REQUIRE_EQUAL(DEVICES * (rank * 7 + i), host[i]);
+    check_addresses(comm, rank);
+    CHECK(ncclCommFinalize(comm));
+    CHECK(ncclCommDestroy(comm));
+    CUDA(cudaFree(send));
+    CUDA(cudaFree(receive));
+    CUDA(cudaStreamDestroy(stream));
+    free(host);
+    return 0;
+}
+
+int main(void) {
+    pid_t children[DEVICES];
+    int to[DEVICES];
+    fork_ranks(DEVICES, rank_main, children, to);
+    send_id(DEVICES, to);
+    for (int rank = 0; rank < DEVICES; rank++)
+        expect_exit(children[rank], 0);
+    puts("ok: a process for each device");
+    return 0;
+}

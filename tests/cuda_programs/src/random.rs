@@ -1,0 +1,185 @@
+//! Random programs of streams, events, copies, collectives and messages, whose data is that of their operations one after
+//! another.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr;
+
+use cuda_test_support::random::{LENGTH, Program, Result as CudaResult};
+use cudarc::driver::CudaContext;
+use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t::ncclUint8, ncclRedOp_t};
+
+use crate::error::Result;
+use crate::rank::check;
+
+/// Any number of ranks up to this divides [`LENGTH`].
+const RANKS: usize = 4;
+const BUFFERS: usize = 3;
+
+/// Runs so many programs, from this number on.
+pub(crate) fn run(first: u64, count: u64) -> Result {
+    let contexts = [0, 1, 2, 3].map(|device| CudaContext::new(device).unwrap());
+    let comms: Vec<Vec<ncclComm_t>> = (2..=RANKS).map(communicators).collect();
+    for number in first..first + count {
+        let comms = &comms[(number % comms.len() as u64) as usize];
+        let program = Program::new(number, &contexts[..comms.len()]);
+        Communicating { program, comms }.run().map_err(|error| format!("program {number}: {error}"))?;
+    }
+    for comm in comms.into_iter().flatten() {
+        // SAFETY: a communicator that is not used any more.
+        check(unsafe { sys::ncclCommDestroy(comm) });
+    }
+    Ok(())
+}
+
+/// Creates a communicator of the first devices, one rank each.
+fn communicators(ranks: usize) -> Vec<ncclComm_t> {
+    let mut comms = vec![ptr::null_mut(); ranks];
+    // SAFETY: as many out-parameters; without a list, the first devices are meant.
+    check(unsafe { sys::ncclCommInitAll(comms.as_mut_ptr(), ranks as i32, ptr::null()) });
+    comms
+}
+
+/// The part of a rank in an operation of NCCL: its stream and buffers.
+#[derive(Clone, Copy)]
+struct Part {
+    comm: ncclComm_t,
+    queue: usize,
+    send: usize,
+    recv: usize,
+}
+
+/// A program with [`BUFFERS`] for each device, and a rank on it.
+struct Communicating<'a> {
+    program: Program<'a>,
+    comms: &'a [ncclComm_t],
+}
+
+// SAFETY, for all methods below: streams and buffers live until the end of the program.
+
+impl Communicating<'_> {
+    fn run(mut self) -> CudaResult {
+        self.program.begin(BUFFERS..BUFFERS + 1, false)?;
+        for _ in 0..self.program.rng.usize(5..30) {
+            if self.program.rng.u8(..3) == 0 { self.communicate()? } else { self.program.operation()? }
+        }
+        self.program.end()
+    }
+
+    /// Draws a stream and two buffers of each rank's device, the same one if it may be in place.
+    fn parts(&mut self, may_be_in_place: bool) -> Vec<Part> {
+        let mut parts = vec![];
+        for (device, &comm) in self.comms.iter().enumerate() {
+            let is_own = |&queue: &usize| self.program.queues[queue].device == device;
+            let queues: Vec<usize> = (0..self.program.queues.len()).filter(is_own).collect();
+            let queue = self.program.rng.choice(queues).expect("the default stream");
+            let send = self.program.rng.usize(..BUFFERS);
+            let step = self.program.rng.usize(usize::from(!may_be_in_place)..BUFFERS);
+            let [send, recv] = [send, (send + step) % BUFFERS].map(|buffer| device * BUFFERS + buffer);
+            parts.push(Part { comm, queue, send, recv });
+        }
+        parts
+    }
+
+    /// Calls NCCL in a group, once for each rank.
+    fn call(&mut self, parts: &[Part], call: impl Fn(&Program<'_>, usize, Part)) -> CudaResult {
+        for part in parts {
+            self.program.before(part.queue, part.send, false)?;
+            self.program.before(part.queue, part.recv, true)?;
+        }
+        // SAFETY: has no arguments.
+        check(unsafe { sys::ncclGroupStart() });
+        for (rank, &part) in parts.iter().enumerate() {
+            call(&self.program, rank, part);
+        }
+        // SAFETY: has no arguments.
+        check(unsafe { sys::ncclGroupEnd() });
+        for part in parts {
+            self.program.after(part.queue, part.send, false)?;
+            self.program.after(part.queue, part.recv, true)?;
+        }
+        Ok(())
+    }
+
+    /// A collective of all ranks, or a message of each to another one.
+    fn communicate(&mut self) -> CudaResult {
+        let ranks = self.comms.len();
+        let (count, part) = (self.program.rng.usize(1..=LENGTH), self.program.rng.usize(1..=LENGTH / ranks));
+        let root = self.program.rng.usize(..ranks);
+        let kind = self.program.rng.u8(..5);
+        let parts = self.parts(kind == 0 || kind == 1);
+        let sent: Vec<Vec<u8>> =
+            parts.iter().map(|part| self.program.buffers[part.send].data.clone()).collect();
+        let pointers = |program: &Program<'_>, part: Part| {
+            let [send, recv] = [part.send, part.recv].map(|buffer| program.buffers[buffer].address);
+            (send as *const c_void, recv as *mut c_void, program.queues[part.queue].handle.cast())
+        };
+        let received: Vec<Vec<u8>> = match kind {
+            0 => {
+                let (op, reduce): (_, fn(u8, u8) -> u8) = match self.program.rng.bool() {
+                    true => (ncclRedOp_t::ncclSum, u8::wrapping_add),
+                    false => (ncclRedOp_t::ncclMax, u8::max),
+                };
+                self.call(&parts, |program, _, part| {
+                    let (send, recv, stream) = pointers(program, part);
+                    // SAFETY: see above.
+                    check(unsafe { sys::ncclAllReduce(send, recv, count, ncclUint8, op, part.comm, stream) });
+                })?;
+                vec![reduced(&sent, reduce)[..count].to_vec(); ranks]
+            }
+            1 => {
+                self.call(&parts, |program, _, part| {
+                    let (send, recv, stream) = pointers(program, part);
+                    // SAFETY: see above.
+                    check(unsafe {
+                        sys::ncclBroadcast(send, recv, count, ncclUint8, root as i32, part.comm, stream)
+                    });
+                })?;
+                vec![sent[root][..count].to_vec(); ranks]
+            }
+            2 => {
+                self.call(&parts, |program, _, own| {
+                    let (send, recv, stream) = pointers(program, own);
+                    // SAFETY: see above.
+                    check(unsafe { sys::ncclAllGather(send, recv, part, ncclUint8, own.comm, stream) });
+                })?;
+                vec![sent.iter().flat_map(|data| &data[..part]).copied().collect(); ranks]
+            }
+            3 => {
+                let op = ncclRedOp_t::ncclSum;
+                self.call(&parts, |program, _, own| {
+                    let (send, recv, stream) = pointers(program, own);
+                    // SAFETY: see above.
+                    check(unsafe {
+                        sys::ncclReduceScatter(send, recv, part, ncclUint8, op, own.comm, stream)
+                    });
+                })?;
+                let sum = reduced(&sent, u8::wrapping_add);
+                (0..ranks).map(|rank| sum[rank * part..(rank + 1) * part].to_vec()).collect()
+            }
+            // Each sends to the rank so many further on.
+            _ => {
+                self.call(&parts, |program, rank, part| {
+                    let (send, recv, stream) = pointers(program, part);
+                    let (to, from) = ((rank + root) % ranks, (rank + ranks - root) % ranks);
+                    // SAFETY: see above.
+                    unsafe {
+                        check(sys::ncclSend(send, count, ncclUint8, to as i32, part.comm, stream));
+                        check(sys::ncclRecv(recv, count, ncclUint8, from as i32, part.comm, stream));
+                    }
+                })?;
+                (0..ranks).map(|rank| sent[(rank + ranks - root) % ranks][..count].to_vec()).collect()
+            }
+        };
+        for (part, bytes) in parts.iter().zip(received) {
+            self.program.buffers[part.recv].data[..bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Reduces the data of all ranks, byte by byte.
+fn reduced(data: &[Vec<u8>], reduce: fn(u8, u8) -> u8) -> Vec<u8> {
+    let byte = |index| data.iter().map(|data: &Vec<u8>| data[index]).reduce(reduce).unwrap_or_default();
+    (0..LENGTH).map(byte).collect()
+}

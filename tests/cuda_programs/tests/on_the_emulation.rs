@@ -1,0 +1,253 @@
+//! The programs on the stand-in for CUDA and the CPU backend of NCCL, which are found as a user installs them: in a
+//! folder on the dynamic linker's path.
+
+use std::process::Command;
+use std::sync::LazyLock;
+
+use libnccl_test_support::{install, time_limit};
+use tempfile::TempDir;
+
+/// A folder with the libraries.
+static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    install(folder.path());
+    folder
+});
+
+/// Runs a program with a seed, or without one; it has to print `ok` and to succeed in time. Returns what it reported.
+fn run(arguments: &[&str], seed: Option<u32>) -> String {
+    run_with(arguments, seed.map(|seed| ("LIBNCCL_CPU_SEED", seed.to_string())))
+}
+
+fn run_with(arguments: &[&str], variable: Option<(&str, String)>) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_libnccl-cuda-programs"));
+    command.args(arguments).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
+    command.envs(variable);
+    let (output, errors) = time_limit::run(&mut command);
+    assert_eq!(output, "ok\n", "{errors}");
+    errors
+}
+
+/// Runs a program with two to eight devices, with which it must report nothing.
+fn run_on_devices(program: &str) {
+    for devices in [2, 3, 5, 8] {
+        assert_eq!(run(&[program, &devices.to_string()], None), "", "{devices} devices");
+    }
+}
+
+fn asynchronous(name: &str) -> String {
+    run(&["asynchronous", name], None)
+}
+
+#[test]
+fn collectives_and_messages_of_two_to_eight_devices_have_the_right_values() {
+    run_on_devices("collectives");
+}
+
+#[test]
+fn blocking_launches_have_the_right_values() {
+    for program in ["collectives", "graphs"] {
+        let blocking = Some(("CUDA_LAUNCH_BLOCKING", "1".to_owned()));
+        assert_eq!(run_with(&[program, "3"], blocking), "", "{program}");
+    }
+}
+
+#[test]
+fn collectives_of_listed_devices_have_the_right_values() {
+    let list = Some(("CUDA_VISIBLE_DEVICES", "6,1,3,-1,0".to_owned()));
+    assert_eq!(run_with(&["collectives", "3"], list), "");
+}
+
+#[test]
+fn captured_collectives_of_two_to_eight_devices_have_the_right_values() {
+    run_on_devices("graphs");
+}
+
+#[test]
+fn communicator_that_ends_before_its_graph_is_said_to_have_ended() {
+    let said = asynchronous("communicator_that_ends_before_its_graph");
+    let expected = "a graph was launched after the communicator of its operations was destroyed";
+    assert_eq!(said.lines().filter(|line| line.contains(expected)).count(), 2, "once for each rank: {said}");
+}
+
+#[test]
+fn split_communicators_of_two_to_eight_devices_have_the_right_values() {
+    run_on_devices("split");
+}
+
+/// Runs a program that lacks a synchronisation with the last of so many operations in a row, and checks that races of the
+/// expected functions are reported, and nothing else.
+fn check_race(name: &str, count: usize, seed: Option<u32>, functions: [&str; 2]) -> Result<(), String> {
+    let report = run(&["races", name, &count.to_string()], seed);
+    let mut lines: Vec<&str> = report.lines().collect();
+    // The earlier operations use the same memory, and are in the same race.
+    let are_counted = lines.pop_if(|line| line.contains(", as reported above [")).is_some();
+    let is = |line: &str, function: &str| {
+        let (label, access) = function.split_once(": ").expect("an access");
+        line.contains(&format!(", {label}")) && line.contains(&format!("{access} bytes 0 to {}", 4 << 16))
+    };
+    let is_expected = |race: &[&str]| {
+        matches!(race, [memory, first, second]
+            if memory.starts_with("libnccl: race in allocation")
+                && is(first, functions[0])
+                && is(second, functions[1]))
+    };
+    let is_right = is_expected(&lines) && (count > 1 || !are_counted);
+    is_right
+        .then_some(())
+        .ok_or(format!("{name}, {count} in a row, seed {seed:?}: not {functions:?} but\n{report}"))
+}
+
+/// Operations of rank 0, with their access.
+const REDUCE_WRITES: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call: writes";
+const REDUCE_READS: &str = "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, call: reads";
+const SEND: &str = "ncclSend(count 65536, ncclFloat32, peer 1), rank 0 of 2, call: reads";
+const PUT_READS: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call: reads";
+const PUT_WRITES: &str = "ncclPutSignal(262144 bytes, peer 1), rank 0 of 2, call: writes";
+const REPLAYED_REDUCE_READS: &str =
+    "ncclAllReduce(count 65536, ncclFloat32, ncclSum), rank 0 of 2, in a graph: reads";
+
+/// Defines a test for each program that lacks a synchronisation, which is reported whatever the schedule.
+macro_rules! races {
+    ($($test:ident: $first:expr, $second:expr;)*) => {$(
+        #[test]
+        fn $test() {
+            let name = stringify!($test).strip_suffix("_is_reported").expect("a name");
+            let functions = [$first, $second];
+            for seed in [None, Some(1), Some(2), Some(3)] {
+                check_race(name, 1, seed, functions).unwrap();
+            }
+            // Enough to flood a terminal, if each were reported.
+            check_race(name, 400, None, functions).unwrap();
+            for count in [2, 4] {
+                for seed in 1..=2 {
+                    check_race(name, count, Some(seed), functions).unwrap();
+                }
+            }
+        }
+    )*};
+}
+
+races! {
+    copy_back_before_a_collective_is_done_is_reported: REDUCE_WRITES, "cuMemcpyDtoH_v2: reads";
+    result_used_on_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    free_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeAsync: writes";
+    send_buffer_of_a_collective_refilled_is_reported: REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
+    send_buffer_of_a_message_refilled_is_reported: SEND, "cuMemcpyDtoDAsync_v2: writes";
+    window_read_under_a_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    window_written_under_a_put_is_reported: PUT_READS, "cuMemsetD8Async: writes";
+    window_read_under_a_put_of_another_rank_is_reported: PUT_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    collective_on_the_default_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    event_recorded_before_the_collective_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    wait_for_an_event_of_another_stream_is_reported: REDUCE_WRITES, "cuMemcpyDtoDAsync_v2: reads";
+    pinned_memory_freed_under_a_collective_is_reported: REDUCE_WRITES, "cuMemFreeHost: writes";
+    buffer_of_a_graph_refilled_during_its_replay_is_reported: REPLAYED_REDUCE_READS, "cuMemcpyDtoDAsync_v2: writes";
+}
+
+/// The random programs under each seed, unless the variable tells another number.
+const PROGRAMS: u64 = 20;
+
+#[test]
+fn random_programs_with_collectives_give_the_data_of_their_operations_in_sequence() {
+    /// The programs of a process.
+    const AT_ONCE: u64 = 1000;
+    let programs = std::env::var("LIBNCCL_TEST_CUDA_PROGRAMS").ok().and_then(|text| text.parse().ok());
+    let programs = programs.unwrap_or(PROGRAMS);
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let first = programs * u64::from(seed.unwrap_or(0));
+        for done in (0..programs).step_by(AT_ONCE as usize) {
+            let [first, count] =
+                [first + done, AT_ONCE.min(programs - done)].map(|number| number.to_string());
+            assert_eq!(
+                run(&["random", &first, &count], seed),
+                "",
+                "seed {seed:?}, {count} programs from {first} on"
+            );
+        }
+    }
+}
+
+/// Defines a test for each program that needs asynchrony and reports nothing.
+macro_rules! asynchronous {
+    ($($name:ident),* $(,)?) => {$(
+        #[test]
+        fn $name() {
+            assert_eq!(asynchronous(stringify!($name)), "");
+        }
+    )*};
+}
+
+asynchronous! {
+    collective_that_the_host_waits_beside,
+    send_that_the_host_waits_beside,
+    opposite_directions_on_two_streams,
+    two_communicators_in_different_orders,
+    nonblocking_is_done_when_enqueued,
+    destroy_with_work_enqueued,
+    two_streams_of_one_communicator,
+    group_on_two_streams,
+    host_memory_is_refused,
+    two_ranks_on_one_device,
+    scalar_in_device_memory,
+    graphs_on_two_streams_between_other_calls,
+    group_that_is_captured_in_part,
+}
+
+/// Runs a program in which operations fail, or are discarded, with a variable; checks that a line has each of the texts, and that
+/// there is no other line but of ranks that wait: whose time is over first ends the others' waits.
+fn check_reports(program: [&str; 2], variable: Option<(&str, &str)>, texts: &[&str]) {
+    let said = run_with(&program, variable.map(|(name, value)| (name, value.to_owned())));
+    let mut lines: Vec<&str> = said.lines().collect();
+    for text in texts {
+        let line = lines.iter().position(|line| line.contains(text));
+        lines.remove(line.unwrap_or_else(|| panic!("{text:?} is missing in {said}")));
+    }
+    lines.retain(|line| !line.contains(WAITS));
+    assert!(lines.is_empty(), "{said}");
+}
+
+const MISMATCH: &str =
+    "an operation on a stream failed: the ranks called ncclAllReduce with different counts: ";
+const PENDING: &str = "an operation failed: rank 1 aborted the communicator; rank 0 of 2 was in call 1, ncclAllReduce(count \
+                       1000, ncclFloat32, ncclSum); it stays pending until this rank aborts or destroys the communicator, as \
+                       LIBNCCL_CPU_FAILURES is wait";
+const PENDING_MISMATCH: &str = "an operation failed: the ranks called ncclAllReduce with different counts: ";
+const TIMEOUT: &str = "an operation on a stream failed: rank ";
+const WAITS: &str = " still waits in call 1, ";
+const DISCARDS: &str = "ncclCommAbort discards what was enqueued on streams and has not run: ncclAllReduce(count 1000, \
+                        ncclFloat32, ncclSum), rank ";
+
+/// Defines a test for each program in which CUDA has to tell of a failure.
+macro_rules! failures {
+    ($($test:ident: $name:literal, $variable:expr, $texts:expr;)*) => {$(
+        #[test]
+        fn $test() {
+            check_reports(["failures", $name], $variable, &$texts);
+        }
+    )*};
+}
+
+failures! {
+    mismatch_is_an_error_of_cuda_until_the_abort: "mismatch", None, [MISMATCH; 2];
+    missing_rank_is_an_error_of_cuda_at_the_others:
+        "missing_rank", Some(("LIBNCCL_CPU_TIMEOUT", "0.5")), [TIMEOUT, TIMEOUT, WAITS];
+    abort_of_a_peer_is_an_error_of_cuda_until_the_own_abort:
+        "abort_of_a_peer", None, ["an operation on a stream failed: rank 1 aborted the communicator", DISCARDS];
+    error_of_cuda_outlasts_the_destroyed_communicator:
+        "peer_that_leaves", None, ["an operation on a stream failed: rank 1 has left"];
+    error_of_cuda_lasts_until_each_failed_communicator_is_aborted: "two_communicators", None, [MISMATCH; 4];
+    failure_is_no_error_of_cuda_if_it_is_reported_alone:
+        "reported_alone", Some(("LIBNCCL_CPU_FAILURES", "report")), [MISMATCH; 2];
+    failure_of_a_peer_is_pending_until_the_own_abort_if_failures_wait:
+        "pending_until_the_own_abort", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING];
+    mismatch_is_pending_until_the_own_destroy_if_failures_wait:
+        "pending_until_the_own_destroy", Some(("LIBNCCL_CPU_FAILURES", "wait")), [PENDING_MISMATCH; 2];
+    abort_says_what_it_discards: "abort_without_a_question", None, [DISCARDS; 2];
+}
+
+#[test]
+fn abort_of_an_operation_without_a_peer() {
+    let discarded = "ncclAllReduce(count 1048576, ncclFloat32, ncclSum), rank 0 of 2, call 1, 8388608 bytes read and written, \
+                     and 1 more; comm 0x";
+    check_reports(["asynchronous", "abort_of_an_operation_without_a_peer"], None, &[discarded]);
+}
