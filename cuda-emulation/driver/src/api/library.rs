@@ -1,11 +1,12 @@
-//! Initialisation, version and error codes.
+//! Initialization, version, error codes, and private tables of functions.
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::ptr;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::{mem, ptr};
 
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::sys::CUresult::*;
 
-use super::put;
+use super::{nvidias_runtime, put, unsupported};
 use crate::driver::Driver;
 use crate::error::{self, Result, ensure};
 
@@ -29,6 +30,27 @@ unsafe fn put_text(text: Option<&'static CStr>, out: *mut *const c_char) -> Resu
     ensure(text.is_some(), CUDA_ERROR_INVALID_VALUE)
 }
 
+/// The table without which CUPTI fails immediately.
+const OF_CUPTI: [u8; 16] =
+    [0x7c, 0xb6, 0x3f, 0x9b, 0x9c, 0xa4, 0x8e, 0x42, 0xa4, 0x84, 0xbe, 0xb6, 0x6e, 0x6a, 0xed, 0x7f];
+
+/// A table, as far as known: its length in bytes, including this number, and functions.
+#[repr(C)]
+struct Table {
+    length: usize,
+    functions: [extern "C" fn() -> CUresult; 511],
+}
+
+/// A table whose length says that it has no functions.
+///
+/// CUPTI 13.2 checks the length. Without a table, its search for an error text recurses until the stack overflows. CUPTI 12 does
+/// not check, and calls a function. Both then miss other tables, and return an error.
+static EMPTY: Table = Table { length: mem::size_of::<usize>(), functions: [refuse; 511] };
+
+extern "C" fn refuse() -> CUresult {
+    CUDA_ERROR_NOT_SUPPORTED
+}
+
 api! {
     fn cuInit(flags: c_uint) {
         ensure(flags == 0, CUDA_ERROR_INVALID_VALUE)?;
@@ -45,5 +67,18 @@ api! {
 
     fn cuGetErrorString(error: c_uint, text: *mut *const c_char) {
         put_text(error::description(error), text)
+    }
+
+    fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) {
+        let id = id.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if *id == OF_CUPTI {
+            return put(out, (&raw const EMPTY).cast());
+        }
+        if !nvidias_runtime::is_known() {
+            unsupported::say(
+                "cuGetExportTable, of which NVIDIA's libraries, such as CUPTI, need private functions",
+            );
+        }
+        Err(CUDA_ERROR_NOT_SUPPORTED)
     }
 }
