@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::param::page_size;
 
+use crate::capture::CapturedPoint;
 use crate::error::Result;
-use crate::graph::CapturedPoint;
 use crate::handle::ContextId;
 use crate::mapping::{Exported, Mapping};
 use crate::message;

@@ -16,7 +16,6 @@ mod driver;
 mod error;
 mod event;
 mod fault;
-mod graph;
 mod handle;
 #[cfg(all(test, loom))]
 mod loom_models;

@@ -33,7 +33,6 @@ mod copy;
 mod device;
 mod event;
 pub mod extension;
-mod fill;
 mod graph;
 mod interprocess;
 mod library;
