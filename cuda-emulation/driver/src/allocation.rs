@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult::*;
 
-use crate::error::{Result, ensure};
+use crate::error::{Result, ensure, print};
 use crate::handle::{BackingId, ContextId, PoolId};
 use crate::mapping::{DevicePages, Exported, ImportLock, Mapping, Physical, Reservation};
-use crate::message;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -170,7 +169,7 @@ impl Allocations {
         }
         if !std::mem::replace(&mut self.was_reported, true) {
             let total = self.total;
-            message::write(&format!(
+            print(&format!(
                 "libnccl: device {device} has no room for {length} bytes: {free} of {total} are free; \
                  LIBNCCL_CPU_DEVICE_MEMORY=BYTES gives each device of this process more\n"
             ));

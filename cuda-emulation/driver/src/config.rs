@@ -15,8 +15,7 @@ use cudarc::driver::sys::CUresult::*;
 
 use rustix::system::sysinfo;
 
-use crate::error::Result;
-use crate::message;
+use crate::error::{Result, print};
 use cuda_common::finding::{self, FAILURES, Failures, IGNORE, Ignored, REPORT, STRICT};
 use cuda_common::stack::STACKS;
 
@@ -120,7 +119,7 @@ fn variable<T>(name: &str, expected: &str, parse: impl FnOnce(&str) -> Option<T>
     match value.to_str().and_then(parse) {
         Some(parsed) => Ok(Some(parsed)),
         None => {
-            message::write(&format!("libnccl: invalid {name} {value:?}; it must be {expected}\n"));
+            print(&format!("libnccl: invalid {name} {value:?}; it must be {expected}\n"));
             Err(CUDA_ERROR_INVALID_VALUE)
         }
     }

@@ -1,6 +1,7 @@
-//! Error codes.
+//! Error codes, and messages on stderr.
 
 use std::ffi::CStr;
+use std::io::{self, Write};
 
 use cudarc::driver::sys::CUresult;
 
@@ -9,6 +10,11 @@ pub(crate) type Result<T> = std::result::Result<T, CUresult>;
 /// Returns an error unless a condition holds.
 pub(crate) fn ensure(condition: bool, error: CUresult) -> Result<()> {
     if condition { Ok(()) } else { Err(error) }
+}
+
+/// Writes a message to stderr in one piece, so that those of several processes do not mix. If stderr is closed, it is lost.
+pub(crate) fn print(message: &str) {
+    let _ = io::stderr().write_all(message.as_bytes());
 }
 
 /// Makes the table of error codes with their names and descriptions.

@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 use rustix::param::page_size;
 
 use crate::capture::CapturedPoint;
-use crate::error::Result;
+use crate::error::{Result, print};
 use crate::handle::ContextId;
 use crate::mapping::{Exported, Mapping};
-use crate::message;
 use crate::scheduler::Point;
 
 pub(crate) struct Event {
@@ -101,7 +100,7 @@ impl SharedEvent {
         }
         // The process may have completed it before it exited.
         if state.completed.fetch_max(record, Acquire) < record {
-            message::write(&format!(
+            print(&format!(
                 "libnccl: process {process} has ended before its record of an event that processes share was complete: \
                  nothing waits for it\n"
             ));

@@ -20,7 +20,6 @@ mod handle;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mapping;
-mod message;
 mod operation;
 mod race;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUresult::*;
 
 use crate::allocation::Kind;
 use crate::config::{Config, Races};
-use crate::message;
+use crate::error::print;
 use crate::race::Race;
 use crate::state::State;
 use cuda_common::finding::{self, Finding};
@@ -18,7 +18,7 @@ pub(crate) fn say(config: Config, finding: Finding, count: u64, text: &str, is_r
     }
     finding::append(finding, count, None, text, &[]);
     if is_reported {
-        message::write(&format!("libnccl: {text} [{}]\n", finding.name()));
+        print(&format!("libnccl: {text} [{}]\n", finding.name()));
     }
 }
 
@@ -36,7 +36,7 @@ impl State {
                     report += &format!("{side}\n");
                     report.extend(frames.iter().map(|frame| format!("        {frame}\n")));
                 }
-                message::write(&report);
+                print(&report);
             }
             if races == Races::Error {
                 for stream in race.streams() {

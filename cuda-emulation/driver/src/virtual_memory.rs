@@ -5,10 +5,9 @@ use cudarc::driver::sys::CUresult::*;
 
 use crate::allocation::{Allocation, Backing, Kind, Permission};
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Result, print};
 use crate::handle::{BackingId, ContextId, StreamId};
 use crate::mapping::Physical;
-use crate::message;
 use crate::state::{Request, State};
 
 /// The granularity of sizes and addresses of mapped memory.
@@ -112,7 +111,7 @@ impl State {
             one.backing.is_some() && !may(device) && !(is_peers && may(one.device))
         });
         let Some((one, writes)) = forbidden else { return Ok(()) };
-        message::write(&format!(
+        print(&format!(
             "libnccl: fault: {} {} {}, to which cuMemSetAccess has given device {device} no such access\n",
             request.label,
             if writes { "writes" } else { "reads" },

@@ -31,14 +31,12 @@ macro_rules! api {
 mod context;
 mod copy;
 mod device;
-mod event;
 pub mod extension;
 mod graph;
 mod interprocess;
 mod library;
 mod memory;
 mod nvidias_runtime;
-mod pointer;
 mod procedures;
 mod stream;
 mod unsupported;

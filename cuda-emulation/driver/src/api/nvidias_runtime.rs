@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::message;
+use crate::error::print;
 
 static IS_KNOWN: AtomicBool = AtomicBool::new(false);
 
@@ -25,7 +25,7 @@ pub(super) fn report() {
     }
     let own = object_of(report as fn() as *const c_void).unwrap_or_default();
     let caller = caller(&own).unwrap_or_else(|| "a file of this process".into());
-    message::write(&text(&caller, &own));
+    print(&text(&caller, &own));
 }
 
 fn text(caller: &Path, own: &Path) -> String {
