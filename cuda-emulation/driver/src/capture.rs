@@ -142,8 +142,7 @@ impl<A> Captures<A> {
             Mode::ThreadLocal => false,
             Mode::Global => capture.mode == Mode::Global,
         };
-        let prohibiting = self.captures.iter().filter(|(_, capture)| prohibits(capture));
-        prohibiting.map(|(&graph, _)| graph).collect()
+        self.captures.iter().filter(|(_, capture)| prohibits(capture)).map(|(&graph, _)| graph).collect()
     }
 
     pub(crate) fn invalidate(&mut self, graph: GraphId) {

@@ -150,8 +150,7 @@ fn limit_of_group(line: &str) -> Option<usize> {
     let group = Path::new(root).join(fields.next()?.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|group| group.starts_with(root));
     // A group without a limit has a word in place of the number, or one that no host has.
-    let limits = groups.filter_map(|group| fs::read_to_string(group.join(file)).ok()?.trim().parse().ok());
-    limits.min()
+    groups.filter_map(|group| fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()).min()
 }
 
 /// Returns the physical devices that the program sees, in its order.

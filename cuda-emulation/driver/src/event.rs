@@ -21,7 +21,6 @@ use crate::scheduler::Point;
 pub(crate) struct Event {
     pub(crate) context: ContextId,
     pub(crate) has_timing: bool,
-    /// The last record by this process.
     pub(crate) last: LastRecord,
     pub(crate) shared: Option<Arc<SharedEvent>>,
 }
@@ -42,7 +41,6 @@ pub(crate) struct Record {
 #[repr(C)]
 struct EventState {
     recorded: AtomicU64,
-    /// The last completed record.
     completed: AtomicU64,
     /// The process that made the last record, and its start time.
     process: AtomicU64,

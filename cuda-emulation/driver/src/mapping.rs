@@ -314,8 +314,7 @@ impl Physical {
     }
 
     pub(crate) fn share(&self) -> Result<Option<OwnedFd>> {
-        let shared = self.file.as_ref().map(OwnedFd::try_clone).transpose();
-        shared.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+        self.file.as_ref().map(OwnedFd::try_clone).transpose().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
 
@@ -382,8 +381,10 @@ impl Mapping {
     /// Creates memory from a file that programs cannot access at the address.
     pub(crate) fn shared(file: BorrowedFd<'_>, length: usize) -> Result<Self> {
         let length = Self::round_up(length)?;
-        let bytes = Pages::all(Mapped::file(file, 0, length)?);
-        Ok(Self { bytes, device: Some(DevicePages::new(length)?) })
+        Ok(Self {
+            bytes: Pages::all(Mapped::file(file, 0, length)?),
+            device: Some(DevicePages::new(length)?),
+        })
     }
 
     fn offset(&self) -> Option<u64> {

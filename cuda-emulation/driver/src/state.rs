@@ -98,7 +98,6 @@ pub(crate) struct Exec {
     pub(crate) streams: Vec<StreamId>,
     /// The user objects that the graph referenced when it was instantiated.
     pub(crate) references: References,
-    /// The end of the last launch.
     pub(crate) last: Point,
 }
 
@@ -133,7 +132,6 @@ pub(crate) struct State {
     pub(crate) destructors: Option<Destructors>,
     pub(crate) races: Option<Detector>,
     last_handle: u64,
-    /// The number of CUDA calls.
     pub(crate) calls: u64,
     pub(crate) last_call: Instant,
 }

@@ -121,13 +121,11 @@ api! {
     }
 
     fn cuCtxGetDevice_v2(out: *mut CUdevice, context: CUcontext) {
-        let device = Driver::get()?.enter().context(id_or_current(context)?)?.device;
-        put(out, device as CUdevice)
+        put(out, Driver::get()?.enter().context(id_or_current(context)?)?.device as CUdevice)
     }
 
     fn cuCtxGetFlags(out: *mut c_uint) {
-        let flags = Driver::get()?.enter().context(Current::require()?)?.flags;
-        put(out, flags)
+        put(out, Driver::get()?.enter().context(Current::require()?)?.flags)
     }
 
     fn cuCtxSetFlags(flags: c_uint) {

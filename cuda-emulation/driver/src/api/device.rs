@@ -171,8 +171,7 @@ api! {
     fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) {
         let id = bus_id(physical(device)?);
         // A truncated id would be invalid.
-        let has_room = usize::try_from(length).is_ok_and(|length| length > id.len());
-        ensure(has_room, CUDA_ERROR_INVALID_VALUE)?;
+        ensure(usize::try_from(length).is_ok_and(|length| length > id.len()), CUDA_ERROR_INVALID_VALUE)?;
         put_text(out, length, &id)
     }
 
@@ -283,8 +282,7 @@ api! {
     fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
         let (_, mut state, device) = enter(device)?;
         let id = PoolId::of(pool);
-        let is_of_device = state.pools.get(&id).is_some_and(|pool| pool.device == device);
-        ensure(is_of_device, CUDA_ERROR_INVALID_VALUE)?;
+        ensure(state.pools.get(&id).is_some_and(|pool| pool.device == device), CUDA_ERROR_INVALID_VALUE)?;
         state.devices[device].pool = id;
         Ok(())
     }

@@ -70,16 +70,14 @@ fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: C
 
 fn managed(address: CUdeviceptr, length: usize) -> Result<()> {
     let part = Driver::get()?.enter().allocations.part(address, length)?;
-    let is_managed = part.is_some_and(|part| part.allocation.kind == Kind::Managed);
-    ensure(is_managed, CUDA_ERROR_INVALID_VALUE)
+    ensure(part.is_some_and(|part| part.allocation.kind == Kind::Managed), CUDA_ERROR_INVALID_VALUE)
 }
 
 fn prefetch(function: &'static str, address: CUdeviceptr, length: usize, stream: CUstream) -> Result<()> {
     managed(address, length)?;
     let (driver, mut state) = Driver::entered()?;
     let stream = state.stream(stream.addr())?;
-    let request = Request::of(function, Work::Nothing);
-    driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
+    driver.enqueue(&mut state, stream, &Point::default(), Request::of(function, Work::Nothing)).map(|_| ())
 }
 
 /// Checks that a stream is not captured, because allocations cannot be graph nodes here.
@@ -313,8 +311,7 @@ api! {
     }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
-        let error = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-        free_host(c"cuMemHostUnregister", pointer, Kind::Registered, error)
+        free_host(c"cuMemHostUnregister", pointer, Kind::Registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
     }
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c_uint) {

@@ -37,8 +37,7 @@ fn end_of(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)> {
     let (stream, context) = state.working_stream(stream.addr())?;
     state.check_not_captured(stream)?;
     state.check_may_wait()?;
-    let point = state.scheduler.point_of_stream(stream).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-    Ok((context, point))
+    Ok((context, state.scheduler.point_of_stream(stream).ok_or(CUDA_ERROR_INVALID_HANDLE)?))
 }
 
 /// # Safety

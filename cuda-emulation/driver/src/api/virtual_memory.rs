@@ -60,8 +60,8 @@ unsafe fn read(driver: &Driver, properties: *const CUmemAllocationProp) -> Resul
 }
 
 fn check_range(address: CUdeviceptr, length: usize) -> Result<()> {
-    let is_whole = length > 0 && length.is_multiple_of(GRANULARITY);
-    ensure(is_whole && address.is_multiple_of(GRANULARITY as u64), INVALID)
+    let is_aligned = length.is_multiple_of(GRANULARITY) && address.is_multiple_of(GRANULARITY as u64);
+    ensure(length > 0 && is_aligned, INVALID)
 }
 
 fn is_open(file: c_int) -> bool {
@@ -197,8 +197,7 @@ api! {
         ensure(!location.is_null(), INVALID)?;
         let device = device_of(driver, location)?;
         let mapped = state.allocations.containing(address).filter(|mapped| mapped.backing.is_some());
-        let permission = state.permission(mapped.ok_or(INVALID)?, device);
-        put(out, c_ulonglong::from(permission))
+        put(out, state.permission(mapped.ok_or(INVALID)?, device).into())
     }
 
     fn cuMemExportToShareableHandle(
