@@ -4,8 +4,7 @@
 
 use std::ptr;
 
-use crate::coll::call;
-use crate::coll::call::{CallHeader, ControlCall};
+use crate::coll::call::{self, CallHeader, ControlCall};
 use crate::cuda::{Access, Driver, Stream};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};

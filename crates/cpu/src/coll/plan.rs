@@ -8,17 +8,15 @@ use std::sync::Once;
 
 use libnccl::observer::Role;
 
-use crate::coll::call::CallHeader;
-use crate::coll::function::{Division, Function};
+use crate::coll::call::{CallHeader, Division, Function};
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::diag::settings::STRICT;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::{Factor, Reduction};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, RemoteBuffer};
 use crate::shm::layout::RANK_ARGS;
-use crate::shm::peer_access::RemoteBuffer;
 use crate::sync::primitive::LOOM;
 
 /// Granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.

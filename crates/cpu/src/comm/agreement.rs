@@ -17,9 +17,8 @@ use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::STRICT;
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
-use crate::shm::peer_access::PeerAccess;
 use crate::sync::executor;
 
 /// Number of bytes of the exchanged arguments, more than they ever need.

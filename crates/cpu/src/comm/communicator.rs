@@ -16,27 +16,21 @@ use crate::coll::call::CallHeader;
 use crate::coll::wait_report;
 use crate::comm::config::Config;
 use crate::comm::invalid_buffer::Running;
-use crate::comm::jobs::Jobs;
+use crate::comm::jobs::{Jobs, StreamJobs};
 use crate::comm::open_group::QueuedCalls;
-use crate::comm::registry::Children;
-use crate::comm::registry::CustomReductions;
-use crate::comm::registry::{Kind, Registry};
-use crate::comm::stream_jobs::StreamJobs;
+use crate::comm::registry::{Children, CustomReductions, Kind, Registry};
 use crate::comm::window::Windows;
 use crate::cuda::{Driver, driver};
-use crate::diag::debug;
 use crate::diag::error::{Error, Result};
-use crate::diag::fault::{self, Fault};
 use crate::diag::finding::Finding;
-use crate::diag::report;
-use crate::diag::settings::STRICT;
+use crate::diag::settings::{self, Fault, STRICT};
+use crate::diag::{debug, report};
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
-use crate::shm::peer_access::PeerAccess;
 use crate::shm::shared_state::SharedState;
 
 #[derive(Debug)]
@@ -117,7 +111,7 @@ impl Communicator {
         Self {
             device,
             driver: driver.map_or_else(OnceLock::new, |driver| OnceLock::from(Some(driver))),
-            runs_at_once: config.blocking && !fault::is_planted(),
+            runs_at_once: config.blocking && !settings::has_faults(),
             rank_info: OnceLock::new(),
             fault: OnceLock::new(),
             peers: PeerAccess::default(),

@@ -13,29 +13,26 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Once};
 
 use crate::coll::call::CallHeader;
-use crate::coll::operation::OnStream;
-use crate::coll::operation::Operation;
+use crate::coll::operation::{OnStream, Operation};
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::Communicator;
-use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::open_group::{self, QueuedCall};
 use crate::comm::queued_operation::{self, AbortOnPanic, Queue, QueuedOperation, distinct, end_failed};
-use crate::comm::stream_job;
 use crate::cuda::Stream;
 use crate::diag::debug;
-use crate::diag::error::{Error, Progress, Result};
-use crate::diag::last_error;
+use crate::diag::error::{self, Error, Progress, Result};
 use crate::diag::settings::STRICT;
 use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
+use crate::shm::process;
 use crate::sync::executor;
 
 /// The calls of a thread's open group.
 #[derive(Default)]
 struct Group {
-    /// The [`generation`](fork::generation) of the process that owns the group.
+    /// The [`generation`](process::fork_generation) of the process that owns the group.
     generation: usize,
     depth: u32,
     error: Option<Error>,
@@ -65,16 +62,16 @@ impl Drop for ThreadEnd {
 
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
     GROUP.with_borrow_mut(|group| {
-        if group.generation != fork::generation() {
+        if group.generation != process::fork_generation() {
             // A forked child does not take part in a group that its parent began.
-            **group = Group { generation: fork::generation(), ..Group::default() };
+            **group = Group { generation: process::fork_generation(), ..Group::default() };
         }
         act(group)
     })
 }
 
 pub(crate) fn start() {
-    fork::watch();
+    process::watch_forks();
     let _ = THREAD_END.try_with(|_| ());
     with_group(|group| group.depth += 1);
 }
@@ -317,7 +314,7 @@ impl Group {
                 callers.iter().for_each(|communicator| communicator.synchronize());
             }
             self.run()?;
-            stream_job::enqueue(on_streams)?;
+            queued_operation::enqueue_on_streams(on_streams)?;
             return Ok(Progress::Done);
         }
         if blocking > 0 {
@@ -334,11 +331,11 @@ impl Group {
                      communicator: make them one after the other",
                 ));
             }
-            stream_job::enqueue(on_streams)?;
+            queued_operation::enqueue_on_streams(on_streams)?;
             return Ok(Progress::Running);
         }
         if self.inits.is_empty() {
-            queued_operation::enqueue(self.operations, &callers)
+            queued_operation::enqueue_jobs(self.operations, &callers)
         } else {
             self.run_in_one_job(&callers)
         }?;
@@ -373,7 +370,7 @@ impl Group {
         let parents: Vec<_> = communicators.to_vec();
         jobs.push(move || {
             parents.into_iter().for_each(|communicator| communicator.synchronize());
-            let result = self.run().inspect_err(|error| last_error::set(&error.text));
+            let result = self.run().inspect_err(|error| error::set_last(&error.text));
             begun.into_iter().for_each(|job| job.end(result.clone()));
         })
     }

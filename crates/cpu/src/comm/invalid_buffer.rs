@@ -5,17 +5,14 @@
 //! a list of atomics that lives as long as the process.
 
 use std::ffi::c_int;
-use std::iter;
-use std::slice;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::{iter, slice};
 
 use crate::coll::call::CallHeader;
-use crate::diag::debug;
-use crate::diag::fault_signal;
 use crate::diag::finding::{self, Finding};
-use crate::diag::report;
+use crate::diag::{debug, fault_signal, report};
 use crate::shm::buffer::BufferRange;
 use crate::shm::mapping::is_own_byte_readable;
 

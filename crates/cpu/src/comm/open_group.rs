@@ -6,12 +6,12 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::coll::call::{CallHeader, ControlCall};
-use crate::comm::fork;
+use crate::shm::process;
 
 /// The kinds of objects that this thread's open group creates.
 #[derive(Clone, Copy, Default)]
 struct Makes {
-    /// The [generation](fork::generation) of the process.
+    /// The [generation](process::fork_generation) of the process.
     generation: usize,
     communicator: bool,
     window: bool,
@@ -23,7 +23,7 @@ thread_local! {
 
 /// Records a call of this thread's group.
 pub(super) fn note(call: QueuedCall) {
-    let generation = fork::generation();
+    let generation = process::fork_generation();
     // A forked child does not take part in a group that its parent began.
     let mut makes = match MAKES.get() {
         makes if makes.generation == generation => makes,
@@ -48,7 +48,7 @@ pub(super) fn clear() {
 pub(crate) fn explain_absence(what: &str) -> String {
     let Makes { generation, communicator, window } = MAKES.get();
     let is_made = if what == "communicator" { communicator } else { window };
-    if !is_made || generation != fork::generation() {
+    if !is_made || generation != process::fork_generation() {
         return String::new();
     }
     format!(
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn group_of_the_process_that_forked_this_one_does_not_count() {
-        let before = fork::generation().wrapping_sub(1);
+        let before = process::fork_generation().wrapping_sub(1);
         MAKES.set(Makes { generation: before, communicator: true, window: false });
         assert_eq!(explain_absence("communicator"), "");
         note(QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, length: 0 }));

@@ -37,7 +37,7 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 /// The last serial number of a communicator, including those created by the processes from which this one was forked.
 static LAST_COMMUNICATOR: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bits of a communicator's serial number. The [generation](crate::comm::fork::generation) of its process is above them.
+/// Number of bits of a communicator's serial number. The [generation](crate::comm::process::fork_generation) of its process is above them.
 pub(crate) const SERIAL: u32 = usize::BITS / 2;
 /// Number of bits of the generation. A handle has 4 more bits below the number.
 const GENERATION: u32 = SERIAL - 4;

@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::panic::Location;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use libnccl::internal::environment;

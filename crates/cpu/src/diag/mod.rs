@@ -3,10 +3,8 @@
 pub(crate) mod debug;
 pub(crate) mod error;
 pub(crate) mod failures;
-pub(crate) mod fault;
 pub(crate) mod fault_signal;
 pub(crate) mod finding;
-pub(crate) mod last_error;
 pub(crate) mod report;
 pub(crate) mod settings;
 pub(crate) mod stack;

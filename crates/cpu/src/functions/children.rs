@@ -20,20 +20,15 @@ use super::guard::{check_flags, check_not_null, guard, guard_of_all, undocumente
 use super::init::init_rank;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call::{CallHeader, ControlCall};
-use crate::coll::operation::Operation;
-use crate::coll::operation::control_allgather;
+use crate::coll::operation::{Operation, control_allgather};
 use crate::coll::wait_report::WaitReport;
-use crate::comm::communicator::StopReason;
-use crate::comm::communicator::{Communicator, RankInfo};
+use crate::comm::communicator::{Communicator, RankInfo, StopReason};
 use crate::comm::config::{check_rank_count, read_config};
-use crate::comm::init::OutParam;
-use crate::comm::init::{Init, Join};
-use crate::comm::join::{Parent, join, join_state};
+use crate::comm::init::{Init, Join, OutParam, Parent, join, join_state};
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
-use crate::shm::peer_access::PeerAccess;
 use crate::shm::shared_state::SharedState;
 use crate::sync::executor;
 

@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
 use crate::comm::{group, handle};
-use crate::diag::error::{Error, Progress, Result};
+use crate::diag::error::{self, Error, Progress, Result};
 use crate::diag::finding::Finding;
-use crate::diag::{last_error, report};
+use crate::diag::report;
 use crate::shm::call_context::CallContext;
 use crate::shm::mapping::first_unmapped;
 
@@ -53,7 +53,7 @@ fn code<T: Success>(outcome: std::thread::Result<Result<T>>) -> ncclResult_t {
 }
 
 fn fail(error: &Error) -> ncclResult_t {
-    last_error::set(&error.text);
+    error::set_last(&error.text);
     error.code
 }
 

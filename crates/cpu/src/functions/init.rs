@@ -16,16 +16,13 @@ use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{UniqueId, fnv1a};
 use crate::comm::agreement::{may_repeat, shortage};
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::comm::config::Config;
-use crate::comm::config::{check_rank_count, read_config};
-use crate::comm::init::Init;
-use crate::comm::init::OutParam;
-use crate::comm::join::join;
+use crate::comm::config::{Config, check_rank_count, read_config};
+use crate::comm::init::{Init, OutParam, join};
 use crate::comm::{group, handle};
 use crate::cuda::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Progress, Result};
-use crate::diag::fault;
+use crate::diag::settings;
 use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
@@ -201,7 +198,8 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
             let config = Config::default();
             config.log_network();
             let communicator = Communicator::new(device, driver, config);
-            communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, fault::of_rank(rank));
+            communicator
+                .join(RankInfo { state: Arc::clone(&state), rank, id }, settings::fault_of_rank(rank));
             let communicator = Arc::new(communicator);
             let added = handle::add(Arc::clone(&communicator));
             handles

@@ -15,8 +15,7 @@ use libnccl::sys::{
 
 use super::guard::{check_not_null, check_rank, guard_operation};
 use crate::coll::call::{CallHeader, PeerCall};
-use crate::coll::operation::OnStream;
-use crate::coll::operation::Operation;
+use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::Queue;
 use crate::comm::window::Window;
@@ -286,8 +285,8 @@ impl Operation for WaitSignals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::call_context::PeerAccess;
     use crate::shm::liveness::AbortReason;
-    use crate::shm::peer_access::PeerAccess;
     use crate::shm::process::Process;
     use crate::shm::shared_state::SharedState;
     use crate::sync::executor::run_one;

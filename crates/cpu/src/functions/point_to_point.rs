@@ -12,8 +12,7 @@ use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
 use super::guard::{check_not_null, check_rank, guard_operation};
 use crate::coll::call::{CallHeader, PeerCall};
-use crate::coll::operation::OnStream;
-use crate::coll::operation::Operation;
+use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::Queue;
 use crate::comm::{group, handle};
@@ -25,10 +24,9 @@ use crate::diag::settings::STRICT;
 use crate::reduce::data_type::{self, DataType};
 use crate::shm::access::Exposed;
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, RemoteBuffer};
 use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::mailbox::{CELL, Mailbox};
-use crate::shm::peer_access::RemoteBuffer;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::fence;
 
@@ -468,8 +466,8 @@ fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usi
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
+    use crate::shm::call_context::PeerAccess;
     use crate::shm::mem_alloc;
-    use crate::shm::peer_access::PeerAccess;
     use crate::shm::process::Process;
     use crate::sync::executor;
     use std::collections::VecDeque;

@@ -7,8 +7,7 @@
 use libnccl::sys::ncclRedOp_t;
 
 use crate::reduce::data_type::DataType;
-use crate::reduce::element::{Element, padded};
-use crate::reduce::small_float::{Bfloat16, Float8e4m3, Float8e5m2, Float16};
+use crate::reduce::element::{Bfloat16, Element, Float8e4m3, Float8e5m2, Float16, extremes, padded};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Reduction {
@@ -258,6 +257,107 @@ pub(crate) fn name(number: u64) -> String {
         None => format!("reduction {number}"),
     }
 }
+
+macro_rules! integers {
+    ($($type:ty: $divide:expr),*) => {$(
+        impl Element for $type {
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn maximum(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            #[inline(always)]
+            fn minimum(self, other: Self) -> Self {
+                self.min(other)
+            }
+
+            fn reciprocal(_: usize) -> Option<Self> {
+                None
+            }
+
+            #[inline(always)]
+            fn divide(self, ranks: usize) -> Self {
+                let divide: fn(Self, usize) -> Self = $divide;
+                divide(self, ranks)
+            }
+
+            fn first(bytes: [u8; 8]) -> Self {
+                Self::from_ne_bytes(padded(&bytes))
+            }
+
+            fn to_padded(self) -> [u8; 8] {
+                padded(&self.to_ne_bytes())
+            }
+        }
+    )*};
+}
+
+macro_rules! floats {
+    ($($type:ty: $maximum:ident, $minimum:ident),*) => {$(
+        impl Element for $type {
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                self * other
+            }
+
+            #[inline(always)]
+            fn maximum(self, other: Self) -> Self {
+                Self::from_bits($maximum(self.to_bits(), other.to_bits()))
+            }
+
+            #[inline(always)]
+            fn minimum(self, other: Self) -> Self {
+                Self::from_bits($minimum(self.to_bits(), other.to_bits()))
+            }
+
+            fn reciprocal(ranks: usize) -> Option<Self> {
+                Some(1.0 / ranks as Self)
+            }
+
+            #[inline(always)]
+            fn divide(self, _: usize) -> Self {
+                self
+            }
+
+            fn first(bytes: [u8; 8]) -> Self {
+                Self::from_ne_bytes(padded(&bytes))
+            }
+
+            fn to_padded(self) -> [u8; 8] {
+                padded(&self.to_ne_bytes())
+            }
+        }
+    )*};
+}
+
+// There are no vector instructions for integer division, but there are for floats. The quotient of integers of fewer than 53 bits
+// is never rounded up to an integer: its distance to the next integer exceeds the precision of an f64.
+integers!(
+    i8: |sum, ranks| (f64::from(sum) / ranks as f64) as i8,
+    u8: |sum, ranks| (f64::from(sum) / ranks as f64) as u8,
+    i32: |sum, ranks| (f64::from(sum) / ranks as f64) as i32,
+    u32: |sum, ranks| (f64::from(sum) / ranks as f64) as u32,
+    i64: |sum, ranks| sum / ranks as i64,
+    u64: |sum, ranks| sum / ranks as u64
+);
+extremes!(larger32, smaller32, u32, f32::INFINITY.to_bits());
+extremes!(larger64, smaller64, u64, f64::INFINITY.to_bits());
+floats!(f32: larger32, smaller32, f64: larger64, smaller64);
 
 #[cfg(test)]
 mod tests {

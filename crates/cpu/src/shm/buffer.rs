@@ -5,8 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::ptr;
-use std::slice;
+use std::{ptr, slice};
 
 use crate::shm::window_memory;
 use crate::sync::primitive;

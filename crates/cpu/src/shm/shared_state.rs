@@ -19,9 +19,8 @@ use crate::shm::layout::{
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
-use crate::sync::backoff;
 use crate::sync::primitive::{AtomicU64, fence};
-use crate::sync::thread_number;
+use crate::sync::{backoff, thread_number};
 
 /// Set in a rank's last call while the call runs, in a byte that is unused in the header of every call.
 const CALL_RUNS: u64 = 1 << 24;

@@ -16,11 +16,9 @@ use std::task::{Context, Poll, Waker};
 
 use libnccl::sys::ncclDataType_t;
 
-use crate::coll::call::ControlCall;
+use crate::coll::call::{ControlCall, Function};
 use crate::coll::collective::Collective;
-use crate::coll::function::Function;
-use crate::coll::operation::Operation;
-use crate::coll::operation::control_allgather;
+use crate::coll::operation::{Operation, control_allgather};
 use crate::coll::plan::Call;
 use crate::diag::error::Result;
 use crate::functions::one_sided::{AwaitedSignal, Signal, WaitSignals};
@@ -29,10 +27,9 @@ use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::access::Exposed;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
 use crate::shm::mem_alloc;
-use crate::shm::peer_access::PeerAccess;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{GRAIN, track, untrack};
