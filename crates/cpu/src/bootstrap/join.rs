@@ -33,7 +33,6 @@ pub(crate) struct JoinContext<'a> {
 }
 
 /// The parent communicator, to which ranks of the new communicator belong.
-#[derive(Debug)]
 pub(crate) struct ParentComm<'a> {
     pub(crate) state: &'a SharedState,
     /// The parent's ranks that become the first ranks of the new communicator.
@@ -109,7 +108,6 @@ static CREATED: Mutex<BTreeMap<Key, Arc<SharedState>>> = Mutex::new(BTreeMap::ne
 const HELLO_RETRY: Duration = Duration::from_millis(1);
 
 /// The join of this process's ranks with one id.
-#[derive(Debug)]
 pub(super) struct SharedJoin {
     key: Key,
     progress: Mutex<Progress>,

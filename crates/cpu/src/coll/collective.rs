@@ -37,7 +37,6 @@ const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
 const PREFETCH_MAX: usize = 1 << 10;
 
 /// One rank's collective, with its buffers.
-#[derive(Debug)]
 pub(crate) struct Collective {
     pub(crate) call: Call,
     /// The location of the reduction's scalar if it is read when the collective runs.
@@ -150,7 +149,7 @@ async fn run_empty(call: &Call, CallContext { state, rank, .. }: CallContext<'_>
 }
 
 /// The transport of a call whose inputs are not eager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
     Direct,
     Staged,
@@ -484,7 +483,7 @@ fn is_nontemporal(call: &Call) -> bool {
 }
 
 /// The memory to which a result is written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct Output {
     memory: WriteBuf,
     /// Set if it is written with non-temporal stores.

@@ -50,7 +50,6 @@ pub(crate) trait Operation: Send + Sync + 'static {
 }
 
 /// The stream of a call, and the memory accesses that the call makes.
-#[derive(Debug)]
 pub(crate) struct OnStream {
     driver: &'static Driver,
     pub(crate) stream: Stream,

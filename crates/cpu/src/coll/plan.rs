@@ -23,7 +23,7 @@ use crate::sync::primitive::LOOM;
 const CHUNK: usize = if LOOM { 64 } else { 512 };
 
 /// The arguments of a collective that all ranks must agree on. `count` is the number of elements that one rank sends to one rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(super) function: Function,
     count: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Call {
 
 /// A task of one rank. It combines part `input` of the send buffers of `sources` ranks, in the order `first`, `first + 1`, ... (wrapping
 /// from the last rank to rank 0), into part `output` of one rank's receive buffer, or of all ranks' receive buffers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Task {
     pub(super) input: usize,
     pub(super) first: usize,
@@ -313,7 +313,7 @@ impl Task {
 }
 
 /// The context and the buffers of the calling rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct LocalCall<'a> {
     pub(super) context: CallContext<'a>,
     pub(super) send: ReadBuf,
@@ -321,7 +321,7 @@ pub(super) struct LocalCall<'a> {
 }
 
 /// The arguments that a rank publishes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct RankArgs {
     pub(super) send: RemoteBuffer,
     pub(super) recv: RemoteBuffer,

@@ -29,7 +29,6 @@ thread_local! {
 }
 
 /// A wait in one communicator.
-#[derive(Debug)]
 struct Wait {
     communicator: String,
     rank: usize,
@@ -76,7 +75,7 @@ fn take_answers() -> Vec<Wait> {
 }
 
 /// The report of one thread's wait.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct WaitReport {
     is_done: bool,
     waits: Vec<Wait>,

@@ -64,7 +64,7 @@ pub(crate) fn check(
 }
 
 /// The function that a rank called, and its arguments.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 struct Arguments {
     call: String,
     values: Vec<(String, String)>,

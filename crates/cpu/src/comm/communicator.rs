@@ -33,7 +33,6 @@ use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
 
-#[derive(Debug)]
 pub(crate) struct Communicator {
     pub(crate) device: i32,
     /// The CUDA driver of the buffers and streams, or `None` if the buffers are in host memory. If the process has not loaded CUDA, the
@@ -81,7 +80,6 @@ pub(crate) struct Communicator {
 }
 
 /// A rank's membership, available once the rank has found the other ranks.
-#[derive(Debug)]
 pub(crate) struct RankInfo {
     pub(crate) state: Arc<SharedState>,
     pub(crate) rank: usize,
@@ -90,7 +88,7 @@ pub(crate) struct RankInfo {
 }
 
 /// The call after which a communicator starts no operations and can only be used to create others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
     Revoked,
     Shrunk,
@@ -370,7 +368,6 @@ impl Communicator {
 }
 
 /// Guard that marks a thread as inside a communicator.
-#[derive(Debug)]
 pub(crate) struct Entered<'a>(&'a Communicator);
 
 impl Drop for Entered<'_> {

@@ -34,7 +34,7 @@ pub(crate) struct Config {
 }
 
 /// The strings of an `ncclConfig_t`.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Names {
     pub(crate) communicator: Option<String>,
     pub(crate) network: Option<String>,

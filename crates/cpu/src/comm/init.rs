@@ -166,7 +166,6 @@ fn cancel_all(inits: &[Init]) {
     inits.iter().for_each(|init| init.communicator.cancel());
 }
 
-#[derive(Debug)]
 pub(crate) struct OutParam<T>(*mut T);
 
 // SAFETY: the memory is not bound to a thread, and by the contract of `new` nothing else accesses it in the meantime. The value is for the
@@ -197,7 +196,7 @@ impl<T> OutParam<T> {
 }
 
 /// The communicator from which a new one is created.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Parent<'a> {
     pub(crate) communicator: &'a Communicator,
     /// The ranks of the parent that become the first ranks of the new communicator.

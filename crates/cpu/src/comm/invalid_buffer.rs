@@ -17,7 +17,6 @@ use crate::shm::buffer::BufferRange;
 use crate::shm::mapping::is_own_byte_readable;
 
 /// A running operation: its call, and the locations and lengths of its buffers.
-#[derive(Debug)]
 struct Entry {
     call: [AtomicU64; 2],
     starts: [AtomicUsize; 2],
@@ -66,7 +65,6 @@ impl Entry {
 const ADDRESS_BITS: u32 = 47;
 
 /// The running operations of a rank.
-#[derive(Debug)]
 struct Rank {
     is_used: AtomicBool,
     rank: AtomicUsize,
@@ -77,7 +75,6 @@ struct Rank {
 }
 
 /// A chunk of entries, followed by more chunks if needed.
-#[derive(Debug)]
 struct Chunk(OnceLock<Box<([Entry; 16], Chunk)>>);
 
 impl Chunk {
@@ -106,7 +103,6 @@ impl Rank {
     }
 }
 
-#[derive(Debug)]
 struct Ranks {
     ranks: [Rank; 16],
     next: OnceLock<Box<Ranks>>,
@@ -121,7 +117,6 @@ impl Ranks {
 static RANKS: Ranks = Ranks::new();
 
 /// The running operations of a communicator's rank. They are listed until this is dropped.
-#[derive(Debug)]
 pub(crate) struct Running(&'static Rank);
 
 impl Running {

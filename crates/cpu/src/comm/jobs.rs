@@ -19,7 +19,6 @@ use crate::diag::error::{Error, Result};
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The jobs of a communicator, and their outcome.
-#[derive(Debug)]
 pub(crate) struct Jobs {
     number: AtomicUsize,
     is_exclusive: AtomicBool,
@@ -40,7 +39,6 @@ struct Outcome {
 }
 
 /// A job, from the call until it has run. A job that is dropped without a call of [`end`](Self::end) has panicked.
-#[derive(Debug)]
 pub(crate) struct Job {
     jobs: Arc<Jobs>,
     is_exclusive: bool,
@@ -174,7 +172,7 @@ impl Drop for Job {
 }
 
 /// The enqueued jobs of a communicator, and the event after the last job.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct StreamJobs {
     counts: Mutex<Counts>,
     changed: Condvar,
@@ -182,7 +180,7 @@ pub(crate) struct StreamJobs {
     last: Mutex<Option<Arc<Event>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Counts {
     /// The names of the jobs that have not ended, in order, without the jobs of graphs.
     enqueued: VecDeque<Arc<str>>,
@@ -199,7 +197,6 @@ struct Counts {
 }
 
 /// A job that has begun. It ends when this is dropped.
-#[derive(Debug)]
 pub(crate) struct Running<'a> {
     jobs: &'a StreamJobs,
     capture: Capture,

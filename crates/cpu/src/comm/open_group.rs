@@ -57,7 +57,7 @@ pub(crate) fn explain_absence(what: &str) -> String {
 }
 
 /// A call that runs when its group ends.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) enum QueuedCall {
     Operation(CallHeader),
     /// A function that creates a communicator.
@@ -74,10 +74,9 @@ impl fmt::Display for QueuedCall {
 }
 
 /// The calls of a communicator's rank in an open group.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct QueuedCalls(Mutex<Option<Queued>>);
 
-#[derive(Debug)]
 struct Queued {
     first: QueuedCall,
     number: usize,

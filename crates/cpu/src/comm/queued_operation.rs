@@ -24,7 +24,7 @@ use crate::shm::liveness::AbortReason;
 use crate::sync::executor::{self, BoxedOperation};
 
 /// The queue of an operation. Operations in one queue run in order, and queues run concurrently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Queue {
     Collective,
     SendTo(usize),

@@ -17,14 +17,13 @@ use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
 
-#[derive(Debug)]
 pub(crate) struct Registry<T> {
     kind: Kind,
     entries: Mutex<BTreeMap<usize, T>>,
 }
 
 /// The kind of a handle's object, and the low bits of the handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Communicator = 0,
     Registration = 1,
@@ -139,11 +138,11 @@ impl<T: Clone> Registry<T> {
 }
 
 /// The scalars of a communicator's reductions, by NCCL's number.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, (DataType, Scalar)>>);
 
 /// The scalar of a custom reduction: an element in the first bytes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) enum Scalar {
     Immediate([u8; 8]),
     /// Read when an operation runs.
@@ -203,7 +202,7 @@ fn next_reduction(next: &AtomicU32) -> Result<u32> {
     })
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Children {
     /// The number of child ids derived from the parent's id, for each set of ranks.
     numbers: Mutex<BTreeMap<Vec<usize>, u64>>,

@@ -42,7 +42,6 @@ type Published = (WindowPart, Option<WindowId>);
 /// Number of words of a published part: its buffer, start, length, flags, and id.
 const WORDS: usize = RemoteBuffer::WORDS + 5;
 
-#[derive(Debug)]
 pub(crate) struct Window {
     rank: usize,
     parts: Vec<MappedPart>,
@@ -52,7 +51,6 @@ pub(crate) struct Window {
 }
 
 /// A rank's part, as mapped by this rank.
-#[derive(Debug)]
 struct MappedPart {
     memory: MappedRange,
     start: usize,
@@ -211,7 +209,6 @@ impl Window {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Windows {
     registry: Registry<Arc<Window>>,
     /// Set when the first window is registered, and never cleared.

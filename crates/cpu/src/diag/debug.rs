@@ -17,7 +17,7 @@ use libnccl::internal::environment;
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
 /// The subsystem of a line, which `NCCL_DEBUG_SUBSYS` filters by. The bits match [`SUBSYSTEMS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Subsystem {
     /// Creation of communicators. The version precedes the first line.
@@ -107,7 +107,6 @@ pub(crate) fn reset() {
 }
 
 /// The settings from the environment.
-#[derive(Debug)]
 pub(crate) struct Settings {
     /// The level's name. NCCL's other levels map to the nearest level here.
     pub(crate) level: &'static str,

@@ -401,13 +401,11 @@ pub(super) unsafe extern "C" fn ncclCommMemStats(
 }
 
 /// The operation of `ncclCommSuspend`: releases this rank's memory when no rank uses it any more.
-#[derive(Debug)]
 struct Suspend {
     suspended: Arc<AtomicBool>,
 }
 
 /// The operation of `ncclCommResume`: waits until all ranks resume. Memory is allocated again when it is used.
-#[derive(Debug)]
 struct Resume {
     suspended: Arc<AtomicBool>,
 }

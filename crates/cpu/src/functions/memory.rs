@@ -256,7 +256,6 @@ fn flags(context: CallContext<'_>, flags: c_int) -> Result<u32> {
 }
 
 /// The operation of `ncclCommWindowRegister`.
-#[derive(Debug)]
 struct RegisterWindow {
     windows: Arc<Windows>,
     part: WindowPart,

@@ -188,7 +188,6 @@ fn check_signals(communicator: &Communicator) -> Result {
 const NON_TEMPORAL_MIN: usize = 4 << 20;
 
 /// A write into another rank's memory, followed by a signal.
-#[derive(Debug)]
 pub(crate) struct PutSignal {
     pub(crate) from: ReadBuf,
     /// Memory of the same length. It is either the same memory as `from` or does not overlap it.
@@ -199,18 +198,17 @@ pub(crate) struct PutSignal {
 }
 
 /// A signal to another rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Signal {
     pub(crate) peer: usize,
     pub(crate) index: usize,
 }
 
 /// A wait for signals. Each awaited signal is consumed.
-#[derive(Debug)]
 pub(crate) struct WaitSignals(pub(crate) Vec<AwaitedSignal>);
 
 /// A number of signals from a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedSignal {
     pub(crate) peer: usize,
     pub(crate) index: usize,

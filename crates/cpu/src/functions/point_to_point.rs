@@ -116,7 +116,6 @@ pub(crate) struct Message {
 }
 
 /// One rank's send.
-#[derive(Debug)]
 pub(crate) struct SendMessage {
     pub(crate) message: Message,
     pub(crate) peer: usize,
@@ -124,7 +123,6 @@ pub(crate) struct SendMessage {
 }
 
 /// One rank's receive.
-#[derive(Debug)]
 pub(crate) struct RecvMessage {
     pub(crate) message: Message,
     pub(crate) peer: usize,

@@ -227,7 +227,6 @@ pub(super) unsafe extern "C" fn ncclParamDumpAll() {
 /// The type of a parameter that is not a number.
 const TEXT: &str = "text";
 
-#[derive(Debug)]
 struct Parameter {
     pub(crate) key: &'static CStr,
     pub(crate) about: &'static str,
@@ -237,7 +236,6 @@ struct Parameter {
 }
 
 /// The value of a parameter: its bytes in memory, and its text.
-#[derive(Debug)]
 enum Value {
     Known(Vec<u8>, CString),
     /// The memory space. It is decided when a program first queries it.

@@ -25,7 +25,6 @@ pub(super) const COUNTED: [(&str, Function); 5] = [
 /// All ranks are on this host. NCCL reports the address of its bootstrap interface.
 pub(super) const HOST: &str = "127.0.0.1";
 
-#[derive(Debug)]
 pub(super) struct Communicator {
     pub(super) hash: u64,
     /// The identity and the process id of the first rank.
@@ -33,7 +32,6 @@ pub(super) struct Communicator {
     pub(super) ranks: Vec<Rank>,
 }
 
-#[derive(Debug)]
 pub(super) struct Rank {
     pub(super) rank: usize,
     pub(super) process: Process,
@@ -45,7 +43,7 @@ pub(super) struct Rank {
 }
 
 /// The state of a rank or a process. A process is never `Failed`, `Aborted` or `Left`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Running,
     /// The rank's error is another rank's death or abort.
@@ -327,7 +325,6 @@ pub(super) fn diagnostics() -> String {
 }
 
 /// A change of a process that a monitor reports.
-#[derive(Debug)]
 pub(super) struct Event {
     name: &'static str,
     group: &'static str,

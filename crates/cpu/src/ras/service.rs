@@ -63,7 +63,6 @@ static ADDRESS: LazyLock<Option<SocketAddr>> = LazyLock::new(|| {
 });
 
 /// A process's service. It ends when its last user drops it.
-#[derive(Debug)]
 pub(crate) struct Service {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -71,7 +70,6 @@ pub(crate) struct Service {
     pid: u32,
 }
 
-#[derive(Debug)]
 struct Shared {
     ends: AtomicBool,
     /// An event that wakes the thread.
@@ -195,7 +193,6 @@ fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
 }
 
 /// A client's connection.
-#[derive(Debug)]
 struct Client {
     stream: TcpStream,
     /// The bytes of an incomplete request.

@@ -7,7 +7,7 @@ use crate::diag::error::{Error, Result};
 /// Defines the data types in the order of NCCL's numbers: name, NCCL's constant, element size in bytes.
 macro_rules! data_types {
     ($($name:ident = $raw:ident: $size:literal,)*) => {
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum DataType {
             $($name),*
         }

@@ -255,7 +255,7 @@ extremes!(larger_half, smaller_half, u16, 0x7c00);
 extremes!(larger_bfloat16, smaller_bfloat16, u16, 0x7f80);
 
 /// `LANES` elements of IEEE 754 binary16.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Float16([u16; LANES]);
 
 bytes!(Float16, u16);
@@ -291,7 +291,7 @@ impl Element for Float16 {
 }
 
 /// `LANES` elements of bfloat16: the upper halves of f32.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Bfloat16([u16; LANES]);
 
 bytes!(Bfloat16, u16);

@@ -21,7 +21,7 @@ pub(crate) enum Reduction {
 }
 
 /// The factor of a rank's inputs, stored as an element in the first bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Factor(pub(crate) [u8; 8]);
 
 /// The built-in reductions and their names, indexed by NCCL's number.

@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A rank's memory that other ranks may access until the rank reclaims it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Exposed<'a> {
     pub(crate) buffers: &'a [ReadBuf],
     /// The maximum number of windows that contain the memory.
@@ -58,7 +58,6 @@ impl Exposed<'_> {
 }
 
 /// RAII guard of a rank's access to other ranks' memory.
-#[derive(Debug)]
 pub(crate) struct AccessGuard<'a>(&'a AtomicU64);
 
 impl Drop for AccessGuard<'_> {

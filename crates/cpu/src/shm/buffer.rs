@@ -11,21 +11,21 @@ use crate::shm::window_memory;
 use crate::sync::primitive;
 
 /// Bytes to read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct ReadBuf {
     start: *const u8,
     extent: Extent,
 }
 
 /// Bytes to write.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct WriteBuf {
     start: *mut u8,
     extent: Extent,
 }
 
 /// The address range of a buffer.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct BufferRange {
     pub(crate) start: usize,
     pub(crate) length: usize,
@@ -33,7 +33,7 @@ pub(crate) struct BufferRange {
 
 /// A length in bytes, below `isize::MAX` like every object size. The highest bit stores whether some of the bytes are in a
 /// window: a two-word buffer is passed in registers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct Extent(usize);
 
 impl Extent {

@@ -21,7 +21,7 @@ use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 
 /// A rank's context, resolved once for each call.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct CallContext<'a> {
     pub(crate) state: &'a SharedState,
     pub(crate) rank: usize,
@@ -230,7 +230,6 @@ impl RemoteBuffer {
 pub(super) type Key = (usize, u64);
 
 /// A rank's access to another rank's allocation.
-#[derive(Debug)]
 pub(super) enum Access {
     /// The allocation belongs to this process.
     SameProcess,
@@ -240,7 +239,7 @@ pub(super) enum Access {
 }
 
 /// A communicator's cache of other ranks' allocations.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct PeerAccess {
     /// The cached allocations, the same on all ranks.
     known: Mutex<BTreeMap<Key, Access>>,
@@ -284,14 +283,12 @@ impl PeerAccess {
 }
 
 /// A range of a rank's memory, accessible during the lifetime of this value.
-#[derive(Debug)]
 pub(crate) struct MappedRange {
     memory: RangeMemory,
     length: usize,
     in_window: bool,
 }
 
-#[derive(Debug)]
 pub(super) enum RangeMemory {
     /// An address in this process.
     Address(u64),

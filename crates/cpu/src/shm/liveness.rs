@@ -31,7 +31,7 @@ const ABORTED: u64 = 3;
 const LATE: u32 = 32;
 
 /// The reason why the communicator is aborted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum AbortReason {
     Died = 1,

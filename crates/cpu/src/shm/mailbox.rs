@@ -19,7 +19,6 @@ const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
 /// The mailbox from one rank to another.
-#[derive(Debug)]
 pub(crate) struct Mailbox<'a> {
     state: &'a SharedState,
     sender: usize,

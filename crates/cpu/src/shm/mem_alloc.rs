@@ -28,7 +28,6 @@ use crate::shm::window_memory;
 /// The granularity of sizes in bytes. If pages are larger, the kernel rounds further.
 const PAGE: usize = 4096;
 
-#[derive(Debug)]
 struct Allocation {
     number: u64,
     /// The address that the program uses.

@@ -22,7 +22,6 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 static RANGES: RwLock<Vec<Range<usize>>> = RwLock::new(Vec::new());
 
 /// RAII guard that lists a range as window memory.
-#[derive(Debug)]
 pub(crate) struct WindowMemory(Range<usize>);
 
 impl WindowMemory {
