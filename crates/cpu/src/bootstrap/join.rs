@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -19,6 +19,7 @@ use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::{TIMEOUT, WARN_AFTER};
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 /// The conditions of a rank's join.
 pub(crate) struct JoinContext<'a> {
@@ -141,10 +142,6 @@ pub(super) enum JoinRole {
 
 /// The first rank, which ends the join for the other ranks.
 pub(super) struct FirstRank(Arc<SharedJoin>);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Enters this process's join with an id.
 pub(super) fn enter(secret: [u8; 16]) -> JoinRole {

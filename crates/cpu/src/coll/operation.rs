@@ -11,6 +11,10 @@ use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::EAGER_MAX;
 use crate::shm::shared_state::SharedState;
+use crate::sync::executor::Boxed;
+
+/// A heap-allocated operation of a group.
+pub(crate) type BoxedOperation<'a> = Boxed<'a, Error>;
 
 /// One rank's operation.
 pub(crate) trait Operation: Send + Sync + 'static {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use libnccl::sys::ncclResult_t;
 
 use crate::coll::call::{CallHeader, PeerCall};
+use crate::coll::operation::BoxedOperation;
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
@@ -20,7 +21,6 @@ use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::liveness;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
-use crate::sync::executor::BoxedOperation;
 
 thread_local! {
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };

@@ -19,6 +19,7 @@ use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
+use crate::shm::shared_state::SharedState;
 use crate::sync::executor;
 
 /// Number of bytes of the exchanged arguments, more than they ever need.
@@ -42,10 +43,12 @@ pub(crate) fn check(
     if state.ranks() == 1 {
         return Ok(());
     }
+    let exchange =
+        |own: &[u8]| exchange(state, *rank, (ControlCall::Arguments, 0), own, || communicator.is_cancelled());
     let arguments = Arguments::new(communicator, function, arguments).to_text();
     let digest = fnv1a(&[arguments.as_bytes()]).to_ne_bytes();
     let own = [&publish_device(communicator)?[..], &digest].concat();
-    let all = exchange(communicator, joined, &own)?;
+    let all = exchange(&own)?;
     if communicator.known_driver().is_some() {
         check_devices(&all)?;
     }
@@ -54,7 +57,7 @@ pub(crate) fn check(
     }
     let mut own = arguments.into_bytes();
     own.resize(LENGTH, 0);
-    let all = exchange(communicator, joined, &own)?;
+    let all = exchange(&own)?;
     let all: Vec<_> = all.iter().map(|text| Arguments::parse(&String::from_utf8_lossy(text))).collect();
     let Some((other, text)) = difference(&all) else { return Ok(()) };
     if other == *rank {
@@ -138,28 +141,24 @@ fn is_same_call(one: &str, other: &str) -> bool {
     one == other || [one, other].iter().all(|call| call.starts_with("ncclCommInitRank"))
 }
 
-/// Gathers data of all ranks, which have just joined.
-fn exchange(
-    communicator: &Communicator,
-    RankInfo { state, rank, .. }: &RankInfo,
+/// Gathers the data of all ranks in a call with this number, while a communicator is created.
+pub(crate) fn exchange(
+    state: &SharedState,
+    rank: usize,
+    (call, number): (ControlCall, u64),
     own: &[u8],
+    is_cancelled: impl Fn() -> bool,
 ) -> Result<Vec<Vec<u8>>> {
-    let mut all = vec![];
-    let gather = async {
-        all = control_allgather(state, *rank, ControlCall::Arguments, own).await?;
-        Ok(())
-    };
     let (peers, mut report) = (PeerAccess::default(), WaitReport::default());
-    let context = CallContext { state, rank: *rank, peers: &peers };
-    let header = CallHeader::Control { call: ControlCall::Arguments, length: own.len() as u64 };
-    executor::run_one(gather, state.ranks(), |waited| {
+    let context = CallContext { state, rank, peers: &peers };
+    let header = CallHeader::Control { call, length: own.len() as u64 };
+    executor::run_one(control_allgather(state, rank, call, own), state.ranks(), |waited| {
         state.check_liveness();
-        report.check_call(waited, 0, header, context);
-        if communicator.is_cancelled() {
-            state.set_abort(*rank, AbortReason::Aborted);
+        report.check_call(waited, number, header, context);
+        if is_cancelled() {
+            state.set_abort(rank, AbortReason::Aborted);
         }
-    })?;
-    Ok(all)
+    })
 }
 
 /// Returns whether several ranks may share a device (`NCCL_MULTI_RANK_GPU_ENABLE=1`).

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use libnccl::sys::{ncclComm_t, ncclRedOp_t};
@@ -32,6 +32,7 @@ use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 pub(crate) struct Communicator {
     pub(crate) device: i32,
@@ -148,7 +149,7 @@ impl Communicator {
         self.running.set_rank(rank_info.rank);
         rank_info.state.set_device(rank_info.rank, self.device);
         rank_info.state.set_maker(rank_info.rank);
-        *self.ras() = Service::of_process();
+        *lock(&self.ras) = Service::of_process();
         let joined = self.rank_info.set(rank_info);
         debug_assert!(joined.is_ok(), "a communicator joins once");
         // The outcome of a child's initialization is queried too.
@@ -282,20 +283,12 @@ impl Communicator {
             return None;
         }
         let running = self.context().ok().and_then(wait_report::describe_running);
-        running.or_else(|| Some(self.join_wait().clone()).filter(|text| !text.is_empty()))
+        running.or_else(|| Some(lock(&self.join_wait).clone()).filter(|text| !text.is_empty()))
     }
 
     /// Sets the description of the ranks for which the join of this communicator, or of its child, waits.
     pub(crate) fn set_join_wait(&self, text: String) {
-        *self.join_wait() = text;
-    }
-
-    fn join_wait(&self) -> MutexGuard<'_, String> {
-        self.join_wait.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn ras(&self) -> MutexGuard<'_, Option<Arc<Service>>> {
-        self.ras.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.join_wait) = text;
     }
 
     /// Reports objects created with this communicator that still exist at an event.

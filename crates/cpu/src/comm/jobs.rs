@@ -11,10 +11,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
 use crate::cuda::{Capture, Driver, Event, Stream};
 use crate::diag::error::{Error, Result};
+use crate::sync::lock;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -60,7 +61,7 @@ impl Jobs {
 
     /// Starts the thread, unless it is running.
     pub(crate) fn start_thread(&self) -> Result {
-        let mut thread = self.thread();
+        let mut thread = lock(&self.thread);
         if thread.is_none() {
             let (sender, receiver) = mpsc::channel::<Work>();
             let run = move || {
@@ -79,20 +80,20 @@ impl Jobs {
 
     /// Queues `work` on the thread, after all previously queued work. The thread must have been started.
     pub(crate) fn push(&self, work: impl FnOnce() + Send + 'static) -> Result {
-        let sent = self.thread().as_ref().and_then(|thread| thread.send(Box::new(work)).ok());
+        let sent = lock(&self.thread).as_ref().and_then(|thread| thread.send(Box::new(work)).ok());
         sent.ok_or_else(|| Error::internal("the thread of a nonblocking communicator has ended"))
     }
 
     /// Ends the thread after it has run the queued work.
     pub(crate) fn end_thread(&self) {
-        *self.thread() = None;
+        *lock(&self.thread) = None;
     }
 
     /// Begins a job: the communicator is busy from now on. An exclusive job creates the communicator or changes it for all later calls.
     /// During an exclusive job, no call that needs the communicator is accepted. During other jobs, operations are accepted and run after
     /// them.
     pub(crate) fn begin(self: &Arc<Self>, is_exclusive: bool) -> Job {
-        let mut outcome = self.outcome();
+        let mut outcome = lock(&self.outcome);
         if self.number.fetch_add(1, Relaxed) == 0 {
             outcome.result = Ok(());
         }
@@ -114,17 +115,17 @@ impl Jobs {
 
     /// Waits until all jobs have ended.
     pub(crate) fn wait_idle(&self) {
-        drop(self.ended.wait_while(self.outcome(), |_| self.is_busy()));
+        drop(self.ended.wait_while(lock(&self.outcome), |_| self.is_busy()));
     }
 
     /// Returns the first error of the jobs since the communicator was idle.
     pub(crate) fn result(&self) -> Result {
-        self.outcome().result.clone()
+        lock(&self.outcome).result.clone()
     }
 
     /// Discards the outcome of the jobs that have begun.
     pub(crate) fn discard_result(&self) {
-        let mut outcome = self.outcome();
+        let mut outcome = lock(&self.outcome);
         outcome.result = Ok(());
         outcome.discarded += 1;
     }
@@ -138,14 +139,6 @@ impl Jobs {
     pub(crate) fn take_unreported(&self) -> bool {
         self.is_unreported.swap(false, Relaxed)
     }
-
-    fn outcome(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn thread(&self) -> MutexGuard<'_, Option<Sender<Work>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Job {
@@ -156,7 +149,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let mut outcome = self.jobs.outcome();
+        let mut outcome = lock(&self.jobs.outcome);
         if self.discarded == outcome.discarded {
             let result = self.result.take().unwrap_or_else(|| Err(Error::panic()));
             outcome.result = std::mem::replace(&mut outcome.result, Ok(())).and(result);
@@ -205,7 +198,7 @@ pub(crate) struct Running<'a> {
 impl StreamJobs {
     /// Returns the number of the first of `calls` calls. They follow the `begun` calls that the communicator has begun so far.
     pub(crate) fn number(&self, begun: u64, calls: usize) -> u64 {
-        let mut counts = self.counts();
+        let mut counts = lock(&self.counts);
         if counts.is_idle() {
             counts.last_call = begun;
         }
@@ -225,7 +218,7 @@ impl StreamJobs {
         enqueue: impl FnOnce(Stream) -> Result,
     ) -> Result {
         let Some((stream, others)) = streams.split_first() else { return Ok(()) };
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         let last = match &*last {
             Some(last) => {
                 driver.wait_at_launch(*stream, last, capture)?;
@@ -246,9 +239,9 @@ impl StreamJobs {
             driver.wait(*stream, &before)?;
         }
         if capture == Capture::None {
-            self.counts().enqueued.push_back(name);
+            lock(&self.counts).enqueued.push_back(name);
             enqueue(*stream).inspect_err(|_| {
-                self.counts().enqueued.pop_back();
+                lock(&self.counts).enqueued.pop_back();
                 self.changed.notify_all();
             })?;
         } else {
@@ -265,7 +258,7 @@ impl StreamJobs {
 
     /// Begins a job, on the thread of the stream.
     pub(crate) fn begin(&self, capture: Capture) -> Running<'_> {
-        let mut counts = self.counts();
+        let mut counts = lock(&self.counts);
         counts.running += 1;
         if capture != Capture::None {
             counts.launched += 1;
@@ -275,25 +268,25 @@ impl StreamJobs {
 
     /// Returns the name of the running job, or `None` if it belongs to a graph.
     pub(crate) fn running(&self) -> Option<Arc<str>> {
-        let counts = self.counts();
+        let counts = lock(&self.counts);
         counts.enqueued.front().filter(|_| counts.launched == 0).cloned()
     }
 
     /// Returns the names of the jobs that an abort prevents from running or completing. The abort has been set, and no job is running.
     pub(crate) fn discarded(&self) -> Vec<Arc<str>> {
-        let counts = self.counts();
+        let counts = lock(&self.counts);
         counts.discarded.iter().chain(&counts.enqueued).cloned().collect()
     }
 
     /// Returns the event after the last job. A wait for jobs must query it too: only the event shows whether a graph was launched, and the
     /// driver must record what the host has waited for.
     fn last(&self) -> Option<Arc<Event>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.last).clone()
     }
 
     /// Returns whether no job is enqueued or running.
     pub(crate) fn is_idle(&self) -> bool {
-        self.counts().is_idle() && self.last().is_none_or(|last| last.is_over())
+        lock(&self.counts).is_idle() && self.last().is_none_or(|last| last.is_over())
     }
 
     /// Waits until all jobs have ended.
@@ -301,27 +294,23 @@ impl StreamJobs {
         if let Some(last) = self.last() {
             last.synchronize();
         }
-        drop(self.changed.wait_while(self.counts(), |counts| !counts.is_idle()));
+        drop(self.changed.wait_while(lock(&self.counts), |counts| !counts.is_idle()));
     }
 
     /// Waits until no job is running. Others may be enqueued.
     pub(crate) fn wait_not_running(&self) {
-        drop(self.changed.wait_while(self.counts(), |counts| counts.running > 0));
+        drop(self.changed.wait_while(lock(&self.counts), |counts| counts.running > 0));
     }
 
     /// Destroys the CUDA objects. Nothing is enqueued any more, except by graphs.
     pub(crate) fn release(&self) {
-        self.counts().is_released = true;
-        drop(self.last.lock().unwrap_or_else(PoisonError::into_inner).take());
+        lock(&self.counts).is_released = true;
+        drop(lock(&self.last).take());
     }
 
     /// Returns whether only graphs can still enqueue jobs, which must not run any more.
     pub(crate) fn is_released(&self) -> bool {
-        self.counts().is_released
-    }
-
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts).is_released
     }
 }
 
@@ -334,13 +323,13 @@ impl Counts {
 impl Running<'_> {
     /// Records that an abort prevented the job, which has this name, from completing.
     pub(crate) fn discard(&self, name: &Arc<str>) {
-        self.jobs.counts().discarded.push(Arc::clone(name));
+        lock(&self.jobs.counts).discarded.push(Arc::clone(name));
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut counts = self.jobs.counts();
+        let mut counts = lock(&self.jobs.counts);
         counts.running -= 1;
         if self.capture == Capture::None {
             counts.enqueued.pop_front();
@@ -432,16 +421,16 @@ mod tests {
     fn calls_are_numbered_on_from_those_that_have_begun_or_are_enqueued() {
         let jobs = StreamJobs::default();
         assert_eq!(jobs.number(4, 2), 5);
-        jobs.counts().enqueued.push_back("one".into());
+        lock(&jobs.counts).enqueued.push_back("one".into());
         assert_eq!(jobs.number(4, 1), 7, "calls 5 and 6 may not have begun");
-        jobs.counts().enqueued.clear();
+        lock(&jobs.counts).enqueued.clear();
         assert_eq!(jobs.number(9, 1), 10, "two calls on the host since");
     }
 
     #[test]
     fn wait_ends_when_no_job_runs_or_none_is_enqueued() {
         let jobs = Arc::new(StreamJobs::default());
-        jobs.counts().enqueued.extend(["one".into(), "two".into()]);
+        lock(&jobs.counts).enqueued.extend(["one".into(), "two".into()]);
         let running = jobs.begin(Capture::None);
         let (one, two) = (Arc::clone(&jobs), Arc::clone(&jobs));
         let not_running = thread::spawn(move || one.wait_not_running());

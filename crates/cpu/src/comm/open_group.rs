@@ -3,10 +3,11 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::coll::call::{CallHeader, ControlCall};
 use crate::shm::process;
+use crate::sync::lock;
 
 /// The kinds of objects that this thread's open group creates.
 #[derive(Clone, Copy, Default)]
@@ -85,16 +86,16 @@ struct Queued {
 
 impl QueuedCalls {
     pub(crate) fn note(&self, call: QueuedCall) {
-        self.queued().get_or_insert(Queued { first: call, number: 0, is_reported: false }).number += 1;
+        lock(&self.0).get_or_insert(Queued { first: call, number: 0, is_reported: false }).number += 1;
     }
 
     pub(crate) fn clear(&self) {
-        *self.queued() = None;
+        *lock(&self.0) = None;
     }
 
     /// Describes the calls, and returns whether they were described before. Returns `None` if there are none.
     pub(crate) fn describe(&self) -> Option<(String, bool)> {
-        let mut queued = self.queued();
+        let mut queued = lock(&self.0);
         let Queued { first, number, is_reported } = queued.as_mut()?;
         let text = match *number {
             1 => format!("called {first} in a group that has not ended, so it has not run"),
@@ -103,10 +104,6 @@ impl QueuedCalls {
             ),
         };
         Some((text, std::mem::replace(is_reported, true)))
-    }
-
-    fn queued(&self) -> MutexGuard<'_, Option<Queued>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

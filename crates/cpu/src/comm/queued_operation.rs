@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use crate::coll::call::CallHeader;
-use crate::coll::operation::{self, OnStream, Operation};
+use crate::coll::operation::{self, BoxedOperation, OnStream, Operation};
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::cuda::{Capture, Driver, Stream};
@@ -21,7 +21,8 @@ use crate::diag::settings::{STRICT, TIMEOUT};
 use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
-use crate::sync::executor::{self, BoxedOperation};
+use crate::sync::executor;
+use crate::sync::lock;
 
 /// The queue of an operation. Operations in one queue run in order, and queues run concurrently.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -314,7 +315,7 @@ pub(super) fn enqueue_on_streams(mut operations: Vec<QueuedOperation>) -> Result
         if let Some(driver) = communicator.driver() {
             driver.on_device(communicator.device, || {
                 // The job may fail immediately, which must not fail this call to CUDA.
-                let _held = communicator.fails_cuda();
+                let _held = lock(&communicator.fails_cuda);
                 let streams = streams(&own);
                 let capture = capture(driver, &streams)?;
                 let enqueued =

@@ -4,9 +4,9 @@
 //! object, so that the error for a handle passed to the wrong function can state the kind.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libnccl::sys::ncclRedOp_t;
 
@@ -16,6 +16,7 @@ use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
+use crate::sync::lock;
 
 pub(crate) struct Registry<T> {
     kind: Kind,
@@ -91,33 +92,33 @@ impl<T: Clone> Registry<T> {
     /// Adds `entry` and returns its number, which is neither zero nor an address.
     pub(crate) fn add(&self, entry: T) -> usize {
         let number = (LAST.fetch_add(1, Relaxed) + 1) << 4 | self.kind as usize;
-        self.entries().insert(number, entry);
+        lock(&self.entries).insert(number, entry);
         number
     }
 
     pub(crate) fn get(&self, number: usize) -> Result<T> {
-        self.entries().get(&number).cloned().ok_or_else(|| self.unknown(number))
+        lock(&self.entries).get(&number).cloned().ok_or_else(|| self.unknown(number))
     }
 
     pub(crate) fn remove(&self, number: usize) -> Result<T> {
-        self.entries().remove(&number).ok_or_else(|| self.unknown(number))
+        lock(&self.entries).remove(&number).ok_or_else(|| self.unknown(number))
     }
 
     pub(crate) fn remove_all(&self) -> Vec<T> {
-        std::mem::take(&mut *self.entries()).into_values().collect()
+        std::mem::take(&mut *lock(&self.entries)).into_values().collect()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries().len()
+        lock(&self.entries).len()
     }
 
     pub(crate) fn any(&self, test: impl FnMut(&T) -> bool) -> bool {
-        self.entries().values().any(test)
+        lock(&self.entries).values().any(test)
     }
 
     /// Returns the number of the first entry that passes the test.
     pub(crate) fn find(&self, mut test: impl FnMut(&T) -> bool) -> Option<usize> {
-        self.entries().iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
+        lock(&self.entries).iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
     }
 
     fn unknown(&self, number: usize) -> Error {
@@ -130,10 +131,6 @@ impl<T: Clone> Registry<T> {
         };
         let number = if number == 0 { "NULL".into() } else { format!("{number:#x}") };
         Error::argument(format!("{number} is not a {what} of this communicator{cause}"))
-    }
-
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<usize, T>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,24 +151,24 @@ impl CustomReductions {
     pub(crate) fn create(&self, data_type: DataType, scalar: Scalar) -> Result<ncclRedOp_t> {
         static NEXT: AtomicU32 = AtomicU32::new(ncclRedOp_t::ncclNumOps.0);
         let number = next_reduction(&NEXT)?;
-        self.scalars().insert(number, (data_type, scalar));
+        lock(&self.0).insert(number, (data_type, scalar));
         Ok(ncclRedOp_t(number))
     }
 
     pub(crate) fn destroy(&self, op: ncclRedOp_t) -> Result {
-        match self.scalars().remove(&op.0) {
+        match lock(&self.0).remove(&op.0) {
             Some(_) => Ok(()),
             None => Err(Error::argument(format!("reduction {} was not created by this communicator", op.0))),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.scalars().len()
+        lock(&self.0).len()
     }
 
     /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.
     pub(super) fn get(&self, op: ncclRedOp_t, data_type: DataType) -> Result<(Reduction, Option<ReadBuf>)> {
-        match self.scalars().get(&op.0) {
+        match lock(&self.0).get(&op.0) {
             Some((own, scalar)) if *own == data_type => Ok(match scalar {
                 Scalar::Immediate(scalar) => (Reduction::PreMulSum(*scalar), None),
                 Scalar::Deferred(place) => (Reduction::PreMulSum([0; 8]), Some(*place)),
@@ -182,10 +179,6 @@ impl CustomReductions {
             ))),
             None => Err(Error::argument(format!("reduction {} is unknown to this communicator", op.0))),
         }
-    }
-
-    fn scalars(&self) -> MutexGuard<'_, BTreeMap<u32, (DataType, Scalar)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -207,14 +200,14 @@ pub(crate) struct Children {
     /// The number of child ids derived from the parent's id, for each set of ranks.
     numbers: Mutex<BTreeMap<Vec<usize>, u64>>,
     /// The id with which new ranks join, if one was created and has not been used.
-    grow_id: Mutex<Option<UniqueId>>,
+    pub(crate) grow_id: Mutex<Option<UniqueId>>,
 }
 
 impl Children {
     /// Returns the number of the next child id of these ranks. These ranks derive their ids in the same order, and other ranks derive none
     /// of them, so each set of ranks has a separate counter.
     pub(crate) fn next_number(&self, ranks: &[usize]) -> u64 {
-        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = lock(&self.numbers);
         let number = numbers.entry(ranks.to_vec()).or_insert(0);
         *number += 1;
         *number
@@ -227,7 +220,7 @@ impl Children {
                 "ncclCommGetUniqueId cannot be used while NCCL_COMM_ID is set, here to {address:?}"
             )));
         }
-        let mut grow_id = self.grow_id();
+        let mut grow_id = lock(&self.grow_id);
         if grow_id.is_some() {
             return Err(Error::usage(
                 "the communicator already has an id for ncclCommGrow that has not been used",
@@ -236,10 +229,6 @@ impl Children {
         let new = UniqueId::generate()?;
         *grow_id = Some(new);
         Ok(new)
-    }
-
-    pub(crate) fn grow_id(&self) -> MutexGuard<'_, Option<UniqueId>> {
-        self.grow_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

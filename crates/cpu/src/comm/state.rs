@@ -22,7 +22,6 @@
 //! A failure records an error, aborts the other ranks, and makes CUDA calls fail.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libnccl::sys::ncclResult_t;
@@ -36,6 +35,7 @@ use crate::diag::settings::FAILURES;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 impl Communicator {
     /// Checks that no call of this rank is queued in an open group before `what`. Calls that have failed, or that the caller has given up,
@@ -293,7 +293,7 @@ impl Communicator {
         if *FAILURES == Failures::Wait {
             return self.stay_pending(error, || false);
         }
-        let mut fails_cuda = self.fails_cuda();
+        let mut fails_cuda = lock(&self.fails_cuda);
         if *fails_cuda || self.is_aborted() || self.stopped().is_some() {
             return;
         }
@@ -334,16 +334,11 @@ impl Communicator {
 
     /// Makes CUDA calls succeed again after [`fail_on_stream`](Self::fail_on_stream). The communicator has been aborted or stopped.
     pub(crate) fn recover_cuda(&self) {
-        if std::mem::take(&mut *self.fails_cuda())
+        if std::mem::take(&mut *lock(&self.fails_cuda))
             && let Some(driver) = self.driver()
         {
             driver.recover(self.handle().addr() as u64);
         }
-    }
-
-    /// Locks the flag that CUDA calls fail because an operation has failed. No operation fails while the lock is held.
-    pub(crate) fn fails_cuda(&self) -> MutexGuard<'_, bool> {
-        self.fails_cuda.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the error that made the communicator unusable.

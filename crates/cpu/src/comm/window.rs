@@ -161,10 +161,11 @@ impl Window {
     }
 
     /// Closes this rank's part: from now on, puts of other ranks into it fail, and the memory belongs to the caller again.
-    pub(crate) async fn close(&self, state: &SharedState) {
+    fn close(&self, state: &SharedState) {
         let own = self.part(self.rank);
         let own = own.read_buf(0, own.length());
-        state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice())).await;
+        let close = state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice()));
+        executor::run_one(close, state.ranks(), |_| ());
     }
 
     /// Returns an error if a rank has deregistered its part. The caller must have begun an access.
@@ -234,13 +235,13 @@ impl Windows {
 
     /// Deregisters a window of the rank of `context`.
     pub(crate) fn remove(&self, handle: usize, context: CallContext<'_>) -> Result {
-        let window = self.registry.remove(handle)?;
-        close(&window, context)
+        self.registry.remove(handle)?.close(context.state);
+        Ok(())
     }
 
     /// Deregisters all windows of the rank of `context`.
-    pub(crate) fn remove_all(&self, context: CallContext<'_>) -> Result {
-        self.registry.remove_all().iter().try_for_each(|window| close(window, context))
+    pub(crate) fn remove_all(&self, context: CallContext<'_>) {
+        self.registry.remove_all().iter().for_each(|window| window.close(context.state));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -261,14 +262,6 @@ impl Windows {
     pub(crate) fn contain(&self, start: usize, length: usize) -> bool {
         self.registry.any(|window| window.is_symmetric() && window.contains(start, length))
     }
-}
-
-fn close(window: &Window, CallContext { state, .. }: CallContext<'_>) -> Result {
-    let close = async {
-        window.close(state).await;
-        Ok(())
-    };
-    executor::run_one(close, state.ranks(), |_| ())
 }
 
 /// Checks that all ranks passed the same flags and the same size. Reports a different size, which is an error in strict mode only.

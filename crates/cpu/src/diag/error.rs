@@ -23,6 +23,12 @@ pub(crate) enum Progress {
     Running,
 }
 
+impl From<()> for Progress {
+    fn from((): ()) -> Self {
+        Self::Done
+    }
+}
+
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Error {

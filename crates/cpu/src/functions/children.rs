@@ -21,16 +21,15 @@ use super::init::init_rank;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call::{CallHeader, ControlCall};
 use crate::coll::operation::{Operation, control_allgather};
-use crate::coll::wait_report::WaitReport;
+use crate::comm::agreement;
 use crate::comm::communicator::{Communicator, RankInfo, StopReason};
 use crate::comm::config::{check_rank_count, read_config};
 use crate::comm::init::{Init, Join, OutParam, Parent, join, join_state};
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
-use crate::shm::call_context::{CallContext, PeerAccess};
-use crate::shm::liveness::AbortReason;
+use crate::shm::call_context::CallContext;
 use crate::shm::shared_state::SharedState;
-use crate::sync::executor;
+use crate::sync::lock;
 
 /// Creates a communicator from another, with the parent's config unless the caller passes one. As in NCCL, this succeeds while a
 /// nonblocking parent is still creating the child: NCCL drops the `ncclInProgress` of the group that it opens for the call.
@@ -147,21 +146,10 @@ fn allgather(
     call: ControlCall,
     data: &[u8],
 ) -> Result<Vec<Vec<u8>>> {
-    let mut all = vec![];
     let header = CallHeader::Control { call, length: data.len() as u64 };
     let number = state.begin_call(rank, header.encode());
-    let (mut report, peers) = (WaitReport::default(), PeerAccess::default());
-    let operation = async {
-        all = control_allgather(state, rank, call, data).await?;
-        Ok(())
-    };
-    executor::run_one(operation, state.ranks(), |waited| {
-        state.check_liveness();
-        report.check_call(waited, number, header, CallContext { state, rank, peers: &peers });
-        if communicator.is_cancelled() || parent.is_cancelled() {
-            state.set_abort(rank, AbortReason::Aborted);
-        }
-    })?;
+    let is_cancelled = || communicator.is_cancelled() || parent.is_cancelled();
+    let all = agreement::exchange(state, rank, (call, number), data, is_cancelled)?;
     state.end_call(rank);
     Ok(all)
 }
@@ -292,7 +280,7 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
             )));
         }
         let id = id.as_ref().map(UniqueId::new).transpose()?;
-        if id.is_some() && id != *parent.children.grow_id() {
+        if id.is_some() && id != *lock(&parent.children.grow_id) {
             return Err(Error::argument(
                 "this unique id is not the one that ncclCommGetUniqueId returned for this communicator, or it \
                  has been used",
@@ -343,7 +331,7 @@ fn grow(
     let old = Parent { communicator: parent, members: &members, must_be_healthy: true };
     let joined = join(communicator, Some(old), id, ranks, *rank)?;
     if grow_id.is_some() {
-        *parent.children.grow_id() = None;
+        *lock(&parent.children.grow_id) = None;
     }
     Ok(Some(joined))
 }
@@ -438,9 +426,9 @@ impl Operation for Resume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::agreement;
     use crate::comm::communicator::tests::communicators;
     use crate::comm::config::Config;
+    use crate::sync::executor;
     use std::thread;
 
     #[test]

@@ -10,7 +10,7 @@ use libnccl::sys::{
     ncclScalarResidence_t, ncclSimInfo_t,
 };
 
-use super::guard::{check_mapped, check_not_null, check_rank, guard, guard_operation, write_out};
+use super::guard::{check_mapped, check_not_null, check_rank, guard, guard_in_group, write_out};
 use crate::coll::call::Function;
 use crate::coll::collective::Collective;
 use crate::coll::plan::Call;
@@ -89,7 +89,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let (queue, bytes) = (Queue::Collective, input.saturating_add(output));
         group::run(communicator, context, queue, bytes, collective, Stream::new(stream))
     };
-    guard_operation(function.symbol(), || handle::with(comm, call))
+    guard_in_group(function.symbol(), || handle::with(comm, call))
 }
 
 /// Defines an operation's function and its variant with per-call options. `op` and `root` are listed if the function has them.
@@ -122,7 +122,7 @@ macro_rules! define_collectives {
             config: *const ncclCollConfig_t,
         ) -> ncclResult_t {
             // SAFETY: the same contract.
-            match guard_operation(stringify!($with_config), || unsafe { check_config(config) }) {
+            match guard_in_group(stringify!($with_config), || unsafe { check_config(config) }) {
                 // SAFETY: the same contract.
                 ncclResult_t::ncclSuccess => unsafe {
                     $name(sendbuff, recvbuff, count, datatype, $($option,)* comm, stream)

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_int};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{ptr, slice};
 
 use libnccl::sys::{
@@ -26,6 +26,7 @@ use crate::diag::settings;
 use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 pub(super) unsafe extern "C" fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t {
     guard(|| {
@@ -221,7 +222,7 @@ const USED_MAX: usize = 4096;
 /// Returns an error if this process has already created a communicator with the id: in NCCL, nothing listens for the id any more. All ranks
 /// of one communicator begin to join before the first of them has finished.
 fn check_unused(id: &UniqueId) -> Result {
-    let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let used = lock(&USED);
     if !used.contains(&id.public) {
         return Ok(());
     }
@@ -233,7 +234,7 @@ fn check_unused(id: &UniqueId) -> Result {
 
 /// Remembers an id, unless it was derived from the address in `NCCL_COMM_ID`, which communicators share.
 fn note_used(id: &UniqueId) {
-    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut used = lock(&USED);
     if id.is_of_address || used.contains(&id.public) {
         return;
     }

@@ -13,7 +13,7 @@ use libnccl::sys::{
     cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
 };
 
-use super::guard::{check_not_null, check_rank, guard_operation};
+use super::guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::call::{CallHeader, PeerCall};
 use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_operation("ncclPutSignal", || {
+    guard_in_group("ncclPutSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn ncclSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_operation("ncclSignal", || {
+    guard_in_group("ncclSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
@@ -100,7 +100,7 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_operation("ncclWaitSignal", || {
+    guard_in_group("ncclWaitSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let number = usize::try_from(nDesc).ok().filter(|number| *number > 0).ok_or_else(|| {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
-use super::guard::{check_not_null, check_rank, guard_operation};
+use super::guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::call::{CallHeader, PeerCall};
 use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn ncclSend(
         let send = SendMessage { message, peer, from };
         group::run(communicator, context, Queue::SendTo(peer), from.length(), send, Stream::new(stream))
     };
-    guard_operation("ncclSend", || handle::with(comm, call))
+    guard_in_group("ncclSend", || handle::with(comm, call))
 }
 
 pub(super) unsafe extern "C" fn ncclRecv(
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn ncclRecv(
         let recv = RecvMessage { message, peer, to };
         group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv, Stream::new(stream))
     };
-    guard_operation("ncclRecv", || handle::with(comm, call))
+    guard_in_group("ncclRecv", || handle::with(comm, call))
 }
 
 const HEADER: u64 = CELL;
@@ -464,6 +464,7 @@ fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usi
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
+    use crate::coll::operation::BoxedOperation;
     use crate::shm::call_context::PeerAccess;
     use crate::shm::mem_alloc;
     use crate::shm::process::Process;
@@ -483,9 +484,9 @@ mod tests {
         let (from, to) = unsafe { (ReadBuf::new(start, COUNT), WriteBuf::new(received.as_mut_ptr(), COUNT)) };
         let (send, recv) = (SendMessage { message, peer: 1, from }, RecvMessage { message, peer: 0, to });
         let (one, two) = (PeerAccess::default(), PeerAccess::default());
-        let send: executor::BoxedOperation<'_> =
+        let send: BoxedOperation<'_> =
             Box::pin(send.run(CallContext { state: &state, rank: 0, peers: &one }));
-        let recv: executor::BoxedOperation<'_> =
+        let recv: BoxedOperation<'_> =
             Box::pin(recv.run(CallContext { state: &state, rank: 1, peers: &two }));
         executor::run(vec![VecDeque::from([send]), VecDeque::from([recv])], 1, |_| ()).unwrap();
         // SAFETY: as above.

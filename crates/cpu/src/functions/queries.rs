@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicPtr;
 
 use libnccl::sys::{NCCL_VERSION_CODE, ncclComm_t, ncclParamHandle, ncclParamHandle_t, ncclResult_t};
 
-use super::guard::{Success, check_not_null, guard, write_out};
+use super::guard::{check_not_null, code, guard, write_out};
 use crate::comm::{group, handle};
 use crate::cuda::driver;
 use crate::diag::debug;
@@ -65,7 +65,7 @@ pub(super) unsafe extern "C" fn ncclCommGetAsyncError(
 ) -> ncclResult_t {
     guard(|| {
         let code = match handle::with(comm, |communicator| Ok(communicator.async_state()))? {
-            Ok(progress) => progress.code(),
+            Ok(progress) => code(progress),
             Err(error) => {
                 // The error of another thread, which is now reported to this thread.
                 error::record_last(&error.text);

@@ -20,6 +20,7 @@ use crate::diag::report;
 use crate::diag::settings::{FAILURES, STRICT};
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 pub(super) unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
     guard(|| {
@@ -140,7 +141,7 @@ fn abort(communicator: &Communicator) {
     if let Some(RankInfo { state, rank, .. }) = communicator.rank_info.get() {
         state.depart_aborted(*rank);
     }
-    drop(communicator.ras().take());
+    drop(lock(&communicator.ras).take());
 }
 
 /// Waits for the operations in progress, but not for ranks that have yet to join this communicator or a child of it: they may never join,
@@ -161,7 +162,7 @@ fn destroy(communicator: &Communicator) -> Result {
     remove_windows(communicator);
     let left =
         communicator.rank_info.get().map_or(Ok(()), |info| leave(communicator, &info.state, info.rank));
-    drop(communicator.ras().take());
+    drop(lock(&communicator.ras).take());
     left
 }
 
@@ -194,7 +195,9 @@ fn end_jobs(communicator: &Communicator) {
 
 /// Closes the windows, because the caller may free their memory now.
 fn remove_windows(communicator: &Communicator) {
-    let _ = communicator.context().and_then(|context| communicator.windows.remove_all(context));
+    if let Ok(context) = communicator.context() {
+        communicator.windows.remove_all(context);
+    }
 }
 
 #[cfg(test)]

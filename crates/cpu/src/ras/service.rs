@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 
 use super::report::{self, Event, communicators, processes};
 use crate::diag::debug::{self, Subsystem};
+use crate::sync::lock;
 
 /// NCCL's default.
 const DEFAULT_ADDRESS: &str = "localhost:28028";
@@ -80,7 +81,7 @@ impl Service {
     /// Returns the service of this process, starting it if there is none and the environment enables it.
     pub(crate) fn of_process() -> Option<Arc<Self>> {
         let address = (*ADDRESS)?;
-        let mut service = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut service = lock(&SERVICE);
         if let Some(running) = service.upgrade().filter(|running| running.pid == std::process::id()) {
             return Some(running);
         }

@@ -196,11 +196,7 @@ mod tests {
         let access = state.begin_access(1).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let quiesce = async {
-                    state.quiesce(0, NONE).await;
-                    Ok(())
-                };
-                executor::run_one(quiesce, 2, |_| ()).unwrap();
+                executor::run_one(state.quiesce(0, NONE), 2, |_| ());
                 assert!(done.load(Acquire), "accessed");
             });
             while state.check_abort().is_ok() {
@@ -220,13 +216,7 @@ mod tests {
         assert!(state.is_window_open(0, window) && !state.is_window_open(1, window));
         let access = state.begin_access(1).unwrap();
         std::thread::scope(|scope| {
-            let close = scope.spawn(|| {
-                let close = async {
-                    state.close_window(0, window, NONE).await;
-                    Ok(())
-                };
-                executor::run_one(close, 2, |_| ())
-            });
+            let close = scope.spawn(|| executor::run_one(state.close_window(0, window, NONE), 2, |_| ()));
             while state.is_window_open(0, window) {
                 std::thread::yield_now();
             }
@@ -236,7 +226,7 @@ mod tests {
             drop(access);
             // Another access begins immediately.
             let _access = state.begin_access(1).unwrap();
-            close.join().unwrap().unwrap();
+            close.join().unwrap();
         });
         let next = state.open_window(0).unwrap();
         assert_eq!(next.index, window.index);
@@ -279,13 +269,7 @@ mod tests {
         // On behalf of the other process.
         let access = state.begin_access(1).unwrap();
         let returned = std::thread::scope(|scope| {
-            let quiesce = scope.spawn(|| {
-                let quiesce = async {
-                    state.quiesce(0, exposed).await;
-                    Ok(())
-                };
-                executor::run_one(quiesce, 2, |_| ()).unwrap();
-            });
+            let quiesce = scope.spawn(|| executor::run_one(state.quiesce(0, exposed), 2, |_| ()));
             let begin = Instant::now();
             while !quiesce.is_finished() && begin.elapsed() < limit {
                 std::thread::sleep(Duration::from_millis(1));

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use libnccl::internal::environment::variable;
 
@@ -19,6 +19,7 @@ use crate::shm::mapping::Mapping;
 use crate::shm::mem_alloc::{self, ShmHandle};
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 /// A rank's context, resolved once for each call.
 #[derive(Clone, Copy)]
@@ -52,10 +53,10 @@ impl CallContext<'_> {
         let unknown = |known: &BTreeMap<_, _>| {
             handles.iter().filter(|(owner, handle)| !known.contains_key(&(*owner, handle.allocation))).count()
         };
-        if unknown(&self.peers.known()) > 0 {
+        if unknown(&lock(&self.peers.known)) > 0 {
             self.map_unknown(&handles).await?;
         }
-        let known = self.peers.known();
+        let known = lock(&self.peers.known);
         let is_denied = |(owner, handle): &(usize, ShmHandle)| {
             matches!(known.get(&(*owner, handle.allocation)), None | Some(Access::Denied))
         };
@@ -66,7 +67,7 @@ impl CallContext<'_> {
     async fn map_unknown(self, handles: &[(usize, ShmHandle)]) -> Result {
         let mut new = BTreeMap::new();
         {
-            let mut known = self.peers.known();
+            let mut known = lock(&self.peers.known);
             if known.len() + handles.len() > CACHE_SIZE {
                 // All ranks cache the same allocations, so they all clear the cache at the same time.
                 *known = BTreeMap::new();
@@ -80,7 +81,7 @@ impl CallContext<'_> {
         }
         let possible = !new.values().any(|access| matches!(access, Access::Denied));
         let possible = self.all_agree(possible).await?;
-        let mut known = self.peers.known();
+        let mut known = lock(&self.peers.known);
         for (key, access) in new {
             known.insert(key, if possible { access } else { Access::Denied });
         }
@@ -108,7 +109,7 @@ impl CallContext<'_> {
         }
         let unmapped = || Error::internal(format!("memory of rank {owner} is no longer mapped"));
         let handle = buffer.handle.ok_or_else(unmapped)?;
-        let known = self.peers.known();
+        let known = lock(&self.peers.known);
         let Some(Access::Mapped(mapping)) = known.get(&(owner, handle.allocation)) else {
             return Err(unmapped());
         };
@@ -257,13 +258,9 @@ impl PeerAccess {
         self.logged.load(Relaxed) & bit == 0 && self.logged.fetch_or(bit, Relaxed) & bit == 0
     }
 
-    pub(super) fn known(&self) -> MutexGuard<'_, BTreeMap<Key, Access>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the mapping of an allocation of `owner`, the process of rank `rank`.
     pub(super) fn map(&self, rank: usize, owner: &Process, handle: ShmHandle) -> Option<Arc<Mapping>> {
-        let mut mappings = self.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mappings = lock(&self.mappings);
         let key = (rank, handle.allocation);
         if mappings.len() >= CACHE_SIZE && !mappings.contains_key(&key) {
             // Mappings in use stay mapped as long as they are used.

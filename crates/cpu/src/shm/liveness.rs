@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use crate::diag::error::{Error, Result};
 use crate::shm::layout::{ABORT_FLAG, DEPARTED, LIVENESS_CHECKS, PROGRAM};
 use crate::shm::shared_state::SharedState;
 use crate::sync::backoff;
+use crate::sync::lock;
 use crate::sync::primitive::{AtomicU64, LOOM, sleep_on, wake_all};
 
 /// How often one of the waiting processes checks that the others have not ended.
@@ -263,7 +263,7 @@ impl SharedState {
     fn is_check_due(&self) -> bool {
         let checks = self.segment.word(LIVENESS_CHECKS);
         let (count, now) = (checks.load(Relaxed), Instant::now());
-        let mut last = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last_check);
         let (known, at) = *last;
         if known == count && now - at < CHECK_INTERVAL {
             return false;

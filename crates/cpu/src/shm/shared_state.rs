@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 use crate::diag::error::Result;
@@ -19,6 +19,7 @@ use crate::shm::layout::{
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
+use crate::sync::lock;
 use crate::sync::primitive::{AtomicU64, fence};
 use crate::sync::{backoff, thread_number};
 
@@ -140,7 +141,7 @@ impl SharedState {
 
     /// Registers this state of one of this process's communicators, for [`others`](Self::others).
     pub(crate) fn register(self: &Arc<Self>) {
-        let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registered = lock(&REGISTERED);
         registered.retain(|state| state.strong_count() > 0);
         if !registered.iter().any(|state| state.as_ptr() == Arc::as_ptr(self)) {
             registered.push(Arc::downgrade(self));
@@ -149,14 +150,14 @@ impl SharedState {
 
     /// Returns the states of this process's other communicators.
     pub(crate) fn others(&self) -> Vec<Arc<Self>> {
-        let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let registered = lock(&REGISTERED);
         let others = registered.iter().filter(|state| !std::ptr::eq(state.as_ptr(), self));
         others.filter_map(Weak::upgrade).collect()
     }
 
     /// Returns the states of this process's communicators.
     pub(crate) fn registered() -> Vec<Arc<Self>> {
-        let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let registered = lock(&REGISTERED);
         registered.iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -442,7 +443,7 @@ impl SharedState {
     /// thread has already enqueued the first of these collectives for another rank in another group, returns that rank.
     pub(crate) fn note_enqueued(&self, rank: usize, group: u64, calls: u64) -> Option<usize> {
         let thread = thread_number();
-        let mut enqueued = self.enqueued.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut enqueued = lock(&self.enqueued);
         enqueued.resize(self.ranks(), None);
         let before = enqueued[rank].map_or(0, |own| own.calls);
         enqueued[rank] = Some(Enqueued { thread, group, calls: before + calls });
@@ -456,17 +457,13 @@ impl SharedState {
 
     /// Records that this thread created the communicator of `rank`.
     pub(crate) fn set_maker(&self, rank: usize) {
-        self.makers()[rank] = Some(thread_number());
+        lock(&self.makers)[rank] = Some(thread_number());
     }
 
     /// Returns `true` if one thread of this process created the communicators of both ranks.
     pub(crate) fn have_one_maker(&self, one: usize, two: usize) -> bool {
-        let makers = self.makers();
+        let makers = lock(&self.makers);
         makers[one].is_some() && makers[one] == makers[two]
-    }
-
-    fn makers(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
-        self.makers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the call of `rank` has ended.
