@@ -21,7 +21,6 @@ use crate::diag::settings::{TIMEOUT, WARN_AFTER};
 use crate::shm::shared_state::SharedState;
 use crate::sync::lock;
 
-/// The conditions of a rank's join.
 pub(crate) struct JoinContext<'a> {
     /// The name of the new communicator, in reports.
     pub(crate) name: &'a str,
@@ -29,7 +28,6 @@ pub(crate) struct JoinContext<'a> {
     pub(crate) check_cancelled: &'a dyn Fn() -> Result,
     /// Called with a description of what this rank waits for.
     pub(crate) waits_for: &'a dyn Fn(String),
-    /// The parent communicator of the new one, if any.
     pub(crate) parent: Option<ParentComm<'a>>,
 }
 
@@ -134,7 +132,6 @@ pub(super) enum Outcome {
     Ended(Result<Arc<SharedState>>),
 }
 
-/// The role of a rank in its process's join.
 pub(super) enum JoinRole {
     First(FirstRank),
     Other(Arc<SharedJoin>),
@@ -212,7 +209,6 @@ impl FirstRank {
         progress.ranks.clone()
     }
 
-    /// Ends the join for all ranks of this process.
     pub(super) fn end(&self, outcome: Outcome) {
         lock(&JOINS).remove(&self.0.key);
         let mut progress = lock(&self.0.progress);

@@ -58,7 +58,6 @@ impl UniqueId {
 
     pub(super) const SOCKET_PREFIX: &str = "libnccl-cpu-";
 
-    /// Returns the name of the abstract socket for these bytes.
     pub(super) fn socket_name(bytes: &[u8; 16]) -> String {
         bytes.iter().fold(Self::SOCKET_PREFIX.into(), |name, byte| format!("{name}{byte:02x}"))
     }
@@ -78,12 +77,10 @@ impl UniqueId {
         Self { public: hash(0), secret: hash(1), scope: self.scope, is_of_address: false }
     }
 
-    /// Returns the short form for the log.
     pub(crate) fn short(&self) -> String {
         format!("{:#x}", self.short_number())
     }
 
-    /// Returns the number of the short form.
     pub(crate) fn short_number(&self) -> u64 {
         self.public.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }

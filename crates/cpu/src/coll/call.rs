@@ -66,7 +66,6 @@ pub(crate) enum ControlCall {
     Arguments,
 }
 
-/// Calls that name one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PeerCall {
     Send,
@@ -148,7 +147,6 @@ impl CallHeader {
         }
     }
 
-    /// Returns the call in progress on a rank, if any.
     pub(crate) fn running(state: &SharedState, rank: usize) -> Option<Self> {
         let (call, runs) = state.last_call(rank);
         runs.then(|| Self::decode(call))
@@ -180,7 +178,6 @@ impl CallHeader {
 }
 
 impl CallHeader {
-    /// Returns the log subsystem of the call.
     pub(crate) fn subsystem(self) -> Subsystem {
         match self {
             Self::PointToPoint { .. } => Subsystem::PointToPoint,
@@ -239,7 +236,6 @@ impl CallHeader {
         }
     }
 
-    /// Describes how this call of one rank differs from another rank's call.
     pub(crate) fn describe_difference(self, other: Self) -> String {
         if self.name() != other.name() {
             return "the ranks called different functions".into();
@@ -434,7 +430,6 @@ pub(super) struct Shape {
     pub(super) output: Division,
 }
 
-/// How a buffer is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Division {
     /// `count` elements, not divided.
@@ -486,14 +481,12 @@ impl Function {
     /// A broadcast whose work is split among all ranks. Ranks cannot call it.
     pub(super) const SCATTER_ALLGATHER: Self = Self { number: FUNCTIONS as u8 };
 
-    /// Returns the function of the operation named `name`.
     pub(crate) const fn named(name: &str) -> Self {
         let operation = Operation::of(name);
         assert!(is_function(operation));
         Self { number: functions_before(operation.number()) as u8 }
     }
 
-    /// Returns the function with this number, if any.
     pub(super) fn from_number(number: u8) -> Option<Self> {
         (usize::from(number) < SHAPES.len()).then_some(Self { number })
     }
@@ -508,7 +501,6 @@ impl Function {
         &SHAPES[usize::from(self.number)]
     }
 
-    /// Returns the name of the NCCL function.
     pub(crate) fn symbol(self) -> &'static str {
         self.shape().operation.function
     }

@@ -36,7 +36,6 @@ const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
 /// Inputs of other ranks of up to this many bytes are prefetched completely. The processor prefetches longer inputs while it reads them.
 const PREFETCH_MAX: usize = 1 << 10;
 
-/// One rank's collective, with its buffers.
 pub(crate) struct Collective {
     pub(crate) call: Call,
     /// The location of the reduction's scalar if it is read when the collective runs.
@@ -264,7 +263,6 @@ fn shared_buffers(call: &Call, args: &[RankArgs]) -> Vec<(usize, RemoteBuffer)> 
     sends.chain(receivers.map(|rank| (rank, args[rank].recv))).collect()
 }
 
-/// Describes the transport of a call and why it was chosen.
 fn describe(call: &Call, transport: Transport, context: CallContext<'_>, args: &[RankArgs]) -> String {
     let how = match transport {
         Transport::Direct if context.state.is_one_process() => {
@@ -276,7 +274,6 @@ fn describe(call: &Call, transport: Transport, context: CallContext<'_>, args: &
     format!("{} of {} bytes on rank {}: {how}", call.function.symbol(), call.bytes, context.rank)
 }
 
-/// Returns the reason why the ranks cannot use each other's buffers directly.
 fn obstacle(call: &Call, args: &[RankArgs]) -> String {
     if let Some(rank) = args.iter().position(RankArgs::is_private) {
         return format!("NCCL_P2P_DISABLE is 1 at rank {rank}");
@@ -349,7 +346,6 @@ fn reduce_published(
 /// Number of bytes of a task after which a rank checks whether the communicator was aborted. An abort waits for this check.
 const STRETCH: usize = 4 << 20;
 
-/// Runs this rank's tasks.
 fn run_direct(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
     let LocalCall { context, send, recv } = *local;
     let CallContext { state, rank, .. } = context;
@@ -482,7 +478,6 @@ fn is_nontemporal(call: &Call) -> bool {
     call.written() >= NONTEMPORAL_MIN
 }
 
-/// The memory to which a result is written.
 #[derive(Clone, Copy)]
 struct Output {
     memory: WriteBuf,

@@ -16,7 +16,6 @@ use crate::sync::executor::Boxed;
 /// A heap-allocated operation of a group.
 pub(crate) type BoxedOperation<'a> = Boxed<'a, Error>;
 
-/// One rank's operation.
 pub(crate) trait Operation: Send + Sync + 'static {
     /// Returns the call as described to other ranks and in the log.
     fn header(&self) -> CallHeader;

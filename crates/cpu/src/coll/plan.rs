@@ -72,7 +72,6 @@ impl Call {
         Self { function, count, data_type, reduction, root, ranks, bytes, chunk, is_grouped: false }
     }
 
-    /// Returns the call with another function and the same arguments.
     pub(super) fn with_function(&self, function: Function) -> Self {
         Self { function, ..*self }
     }
@@ -141,7 +140,6 @@ impl Call {
         if division == Division::Blocks { rank * self.bytes } else { 0 }
     }
 
-    /// Returns the error for overlapping buffers.
     #[cold]
     #[inline(never)]
     fn overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Error {
@@ -175,12 +173,10 @@ impl Call {
         ))
     }
 
-    /// Returns the number of bytes of a buffer with this division.
     pub(super) fn buffer(&self, division: Division) -> usize {
         self.bytes * if division == Division::Blocks { self.ranks } else { 1 }
     }
 
-    /// Returns the byte range of a part of a buffer.
     pub(super) fn part(&self, division: Division, index: usize) -> Range<usize> {
         let Self { bytes, chunk, .. } = *self;
         match division {
@@ -300,7 +296,6 @@ impl Task {
         (0..self.sources).map(move |index| self.source(index, ranks))
     }
 
-    /// Returns the rank of the source at `index`.
     #[inline]
     pub(super) fn source(self, index: usize, ranks: usize) -> usize {
         let rank = self.first + index;
@@ -312,7 +307,6 @@ impl Task {
     }
 }
 
-/// The context and the buffers of the calling rank.
 #[derive(Clone, Copy)]
 pub(super) struct LocalCall<'a> {
     pub(super) context: CallContext<'a>,
@@ -320,7 +314,6 @@ pub(super) struct LocalCall<'a> {
     pub(super) recv: WriteBuf,
 }
 
-/// The arguments that a rank publishes.
 #[derive(Clone, Copy)]
 pub(super) struct RankArgs {
     pub(super) send: RemoteBuffer,

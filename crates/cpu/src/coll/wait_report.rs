@@ -28,7 +28,6 @@ thread_local! {
     static ANSWERS: RefCell<ManuallyDrop<Vec<Wait>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// A wait in one communicator.
 struct Wait {
     communicator: String,
     rank: usize,
@@ -37,7 +36,6 @@ struct Wait {
     text: String,
 }
 
-/// Maximum number of ranks named in a report.
 const MAX_NAMED: usize = 8;
 
 /// Runs an operation. While it runs, other ranks can see its call, and it describes its wait if the thread waits for long.
@@ -74,7 +72,6 @@ fn take_answers() -> Vec<Wait> {
     ANSWERS.with_borrow_mut(|answers| std::mem::take(&mut **answers))
 }
 
-/// The report of one thread's wait.
 #[derive(Default)]
 pub(crate) struct WaitReport {
     is_done: bool,

@@ -66,7 +66,6 @@ pub(crate) fn check(
     if *STRICT { Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)"))) } else { Ok(()) }
 }
 
-/// The function that a rank called, and its arguments.
 #[derive(PartialEq, Eq)]
 struct Arguments {
     call: String,
@@ -166,7 +165,6 @@ pub(crate) fn may_repeat() -> bool {
     variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
 
-/// Number of bytes of a published device.
 const DEVICE_LENGTH: usize = 16;
 
 /// A rank's device in the form that the ranks compare.
@@ -214,7 +212,6 @@ fn publish_device(communicator: &Communicator) -> Result<[u8; DEVICE_LENGTH]> {
     }
 }
 
-/// Checks that no two of the published devices are the same.
 fn check_devices(all: &[Vec<u8>]) -> Result {
     if may_repeat() {
         return Ok(());

@@ -53,7 +53,6 @@ pub(crate) struct Communicator {
     pub(crate) running: Running,
     pub(crate) aborted: AtomicBool,
     pub(crate) cancelled: AtomicBool,
-    /// Set once the handle has been destroyed.
     pub(crate) handle_destroyed: AtomicBool,
     pub(crate) finalized: AtomicBool,
     pub(crate) stopped: OnceLock<StopReason>,
@@ -197,14 +196,12 @@ impl Communicator {
         self.driver.get().copied().flatten()
     }
 
-    /// Waits until the operations on streams have run.
     pub(crate) fn synchronize(&self) {
         if self.known_driver().is_some() {
             self.stream_jobs.wait_idle();
         }
     }
 
-    /// Describes the communicator for the log.
     pub(crate) fn describe(&self) -> String {
         let name = self.config_name();
         let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id }| {
@@ -270,7 +267,6 @@ impl Communicator {
         error.unwrap_or_else(|| Error::argument("the communicator was never initialized"))
     }
 
-    /// Returns the context of calls in any state of the communicator.
     #[inline]
     pub(crate) fn context(&self) -> Result<CallContext<'_>> {
         let RankInfo { state, rank, .. } = self.rank_info()?;
@@ -286,7 +282,6 @@ impl Communicator {
         running.or_else(|| Some(lock(&self.join_wait).clone()).filter(|text| !text.is_empty()))
     }
 
-    /// Sets the description of the ranks for which the join of this communicator, or of its child, waits.
     pub(crate) fn set_join_wait(&self, text: String) {
         *lock(&self.join_wait) = text;
     }
@@ -381,7 +376,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::shm::process::Process;
 
-    /// Returns the communicators of ranks that have joined.
     pub(crate) fn communicators(ranks: usize, config: &Config) -> Vec<Arc<Communicator>> {
         let state = Arc::new(SharedState::create(&vec![Process::current().unwrap(); ranks]).unwrap().0);
         let id = UniqueId::generate().unwrap();

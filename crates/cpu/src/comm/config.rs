@@ -33,7 +33,6 @@ pub(crate) struct Config {
     pub(crate) options: Vec<(&'static str, c_int)>,
 }
 
-/// The strings of an `ncclConfig_t`.
 #[derive(Default)]
 pub(crate) struct Names {
     pub(crate) communicator: Option<String>,

@@ -29,7 +29,6 @@ use crate::shm::liveness::AbortReason;
 use crate::shm::process;
 use crate::sync::executor;
 
-/// The calls of a thread's open group.
 #[derive(Default)]
 struct Group {
     /// The [`generation`](process::fork_generation) of the process that owns the group.
@@ -76,7 +75,6 @@ pub(crate) fn start() {
     with_group(|group| group.depth += 1);
 }
 
-/// Returns the number of open groups on this thread.
 pub(crate) fn depth() -> u32 {
     with_group(|group| group.depth)
 }
@@ -403,7 +401,6 @@ mod tests {
 
     const HEADER: CallHeader = CallHeader::Unknown { number: 0 };
 
-    /// Counts its runs.
     struct Count(Arc<AtomicU32>);
 
     impl Operation for Count {

@@ -24,7 +24,6 @@ use crate::diag::error::{Error, Result};
 use crate::diag::{fault_signal, report};
 use crate::shm::{mem_alloc, process};
 
-/// The communicators by handle number.
 static TABLE: LazyLock<RwLock<BTreeMap<usize, Arc<Communicator>>>> = LazyLock::new(|| {
     // CUDA streams and threads call this code, so it must stay loaded.
     libnccl::internal::keep_loaded();

@@ -21,10 +21,8 @@ use crate::shm::shared_state::SharedState;
 /// Finds the other ranks of a new communicator. Returns the membership, or `None` if the caller does not become a rank.
 pub(crate) type Join = Box<dyn Fn(&Communicator) -> Result<Option<RankInfo>> + Send + Sync>;
 
-/// The initialization of one communicator.
 pub(crate) struct Init {
     pub(crate) communicator: Arc<Communicator>,
-    /// The communicator from which it is created, if any.
     pub(crate) parent: Option<Arc<Communicator>>,
     /// The C function, and those of its arguments that must be the same on all ranks.
     pub(crate) function: &'static str,
@@ -53,7 +51,6 @@ impl Init {
         Ok(Some(Arc::clone(&self.communicator)))
     }
 
-    /// Finds the other ranks, and compares the arguments.
     fn join(&self) -> Result<Option<RankInfo>> {
         let joined = (self.join)(&self.communicator)?;
         if let Some(joined) = &joined {
@@ -195,7 +192,6 @@ impl<T> OutParam<T> {
     }
 }
 
-/// The communicator from which a new one is created.
 #[derive(Clone, Copy)]
 pub(crate) struct Parent<'a> {
     pub(crate) communicator: &'a Communicator,
@@ -221,7 +217,6 @@ pub(crate) fn join(
     Ok(RankInfo { state, rank, id })
 }
 
-/// Joins the other ranks and returns the state that they share.
 pub(crate) fn join_state(
     communicator: &Communicator,
     parent: Option<Parent<'_>>,

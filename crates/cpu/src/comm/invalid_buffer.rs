@@ -64,13 +64,11 @@ impl Entry {
 /// Number of bits of a process's addresses. On x86-64, an access to any other address is a fault without an address.
 const ADDRESS_BITS: u32 = 47;
 
-/// The running operations of a rank.
 struct Rank {
     is_used: AtomicBool,
     rank: AtomicUsize,
     /// The operation of a call outside groups, or the first operation of a group.
     first: Entry,
-    /// The other operations of a group.
     more: Chunk,
 }
 
@@ -140,24 +138,20 @@ impl Running {
         }
     }
 
-    /// Sets the rank when it is known.
     pub(crate) fn set_rank(&self, rank: usize) {
         self.0.rank.store(rank, Relaxed);
     }
 
-    /// Records that the operation of a call outside groups has begun.
     #[inline]
     pub(crate) fn begin(&self, call: [u64; 2], buffers: [BufferRange; 2]) {
         self.0.first.begin(call, buffers);
     }
 
-    /// Records that the operation of a call outside groups has ended.
     #[inline]
     pub(crate) fn end(&self) {
         self.0.first.end();
     }
 
-    /// Records that the operation at `index` of a group has begun.
     pub(crate) fn begin_at(&self, index: usize, call: [u64; 2], buffers: [BufferRange; 2]) {
         self.entry(index).begin(call, buffers);
     }
@@ -183,7 +177,6 @@ impl Drop for Running {
 fn say(address: usize, signal: c_int, code: c_int) {
     /// Set once a buffer was reported: a previously installed handler may correct the fault, and others may follow.
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-    /// Set once the report is written.
     static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
     let is_outside = address == 0 && code == SI_KERNEL;
     let Some(found) = find(address, is_outside) else { return };

@@ -19,7 +19,6 @@ use crate::sync::lock;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The jobs of a communicator, and their outcome.
 pub(crate) struct Jobs {
     number: AtomicUsize,
     is_exclusive: AtomicBool,
@@ -103,17 +102,14 @@ impl Jobs {
         Job { jobs: Arc::clone(self), is_exclusive, result: None, discarded: outcome.discarded }
     }
 
-    /// Returns whether a job has not ended.
     pub(crate) fn is_busy(&self) -> bool {
         self.number.load(Acquire) > 0
     }
 
-    /// Returns whether an exclusive job has not ended.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.is_exclusive.load(Acquire)
     }
 
-    /// Waits until all jobs have ended.
     pub(crate) fn wait_idle(&self) {
         drop(self.ended.wait_while(lock(&self.outcome), |_| self.is_busy()));
     }
@@ -130,7 +126,6 @@ impl Jobs {
         outcome.discarded += 1;
     }
 
-    /// Records that the caller has yet to query the outcome.
     pub(crate) fn set_unreported(&self) {
         self.is_unreported.store(true, Relaxed);
     }
@@ -181,7 +176,6 @@ struct Counts {
     launched: usize,
     /// The number of jobs that have begun and not ended, at most one.
     running: usize,
-    /// The number of the last call in a job.
     last_call: u64,
     /// The names of the jobs that an abort prevented from running or completing.
     discarded: Vec<Arc<str>>,
@@ -284,12 +278,10 @@ impl StreamJobs {
         lock(&self.last).clone()
     }
 
-    /// Returns whether no job is enqueued or running.
     pub(crate) fn is_idle(&self) -> bool {
         lock(&self.counts).is_idle() && self.last().is_none_or(|last| last.is_over())
     }
 
-    /// Waits until all jobs have ended.
     pub(crate) fn wait_idle(&self) {
         if let Some(last) = self.last() {
             last.synchronize();
@@ -347,7 +339,6 @@ mod tests {
 
     use super::*;
 
-    /// Queues a job that calls `work` for its result.
     fn add(jobs: &Arc<Jobs>, is_exclusive: bool, work: impl FnOnce() -> Result + Send + 'static) {
         jobs.start_thread().unwrap();
         let job = jobs.begin(is_exclusive);

@@ -9,7 +9,6 @@ use crate::coll::call::{CallHeader, ControlCall};
 use crate::shm::process;
 use crate::sync::lock;
 
-/// The kinds of objects that this thread's open group creates.
 #[derive(Clone, Copy, Default)]
 struct Makes {
     /// The [generation](process::fork_generation) of the process.
@@ -40,7 +39,6 @@ pub(super) fn note(call: QueuedCall) {
     MAKES.set(makes);
 }
 
-/// Records that this thread's outermost group has ended.
 pub(super) fn clear() {
     MAKES.set(Makes::default());
 }
@@ -57,7 +55,6 @@ pub(crate) fn explain_absence(what: &str) -> String {
     )
 }
 
-/// A call that runs when its group ends.
 #[derive(Clone, Copy)]
 pub(crate) enum QueuedCall {
     Operation(CallHeader),

@@ -32,7 +32,6 @@ pub(crate) enum Queue {
     ReceiveFrom(usize),
     /// Puts and signals to other ranks, which never wait.
     Put,
-    /// Waits for signals.
     Wait,
 }
 
@@ -74,13 +73,11 @@ impl Turn {
     }
 }
 
-/// An operation that runs when the group ends.
 pub(super) struct QueuedOperation {
     pub(super) communicator: Arc<Communicator>,
     /// Set if nothing else may use the communicator until the operation has ended.
     pub(super) is_exclusive: bool,
     queue: Queue,
-    /// Number of bytes that it reads and writes.
     pub(super) bytes: usize,
     /// The stream on which it runs, or `None` if it runs on the host.
     pub(super) on_stream: Option<OnStream>,
@@ -89,9 +86,7 @@ pub(super) struct QueuedOperation {
     operation: Box<dyn Start>,
 }
 
-/// A type-erased operation.
 trait Start: Send + Sync {
-    /// Starts the operation on the thread that runs it.
     fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
 
     /// Starts the operation with one wrong element in the data that it sends.
@@ -109,7 +104,6 @@ impl<O: Operation> Start for O {
 }
 
 impl QueuedOperation {
-    /// Creates an operation that runs on a stream, or on the host.
     pub(super) fn new(
         communicator: &Arc<Communicator>,
         queue: Queue,
@@ -136,7 +130,6 @@ impl QueuedOperation {
     }
 }
 
-/// Returns the communicators without repetitions.
 pub(super) fn distinct<'a>(
     communicators: impl Iterator<Item = &'a Arc<Communicator>>,
 ) -> Vec<Arc<Communicator>> {
@@ -167,7 +160,6 @@ pub(super) fn check_own_messages(communicator: &Arc<Communicator>, operations: &
     )))
 }
 
-/// Runs operations on this thread until all have ended.
 pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
     communicators.iter().try_for_each(|communicator| check_own_messages(communicator, operations))?;
@@ -360,7 +352,6 @@ fn check_group(communicator: &Communicator, operations: &[QueuedOperation], grou
     )))
 }
 
-/// Returns the distinct streams of the operations.
 fn streams(operations: &[QueuedOperation]) -> Vec<Stream> {
     let mut streams: Vec<Stream> = vec![];
     for OnStream { stream, .. } in operations.iter().filter_map(|operation| operation.on_stream.as_ref()) {
@@ -383,7 +374,6 @@ fn capture(driver: &Driver, streams: &[Stream]) -> Result<Capture> {
     ))
 }
 
-/// Enqueues the operations of one communicator.
 fn enqueue_job(
     driver: &'static Driver,
     communicator: &Arc<Communicator>,
@@ -431,12 +421,10 @@ struct StreamJob {
     communicator: Arc<Communicator>,
     operations: Vec<QueuedOperation>,
     capture: Capture,
-    /// The name in reports.
     name: Arc<str>,
 }
 
 impl StreamJob {
-    /// Runs the job on the thread of its stream.
     fn run(&self) {
         let Self { communicator, operations, capture, name } = self;
         let running = communicator.stream_jobs.begin(*capture);

@@ -37,7 +37,7 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 /// The last serial number of a communicator, including those created by the processes from which this one was forked.
 static LAST_COMMUNICATOR: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bits of a communicator's serial number. The [generation](crate::comm::process::fork_generation) of its process is above them.
+/// Number of bits of a communicator's serial number. The [generation](crate::shm::process::fork_generation) of its process is above them.
 pub(crate) const SERIAL: u32 = usize::BITS / 2;
 /// Number of bits of the generation. A handle has 4 more bits below the number.
 const GENERATION: u32 = SERIAL - 4;
@@ -74,7 +74,6 @@ impl Kind {
         }
     }
 
-    /// Returns the name used in errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Communicator => "communicator",
@@ -116,7 +115,6 @@ impl<T: Clone> Registry<T> {
         lock(&self.entries).values().any(test)
     }
 
-    /// Returns the number of the first entry that passes the test.
     pub(crate) fn find(&self, mut test: impl FnMut(&T) -> bool) -> Option<usize> {
         lock(&self.entries).iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
     }

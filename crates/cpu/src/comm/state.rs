@@ -68,7 +68,6 @@ impl Communicator {
         self.context()
     }
 
-    /// Returns an error if an earlier call is still in progress.
     pub(crate) fn check_not_busy(&self) -> Result {
         if self.jobs.is_busy() { Err(busy()) } else { Ok(()) }
     }
@@ -181,7 +180,6 @@ fn check_peers(state: &SharedState) -> Result {
     if *FAILURES == Failures::Wait { state.check_timed_out() } else { state.check_abort() }
 }
 
-/// Returns the error of a call that cannot run during an earlier call in progress.
 #[cold]
 fn busy() -> Error {
     Error::argument(
@@ -274,7 +272,6 @@ impl Communicator {
         }
     }
 
-    /// Returns whether this rank has ended its operations.
     fn is_ended(&self) -> bool {
         self.is_aborted() || self.stopped().is_some() || self.is_handle_destroyed()
     }
@@ -326,7 +323,6 @@ impl Communicator {
         )
     }
 
-    /// Reports a finding of this rank.
     pub(crate) fn report(&self, finding: Finding, text: &str) {
         let Ok(CallContext { rank, .. }) = self.context() else { return };
         report::report(finding, rank, &format!("{text}; {}", self.describe()));
@@ -341,12 +337,10 @@ impl Communicator {
         }
     }
 
-    /// Returns the error that made the communicator unusable.
     pub(crate) fn failure(&self) -> Option<&Error> {
         self.error.get()
     }
 
-    /// Sets the abort flag on behalf of this rank.
     pub(crate) fn set_abort(&self, reason: AbortReason) {
         if let Some(RankInfo { state, rank, .. }) = self.rank_info.get() {
             state.set_abort(*rank, reason);

@@ -50,7 +50,6 @@ pub(crate) struct Window {
     _memory: Arc<WindowMemory>,
 }
 
-/// A rank's part, as mapped by this rank.
 struct MappedPart {
     memory: MappedRange,
     start: usize,
@@ -112,7 +111,6 @@ impl Window {
         parts.map(|_| None)
     }
 
-    /// Exchanges the parts of all ranks, with their ids.
     async fn exchange(
         context: CallContext<'_>,
         part: WindowPart,
@@ -223,7 +221,6 @@ impl Default for Windows {
 }
 
 impl Windows {
-    /// Adds a window and returns its handle number.
     pub(crate) fn add(&self, window: Window) -> usize {
         self.any_registered.store(true, Relaxed);
         self.registry.add(Arc::new(window))
@@ -233,13 +230,11 @@ impl Windows {
         self.registry.get(handle)
     }
 
-    /// Deregisters a window of the rank of `context`.
     pub(crate) fn remove(&self, handle: usize, context: CallContext<'_>) -> Result {
         self.registry.remove(handle)?.close(context.state);
         Ok(())
     }
 
-    /// Deregisters all windows of the rank of `context`.
     pub(crate) fn remove_all(&self, context: CallContext<'_>) {
         self.registry.remove_all().iter().for_each(|window| window.close(context.state));
     }
@@ -248,12 +243,10 @@ impl Windows {
         self.registry.len()
     }
 
-    /// Returns whether a window has ever been registered.
     pub(crate) fn any_registered(&self) -> bool {
         self.any_registered.load(Relaxed)
     }
 
-    /// Returns the number of a window that passes the test.
     pub(crate) fn find(&self, test: impl Fn(&Window) -> bool) -> Option<usize> {
         self.registry.find(|window| test(window))
     }

@@ -106,7 +106,6 @@ pub(crate) fn reset() {
     ENABLED.store(UNREAD, Relaxed);
 }
 
-/// The settings from the environment.
 pub(crate) struct Settings {
     /// The level's name. NCCL's other levels map to the nearest level here.
     pub(crate) level: &'static str,

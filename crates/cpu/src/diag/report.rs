@@ -31,7 +31,6 @@ static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
 /// Identifies similar findings: the same kind and rank, and texts that differ in numbers only.
 type Place = (Finding, Option<usize>, String);
 
-/// Similar findings.
 struct Found {
     text: String,
     /// The number of similar findings after the first.
@@ -57,7 +56,6 @@ pub(crate) fn is_ignored(finding: Finding) -> bool {
     IGNORED.has(finding)
 }
 
-/// Reports a finding, of a rank if given.
 pub(crate) fn report(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     note(finding, rank.into(), text, true);
 }

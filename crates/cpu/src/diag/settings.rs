@@ -26,20 +26,16 @@ const TIMEOUT_VARIABLE: &str = "LIBNCCL_CPU_TIMEOUT";
 /// are listed.
 pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| is_on(finding::STRICT));
 
-/// Set if findings are reported with stacks.
 pub(crate) static STACKS: LazyLock<bool> = LazyLock::new(|| is_on(stack::STACKS));
 
-/// The consequence of a failed operation.
 pub(crate) static FAILURES: LazyLock<Failures> = LazyLock::new(|| {
     let parse = |text: &str| if text.is_empty() { Some(Failures::Error) } else { Failures::parse(text) };
     read(FAILURES_VARIABLE, Failures::Error, Failures::EXPECTED, parse)
 });
 
-/// The time after which a wait is reported.
 pub(crate) static WARN_AFTER: LazyLock<Option<Duration>> =
     LazyLock::new(|| limit(WARN_AFTER_VARIABLE, Duration::from_secs(10)));
 
-/// The time after which a wait fails on all ranks.
 pub(crate) static TIMEOUT: LazyLock<Option<Duration>> =
     LazyLock::new(|| limit(TIMEOUT_VARIABLE, Duration::ZERO));
 
@@ -77,7 +73,6 @@ const PLANT_VARIABLE: &str = "LIBNCCL_CPU_PLANT";
 
 const EXPECTED_FAULTS: &str = "slow:RANK:MICROSECONDS and wrong:RANK, separated by commas";
 
-/// The faults of a rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// The time that the rank sleeps before each operation or group.
@@ -86,13 +81,11 @@ pub(crate) struct Fault {
     pub(crate) sends_wrong: bool,
 }
 
-/// The faults by rank.
 type Faults = BTreeMap<usize, Fault>;
 
 static FAULTS: LazyLock<Faults> =
     LazyLock::new(|| read(PLANT_VARIABLE, Faults::new(), EXPECTED_FAULTS, parse_faults));
 
-/// Returns `true` if a rank has faults.
 pub(crate) fn has_faults() -> bool {
     !FAULTS.is_empty()
 }

@@ -197,7 +197,6 @@ pub(super) unsafe extern "C" fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm
     guard(|| handle::get(comm)?.custom_reductions.destroy(op))
 }
 
-/// The magic number of `NCCL_SIM_INFO_INITIALIZER`.
 const SIM_INFO_MAGIC: u32 = 0x7468_5283;
 
 pub(super) unsafe extern "C" fn ncclGroupStart() -> ncclResult_t {

@@ -64,7 +64,6 @@ pub(super) fn check_not_null<T>(pointer: *const T, what: &str) -> Result {
     if pointer.is_null() { Err(Error::argument(format!("the pointer to {what} is NULL"))) } else { Ok(()) }
 }
 
-/// Checks that host memory is mapped.
 pub(super) fn check_mapped<T>(pointer: *const T, size: usize, what: &str) -> Result {
     match first_unmapped(pointer.addr(), size) {
         None => Ok(()),
@@ -74,7 +73,6 @@ pub(super) fn check_mapped<T>(pointer: *const T, size: usize, what: &str) -> Res
     }
 }
 
-/// Checks a rank that the caller passed.
 pub(super) fn check_rank(number: c_int, ranks: usize, what: &str) -> Result<usize> {
     usize::try_from(number)
         .ok()

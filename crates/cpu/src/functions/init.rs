@@ -216,7 +216,6 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
 /// The public parts of the ids with which this process recently created communicators.
 static USED: Mutex<VecDeque<[u8; 16]>> = Mutex::new(VecDeque::new());
 
-/// Maximum number of remembered ids.
 const USED_MAX: usize = 4096;
 
 /// Returns an error if this process has already created a communicator with the id: in NCCL, nothing listens for the id any more. All ranks

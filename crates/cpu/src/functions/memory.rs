@@ -255,7 +255,6 @@ fn flags(context: CallContext<'_>, flags: c_int) -> Result<u32> {
     Ok(bits)
 }
 
-/// The operation of `ncclCommWindowRegister`.
 struct RegisterWindow {
     windows: Arc<Windows>,
     part: WindowPart,

@@ -134,7 +134,6 @@ fn awaited(
     Ok(AwaitedSignal { peer, index, count })
 }
 
-/// Checks the arguments of a call that raises a signal.
 fn raised(
     communicator: &Communicator,
     ranks: usize,
@@ -197,7 +196,6 @@ pub(crate) struct PutSignal {
     pub(crate) signal: Signal,
 }
 
-/// A signal to another rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Signal {
     pub(crate) peer: usize,
@@ -207,7 +205,6 @@ pub(crate) struct Signal {
 /// A wait for signals. Each awaited signal is consumed.
 pub(crate) struct WaitSignals(pub(crate) Vec<AwaitedSignal>);
 
-/// A number of signals from a peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedSignal {
     pub(crate) peer: usize,

@@ -115,21 +115,18 @@ pub(crate) struct Message {
     pub(crate) data_type: DataType,
 }
 
-/// One rank's send.
 pub(crate) struct SendMessage {
     pub(crate) message: Message,
     pub(crate) peer: usize,
     pub(crate) from: ReadBuf,
 }
 
-/// One rank's receive.
 pub(crate) struct RecvMessage {
     pub(crate) message: Message,
     pub(crate) peer: usize,
     pub(crate) to: WriteBuf,
 }
 
-/// The outcome of an attempt to send.
 enum Outcome {
     Sent,
     /// The receiver cannot use the sender's memory.
@@ -243,7 +240,6 @@ impl Message {
         [self.count as u64, self.data_type.raw().0.into()]
     }
 
-    /// Returns the number of bytes of the elements.
     pub(crate) fn bytes(self) -> usize {
         self.count * self.data_type.size()
     }
@@ -333,7 +329,6 @@ async fn taken(
     })
 }
 
-/// Copies the elements at `positions` from the ring.
 async fn receive_eagerly(
     CallContext { state, .. }: CallContext<'_>,
     mailbox: &Mailbox<'_>,
@@ -417,7 +412,6 @@ fn mismatch(sender: usize, sent: [u64; 2], receiver: usize, expected: [u64; 2]) 
     ))
 }
 
-/// Maximum number of calls named in a report.
 const MAX_NAMED: usize = 8;
 
 /// Reports unreceived sends that are visible to `rank`, which has just departed.

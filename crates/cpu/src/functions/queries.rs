@@ -319,7 +319,6 @@ impl Parameter {
         }
     }
 
-    /// Checks that the value has exactly this type.
     fn check_kind(&self, kind: &str) -> Result {
         if self.kind == kind {
             return Ok(());

@@ -187,7 +187,6 @@ fn leave(communicator: &Communicator, state: &SharedState, rank: usize) -> Resul
     if *STRICT || *FAILURES == Failures::Error { Err(Error::usage(text)) } else { Ok(()) }
 }
 
-/// Waits until the jobs have ended, and stops their thread.
 fn end_jobs(communicator: &Communicator) {
     communicator.jobs.wait_idle();
     communicator.jobs.end_thread();

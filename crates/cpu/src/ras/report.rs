@@ -51,7 +51,6 @@ pub(super) enum State {
     Aborted,
     /// The rank has destroyed its communicator.
     Left,
-    /// The process is stopped.
     Stopped,
     /// The process has ended, or executed another program.
     Dead,
@@ -146,7 +145,6 @@ fn version() -> String {
     format!("{NCCL_MAJOR}.{NCCL_MINOR}.{NCCL_PATCH}+cpu{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Returns the report in JSON.
 pub(super) fn json() -> String {
     let began = Instant::now();
     let communicators: Vec<Value> = communicators().iter().map(communicator).collect();

@@ -43,7 +43,6 @@ const MAX_REQUEST: usize = 1024;
 /// The maximum number of bytes of events that a client may leave unread.
 const MAX_UNREAD: usize = 1 << 20;
 
-/// The service of this process.
 static SERVICE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
 
 /// The address to listen on, resolved once. `None` if the environment enables no service: NCCL enables it by default, this
@@ -143,7 +142,6 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Serves clients until the service ends.
 fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
     let mut clients: Vec<Client> = Vec::new();
     let mut known = None;
@@ -193,7 +191,6 @@ fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
     }
 }
 
-/// A client's connection.
 struct Client {
     stream: TcpStream,
     /// The bytes of an incomplete request.

@@ -12,7 +12,6 @@ macro_rules! data_types {
             $($name),*
         }
 
-        /// NCCL's names, by number.
         const NAMES: [&str; ncclDataType_t::ncclNumTypes.0 as usize] = [$(stringify!($raw)),*];
 
         impl DataType {
@@ -29,7 +28,6 @@ macro_rules! data_types {
                 }
             }
 
-            /// Returns the size of an element in bytes.
             pub(crate) fn size(self) -> usize {
                 match self {
                     $(Self::$name => $size),*

@@ -139,7 +139,6 @@ const SIGN: u32 = 1 << 31;
 /// The magnitude of an f32's infinity. Only NaNs have a larger magnitude.
 const INFINITY: u32 = f32::INFINITY.to_bits();
 
-/// Converts a half to f32.
 #[inline(always)]
 fn widen(half: u16) -> f32 {
     /// The smallest normal half as an f32.

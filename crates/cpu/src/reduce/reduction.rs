@@ -132,7 +132,6 @@ impl Reduction {
         BUILT_IN.get(op.0 as usize).map(|(reduction, _)| *reduction)
     }
 
-    /// Returns NCCL's number.
     pub(crate) fn number(self) -> u8 {
         let number = match self {
             Self::Sum => ncclRedOp_t::ncclSum,

@@ -50,7 +50,6 @@ pub(crate) struct Exposed<'a> {
 }
 
 impl Exposed<'_> {
-    /// Revokes other processes' access to the memory.
     fn take_back(&self) -> Result {
         let take = |buffer: &ReadBuf| mem_alloc::take_back(buffer.start(), buffer.length(), self.windows);
         self.buffers.iter().try_for_each(take)

@@ -10,14 +10,12 @@ use std::{ptr, slice};
 use crate::shm::window_memory;
 use crate::sync::primitive;
 
-/// Bytes to read.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadBuf {
     start: *const u8,
     extent: Extent,
 }
 
-/// Bytes to write.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteBuf {
     start: *mut u8,
@@ -127,19 +125,16 @@ impl ReadBuf {
         self.extent.in_window()
     }
 
-    /// Returns a part of the memory.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
         let extent = Extent::new(range.len(), self.extent.in_window());
         Self { start: self.address(range.start, range.len()), extent }
     }
 
-    /// Returns `true` if the memory overlaps `other`.
     pub(crate) fn overlaps(self, other: WriteBuf) -> bool {
         let (this, that) = (self.start.addr(), other.start.addr());
         this < that + other.extent.length() && that < this + self.extent.length()
     }
 
-    /// Prefetches the memory into the cache.
     pub(crate) fn prefetch(self) {
         #[cfg(target_arch = "x86_64")]
         for at in (0..self.extent.length()).step_by(64) {
@@ -212,13 +207,11 @@ impl WriteBuf {
         self.extent.length()
     }
 
-    /// Returns a part of the memory.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
         let extent = Extent::new(range.len(), self.extent.in_window());
         Self { start: self.address(range.start, range.len()), extent }
     }
 
-    /// Returns the same memory as a readable buffer.
     pub(crate) fn as_read(self) -> ReadBuf {
         ReadBuf { start: self.start, extent: self.extent }
     }

@@ -232,7 +232,6 @@ pub(super) type Key = (usize, u64);
 
 /// A rank's access to another rank's allocation.
 pub(super) enum Access {
-    /// The allocation belongs to this process.
     SameProcess,
     Mapped(Arc<Mapping>),
     /// Not every rank has access.
@@ -287,9 +286,7 @@ pub(crate) struct MappedRange {
 }
 
 pub(super) enum RangeMemory {
-    /// An address in this process.
     Address(u64),
-    /// An offset in a mapping.
     Mapping(Arc<Mapping>, u64),
 }
 

@@ -131,7 +131,6 @@ const PAIR: usize = AWAITED + SIGNALS;
 /// The number of bytes of eager data that fit into the record's cache line.
 pub(crate) const INLINE_MAX: usize = (LINE - INLINE) * size_of::<u64>();
 
-/// The layout for a number of ranks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     ranks: usize,
@@ -177,23 +176,19 @@ impl Layout {
         self.sleepers(self.ranks).next_multiple_of(LINE)
     }
 
-    /// Returns the number of bytes.
     pub(super) fn bytes(&self) -> usize {
         self.ring_of(self.ranks, 0)
     }
 
-    /// Returns the number of words that belong to one rank.
     pub(super) fn words_of_rank(&self) -> usize {
         CONTROL + self.ranks * PAIR + WINDOWS + 1
     }
 
-    /// Returns the index of a word of `rank`'s control block.
     pub(super) fn control(&self, rank: usize, word: usize) -> usize {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
         HEADER + rank * CONTROL + word
     }
 
-    /// Returns the index of the first word of `rank`'s record of `step`.
     pub(super) fn record(&self, rank: usize, step: u64) -> usize {
         self.control(rank, RECORDS + (step % SLOTS) as usize * RECORD)
     }
@@ -217,18 +212,15 @@ impl Layout {
         (pair + RAISED + signal, pair + AWAITED + signal)
     }
 
-    /// Returns the index of a window word of `rank`.
     pub(super) fn window(&self, rank: usize, window: usize) -> usize {
         assert!(window < WINDOWS, "window {window} of {WINDOWS}");
         HEADER + self.ranks * CONTROL + self.ranks * self.ranks * PAIR + rank * WINDOWS + window
     }
 
-    /// Returns the index of the sleepers word of `rank`.
     pub(super) fn sleepers(&self, rank: usize) -> usize {
         self.sleepers + rank
     }
 
-    /// Returns the layout of the mailbox from rank `from` to rank `to`.
     pub(super) fn mailbox(&self, from: usize, to: usize) -> MailboxLayout {
         let pair = self.pair(from, to);
         MailboxLayout {
@@ -239,12 +231,10 @@ impl Layout {
         }
     }
 
-    /// Returns the byte offset of `rank`'s eager buffer of `step`.
     pub(super) fn eager(&self, rank: usize, step: u64) -> usize {
         (rank * SLOTS as usize + (step % SLOTS) as usize) * EAGER_STRIDE
     }
 
-    /// Returns the byte offset of `rank`'s staging buffer of `step`.
     pub(super) fn stage(&self, rank: usize, step: u64) -> usize {
         let slot = rank * STAGES as usize + (step % STAGES) as usize;
         self.eager(self.ranks, 0) + slot * STAGE

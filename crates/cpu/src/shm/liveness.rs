@@ -30,7 +30,6 @@ const ABORTED: u64 = 3;
 /// The position of the late rank in the abort flag. The lower bits hold the reason and the rank that set the flag.
 const LATE: u32 = 32;
 
-/// The reason why the communicator is aborted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum AbortReason {
@@ -52,7 +51,6 @@ pub(crate) fn awaited() -> usize {
     AWAITED.get()
 }
 
-/// Returns the rank that set the abort flag.
 fn rank_of(flag: u64) -> usize {
     (flag as u32 >> 8) as usize
 }
@@ -147,7 +145,6 @@ impl SharedState {
         process.pid != u64::from(std::process::id()) && process.has_executed_another(program)
     }
 
-    /// Returns an error if the abort flag is set.
     pub(crate) fn check_abort(&self) -> Result {
         let flag = self.segment.word(ABORT_FLAG).load(Acquire);
         let (rank, reason) = (rank_of(flag), flag & 0xff);
@@ -216,7 +213,6 @@ impl SharedState {
         (0..self.ranks()).for_each(|rank| self.wake_waiting(rank));
     }
 
-    /// Records that `rank` has departed.
     pub(crate) fn depart(&self, rank: usize) {
         self.depart_as(rank, DEPARTED_ANYHOW);
     }
@@ -244,7 +240,6 @@ impl SharedState {
         self.control(rank)[DEPARTED].load(Acquire) == LEFT
     }
 
-    /// Returns `true` if `rank` has departed.
     pub(crate) fn has_departed(&self, rank: usize) -> bool {
         self.control(rank)[DEPARTED].load(Acquire) != 0
     }

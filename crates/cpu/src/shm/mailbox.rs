@@ -29,7 +29,6 @@ pub(crate) struct Mailbox<'a> {
     rejected: [&'a AtomicU64; 3],
     /// The byte offset of the ring in the segment.
     ring: usize,
-    /// The size of the ring in bytes.
     size: u64,
 }
 
@@ -66,7 +65,6 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Returns the size of the ring in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -127,7 +125,6 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Reads words at a position.
     pub(crate) fn read_words<const N: usize>(&self, position: u64) -> [u64; N] {
         std::array::from_fn(|index| {
             let mut bytes = [0; size_of::<u64>()];

@@ -35,7 +35,6 @@ struct Allocation {
     /// This process's mapping of the memory. CUDA has a separate mapping of device memory; device memory is looked up by the
     /// address of that mapping.
     mapping: Mapping,
-    /// The driver, for device memory.
     driver: Option<&'static Driver>,
     /// The file through which other processes map the memory, open until the memory is freed. `None` if the memory is private.
     file: Option<OwnedFd>,

@@ -34,7 +34,6 @@ pub(crate) struct Process {
     pub(crate) identity: u64,
 }
 
-/// The status of the process with a given pid.
 struct Status {
     identity: u64,
     ended: bool,

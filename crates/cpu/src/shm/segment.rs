@@ -56,7 +56,6 @@ impl Segment {
         word
     }
 
-    /// Returns the `N` words starting at `start`.
     pub(crate) fn words<const N: usize>(&self, start: usize) -> &[AtomicU64; N] {
         assert!(N <= self.words && start <= self.words - N, "{N} words from {start} on of {}", self.words);
         // SAFETY: inside the words, as checked above.

@@ -76,7 +76,6 @@ impl SharedState {
         Ok((state, file))
     }
 
-    /// Opens the shared state that another rank created.
     pub(crate) fn open(file: impl AsFd, ranks: usize) -> Result<Self> {
         let layout = Layout::new(ranks)?;
         let segment = Segment::open(file, layout.words(), layout.bytes())?;
@@ -123,7 +122,6 @@ impl SharedState {
         high.store((number >> 64) as u64, Relaxed);
     }
 
-    /// Returns this communicator's random number.
     pub(crate) fn nonce(&self) -> [u8; 16] {
         let [low, high] = self.segment.words(NONCE);
         (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
@@ -134,7 +132,6 @@ impl SharedState {
         let _ = self.name.set(name);
     }
 
-    /// Returns the communicator's name in reports.
     pub(crate) fn name(&self) -> &str {
         self.name.get().map_or("a communicator", String::as_str)
     }
@@ -155,7 +152,6 @@ impl SharedState {
         others.filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns the states of this process's communicators.
     pub(crate) fn registered() -> Vec<Arc<Self>> {
         let registered = lock(&REGISTERED);
         registered.iter().filter_map(Weak::upgrade).collect()
@@ -297,7 +293,6 @@ impl SharedState {
         (buffers.iter().sum(), rings + self.layout.words_of_rank() * size_of::<u64>())
     }
 
-    /// Waits until all ranks have announced `step`.
     pub(crate) async fn wait_all(&self, rank: usize, step: u64) -> Result {
         self.wait_for(rank, step, 0..self.ranks()).await
     }
@@ -335,7 +330,6 @@ impl SharedState {
         self.segment.word(self.layout.window(rank, window))
     }
 
-    /// Records the device of `rank`.
     pub(crate) fn set_device(&self, rank: usize, device: i32) {
         // 0 means that no device is recorded.
         self.control(rank)[DEVICE].store(u64::from(device.unsigned_abs()) + 1, Relaxed);
@@ -466,7 +460,6 @@ impl SharedState {
         makers[one].is_some() && makers[one] == makers[two]
     }
 
-    /// Records that the call of `rank` has ended.
     pub(crate) fn end_call(&self, rank: usize) {
         let head = &self.control(rank)[LAST_CALL];
         head.store(head.load(Relaxed) & !CALL_RUNS, Relaxed);
@@ -480,12 +473,10 @@ impl SharedState {
         ([head & !CALL_RUNS, count], head & CALL_RUNS != 0)
     }
 
-    /// Returns the number of calls that `rank` has begun.
     pub(crate) fn calls(&self, rank: usize) -> u64 {
         self.control(rank)[CALLS].load(Relaxed)
     }
 
-    /// Returns the number of steps that `rank` has begun.
     pub(crate) fn begun_steps(&self, rank: usize) -> u64 {
         self.control(rank)[STEP].load(Relaxed)
     }

@@ -26,7 +26,6 @@ pub(super) fn set_spin_budget(spins: u32) {
     SPIN_BUDGET.set(spins);
 }
 
-/// Returns `true` if there are more ranks than CPUs.
 pub(crate) fn is_oversubscribed(ranks: usize) -> bool {
     static CPUS: LazyLock<usize> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
