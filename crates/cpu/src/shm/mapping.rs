@@ -275,12 +275,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn byte_of_this_process_is_readable_and_unmapped_memory_is_not() {
-        let byte = 0u8;
-        assert!(is_own_byte_readable((&raw const byte).addr()) && !is_own_byte_readable(8));
-    }
-
     fn number(file: impl AsFd) -> u32 {
         file.as_fd().as_raw_fd().unsigned_abs()
     }
@@ -289,23 +283,6 @@ mod tests {
         let error = Mapping::open(&Process::current().unwrap(), file).unwrap_err();
         assert_eq!(error.code, ncclResult_t::ncclRemoteError);
         error.text
-    }
-
-    #[test]
-    fn two_mappings_of_one_file_share_bytes() {
-        let (one, file) = Mapping::shared(8192).unwrap();
-        let two = Mapping::open(&Process::current().unwrap(), number(&file)).unwrap();
-        let (there, back) = (5000, 8191);
-        // SAFETY: inside the mappings, one byte each, and not accessed by other threads.
-        unsafe {
-            one.range(there, 1).unwrap().write(7);
-            two.range(back, 1).unwrap().write(9);
-            assert_eq!(two.range(there, 1).unwrap().read(), 7);
-            assert_eq!(one.range(back, 1).unwrap().read(), 9);
-        }
-        drop((one, file));
-        // SAFETY: as above; this mapping does not depend on the other.
-        assert_eq!(unsafe { two.range(there, 1).unwrap().read() }, 7);
     }
 
     #[test]

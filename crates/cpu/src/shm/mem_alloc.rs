@@ -274,18 +274,6 @@ mod tests {
     }
 
     #[test]
-    fn mapped_memory_shows_the_owners_writes() {
-        let memory = Memory::new(10_000);
-        let handle = find(memory.0.wrapping_add(9_000), 1_000).unwrap();
-        assert_eq!(handle.offset, 9_000);
-        let mapping = Mapping::open(&Process::current().unwrap(), handle.file).unwrap();
-        // SAFETY: 10000 bytes, of this test only.
-        unsafe { memory.0.add(9_999).write(7) };
-        // SAFETY: as above.
-        assert_eq!(unsafe { mapping.range(handle.offset, 1_000).unwrap().add(999).read() }, 7);
-    }
-
-    #[test]
     fn freed_pages_are_released_while_another_process_maps_them() {
         let memory = Memory::new(10_000);
         let handle = find(memory.0, 10_000).unwrap();

@@ -239,11 +239,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn current_process_has_not_ended() {
-        assert!(!Process::current().unwrap().ended());
-    }
-
-    #[test]
     fn killed_process_has_ended_before_and_after_reaping() {
         type Look = fn(u64) -> io::Result<Status>;
         let looks: [Look; 2] = [status_by_pidfd, |pid| read_stat(pid).map(Stat::status)];

@@ -139,18 +139,6 @@ impl Drop for Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering::Relaxed;
-
-    #[test]
-    fn two_mappings_of_one_segment_share_words_and_bytes() {
-        let (one, file) = Segment::create(3, 100).unwrap();
-        let two = Segment::open(&file, 3, 100).unwrap();
-        one.word(2).store(7, Relaxed);
-        one.write(90, b"0123456789");
-        let mut bytes = [0; 10];
-        two.read(90, &mut bytes);
-        assert_eq!((two.word(2).load(Relaxed), &bytes), (7, b"0123456789"));
-    }
 
     #[test]
     fn released_pages_are_not_resident_and_read_as_zero() {
