@@ -76,16 +76,17 @@ pub(crate) enum PeerCall {
 }
 
 impl PeerCall {
-    const ALL: [Self; 5] = [Self::Send, Self::Recv, Self::PutSignal, Self::Signal, Self::WaitSignal];
+    /// The calls by number, with their names.
+    const ALL: [(Self, &str); 5] = [
+        (Self::Send, "ncclSend"),
+        (Self::Recv, "ncclRecv"),
+        (Self::PutSignal, "ncclPutSignal"),
+        (Self::Signal, "ncclSignal"),
+        (Self::WaitSignal, "ncclWaitSignal"),
+    ];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Send => "ncclSend",
-            Self::Recv => "ncclRecv",
-            Self::PutSignal => "ncclPutSignal",
-            Self::Signal => "ncclSignal",
-            Self::WaitSignal => "ncclWaitSignal",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -99,18 +100,18 @@ const FIRST_PEER_CALL: u8 = 0x40;
 const FIRST_CONTROL_CALL: u64 = 0x80;
 
 impl ControlCall {
-    const ALL: [Self; 6] =
-        [Self::Split, Self::Grow, Self::Suspend, Self::Resume, Self::RegisterWindow, Self::Arguments];
+    /// The calls by number, with their names.
+    const ALL: [(Self, &str); 6] = [
+        (Self::Split, "ncclCommSplit"),
+        (Self::Grow, "ncclCommGrow"),
+        (Self::Suspend, "ncclCommSuspend"),
+        (Self::Resume, "ncclCommResume"),
+        (Self::RegisterWindow, "ncclCommWindowRegister"),
+        (Self::Arguments, "ncclCommInitRank"),
+    ];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Split => "ncclCommSplit",
-            Self::Grow => "ncclCommGrow",
-            Self::Suspend => "ncclCommSuspend",
-            Self::Resume => "ncclCommResume",
-            Self::RegisterWindow => "ncclCommWindowRegister",
-            Self::Arguments => "ncclCommInitRank",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -156,28 +157,20 @@ impl CallHeader {
         let [number, data_type, reduction, ..] = head.to_le_bytes();
         if let Some(function) = Function::from_number(number) {
             let (data_type, is_grouped) = (data_type & !GROUPED, data_type & GROUPED != 0);
-            return Self::Collective {
-                function,
-                data_type,
-                reduction,
-                root: (head >> 32) as u32,
-                count,
-                is_grouped,
-            };
+            let root = (head >> 32) as u32;
+            return Self::Collective { function, data_type, reduction, root, count, is_grouped };
         }
         let index = number.checked_sub(FIRST_PEER_CALL).map(usize::from);
-        if let Some(call) = index.and_then(|index| PeerCall::ALL.get(index)) {
+        if let Some((call, _)) = index.and_then(|index| PeerCall::ALL.get(index)) {
             return Self::PointToPoint { call: *call, data_type, peer: (head >> 32) as u32, count };
         }
         let index = head.checked_sub(FIRST_CONTROL_CALL).and_then(|index| usize::try_from(index).ok());
         match index.and_then(|index| ControlCall::ALL.get(index)) {
-            Some(call) => Self::Control { call: *call, length: count },
+            Some((call, _)) => Self::Control { call: *call, length: count },
             None => Self::Unknown { number: head },
         }
     }
-}
 
-impl CallHeader {
     pub(crate) fn subsystem(self) -> Subsystem {
         match self {
             Self::PointToPoint { .. } => Subsystem::PointToPoint,
@@ -213,9 +206,7 @@ impl CallHeader {
             context.state.ranks()
         )
     }
-}
 
-impl CallHeader {
     fn name(self) -> &'static str {
         match self {
             Self::Collective { function, .. } => function.shape().operation.function,
@@ -415,7 +406,7 @@ fn describe_empty_calls(state: &SharedState, step: u64, one: usize, two: usize) 
 }
 
 /// A collective function of NCCL with a single count.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Function {
     number: u8,
 }
@@ -503,12 +494,6 @@ impl Function {
 
     pub(crate) fn symbol(self) -> &'static str {
         self.shape().operation.function
-    }
-}
-
-impl fmt::Debug for Function {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.symbol())
     }
 }
 

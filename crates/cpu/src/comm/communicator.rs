@@ -224,10 +224,6 @@ impl Communicator {
         ptr::without_provenance_mut(self.handle.load(Relaxed))
     }
 
-    pub(crate) fn set_handle(&self, handle: ncclComm_t) {
-        self.handle.store(handle.addr(), Relaxed);
-    }
-
     /// Enters the communicator on the calling thread until the result is dropped. A background job does not count.
     ///
     /// # Errors
@@ -282,40 +278,18 @@ impl Communicator {
         running.or_else(|| Some(lock(&self.join_wait).clone()).filter(|text| !text.is_empty()))
     }
 
-    pub(crate) fn set_join_wait(&self, text: String) {
-        *lock(&self.join_wait) = text;
-    }
-
     /// Reports objects created with this communicator that still exist at an event.
     pub(crate) fn report_leaks(&self, what: &str) {
         let rank = self.rank_info.get().map(|info| info.rank);
-        for (finding, number, one, many) in [
-            (
-                Finding::LeakedWindow,
-                self.windows.len(),
-                "window was not deregistered",
-                "windows were not deregistered",
-            ),
-            (
-                Finding::LeakedRegistration,
-                self.registrations.len(),
-                "registered buffer was not deregistered",
-                "registered buffers were not deregistered",
-            ),
-            (
-                Finding::LeakedReduction,
-                self.custom_reductions.len(),
-                "custom reduction was not destroyed",
-                "custom reductions were not destroyed",
-            ),
+        for (finding, number, object, end) in [
+            (Finding::LeakedWindow, self.windows.len(), "window", "deregistered"),
+            (Finding::LeakedRegistration, self.registrations.len(), "registered buffer", "deregistered"),
+            (Finding::LeakedReduction, self.custom_reductions.len(), "custom reduction", "destroyed"),
         ] {
             if number > 0 {
-                let were = if number == 1 { one } else { many };
-                report::report_if_strict(
-                    finding,
-                    rank,
-                    &format!("{number} {were} before {what}; {}", self.describe()),
-                );
+                let were = if number == 1 { " was" } else { "s were" };
+                let text = format!("{number} {object}{were} not {end} before {what}; {}", self.describe());
+                report::report_if_strict(finding, rank, &text);
             }
         }
     }
@@ -336,10 +310,6 @@ impl Communicator {
     /// Cancels this rank's wait for other ranks to join.
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
-    }
-
-    pub(crate) fn mark_destroyed(&self) {
-        self.handle_destroyed.store(true, Relaxed);
     }
 
     /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.

@@ -195,14 +195,14 @@ fn run_now(
     let guard = AbortOnPanic(std::slice::from_ref(communicator));
     let mut report = WaitReport::default();
     let words = header.encode();
-    communicator.running.begin(words, buffers);
+    communicator.running.begin(0, words, buffers);
     let number = state.begin_call(context.rank, words);
     let result = executor::run_one(running, state.ranks(), |waited| {
         state.check_liveness();
         report.check_call(waited, number, header, context);
     });
     state.end_call(context.rank);
-    communicator.running.end();
+    communicator.running.end(0);
     std::mem::forget(guard);
     result
         .map_err(|error| wait_report::name_call(error, number, header, context))

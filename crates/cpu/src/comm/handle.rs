@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
 use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 #[cfg(feature = "device-api")]
@@ -48,7 +49,7 @@ pub(crate) fn add(communicator: Arc<Communicator>) -> Result<ncclComm_t> {
     let number = registry::communicator_number(process::fork_generation())?;
     // Far from any real object, and aligned, in case a debugger dereferences it.
     let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
-    communicator.set_handle(handle);
+    communicator.handle.store(handle.addr(), Relaxed);
     table.insert(number, communicator);
     Ok(handle)
 }
@@ -125,7 +126,7 @@ pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
     drop(LAST.try_with(Cell::take));
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let communicator = table.remove(&number).ok_or_else(|| unknown(handle))?;
-    communicator.mark_destroyed();
+    communicator.handle_destroyed.store(true, Relaxed);
     Ok(communicator)
 }
 

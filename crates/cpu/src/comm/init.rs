@@ -17,6 +17,7 @@ use crate::diag::error::{Error, Result};
 use crate::diag::settings;
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 /// Finds the other ranks of a new communicator. Returns the membership, or `None` if the caller does not become a rank.
 pub(crate) type Join = Box<dyn Fn(&Communicator) -> Result<Option<RankInfo>> + Send + Sync>;
@@ -223,11 +224,11 @@ pub(crate) fn join_state(
         let context = JoinContext {
             name,
             check_cancelled: &|| check_cancelled(communicator),
-            waits_for: &|text| communicator.set_join_wait(text),
+            waits_for: &|text| *lock(&communicator.join_wait) = text,
             parent: None,
         };
         return rendezvous::join(id, ranks, rank, &context)
-            .inspect(|_| communicator.set_join_wait(String::new()));
+            .inspect(|_| lock(&communicator.join_wait).clear());
     };
     let old = parent.communicator;
     let stopped = old.stopped();
@@ -240,11 +241,11 @@ pub(crate) fn join_state(
             if old.stopped() != stopped { Err(cancelled("revoked")) } else { Ok(()) }
         },
         // The caller receives the new communicator's handle only when it is complete, and queries the parent until then.
-        waits_for: &|text| old.set_join_wait(text),
+        waits_for: &|text| *lock(&old.join_wait) = text,
         parent: Some(ParentComm { state, members: parent.members, must_be_healthy: parent.must_be_healthy }),
     };
     let joined = rendezvous::join(id, ranks, rank, &context);
-    old.set_join_wait(String::new());
+    lock(&old.join_wait).clear();
     joined.inspect_err(|error| {
         // The other ranks detect failures of another rank, but not this rank's own errors. This rank therefore departs from the parent,
         // with which it is out of sync as well.

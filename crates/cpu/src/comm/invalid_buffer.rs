@@ -142,24 +142,18 @@ impl Running {
         self.0.rank.store(rank, Relaxed);
     }
 
+    /// Records that the operation at `index` of a group, or the operation of a call outside groups at 0, has begun.
     #[inline]
-    pub(crate) fn begin(&self, call: [u64; 2], buffers: [BufferRange; 2]) {
-        self.0.first.begin(call, buffers);
-    }
-
-    #[inline]
-    pub(crate) fn end(&self) {
-        self.0.first.end();
-    }
-
-    pub(crate) fn begin_at(&self, index: usize, call: [u64; 2], buffers: [BufferRange; 2]) {
+    pub(crate) fn begin(&self, index: usize, call: [u64; 2], buffers: [BufferRange; 2]) {
         self.entry(index).begin(call, buffers);
     }
 
-    pub(crate) fn end_at(&self, index: usize) {
+    #[inline]
+    pub(crate) fn end(&self, index: usize) {
         self.entry(index).end();
     }
 
+    #[inline]
     fn entry(&self, index: usize) -> &Entry {
         index.checked_sub(1).map_or(&self.0.first, |index| self.0.more.entry(index))
     }

@@ -87,19 +87,16 @@ pub(super) struct QueuedOperation {
 }
 
 trait Start: Send + Sync {
-    fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
-
-    /// Starts the operation with one wrong element in the data that it sends.
-    fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
+    /// If `sends_wrong` is set, the data that it sends has one wrong element.
+    fn start<'a>(&'a self, context: CallContext<'a>, sends_wrong: bool) -> BoxedOperation<'a>;
 }
 
 impl<O: Operation> Start for O {
-    fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
+    fn start<'a>(&'a self, context: CallContext<'a>, sends_wrong: bool) -> BoxedOperation<'a> {
+        if sends_wrong {
+            return Box::pin(operation::run_with_wrong_element(self, context));
+        }
         Box::pin(self.run(context))
-    }
-
-    fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
-        Box::pin(operation::run_with_wrong_element(self, context))
     }
 }
 
@@ -225,11 +222,11 @@ fn start<'a>(
     let run = async move {
         let context = communicator.context()?;
         context.state.check_timed_out()?;
-        let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
-        let running = if is_wrong { operation.start_wrong(context) } else { operation.start(context) };
-        communicator.running.begin_at(index, header.encode(), *buffers);
+        let sends_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
+        let running = operation.start(context, sends_wrong);
+        communicator.running.begin(index, header.encode(), *buffers);
         let result = wait_report::run(running, *header, context).await;
-        communicator.running.end_at(index);
+        communicator.running.end(index);
         result
     };
     Box::pin(async move {

@@ -36,28 +36,6 @@ struct Arguments {
     stream: cudaStream_t,
 }
 
-impl Arguments {
-    fn new(
-        function: Function,
-        send: *const c_void,
-        recv: *mut c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> Self {
-        Self { function, send, recv, count, datatype, op: None, root: 0, comm, stream }
-    }
-
-    fn op(self, op: ncclRedOp_t) -> Self {
-        Self { op: Some(op), ..self }
-    }
-
-    fn root(self, root: c_int) -> Self {
-        Self { root, ..self }
-    }
-}
-
 /// Runs a collective.
 ///
 /// # Safety
@@ -105,8 +83,19 @@ macro_rules! define_collectives {
             stream: cudaStream_t,
         ) -> ncclResult_t {
             const FUNCTION: Function = Function::named(stringify!($operation));
-            let arguments = Arguments::new(FUNCTION, sendbuff, recvbuff, count, datatype, comm, stream)
-                $(.$option($option))*;
+            #[allow(unused_mut)]
+            let mut arguments = Arguments {
+                function: FUNCTION,
+                send: sendbuff,
+                recv: recvbuff,
+                count,
+                datatype,
+                op: None,
+                root: 0,
+                comm,
+                stream,
+            };
+            $(arguments.$option = $option.into();)*
             // SAFETY: the same contract.
             unsafe { collective(&arguments) }
         }

@@ -104,7 +104,11 @@ pub(super) unsafe extern "C" fn ncclCommUserRank(comm: ncclComm_t, rank: *mut c_
 unsafe fn find(key: *const c_char) -> Result<&'static Parameter> {
     check_not_null(key, "the key")?;
     // SAFETY: the pointer is not NULL, so by the caller's contract it is a terminated string.
-    find_key(unsafe { CStr::from_ptr(key) })
+    let key = unsafe { CStr::from_ptr(key) };
+    PARAMETERS
+        .iter()
+        .find(|parameter| parameter.key == key)
+        .ok_or_else(|| Error::argument(format!("there is no parameter {key:?}")))
 }
 
 pub(super) unsafe extern "C" fn ncclParamBind(
@@ -148,7 +152,7 @@ pub(super) unsafe extern "C" fn ncclParamGetStr(
         let parameter = get(h)?;
         parameter.check_kind(TEXT)?;
         // SAFETY: the C declaration's contract.
-        unsafe { write_out(out, parameter.text().as_ptr()) }
+        unsafe { write_out(out, (parameter.text)().as_ptr()) }
     })
 }
 
@@ -188,7 +192,7 @@ pub(super) unsafe extern "C" fn ncclParamGetParameter(
         // SAFETY: the C declaration's contract.
         let found = unsafe { find(key) };
         // Written on an error too, as in NCCL, so that the caller sees no stale text.
-        let text = found.as_ref().ok().map(|parameter| parameter.text());
+        let text = found.as_ref().ok().map(|parameter| (parameter.text)());
         // SAFETY: the C declaration's contract.
         unsafe {
             write_out(valueLen, text.map_or(0, CStr::count_bytes) as c_int)?;
@@ -206,17 +210,17 @@ pub(super) unsafe extern "C" fn ncclParamGetAllParameterKeys(
         check_not_null(table, "the table")?;
         // SAFETY: the C declaration's contract.
         unsafe {
-            write_out(tableLen, all().len() as c_int)?;
-            write_out(table, keys())
+            write_out(tableLen, PARAMETERS.len() as c_int)?;
+            write_out(table, KEYS.as_ptr().cast_mut().cast())
         }
     })
 }
 
 pub(super) unsafe extern "C" fn ncclParamDumpAll() {
     let mut lines = String::from("=== ncclParam Registry Dump ===\n");
-    for parameter in all() {
+    for parameter in &PARAMETERS {
         let Parameter { key, about, kind, .. } = parameter;
-        let (key, value) = (key.to_string_lossy(), parameter.text().to_string_lossy());
+        let (key, value) = (key.to_string_lossy(), (parameter.text)().to_string_lossy());
         lines += &format!("{key} ({kind}) {about}\n    Current value={value}\n\n");
     }
     let mut output = std::io::stdout().lock();
@@ -228,49 +232,61 @@ pub(super) unsafe extern "C" fn ncclParamDumpAll() {
 const TEXT: &str = "text";
 
 struct Parameter {
-    pub(crate) key: &'static CStr,
-    pub(crate) about: &'static str,
+    key: &'static CStr,
+    about: &'static str,
     /// [`TEXT`], or the Rust name of a number type.
-    pub(crate) kind: &'static str,
-    value: Value,
+    kind: &'static str,
+    /// Returns the value as text, which lives as long as the process.
+    text: fn() -> &'static CStr,
 }
 
-/// The value of a parameter: its bytes in memory, and its text.
-enum Value {
-    Known(Vec<u8>, CString),
-    /// The memory space. It is decided when a program first queries it.
-    MemorySpace,
-    /// The number of open groups on the calling thread.
-    OpenGroups,
-}
+/// All parameters.
+static PARAMETERS: [Parameter; 6] = [
+    // The facade detects an implementation on host memory by this parameter.
+    Parameter {
+        key: c"LIBNCCL_MEMORY_SPACE",
+        about: "Memory space of buffers",
+        kind: TEXT,
+        text: memory_space,
+    },
+    // The facade checks this in debug builds: inside a group opened by other code, its calls return before they run.
+    Parameter {
+        key: c"LIBNCCL_OPEN_GROUPS",
+        about: "Number of groups that are open on the calling thread; at most 9 are counted",
+        kind: TEXT,
+        text: open_groups,
+    },
+    Parameter {
+        key: c"LIBNCCL_MAX_RANKS",
+        about: "Maximum number of ranks of a communicator",
+        kind: "i64",
+        text: || &VALUES[0],
+    },
+    Parameter {
+        key: c"NCCL_DEBUG",
+        about: "Level of the lines that are printed",
+        kind: TEXT,
+        text: || &VALUES[1],
+    },
+    Parameter {
+        key: c"NCCL_DEBUG_FILE",
+        about: "File to print to, with %h for the host and %p for the pid",
+        kind: TEXT,
+        text: || &VALUES[2],
+    },
+    Parameter {
+        key: c"NCCL_DEBUG_SUBSYS",
+        about: "Subsystems of INFO lines",
+        kind: TEXT,
+        text: || &VALUES[3],
+    },
+];
 
-/// All parameters. They live as long as the process, so that pointers passed to C stay valid.
-static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
+/// The values that are decided once. They come from the environment or from this file, so they contain no zero byte.
+static VALUES: LazyLock<[CString; 4]> = LazyLock::new(|| {
     let debug = debug::settings();
-    vec![
-        // The facade detects an implementation on host memory by this parameter.
-        Parameter {
-            key: c"LIBNCCL_MEMORY_SPACE",
-            about: "Memory space of buffers",
-            kind: TEXT,
-            value: Value::MemorySpace,
-        },
-        // The facade checks this in debug builds: inside a group opened by other code, its calls return before they run.
-        Parameter {
-            key: c"LIBNCCL_OPEN_GROUPS",
-            about: "Number of groups that are open on the calling thread; at most 9 are counted",
-            kind: TEXT,
-            value: Value::OpenGroups,
-        },
-        number(c"LIBNCCL_MAX_RANKS", "Maximum number of ranks of a communicator", MAX_RANKS as i64),
-        text(c"NCCL_DEBUG", "Level of the lines that are printed", debug.level),
-        text(
-            c"NCCL_DEBUG_FILE",
-            "File to print to, with %h for the host and %p for the pid",
-            &debug.file_name,
-        ),
-        text(c"NCCL_DEBUG_SUBSYS", "Subsystems of INFO lines", debug.subsystems()),
-    ]
+    [MAX_RANKS.to_string(), debug.level.into(), debug.file_name.clone(), debug.subsystems()]
+        .map(|value| CString::new(value).unwrap_or_default())
 });
 
 /// The keys as a mutable array of pointers, as the C function requires.
@@ -278,47 +294,29 @@ static KEYS: LazyLock<Vec<AtomicPtr<c_char>>> = LazyLock::new(|| {
     PARAMETERS.iter().map(|parameter| AtomicPtr::new(parameter.key.as_ptr().cast_mut())).collect()
 });
 
-fn text(key: &'static CStr, about: &'static str, value: impl AsRef<[u8]>) -> Parameter {
-    // The values come from the environment or from this file, so they contain no zero byte.
-    let text = CString::new(value.as_ref()).unwrap_or_default();
-    Parameter { key, about, kind: TEXT, value: Value::Known(text.as_bytes_with_nul().to_vec(), text) }
-}
-
-fn number(key: &'static CStr, about: &'static str, value: i64) -> Parameter {
-    let text = CString::new(value.to_string()).unwrap_or_default();
-    Parameter { key, about, kind: "i64", value: Value::Known(value.to_ne_bytes().to_vec(), text) }
-}
-
-/// Returns the memory space of buffers: device memory if the process has the CUDA emulation, and host memory otherwise.
+/// Returns the memory space of buffers, which is decided when a program first queries it: device memory if the process has the CUDA
+/// emulation, and host memory otherwise.
 fn memory_space() -> &'static CStr {
     if driver().is_some() { c"device" } else { c"host" }
 }
 
-/// Returns the number of open groups as text that lives as long as the process.
 fn open_groups() -> &'static CStr {
     const COUNTS: [&CStr; 10] = [c"0", c"1", c"2", c"3", c"4", c"5", c"6", c"7", c"8", c"9"];
     COUNTS[(group::depth() as usize).min(COUNTS.len() - 1)]
 }
 
 impl Parameter {
-    /// Returns the value as text for any type.
-    fn text(&self) -> &CStr {
-        match &self.value {
-            Value::Known(_, text) => text,
-            Value::MemorySpace => memory_space(),
-            Value::OpenGroups => open_groups(),
-        }
-    }
-
     /// Returns the bytes of the value in memory. A text includes its terminating zero byte.
-    fn bytes(&self) -> &[u8] {
-        match &self.value {
-            Value::Known(bytes, _) => bytes,
-            Value::MemorySpace => memory_space().to_bytes_with_nul(),
-            Value::OpenGroups => open_groups().to_bytes_with_nul(),
+    fn bytes(&self) -> Vec<u8> {
+        let text = (self.text)();
+        if self.kind == TEXT {
+            return text.to_bytes_with_nul().to_vec();
         }
+        let number: i64 = text.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+        number.to_ne_bytes().to_vec()
     }
 
+    /// Checks that the value has exactly this type.
     fn check_kind(&self, kind: &str) -> Result {
         if self.kind == kind {
             return Ok(());
@@ -328,29 +326,14 @@ impl Parameter {
     }
 }
 
-fn all() -> &'static [Parameter] {
-    &PARAMETERS
-}
-
-fn keys() -> *mut *const c_char {
-    KEYS.as_ptr().cast_mut().cast()
-}
-
-fn find_key(key: &CStr) -> Result<&'static Parameter> {
-    all()
-        .iter()
-        .find(|parameter| parameter.key == key)
-        .ok_or_else(|| Error::argument(format!("there is no parameter {key:?}")))
-}
-
 /// Returns the handle of a parameter: a number that is neither an address nor a communicator handle.
 fn handle_of(parameter: &Parameter) -> ncclParamHandle_t {
-    let index = all().iter().position(|other| ptr::eq(other, parameter)).map_or(0, |index| index + 1);
+    let index = PARAMETERS.iter().position(|other| ptr::eq(other, parameter)).map_or(0, |index| index + 1);
     ptr::without_provenance_mut::<ncclParamHandle>(index << 4 | 8)
 }
 
 fn get(handle: ncclParamHandle_t) -> Result<&'static Parameter> {
-    all()
+    PARAMETERS
         .iter()
         .find(|parameter| handle_of(parameter) == handle)
         .ok_or_else(|| Error::argument(format!("{handle:p} is not a parameter handle of ncclParamBind")))
