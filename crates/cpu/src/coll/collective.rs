@@ -14,7 +14,7 @@ use std::ops::Range;
 use libnccl::observer::Role;
 
 use crate::coll::call::{self, CallHeader, Division, Function};
-use crate::coll::operation::{OnStream, Operation};
+use crate::coll::operation::{self, OnStream, Operation};
 use crate::coll::plan::{Call, LocalCall, RankArgs, Task};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
@@ -137,14 +137,7 @@ async fn run_empty(call: &Call, CallContext { state, rank, .. }: CallContext<'_>
         state.note_empty_call(rank, head);
         return Ok(());
     }
-    let step = state.next_step(rank).await?;
-    let call_args = call::call_args(state, rank, call.header());
-    state.publish(rank, step, call_args, &[], None);
-    state.wait_all(rank, step).await?;
-    if state.all_made(call_args, rank, step, 0..call.ranks) {
-        return Ok(());
-    }
-    Err(call::difference(state, rank, step, 0..call.ranks))
+    operation::make_together(state, rank, call.header(), &[]).await.map(drop)
 }
 
 /// The transport of a call whose inputs are not eager.

@@ -138,16 +138,27 @@ pub(crate) async fn control_allgather(
     if length > EAGER_MAX {
         return Err(Error::internal(format!("{length} bytes of control data, at most {EAGER_MAX} fit")));
     }
-    let step = state.next_step(rank).await?;
     let header = CallHeader::Control { call, length: length as u64 };
+    let step = make_together(state, rank, header, data).await?;
+    let data = |rank| state.eager(rank, step, length).bytes(0, length, &mut vec![]).to_vec();
+    Ok((0..state.ranks()).map(data).collect())
+}
+
+/// Publishes a call with its data, waits for all ranks, and checks that they make the same call. Returns the step.
+pub(crate) async fn make_together(
+    state: &SharedState,
+    rank: usize,
+    header: CallHeader,
+    data: &[u8],
+) -> Result<u64> {
+    let step = state.next_step(rank).await?;
     let call_args = call::call_args(state, rank, header);
     state.publish(rank, step, call_args, data, None);
     state.wait_all(rank, step).await?;
-    if !state.all_made(call_args, rank, step, 0..state.ranks()) {
-        return Err(call::difference(state, rank, step, 0..state.ranks()));
+    if state.all_made(call_args, rank, step, 0..state.ranks()) {
+        return Ok(step);
     }
-    let data = |rank| state.eager(rank, step, length).bytes(0, length, &mut vec![]).to_vec();
-    Ok((0..state.ranks()).map(data).collect())
+    Err(call::difference(state, rank, step, 0..state.ranks()))
 }
 
 #[cfg(test)]

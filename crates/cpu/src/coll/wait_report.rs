@@ -238,7 +238,7 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
 
 /// Returns the call that a process is running on another communicator than `state`, if this process is a member of both.
 fn call_elsewhere(state: &SharedState, process: Process) -> Option<CallHeader> {
-    state.others().iter().find_map(|other| {
+    SharedState::registered().iter().filter(|other| !std::ptr::eq(&***other, state)).find_map(|other| {
         let mut own = (0..other.ranks()).filter(|rank| other.process(*rank) == process);
         own.find_map(|rank| CallHeader::running(other, rank))
     })

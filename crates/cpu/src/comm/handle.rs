@@ -113,13 +113,6 @@ pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) 
     result
 }
 
-/// Records that a call with a handle has failed, for the other ranks that wait for it.
-pub(crate) fn note_failed_call(handle: ncclComm_t, error: &Error) {
-    if let Ok(communicator) = get(handle) {
-        communicator.note_failed_call(error);
-    }
-}
-
 /// Destroys a handle and returns its communicator.
 pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
     let number = number(handle)?;

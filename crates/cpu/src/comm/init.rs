@@ -187,19 +187,10 @@ impl<T> OutParam<T> {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Parent<'a> {
-    pub(crate) communicator: &'a Communicator,
-    /// The ranks of the parent that become the first ranks of the new communicator.
-    pub(crate) members: &'a [usize],
-    /// Set if an abort of the parent fails the join.
-    pub(crate) must_be_healthy: bool,
-}
-
 /// Joins `ranks` ranks by `id`, as `rank`.
 pub(crate) fn join(
     communicator: &Communicator,
-    parent: Option<Parent<'_>>,
+    parent: Option<(&Communicator, ParentComm<'_>)>,
     mut id: UniqueId,
     ranks: usize,
     rank: usize,
@@ -214,13 +205,13 @@ pub(crate) fn join(
 
 pub(crate) fn join_state(
     communicator: &Communicator,
-    parent: Option<Parent<'_>>,
+    parent: Option<(&Communicator, ParentComm<'_>)>,
     id: &UniqueId,
     ranks: usize,
     rank: usize,
 ) -> Result<Arc<SharedState>> {
     let name = &communicator.name(id);
-    let Some(parent) = parent else {
+    let Some((old, parent)) = parent else {
         let context = JoinContext {
             name,
             check_cancelled: &|| check_cancelled(communicator),
@@ -230,7 +221,6 @@ pub(crate) fn join_state(
         return rendezvous::join(id, ranks, rank, &context)
             .inspect(|_| lock(&communicator.join_wait).clear());
     };
-    let old = parent.communicator;
     let stopped = old.stopped();
     let RankInfo { state, rank: old_rank, .. } = old.rank_info()?;
     let context = JoinContext {
@@ -242,7 +232,7 @@ pub(crate) fn join_state(
         },
         // The caller receives the new communicator's handle only when it is complete, and queries the parent until then.
         waits_for: &|text| *lock(&old.join_wait) = text,
-        parent: Some(ParentComm { state, members: parent.members, must_be_healthy: parent.must_be_healthy }),
+        parent: Some(parent),
     };
     let joined = rendezvous::join(id, ranks, rank, &context);
     lock(&old.join_wait).clear();

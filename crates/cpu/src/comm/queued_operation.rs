@@ -428,7 +428,7 @@ impl StreamJob {
         if communicator.check_usable().is_err() {
             if communicator.is_aborted() {
                 running.discard(name);
-            } else if let Some(error) = communicator.failure() {
+            } else if let Some(error) = communicator.error.get() {
                 communicator.fail_on_stream(error);
             }
             return;

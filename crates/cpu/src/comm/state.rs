@@ -44,7 +44,7 @@ impl Communicator {
     /// # Errors
     /// There are such calls. They are reported the first time.
     pub(crate) fn check_group_ended(&self, what: &str) -> Result {
-        if self.failure().is_some() || self.stopped().is_some() {
+        if self.error.get().is_some() || self.stopped().is_some() {
             return Ok(());
         }
         let Some((calls, is_reported)) = self.queued_calls.describe() else { return Ok(()) };
@@ -335,10 +335,6 @@ impl Communicator {
         {
             driver.recover(self.handle().addr() as u64);
         }
-    }
-
-    pub(crate) fn failure(&self) -> Option<&Error> {
-        self.error.get()
     }
 
     pub(crate) fn set_abort(&self, reason: AbortReason) {

@@ -18,13 +18,14 @@ use libnccl::sys::{
 
 use super::guard::{check_flags, check_not_null, guard, guard_of_all, undocumented, write_out};
 use super::init::init_rank;
+use crate::bootstrap::join::ParentComm;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call::{CallHeader, ControlCall};
 use crate::coll::operation::{Operation, control_allgather};
 use crate::comm::agreement;
 use crate::comm::communicator::{Communicator, RankInfo, StopReason};
 use crate::comm::config::{check_rank_count, read_config};
-use crate::comm::init::{Init, Join, OutParam, Parent, join, join_state};
+use crate::comm::init::{Init, Join, OutParam, join, join_state};
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
 use crate::shm::call_context::CallContext;
@@ -116,7 +117,7 @@ fn split(
         // The parent's ranks are out of sync. They join again, only for this exchange.
         let all: Vec<usize> = (0..state.ranks()).collect();
         let id = id.derive("ncclCommSplit", parent.children.next_number(&all), &all);
-        let old = Parent { communicator: parent, members: &all, must_be_healthy: false };
+        let old = (parent, ParentComm { state, members: &all, must_be_healthy: false });
         let state = join_state(communicator, Some(old), &id, all.len(), *rank)?;
         allgather(communicator, parent, &state, *rank, ControlCall::Split, &own)?
     };
@@ -133,7 +134,7 @@ fn split(
         .position(|member| member == rank)
         .ok_or_else(|| Error::internal("a rank is missing from its own all-gather"))?;
     let id = id.with_secret(&proposals[members[0]][8..]);
-    let old = Parent { communicator: parent, members: &members, must_be_healthy: is_healthy };
+    let old = (parent, ParentComm { state, members: &members, must_be_healthy: is_healthy });
     join(communicator, Some(old), id, members.len(), new_rank).map(Some)
 }
 
@@ -215,13 +216,13 @@ fn shrink(
     parent: &Communicator,
     survivors: &[usize],
 ) -> Result<Option<RankInfo>> {
-    let RankInfo { rank, id, .. } = parent.rank_info()?;
+    let RankInfo { state, rank, id } = parent.rank_info()?;
     let id = id.derive("ncclCommShrink", parent.children.next_number(survivors), survivors);
     let new_rank = survivors
         .iter()
         .position(|survivor| survivor == rank)
         .ok_or_else(|| Error::internal("an excluded rank called ncclCommShrink"))?;
-    let old = Parent { communicator: parent, members: survivors, must_be_healthy: false };
+    let old = (parent, ParentComm { state, members: survivors, must_be_healthy: false });
     join(communicator, Some(old), id, survivors.len(), new_rank).map(Some)
 }
 
@@ -325,7 +326,7 @@ fn grow(
     };
     let id = id.with_secret(&proposals[holder][8..]);
     let members: Vec<usize> = (0..state.ranks()).collect();
-    let old = Parent { communicator: parent, members: &members, must_be_healthy: true };
+    let old = (parent, ParentComm { state, members: &members, must_be_healthy: true });
     let joined = join(communicator, Some(old), id, ranks, *rank)?;
     if grow_id.is_some() {
         *lock(&parent.children.grow_id) = None;

@@ -92,33 +92,29 @@ fn check_header(magic: u32, version: u32) -> Result {
 }
 
 pub(super) unsafe extern "C" fn ncclTeamWorld(comm: ncclComm_t) -> ncclTeam_t {
-    of_communicator(comm, |_, context| world(context)).unwrap_or(NONE)
+    of_communicator(comm, |_, context| world(context))
 }
 
 pub(super) unsafe extern "C" fn ncclTeamLsa(comm: ncclComm_t) -> ncclTeam_t {
-    of_communicator(comm, lsa).unwrap_or(NONE)
+    of_communicator(comm, lsa)
 }
 
 pub(super) unsafe extern "C" fn ncclTeamRail(comm: ncclComm_t) -> ncclTeam_t {
-    let team = of_communicator(comm, |communicator, context| {
-        outer(world(context), lsa(communicator, context).nRanks)
-    });
-    team.unwrap_or(NONE)
+    of_communicator(comm, |communicator, context| outer(world(context), lsa(communicator, context).nRanks))
 }
 
 /// Returns a team of the caller alone, or its outer team: there are no logical endpoints.
 pub(super) unsafe extern "C" fn ncclTeamCft(comm: ncclComm_t, mode: ncclCftTeamMode_t) -> ncclTeam_t {
-    let team = of_communicator(comm, |communicator, context| match mode {
+    of_communicator(comm, |communicator, context| match mode {
         ncclCftTeamMode_t::NCCL_CFT_TEAM_FLAT => ALONE,
         ncclCftTeamMode_t::NCCL_CFT_TEAM_HIER_MULTIMEM => outer(ALONE, ALONE.nRanks),
         ncclCftTeamMode_t::NCCL_CFT_TEAM_HIER_LSA => outer(ALONE, lsa(communicator, context).nRanks),
         _ => NONE,
-    });
-    team.unwrap_or(NONE)
+    })
 }
 
 pub(super) unsafe extern "C" fn ncclTeamCftMultimem(comm: ncclComm_t) -> ncclTeam_t {
-    of_communicator(comm, |_, _| ALONE).unwrap_or(NONE)
+    of_communicator(comm, |_, _| ALONE)
 }
 
 pub(super) unsafe extern "C" fn ncclTeamRankToWorld(
@@ -141,11 +137,11 @@ const ALONE: ncclTeam_t = ncclTeam_t { nRanks: 1, rank: 0, stride: 1 };
 fn of_communicator(
     comm: ncclComm_t,
     find: impl Fn(&Communicator, CallContext<'_>) -> ncclTeam_t,
-) -> Option<ncclTeam_t> {
-    let mut team = None;
+) -> ncclTeam_t {
+    let mut team = NONE;
     guard(|| -> Result {
         let communicator = handle::get(comm)?;
-        team = Some(find(&communicator, communicator.check_ready()?));
+        team = find(&communicator, communicator.check_ready()?);
         Ok(())
     });
     team
@@ -182,9 +178,9 @@ fn outer(team: ncclTeam_t, size: c_int) -> ncclTeam_t {
 
 /// Converts rank `rank` of `team` to its rank in `own`. The caller is a member of both teams. As in NCCL, the numbers are not checked.
 /// Returns -1 without a communicator.
-fn number_in(own: Option<ncclTeam_t>, team: ncclTeam_t, rank: c_int) -> c_int {
+fn number_in(own: ncclTeam_t, team: ncclTeam_t, rank: c_int) -> c_int {
     let distance = rank.wrapping_sub(team.rank).wrapping_mul(team.stride);
-    own.map_or(-1, |own| own.rank.wrapping_add(distance))
+    if own == NONE { -1 } else { own.rank.wrapping_add(distance) }
 }
 
 /// Bytes of a barrier's word, and of an all-to-all's slot.

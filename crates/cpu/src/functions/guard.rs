@@ -45,7 +45,9 @@ pub(super) fn guard_of_all<T: Into<Progress>>(
     comm: ncclComm_t,
     call: impl FnOnce() -> Result<T>,
 ) -> ncclResult_t {
-    guard_in_group(function, || call().inspect_err(|error| handle::note_failed_call(comm, error)))
+    guard_in_group(function, || {
+        call().inspect_err(|error| drop(handle::get(comm).map(|comm| comm.note_failed_call(error))))
+    })
 }
 
 /// Writes a result.

@@ -16,7 +16,7 @@ use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{UniqueId, fnv1a};
 use crate::comm::agreement::{may_repeat, shortage};
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::comm::config::{Config, check_rank_count, read_config};
+use crate::comm::config::{Config, check_rank_count, complete, read_config};
 use crate::comm::init::{Init, OutParam, join};
 use crate::comm::{group, handle};
 use crate::cuda::{Driver, driver};
@@ -134,7 +134,13 @@ pub(super) unsafe fn init_rank(
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
-    let (function, arguments) = call_of(ids.len(), digest);
+    let (function, arguments) = match ids.len() {
+        1 => ("ncclCommInitRank", vec![]),
+        number => {
+            let arguments = vec![("nId", number.to_string()), ("commIds", format!("{digest:#x}"))];
+            ("ncclCommInitRankScalable", arguments)
+        }
+    };
     let join = move |communicator: &Communicator| {
         check_unused(&id)?;
         let joined = join(communicator, None, id, ranks, rank_index)?;
@@ -151,14 +157,6 @@ pub(super) unsafe fn init_rank(
         has_early_handle: true,
         out,
     })
-}
-
-/// Returns the function that takes this number of ids, and the arguments that all ranks have to pass alike.
-fn call_of(ids: usize, digest: u64) -> (&'static str, Vec<(&'static str, String)>) {
-    if ids == 1 {
-        return ("ncclCommInitRank", vec![]);
-    }
-    ("ncclCommInitRankScalable", vec![("nId", ids.to_string()), ("commIds", format!("{digest:#x}"))])
 }
 
 pub(super) unsafe extern "C" fn ncclCommInitAll(
@@ -271,13 +269,8 @@ unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
              NCCL_ENCRYPTION_CONFIG_INITIALIZER"
         )));
     }
-    // Fields that the caller's struct lacks are unset, as in NCCL.
-    let mut complete = ncclEncryptionConfig_t::initializer();
-    // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
-    unsafe {
-        let bytes = size.min(size_of::<ncclEncryptionConfig_t>());
-        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
-    }
+    // SAFETY: the struct has this many bytes.
+    let complete = unsafe { complete(config, size, ncclEncryptionConfig_t::initializer()) };
     match complete.mode.into() {
         NONE => {
             debug::info(Subsystem::Bootstrap, || {

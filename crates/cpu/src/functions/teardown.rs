@@ -108,7 +108,7 @@ fn finalize(communicator: &Arc<Communicator>) -> Result<Progress> {
 
 /// Aborts this rank's waits, and other ranks' waits for this rank.
 fn abort(communicator: &Communicator) {
-    let had_failed = communicator.failure().is_some() || communicator.is_stalled.load(Relaxed);
+    let had_failed = communicator.error.get().is_some() || communicator.is_stalled.load(Relaxed);
     // Not an error: the caller may abort the communicator in order to discard the queued calls.
     let _ = communicator.check_group_ended("ncclCommAbort");
     communicator.queued_calls.clear();

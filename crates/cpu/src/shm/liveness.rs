@@ -42,6 +42,16 @@ pub(crate) enum AbortReason {
     Executed = 7,
 }
 
+impl AbortReason {
+    /// Returns the reason in the abort flag, if the flag is set.
+    fn of(flag: u64) -> Option<Self> {
+        use AbortReason::{Aborted, Died, Executed, Failed, Revoked, Shrunk, TimedOut};
+        let all = [Died, Aborted, Failed, Revoked, Shrunk, TimedOut, Executed];
+        let known = all.into_iter().find(|reason| *reason as u64 == flag & 0xff);
+        if flag == 0 { None } else { known.or(Some(Failed)) }
+    }
+}
+
 thread_local! {
     static AWAITED: Cell<usize> = const { Cell::new(0) };
 }
@@ -147,29 +157,20 @@ impl SharedState {
 
     pub(crate) fn check_abort(&self) -> Result {
         let flag = self.segment.word(ABORT_FLAG).load(Acquire);
-        let (rank, reason) = (rank_of(flag), flag & 0xff);
-        let late;
+        let Some(reason) = AbortReason::of(flag) else { return Ok(()) };
+        let (rank, late) = (rank_of(flag), flag >> LATE);
         let what = match reason {
-            0 => return Ok(()),
-            reason if reason == AbortReason::Died as u64 => {
-                "died: its process ended without destroying the communicator"
-            }
-            reason if reason == AbortReason::Executed as u64 => {
+            AbortReason::Died => "died: its process ended without destroying the communicator",
+            AbortReason::Executed => {
                 "died: its process executed another program without destroying the communicator"
             }
-            reason if reason == AbortReason::Aborted as u64 => "aborted the communicator",
-            reason if reason == AbortReason::TimedOut as u64 => {
-                late = format!(
-                    "waited longer than LIBNCCL_CPU_TIMEOUT for rank {} (more on its standard error)",
-                    flag >> LATE
-                );
-                &late
-            }
-            reason if reason == AbortReason::Revoked as u64 => "revoked the communicator",
-            reason if reason == AbortReason::Shrunk as u64 => {
-                "shrank the communicator with NCCL_SHRINK_ABORT"
-            }
-            _ => "failed",
+            AbortReason::Aborted => "aborted the communicator",
+            AbortReason::TimedOut => &format!(
+                "waited longer than LIBNCCL_CPU_TIMEOUT for rank {late} (more on its standard error)"
+            ),
+            AbortReason::Revoked => "revoked the communicator",
+            AbortReason::Shrunk => "shrank the communicator with NCCL_SHRINK_ABORT",
+            AbortReason::Failed => "failed",
         };
         Err(Error::remote(format!("rank {rank} {what}")))
     }
@@ -184,18 +185,15 @@ impl SharedState {
 
     /// Returns `true` if the abort flag is set because a rank revoked its communicator, or shrank it.
     pub(crate) fn is_stopped(&self) -> bool {
-        let reason = self.segment.word(ABORT_FLAG).load(Acquire) & 0xff;
-        reason == AbortReason::Revoked as u64 || reason == AbortReason::Shrunk as u64
+        let reason = AbortReason::of(self.segment.word(ABORT_FLAG).load(Acquire));
+        matches!(reason, Some(AbortReason::Revoked | AbortReason::Shrunk))
     }
 
     /// Returns the rank that aborted, revoked or shrank the communicator by a call.
     pub(crate) fn ended_by(&self) -> Option<usize> {
         use AbortReason::{Aborted, Revoked, Shrunk};
         let flag = self.segment.word(ABORT_FLAG).load(Acquire);
-        [Aborted, Revoked, Shrunk]
-            .map(|reason| reason as u64)
-            .contains(&(flag & 0xff))
-            .then_some(rank_of(flag))
+        matches!(AbortReason::of(flag), Some(Aborted | Revoked | Shrunk)).then_some(rank_of(flag))
     }
 
     /// Sets the abort flag on behalf of `rank` unless it is already set: the first reason counts.

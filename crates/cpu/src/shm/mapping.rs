@@ -81,7 +81,8 @@ impl Mapping {
     pub(crate) fn shared_within_limits(length: usize) -> Result<(Self, OwnedFd)> {
         let file = create_file().map_err(cannot_create)?;
         // The kernel assigns the lowest free number.
-        if exceeds(2 * u64::from(file.as_raw_fd().unsigned_abs()), Resource::Nofile) {
+        let number = u64::from(file.as_raw_fd().unsigned_abs());
+        if getrlimit(Resource::Nofile).current.is_some_and(|limit| 2 * number > limit) {
             return Err(cannot_create(Errno::MFILE));
         }
         Self::fill(file, length)
@@ -236,10 +237,6 @@ fn find_file(pid: u64, file: u32) -> io::Result<(PathBuf, PathBuf)> {
 
 fn cannot_create(error: Errno) -> Error {
     Error::system("shared memory cannot be created", error)
-}
-
-fn exceeds(value: u64, resource: Resource) -> bool {
-    getrlimit(resource).current.is_some_and(|limit| value > limit)
 }
 
 /// Returns the offset of the first unmapped byte among the `length` bytes at `start`, if any.

@@ -86,7 +86,7 @@ impl SharedState {
     }
 
     fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
-        let is_one_process = all_equal(&processes);
+        let is_one_process = processes.windows(2).all(|pair| pair[0] == pair[1]);
         let last_check = Mutex::new((0, Instant::now()));
         let makers = Mutex::new(vec![None; processes.len()]);
         let state = Self {
@@ -136,20 +136,13 @@ impl SharedState {
         self.name.get().map_or("a communicator", String::as_str)
     }
 
-    /// Registers this state of one of this process's communicators, for [`others`](Self::others).
+    /// Registers this state of one of this process's communicators.
     pub(crate) fn register(self: &Arc<Self>) {
         let mut registered = lock(&REGISTERED);
         registered.retain(|state| state.strong_count() > 0);
         if !registered.iter().any(|state| state.as_ptr() == Arc::as_ptr(self)) {
             registered.push(Arc::downgrade(self));
         }
-    }
-
-    /// Returns the states of this process's other communicators.
-    pub(crate) fn others(&self) -> Vec<Arc<Self>> {
-        let registered = lock(&REGISTERED);
-        let others = registered.iter().filter(|state| !std::ptr::eq(state.as_ptr(), self));
-        others.filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn registered() -> Vec<Arc<Self>> {
@@ -174,7 +167,8 @@ impl SharedState {
     pub(crate) async fn next_step(&self, rank: usize) -> Result<u64> {
         let control = self.control(rank);
         let step = control[STEP].load(Relaxed) + 1;
-        if !slot_is_free(control, step) {
+        // According to the steps that the rank has seen, the slot may still be used.
+        if control[SEEN].load(Relaxed) + SLOTS <= step {
             self.wait_for_slot(rank, step).await?;
         }
         // Release: the rank has now read everything it needs from the other ranks' records of earlier steps. Ranks that sleep
@@ -505,15 +499,6 @@ impl SharedState {
     fn rank_args_words(&self, rank: usize, step: u64) -> &[AtomicU64; RANK_ARGS] {
         self.segment.words(self.layout.rank_args(rank, step))
     }
-}
-
-/// Returns `true` if the slot of `step` is free according to the steps that the rank of `control` has seen.
-fn slot_is_free(control: &[AtomicU64; RANK_WORDS], step: u64) -> bool {
-    control[SEEN].load(Relaxed) + SLOTS > step
-}
-
-fn all_equal(processes: &[Process]) -> bool {
-    processes.windows(2).all(|pair| pair[0] == pair[1])
 }
 
 #[cfg(test)]
