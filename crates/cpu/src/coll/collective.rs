@@ -351,7 +351,7 @@ fn run_direct(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
             let whole = if source == rank {
                 send
             } else {
-                context.read_buf(source, args[source].send, call.input(source))?
+                context.memory(source, args[source].send, call.input(source))?.as_read()
             };
             sources.push((whole.slice(from.clone()), args[source].factor));
         }
@@ -361,11 +361,8 @@ fn run_direct(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
                 // The data is already there.
                 continue;
             }
-            let whole = if target == rank {
-                recv
-            } else {
-                context.write_buf(target, args.recv, call.output(target))?
-            };
+            let whole =
+                if target == rank { recv } else { context.memory(target, args.recv, call.output(target))? };
             let nontemporal = is_nontemporal(call);
             targets.push(Output { memory: whole.slice(to.clone()), nontemporal, is_own: target == rank });
         }
@@ -406,7 +403,7 @@ async fn run_staged(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Re
             let is_needed = |index: &usize| shape.input == Division::Whole || *index != rank;
             for index in (0..cells).filter(is_needed) {
                 let from = slice(shape.input, index, at);
-                let (_, to) = cell(rank, step, index, from.len());
+                let to = cell(rank, step, index, from.len());
                 to.copy(send.slice(from), false);
             }
         }
@@ -415,7 +412,7 @@ async fn run_staged(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Re
         if shares && at > 0 && call.output(rank) > 0 {
             for writer in (rank + 1..call.ranks).chain(0..rank) {
                 let to = slice(shape.output, writer, at - 1);
-                let (from, _) = cell(writer, step - 1, cells, to.len());
+                let from = cell(writer, step - 1, cells, to.len()).as_read();
                 recv.slice(to).copy(from, is_nontemporal(call));
             }
         }
@@ -424,13 +421,13 @@ async fn run_staged(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Re
             let to = slice(shape.output, task.output, at);
             let source = |source| {
                 let index = if shape.input == Division::Whole { 0 } else { task.input };
-                let (staged, _) = cell(source, step, index, from.len());
+                let staged = cell(source, step, index, from.len()).as_read();
                 (if source == rank { send.slice(from.clone()) } else { staged }, args[source].factor)
             };
             let sources: Vec<_> = task.sources(call.ranks).map(source).collect();
             let mut targets = vec![];
             if task.target != Some(rank) {
-                let (_, memory) = cell(rank, step, cells, to.len());
+                let memory = cell(rank, step, cells, to.len());
                 targets.push(Output { memory, nontemporal: false, is_own: false });
             }
             if task.target.is_none_or(|target| target == rank) {

@@ -18,7 +18,7 @@ use crate::comm::config::Config;
 use crate::comm::invalid_buffer::Running;
 use crate::comm::jobs::{Jobs, StreamJobs};
 use crate::comm::open_group::QueuedCalls;
-use crate::comm::registry::{Children, CustomReductions, Kind, Registry};
+use crate::comm::registry::{Children, CustomReductions, Registry};
 use crate::comm::window::Windows;
 use crate::cuda::{Driver, driver};
 use crate::diag::error::{Error, Result};
@@ -34,6 +34,7 @@ use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
 use crate::sync::lock;
 
+#[derive(Default)]
 pub(crate) struct Communicator {
     pub(crate) device: i32,
     /// The CUDA driver of the buffers and streams, or `None` if the buffers are in host memory. If the process has not loaded CUDA, the
@@ -110,32 +111,8 @@ impl Communicator {
             device,
             driver: driver.map_or_else(OnceLock::new, |driver| OnceLock::from(Some(driver))),
             runs_at_once: config.blocking && !settings::has_faults(),
-            rank_info: OnceLock::new(),
-            fault: OnceLock::new(),
-            peers: PeerAccess::default(),
             config,
-            jobs: Arc::new(Jobs::new()),
-            stream_jobs: StreamJobs::default(),
-            queued_calls: QueuedCalls::default(),
-            running: Running::new(),
-            aborted: AtomicBool::new(false),
-            cancelled: AtomicBool::new(false),
-            handle_destroyed: AtomicBool::new(false),
-            finalized: AtomicBool::new(false),
-            stopped: OnceLock::new(),
-            children: Children::default(),
-            join_wait: Mutex::default(),
-            error: OnceLock::new(),
-            fails_cuda: Mutex::new(false),
-            is_stalled: AtomicBool::new(false),
-            knows_mistake: AtomicBool::new(false),
-            custom_reductions: CustomReductions::default(),
-            windows: Arc::default(),
-            registrations: Registry::new(Kind::Registration),
-            suspended: Arc::default(),
-            handle: AtomicUsize::new(0),
-            ras: Mutex::default(),
-            is_entered: AtomicBool::new(false),
+            ..Self::default()
         }
     }
 

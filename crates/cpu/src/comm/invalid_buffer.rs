@@ -117,8 +117,8 @@ static RANKS: Ranks = Ranks::new();
 /// The running operations of a communicator's rank. They are listed until this is dropped.
 pub(crate) struct Running(&'static Rank);
 
-impl Running {
-    pub(crate) fn new() -> Self {
+impl Default for Running {
+    fn default() -> Self {
         static INSTALL: OnceLock<()> = OnceLock::new();
         INSTALL.get_or_init(|| {
             if report::is_ignored(Finding::InvalidBuffer) {
@@ -137,7 +137,9 @@ impl Running {
             list = list.next.get_or_init(|| Box::new(Ranks::new()));
         }
     }
+}
 
+impl Running {
     pub(crate) fn set_rank(&self, rank: usize) {
         self.0.rank.store(rank, Relaxed);
     }

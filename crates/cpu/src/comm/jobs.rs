@@ -19,6 +19,7 @@ use crate::sync::lock;
 
 type Work = Box<dyn FnOnce() + Send>;
 
+#[derive(Default)]
 pub(crate) struct Jobs {
     number: AtomicUsize,
     is_exclusive: AtomicBool,
@@ -31,9 +32,9 @@ pub(crate) struct Jobs {
 }
 
 /// The first error of the jobs since the communicator was idle.
-#[derive(Debug)]
+#[derive(Default)]
 struct Outcome {
-    result: Result,
+    error: Option<Error>,
     /// How often the outcome of the jobs in progress was discarded.
     discarded: u64,
 }
@@ -47,17 +48,6 @@ pub(crate) struct Job {
 }
 
 impl Jobs {
-    pub(crate) fn new() -> Self {
-        Self {
-            number: AtomicUsize::new(0),
-            is_exclusive: AtomicBool::new(false),
-            outcome: Mutex::new(Outcome { result: Ok(()), discarded: 0 }),
-            ended: Condvar::new(),
-            is_unreported: AtomicBool::new(false),
-            thread: Mutex::new(None),
-        }
-    }
-
     /// Starts the thread, unless it is running.
     pub(crate) fn start_thread(&self) -> Result {
         let mut thread = lock(&self.thread);
@@ -94,7 +84,7 @@ impl Jobs {
     pub(crate) fn begin(self: &Arc<Self>, is_exclusive: bool) -> Job {
         let mut outcome = lock(&self.outcome);
         if self.number.fetch_add(1, Relaxed) == 0 {
-            outcome.result = Ok(());
+            outcome.error = None;
         }
         if is_exclusive {
             self.is_exclusive.store(true, Relaxed);
@@ -116,13 +106,13 @@ impl Jobs {
 
     /// Returns the first error of the jobs since the communicator was idle.
     pub(crate) fn result(&self) -> Result {
-        lock(&self.outcome).result.clone()
+        lock(&self.outcome).error.clone().map_or(Ok(()), Err)
     }
 
     /// Discards the outcome of the jobs that have begun.
     pub(crate) fn discard_result(&self) {
         let mut outcome = lock(&self.outcome);
-        outcome.result = Ok(());
+        outcome.error = None;
         outcome.discarded += 1;
     }
 
@@ -147,7 +137,7 @@ impl Drop for Job {
         let mut outcome = lock(&self.jobs.outcome);
         if self.discarded == outcome.discarded {
             let result = self.result.take().unwrap_or_else(|| Err(Error::panic()));
-            outcome.result = std::mem::replace(&mut outcome.result, Ok(())).and(result);
+            outcome.error = outcome.error.take().or(result.err());
             self.jobs.set_unreported();
         }
         if self.is_exclusive {
@@ -347,7 +337,7 @@ mod tests {
 
     #[test]
     fn job_that_panics_is_an_error_and_the_next_runs() {
-        let jobs = Arc::new(Jobs::new());
+        let jobs = Arc::new(Jobs::default());
         let (go, wait) = mpsc::channel();
         let (sender, receiver) = mpsc::channel();
         add(&jobs, true, move || {
@@ -367,7 +357,7 @@ mod tests {
 
     #[test]
     fn discarded_result_of_jobs_in_progress_is_not_reported() {
-        let jobs = Arc::new(Jobs::new());
+        let jobs = Arc::new(Jobs::default());
         let (go, wait) = mpsc::channel();
         add(&jobs, false, move || {
             wait.recv().unwrap();

@@ -4,6 +4,7 @@
 //! object, so that the error for a handle passed to the wrong function can state the kind.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -18,9 +19,23 @@ use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
 use crate::sync::lock;
 
-pub(crate) struct Registry<T> {
-    kind: Kind,
-    entries: Mutex<BTreeMap<usize, T>>,
+/// Objects by handle.
+pub(crate) struct Registry<T>(Mutex<BTreeMap<usize, T>>);
+
+/// The object of a handle.
+pub(crate) trait Object: Clone {
+    const KIND: Kind;
+}
+
+/// A registered buffer.
+impl Object for Range<usize> {
+    const KIND: Kind = Kind::Registration;
+}
+
+impl<T> Default for Registry<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
 }
 
 /// The kind of a handle's object, and the low bits of the handle.
@@ -83,47 +98,43 @@ impl Kind {
     }
 }
 
-impl<T: Clone> Registry<T> {
-    pub(crate) fn new(kind: Kind) -> Self {
-        Self { kind, entries: Mutex::default() }
-    }
-
+impl<T: Object> Registry<T> {
     /// Adds `entry` and returns its number, which is neither zero nor an address.
     pub(crate) fn add(&self, entry: T) -> usize {
-        let number = (LAST.fetch_add(1, Relaxed) + 1) << 4 | self.kind as usize;
-        lock(&self.entries).insert(number, entry);
+        let number = (LAST.fetch_add(1, Relaxed) + 1) << 4 | T::KIND as usize;
+        lock(&self.0).insert(number, entry);
         number
     }
 
     pub(crate) fn get(&self, number: usize) -> Result<T> {
-        lock(&self.entries).get(&number).cloned().ok_or_else(|| self.unknown(number))
+        lock(&self.0).get(&number).cloned().ok_or_else(|| Self::unknown(number))
     }
 
     pub(crate) fn remove(&self, number: usize) -> Result<T> {
-        lock(&self.entries).remove(&number).ok_or_else(|| self.unknown(number))
+        lock(&self.0).remove(&number).ok_or_else(|| Self::unknown(number))
     }
 
     pub(crate) fn remove_all(&self) -> Vec<T> {
-        std::mem::take(&mut *lock(&self.entries)).into_values().collect()
+        std::mem::take(&mut *lock(&self.0)).into_values().collect()
     }
 
     pub(crate) fn len(&self) -> usize {
-        lock(&self.entries).len()
+        lock(&self.0).len()
     }
 
     pub(crate) fn any(&self, test: impl FnMut(&T) -> bool) -> bool {
-        lock(&self.entries).values().any(test)
+        lock(&self.0).values().any(test)
     }
 
     pub(crate) fn find(&self, mut test: impl FnMut(&T) -> bool) -> Option<usize> {
-        lock(&self.entries).iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
+        lock(&self.0).iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
     }
 
-    fn unknown(&self, number: usize) -> Error {
-        let what = self.kind.name();
+    fn unknown(number: usize) -> Error {
+        let what = T::KIND.name();
         let cause = match Kind::of(number) {
             _ if number == 0 => open_group::explain_absence(what),
-            Some(kind) if kind == self.kind => ": it is another communicator's, or was destroyed".into(),
+            Some(kind) if kind == T::KIND => ": it is another communicator's, or was destroyed".into(),
             Some(kind) => format!(": it is a {}", kind.name()),
             None => String::new(),
         };

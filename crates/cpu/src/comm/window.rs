@@ -12,14 +12,14 @@ use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
 
 use crate::coll::call::ControlCall;
 use crate::coll::operation::control_allgather;
-use crate::comm::registry::{Kind, Registry};
+use crate::comm::registry::{Kind, Object, Registry};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::diag::finding::Finding;
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::access::{Exposed, WindowId};
-use crate::shm::buffer::ReadBuf;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
 use crate::shm::call_context::{CallContext, MappedRange, RemoteBuffer};
 use crate::shm::layout::WINDOWS;
 use crate::shm::shared_state::SharedState;
@@ -98,7 +98,10 @@ impl Window {
         memory: Arc<WindowMemory>,
     ) -> Result<Option<Self>> {
         let CallContext { state, rank, .. } = context;
-        let own = context.map(rank, part.buffer, part.length).and_then(|own| own.read_buf(0, part.length));
+        let own = context
+            .map(rank, part.buffer, part.length)
+            .and_then(|own| own.memory(0, part.length))
+            .map(WriteBuf::as_read);
         let id = state.open_window(rank);
         let parts = Self::exchange(context, part, id).await;
         if let Ok(Some(parts)) = parts {
@@ -161,7 +164,7 @@ impl Window {
     /// Closes this rank's part: from now on, puts of other ranks into it fail, and the memory belongs to the caller again.
     fn close(&self, state: &SharedState) {
         let own = self.part(self.rank);
-        let own = own.read_buf(0, own.length());
+        let own = own.memory(0, own.length()).map(WriteBuf::as_read);
         let close = state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice()));
         executor::run_one(close, state.ranks(), |_| ());
     }
@@ -208,16 +211,15 @@ impl Window {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Windows {
     registry: Registry<Arc<Window>>,
     /// Set when the first window is registered, and never cleared.
     any_registered: AtomicBool,
 }
 
-impl Default for Windows {
-    fn default() -> Self {
-        Self { registry: Registry::new(Kind::Window), any_registered: AtomicBool::new(false) }
-    }
+impl Object for Arc<Window> {
+    const KIND: Kind = Kind::Window;
 }
 
 impl Windows {

@@ -136,9 +136,8 @@ pub(super) unsafe fn init_rank(
     });
     let (function, arguments) = match ids.len() {
         1 => ("ncclCommInitRank", vec![]),
-        number => {
-            let arguments = vec![("nId", number.to_string()), ("commIds", format!("{digest:#x}"))];
-            ("ncclCommInitRankScalable", arguments)
+        ids => {
+            ("ncclCommInitRankScalable", vec![("nId", ids.to_string()), ("commIds", format!("{digest:#x}"))])
         }
     };
     let join = move |communicator: &Communicator| {

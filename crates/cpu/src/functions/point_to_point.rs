@@ -288,7 +288,7 @@ impl Message {
         loop {
             // As many elements as fit are published together with the header.
             let length = mailbox.chunk(at, space.min(end - at), end - start);
-            let (_, ring) = mailbox.memory(at..at + length);
+            let ring = mailbox.memory(at..at + length);
             ring.copy(from.slice((at - elements) as usize..(at - elements + length) as usize), false);
             at += length;
             if at == end {
@@ -345,7 +345,7 @@ async fn receive_eagerly(
     while at < end {
         state.wait(peer, || mailbox.available(at) > 0).await?;
         let length = mailbox.chunk(at, mailbox.available(at).min(end - at), end - start + HEADER);
-        let (ring, _) = mailbox.memory(at..at + length);
+        let ring = mailbox.memory(at..at + length).as_read();
         to.slice((at - start) as usize..(at - start + length) as usize).copy(ring, false);
         at += length;
         mailbox.release(if at == end { next } else { at });
@@ -363,14 +363,14 @@ fn receive_by_rendezvous(
     let length = to.length();
     let _access = context.state.begin_access(context.rank)?;
     let range = context.map(peer, buffer, length);
-    let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
+    let Some(from) = range.as_ref().and_then(|range| range.memory(0, length)) else {
         return Ok(false);
     };
     // Overlapping buffers can only be copied through the ring.
     if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
         return Ok(false);
     }
-    to.copy(from, length as u64 >= NON_TEMPORAL_MIN);
+    to.copy(from.as_read(), length as u64 >= NON_TEMPORAL_MIN);
     Ok(true)
 }
 

@@ -47,8 +47,10 @@ impl AbortReason {
     fn of(flag: u64) -> Option<Self> {
         use AbortReason::{Aborted, Died, Executed, Failed, Revoked, Shrunk, TimedOut};
         let all = [Died, Aborted, Failed, Revoked, Shrunk, TimedOut, Executed];
-        let known = all.into_iter().find(|reason| *reason as u64 == flag & 0xff);
-        if flag == 0 { None } else { known.or(Some(Failed)) }
+        if flag == 0 {
+            return None;
+        }
+        all.into_iter().find(|reason| *reason as u64 == flag & 0xff).or(Some(Failed))
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::diag::error::Result;
-use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::buffer::WriteBuf;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM};
 
@@ -113,7 +113,7 @@ impl<'a> Mailbox<'a> {
     }
 
     /// Returns the memory of a range of positions, which must not wrap.
-    pub(crate) fn memory(&self, range: Range<u64>) -> (ReadBuf, WriteBuf) {
+    pub(crate) fn memory(&self, range: Range<u64>) -> WriteBuf {
         self.state.segment.memory(self.offset(range.start), (range.end - range.start) as usize)
     }
 

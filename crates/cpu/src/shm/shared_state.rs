@@ -218,7 +218,7 @@ impl SharedState {
                 word.store(value, Relaxed);
             }
         }
-        self.eager_memory(rank, step, eager.len()).1.write(0, eager);
+        self.eager_memory(rank, step, eager.len()).write(0, eager);
         record[PUBLISHED].store(step, Release);
         self.wake_waiting(rank);
     }
@@ -251,11 +251,11 @@ impl SharedState {
 
     /// Returns the `length` bytes of eager data that `rank` publishes with `step`.
     pub(crate) fn eager(&self, rank: usize, step: u64, length: usize) -> ReadBuf {
-        self.eager_memory(rank, step, length).0
+        self.eager_memory(rank, step, length).as_read()
     }
 
     #[inline]
-    fn eager_memory(&self, rank: usize, step: u64, length: usize) -> (ReadBuf, WriteBuf) {
+    fn eager_memory(&self, rank: usize, step: u64, length: usize) -> WriteBuf {
         if length <= INLINE_MAX {
             self.segment.word_memory(self.layout.record(rank, step) + INLINE, length)
         } else {
@@ -269,7 +269,7 @@ impl SharedState {
     }
 
     /// Returns `length` bytes at `at` of the staging buffer of `rank` for `step`.
-    pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> (ReadBuf, WriteBuf) {
+    pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> WriteBuf {
         assert!(at <= STAGE && length <= STAGE - at, "{length} bytes at {at} of a stage");
         self.segment.memory(self.layout.stage(rank, step) + at, length)
     }

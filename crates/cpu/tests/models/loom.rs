@@ -343,7 +343,8 @@ fn quiesced_memory_is_not_accessed() {
     explore(&[1; 3], 2, |rank| {
         let Rank { state, rank: own, .. } = &rank;
         // Represents a caller's memory.
-        let (source, target) = state.staged(0, 0, 0, GRAIN);
+        let target = state.staged(0, 0, 0, GRAIN);
+        let source = target.as_read();
         match own {
             0 => {
                 let waited = rank.run(state.wait(2, || false));
@@ -367,7 +368,7 @@ fn memory_of_a_closed_window_is_not_accessed() {
     explore(&ONE_PROCESS, 3, move |rank| {
         let Rank { state, rank: own, .. } = &rank;
         // Represents a caller's memory.
-        let (_, target) = state.staged(0, 0, 0, GRAIN);
+        let target = state.staged(0, 0, 0, GRAIN);
         if *own == 0 {
             let window = state.open_window(0).unwrap();
             *opened.lock().unwrap() = Some(window);
