@@ -187,12 +187,8 @@ impl Device {
         Ok(Self { number, bus: driver.bus(number)?, visible })
     }
 
-    fn to_bytes(self) -> [u8; DEVICE_LENGTH] {
-        let mut bytes = [0; DEVICE_LENGTH];
-        bytes[..4].copy_from_slice(&self.number.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.bus.to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.visible.to_ne_bytes());
-        bytes
+    fn to_bytes(self) -> Vec<u8> {
+        [&self.number.to_ne_bytes()[..], &self.bus.to_ne_bytes(), &self.visible.to_ne_bytes()].concat()
     }
 
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
@@ -205,11 +201,9 @@ impl Device {
 }
 
 /// Returns a rank's device to publish to the other ranks, or zeros without CUDA.
-fn publish_device(communicator: &Communicator) -> Result<[u8; DEVICE_LENGTH]> {
-    match communicator.known_driver() {
-        Some(driver) => Ok(Device::find(driver, communicator.device)?.to_bytes()),
-        None => Ok([0; DEVICE_LENGTH]),
-    }
+fn publish_device(communicator: &Communicator) -> Result<Vec<u8>> {
+    let Some(driver) = communicator.known_driver() else { return Ok(vec![0; DEVICE_LENGTH]) };
+    Ok(Device::find(driver, communicator.device)?.to_bytes())
 }
 
 fn check_devices(all: &[Vec<u8>]) -> Result {

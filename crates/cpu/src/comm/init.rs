@@ -31,9 +31,6 @@ pub(crate) struct Init {
     pub(crate) join: Join,
     /// The id at which the other ranks wait, the number of ranks, and the rank. `None` for a communicator created from another.
     pub(crate) waits_at: Option<(UniqueId, usize, usize)>,
-    /// Set if the caller receives the handle before the initialization ends, in order to poll it. In NCCL, this applies to all functions
-    /// except split and shrink.
-    pub(crate) has_early_handle: bool,
     pub(crate) out: OutParam<ncclComm_t>,
 }
 
@@ -43,9 +40,10 @@ impl Init {
         self.parent.as_ref().unwrap_or(&self.communicator)
     }
 
-    /// Writes the handle of a communicator with an early handle, and returns the communicator.
+    /// Writes the handle before the initialization ends, so that the caller can poll it, and returns the communicator. In NCCL, all functions
+    /// except split and shrink do so.
     pub(crate) fn hand_out_early(&self) -> Result<Option<Arc<Communicator>>> {
-        if !self.has_early_handle {
+        if matches!(self.function, "ncclCommSplit" | "ncclCommShrink") {
             return Ok(None);
         }
         self.out.write(handle::add(Arc::clone(&self.communicator))?);

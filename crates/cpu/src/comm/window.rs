@@ -57,15 +57,12 @@ struct MappedPart {
 }
 
 impl WindowPart {
-    fn to_bytes(self, id: Option<WindowId>) -> [u8; WORDS * size_of::<u64>()] {
+    fn to_bytes(self, id: Option<WindowId>) -> Vec<u8> {
         let [a, b, c, d] = self.buffer.to_words();
         let (index, serial) = id.map_or((0, 0), |WindowId { index, serial }| (index as u64, serial));
-        let words = [a, b, c, d, self.start as u64, self.length as u64, self.flags.into(), index, serial];
-        let mut bytes = [0; WORDS * size_of::<u64>()];
-        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
-            *bytes = word.to_ne_bytes();
-        }
-        bytes
+        let words: [u64; WORDS] =
+            [a, b, c, d, self.start as u64, self.length as u64, self.flags.into(), index, serial];
+        words.map(u64::to_ne_bytes).concat()
     }
 
     /// Returns the part that another rank published, or `None` if it is malformed.

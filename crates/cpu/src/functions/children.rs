@@ -52,18 +52,7 @@ unsafe fn create_child(
     let out = unsafe { OutParam::new(newcomm) };
     out.write(ptr::null_mut());
     let communicator = Arc::new(Communicator::new(parent.device, parent.known_driver(), config));
-    let has_early_handle = function == "ncclCommGrow";
-    let parent = Some(parent);
-    group::init(Init {
-        communicator,
-        parent,
-        function,
-        arguments,
-        join,
-        waits_at: None,
-        has_early_handle,
-        out,
-    })?;
+    group::init(Init { communicator, parent: Some(parent), function, arguments, join, waits_at: None, out })?;
     Ok(())
 }
 
@@ -95,10 +84,7 @@ pub(super) unsafe extern "C" fn ncclCommSplit(
     })
 }
 
-/// Number of bytes that a rank contributes: its color, its key, and an id.
-const PROPOSAL: usize = 8 + UniqueId::SECRET_LENGTH;
-
-/// Returns this rank's membership in the new communicator, or `None` if it has no color.
+/// Returns this rank's membership in the new communicator, or `None` if it has no color. Each rank contributes its color, its key, and an id.
 fn split(
     communicator: &Communicator,
     parent: &Communicator,
@@ -106,10 +92,7 @@ fn split(
     key: c_int,
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id } = parent.rank_info()?;
-    let mut own = [0; PROPOSAL];
-    own[..4].copy_from_slice(&color.to_ne_bytes());
-    own[4..8].copy_from_slice(&key.to_ne_bytes());
-    own[8..].copy_from_slice(&UniqueId::generate()?.secret_bytes());
+    let own = [&color.to_ne_bytes()[..], &key.to_ne_bytes(), &UniqueId::generate()?.secret_bytes()].concat();
     let is_healthy = parent.stopped().is_none();
     let proposals = if is_healthy {
         allgather(communicator, parent, state, *rank, ControlCall::Split, &own)?
@@ -291,10 +274,8 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
     })
 }
 
-/// Number of bytes that an existing rank contributes: the new number of ranks, and the id if the rank has it. An id is never all zeros.
-const GROW_PROPOSAL: usize = 8 + UniqueId::SECRET_LENGTH;
-
-/// Returns an existing rank's membership in a communicator of `ranks` ranks. One existing rank passes the id.
+/// Returns an existing rank's membership in a communicator of `ranks` ranks. Each existing rank contributes the new number of ranks, and the
+/// id if the caller passed it, which one rank does. An id is never all zeros.
 fn grow(
     communicator: &Communicator,
     parent: &Communicator,
@@ -302,11 +283,8 @@ fn grow(
     grow_id: Option<UniqueId>,
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id } = parent.rank_info()?;
-    let mut own = [0; GROW_PROPOSAL];
-    own[..8].copy_from_slice(&(ranks as u64).to_ne_bytes());
-    if let Some(grow_id) = &grow_id {
-        own[8..].copy_from_slice(&grow_id.secret_bytes());
-    }
+    let secret = grow_id.map_or([0; UniqueId::SECRET_LENGTH], |id| id.secret_bytes());
+    let own = [&(ranks as u64).to_ne_bytes()[..], &secret].concat();
     let proposals = allgather(communicator, parent, state, *rank, ControlCall::Grow, &own)
         .inspect_err(|error| parent.record_error(error))?;
     let number = |proposal: &[u8]| proposal.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
@@ -343,7 +321,7 @@ pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
             return Ok(Progress::Done);
         }
         let context = communicator.check_exclusive()?;
-        let suspend = Suspend { suspended: Arc::clone(&communicator.suspended) };
+        let suspend = Suspend { call: ControlCall::Suspend, suspended: Arc::clone(&communicator.suspended) };
         group::run_on_host(&communicator, context, suspend)
     })
 }
@@ -357,7 +335,7 @@ pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t
         if !communicator.is_suspended() {
             return Err(Error::usage("the communicator is not suspended"));
         }
-        let resume = Resume { suspended: Arc::clone(&communicator.suspended) };
+        let resume = Suspend { call: ControlCall::Resume, suspended: Arc::clone(&communicator.suspended) };
         group::run_on_host(&communicator, context, resume)
     })
 }
@@ -386,37 +364,25 @@ pub(super) unsafe extern "C" fn ncclCommMemStats(
     })
 }
 
-/// The operation of `ncclCommSuspend`: releases this rank's memory when no rank uses it any more.
+/// The operation of `ncclCommSuspend`, which releases this rank's memory when no rank uses it any more, and of `ncclCommResume`. Memory is
+/// allocated again when it is used.
 struct Suspend {
-    suspended: Arc<AtomicBool>,
-}
-
-/// The operation of `ncclCommResume`: waits until all ranks resume. Memory is allocated again when it is used.
-struct Resume {
+    call: ControlCall,
     suspended: Arc<AtomicBool>,
 }
 
 impl Operation for Suspend {
     fn header(&self) -> CallHeader {
-        CallHeader::Control { call: ControlCall::Suspend, length: 0 }
+        CallHeader::Control { call: self.call, length: 0 }
     }
 
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
-        control_allgather(state, rank, ControlCall::Suspend, &[]).await?;
-        state.release_buffers(rank);
-        self.suspended.store(true, Relaxed);
-        Ok(())
-    }
-}
-
-impl Operation for Resume {
-    fn header(&self) -> CallHeader {
-        CallHeader::Control { call: ControlCall::Resume, length: 0 }
-    }
-
-    async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
-        control_allgather(state, rank, ControlCall::Resume, &[]).await?;
-        self.suspended.store(false, Relaxed);
+        control_allgather(state, rank, self.call, &[]).await?;
+        let suspends = self.call == ControlCall::Suspend;
+        if suspends {
+            state.release_buffers(rank);
+        }
+        self.suspended.store(suspends, Relaxed);
         Ok(())
     }
 }

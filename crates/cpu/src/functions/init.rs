@@ -92,7 +92,7 @@ fn refuse(id: &ncclUniqueId, error: &Error) {
     }
 }
 
-/// Creates a communicator whose ranks join through the first id.
+/// Creates a communicator whose ranks join through the first id, of one or more.
 ///
 /// # Safety
 ///
@@ -108,7 +108,7 @@ pub(super) unsafe fn init_rank(
         // SAFETY: the pointer is not NULL, so by the caller's contract it can be written.
         unsafe { comm.write(ptr::null_mut()) };
     }
-    let first = ids.first().map_or_else(|| Err(Error::argument("there is no unique id")), UniqueId::new);
+    let first = UniqueId::new(&ids[0]);
     let place = check_rank_count(nranks).and_then(|ranks| Ok((ranks, check_rank(rank, ranks, "rank")?)));
     debug::begin();
     let driver = driver();
@@ -153,7 +153,6 @@ pub(super) unsafe fn init_rank(
         arguments,
         join: Box::new(join),
         waits_at: Some((id, ranks, rank_index)),
-        has_early_handle: true,
         out,
     })
 }
