@@ -307,8 +307,13 @@ pub(crate) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Ran
     let differed = (one ^ two) & UNAWAITED != 0;
     let mistake = describe_empty_calls(state, step, first, other)
         .or_else(|| {
-            differed
-                .then(|| format!("before this call, {}", describe_unawaited(state, step - 1, first, other)))
+            let unawaited = || match find_unawaited(state, step - 1, first, other) {
+                Some((firsts, others)) => {
+                    format!("before this call, rank {other} called {others}, and rank {first} {firsts}")
+                }
+                None => format!("before this call, rank {first} and rank {other} called different functions"),
+            };
+            differed.then(unawaited)
         })
         .unwrap_or_else(|| decode(args(first)).describe_difference(decode(args(other))));
     if are_all {
@@ -323,14 +328,6 @@ pub(crate) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Ran
 
 fn decode([head, count]: [u64; 2]) -> CallHeader {
     CallHeader::decode([head & !EARLIER_CALLS, count])
-}
-
-/// Describes the first call up to `step` in which two ranks differed without detecting it.
-fn describe_unawaited(state: &SharedState, step: u64, one: usize, two: usize) -> String {
-    find_unawaited(state, step, one, two).map_or_else(
-        || format!("rank {one} and rank {two} called different functions"),
-        |(of_one, of_two)| format!("rank {two} called {of_two}, and rank {one} {of_one}"),
-    )
 }
 
 /// Returns the first calls up to `step` in which two ranks differed without detecting it, if they are still recorded.

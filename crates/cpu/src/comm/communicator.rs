@@ -224,10 +224,7 @@ impl Communicator {
         ))
     }
 
-    /// Returns the rank's membership.
-    ///
-    /// # Errors
-    /// The communicator has not joined the other ranks.
+    /// Returns the rank's membership, if the communicator has joined the other ranks.
     #[inline]
     pub(crate) fn rank_info(&self) -> Result<&RankInfo> {
         self.rank_info.get().ok_or_else(|| self.not_joined())

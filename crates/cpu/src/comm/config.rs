@@ -167,7 +167,6 @@ fn invalid(name: &str, value: c_int, expected: &str) -> Error {
 /// Reads a config, if there is one.
 ///
 /// # Safety
-///
 /// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to that field.
 pub(crate) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<Config>> {
     if config.is_null() {
@@ -194,7 +193,6 @@ pub(crate) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<C
 /// Returns a caller's struct of any version. Fields that it lacks stay as in `unset`. Additional fields are ignored.
 ///
 /// # Safety
-///
 /// `given` must point to `size` bytes. `T` must be a struct of C with numbers and pointers.
 pub(crate) unsafe fn complete<T>(given: *const T, size: usize, mut unset: T) -> T {
     let bytes = size.min(size_of::<T>());
@@ -212,7 +210,6 @@ pub(crate) fn check_rank_count(number: c_int) -> Result<usize> {
 /// Checks the options, if there are any. As in NCCL, numbers of thread blocks beyond their limits are not errors.
 ///
 /// # Safety
-///
 /// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to that field.
 pub(crate) unsafe fn check_config(config: *const ncclCollConfig_t) -> Result {
     const LEAST: usize = offset_of!(ncclCollConfig_t, version);

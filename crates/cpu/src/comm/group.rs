@@ -18,7 +18,7 @@ use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::Communicator;
 use crate::comm::init::{self, Init};
 use crate::comm::open_group::{self, QueuedCall};
-use crate::comm::queued_operation::{self, AbortOnPanic, Queue, QueuedOperation, distinct, end_failed};
+use crate::comm::queued_operation::{self, OnPanic, Queue, QueuedOperation, abort_all, distinct, end_failed};
 use crate::cuda::Stream;
 use crate::diag::debug;
 use crate::diag::error::{self, Error, Progress, Result};
@@ -192,7 +192,7 @@ fn run_now(
     let _entered = communicator.enter()?;
     let CallContext { state, .. } = context;
     state.check_timed_out().inspect_err(|error| communicator.record_error(error))?;
-    let guard = AbortOnPanic(std::slice::from_ref(communicator));
+    let guard = OnPanic(|| abort_all(std::slice::from_ref(communicator)));
     let mut report = WaitReport::default();
     let words = header.encode();
     communicator.running.begin(0, words, buffers);
@@ -342,14 +342,7 @@ impl Group {
 
     /// Separates the operations that run on streams.
     fn take_stream_operations(&mut self) -> Vec<QueuedOperation> {
-        if self.operations.iter().all(|operation| operation.on_stream.is_none()) {
-            return vec![];
-        }
-        let (on_streams, others) = std::mem::take(&mut self.operations)
-            .into_iter()
-            .partition(|operation| operation.on_stream.is_some());
-        self.operations = others;
-        on_streams
+        self.operations.extract_if(.., |operation| operation.on_stream.is_some()).collect()
     }
 
     /// Runs all calls as one job of each of the communicators. The job is exclusive.

@@ -40,10 +40,7 @@ thread_local! {
     static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
 }
 
-/// Adds a communicator and returns its handle.
-///
-/// # Errors
-/// The process has used up its handle numbers.
+/// Adds a communicator and returns its handle. A process may use up its handle numbers.
 pub(crate) fn add(communicator: Arc<Communicator>) -> Result<ncclComm_t> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let number = registry::communicator_number(process::fork_generation())?;

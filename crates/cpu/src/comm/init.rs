@@ -172,7 +172,6 @@ unsafe impl<T> Sync for OutParam<T> {}
 
 impl<T> OutParam<T> {
     /// # Safety
-    ///
     /// The memory must be writable until the call, or its group, has ended; if the communicator is nonblocking, until it is no longer in
     /// progress.
     pub(crate) unsafe fn new(pointer: *mut T) -> Self {

@@ -192,14 +192,14 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         threads = threads.max(state.ranks());
         states.push((state, *rank));
     }
-    let guard = AbortOnPanic(&communicators);
+    let guard = OnPanic(|| abort_all(&communicators));
     let mut report = WaitReport::default();
     let result = executor::run(queues, threads, |waited| {
         states.iter().for_each(|(state, _)| state.check_liveness());
         report.check(waited, states.iter().map(|(state, rank)| (&***state, *rank)));
         // An abort of one communicator waits for everything that runs here.
         if communicators.iter().any(|communicator| communicator.is_aborted()) {
-            communicators.iter().for_each(|communicator| communicator.set_abort(AbortReason::Failed));
+            abort_all(&communicators);
         }
     });
     std::mem::forget(guard);
@@ -231,10 +231,10 @@ fn start<'a>(
     };
     Box::pin(async move {
         run.await.inspect_err(|error| {
-            if is_on_host && communicator.keeps_pending(error) {
+            if !communicator.keeps_pending(error) {
+                communicator.record_error(error);
+            } else if is_on_host {
                 stalled.set(Some(communicator));
-            } else {
-                communicator.record_operation_error(error);
             }
         })
     })
@@ -252,15 +252,18 @@ pub(super) fn end_failed(communicator: &Communicator, error: &Error, is_over: im
     communicator.record_error(error);
 }
 
-/// Sets the abort flag when dropped by a panic in an operation: the rank is out of sync, and the other ranks must not wait for it.
-pub(super) struct AbortOnPanic<'a>(pub(super) &'a [Arc<Communicator>]);
+/// Calls a function when dropped by a panic in an operation.
+pub(super) struct OnPanic<F: Fn()>(pub(super) F);
 
-impl Drop for AbortOnPanic<'_> {
+impl<F: Fn()> Drop for OnPanic<F> {
     fn drop(&mut self) {
-        for communicator in self.0 {
-            communicator.set_abort(AbortReason::Failed);
-        }
+        (self.0)();
     }
+}
+
+/// Sets the abort flags: the rank is out of sync, and the other ranks must not wait for it.
+pub(super) fn abort_all(communicators: &[Arc<Communicator>]) {
+    communicators.iter().for_each(|communicator| communicator.set_abort(AbortReason::Failed));
 }
 
 /// Runs the operations of each communicator as its next job.
@@ -271,9 +274,8 @@ pub(super) fn enqueue_jobs(
     // The threads are started first: if that fails, nothing has begun.
     communicators.iter().try_for_each(|communicator| communicator.jobs.start_thread())?;
     for communicator in communicators {
-        let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
-        let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
-        operations = others;
+        let is_own = |operation: &mut QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
+        let own: Vec<_> = operations.extract_if(.., is_own).collect();
         let is_exclusive = own.iter().any(|operation| operation.is_exclusive);
         let jobs = Arc::clone(&communicator.jobs);
         let job = jobs.begin(is_exclusive);
@@ -298,9 +300,8 @@ pub(super) fn enqueue_on_streams(mut operations: Vec<QueuedOperation>) -> Result
     communicators.iter().try_for_each(|communicator| check_own_messages(communicator, &operations))?;
     let mut launched = vec![];
     for communicator in communicators {
-        let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, &communicator);
-        let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
-        operations = others;
+        let is_own = |operation: &mut QueuedOperation| Arc::ptr_eq(&operation.communicator, &communicator);
+        let own: Vec<_> = operations.extract_if(.., is_own).collect();
         if let Some(driver) = communicator.driver() {
             driver.on_device(communicator.device, || {
                 // The job may fail immediately, which must not fail this call to CUDA.
@@ -440,26 +441,15 @@ impl StreamJob {
             );
             return;
         }
-        let mut guard = FailOnPanic(Some(communicator));
+        let guard = OnPanic(|| communicator.fail_on_stream(&Error::panic()));
         let result = run(operations);
-        guard.0 = None;
+        std::mem::forget(guard);
         if let Err(error) = result {
             if communicator.is_aborted() {
                 running.discard(name);
             } else {
                 communicator.fail_on_stream(&error);
             }
-        }
-    }
-}
-
-/// Fails a communicator when dropped by a panic in its job.
-struct FailOnPanic<'a>(Option<&'a Arc<Communicator>>);
-
-impl Drop for FailOnPanic<'_> {
-    fn drop(&mut self) {
-        if let Some(communicator) = self.0 {
-            communicator.fail_on_stream(&Error::panic());
         }
     }
 }

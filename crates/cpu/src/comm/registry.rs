@@ -58,9 +58,6 @@ pub(crate) const SERIAL: u32 = usize::BITS / 2;
 const GENERATION: u32 = SERIAL - 4;
 
 /// Returns the number of a new communicator in a process of this generation. Its handle has 4 more bits below.
-///
-/// # Errors
-/// The process has used up its numbers.
 pub(crate) fn communicator_number(generation: usize) -> Result<usize> {
     next_number(generation, &LAST_COMMUNICATOR)
 }

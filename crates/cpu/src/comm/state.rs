@@ -239,13 +239,6 @@ impl Communicator {
         }
     }
 
-    /// Records the error of an operation on a stream like [`record_error`](Self::record_error), unless the operation stays pending.
-    pub(crate) fn record_operation_error(&self, error: &Error) {
-        if !self.keeps_pending(error) {
-            self.record_error(error);
-        }
-    }
-
     /// Returns whether a failed operation on host memory stays pending: a peer caused the failure, and no time limit has passed.
     pub(crate) fn keeps_pending(&self, error: &Error) -> bool {
         *FAILURES == Failures::Wait

@@ -36,7 +36,6 @@ use crate::sync::lock;
 /// nonblocking parent is still creating the child: NCCL drops the `ncclInProgress` of the group that it opens for the call.
 ///
 /// # Safety
-///
 /// `config` must meet the contract of [`read_config`], and `newcomm` must be writable until the work has ended.
 unsafe fn create_child(
     parent: Arc<Communicator>,

@@ -39,7 +39,6 @@ struct Arguments {
 /// Runs a collective.
 ///
 /// # Safety
-///
 /// The contract of the called C function.
 unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
     let Arguments { function, send, recv, count, datatype, op, root, comm, stream } = *arguments;

@@ -53,7 +53,6 @@ pub(super) fn guard_of_all<T: Into<Progress>>(
 /// Writes a result.
 ///
 /// # Safety
-///
 /// `out` must be NULL or writable.
 pub(super) unsafe fn write_out<T>(out: *mut T, value: T) -> Result {
     check_not_null(out, "the result")?;

@@ -95,7 +95,6 @@ fn refuse(id: &ncclUniqueId, error: &Error) {
 /// Creates a communicator whose ranks join through the first id, of one or more.
 ///
 /// # Safety
-///
 /// The contract of `ncclCommInitRankConfig`.
 pub(super) unsafe fn init_rank(
     comm: *mut ncclComm_t,
@@ -250,7 +249,6 @@ pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionC
 /// Sets the encryption if there is a config.
 ///
 /// # Safety
-///
 /// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to `size` and `magic`.
 unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
     const NONE: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE.0 as i64;

@@ -43,25 +43,18 @@ pub(super) unsafe extern "C" fn ncclMemAlloc(ptr: *mut *mut c_void, size: usize)
 pub(super) unsafe extern "C" fn ncclMemFree(ptr: *mut c_void) -> ncclResult_t {
     guard(|| {
         let length = mem_alloc::length(ptr).unwrap_or(0);
-        free("ncclMemFree", ptr.addr()..ptr.addr() + length, || {
-            // SAFETY: the C declaration's contract: the memory is no longer used.
-            unsafe { mem_alloc::free(ptr) }
-        })
+        check("ncclMemFree", ptr.addr()..ptr.addr() + length)?;
+        IS_CHECKED.set(true);
+        // SAFETY: the C declaration's contract: the memory is no longer used.
+        let freed = unsafe { mem_alloc::free(ptr) };
+        IS_CHECKED.set(false);
+        freed
     })
 }
 
 thread_local! {
     /// Set while this thread frees memory that has been checked.
     static IS_CHECKED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Frees `memory` by calling `free`. In strict mode, fails instead if a registration or a window refers to the memory.
-fn free(function: &str, memory: Range<usize>, free: impl FnOnce() -> Result) -> Result {
-    check(function, memory)?;
-    IS_CHECKED.set(true);
-    let freed = free();
-    IS_CHECKED.set(false);
-    freed
 }
 
 /// Checks memory that CUDA is about to free, as required by [`Driver::on_free`](crate::cuda::Driver::on_free).
@@ -79,7 +72,7 @@ pub(super) unsafe extern "C" fn check_free(function: *const c_char, address: u64
     c_int::from(matches!(checked, Ok(Err(_))))
 }
 
-/// Reports registrations and windows that refer to memory that `function` frees.
+/// Reports registrations and windows that refer to memory that `function` frees. In strict mode, fails if there are any.
 fn check(function: &str, memory: Range<usize>) -> Result {
     let mut checked = Ok(());
     for communicator in handle::all() {
@@ -155,7 +148,11 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
         let communicator = handle::get(comm)?;
         let context = communicator.check_exclusive()?;
         check_not_null(win, "the window")?;
-        check_buffer(buff, size)?;
+        check_not_null(buff, "the buffer")?;
+        if size == 0 {
+            return Err(Error::argument("invalid buffer size 0: it has to be at least 1"));
+        }
+        check_end(buff, size)?;
         let alignment = NCCL_WIN_REQUIRED_ALIGNMENT as usize;
         if !buff.addr().is_multiple_of(alignment) {
             return Err(Error::argument(format!(
@@ -217,14 +214,6 @@ pub(super) unsafe extern "C" fn ncclWinGetUserPtr(
         // SAFETY: the C declaration's contract.
         unsafe { write_out(outUserPtr, ptr::with_exposed_provenance_mut(window.start())) }
     })
-}
-
-fn check_buffer(buffer: *const c_void, size: usize) -> Result {
-    check_not_null(buffer, "the buffer")?;
-    if size == 0 {
-        return Err(Error::argument("invalid buffer size 0: it has to be at least 1"));
-    }
-    check_end(buffer, size)
 }
 
 fn check_end(buffer: *const c_void, size: usize) -> Result {

@@ -99,7 +99,6 @@ pub(super) unsafe extern "C" fn ncclCommUserRank(comm: ncclComm_t, rank: *mut c_
 /// Returns the parameter with this key.
 ///
 /// # Safety
-///
 /// `key` must be NULL or a terminated string.
 unsafe fn find(key: *const c_char) -> Result<&'static Parameter> {
     check_not_null(key, "the key")?;

@@ -325,7 +325,7 @@ pub(super) fn diagnostics() -> String {
 /// A change of a process that a monitor reports.
 pub(super) struct Event {
     name: &'static str,
-    group: &'static str,
+    pub(super) group: &'static str,
     pid: u64,
     devices: Vec<i64>,
 }
@@ -353,10 +353,6 @@ pub(super) fn events(before: &Processes, now: &Processes) -> Vec<Event> {
 }
 
 impl Event {
-    pub(super) fn group(&self) -> &'static str {
-        self.group
-    }
-
     pub(super) fn format(&self, is_json: bool) -> String {
         let Self { name, group, pid, devices } = self;
         if !is_json {

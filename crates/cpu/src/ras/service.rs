@@ -290,7 +290,7 @@ impl Client {
     /// Queues the events of the client's groups. Returns `false` if the client has left too many unread.
     fn notify(&mut self, events: &[Event]) -> bool {
         for event in events {
-            if self.groups.iter().any(|group| group == event.group() || group == "ALL") {
+            if self.groups.iter().any(|group| group == event.group || group == "ALL") {
                 self.output.extend_from_slice(event.format(self.is_json).as_bytes());
             }
         }

@@ -53,10 +53,7 @@ data_types! {
 }
 
 impl DataType {
-    /// Returns the size of `count` elements in bytes.
-    ///
-    /// # Errors
-    /// No buffer can be that long.
+    /// Returns the size of `count` elements in bytes, which a buffer must be able to hold.
     pub(crate) fn bytes(self, count: usize) -> Result<usize> {
         self.room(count).ok_or_else(|| {
             let name = self.name();

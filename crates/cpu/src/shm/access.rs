@@ -70,9 +70,6 @@ impl SharedState {
     ///
     /// The accessor sets its flag, then checks for abort; the aborter sets abort, then checks for accessors. `SeqCst` fences
     /// ensure that at least one of them observes the other.
-    ///
-    /// # Errors
-    /// The abort flag is set.
     pub(crate) fn begin_access(&self, rank: usize) -> Result<AccessGuard<'_>> {
         let access = AccessGuard(&self.control(rank)[ACCESSES]);
         access.0.fetch_add(1, Relaxed);

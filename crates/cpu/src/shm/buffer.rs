@@ -38,7 +38,6 @@ unsafe impl Sync for ReadBuf {}
 
 impl ReadBuf {
     /// # Safety
-    ///
     /// `length` bytes at `start` must be readable until the operation that takes this buffer has ended, and no part of them may
     /// be written while the operation reads it, except [`in_window`](Self::in_window).
     pub(crate) unsafe fn new(start: *const u8, length: usize) -> Self {
@@ -48,7 +47,6 @@ impl ReadBuf {
     /// Returns a caller's buffer of this process.
     ///
     /// # Safety
-    ///
     /// As for [`new`](Self::new), but other ranks may concurrently write memory in a window of this process.
     pub(crate) unsafe fn of_caller(start: *const u8, length: usize) -> Self {
         // SAFETY: the caller's contract.
@@ -153,7 +151,6 @@ impl ReadBuf {
 
 impl WriteBuf {
     /// # Safety
-    ///
     /// `length` bytes at `start` must be writable until the operation that takes this buffer has ended, and nothing else may
     /// access a part of them while the operation writes it, except [`in_window`](Self::in_window).
     pub(crate) unsafe fn new(start: *mut u8, length: usize) -> Self {
@@ -164,7 +161,6 @@ impl WriteBuf {
     /// Returns a caller's buffer of this process.
     ///
     /// # Safety
-    ///
     /// As for [`new`](Self::new), but other ranks may concurrently access memory in a window of this process.
     pub(crate) unsafe fn of_caller(start: *mut u8, length: usize) -> Self {
         // SAFETY: the caller's contract.
@@ -287,7 +283,6 @@ impl WriteBuf {
 /// twenty times as long if the target is 1 to 31 bytes further into its page than the source (`docs/cpu-performance.md`).
 ///
 /// # Safety
-///
 /// As for [`ptr::copy_nonoverlapping`].
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {

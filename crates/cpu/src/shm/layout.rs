@@ -149,10 +149,6 @@ pub(super) struct MailboxLayout {
 }
 
 impl Layout {
-    /// Returns the layout for `ranks` ranks.
-    ///
-    /// # Errors
-    /// `ranks` is 0 or exceeds [`MAX_RANKS`].
     pub(super) fn new(ranks: usize) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(Error::internal(format!("shared memory for {ranks} ranks")));

@@ -119,7 +119,6 @@ fn add(place: usize, allocation: Allocation) {
 /// Frees memory returned by [`allocate`].
 ///
 /// # Safety
-///
 /// The memory must no longer be used in this process.
 pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
     if memory.is_null() {

@@ -39,7 +39,6 @@ mod native {
 
     impl AtomicWords {
         /// # Safety
-        ///
         /// At least `_count` aligned words at `start` must stay mapped during the lifetime of this value and only be accessed through
         /// it.
         pub(crate) unsafe fn new(start: NonNull<u8>, _count: usize) -> Self {
@@ -49,7 +48,6 @@ mod native {
         /// Returns `N` words starting at `index`.
         ///
         /// # Safety
-        ///
         /// The words must be inside the count passed to `new`.
         #[inline]
         pub(crate) unsafe fn get<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
