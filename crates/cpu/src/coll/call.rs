@@ -18,6 +18,7 @@ use crate::diag::error::Error;
 use crate::diag::finding::Finding;
 use crate::reduce::data_type::{self, DataType};
 use crate::reduce::reduction;
+use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::shared_state::{EARLIER_CALLS, EMPTY_CALLS, SharedState, UNAWAITED};
 use crate::sync::primitive::fence;
@@ -179,10 +180,10 @@ impl CallHeader {
     }
 
     /// Returns the log line of the call in NCCL's format: types and reductions are numbers, and the peer replaces the root. All addresses
-    /// are the caller's.
+    /// are the caller's, who passes no address of another rank.
     pub(crate) fn log_line(
         self,
-        [send, recv]: [usize; 2],
+        [send, recv]: [BufferRange; 2],
         comm: usize,
         context: CallContext<'_>,
         stream: usize,
@@ -200,6 +201,8 @@ impl CallHeader {
             Self::Unknown { number } => ("", number, 0, 0, 0),
         };
         let (name, calls) = (name.trim_start_matches("nccl"), context.state.calls(context.rank));
+        let is_put = matches!(self, Self::PointToPoint { call: PeerCall::PutSignal, .. });
+        let (send, recv) = (send.start, if is_put { 0 } else { recv.start });
         format!(
             "{name}: opCount {calls:x} sendbuff {send:#x} recvbuff {recv:#x} count {count} datatype {data_type} \
              op {reduction} root {root} comm {comm:#x} [nranks={}] stream {stream:#x}",

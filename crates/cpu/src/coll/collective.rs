@@ -49,10 +49,6 @@ impl Operation for Collective {
         self.call.header()
     }
 
-    fn buffers(&self) -> [usize; 2] {
-        [self.send.start().addr(), self.recv.start().addr()]
-    }
-
     fn ranges(&self) -> [BufferRange; 2] {
         [self.send.range(), self.recv.as_read().range()]
     }

@@ -20,12 +20,7 @@ pub(crate) trait Operation: Send + Sync + 'static {
     /// Returns the call as described to other ranks and in the log.
     fn header(&self) -> CallHeader;
 
-    /// Returns the addresses of the send and receive buffers before they are resolved, or 0 for a buffer that the caller does not pass.
-    fn buffers(&self) -> [usize; 2] {
-        [0, 0]
-    }
-
-    /// Returns the memory that is read and the memory that is written, after the buffers are resolved. The range is empty if there is none.
+    /// Returns the memory that is read and the memory that is written. The range is empty if there is none.
     fn ranges(&self) -> [BufferRange; 2] {
         [BufferRange::default(); 2]
     }

@@ -314,20 +314,3 @@ impl Drop for RankInfo {
         self.state.depart(self.rank);
     }
 }
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::shm::process::Process;
-
-    pub(crate) fn communicators(ranks: usize, config: &Config) -> Vec<Arc<Communicator>> {
-        let state = Arc::new(SharedState::create(&vec![Process::current().unwrap(); ranks]).unwrap().0);
-        let id = UniqueId::generate().unwrap();
-        let join = |rank| {
-            let communicator = Communicator::new(0, None, config.clone());
-            communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, None);
-            Arc::new(communicator)
-        };
-        (0..ranks).map(join).collect()
-    }
-}

@@ -147,7 +147,7 @@ pub(crate) fn run(
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
-        header.log_line(operation.buffers(), communicator.handle().addr(), context, stream.addr())
+        header.log_line(operation.ranges(), communicator.handle().addr(), context, stream.addr())
     });
     if stream.addr() > LAST_SPECIAL_STREAM && *STRICT && communicator.driver().is_none() {
         report_unused(header, stream);
@@ -219,7 +219,7 @@ pub(crate) fn run_on_host(
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
-        header.log_line(operation.buffers(), communicator.handle().addr(), context, 0)
+        header.log_line(operation.ranges(), communicator.handle().addr(), context, 0)
     });
     add(QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?)
 }
@@ -379,22 +379,18 @@ fn is_main_thread() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::communicator::tests::communicators;
+    use crate::bootstrap::unique_id::UniqueId;
+    use crate::comm::communicator::RankInfo;
     use crate::comm::config::Config;
+    use crate::shm::process::Process;
+    use crate::shm::shared_state::SharedState;
     use std::ptr;
-
-    fn run_collective(communicator: &Arc<Communicator>, operation: impl Operation) -> Result<Progress> {
-        let context = communicator.check_operable().unwrap();
-        run(communicator, context, Queue::Collective, 0, operation, Stream::new(ptr::null_mut()))
-    }
-
-    const HEADER: CallHeader = CallHeader::Unknown { number: 0 };
 
     struct Panic;
 
     impl Operation for Panic {
         fn header(&self) -> CallHeader {
-            HEADER
+            CallHeader::Unknown { number: 0 }
         }
 
         async fn run(&self, _: CallContext<'_>) -> Result {
@@ -404,12 +400,13 @@ mod tests {
 
     #[test]
     fn panic_in_an_operation_sets_the_abort_flag() {
-        let communicators = communicators(2, &Config::default());
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run_collective(&communicators[1], Panic)
-        }));
-        assert!(result.is_err());
-        let state = communicators[0].check_idle().unwrap().state;
+        let state = Arc::new(SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0);
+        let communicator = Arc::new(Communicator::new(0, None, Config::default()));
+        let id = UniqueId::generate().unwrap();
+        communicator.join(RankInfo { state: Arc::clone(&state), rank: 1, id }, None);
+        let context = communicator.check_operable().unwrap();
+        let run = || run(&communicator, context, Queue::Collective, 0, Panic, Stream::new(ptr::null_mut()));
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
         assert_eq!(state.check_abort().unwrap_err().text, "rank 1 failed");
     }
 }

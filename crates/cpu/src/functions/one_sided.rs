@@ -217,10 +217,6 @@ impl Operation for PutSignal {
         CallHeader::of_bytes(PeerCall::PutSignal, self.signal.peer, self.from.length())
     }
 
-    fn buffers(&self) -> [usize; 2] {
-        [self.from.start().addr(), 0]
-    }
-
     fn ranges(&self) -> [BufferRange; 2] {
         [self.from.range(), self.to.as_read().range()]
     }

@@ -140,10 +140,6 @@ impl Operation for SendMessage {
         CallHeader::of_elements(PeerCall::Send, self.peer, self.message.data_type, self.message.count)
     }
 
-    fn buffers(&self) -> [usize; 2] {
-        [self.from.start().addr(), 0]
-    }
-
     fn ranges(&self) -> [BufferRange; 2] {
         [self.from.range(), BufferRange::default()]
     }
@@ -186,10 +182,6 @@ impl Operation for SendMessage {
 impl Operation for RecvMessage {
     fn header(&self) -> CallHeader {
         CallHeader::of_elements(PeerCall::Recv, self.peer, self.message.data_type, self.message.count)
-    }
-
-    fn buffers(&self) -> [usize; 2] {
-        [0, self.to.start().addr()]
     }
 
     fn ranges(&self) -> [BufferRange; 2] {

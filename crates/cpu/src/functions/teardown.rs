@@ -198,20 +198,3 @@ fn remove_windows(communicator: &Communicator) {
         communicator.windows.remove_all(context);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::comm::communicator::tests::communicators;
-    use crate::comm::config::Config;
-
-    /// A job may keep a communicator for a little longer than its handle. The process may even exit before that, which must not look like a
-    /// crash.
-    #[test]
-    fn destroyed_communicator_departs_at_once() {
-        let communicators = communicators(2, &Config::default());
-        destroy(&communicators[1]).unwrap();
-        let state = communicators[0].check_idle().unwrap().state;
-        assert!(state.check_peer(1).unwrap_err().text.contains("rank 1 has left"));
-    }
-}
