@@ -232,18 +232,15 @@ pub(super) unsafe extern "C" fn ncclLsaBarrierCreateRequirement(
     guard(|| {
         let [ranks, barriers] = [natural("nRanks", team.nRanks)?, natural("nBarriers", nBarriers)?];
         check_not_null(outHandle, "the handle")?;
-        let size = product([BARRIER_WORDS + ranks, barriers, WORD])?;
+        let bufferSize = product([BARRIER_WORDS + ranks, barriers, WORD])?;
         // SAFETY: the C declaration's contract: the pointer is not NULL, so it can be written.
         let outBufferHandle = unsafe {
             (*outHandle).nBarriers = nBarriers;
             &raw mut (*outHandle).bufHandle
         };
-        let requirements = ncclDevResourceRequirements_t {
-            bufferSize: size,
-            bufferAlign: WORD,
-            outBufferHandle,
-            ..Default::default()
-        };
+        let bufferAlign = WORD;
+        let requirements =
+            ncclDevResourceRequirements_t { bufferSize, bufferAlign, outBufferHandle, ..Default::default() };
         // SAFETY: the C declaration's contract.
         unsafe { write_out(outReq, requirements) }
     })
@@ -286,18 +283,15 @@ pub(super) unsafe extern "C" fn ncclLLA2ACreateRequirement(
         let [blocks, slots] = [natural("nBlocks", nBlocks)?, natural("nSlots", nSlots)?];
         check_not_null(outHandle, "the handle")?;
         // A block has two sets of slots, which alternate, and one slot for its state.
-        let size = product([blocks, 1 + 2 * slots, SLOT])?;
+        let bufferSize = product([blocks, 1 + 2 * slots, SLOT])?;
         // SAFETY: the C declaration's contract: the pointer is not NULL, so it can be written.
         let outBufferHandle = unsafe {
             (*outHandle).nSlots = slots as u32;
             &raw mut (*outHandle).bufHandle
         };
-        let requirements = ncclDevResourceRequirements_t {
-            bufferSize: size,
-            bufferAlign: SLOT,
-            outBufferHandle,
-            ..Default::default()
-        };
+        let bufferAlign = SLOT;
+        let requirements =
+            ncclDevResourceRequirements_t { bufferSize, bufferAlign, outBufferHandle, ..Default::default() };
         // SAFETY: the C declaration's contract.
         unsafe { write_out(outReq, requirements) }
     })

@@ -23,9 +23,7 @@ macro_rules! data_types {
             }
 
             pub(crate) fn raw(self) -> ncclDataType_t {
-                match self {
-                    $(Self::$name => ncclDataType_t::$raw),*
-                }
+                ncclDataType_t(self as u32)
             }
 
             pub(crate) fn size(self) -> usize {

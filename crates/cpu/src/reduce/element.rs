@@ -21,10 +21,15 @@ pub(crate) trait Element: Copy {
     fn minimum(self, other: Self) -> Self;
 
     /// Returns the factor by which an average over `ranks` multiplies each input before summing, or `None` if it divides the sum.
-    fn reciprocal(ranks: usize) -> Option<Self>;
+    fn reciprocal(_ranks: usize) -> Option<Self> {
+        None
+    }
 
     /// Divides a sum if [`reciprocal`](Self::reciprocal) returns `None`.
-    fn divide(self, ranks: usize) -> Self;
+    #[inline(always)]
+    fn divide(self, _ranks: usize) -> Self {
+        self
+    }
 
     /// Returns the element in the first bytes, repeated if the type holds several elements.
     fn first(bytes: [u8; 8]) -> Self;
@@ -47,25 +52,18 @@ pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
 /// less than 0.0. The bits are compared without a branch, as integers in the order of the floats.
 macro_rules! extremes {
     ($maximum:ident, $minimum:ident, $bits:ty, $infinity:expr) => {
+        extremes!(@ $maximum, $bits, $infinity, <);
+        extremes!(@ $minimum, $bits, $infinity, >);
+    };
+    (@ $name:ident, $bits:ty, $infinity:expr, $loses:tt) => {
         #[inline(always)]
-        pub(crate) fn $maximum(left: $bits, right: $bits) -> $bits {
+        pub(crate) fn $name(left: $bits, right: $bits) -> $bits {
             const MAGNITUDE: $bits = <$bits>::MAX >> 1;
             let key = |bits: $bits| {
                 bits.cast_signed() ^ ((bits.cast_signed() >> (<$bits>::BITS - 1)) & MAGNITUDE.cast_signed())
             };
             let other = (left & MAGNITUDE > $infinity)
-                | ((right & MAGNITUDE <= $infinity) & (key(left) < key(right)));
-            if other { right } else { left }
-        }
-
-        #[inline(always)]
-        pub(crate) fn $minimum(left: $bits, right: $bits) -> $bits {
-            const MAGNITUDE: $bits = <$bits>::MAX >> 1;
-            let key = |bits: $bits| {
-                bits.cast_signed() ^ ((bits.cast_signed() >> (<$bits>::BITS - 1)) & MAGNITUDE.cast_signed())
-            };
-            let other = (left & MAGNITUDE > $infinity)
-                | ((right & MAGNITUDE <= $infinity) & (key(right) < key(left)));
+                | ((right & MAGNITUDE <= $infinity) & (key(left) $loses key(right)));
             if other { right } else { left }
         }
     };
@@ -233,11 +231,6 @@ macro_rules! lanes {
     ($bits:ty) => {
         fn reciprocal(ranks: usize) -> Option<Self> {
             Some(Self([Self::one(1.0 / ranks as f32); LANES]))
-        }
-
-        #[inline(always)]
-        fn divide(self, _: usize) -> Self {
-            self
         }
 
         fn first(bytes: [u8; 8]) -> Self {

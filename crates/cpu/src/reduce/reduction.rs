@@ -280,10 +280,6 @@ macro_rules! integers {
                 self.min(other)
             }
 
-            fn reciprocal(_: usize) -> Option<Self> {
-                None
-            }
-
             #[inline(always)]
             fn divide(self, ranks: usize) -> Self {
                 let divide: fn(Self, usize) -> Self = $divide;
@@ -326,11 +322,6 @@ macro_rules! floats {
 
             fn reciprocal(ranks: usize) -> Option<Self> {
                 Some(1.0 / ranks as Self)
-            }
-
-            #[inline(always)]
-            fn divide(self, _: usize) -> Self {
-                self
             }
 
             fn first(bytes: [u8; 8]) -> Self {
