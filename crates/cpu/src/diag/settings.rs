@@ -151,22 +151,4 @@ mod tests {
         assert_eq!(parse_faults("slow:3:250, wrong:0"), Some(Faults::from([(0, wrong), (3, slow)])));
         assert_eq!(parse_faults("wrong:1,slow:1:250"), Some(Faults::from([(1, both)])));
     }
-
-    #[test]
-    fn malformed_faults_are_rejected() {
-        for text in [
-            "",
-            "slow",
-            "slow:1",
-            "slow:1:0",
-            "slow:-1:5",
-            "slow:1:5:6",
-            "wrong",
-            "wrong:x",
-            "wrong:1,",
-            "odd:1",
-        ] {
-            assert_eq!(parse_faults(text), None, "{text}");
-        }
-    }
 }

@@ -268,22 +268,8 @@ mod tests {
         let mut words = vec![ABORT_FLAG, NONCE, NONCE + 1, LIVENESS_CHECKS];
         let mut bytes = vec![];
         for rank in 0..3 {
-            words.extend(
-                [
-                    PROCESS,
-                    IDENTITY,
-                    DEPARTED,
-                    ACCESSES,
-                    STEP,
-                    SEEN,
-                    LAST_CALL,
-                    LAST_CALL + 1,
-                    CALLS,
-                    LAST_EMPTY_CALL,
-                ]
-                .map(|word| layout.control(rank, word)),
-            );
-            words.extend((LAUNCHED..=IN_GROUP).map(|word| layout.control(rank, word)));
+            let single = (PROCESS..=ACCESSES).chain(STEP..=LAST_EMPTY_CALL).chain(LAUNCHED..=IN_GROUP);
+            words.extend(single.map(|word| layout.control(rank, word)));
             for step in 0..SLOTS {
                 let record = layout.record(rank, step);
                 words.extend(record..record + LINE);
