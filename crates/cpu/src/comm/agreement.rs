@@ -47,7 +47,11 @@ pub(crate) fn check(
         |own: &[u8]| exchange(state, *rank, (ControlCall::Arguments, 0), own, || communicator.is_cancelled());
     let arguments = Arguments::new(communicator, function, arguments).to_text();
     let digest = fnv1a(&[arguments.as_bytes()]).to_ne_bytes();
-    let own = [&publish_device(communicator)?[..], &digest].concat();
+    let device = match communicator.known_driver() {
+        Some(driver) => Device::find(driver, communicator.device)?.to_bytes(),
+        None => vec![0; DEVICE_LENGTH],
+    };
+    let own = [&device[..], &digest].concat();
     let all = exchange(&own)?;
     if communicator.known_driver().is_some() {
         check_devices(&all)?;
@@ -198,12 +202,6 @@ impl Device {
             visible: u64::from_ne_bytes(*bytes.get(8..)?.first_chunk()?),
         })
     }
-}
-
-/// Returns a rank's device to publish to the other ranks, or zeros without CUDA.
-fn publish_device(communicator: &Communicator) -> Result<Vec<u8>> {
-    let Some(driver) = communicator.known_driver() else { return Ok(vec![0; DEVICE_LENGTH]) };
-    Ok(Device::find(driver, communicator.device)?.to_bytes())
 }
 
 fn check_devices(all: &[Vec<u8>]) -> Result {

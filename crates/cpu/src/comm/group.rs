@@ -152,13 +152,16 @@ pub(crate) fn run(
     if stream.addr() > LAST_SPECIAL_STREAM && *STRICT && communicator.driver().is_none() {
         report_unused(header, stream);
     }
-    let now = is_none_open();
+    let now = GROUP.with_borrow(|group| group.depth == 0);
     if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
         let buffers = operation.ranges();
         return run_now(communicator, context, header, buffers, pin!(operation.run(context)));
     }
     let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
-    if is_collective(header) && has_collective_on(communicator) {
+    let is_before = |other: &QueuedOperation| {
+        is_collective(other.header) && Arc::ptr_eq(&other.communicator, communicator)
+    };
+    if is_collective(header) && with_group(|group| group.operations.iter().rev().any(is_before)) {
         operation.set_grouped();
     }
     let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
@@ -224,10 +227,6 @@ pub(crate) fn run_on_host(
     add(QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?)
 }
 
-fn is_none_open() -> bool {
-    GROUP.with_borrow(|group| group.depth == 0)
-}
-
 /// Adds an operation to this thread's group, or runs it as a group of one.
 fn add(operation: QueuedOperation) -> Result<Progress> {
     let communicator = Arc::clone(&operation.communicator);
@@ -259,13 +258,6 @@ fn is_collective(header: CallHeader) -> bool {
     matches!(header, CallHeader::Collective { count: 1.., .. })
 }
 
-fn has_collective_on(communicator: &Arc<Communicator>) -> bool {
-    let is_before = |operation: &QueuedOperation| {
-        Arc::ptr_eq(&operation.communicator, communicator) && is_collective(operation.header)
-    };
-    with_group(|group| group.operations.iter().rev().any(is_before))
-}
-
 impl Group {
     fn fail(&mut self, function: &str, error: &Error) {
         if self.depth > 0 && self.error.is_none() {
@@ -285,8 +277,8 @@ impl Group {
         for communicator in distinct(self.callers()) {
             let Err(error) = communicator.check_group_ended("the end of its thread") else { continue };
             communicator.fail(&error);
-            // When the process exits, the other ranks detect the exit.
-            if !is_main_thread() {
+            // When the main thread ends, the process exits, which the other ranks detect.
+            if rustix::thread::gettid() != rustix::process::getpid() {
                 communicator.set_abort(AbortReason::Failed);
             }
         }
@@ -370,10 +362,6 @@ impl Group {
         init::run_all(&self.inits)?;
         queued_operation::run(&self.operations)
     }
-}
-
-fn is_main_thread() -> bool {
-    rustix::thread::gettid() == rustix::process::getpid()
 }
 
 #[cfg(test)]

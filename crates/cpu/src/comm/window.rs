@@ -174,10 +174,6 @@ impl Window {
         Err(Error::usage(format!("rank {rank} has deregistered its part of the window")))
     }
 
-    pub(crate) fn is_symmetric(&self) -> bool {
-        self.flags & NCCL_WIN_COLL_SYMMETRIC != 0
-    }
-
     /// Returns the address that this rank passed.
     pub(crate) fn start(&self) -> usize {
         self.parts[self.rank].start
@@ -199,12 +195,6 @@ impl Window {
     /// Returns the address range of this rank's own part, as passed by the caller.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.start()..self.start() + self.part(self.rank).length()
-    }
-
-    /// Returns whether `length` bytes at `start` are in this rank's own part.
-    pub(crate) fn contains(&self, start: usize, length: usize) -> bool {
-        let own = self.part(self.rank).length();
-        start.checked_sub(self.start()).is_some_and(|at| at <= own && length <= own - at)
     }
 }
 
@@ -252,7 +242,11 @@ impl Windows {
 
     /// Returns whether `length` bytes at `start` are in this rank's part of a symmetric window.
     pub(crate) fn contain(&self, start: usize, length: usize) -> bool {
-        self.registry.any(|window| window.is_symmetric() && window.contains(start, length))
+        self.registry.any(|window| {
+            let Range { start: first, end } = window.addresses();
+            let is_symmetric = window.flags & NCCL_WIN_COLL_SYMMETRIC != 0;
+            is_symmetric && first <= start && start.saturating_add(length) <= end
+        })
     }
 }
 
