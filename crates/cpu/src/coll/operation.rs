@@ -62,28 +62,30 @@ impl OnStream {
     /// Resolves a buffer that the call reads, passed as `what`: converts the program's address to the address at which this process can
     /// access it.
     pub(crate) fn resolve_read(&mut self, what: &str, buffer: &mut ReadBuf) -> Result {
-        let (address, length) = (buffer.start().addr(), buffer.length());
-        if length == 0 {
-            return Ok(());
-        }
-        let place = ptr::with_exposed_provenance(self.driver.resolve(what, address, length)?);
-        // SAFETY: CUDA has as many bytes at this address, and the caller guarantees that they stay allocated until the operation has run.
-        *buffer = unsafe { ReadBuf::of_caller(place, length) };
-        self.accesses.push(Access::read(address, length));
+        *buffer = self.resolve(what, *buffer, Access::read)?.as_read();
         Ok(())
     }
 
     /// Resolves a buffer that the call writes, like [`resolve_read`](Self::resolve_read).
     pub(crate) fn resolve_write(&mut self, what: &str, buffer: &mut WriteBuf) -> Result {
-        let (address, length) = (buffer.start().addr(), buffer.length());
-        if length == 0 {
-            return Ok(());
-        }
-        let place = ptr::with_exposed_provenance_mut(self.driver.resolve(what, address, length)?);
-        // SAFETY: as in `resolve_read`.
-        *buffer = unsafe { WriteBuf::of_caller(place, length) };
-        self.accesses.push(Access::write(address, length));
+        *buffer = self.resolve(what, buffer.as_read(), Access::write)?;
         Ok(())
+    }
+
+    fn resolve(
+        &mut self,
+        what: &str,
+        buffer: ReadBuf,
+        access: fn(usize, usize) -> Access,
+    ) -> Result<WriteBuf> {
+        let (address, length) = (buffer.start().addr(), buffer.length());
+        let mut place = address;
+        if length > 0 {
+            place = self.driver.resolve(what, address, length)?;
+            self.accesses.push(access(address, length));
+        }
+        // SAFETY: CUDA has as many bytes at this address, and the caller guarantees that they stay allocated until the operation has run.
+        Ok(unsafe { WriteBuf::of_caller(ptr::with_exposed_provenance_mut(place), length) })
     }
 
     /// Records that the call writes memory of another rank and then signals that rank. CUDA ignores memory of other processes.

@@ -6,8 +6,6 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -64,16 +62,11 @@ static ADDRESS: LazyLock<Option<SocketAddr>> = LazyLock::new(|| {
 
 /// A process's service. It ends when its last user drops it.
 pub(crate) struct Service {
-    shared: Arc<Shared>,
+    /// An event that ends the thread.
+    end: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     /// The pid of the process that has the thread. A forked child has none.
     pid: u32,
-}
-
-struct Shared {
-    ends: AtomicBool,
-    /// An event that wakes the thread.
-    wake: OwnedFd,
 }
 
 impl Service {
@@ -103,16 +96,15 @@ impl Service {
         debug::info(Subsystem::Ras, || {
             format!("RAS client listening socket at {}<{}>", address.ip(), address.port())
         });
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { ends: AtomicBool::new(false), wake });
-        let of_thread = Arc::clone(&shared);
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let of_thread = Arc::clone(&end);
         let serve = move || {
             if let Err(error) = serve(&listener, &of_thread) {
                 debug::info(Subsystem::Ras, || format!("RAS has ended: {error}"));
             }
         };
         let thread = thread::Builder::new().name("libnccl-cpu-ras".into()).spawn(serve)?;
-        Ok(Self { shared, thread: Some(thread), pid: std::process::id() })
+        Ok(Self { end, thread: Some(thread), pid: std::process::id() })
     }
 }
 
@@ -124,8 +116,7 @@ impl Drop for Service {
             std::mem::forget(thread);
             return;
         }
-        self.shared.ends.store(true, SeqCst);
-        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
         let _ = thread.join();
     }
 }
@@ -142,17 +133,19 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
+fn serve(listener: &TcpListener, end: &OwnedFd) -> io::Result<()> {
     let mut clients: Vec<Client> = Vec::new();
     let mut known = None;
     let interval = Timespec { tv_sec: 0, tv_nsec: INTERVAL.subsec_nanos().into() };
-    while !shared.ends.load(SeqCst) {
-        let mut watched =
-            vec![PollFd::new(&shared.wake, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+    loop {
+        let mut watched = vec![PollFd::new(end, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
         watched.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.interest())));
         match poll(&mut watched, (!clients.is_empty()).then_some(&interval)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
+        }
+        if !watched[0].revents().is_empty() {
+            return Ok(());
         }
         let ready: Vec<bool> = watched[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut is_ready = ready[1..].iter();
@@ -172,7 +165,6 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
         }
         clients.retain_mut(Client::send);
     }
-    Ok(())
 }
 
 fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
