@@ -140,14 +140,6 @@ pub(super) struct Layout {
     sleepers: usize,
 }
 
-/// Word indices of a mailbox, and the byte offset of its ring.
-pub(super) struct MailboxLayout {
-    pub(super) written: usize,
-    pub(super) read: usize,
-    pub(super) rejected: usize,
-    pub(super) ring: usize,
-}
-
 impl Layout {
     pub(super) fn new(ranks: usize) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&ranks) {
@@ -217,14 +209,9 @@ impl Layout {
         self.sleepers + rank
     }
 
-    pub(super) fn mailbox(&self, from: usize, to: usize) -> MailboxLayout {
-        let pair = self.pair(from, to);
-        MailboxLayout {
-            written: pair + WRITTEN,
-            read: pair + READ,
-            rejected: pair + REJECTED,
-            ring: self.ring_of(from, to),
-        }
+    /// Returns the indices of a mailbox's words: written, read and rejected. Two more words follow the last.
+    pub(super) fn mailbox(&self, from: usize, to: usize) -> [usize; 3] {
+        [WRITTEN, READ, REJECTED].map(|word| self.pair(from, to) + word)
     }
 
     pub(super) fn eager(&self, rank: usize, step: u64) -> usize {
@@ -241,7 +228,8 @@ impl Layout {
         [(self.eager(rank, 0), SLOTS as usize * EAGER_STRIDE), (self.stage(rank, 0), STAGES as usize * STAGE)]
     }
 
-    fn ring_of(&self, from: usize, to: usize) -> usize {
+    /// Returns the byte offset of the ring of the mailbox from rank `from` to rank `to`.
+    pub(super) fn ring_of(&self, from: usize, to: usize) -> usize {
         self.stage(self.ranks, 0) + (from * self.ranks + to) * self.ring
     }
 
@@ -282,14 +270,13 @@ mod tests {
             words.extend((0..WINDOWS).map(|window| layout.window(rank, window)));
             words.push(layout.sleepers(rank));
             for to in 0..3 {
-                let mailbox = layout.mailbox(rank, to);
-                words.extend([mailbox.written, mailbox.read]);
-                words.extend(mailbox.rejected..mailbox.rejected + 3);
+                let [written, read, rejected] = layout.mailbox(rank, to);
+                words.extend([written, read, rejected, rejected + 1, rejected + 2]);
                 for signal in 0..SIGNALS {
                     let (raised, awaited) = layout.signal(rank, to, signal);
                     words.extend([raised, awaited]);
                 }
-                bytes.push((mailbox.ring, layout.ring));
+                bytes.push((layout.ring_of(rank, to), layout.ring));
             }
         }
         let count = words.len();

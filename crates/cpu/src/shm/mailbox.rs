@@ -34,15 +34,15 @@ pub(crate) struct Mailbox<'a> {
 
 impl<'a> Mailbox<'a> {
     pub(crate) fn new(state: &'a SharedState, from: usize, to: usize) -> Self {
-        let layout = state.layout.mailbox(from, to);
+        let [written, read, rejected] = state.layout.mailbox(from, to);
         Self {
             state,
             sender: from,
             receiver: to,
-            written: state.segment.word(layout.written),
-            read: state.segment.word(layout.read),
-            rejected: std::array::from_fn(|word| state.segment.word(layout.rejected + word)),
-            ring: layout.ring,
+            written: state.segment.word(written),
+            read: state.segment.word(read),
+            rejected: std::array::from_fn(|word| state.segment.word(rejected + word)),
+            ring: state.layout.ring_of(from, to),
             size: state.layout.ring as u64,
         }
     }

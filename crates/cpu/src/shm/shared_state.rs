@@ -283,7 +283,7 @@ impl SharedState {
     /// rest.
     pub(crate) fn memory_usage(&self, rank: usize) -> (usize, usize) {
         let buffers = self.layout.buffers(rank).map(|(at, length)| self.segment.resident(at, length));
-        let rings = self.segment.resident(self.layout.mailbox(rank, 0).ring, self.ranks() * self.layout.ring);
+        let rings = self.segment.resident(self.layout.ring_of(rank, 0), self.ranks() * self.layout.ring);
         (buffers.iter().sum(), rings + self.layout.words_of_rank() * size_of::<u64>())
     }
 
