@@ -87,18 +87,3 @@ pub fn run_ranks(ranks: usize, each: impl Fn(Communicator) -> Result<()> + Sync)
             .fold(Ok(()), Result::and)
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::run_ranks;
-    use crate::shm::layout::MAX_RANKS;
-
-    #[test]
-    fn run_ranks_with_a_number_out_of_range_is_an_error_with_the_number() {
-        for ranks in [MAX_RANKS + 1, i32::MAX as usize, i32::MAX as usize + 1, usize::MAX] {
-            let error = run_ranks(ranks, |_| panic!("ran")).unwrap_err().to_string();
-            assert!(error.contains(&ranks.to_string()), "{error}");
-        }
-        assert!(run_ranks(0, |_| panic!("ran")).is_err());
-    }
-}

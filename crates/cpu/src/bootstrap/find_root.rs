@@ -29,9 +29,7 @@ const HELD: Duration = Duration::from_secs(1);
 /// The longest wait for another rank's election. A process that is stopped during its election must not block all other ranks.
 const LOCK_LIMIT: Duration = Duration::from_secs(20);
 
-/// The role of a rank in a rendezvous.
 pub(super) enum Role {
-    /// The root, with the listening socket.
     Root(OwnedFd),
     Peer(Peer),
 }
@@ -64,7 +62,6 @@ pub(super) fn find_root(id: &UniqueId, check_cancelled: &dyn Fn() -> Result) -> 
     find_root_at(&chosen, Name::Secret, check_cancelled)?.ok_or_else(taken)
 }
 
-/// A kind of socket name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Name {
     /// Random, and known only to the ranks.

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cuda_common::finding::Finding;
@@ -19,8 +19,8 @@ use crate::diag::error::{Error, Result};
 use crate::diag::report;
 use crate::diag::settings::{TIMEOUT, WARN_AFTER};
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
-/// The conditions of a rank's join.
 pub(crate) struct JoinContext<'a> {
     /// The name of the new communicator, in reports.
     pub(crate) name: &'a str,
@@ -28,12 +28,10 @@ pub(crate) struct JoinContext<'a> {
     pub(crate) check_cancelled: &'a dyn Fn() -> Result,
     /// Called with a description of what this rank waits for.
     pub(crate) waits_for: &'a dyn Fn(String),
-    /// The parent communicator of the new one, if any.
     pub(crate) parent: Option<ParentComm<'a>>,
 }
 
 /// The parent communicator, to which ranks of the new communicator belong.
-#[derive(Debug)]
 pub(crate) struct ParentComm<'a> {
     pub(crate) state: &'a SharedState,
     /// The parent's ranks that become the first ranks of the new communicator.
@@ -109,7 +107,6 @@ static CREATED: Mutex<BTreeMap<Key, Arc<SharedState>>> = Mutex::new(BTreeMap::ne
 const HELLO_RETRY: Duration = Duration::from_millis(1);
 
 /// The join of this process's ranks with one id.
-#[derive(Debug)]
 pub(super) struct SharedJoin {
     key: Key,
     progress: Mutex<Progress>,
@@ -135,7 +132,6 @@ pub(super) enum Outcome {
     Ended(Result<Arc<SharedState>>),
 }
 
-/// The role of a rank in its process's join.
 pub(super) enum JoinRole {
     First(FirstRank),
     Other(Arc<SharedJoin>),
@@ -143,10 +139,6 @@ pub(super) enum JoinRole {
 
 /// The first rank, which ends the join for the other ranks.
 pub(super) struct FirstRank(Arc<SharedJoin>);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Enters this process's join with an id.
 pub(super) fn enter(secret: [u8; 16]) -> JoinRole {
@@ -217,7 +209,6 @@ impl FirstRank {
         progress.ranks.clone()
     }
 
-    /// Ends the join for all ranks of this process.
     pub(super) fn end(&self, outcome: Outcome) {
         lock(&JOINS).remove(&self.0.key);
         let mut progress = lock(&self.0.progress);

@@ -45,7 +45,6 @@ const ROOT_FIRST: Duration = Duration::from_secs(1);
 /// The time without a message after which a root is considered to have accepted a rank.
 const ACCEPTED: Duration = Duration::from_millis(50);
 
-/// The reason why a peer could not join.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     /// The root has left without notifying the ranks that join later.

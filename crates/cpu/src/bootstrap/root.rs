@@ -23,7 +23,6 @@ use crate::shm::shared_state::SharedState;
 /// The time for which the root of a failed rendezvous notifies ranks that join later.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
 
-/// The maximum number of ranks named in a list.
 const MAX_NAMED: usize = 32;
 
 /// The maximum number of connections without a valid hello, in addition to the number of ranks.
@@ -94,7 +93,6 @@ impl<'a> Root<'a> {
         result
     }
 
-    /// Waits until every other rank has joined.
     fn accept_all(&mut self) -> Result {
         let (waiting, mut checked) = (LimitedWait::begin(Duration::ZERO), Instant::now());
         let describe = |root: &Self| describe(&root.joined, |rank| root.context.rank_name(rank));
@@ -116,7 +114,6 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Accepts a rank of a connected process.
     fn accept(&mut self, index: usize, hello: Hello) -> Result {
         let Hello { ranks, rank, .. } = hello;
         if ranks == 0 {
@@ -288,7 +285,6 @@ fn describe(joined: &[Option<Process>], name: impl Fn(usize) -> String) -> Strin
     )
 }
 
-/// Lists the first ranks by name.
 fn list(ranks: &[usize], name: impl Fn(usize) -> String) -> String {
     let named: Vec<_> = ranks.iter().take(MAX_NAMED).map(|rank| name(*rank)).collect();
     let plural = if ranks.len() == 1 { "" } else { "s" };

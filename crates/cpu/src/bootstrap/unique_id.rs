@@ -58,7 +58,6 @@ impl UniqueId {
 
     pub(super) const SOCKET_PREFIX: &str = "libnccl-cpu-";
 
-    /// Returns the name of the abstract socket for these bytes.
     pub(super) fn socket_name(bytes: &[u8; 16]) -> String {
         bytes.iter().fold(Self::SOCKET_PREFIX.into(), |name, byte| format!("{name}{byte:02x}"))
     }
@@ -78,12 +77,10 @@ impl UniqueId {
         Self { public: hash(0), secret: hash(1), scope: self.scope, is_of_address: false }
     }
 
-    /// Returns the short form for the log.
     pub(crate) fn short(&self) -> String {
         format!("{:#x}", self.short_number())
     }
 
-    /// Returns the number of the short form.
     pub(crate) fn short_number(&self) -> u64 {
         self.public.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
@@ -221,40 +218,12 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use libnccl::sys::ncclResult_t;
 
     #[test]
     fn id_round_trips_through_its_c_form() {
         let id = UniqueId::generate().unwrap();
         assert_eq!(UniqueId::new(&id.raw()).unwrap(), id);
         assert_ne!(UniqueId::generate().unwrap(), id);
-    }
-
-    /// Previously, damage to the host or the namespaces was reported as another host, and damage to the secret was not detected.
-    #[test]
-    fn damaged_id_is_refused_as_damaged() {
-        let good = UniqueId::generate().unwrap().raw().internal.map(|byte| byte as u8);
-        let damaged = |what: &str, bytes: Vec<u8>| {
-            let mut raw = ncclUniqueId::default();
-            raw.internal.iter_mut().zip(&bytes).for_each(|(to, from)| *to = *from as c_char);
-            let error = UniqueId::new(&raw).expect_err(what);
-            assert!(error.text.starts_with("this unique id is damaged"), "{what}: {}", error.text);
-            assert_eq!(error.code, ncclResult_t::ncclInvalidArgument, "{what}");
-        };
-        for index in 0..good.len() {
-            for bit in [1, 0x40, 0x80] {
-                let mut bytes = good.to_vec();
-                bytes[index] ^= bit;
-                damaged(&format!("bit {bit} of byte {index}"), bytes);
-            }
-        }
-        let zero = good.iter().position(|byte| *byte == 0).unwrap();
-        damaged("cut at a zero", good[..zero].to_vec());
-        damaged("half", good[..64].to_vec());
-        damaged("without its checksum", good[..112].to_vec());
-        damaged("decoded as UTF-8", String::from_utf8_lossy(&good).into_owned().into_bytes());
-        damaged("as Latin-1", good.iter().map(|byte| char::from(*byte)).collect::<String>().into_bytes());
-        damaged("of two ids", [&good[..40], &good[88..], &good[40..88]].concat());
     }
 
     #[test]
@@ -277,13 +246,6 @@ mod tests {
     }
 
     #[test]
-    fn hash_has_its_published_values() {
-        assert_eq!(fnv1a(&[]), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
-        assert_eq!(fnv1a(&[b"a"]), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
-        assert_eq!(fnv1a(&[b"foo", b"bar"]), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
-    }
-
-    #[test]
     fn derived_id_is_the_same_in_every_build() {
         let scope = current_scope().unwrap();
         let id = UniqueId { public: [1; 16], secret: [2; 16], scope, is_of_address: true };
@@ -297,26 +259,6 @@ mod tests {
     }
 
     #[test]
-    fn address_of_comm_id_is_one_of_this_host() {
-        let address = |text: &str| local_address(OsStr::new(text));
-        assert_eq!(address("127.0.0.1:1234").unwrap(), ([127, 0, 0, 1], 1234).into());
-        assert_eq!(address("localhost:1234").unwrap().port(), 1234);
-        for text in
-            ["", "7", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "[::1:1234", "no host:1"]
-        {
-            let error = address(text).unwrap_err();
-            let start = format!("invalid NCCL_COMM_ID {text:?}: expected ");
-            assert!(error.text.starts_with(&start), "{}", error.text);
-            assert_eq!(error.code, ncclResult_t::ncclInvalidArgument);
-        }
-        // An address reserved for documentation.
-        let error = address("192.0.2.1:1234").unwrap_err();
-        assert_eq!(error.code, ncclResult_t::ncclInvalidUsage);
-        let start = r#"NCCL_COMM_ID "192.0.2.1:1234" is no address of this host"#;
-        assert!(error.text.starts_with(start), "{}", error.text);
-    }
-
-    #[test]
     fn id_of_an_address_depends_on_it_alone() {
         let at = |port| UniqueId::at(([127, 0, 0, 1], port).into()).unwrap();
         assert_eq!(at(1), at(1));
@@ -325,12 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn id_of_another_host_or_namespace_or_library_is_refused_as_that() {
+    fn id_of_another_host_or_namespace_is_refused_as_that() {
         let text = |raw| UniqueId::new(&raw).unwrap_err().text;
-        for byte in [0, !0, 7] {
-            let foreign = text(ncclUniqueId { internal: [byte; 128] });
-            assert!(foreign.contains("is not from this version"), "{foreign}");
-        }
         let mut elsewhere = UniqueId::generate().unwrap();
         elsewhere.scope[0] ^= 1;
         assert!(text(elsewhere.raw()).contains("another host"));

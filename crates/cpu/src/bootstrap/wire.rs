@@ -37,12 +37,10 @@ const LEFT: u32 = 1 << 31;
 
 #[derive(Debug)]
 pub(super) enum Message {
-    /// A rank joins.
     Hello(Hello),
     /// Sent by the root: the first time, with the shared state's file, all ranks have joined; the second time, all have opened
     /// the state. Sent by a process of peers: it has opened the state.
     Ready,
-    /// The rendezvous has failed.
     Failed(Error),
     /// The rendezvous has failed because the sender was cancelled. The sender does not wait for ranks that join later.
     Left(Error),
@@ -150,7 +148,6 @@ pub(super) fn send(socket: &OwnedFd, message: &Message) -> rustix::io::Result<us
     rustix::net::send(socket, &message.to_bytes(), SendFlags::NOSIGNAL)
 }
 
-/// Sends [`Message::Ready`] with a file.
 pub(super) fn send_file(socket: &OwnedFd, file: &OwnedFd) -> rustix::io::Result<usize> {
     let (files, bytes) = ([file.as_fd()], Message::Ready.to_bytes());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -159,7 +156,6 @@ pub(super) fn send_file(socket: &OwnedFd, file: &OwnedFd) -> rustix::io::Result<
     sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-/// A message and the file that came with it.
 pub(super) type Received = (Message, Option<OwnedFd>);
 
 /// Receives a message that has arrived. Returns `None` if the connection has ended or the message is malformed.
@@ -247,12 +243,10 @@ fn credentials(connection: &OwnedFd) -> Result<UCred> {
     socket_peercred(connection).map_err(|error| Error::system("a rank's process cannot be determined", error))
 }
 
-/// Returns the pid of the process at the other end.
 pub(super) fn pid_of(connection: &OwnedFd) -> Result<u64> {
     Ok(credentials(connection)?.pid.as_raw_pid().unsigned_abs().into())
 }
 
-/// Returns whether the process at the other end belongs to this process's user.
 pub(super) fn is_same_user(connection: &OwnedFd) -> bool {
     credentials(connection).is_ok_and(|peer| peer.uid == geteuid())
 }

@@ -12,12 +12,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use cuda_common::finding::Finding;
+use libnccl::observer::{Extent, Operation};
 
-use crate::coll::function::Function;
 use crate::diag::debug::Subsystem;
 use crate::diag::error::Error;
 use crate::reduce::data_type::{self, DataType};
 use crate::reduce::reduction;
+use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::shared_state::{EARLIER_CALLS, EMPTY_CALLS, SharedState, UNAWAITED};
 use crate::sync::primitive::fence;
@@ -66,7 +67,6 @@ pub(crate) enum ControlCall {
     Arguments,
 }
 
-/// Calls that name one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PeerCall {
     Send,
@@ -77,16 +77,17 @@ pub(crate) enum PeerCall {
 }
 
 impl PeerCall {
-    const ALL: [Self; 5] = [Self::Send, Self::Recv, Self::PutSignal, Self::Signal, Self::WaitSignal];
+    /// The calls by number, with their names.
+    const ALL: [(Self, &str); 5] = [
+        (Self::Send, "ncclSend"),
+        (Self::Recv, "ncclRecv"),
+        (Self::PutSignal, "ncclPutSignal"),
+        (Self::Signal, "ncclSignal"),
+        (Self::WaitSignal, "ncclWaitSignal"),
+    ];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Send => "ncclSend",
-            Self::Recv => "ncclRecv",
-            Self::PutSignal => "ncclPutSignal",
-            Self::Signal => "ncclSignal",
-            Self::WaitSignal => "ncclWaitSignal",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -100,18 +101,18 @@ const FIRST_PEER_CALL: u8 = 0x40;
 const FIRST_CONTROL_CALL: u64 = 0x80;
 
 impl ControlCall {
-    const ALL: [Self; 6] =
-        [Self::Split, Self::Grow, Self::Suspend, Self::Resume, Self::RegisterWindow, Self::Arguments];
+    /// The calls by number, with their names.
+    const ALL: [(Self, &str); 6] = [
+        (Self::Split, "ncclCommSplit"),
+        (Self::Grow, "ncclCommGrow"),
+        (Self::Suspend, "ncclCommSuspend"),
+        (Self::Resume, "ncclCommResume"),
+        (Self::RegisterWindow, "ncclCommWindowRegister"),
+        (Self::Arguments, "ncclCommInitRank"),
+    ];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Split => "ncclCommSplit",
-            Self::Grow => "ncclCommGrow",
-            Self::Suspend => "ncclCommSuspend",
-            Self::Resume => "ncclCommResume",
-            Self::RegisterWindow => "ncclCommWindowRegister",
-            Self::Arguments => "ncclCommInitRank",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -148,7 +149,6 @@ impl CallHeader {
         }
     }
 
-    /// Returns the call in progress on a rank, if any.
     pub(crate) fn running(state: &SharedState, rank: usize) -> Option<Self> {
         let (call, runs) = state.last_call(rank);
         runs.then(|| Self::decode(call))
@@ -158,29 +158,20 @@ impl CallHeader {
         let [number, data_type, reduction, ..] = head.to_le_bytes();
         if let Some(function) = Function::from_number(number) {
             let (data_type, is_grouped) = (data_type & !GROUPED, data_type & GROUPED != 0);
-            return Self::Collective {
-                function,
-                data_type,
-                reduction,
-                root: (head >> 32) as u32,
-                count,
-                is_grouped,
-            };
+            let root = (head >> 32) as u32;
+            return Self::Collective { function, data_type, reduction, root, count, is_grouped };
         }
         let index = number.checked_sub(FIRST_PEER_CALL).map(usize::from);
-        if let Some(call) = index.and_then(|index| PeerCall::ALL.get(index)) {
+        if let Some((call, _)) = index.and_then(|index| PeerCall::ALL.get(index)) {
             return Self::PointToPoint { call: *call, data_type, peer: (head >> 32) as u32, count };
         }
         let index = head.checked_sub(FIRST_CONTROL_CALL).and_then(|index| usize::try_from(index).ok());
         match index.and_then(|index| ControlCall::ALL.get(index)) {
-            Some(call) => Self::Control { call: *call, length: count },
+            Some((call, _)) => Self::Control { call: *call, length: count },
             None => Self::Unknown { number: head },
         }
     }
-}
 
-impl CallHeader {
-    /// Returns the log subsystem of the call.
     pub(crate) fn subsystem(self) -> Subsystem {
         match self {
             Self::PointToPoint { .. } => Subsystem::PointToPoint,
@@ -189,10 +180,10 @@ impl CallHeader {
     }
 
     /// Returns the log line of the call in NCCL's format: types and reductions are numbers, and the peer replaces the root. All addresses
-    /// are the caller's.
+    /// are the caller's, who passes no address of another rank.
     pub(crate) fn log_line(
         self,
-        [send, recv]: [usize; 2],
+        [send, recv]: [BufferRange; 2],
         comm: usize,
         context: CallContext<'_>,
         stream: usize,
@@ -210,15 +201,15 @@ impl CallHeader {
             Self::Unknown { number } => ("", number, 0, 0, 0),
         };
         let (name, calls) = (name.trim_start_matches("nccl"), context.state.calls(context.rank));
+        let is_put = matches!(self, Self::PointToPoint { call: PeerCall::PutSignal, .. });
+        let (send, recv) = (send.start, if is_put { 0 } else { recv.start });
         format!(
             "{name}: opCount {calls:x} sendbuff {send:#x} recvbuff {recv:#x} count {count} datatype {data_type} \
              op {reduction} root {root} comm {comm:#x} [nranks={}] stream {stream:#x}",
             context.state.ranks()
         )
     }
-}
 
-impl CallHeader {
     fn name(self) -> &'static str {
         match self {
             Self::Collective { function, .. } => function.shape().operation.function,
@@ -239,7 +230,6 @@ impl CallHeader {
         }
     }
 
-    /// Describes how this call of one rank differs from another rank's call.
     pub(crate) fn describe_difference(self, other: Self) -> String {
         if self.name() != other.name() {
             return "the ranks called different functions".into();
@@ -320,8 +310,13 @@ pub(crate) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Ran
     let differed = (one ^ two) & UNAWAITED != 0;
     let mistake = describe_empty_calls(state, step, first, other)
         .or_else(|| {
-            differed
-                .then(|| format!("before this call, {}", describe_unawaited(state, step - 1, first, other)))
+            let unawaited = || match find_unawaited(state, step - 1, first, other) {
+                Some((firsts, others)) => {
+                    format!("before this call, rank {other} called {others}, and rank {first} {firsts}")
+                }
+                None => format!("before this call, rank {first} and rank {other} called different functions"),
+            };
+            differed.then(unawaited)
         })
         .unwrap_or_else(|| decode(args(first)).describe_difference(decode(args(other))));
     if are_all {
@@ -336,14 +331,6 @@ pub(crate) fn difference(state: &SharedState, rank: usize, step: u64, ranks: Ran
 
 fn decode([head, count]: [u64; 2]) -> CallHeader {
     CallHeader::decode([head & !EARLIER_CALLS, count])
-}
-
-/// Describes the first call up to `step` in which two ranks differed without detecting it.
-fn describe_unawaited(state: &SharedState, step: u64, one: usize, two: usize) -> String {
-    find_unawaited(state, step, one, two).map_or_else(
-        || format!("rank {one} and rank {two} called different functions"),
-        |(of_one, of_two)| format!("rank {two} called {of_two}, and rank {one} {of_one}"),
-    )
 }
 
 /// Returns the first calls up to `step` in which two ranks differed without detecting it, if they are still recorded.
@@ -416,6 +403,120 @@ fn describe_empty_calls(state: &SharedState, step: u64, one: usize, two: usize) 
         "before this call, rank {more} made {calls} of count 0 that rank {less} did not make{}",
         last.unwrap_or_default()
     ))
+}
+
+/// A collective function of NCCL with a single count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Function {
+    number: u8,
+}
+
+/// The shape of a collective: which ranks send and receive, and how the buffers are divided.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// A copy, because every call reads it.
+    pub(super) operation: Operation,
+    /// Divisions of the send buffer and the receive buffer.
+    pub(super) input: Division,
+    pub(super) output: Division,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Division {
+    /// `count` elements, not divided.
+    Whole,
+    /// `count` elements divided among the ranks.
+    Chunks,
+    /// `count` elements for each rank.
+    Blocks,
+}
+
+/// Number of functions that a rank can call.
+const FUNCTIONS: usize = functions_before(Operation::ALL.len());
+
+/// The shapes of the functions in the order of their operations, followed by [`Function::SCATTER_ALLGATHER`].
+static SHAPES: [Shape; FUNCTIONS + 1] = {
+    let mut shapes = [Shape::new(Operation::of("broadcast"), true); FUNCTIONS + 1];
+    let mut number = 0;
+    while number < Operation::ALL.len() {
+        let operation = &Operation::ALL[number];
+        if is_function(operation) {
+            shapes[functions_before(number)] = Shape::new(operation, operation.reduces);
+        }
+        number += 1;
+    }
+    shapes
+};
+
+/// Returns the number of operations before `place` in the table that are functions.
+const fn functions_before(place: usize) -> usize {
+    let (mut number, mut functions) = (0, 0);
+    while number < place {
+        functions += is_function(&Operation::ALL[number]) as usize;
+        number += 1;
+    }
+    functions
+}
+
+/// Returns whether the operation is a single call of a function that all ranks call with the same count.
+const fn is_function(operation: &Operation) -> bool {
+    let has_one_count = matches!(
+        (operation.sends, operation.receives),
+        (Extent::Count | Extent::CountPerRank, Extent::Count | Extent::CountPerRank)
+    );
+    has_one_count && !operation.is_in_place && !operation.is_point_to_point()
+}
+
+impl Function {
+    pub(crate) const ALL_REDUCE: Self = Self::named("all_reduce");
+    /// A broadcast whose work is split among all ranks. Ranks cannot call it.
+    pub(super) const SCATTER_ALLGATHER: Self = Self { number: FUNCTIONS as u8 };
+
+    pub(crate) const fn named(name: &str) -> Self {
+        let operation = Operation::of(name);
+        assert!(is_function(operation));
+        Self { number: functions_before(operation.number()) as u8 }
+    }
+
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        (usize::from(number) < SHAPES.len()).then_some(Self { number })
+    }
+
+    /// Returns the number, which identifies the same function on all ranks.
+    pub(crate) fn number(self) -> u8 {
+        self.number
+    }
+
+    #[inline]
+    pub(super) fn shape(self) -> &'static Shape {
+        &SHAPES[usize::from(self.number)]
+    }
+
+    pub(crate) fn symbol(self) -> &'static str {
+        self.shape().operation.function
+    }
+}
+
+impl Shape {
+    /// Returns the shape of an operation. If ranks share the work and neither buffer has blocks, the buffers are divided among the ranks.
+    const fn new(operation: &Operation, shares_work: bool) -> Self {
+        let whole = match (operation.sends, operation.receives) {
+            (Extent::Count, Extent::Count) if shares_work => Division::Chunks,
+            _ => Division::Whole,
+        };
+        Self {
+            operation: *operation,
+            input: Division::new(operation.sends, whole),
+            output: Division::new(operation.receives, whole),
+        }
+    }
+}
+
+impl Division {
+    /// Returns `Blocks` for [`Extent::CountPerRank`], and `whole` otherwise.
+    const fn new(extent: Extent, whole: Self) -> Self {
+        if matches!(extent, Extent::CountPerRank) { Self::Blocks } else { whole }
+    }
 }
 
 #[cfg(test)]
@@ -498,5 +599,28 @@ mod tests {
         ] {
             assert_eq!((CallHeader::decode(header.encode()), header.to_string()), (header, text.into()));
         }
+    }
+
+    #[test]
+    fn work_on_whole_buffers_is_divided_where_ranks_reduce_or_share_it() {
+        let divisions = |function: Function| (function.shape().input, function.shape().output);
+        for function in [Function::ALL_REDUCE, Function::named("reduce"), Function::SCATTER_ALLGATHER] {
+            assert_eq!(divisions(function), (Division::Chunks, Division::Chunks));
+        }
+        assert_eq!(divisions(Function::named("broadcast")), (Division::Whole, Division::Whole));
+        assert_eq!(divisions(Function::named("reduce_scatter")), (Division::Blocks, Division::Whole));
+    }
+
+    #[test]
+    fn functions_have_the_numbers_of_their_places() {
+        let functions: Vec<_> = (0..).map_while(Function::from_number).collect();
+        assert_eq!(functions.last(), Some(&Function::SCATTER_ALLGATHER));
+        for function in &functions[..FUNCTIONS] {
+            assert_eq!(Function::named(function.shape().operation.name), *function);
+        }
+        let names: Vec<_> = functions.iter().map(|function| function.symbol()).collect();
+        // Ranks from other builds of this library use these numbers.
+        let oldest = ["ncclAllReduce", "ncclBroadcast", "ncclReduce", "ncclAllGather", "ncclReduceScatter"];
+        assert_eq!(names[..5], oldest);
     }
 }

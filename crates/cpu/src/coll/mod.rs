@@ -3,9 +3,6 @@
 
 pub(crate) mod call;
 pub(crate) mod collective;
-pub(crate) mod function;
-mod kernel;
 pub(crate) mod operation;
 pub(crate) mod plan;
-mod transports;
 pub(crate) mod wait_report;

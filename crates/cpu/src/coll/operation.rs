@@ -6,26 +6,23 @@ use std::ptr;
 
 use cuda_common::{Access, AccessKind};
 
-use crate::coll::call;
-use crate::coll::call::{CallHeader, ControlCall};
+use crate::coll::call::{self, CallHeader, ControlCall};
 use crate::cuda::{Driver, Stream};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::CallContext;
 use crate::shm::layout::EAGER_MAX;
 use crate::shm::shared_state::SharedState;
+use crate::sync::executor::Boxed;
 
-/// One rank's operation.
+/// A heap-allocated operation of a group.
+pub(crate) type BoxedOperation<'a> = Boxed<'a, Error>;
+
 pub(crate) trait Operation: Send + Sync + 'static {
     /// Returns the call as described to other ranks and in the log.
     fn header(&self) -> CallHeader;
 
-    /// Returns the addresses of the send and receive buffers before they are resolved, or 0 for a buffer that the caller does not pass.
-    fn buffers(&self) -> [usize; 2] {
-        [0, 0]
-    }
-
-    /// Returns the memory that is read and the memory that is written, after the buffers are resolved. The range is empty if there is none.
+    /// Returns the memory that is read and the memory that is written. The range is empty if there is none.
     fn ranges(&self) -> [BufferRange; 2] {
         [BufferRange::default(); 2]
     }
@@ -53,7 +50,6 @@ pub(crate) trait Operation: Send + Sync + 'static {
 }
 
 /// The stream of a call, and the memory accesses that the call makes.
-#[derive(Debug)]
 pub(crate) struct OnStream {
     driver: &'static Driver,
     pub(crate) stream: Stream,
@@ -68,28 +64,25 @@ impl OnStream {
     /// Resolves a buffer that the call reads, passed as `what`: converts the program's address to the address at which this process can
     /// access it.
     pub(crate) fn resolve_read(&mut self, what: &str, buffer: &mut ReadBuf) -> Result {
-        let (address, length) = (buffer.start().addr(), buffer.length());
-        if length == 0 {
-            return Ok(());
-        }
-        let place = ptr::with_exposed_provenance(self.driver.resolve(what, address, length)?);
-        // SAFETY: CUDA has as many bytes at this address, and the caller guarantees that they stay allocated until the operation has run.
-        *buffer = unsafe { ReadBuf::of_caller(place, length) };
-        self.add_access(address, length, AccessKind::Read);
+        *buffer = self.resolve(what, *buffer, AccessKind::Read)?.as_read();
         Ok(())
     }
 
     /// Resolves a buffer that the call writes, like [`resolve_read`](Self::resolve_read).
     pub(crate) fn resolve_write(&mut self, what: &str, buffer: &mut WriteBuf) -> Result {
-        let (address, length) = (buffer.start().addr(), buffer.length());
-        if length == 0 {
-            return Ok(());
-        }
-        let place = ptr::with_exposed_provenance_mut(self.driver.resolve(what, address, length)?);
-        // SAFETY: as in `resolve_read`.
-        *buffer = unsafe { WriteBuf::of_caller(place, length) };
-        self.add_access(address, length, AccessKind::Write);
+        *buffer = self.resolve(what, buffer.as_read(), AccessKind::Write)?;
         Ok(())
+    }
+
+    fn resolve(&mut self, what: &str, buffer: ReadBuf, kind: AccessKind) -> Result<WriteBuf> {
+        let (address, length) = (buffer.start().addr(), buffer.length());
+        let mut place = address;
+        if length > 0 {
+            place = self.driver.resolve(what, address, length)?;
+            self.add_access(address, length, kind);
+        }
+        // SAFETY: CUDA has as many bytes at this address, and the caller guarantees that they stay allocated until the operation has run.
+        Ok(unsafe { WriteBuf::of_caller(ptr::with_exposed_provenance_mut(place), length) })
     }
 
     fn add_access(&mut self, address: usize, length: usize, kind: AccessKind) {
@@ -143,16 +136,27 @@ pub(crate) async fn control_allgather(
     if length > EAGER_MAX {
         return Err(Error::internal(format!("{length} bytes of control data, at most {EAGER_MAX} fit")));
     }
-    let step = state.next_step(rank).await?;
     let header = CallHeader::Control { call, length: length as u64 };
+    let step = make_together(state, rank, header, data).await?;
+    let data = |rank| state.eager(rank, step, length).bytes(0, length, &mut vec![]).to_vec();
+    Ok((0..state.ranks()).map(data).collect())
+}
+
+/// Publishes a call with its data, waits for all ranks, and checks that they make the same call. Returns the step.
+pub(crate) async fn make_together(
+    state: &SharedState,
+    rank: usize,
+    header: CallHeader,
+    data: &[u8],
+) -> Result<u64> {
+    let step = state.next_step(rank).await?;
     let call_args = call::call_args(state, rank, header);
     state.publish(rank, step, call_args, data, None);
     state.wait_all(rank, step).await?;
-    if !state.all_made(call_args, rank, step, 0..state.ranks()) {
-        return Err(call::difference(state, rank, step, 0..state.ranks()));
+    if state.all_made(call_args, rank, step, 0..state.ranks()) {
+        return Ok(step);
     }
-    let data = |rank| state.eager(rank, step, length).bytes(0, length, &mut vec![]).to_vec();
-    Ok((0..state.ranks()).map(data).collect())
+    Err(call::difference(state, rank, step, 0..state.ranks()))
 }
 
 #[cfg(test)]

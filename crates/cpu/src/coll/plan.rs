@@ -8,24 +8,22 @@ use std::sync::Once;
 
 use libnccl::observer::Role;
 
-use crate::coll::call::CallHeader;
-use crate::coll::function::{Division, Function};
+use crate::coll::call::{CallHeader, Division, Function};
 use crate::diag::debug;
 use crate::diag::error::{Error, Result};
 use crate::diag::settings::STRICT;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::{Factor, Reduction};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, RemoteBuffer};
 use crate::shm::layout::RANK_ARGS;
-use crate::shm::peer_access::RemoteBuffer;
 use crate::sync::primitive::LOOM;
 
 /// Granularity of a chunk in bytes: whole cache lines, and few tasks for a short call.
 const CHUNK: usize = if LOOM { 64 } else { 512 };
 
 /// The arguments of a collective that all ranks must agree on. `count` is the number of elements that one rank sends to one rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(super) function: Function,
     count: usize,
@@ -45,7 +43,7 @@ pub(crate) struct Call {
 
 /// A task of one rank. It combines part `input` of the send buffers of `sources` ranks, in the order `first`, `first + 1`, ... (wrapping
 /// from the last rank to rank 0), into part `output` of one rank's receive buffer, or of all ranks' receive buffers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Task {
     pub(super) input: usize,
     pub(super) first: usize,
@@ -74,7 +72,6 @@ impl Call {
         Self { function, count, data_type, reduction, root, ranks, bytes, chunk, is_grouped: false }
     }
 
-    /// Returns the call with another function and the same arguments.
     pub(super) fn with_function(&self, function: Function) -> Self {
         Self { function, ..*self }
     }
@@ -143,7 +140,6 @@ impl Call {
         if division == Division::Blocks { rank * self.bytes } else { 0 }
     }
 
-    /// Returns the error for overlapping buffers.
     #[cold]
     #[inline(never)]
     fn overlap(&self, rank: usize, send: ReadBuf, recv: WriteBuf) -> Error {
@@ -177,12 +173,10 @@ impl Call {
         ))
     }
 
-    /// Returns the number of bytes of a buffer with this division.
     pub(super) fn buffer(&self, division: Division) -> usize {
         self.bytes * if division == Division::Blocks { self.ranks } else { 1 }
     }
 
-    /// Returns the byte range of a part of a buffer.
     pub(super) fn part(&self, division: Division, index: usize) -> Range<usize> {
         let Self { bytes, chunk, .. } = *self;
         match division {
@@ -302,7 +296,6 @@ impl Task {
         (0..self.sources).map(move |index| self.source(index, ranks))
     }
 
-    /// Returns the rank of the source at `index`.
     #[inline]
     pub(super) fn source(self, index: usize, ranks: usize) -> usize {
         let rank = self.first + index;
@@ -314,16 +307,14 @@ impl Task {
     }
 }
 
-/// The context and the buffers of the calling rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct LocalCall<'a> {
     pub(super) context: CallContext<'a>,
     pub(super) send: ReadBuf,
     pub(super) recv: WriteBuf,
 }
 
-/// The arguments that a rank publishes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct RankArgs {
     pub(super) send: RemoteBuffer,
     pub(super) recv: RemoteBuffer,

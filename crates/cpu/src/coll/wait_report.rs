@@ -12,6 +12,7 @@ use cuda_common::finding::Finding;
 use libnccl::sys::ncclResult_t;
 
 use crate::coll::call::{CallHeader, PeerCall};
+use crate::coll::operation::BoxedOperation;
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
 use crate::diag::settings::{STRICT, TIMEOUT, WARN_AFTER};
@@ -20,7 +21,6 @@ use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::liveness;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
-use crate::sync::executor::BoxedOperation;
 
 thread_local! {
     static IS_ASKED: Cell<bool> = const { Cell::new(false) };
@@ -28,8 +28,6 @@ thread_local! {
     static ANSWERS: RefCell<ManuallyDrop<Vec<Wait>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// A wait in one communicator.
-#[derive(Debug)]
 struct Wait {
     communicator: String,
     rank: usize,
@@ -38,7 +36,6 @@ struct Wait {
     text: String,
 }
 
-/// Maximum number of ranks named in a report.
 const MAX_NAMED: usize = 8;
 
 /// Runs an operation. While it runs, other ranks can see its call, and it describes its wait if the thread waits for long.
@@ -75,8 +72,7 @@ fn take_answers() -> Vec<Wait> {
     ANSWERS.with_borrow_mut(|answers| std::mem::take(&mut **answers))
 }
 
-/// The report of one thread's wait.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct WaitReport {
     is_done: bool,
     waits: Vec<Wait>,
@@ -242,7 +238,7 @@ fn describe_peer(state: &SharedState, rank: usize, peer: usize) -> String {
 
 /// Returns the call that a process is running on another communicator than `state`, if this process is a member of both.
 fn call_elsewhere(state: &SharedState, process: Process) -> Option<CallHeader> {
-    state.others().iter().find_map(|other| {
+    SharedState::registered().iter().filter(|other| !std::ptr::eq(&***other, state)).find_map(|other| {
         let mut own = (0..other.ranks()).filter(|rank| other.process(*rank) == process);
         own.find_map(|rank| CallHeader::running(other, rank))
     })

@@ -17,9 +17,9 @@ use crate::cuda::Driver;
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
 use crate::diag::settings::STRICT;
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
-use crate::shm::peer_access::PeerAccess;
+use crate::shm::shared_state::SharedState;
 use crate::sync::executor;
 
 /// Number of bytes of the exchanged arguments, more than they ever need.
@@ -43,10 +43,16 @@ pub(crate) fn check(
     if state.ranks() == 1 {
         return Ok(());
     }
+    let exchange =
+        |own: &[u8]| exchange(state, *rank, (ControlCall::Arguments, 0), own, || communicator.is_cancelled());
     let arguments = Arguments::new(communicator, function, arguments).to_text();
     let digest = fnv1a(&[arguments.as_bytes()]).to_ne_bytes();
-    let own = [&publish_device(communicator)?[..], &digest].concat();
-    let all = exchange(communicator, joined, &own)?;
+    let device = match communicator.known_driver() {
+        Some(driver) => Device::find(driver, communicator.device)?.to_bytes(),
+        None => vec![0; DEVICE_LENGTH],
+    };
+    let own = [&device[..], &digest].concat();
+    let all = exchange(&own)?;
     if communicator.known_driver().is_some() {
         check_devices(&all)?;
     }
@@ -55,7 +61,7 @@ pub(crate) fn check(
     }
     let mut own = arguments.into_bytes();
     own.resize(LENGTH, 0);
-    let all = exchange(communicator, joined, &own)?;
+    let all = exchange(&own)?;
     let all: Vec<_> = all.iter().map(|text| Arguments::parse(&String::from_utf8_lossy(text))).collect();
     let Some((other, text)) = difference(&all) else { return Ok(()) };
     if other == *rank {
@@ -64,8 +70,7 @@ pub(crate) fn check(
     if *STRICT { Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)"))) } else { Ok(()) }
 }
 
-/// The function that a rank called, and its arguments.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 struct Arguments {
     call: String,
     values: Vec<(String, String)>,
@@ -139,28 +144,24 @@ fn is_same_call(one: &str, other: &str) -> bool {
     one == other || [one, other].iter().all(|call| call.starts_with("ncclCommInitRank"))
 }
 
-/// Gathers data of all ranks, which have just joined.
-fn exchange(
-    communicator: &Communicator,
-    RankInfo { state, rank, .. }: &RankInfo,
+/// Gathers the data of all ranks in a call with this number, while a communicator is created.
+pub(crate) fn exchange(
+    state: &SharedState,
+    rank: usize,
+    (call, number): (ControlCall, u64),
     own: &[u8],
+    is_cancelled: impl Fn() -> bool,
 ) -> Result<Vec<Vec<u8>>> {
-    let mut all = vec![];
-    let gather = async {
-        all = control_allgather(state, *rank, ControlCall::Arguments, own).await?;
-        Ok(())
-    };
     let (peers, mut report) = (PeerAccess::default(), WaitReport::default());
-    let context = CallContext { state, rank: *rank, peers: &peers };
-    let header = CallHeader::Control { call: ControlCall::Arguments, length: own.len() as u64 };
-    executor::run_one(gather, state.ranks(), |waited| {
+    let context = CallContext { state, rank, peers: &peers };
+    let header = CallHeader::Control { call, length: own.len() as u64 };
+    executor::run_one(control_allgather(state, rank, call, own), state.ranks(), |waited| {
         state.check_liveness();
-        report.check_call(waited, 0, header, context);
-        if communicator.is_cancelled() {
-            state.set_abort(*rank, AbortReason::Aborted);
+        report.check_call(waited, number, header, context);
+        if is_cancelled() {
+            state.set_abort(rank, AbortReason::Aborted);
         }
-    })?;
-    Ok(all)
+    })
 }
 
 /// Returns whether several ranks may share a device (`NCCL_MULTI_RANK_GPU_ENABLE=1`).
@@ -168,7 +169,6 @@ pub(crate) fn may_repeat() -> bool {
     variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
 
-/// Number of bytes of a published device.
 const DEVICE_LENGTH: usize = 16;
 
 /// A rank's device in the form that the ranks compare.
@@ -191,12 +191,8 @@ impl Device {
         Ok(Self { number, bus: driver.bus(number)?, visible })
     }
 
-    fn to_bytes(self) -> [u8; DEVICE_LENGTH] {
-        let mut bytes = [0; DEVICE_LENGTH];
-        bytes[..4].copy_from_slice(&self.number.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.bus.to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.visible.to_ne_bytes());
-        bytes
+    fn to_bytes(self) -> Vec<u8> {
+        [&self.number.to_ne_bytes()[..], &self.bus.to_ne_bytes(), &self.visible.to_ne_bytes()].concat()
     }
 
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
@@ -208,15 +204,6 @@ impl Device {
     }
 }
 
-/// Returns a rank's device to publish to the other ranks, or zeros without CUDA.
-fn publish_device(communicator: &Communicator) -> Result<[u8; DEVICE_LENGTH]> {
-    match communicator.known_driver() {
-        Some(driver) => Ok(Device::find(driver, communicator.device)?.to_bytes()),
-        None => Ok([0; DEVICE_LENGTH]),
-    }
-}
-
-/// Checks that no two of the published devices are the same.
 fn check_devices(all: &[Vec<u8>]) -> Result {
     if may_repeat() {
         return Ok(());
@@ -276,20 +263,6 @@ mod tests {
         let text = "the ranks called ncclCommSplit with different minCTAs (rank 2: unset, rank 0: 4) and commName (rank 2: \"c\", \
                     rank 0: \"a=b\")";
         assert_eq!(check_difference(&[both, both, "ncclCommSplit\ncommName=\"c\""]), Some((2, text.into())));
-    }
-
-    #[test]
-    fn ranks_that_grow_a_communicator_are_not_compared_with_new_ones() {
-        let texts = [
-            "ncclCommGrow\nminCTAs=2",
-            "ncclCommGrow\nminCTAs=2",
-            "ncclCommInitRank",
-            "ncclCommInitRank\nminCTAs=2",
-        ];
-        assert_eq!(check_difference(&texts[..3]), None);
-        let (rank, text) = check_difference(&texts).unwrap();
-        assert_eq!(rank, 3);
-        assert!(text.contains("minCTAs (rank 3: 2, rank 2: unset)"), "{text}");
     }
 
     #[test]

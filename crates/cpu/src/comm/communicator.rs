@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use cuda_common::finding::Finding;
@@ -17,29 +17,24 @@ use crate::coll::call::CallHeader;
 use crate::coll::wait_report;
 use crate::comm::config::Config;
 use crate::comm::invalid_buffer::Running;
-use crate::comm::jobs::Jobs;
+use crate::comm::jobs::{Jobs, StreamJobs};
 use crate::comm::open_group::QueuedCalls;
-use crate::comm::registry::Children;
-use crate::comm::registry::CustomReductions;
-use crate::comm::registry::{Kind, Registry};
-use crate::comm::stream_jobs::StreamJobs;
+use crate::comm::registry::{Children, CustomReductions, Registry};
 use crate::comm::window::Windows;
 use crate::cuda::{Driver, driver};
-use crate::diag::debug;
 use crate::diag::error::{Error, Result};
-use crate::diag::fault::{self, Fault};
-use crate::diag::report;
-use crate::diag::settings::STRICT;
+use crate::diag::settings::{self, Fault, STRICT};
+use crate::diag::{debug, report};
 use crate::ras::service::Service;
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
-use crate::shm::peer_access::PeerAccess;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
-#[derive(Debug)]
+#[derive(Default)]
 pub(crate) struct Communicator {
     pub(crate) device: i32,
     /// The CUDA driver of the buffers and streams, or `None` if the buffers are in host memory. If the process has not loaded CUDA, the
@@ -59,7 +54,6 @@ pub(crate) struct Communicator {
     pub(crate) running: Running,
     pub(crate) aborted: AtomicBool,
     pub(crate) cancelled: AtomicBool,
-    /// Set once the handle has been destroyed.
     pub(crate) handle_destroyed: AtomicBool,
     pub(crate) finalized: AtomicBool,
     pub(crate) stopped: OnceLock<StopReason>,
@@ -87,7 +81,6 @@ pub(crate) struct Communicator {
 }
 
 /// A rank's membership, available once the rank has found the other ranks.
-#[derive(Debug)]
 pub(crate) struct RankInfo {
     pub(crate) state: Arc<SharedState>,
     pub(crate) rank: usize,
@@ -96,7 +89,7 @@ pub(crate) struct RankInfo {
 }
 
 /// The call after which a communicator starts no operations and can only be used to create others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
     Revoked,
     Shrunk,
@@ -117,33 +110,9 @@ impl Communicator {
         Self {
             device,
             driver: driver.map_or_else(OnceLock::new, |driver| OnceLock::from(Some(driver))),
-            runs_at_once: config.blocking && !fault::is_planted(),
-            rank_info: OnceLock::new(),
-            fault: OnceLock::new(),
-            peers: PeerAccess::default(),
+            runs_at_once: config.blocking && !settings::has_faults(),
             config,
-            jobs: Arc::new(Jobs::new()),
-            stream_jobs: StreamJobs::default(),
-            queued_calls: QueuedCalls::default(),
-            running: Running::new(),
-            aborted: AtomicBool::new(false),
-            cancelled: AtomicBool::new(false),
-            handle_destroyed: AtomicBool::new(false),
-            finalized: AtomicBool::new(false),
-            stopped: OnceLock::new(),
-            children: Children::default(),
-            join_wait: Mutex::default(),
-            error: OnceLock::new(),
-            fails_cuda: Mutex::new(false),
-            is_stalled: AtomicBool::new(false),
-            knows_mistake: AtomicBool::new(false),
-            custom_reductions: CustomReductions::default(),
-            windows: Arc::default(),
-            registrations: Registry::new(Kind::Registration),
-            suspended: Arc::default(),
-            handle: AtomicUsize::new(0),
-            ras: Mutex::default(),
-            is_entered: AtomicBool::new(false),
+            ..Self::default()
         }
     }
 
@@ -156,7 +125,7 @@ impl Communicator {
         self.running.set_rank(rank_info.rank);
         rank_info.state.set_device(rank_info.rank, self.device);
         rank_info.state.set_maker(rank_info.rank);
-        *self.ras() = Service::of_process();
+        *lock(&self.ras) = Service::of_process();
         let joined = self.rank_info.set(rank_info);
         debug_assert!(joined.is_ok(), "a communicator joins once");
         // The outcome of a child's initialization is queried too.
@@ -204,14 +173,12 @@ impl Communicator {
         self.driver.get().copied().flatten()
     }
 
-    /// Waits until the operations on streams have run.
     pub(crate) fn synchronize(&self) {
         if self.known_driver().is_some() {
             self.stream_jobs.wait_idle();
         }
     }
 
-    /// Describes the communicator for the log.
     pub(crate) fn describe(&self) -> String {
         let name = self.config_name();
         let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id }| {
@@ -232,10 +199,6 @@ impl Communicator {
     /// Returns the caller's handle, or NULL before it exists.
     pub(crate) fn handle(&self) -> ncclComm_t {
         ptr::without_provenance_mut(self.handle.load(Relaxed))
-    }
-
-    pub(crate) fn set_handle(&self, handle: ncclComm_t) {
-        self.handle.store(handle.addr(), Relaxed);
     }
 
     /// Enters the communicator on the calling thread until the result is dropped. A background job does not count.
@@ -261,10 +224,7 @@ impl Communicator {
         ))
     }
 
-    /// Returns the rank's membership.
-    ///
-    /// # Errors
-    /// The communicator has not joined the other ranks.
+    /// Returns the rank's membership, if the communicator has joined the other ranks.
     #[inline]
     pub(crate) fn rank_info(&self) -> Result<&RankInfo> {
         self.rank_info.get().ok_or_else(|| self.not_joined())
@@ -277,7 +237,6 @@ impl Communicator {
         error.unwrap_or_else(|| Error::argument("the communicator was never initialized"))
     }
 
-    /// Returns the context of calls in any state of the communicator.
     #[inline]
     pub(crate) fn context(&self) -> Result<CallContext<'_>> {
         let RankInfo { state, rank, .. } = self.rank_info()?;
@@ -290,52 +249,21 @@ impl Communicator {
             return None;
         }
         let running = self.context().ok().and_then(wait_report::describe_running);
-        running.or_else(|| Some(self.join_wait().clone()).filter(|text| !text.is_empty()))
-    }
-
-    /// Sets the description of the ranks for which the join of this communicator, or of its child, waits.
-    pub(crate) fn set_join_wait(&self, text: String) {
-        *self.join_wait() = text;
-    }
-
-    fn join_wait(&self) -> MutexGuard<'_, String> {
-        self.join_wait.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn ras(&self) -> MutexGuard<'_, Option<Arc<Service>>> {
-        self.ras.lock().unwrap_or_else(PoisonError::into_inner)
+        running.or_else(|| Some(lock(&self.join_wait).clone()).filter(|text| !text.is_empty()))
     }
 
     /// Reports objects created with this communicator that still exist at an event.
     pub(crate) fn report_leaks(&self, what: &str) {
         let rank = self.rank_info.get().map(|info| info.rank);
-        for (finding, number, one, many) in [
-            (
-                Finding::LeakedWindow,
-                self.windows.len(),
-                "window was not deregistered",
-                "windows were not deregistered",
-            ),
-            (
-                Finding::LeakedRegistration,
-                self.registrations.len(),
-                "registered buffer was not deregistered",
-                "registered buffers were not deregistered",
-            ),
-            (
-                Finding::LeakedReduction,
-                self.custom_reductions.len(),
-                "custom reduction was not destroyed",
-                "custom reductions were not destroyed",
-            ),
+        for (finding, number, object, end) in [
+            (Finding::LeakedWindow, self.windows.len(), "window", "deregistered"),
+            (Finding::LeakedRegistration, self.registrations.len(), "registered buffer", "deregistered"),
+            (Finding::LeakedReduction, self.custom_reductions.len(), "custom reduction", "destroyed"),
         ] {
             if number > 0 {
-                let were = if number == 1 { one } else { many };
-                report::report_if_strict(
-                    finding,
-                    rank,
-                    &format!("{number} {were} before {what}; {}", self.describe()),
-                );
+                let were = if number == 1 { " was" } else { "s were" };
+                let text = format!("{number} {object}{were} not {end} before {what}; {}", self.describe());
+                report::report_if_strict(finding, rank, &text);
             }
         }
     }
@@ -358,10 +286,6 @@ impl Communicator {
         self.cancelled.store(true, Relaxed);
     }
 
-    pub(crate) fn mark_destroyed(&self) {
-        self.handle_destroyed.store(true, Relaxed);
-    }
-
     /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.
     pub(crate) fn reduction(
         &self,
@@ -376,7 +300,6 @@ impl Communicator {
 }
 
 /// Guard that marks a thread as inside a communicator.
-#[derive(Debug)]
 pub(crate) struct Entered<'a>(&'a Communicator);
 
 impl Drop for Entered<'_> {
@@ -389,23 +312,5 @@ impl Drop for RankInfo {
     /// Departs. However the communicator was torn down, its rank does nothing more.
     fn drop(&mut self) {
         self.state.depart(self.rank);
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::shm::process::Process;
-
-    /// Returns the communicators of ranks that have joined.
-    pub(crate) fn communicators(ranks: usize, config: &Config) -> Vec<Arc<Communicator>> {
-        let state = Arc::new(SharedState::create(&vec![Process::current().unwrap(); ranks]).unwrap().0);
-        let id = UniqueId::generate().unwrap();
-        let join = |rank| {
-            let communicator = Communicator::new(0, None, config.clone());
-            communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, None);
-            Arc::new(communicator)
-        };
-        (0..ranks).map(join).collect()
     }
 }

@@ -33,13 +33,6 @@ pub(crate) struct Config {
     pub(crate) options: Vec<(&'static str, c_int)>,
 }
 
-/// The strings of an `ncclConfig_t`.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    pub(crate) communicator: Option<String>,
-    pub(crate) network: Option<String>,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -55,9 +48,9 @@ impl Default for Config {
 }
 
 /// The first version whose config has the communicator name. Earlier versions had another field in its place.
-pub(crate) const NAMES_SINCE: u32 = 22700;
+const NAMES_SINCE: u32 = 22700;
 /// The first version whose config has the network name.
-pub(crate) const NETWORKS_SINCE: u32 = 21700;
+const NETWORKS_SINCE: u32 = 21700;
 
 /// A field: its name in NCCL's log, its name in the struct, the version since which it is used, its value, and the valid values.
 type Field = (&'static str, &'static str, u32, c_int, RangeInclusive<c_int>);
@@ -96,7 +89,7 @@ fn fields(config: &ncclConfig_t) -> [Field; 21] {
 impl Config {
     /// Checks a complete `config`, in which fields missing from the caller's struct are unset. Fields newer than its version are ignored,
     /// as in NCCL.
-    pub(crate) fn new(config: &ncclConfig_t, names: Names) -> Result<Self> {
+    fn new(config: &ncclConfig_t, name: Option<String>, network: Option<String>) -> Result<Self> {
         let fields = fields(config);
         let set = |name: &str| {
             let known = fields.iter().find(|(_, known, ..)| *known == name);
@@ -117,7 +110,6 @@ impl Config {
         {
             return Err(invalid("minCTAs", least, &format!("at most maxCTAs, which is {most}")));
         }
-        let Names { communicator: name, network } = names;
         // In NCCL's order. NCCL logs the values that are set.
         for (what, field, ..) in &fields {
             log_value(what, set(field));
@@ -127,12 +119,10 @@ impl Config {
                 _ => {}
             }
         }
-        let contexts = set("numRmaCtx").unwrap_or(1);
-        let signals = set("numRmaSig").unwrap_or(1);
         Ok(Self {
             blocking: set("blocking") != Some(0),
-            contexts,
-            signals,
+            contexts: set("numRmaCtx").unwrap_or(1),
+            signals: set("numRmaSig").unwrap_or(1),
             eager_signals: set("rmaEagerInit") == Some(1),
             name,
             network,
@@ -177,7 +167,6 @@ fn invalid(name: &str, value: c_int, expected: &str) -> Error {
 /// Reads a config, if there is one.
 ///
 /// # Safety
-///
 /// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to that field.
 pub(crate) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<Config>> {
     if config.is_null() {
@@ -190,23 +179,26 @@ pub(crate) unsafe fn read_config(config: *const ncclConfig_t) -> Result<Option<C
     if size < LEAST || unsafe { (*config).magic } != NCCL_API_MAGIC {
         return Err(Error::argument("the config was not initialized with NCCL_CONFIG_INITIALIZER"));
     }
-    // Fields missing from the caller's struct stay unset. Additional fields of the caller's struct are ignored.
-    let mut complete = ncclConfig_t::initializer();
-    // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
-    unsafe {
-        let bytes = size.min(size_of::<ncclConfig_t>());
-        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
-    }
+    // SAFETY: the struct has this many bytes.
+    let complete = unsafe { complete(config, size, ncclConfig_t::initializer()) };
     let name = |since, name: *const c_char| {
         // SAFETY: the C declaration's contract: a name is a terminated string.
         let read = || unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         (complete.version >= since && !name.is_null()).then(read)
     };
-    let names = Names {
-        communicator: name(NAMES_SINCE, complete.commName),
-        network: name(NETWORKS_SINCE, complete.netName),
-    };
-    Config::new(&complete, names).map(Some)
+    let (name, network) = (name(NAMES_SINCE, complete.commName), name(NETWORKS_SINCE, complete.netName));
+    Config::new(&complete, name, network).map(Some)
+}
+
+/// Returns a caller's struct of any version. Fields that it lacks stay as in `unset`. Additional fields are ignored.
+///
+/// # Safety
+/// `given` must point to `size` bytes. `T` must be a struct of C with numbers and pointers.
+pub(crate) unsafe fn complete<T>(given: *const T, size: usize, mut unset: T) -> T {
+    let bytes = size.min(size_of::<T>());
+    // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
+    unsafe { ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut unset).cast::<u8>(), bytes) };
+    unset
 }
 
 pub(crate) fn check_rank_count(number: c_int) -> Result<usize> {
@@ -218,7 +210,6 @@ pub(crate) fn check_rank_count(number: c_int) -> Result<usize> {
 /// Checks the options, if there are any. As in NCCL, numbers of thread blocks beyond their limits are not errors.
 ///
 /// # Safety
-///
 /// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to that field.
 pub(crate) unsafe fn check_config(config: *const ncclCollConfig_t) -> Result {
     const LEAST: usize = offset_of!(ncclCollConfig_t, version);
@@ -233,13 +224,8 @@ pub(crate) unsafe fn check_config(config: *const ncclCollConfig_t) -> Result {
              NCCL_COLLCONFIG_INITIALIZER"
         )));
     }
-    // Fields missing from the caller's struct are unset.
-    let mut complete = ncclCollConfig_t::initializer();
-    // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
-    unsafe {
-        let bytes = size.min(size_of::<ncclCollConfig_t>());
-        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
-    }
+    // SAFETY: the struct has this many bytes.
+    let complete = unsafe { complete(config, size, ncclCollConfig_t::initializer()) };
     let ncclCollConfig_t { magic, forceAlgSelection: force, CTAPolicy: policy, .. } = complete;
     if magic != NCCL_API_MAGIC {
         return Err(Error::argument(format!(
@@ -258,68 +244,4 @@ pub(crate) unsafe fn check_config(config: *const ncclCollConfig_t) -> Result {
         )));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn checked(change: impl FnOnce(&mut ncclConfig_t)) -> Result<Config, String> {
-        let mut config = ncclConfig_t::initializer();
-        change(&mut config);
-        Config::new(&config, Names::default()).map_err(|error| error.text)
-    }
-
-    #[test]
-    fn unset_config_is_the_default() {
-        assert_eq!(checked(|_| ()), Ok(Config::default()));
-    }
-
-    #[test]
-    fn set_fields_take_effect() {
-        let set = checked(|config| {
-            config.blocking = 0;
-            config.numRmaCtx = 2;
-            config.numRmaSig = 8;
-            config.rmaEagerInit = 1;
-        });
-        let expected = Config {
-            blocking: false,
-            contexts: 2,
-            signals: 8,
-            eager_signals: true,
-            options: vec![("numRmaCtx", 2), ("numRmaSig", 8), ("rmaEagerInit", 1)],
-            ..Config::default()
-        };
-        assert_eq!(set, Ok(expected));
-    }
-
-    #[test]
-    fn fields_newer_than_the_version_are_ignored() {
-        let old = checked(|config| {
-            config.version = 22200;
-            config.CTAPolicy = 77;
-            config.numRmaCtx = 99;
-            config.cgaClusterSize = 8;
-        });
-        assert_eq!(old, Ok(Config { options: vec![("cgaClusterSize", 8)], ..Config::default() }));
-    }
-
-    #[test]
-    fn value_out_of_range_is_refused_by_name() {
-        assert_eq!(
-            checked(|config| config.nChannelsPerNetPeer = 65),
-            Err("invalid config value 65 of nChannelsPerNetPeer: it has to be in 1..=64".into())
-        );
-        assert_eq!(
-            checked(|config| config.splitShare = -1),
-            Err("invalid config value -1 of splitShare: it has to be 0 or 1".into())
-        );
-        assert_eq!(
-            checked(|config| (config.minCTAs, config.maxCTAs) = (4, 2)),
-            Err("invalid config value 4 of minCTAs: it has to be at most maxCTAs, which is 2".into())
-        );
-        assert!(checked(|config| config.nvlsHostMode = 4).unwrap_err().contains("ncclNvlsHostMode_t"));
-        assert!(checked(|config| config.nvlsHostMode = c_int::MAX).is_ok());
-    }
 }

@@ -13,29 +13,25 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Once};
 
 use crate::coll::call::CallHeader;
-use crate::coll::operation::OnStream;
-use crate::coll::operation::Operation;
+use crate::coll::operation::{OnStream, Operation};
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::Communicator;
-use crate::comm::fork;
 use crate::comm::init::{self, Init};
 use crate::comm::open_group::{self, QueuedCall};
-use crate::comm::queued_operation::{self, AbortOnPanic, Queue, QueuedOperation, distinct, end_failed};
-use crate::comm::stream_job;
+use crate::comm::queued_operation::{self, OnPanic, Queue, QueuedOperation, abort_all, distinct, end_failed};
 use crate::cuda::Stream;
 use crate::diag::debug;
-use crate::diag::error::{Error, Progress, Result};
-use crate::diag::last_error;
+use crate::diag::error::{self, Error, Progress, Result};
 use crate::diag::settings::STRICT;
 use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
+use crate::shm::process;
 use crate::sync::executor;
 
-/// The calls of a thread's open group.
 #[derive(Default)]
 struct Group {
-    /// The [`generation`](fork::generation) of the process that owns the group.
+    /// The [`generation`](process::fork_generation) of the process that owns the group.
     generation: usize,
     depth: u32,
     error: Option<Error>,
@@ -65,21 +61,20 @@ impl Drop for ThreadEnd {
 
 fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
     GROUP.with_borrow_mut(|group| {
-        if group.generation != fork::generation() {
+        if group.generation != process::fork_generation() {
             // A forked child does not take part in a group that its parent began.
-            **group = Group { generation: fork::generation(), ..Group::default() };
+            **group = Group { generation: process::fork_generation(), ..Group::default() };
         }
         act(group)
     })
 }
 
 pub(crate) fn start() {
-    fork::watch();
+    process::watch_forks();
     let _ = THREAD_END.try_with(|_| ());
     with_group(|group| group.depth += 1);
 }
 
-/// Returns the number of open groups on this thread.
 pub(crate) fn depth() -> u32 {
     with_group(|group| group.depth)
 }
@@ -152,18 +147,21 @@ pub(crate) fn run(
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
-        header.log_line(operation.buffers(), communicator.handle().addr(), context, stream.addr())
+        header.log_line(operation.ranges(), communicator.handle().addr(), context, stream.addr())
     });
     if stream.addr() > LAST_SPECIAL_STREAM && *STRICT && communicator.driver().is_none() {
         report_unused(header, stream);
     }
-    let now = is_none_open();
+    let now = GROUP.with_borrow(|group| group.depth == 0);
     if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
         let buffers = operation.ranges();
         return run_now(communicator, context, header, buffers, pin!(operation.run(context)));
     }
     let on_stream = communicator.driver().map(|driver| OnStream::new(driver, stream));
-    if is_collective(header) && has_collective_on(communicator) {
+    let is_before = |other: &QueuedOperation| {
+        is_collective(other.header) && Arc::ptr_eq(&other.communicator, communicator)
+    };
+    if is_collective(header) && with_group(|group| group.operations.iter().rev().any(is_before)) {
         operation.set_grouped();
     }
     let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
@@ -197,17 +195,17 @@ fn run_now(
     let _entered = communicator.enter()?;
     let CallContext { state, .. } = context;
     state.check_timed_out().inspect_err(|error| communicator.record_error(error))?;
-    let guard = AbortOnPanic(std::slice::from_ref(communicator));
+    let guard = OnPanic(|| abort_all(std::slice::from_ref(communicator)));
     let mut report = WaitReport::default();
     let words = header.encode();
-    communicator.running.begin(words, buffers);
+    communicator.running.begin(0, words, buffers);
     let number = state.begin_call(context.rank, words);
     let result = executor::run_one(running, state.ranks(), |waited| {
         state.check_liveness();
         report.check_call(waited, number, header, context);
     });
     state.end_call(context.rank);
-    communicator.running.end();
+    communicator.running.end(0);
     std::mem::forget(guard);
     result
         .map_err(|error| wait_report::name_call(error, number, header, context))
@@ -224,13 +222,9 @@ pub(crate) fn run_on_host(
 ) -> Result<Progress> {
     let header = operation.header();
     debug::info(header.subsystem(), || {
-        header.log_line(operation.buffers(), communicator.handle().addr(), context, 0)
+        header.log_line(operation.ranges(), communicator.handle().addr(), context, 0)
     });
     add(QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?)
-}
-
-fn is_none_open() -> bool {
-    GROUP.with_borrow(|group| group.depth == 0)
 }
 
 /// Adds an operation to this thread's group, or runs it as a group of one.
@@ -264,13 +258,6 @@ fn is_collective(header: CallHeader) -> bool {
     matches!(header, CallHeader::Collective { count: 1.., .. })
 }
 
-fn has_collective_on(communicator: &Arc<Communicator>) -> bool {
-    let is_before = |operation: &QueuedOperation| {
-        Arc::ptr_eq(&operation.communicator, communicator) && is_collective(operation.header)
-    };
-    with_group(|group| group.operations.iter().rev().any(is_before))
-}
-
 impl Group {
     fn fail(&mut self, function: &str, error: &Error) {
         if self.depth > 0 && self.error.is_none() {
@@ -290,8 +277,8 @@ impl Group {
         for communicator in distinct(self.callers()) {
             let Err(error) = communicator.check_group_ended("the end of its thread") else { continue };
             communicator.fail(&error);
-            // When the process exits, the other ranks detect the exit.
-            if !is_main_thread() {
+            // When the main thread ends, the process exits, which the other ranks detect.
+            if rustix::thread::gettid() != rustix::process::getpid() {
                 communicator.set_abort(AbortReason::Failed);
             }
         }
@@ -317,7 +304,7 @@ impl Group {
                 callers.iter().for_each(|communicator| communicator.synchronize());
             }
             self.run()?;
-            stream_job::enqueue(on_streams)?;
+            queued_operation::enqueue_on_streams(on_streams)?;
             return Ok(Progress::Done);
         }
         if blocking > 0 {
@@ -334,11 +321,11 @@ impl Group {
                      communicator: make them one after the other",
                 ));
             }
-            stream_job::enqueue(on_streams)?;
+            queued_operation::enqueue_on_streams(on_streams)?;
             return Ok(Progress::Running);
         }
         if self.inits.is_empty() {
-            queued_operation::enqueue(self.operations, &callers)
+            queued_operation::enqueue_jobs(self.operations, &callers)
         } else {
             self.run_in_one_job(&callers)
         }?;
@@ -347,14 +334,7 @@ impl Group {
 
     /// Separates the operations that run on streams.
     fn take_stream_operations(&mut self) -> Vec<QueuedOperation> {
-        if self.operations.iter().all(|operation| operation.on_stream.is_none()) {
-            return vec![];
-        }
-        let (on_streams, others) = std::mem::take(&mut self.operations)
-            .into_iter()
-            .partition(|operation| operation.on_stream.is_some());
-        self.operations = others;
-        on_streams
+        self.operations.extract_if(.., |operation| operation.on_stream.is_some()).collect()
     }
 
     /// Runs all calls as one job of each of the communicators. The job is exclusive.
@@ -373,7 +353,7 @@ impl Group {
         let parents: Vec<_> = communicators.to_vec();
         jobs.push(move || {
             parents.into_iter().for_each(|communicator| communicator.synchronize());
-            let result = self.run().inspect_err(|error| last_error::set(&error.text));
+            let result = self.run().inspect_err(|error| error::set_last(&error.text));
             begun.into_iter().for_each(|job| job.end(result.clone()));
         })
     }
@@ -384,64 +364,21 @@ impl Group {
     }
 }
 
-fn is_main_thread() -> bool {
-    rustix::thread::gettid() == rustix::process::getpid()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::communicator::tests::communicators;
+    use crate::bootstrap::unique_id::UniqueId;
+    use crate::comm::communicator::RankInfo;
     use crate::comm::config::Config;
+    use crate::shm::process::Process;
+    use crate::shm::shared_state::SharedState;
     use std::ptr;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-    use std::sync::mpsc::{self, Receiver};
-    use std::thread::{self, ThreadId};
-
-    fn run_collective(communicator: &Arc<Communicator>, operation: impl Operation) -> Result<Progress> {
-        let context = communicator.check_operable().unwrap();
-        run(communicator, context, Queue::Collective, 0, operation, Stream::new(ptr::null_mut()))
-    }
-
-    const HEADER: CallHeader = CallHeader::Unknown { number: 0 };
-
-    /// Counts its runs.
-    struct Count(Arc<AtomicU32>);
-
-    impl Operation for Count {
-        fn header(&self) -> CallHeader {
-            HEADER
-        }
-
-        async fn run(&self, _: CallContext<'_>) -> Result {
-            self.0.fetch_add(1, Relaxed);
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn operation_runs_at_once_or_at_the_outermost_group_end() {
-        let communicator = &communicators(1, &Config::default())[0];
-        let ran = Arc::new(AtomicU32::new(0));
-        let count = || run_collective(communicator, Count(Arc::clone(&ran)));
-        count().unwrap();
-        assert_eq!(ran.load(Relaxed), 1);
-        start();
-        start();
-        count().unwrap();
-        end().unwrap();
-        assert_eq!(ran.load(Relaxed), 1);
-        end().unwrap();
-        assert_eq!(ran.load(Relaxed), 2);
-        assert!(end().is_err());
-    }
 
     struct Panic;
 
     impl Operation for Panic {
         fn header(&self) -> CallHeader {
-            HEADER
+            CallHeader::Unknown { number: 0 }
         }
 
         async fn run(&self, _: CallContext<'_>) -> Result {
@@ -451,47 +388,13 @@ mod tests {
 
     #[test]
     fn panic_in_an_operation_sets_the_abort_flag() {
-        let communicators = communicators(2, &Config::default());
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            run_collective(&communicators[1], Panic)
-        }));
-        assert!(result.is_err());
-        let state = communicators[0].check_idle().unwrap().state;
+        let state = Arc::new(SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0);
+        let communicator = Arc::new(Communicator::new(0, None, Config::default()));
+        let id = UniqueId::generate().unwrap();
+        communicator.join(RankInfo { state: Arc::clone(&state), rank: 1, id }, None);
+        let context = communicator.check_operable().unwrap();
+        let run = || run(&communicator, context, Queue::Collective, 0, Panic, Stream::new(ptr::null_mut()));
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
         assert_eq!(state.check_abort().unwrap_err().text, "rank 1 failed");
-    }
-
-    /// Waits for the channel, records its thread, and fails.
-    struct Fail(Mutex<Receiver<()>>, Arc<Mutex<Option<ThreadId>>>);
-
-    impl Operation for Fail {
-        fn header(&self) -> CallHeader {
-            HEADER
-        }
-
-        async fn run(&self, _: CallContext<'_>) -> Result {
-            self.0.lock().unwrap().recv().unwrap();
-            *self.1.lock().unwrap() = Some(thread::current().id());
-            Err(Error::usage("on purpose"))
-        }
-    }
-
-    #[test]
-    fn nonblocking_operation_runs_on_another_thread() {
-        let nonblocking = Config { blocking: false, ..Config::default() };
-        let communicator = &communicators(1, &nonblocking)[0];
-        // The outcome of the initialization is reported first.
-        assert_eq!(communicator.async_state().unwrap(), Progress::Done);
-        let (go, wait) = mpsc::channel();
-        let ran_on = Arc::new(Mutex::new(None));
-        let outcome = run_collective(communicator, Fail(Mutex::new(wait), Arc::clone(&ran_on)));
-        assert!(matches!(outcome, Ok(Progress::Running)));
-        assert_eq!(communicator.async_state().unwrap(), Progress::Running);
-        assert!(communicator.check_idle().is_err() && communicator.check_exclusive().is_err());
-        assert!(communicator.check_operable().is_ok(), "the next operation can be queued");
-        go.send(()).unwrap();
-        communicator.jobs.wait_idle();
-        assert_eq!(communicator.async_state().unwrap_err().text, "on purpose");
-        assert!(ran_on.lock().unwrap().is_some_and(|thread| thread != thread::current().id()));
-        assert!(communicator.check_operable().is_ok(), "it still works");
     }
 }

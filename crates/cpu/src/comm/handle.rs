@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
 use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use cuda_common::fault_signal;
@@ -17,19 +18,18 @@ use libnccl::sys::ncclWindow_t;
 use libnccl::sys::{ncclComm, ncclComm_t};
 
 use crate::comm::communicator::Communicator;
+use crate::comm::open_group;
 use crate::comm::registry::{self, Kind, SERIAL};
 #[cfg(feature = "device-api")]
 use crate::comm::window::Window;
-use crate::comm::{fork, open_group};
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
-use crate::shm::mem_alloc;
+use crate::shm::{mem_alloc, process};
 
-/// The communicators by handle number.
 static TABLE: LazyLock<RwLock<BTreeMap<usize, Arc<Communicator>>>> = LazyLock::new(|| {
     // CUDA streams and threads call this code, so it must stay loaded.
     libnccl::internal::keep_loaded();
-    fork::watch();
+    process::watch_forks();
     report::begin();
     watch_quick_exit();
     RwLock::default()
@@ -41,16 +41,13 @@ thread_local! {
     static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
 }
 
-/// Adds a communicator and returns its handle.
-///
-/// # Errors
-/// The process has used up its handle numbers.
+/// Adds a communicator and returns its handle. A process may use up its handle numbers.
 pub(crate) fn add(communicator: Arc<Communicator>) -> Result<ncclComm_t> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let number = registry::communicator_number(fork::generation())?;
+    let number = registry::communicator_number(process::fork_generation())?;
     // Far from any real object, and aligned, in case a debugger dereferences it.
     let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
-    communicator.set_handle(handle);
+    communicator.handle.store(handle.addr(), Relaxed);
     table.insert(number, communicator);
     Ok(handle)
 }
@@ -67,7 +64,7 @@ fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
 /// Returns the communicators that this process created and has not destroyed.
 pub(crate) fn all() -> Vec<Arc<Communicator>> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    let own = table.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
+    let own = table.iter().filter(|(number, _)| **number >> SERIAL == process::fork_generation());
     own.map(|(_, communicator)| Arc::clone(communicator)).collect()
 }
 
@@ -94,7 +91,7 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
 /// Reports the communicators that this process has not destroyed. Reports none while another thread has locked the table.
 fn report_communicators() {
     let Ok(table) = TABLE.try_read() else { return };
-    let own = table.iter().filter(|(number, _)| **number >> SERIAL == fork::generation());
+    let own = table.iter().filter(|(number, _)| **number >> SERIAL == process::fork_generation());
     own.for_each(|(_, communicator)| communicator.report_end());
 }
 
@@ -114,20 +111,13 @@ pub(crate) fn with<T>(handle: ncclComm_t, call: impl FnOnce(&Arc<Communicator>) 
     result
 }
 
-/// Records that a call with a handle has failed, for the other ranks that wait for it.
-pub(crate) fn note_failed_call(handle: ncclComm_t, error: &Error) {
-    if let Ok(communicator) = get(handle) {
-        communicator.note_failed_call(error);
-    }
-}
-
 /// Destroys a handle and returns its communicator.
 pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
     let number = number(handle)?;
     drop(LAST.try_with(Cell::take));
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let communicator = table.remove(&number).ok_or_else(|| unknown(handle))?;
-    communicator.mark_destroyed();
+    communicator.handle_destroyed.store(true, Relaxed);
     Ok(communicator)
 }
 
@@ -137,14 +127,14 @@ pub(crate) fn remove(handle: ncclComm_t) -> Result<Arc<Communicator>> {
 fn number(handle: ncclComm_t) -> Result<usize> {
     // The low bits are part of the number, so that no other address is mistaken for a handle.
     let number = handle.addr().rotate_right(4);
-    if number >> SERIAL == fork::generation() { Ok(number) } else { Err(foreign(handle, number)) }
+    if number >> SERIAL == process::fork_generation() { Ok(number) } else { Err(foreign(handle, number)) }
 }
 
 #[cold]
 #[inline(never)]
 fn foreign(handle: ncclComm_t, number: usize) -> Error {
-    if !handle.is_null() && number >> SERIAL < fork::generation() {
-        fork::inherited(&format!("communicator {handle:p}"))
+    if !handle.is_null() && number >> SERIAL < process::fork_generation() {
+        process::inherited(&format!("communicator {handle:p}"))
     } else {
         unknown(handle)
     }

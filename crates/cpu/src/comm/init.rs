@@ -1,28 +1,29 @@
-//! Initialization: creates communicators, which waits for other ranks.
+//! Initialization: creates communicators and joins their other ranks.
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use libnccl::sys::ncclComm_t;
+use libnccl::sys::{ncclComm_t, ncclResult_t};
 
+use crate::bootstrap::join::{JoinContext, ParentComm};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::comm::communicator::{Communicator, RankInfo};
 use crate::comm::{agreement, handle};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
-use crate::diag::fault;
+use crate::diag::settings;
 use crate::shm::liveness::AbortReason;
+use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 /// Finds the other ranks of a new communicator. Returns the membership, or `None` if the caller does not become a rank.
 pub(crate) type Join = Box<dyn Fn(&Communicator) -> Result<Option<RankInfo>> + Send + Sync>;
 
-/// The initialization of one communicator.
 pub(crate) struct Init {
     pub(crate) communicator: Arc<Communicator>,
-    /// The communicator from which it is created, if any.
     pub(crate) parent: Option<Arc<Communicator>>,
     /// The C function, and those of its arguments that must be the same on all ranks.
     pub(crate) function: &'static str,
@@ -30,9 +31,6 @@ pub(crate) struct Init {
     pub(crate) join: Join,
     /// The id at which the other ranks wait, the number of ranks, and the rank. `None` for a communicator created from another.
     pub(crate) waits_at: Option<(UniqueId, usize, usize)>,
-    /// Set if the caller receives the handle before the initialization ends, in order to poll it. In NCCL, this applies to all functions
-    /// except split and shrink.
-    pub(crate) has_early_handle: bool,
     pub(crate) out: OutParam<ncclComm_t>,
 }
 
@@ -42,16 +40,16 @@ impl Init {
         self.parent.as_ref().unwrap_or(&self.communicator)
     }
 
-    /// Writes the handle of a communicator with an early handle, and returns the communicator.
+    /// Writes the handle before the initialization ends, so that the caller can poll it, and returns the communicator. In NCCL, all functions
+    /// except split and shrink do so.
     pub(crate) fn hand_out_early(&self) -> Result<Option<Arc<Communicator>>> {
-        if !self.has_early_handle {
+        if matches!(self.function, "ncclCommSplit" | "ncclCommShrink") {
             return Ok(None);
         }
         self.out.write(handle::add(Arc::clone(&self.communicator))?);
         Ok(Some(Arc::clone(&self.communicator)))
     }
 
-    /// Finds the other ranks, and compares the arguments.
     fn join(&self) -> Result<Option<RankInfo>> {
         let joined = (self.join)(&self.communicator)?;
         if let Some(joined) = &joined {
@@ -72,7 +70,7 @@ impl Init {
         }
         let fault = match &self.parent {
             Some(parent) => parent.fault(),
-            None => fault::of_rank(rank_info.rank),
+            None => settings::fault_of_rank(rank_info.rank),
         };
         communicator.join(rank_info, fault);
         if communicator.handle().is_null() {
@@ -164,7 +162,6 @@ fn cancel_all(inits: &[Init]) {
     inits.iter().for_each(|init| init.communicator.cancel());
 }
 
-#[derive(Debug)]
 pub(crate) struct OutParam<T>(*mut T);
 
 // SAFETY: the memory is not bound to a thread, and by the contract of `new` nothing else accesses it in the meantime. The value is for the
@@ -175,21 +172,81 @@ unsafe impl<T> Sync for OutParam<T> {}
 
 impl<T> OutParam<T> {
     /// # Safety
-    ///
     /// The memory must be writable until the call, or its group, has ended; if the communicator is nonblocking, until it is no longer in
     /// progress.
     pub(crate) unsafe fn new(pointer: *mut T) -> Self {
         Self(pointer)
     }
 
-    #[cfg(test)]
-    pub(crate) fn for_test(value: &mut T) -> Self {
-        // SAFETY: tests end the group before they access the value again.
-        unsafe { Self::new(value) }
-    }
-
     pub(crate) fn write(&self, value: T) {
         // SAFETY: guaranteed by the caller of `new`.
         unsafe { self.0.write(value) }
     }
+}
+
+/// Joins `ranks` ranks by `id`, as `rank`.
+pub(crate) fn join(
+    communicator: &Communicator,
+    parent: Option<(&Communicator, ParentComm<'_>)>,
+    mut id: UniqueId,
+    ranks: usize,
+    rank: usize,
+) -> Result<RankInfo> {
+    let state = join_state(communicator, parent, &id, ranks, rank)?;
+    // Its ranks exchange their devices before it is complete.
+    state.set_name(communicator.name(&id));
+    // With `NCCL_COMM_ID`, communicators share one id. Ids derived from it must differ.
+    id.secret = state.nonce();
+    Ok(RankInfo { state, rank, id })
+}
+
+pub(crate) fn join_state(
+    communicator: &Communicator,
+    parent: Option<(&Communicator, ParentComm<'_>)>,
+    id: &UniqueId,
+    ranks: usize,
+    rank: usize,
+) -> Result<Arc<SharedState>> {
+    let name = &communicator.name(id);
+    let Some((old, parent)) = parent else {
+        let context = JoinContext {
+            name,
+            check_cancelled: &|| check_cancelled(communicator),
+            waits_for: &|text| *lock(&communicator.join_wait) = text,
+            parent: None,
+        };
+        return rendezvous::join(id, ranks, rank, &context)
+            .inspect(|_| lock(&communicator.join_wait).clear());
+    };
+    let stopped = old.stopped();
+    let RankInfo { state, rank: old_rank, .. } = old.rank_info()?;
+    let context = JoinContext {
+        name,
+        check_cancelled: &|| {
+            check_cancelled(communicator)?;
+            check_cancelled(old)?;
+            if old.stopped() != stopped { Err(cancelled("revoked")) } else { Ok(()) }
+        },
+        // The caller receives the new communicator's handle only when it is complete, and queries the parent until then.
+        waits_for: &|text| *lock(&old.join_wait) = text,
+        parent: Some(parent),
+    };
+    let joined = rendezvous::join(id, ranks, rank, &context);
+    lock(&old.join_wait).clear();
+    joined.inspect_err(|error| {
+        // The other ranks detect failures of another rank, but not this rank's own errors. This rank therefore departs from the parent,
+        // with which it is out of sync as well.
+        if error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled() {
+            old.fail(error);
+            state.depart(*old_rank);
+        }
+    })
+}
+
+fn check_cancelled(communicator: &Communicator) -> Result {
+    if communicator.is_cancelled() { Err(cancelled("aborted or destroyed")) } else { Ok(()) }
+}
+
+fn cancelled(what: &str) -> Error {
+    Error::remote(format!("the communicator was {what} while its ranks were joining"))
 }

@@ -5,23 +5,20 @@
 //! a list of atomics that lives as long as the process.
 
 use std::ffi::c_int;
-use std::iter;
-use std::slice;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::{iter, slice};
 
 use cuda_common::fault_signal;
 use cuda_common::finding::{self, Finding};
 
 use crate::coll::call::CallHeader;
-use crate::diag::debug;
-use crate::diag::report;
+use crate::diag::{debug, report};
 use crate::shm::buffer::BufferRange;
 use crate::shm::mapping::is_own_byte_readable;
 
 /// A running operation: its call, and the locations and lengths of its buffers.
-#[derive(Debug)]
 struct Entry {
     call: [AtomicU64; 2],
     starts: [AtomicUsize; 2],
@@ -69,19 +66,15 @@ impl Entry {
 /// Number of bits of a process's addresses. On x86-64, an access to any other address is a fault without an address.
 const ADDRESS_BITS: u32 = 47;
 
-/// The running operations of a rank.
-#[derive(Debug)]
 struct Rank {
     is_used: AtomicBool,
     rank: AtomicUsize,
     /// The operation of a call outside groups, or the first operation of a group.
     first: Entry,
-    /// The other operations of a group.
     more: Chunk,
 }
 
 /// A chunk of entries, followed by more chunks if needed.
-#[derive(Debug)]
 struct Chunk(OnceLock<Box<([Entry; 16], Chunk)>>);
 
 impl Chunk {
@@ -110,7 +103,6 @@ impl Rank {
     }
 }
 
-#[derive(Debug)]
 struct Ranks {
     ranks: [Rank; 16],
     next: OnceLock<Box<Ranks>>,
@@ -125,11 +117,10 @@ impl Ranks {
 static RANKS: Ranks = Ranks::new();
 
 /// The running operations of a communicator's rank. They are listed until this is dropped.
-#[derive(Debug)]
 pub(crate) struct Running(&'static Rank);
 
-impl Running {
-    pub(crate) fn new() -> Self {
+impl Default for Running {
+    fn default() -> Self {
         static INSTALL: OnceLock<()> = OnceLock::new();
         INSTALL.get_or_init(|| {
             if report::is_ignored(Finding::InvalidBuffer) {
@@ -148,33 +139,25 @@ impl Running {
             list = list.next.get_or_init(|| Box::new(Ranks::new()));
         }
     }
+}
 
-    /// Sets the rank when it is known.
+impl Running {
     pub(crate) fn set_rank(&self, rank: usize) {
         self.0.rank.store(rank, Relaxed);
     }
 
-    /// Records that the operation of a call outside groups has begun.
+    /// Records that the operation at `index` of a group, or the operation of a call outside groups at 0, has begun.
     #[inline]
-    pub(crate) fn begin(&self, call: [u64; 2], buffers: [BufferRange; 2]) {
-        self.0.first.begin(call, buffers);
-    }
-
-    /// Records that the operation of a call outside groups has ended.
-    #[inline]
-    pub(crate) fn end(&self) {
-        self.0.first.end();
-    }
-
-    /// Records that the operation at `index` of a group has begun.
-    pub(crate) fn begin_at(&self, index: usize, call: [u64; 2], buffers: [BufferRange; 2]) {
+    pub(crate) fn begin(&self, index: usize, call: [u64; 2], buffers: [BufferRange; 2]) {
         self.entry(index).begin(call, buffers);
     }
 
-    pub(crate) fn end_at(&self, index: usize) {
+    #[inline]
+    pub(crate) fn end(&self, index: usize) {
         self.entry(index).end();
     }
 
+    #[inline]
     fn entry(&self, index: usize) -> &Entry {
         index.checked_sub(1).map_or(&self.0.first, |index| self.0.more.entry(index))
     }
@@ -192,7 +175,6 @@ impl Drop for Running {
 fn say(address: usize, signal: c_int, code: c_int) {
     /// Set once a buffer was reported: a previously installed handler may correct the fault, and others may follow.
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
-    /// Set once the report is written.
     static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
     let is_outside = address == 0 && code == SI_KERNEL;
     let Some(found) = find(address, is_outside) else { return };

@@ -1,17 +1,25 @@
-//! Jobs of a nonblocking communicator: its calls, which run in call order on the communicator's own thread.
+//! Jobs of a communicator.
+//!
+//! The calls of a nonblocking communicator are jobs, which run in call order on the communicator's own thread.
+//!
+//! Operations on streams are one job for each call or group. They run one after the other in the order of the calls, on any streams. A job
+//! captured in a graph runs at each launch, in the order of launches and calls: the graph waits for the event after the last job, and records
+//! it again.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 
+use crate::cuda::{Capture, Driver, Event, Stream};
 use crate::diag::error::{Error, Result};
+use crate::sync::lock;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The jobs of a communicator, and their outcome.
-#[derive(Debug)]
+#[derive(Default)]
 pub(crate) struct Jobs {
     number: AtomicUsize,
     is_exclusive: AtomicBool,
@@ -24,15 +32,14 @@ pub(crate) struct Jobs {
 }
 
 /// The first error of the jobs since the communicator was idle.
-#[derive(Debug)]
+#[derive(Default)]
 struct Outcome {
-    result: Result,
+    error: Option<Error>,
     /// How often the outcome of the jobs in progress was discarded.
     discarded: u64,
 }
 
 /// A job, from the call until it has run. A job that is dropped without a call of [`end`](Self::end) has panicked.
-#[derive(Debug)]
 pub(crate) struct Job {
     jobs: Arc<Jobs>,
     is_exclusive: bool,
@@ -41,20 +48,9 @@ pub(crate) struct Job {
 }
 
 impl Jobs {
-    pub(crate) fn new() -> Self {
-        Self {
-            number: AtomicUsize::new(0),
-            is_exclusive: AtomicBool::new(false),
-            outcome: Mutex::new(Outcome { result: Ok(()), discarded: 0 }),
-            ended: Condvar::new(),
-            is_unreported: AtomicBool::new(false),
-            thread: Mutex::new(None),
-        }
-    }
-
     /// Starts the thread, unless it is running.
     pub(crate) fn start_thread(&self) -> Result {
-        let mut thread = self.thread();
+        let mut thread = lock(&self.thread);
         if thread.is_none() {
             let (sender, receiver) = mpsc::channel::<Work>();
             let run = move || {
@@ -73,22 +69,22 @@ impl Jobs {
 
     /// Queues `work` on the thread, after all previously queued work. The thread must have been started.
     pub(crate) fn push(&self, work: impl FnOnce() + Send + 'static) -> Result {
-        let sent = self.thread().as_ref().and_then(|thread| thread.send(Box::new(work)).ok());
+        let sent = lock(&self.thread).as_ref().and_then(|thread| thread.send(Box::new(work)).ok());
         sent.ok_or_else(|| Error::internal("the thread of a nonblocking communicator has ended"))
     }
 
     /// Ends the thread after it has run the queued work.
     pub(crate) fn end_thread(&self) {
-        *self.thread() = None;
+        *lock(&self.thread) = None;
     }
 
     /// Begins a job: the communicator is busy from now on. An exclusive job creates the communicator or changes it for all later calls.
     /// During an exclusive job, no call that needs the communicator is accepted. During other jobs, operations are accepted and run after
     /// them.
     pub(crate) fn begin(self: &Arc<Self>, is_exclusive: bool) -> Job {
-        let mut outcome = self.outcome();
+        let mut outcome = lock(&self.outcome);
         if self.number.fetch_add(1, Relaxed) == 0 {
-            outcome.result = Ok(());
+            outcome.error = None;
         }
         if is_exclusive {
             self.is_exclusive.store(true, Relaxed);
@@ -96,34 +92,30 @@ impl Jobs {
         Job { jobs: Arc::clone(self), is_exclusive, result: None, discarded: outcome.discarded }
     }
 
-    /// Returns whether a job has not ended.
     pub(crate) fn is_busy(&self) -> bool {
         self.number.load(Acquire) > 0
     }
 
-    /// Returns whether an exclusive job has not ended.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.is_exclusive.load(Acquire)
     }
 
-    /// Waits until all jobs have ended.
     pub(crate) fn wait_idle(&self) {
-        drop(self.ended.wait_while(self.outcome(), |_| self.is_busy()));
+        drop(self.ended.wait_while(lock(&self.outcome), |_| self.is_busy()));
     }
 
     /// Returns the first error of the jobs since the communicator was idle.
     pub(crate) fn result(&self) -> Result {
-        self.outcome().result.clone()
+        lock(&self.outcome).error.clone().map_or(Ok(()), Err)
     }
 
     /// Discards the outcome of the jobs that have begun.
     pub(crate) fn discard_result(&self) {
-        let mut outcome = self.outcome();
-        outcome.result = Ok(());
+        let mut outcome = lock(&self.outcome);
+        outcome.error = None;
         outcome.discarded += 1;
     }
 
-    /// Records that the caller has yet to query the outcome.
     pub(crate) fn set_unreported(&self) {
         self.is_unreported.store(true, Relaxed);
     }
@@ -131,14 +123,6 @@ impl Jobs {
     /// Returns whether the caller had not yet queried the outcome, and records that it has.
     pub(crate) fn take_unreported(&self) -> bool {
         self.is_unreported.swap(false, Relaxed)
-    }
-
-    fn outcome(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn thread(&self) -> MutexGuard<'_, Option<Sender<Work>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,10 +134,10 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let mut outcome = self.jobs.outcome();
+        let mut outcome = lock(&self.jobs.outcome);
         if self.discarded == outcome.discarded {
             let result = self.result.take().unwrap_or_else(|| Err(Error::panic()));
-            outcome.result = std::mem::replace(&mut outcome.result, Ok(())).and(result);
+            outcome.error = outcome.error.take().or(result.err());
             self.jobs.set_unreported();
         }
         if self.is_exclusive {
@@ -165,12 +149,186 @@ impl Drop for Job {
     }
 }
 
+/// The enqueued jobs of a communicator, and the event after the last job.
+#[derive(Default)]
+pub(crate) struct StreamJobs {
+    counts: Mutex<Counts>,
+    changed: Condvar,
+    /// The event after the last job, for which the next job waits.
+    last: Mutex<Option<Arc<Event>>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// The names of the jobs that have not ended, in order, without the jobs of graphs.
+    enqueued: VecDeque<Arc<str>>,
+    /// The number of graph jobs that have begun and not ended.
+    launched: usize,
+    /// The number of jobs that have begun and not ended, at most one.
+    running: usize,
+    last_call: u64,
+    /// The names of the jobs that an abort prevented from running or completing.
+    discarded: Vec<Arc<str>>,
+    /// Set if nothing may run any more.
+    is_released: bool,
+}
+
+/// A job that has begun. It ends when this is dropped.
+pub(crate) struct Running<'a> {
+    jobs: &'a StreamJobs,
+    capture: Capture,
+}
+
+impl StreamJobs {
+    /// Returns the number of the first of `calls` calls. They follow the `begun` calls that the communicator has begun so far.
+    pub(crate) fn number(&self, begun: u64, calls: usize) -> u64 {
+        let mut counts = lock(&self.counts);
+        if counts.is_idle() {
+            counts.last_call = begun;
+        }
+        let first = counts.last_call + 1;
+        counts.last_call += calls as u64;
+        first
+    }
+
+    /// Enqueues a job named `name` on the first of `streams` by calling `enqueue`. The job runs after the previous job and all work already
+    /// on the streams, and before all later work on the streams. The current context must be the communicator's.
+    pub(crate) fn enqueue(
+        &self,
+        driver: &'static Driver,
+        streams: &[Stream],
+        capture: Capture,
+        name: Arc<str>,
+        enqueue: impl FnOnce(Stream) -> Result,
+    ) -> Result {
+        let Some((stream, others)) = streams.split_first() else { return Ok(()) };
+        let mut last = lock(&self.last);
+        let last = match &*last {
+            Some(last) => {
+                driver.wait_at_launch(*stream, last, capture)?;
+                last
+            }
+            None => {
+                let fresh = last.insert(Arc::new(driver.create_event()?));
+                if capture != Capture::None {
+                    // Another job may precede it when the graph is launched.
+                    driver.wait_at_launch(*stream, fresh, capture)?;
+                }
+                fresh
+            }
+        };
+        for other in others {
+            let before = driver.create_event()?;
+            driver.record(&before, *other)?;
+            driver.wait(*stream, &before)?;
+        }
+        if capture == Capture::None {
+            lock(&self.counts).enqueued.push_back(name);
+            enqueue(*stream).inspect_err(|_| {
+                lock(&self.counts).enqueued.pop_back();
+                self.changed.notify_all();
+            })?;
+        } else {
+            enqueue(*stream)?;
+        }
+        driver.record_at_launch(last, *stream, capture)?;
+        if !others.is_empty() {
+            let after = driver.create_event()?;
+            driver.record(&after, *stream)?;
+            others.iter().try_for_each(|other| driver.wait(*other, &after))?;
+        }
+        Ok(())
+    }
+
+    /// Begins a job, on the thread of the stream.
+    pub(crate) fn begin(&self, capture: Capture) -> Running<'_> {
+        let mut counts = lock(&self.counts);
+        counts.running += 1;
+        if capture != Capture::None {
+            counts.launched += 1;
+        }
+        Running { jobs: self, capture }
+    }
+
+    /// Returns the name of the running job, or `None` if it belongs to a graph.
+    pub(crate) fn running(&self) -> Option<Arc<str>> {
+        let counts = lock(&self.counts);
+        counts.enqueued.front().filter(|_| counts.launched == 0).cloned()
+    }
+
+    /// Returns the names of the jobs that an abort prevents from running or completing. The abort has been set, and no job is running.
+    pub(crate) fn discarded(&self) -> Vec<Arc<str>> {
+        let counts = lock(&self.counts);
+        counts.discarded.iter().chain(&counts.enqueued).cloned().collect()
+    }
+
+    /// Returns the event after the last job. A wait for jobs must query it too: only the event shows whether a graph was launched, and the
+    /// driver must record what the host has waited for.
+    fn last(&self) -> Option<Arc<Event>> {
+        lock(&self.last).clone()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        lock(&self.counts).is_idle() && self.last().is_none_or(|last| last.is_over())
+    }
+
+    pub(crate) fn wait_idle(&self) {
+        if let Some(last) = self.last() {
+            last.synchronize();
+        }
+        drop(self.changed.wait_while(lock(&self.counts), |counts| !counts.is_idle()));
+    }
+
+    /// Waits until no job is running. Others may be enqueued.
+    pub(crate) fn wait_not_running(&self) {
+        drop(self.changed.wait_while(lock(&self.counts), |counts| counts.running > 0));
+    }
+
+    /// Destroys the CUDA objects. Nothing is enqueued any more, except by graphs.
+    pub(crate) fn release(&self) {
+        lock(&self.counts).is_released = true;
+        drop(lock(&self.last).take());
+    }
+
+    /// Returns whether only graphs can still enqueue jobs, which must not run any more.
+    pub(crate) fn is_released(&self) -> bool {
+        lock(&self.counts).is_released
+    }
+}
+
+impl Counts {
+    fn is_idle(&self) -> bool {
+        self.enqueued.is_empty() && self.launched == 0
+    }
+}
+
+impl Running<'_> {
+    /// Records that an abort prevented the job, which has this name, from completing.
+    pub(crate) fn discard(&self, name: &Arc<str>) {
+        lock(&self.jobs.counts).discarded.push(Arc::clone(name));
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut counts = lock(&self.jobs.counts);
+        counts.running -= 1;
+        if self.capture == Capture::None {
+            counts.enqueued.pop_front();
+        } else {
+            counts.launched -= 1;
+        }
+        drop(counts);
+        self.jobs.changed.notify_all();
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use std::thread::{self, ThreadId};
+    use std::thread;
 
-    /// Queues a job that calls `work` for its result.
+    use super::*;
+
     fn add(jobs: &Arc<Jobs>, is_exclusive: bool, work: impl FnOnce() -> Result + Send + 'static) {
         jobs.start_thread().unwrap();
         let job = jobs.begin(is_exclusive);
@@ -178,36 +336,8 @@ mod tests {
     }
 
     #[test]
-    fn jobs_run_in_order_on_one_thread_and_the_first_error_is_the_result() {
-        let jobs = Arc::new(Jobs::new());
-        let ran: Arc<Mutex<Vec<(u32, ThreadId)>>> = Arc::default();
-        let (go, wait) = mpsc::channel();
-        // If the jobs became idle in between, the first error would be discarded.
-        add(&jobs, false, move || {
-            wait.recv().unwrap();
-            Ok(())
-        });
-        for number in 0..4 {
-            let ran = Arc::clone(&ran);
-            add(&jobs, false, move || {
-                ran.lock().unwrap().push((number, thread::current().id()));
-                if number % 2 == 0 { Ok(()) } else { Err(Error::usage(format!("job {number}"))) }
-            });
-        }
-        go.send(()).unwrap();
-        jobs.wait_idle();
-        let ran = ran.lock().unwrap();
-        assert!(ran.iter().map(|(number, _)| *number).eq(0..4) && ran.iter().all(|job| job.1 == ran[0].1));
-        assert!(jobs.take_unreported());
-        assert_eq!(jobs.result().unwrap_err().text, "job 1");
-        add(&jobs, false, || Ok(()));
-        jobs.wait_idle();
-        assert!(jobs.result().is_ok(), "it was idle");
-    }
-
-    #[test]
     fn job_that_panics_is_an_error_and_the_next_runs() {
-        let jobs = Arc::new(Jobs::new());
+        let jobs = Arc::new(Jobs::default());
         let (go, wait) = mpsc::channel();
         let (sender, receiver) = mpsc::channel();
         add(&jobs, true, move || {
@@ -227,7 +357,7 @@ mod tests {
 
     #[test]
     fn discarded_result_of_jobs_in_progress_is_not_reported() {
-        let jobs = Arc::new(Jobs::new());
+        let jobs = Arc::new(Jobs::default());
         let (go, wait) = mpsc::channel();
         add(&jobs, false, move || {
             wait.recv().unwrap();
@@ -238,5 +368,45 @@ mod tests {
         go.send(()).unwrap();
         jobs.wait_idle();
         assert!(jobs.result().is_ok());
+    }
+
+    #[test]
+    fn calls_are_numbered_on_from_those_that_have_begun_or_are_enqueued() {
+        let jobs = StreamJobs::default();
+        assert_eq!(jobs.number(4, 2), 5);
+        lock(&jobs.counts).enqueued.push_back("one".into());
+        assert_eq!(jobs.number(4, 1), 7, "calls 5 and 6 may not have begun");
+        lock(&jobs.counts).enqueued.clear();
+        assert_eq!(jobs.number(9, 1), 10, "two calls on the host since");
+    }
+
+    #[test]
+    fn wait_ends_when_no_job_runs_or_none_is_enqueued() {
+        let jobs = Arc::new(StreamJobs::default());
+        lock(&jobs.counts).enqueued.extend(["one".into(), "two".into()]);
+        let running = jobs.begin(Capture::None);
+        let (one, two) = (Arc::clone(&jobs), Arc::clone(&jobs));
+        let not_running = thread::spawn(move || one.wait_not_running());
+        let idle = thread::spawn(move || two.wait_idle());
+        assert!(!jobs.is_idle());
+        drop(running);
+        not_running.join().unwrap();
+        assert!(!idle.is_finished(), "one is enqueued");
+        assert_eq!(jobs.discarded(), ["two".into()]);
+        drop(jobs.begin(Capture::None));
+        idle.join().unwrap();
+        assert!(jobs.is_idle());
+    }
+
+    #[test]
+    fn job_of_a_graph_counts_while_it_runs() {
+        let jobs = StreamJobs::default();
+        for _launch in 0..2 {
+            assert!(jobs.is_idle());
+            let running = jobs.begin(Capture::Graph(1));
+            assert!(!jobs.is_idle());
+            drop(running);
+        }
+        jobs.wait_idle();
     }
 }

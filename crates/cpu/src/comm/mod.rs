@@ -3,20 +3,15 @@
 //! `bootstrap` finds the other ranks, `coll` contains the operations of collectives. Neither depends on communicators.
 
 pub(crate) mod agreement;
-pub(crate) mod checks;
 pub(crate) mod communicator;
 pub(crate) mod config;
-mod failure;
-pub(crate) mod fork;
 pub(crate) mod group;
 pub(crate) mod handle;
 pub(crate) mod init;
 pub(crate) mod invalid_buffer;
 pub(crate) mod jobs;
-pub(crate) mod join;
 pub(crate) mod open_group;
 pub(crate) mod queued_operation;
 pub(crate) mod registry;
-mod stream_job;
-pub(crate) mod stream_jobs;
+mod state;
 pub(crate) mod window;

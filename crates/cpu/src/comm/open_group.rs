@@ -3,15 +3,15 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::coll::call::{CallHeader, ControlCall};
-use crate::comm::fork;
+use crate::shm::process;
+use crate::sync::lock;
 
-/// The kinds of objects that this thread's open group creates.
 #[derive(Clone, Copy, Default)]
 struct Makes {
-    /// The [generation](fork::generation) of the process.
+    /// The [generation](process::fork_generation) of the process.
     generation: usize,
     communicator: bool,
     window: bool,
@@ -23,7 +23,7 @@ thread_local! {
 
 /// Records a call of this thread's group.
 pub(super) fn note(call: QueuedCall) {
-    let generation = fork::generation();
+    let generation = process::fork_generation();
     // A forked child does not take part in a group that its parent began.
     let mut makes = match MAKES.get() {
         makes if makes.generation == generation => makes,
@@ -39,7 +39,6 @@ pub(super) fn note(call: QueuedCall) {
     MAKES.set(makes);
 }
 
-/// Records that this thread's outermost group has ended.
 pub(super) fn clear() {
     MAKES.set(Makes::default());
 }
@@ -48,7 +47,7 @@ pub(super) fn clear() {
 pub(crate) fn explain_absence(what: &str) -> String {
     let Makes { generation, communicator, window } = MAKES.get();
     let is_made = if what == "communicator" { communicator } else { window };
-    if !is_made || generation != fork::generation() {
+    if !is_made || generation != process::fork_generation() {
         return String::new();
     }
     format!(
@@ -56,8 +55,7 @@ pub(crate) fn explain_absence(what: &str) -> String {
     )
 }
 
-/// A call that runs when its group ends.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) enum QueuedCall {
     Operation(CallHeader),
     /// A function that creates a communicator.
@@ -74,10 +72,9 @@ impl fmt::Display for QueuedCall {
 }
 
 /// The calls of a communicator's rank in an open group.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct QueuedCalls(Mutex<Option<Queued>>);
 
-#[derive(Debug)]
 struct Queued {
     first: QueuedCall,
     number: usize,
@@ -86,16 +83,16 @@ struct Queued {
 
 impl QueuedCalls {
     pub(crate) fn note(&self, call: QueuedCall) {
-        self.queued().get_or_insert(Queued { first: call, number: 0, is_reported: false }).number += 1;
+        lock(&self.0).get_or_insert(Queued { first: call, number: 0, is_reported: false }).number += 1;
     }
 
     pub(crate) fn clear(&self) {
-        *self.queued() = None;
+        *lock(&self.0) = None;
     }
 
     /// Describes the calls, and returns whether they were described before. Returns `None` if there are none.
     pub(crate) fn describe(&self) -> Option<(String, bool)> {
-        let mut queued = self.queued();
+        let mut queued = lock(&self.0);
         let Queued { first, number, is_reported } = queued.as_mut()?;
         let text = match *number {
             1 => format!("called {first} in a group that has not ended, so it has not run"),
@@ -105,10 +102,6 @@ impl QueuedCalls {
         };
         Some((text, std::mem::replace(is_reported, true)))
     }
-
-    fn queued(&self) -> MutexGuard<'_, Option<Queued>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
@@ -117,7 +110,7 @@ mod tests {
 
     #[test]
     fn group_of_the_process_that_forked_this_one_does_not_count() {
-        let before = fork::generation().wrapping_sub(1);
+        let before = process::fork_generation().wrapping_sub(1);
         MAKES.set(Makes { generation: before, communicator: true, window: false });
         assert_eq!(explain_absence("communicator"), "");
         note(QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, length: 0 }));

@@ -1,38 +1,38 @@
-//! Operations that wait for the end of their group and then run together: on the calling thread, or on the threads of nonblocking
-//! communicators.
+//! Operations that wait for the end of their group and then run together: on the calling thread, on the threads of nonblocking
+//! communicators, or, as one job of each communicator, on the streams that the calls pass.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CString;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
+use cuda_common::finding::Finding;
+
 use crate::coll::call::CallHeader;
-use crate::coll::operation;
-use crate::coll::operation::OnStream;
-use crate::coll::operation::Operation;
+use crate::coll::operation::{self, BoxedOperation, OnStream, Operation};
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::diag::error::{Error, Result};
-use crate::diag::last_error;
-use crate::diag::settings::STRICT;
-use crate::diag::settings::TIMEOUT;
+use crate::cuda::{Capture, Driver, Stream};
+use crate::diag::error::{self, Error, Result};
+use crate::diag::settings::{STRICT, TIMEOUT};
 use crate::shm::buffer::BufferRange;
 use crate::shm::call_context::CallContext;
 use crate::shm::liveness::AbortReason;
-use crate::sync::executor::{self, BoxedOperation};
+use crate::sync::executor;
+use crate::sync::lock;
 
 /// The queue of an operation. Operations in one queue run in order, and queues run concurrently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Queue {
     Collective,
     SendTo(usize),
     ReceiveFrom(usize),
     /// Puts and signals to other ranks, which never wait.
     Put,
-    /// Waits for signals.
     Wait,
 }
 
@@ -74,13 +74,11 @@ impl Turn {
     }
 }
 
-/// An operation that runs when the group ends.
 pub(super) struct QueuedOperation {
     pub(super) communicator: Arc<Communicator>,
     /// Set if nothing else may use the communicator until the operation has ended.
     pub(super) is_exclusive: bool,
     queue: Queue,
-    /// Number of bytes that it reads and writes.
     pub(super) bytes: usize,
     /// The stream on which it runs, or `None` if it runs on the host.
     pub(super) on_stream: Option<OnStream>,
@@ -89,27 +87,21 @@ pub(super) struct QueuedOperation {
     operation: Box<dyn Start>,
 }
 
-/// A type-erased operation.
 trait Start: Send + Sync {
-    /// Starts the operation on the thread that runs it.
-    fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
-
-    /// Starts the operation with one wrong element in the data that it sends.
-    fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a>;
+    /// If `sends_wrong` is set, the data that it sends has one wrong element.
+    fn start<'a>(&'a self, context: CallContext<'a>, sends_wrong: bool) -> BoxedOperation<'a>;
 }
 
 impl<O: Operation> Start for O {
-    fn start<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
+    fn start<'a>(&'a self, context: CallContext<'a>, sends_wrong: bool) -> BoxedOperation<'a> {
+        if sends_wrong {
+            return Box::pin(operation::run_with_wrong_element(self, context));
+        }
         Box::pin(self.run(context))
-    }
-
-    fn start_wrong<'a>(&'a self, context: CallContext<'a>) -> BoxedOperation<'a> {
-        Box::pin(operation::run_with_wrong_element(self, context))
     }
 }
 
 impl QueuedOperation {
-    /// Creates an operation that runs on a stream, or on the host.
     pub(super) fn new(
         communicator: &Arc<Communicator>,
         queue: Queue,
@@ -136,7 +128,6 @@ impl QueuedOperation {
     }
 }
 
-/// Returns the communicators without repetitions.
 pub(super) fn distinct<'a>(
     communicators: impl Iterator<Item = &'a Arc<Communicator>>,
 ) -> Vec<Arc<Communicator>> {
@@ -167,7 +158,6 @@ pub(super) fn check_own_messages(communicator: &Arc<Communicator>, operations: &
     )))
 }
 
-/// Runs operations on this thread until all have ended.
 pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
     communicators.iter().try_for_each(|communicator| check_own_messages(communicator, operations))?;
@@ -203,14 +193,14 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         threads = threads.max(state.ranks());
         states.push((state, *rank));
     }
-    let guard = AbortOnPanic(&communicators);
+    let guard = OnPanic(|| abort_all(&communicators));
     let mut report = WaitReport::default();
     let result = executor::run(queues, threads, |waited| {
         states.iter().for_each(|(state, _)| state.check_liveness());
         report.check(waited, states.iter().map(|(state, rank)| (&***state, *rank)));
         // An abort of one communicator waits for everything that runs here.
         if communicators.iter().any(|communicator| communicator.is_aborted()) {
-            communicators.iter().for_each(|communicator| communicator.set_abort(AbortReason::Failed));
+            abort_all(&communicators);
         }
     });
     std::mem::forget(guard);
@@ -233,19 +223,19 @@ fn start<'a>(
     let run = async move {
         let context = communicator.context()?;
         context.state.check_timed_out()?;
-        let is_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
-        let running = if is_wrong { operation.start_wrong(context) } else { operation.start(context) };
-        communicator.running.begin_at(index, header.encode(), *buffers);
+        let sends_wrong = communicator.fault().is_some_and(|fault| fault.sends_wrong);
+        let running = operation.start(context, sends_wrong);
+        communicator.running.begin(index, header.encode(), *buffers);
         let result = wait_report::run(running, *header, context).await;
-        communicator.running.end_at(index);
+        communicator.running.end(index);
         result
     };
     Box::pin(async move {
         run.await.inspect_err(|error| {
-            if is_on_host && communicator.keeps_pending(error) {
+            if !communicator.keeps_pending(error) {
+                communicator.record_error(error);
+            } else if is_on_host {
                 stalled.set(Some(communicator));
-            } else {
-                communicator.record_operation_error(error);
             }
         })
     })
@@ -263,25 +253,30 @@ pub(super) fn end_failed(communicator: &Communicator, error: &Error, is_over: im
     communicator.record_error(error);
 }
 
-/// Sets the abort flag when dropped by a panic in an operation: the rank is out of sync, and the other ranks must not wait for it.
-pub(super) struct AbortOnPanic<'a>(pub(super) &'a [Arc<Communicator>]);
+/// Calls a function when dropped by a panic in an operation.
+pub(super) struct OnPanic<F: Fn()>(pub(super) F);
 
-impl Drop for AbortOnPanic<'_> {
+impl<F: Fn()> Drop for OnPanic<F> {
     fn drop(&mut self) {
-        for communicator in self.0 {
-            communicator.set_abort(AbortReason::Failed);
-        }
+        (self.0)();
     }
 }
 
+/// Sets the abort flags: the rank is out of sync, and the other ranks must not wait for it.
+pub(super) fn abort_all(communicators: &[Arc<Communicator>]) {
+    communicators.iter().for_each(|communicator| communicator.set_abort(AbortReason::Failed));
+}
+
 /// Runs the operations of each communicator as its next job.
-pub(super) fn enqueue(mut operations: Vec<QueuedOperation>, communicators: &[Arc<Communicator>]) -> Result {
+pub(super) fn enqueue_jobs(
+    mut operations: Vec<QueuedOperation>,
+    communicators: &[Arc<Communicator>],
+) -> Result {
     // The threads are started first: if that fails, nothing has begun.
     communicators.iter().try_for_each(|communicator| communicator.jobs.start_thread())?;
     for communicator in communicators {
-        let is_own = |operation: &QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
-        let (own, others): (Vec<_>, _) = operations.into_iter().partition(is_own);
-        operations = others;
+        let is_own = |operation: &mut QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
+        let own: Vec<_> = operations.extract_if(.., is_own).collect();
         let is_exclusive = own.iter().any(|operation| operation.is_exclusive);
         let jobs = Arc::clone(&communicator.jobs);
         let job = jobs.begin(is_exclusive);
@@ -290,11 +285,172 @@ pub(super) fn enqueue(mut operations: Vec<QueuedOperation>, communicators: &[Arc
             communicator.synchronize();
             let result = communicator.check_usable().and_then(|()| {
                 drop(communicator);
-                run(&own).inspect_err(|error| last_error::set(&error.text))
+                run(&own).inspect_err(|error| error::set_last(&error.text))
             });
             drop(own);
             job.end(result);
         })?;
     }
     Ok(())
+}
+
+/// Enqueues the operations of each communicator as its next job. Each operation has a stream.
+pub(super) fn enqueue_on_streams(mut operations: Vec<QueuedOperation>) -> Result {
+    let group = GROUPS.replace(GROUPS.get() + 1);
+    let communicators = distinct(operations.iter().map(|operation| &operation.communicator));
+    communicators.iter().try_for_each(|communicator| check_own_messages(communicator, &operations))?;
+    let mut launched = vec![];
+    for communicator in communicators {
+        let is_own = |operation: &mut QueuedOperation| Arc::ptr_eq(&operation.communicator, &communicator);
+        let own: Vec<_> = operations.extract_if(.., is_own).collect();
+        if let Some(driver) = communicator.driver() {
+            driver.on_device(communicator.device, || {
+                // The job may fail immediately, which must not fail this call to CUDA.
+                let _held = lock(&communicator.fails_cuda);
+                let streams = streams(&own);
+                let capture = capture(driver, &streams)?;
+                let enqueued =
+                    if capture == Capture::None { check_group(&communicator, &own, group) } else { Ok(()) };
+                enqueued
+                    .and_then(|()| enqueue_job(driver, &communicator, own, &streams, capture))
+                    .inspect_err(|error| {
+                        if capture == Capture::None {
+                            // Other ranks will wait for this job.
+                            communicator.fail(error);
+                            communicator.set_abort(AbortReason::Failed);
+                        }
+                    })?;
+                launched.push((driver, communicator.device, streams));
+                Ok(())
+            })?;
+        }
+    }
+    // Not earlier: an operation of one rank may wait for an operation of another rank in this group.
+    for (driver, device, streams) in launched {
+        driver.on_device(device, || streams.iter().try_for_each(|stream| driver.launched(*stream)))?;
+    }
+    Ok(())
+}
+
+thread_local! {
+    /// The number of this thread's groups that had operations on streams.
+    static GROUPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Checks that this thread has not enqueued the same collectives of another rank in another group: NCCL may connect the ranks in the first
+/// group and wait there for the other ranks.
+fn check_group(communicator: &Communicator, operations: &[QueuedOperation], group: u64) -> Result {
+    let CallContext { state, rank, .. } = communicator.context()?;
+    let is_collective =
+        |operation: &&QueuedOperation| matches!(operation.header, CallHeader::Collective { .. });
+    let calls = operations.iter().filter(is_collective).count() as u64;
+    let Some(other) = state.note_enqueued(rank, group, calls).filter(|_| calls > 0) else { return Ok(()) };
+    Err(Error::usage(format!(
+        "this thread called for rank {other} and rank {rank} without a group around both calls: a thread that calls for several \
+         ranks has to in one group, from ncclGroupStart to ncclGroupEnd"
+    )))
+}
+
+fn streams(operations: &[QueuedOperation]) -> Vec<Stream> {
+    let mut streams: Vec<Stream> = vec![];
+    for OnStream { stream, .. } in operations.iter().filter_map(|operation| operation.on_stream.as_ref()) {
+        if !streams.contains(stream) {
+            streams.push(*stream);
+        }
+    }
+    streams
+}
+
+/// Returns whether the streams of a job are being captured, which must be the same for all of them.
+fn capture(driver: &Driver, streams: &[Stream]) -> Result<Capture> {
+    let captures = streams.iter().map(|stream| driver.capture(*stream)).collect::<Result<Vec<_>>>()?;
+    let first = captures.first().copied().unwrap_or(Capture::None);
+    if captures.iter().all(|capture| *capture == first) {
+        return Ok(first);
+    }
+    Err(Error::usage(
+        "some of the streams that a communicator is given in a group are captured, but not all of them for one graph",
+    ))
+}
+
+fn enqueue_job(
+    driver: &'static Driver,
+    communicator: &Arc<Communicator>,
+    operations: Vec<QueuedOperation>,
+    streams: &[Stream],
+    capture: Capture,
+) -> Result {
+    let on_streams = operations.iter().filter_map(|operation| operation.on_stream.as_ref());
+    let accesses: Vec<_> = on_streams.flat_map(|on_stream| on_stream.accesses.iter().copied()).collect();
+    let label = label(communicator, &operations, capture)?;
+    let bytes: usize = operations.iter().map(|operation| operation.bytes).sum();
+    let name: Arc<str> = format!("{label}, {bytes} bytes read and written").into();
+    let label = CString::new(label).unwrap_or_default();
+    let job =
+        StreamJob { communicator: Arc::clone(communicator), operations, capture, name: Arc::clone(&name) };
+    communicator.stream_jobs.enqueue(driver, streams, capture, name, |stream| {
+        driver.enqueue(stream, &accesses, &label, move || job.run())
+    })
+}
+
+/// Returns the name of a job in CUDA's reports: its calls, with their rank and number.
+fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: Capture) -> Result<String> {
+    const NAMED: usize = 4;
+    let CallContext { state, rank, .. } = communicator.context()?;
+    let mut calls: Vec<String> =
+        operations.iter().take(NAMED).map(|operation| operation.header.to_string()).collect();
+    if operations.len() > NAMED {
+        calls.push(format!("{} more", operations.len() - NAMED));
+    }
+    let numbers = if capture == Capture::None {
+        let first = communicator.stream_jobs.number(state.calls(rank), operations.len());
+        match operations.len() {
+            1 => format!("call {first}"),
+            calls => format!("calls {first} to {}", first + calls as u64 - 1),
+        }
+    } else {
+        // Each launch of the graph is a separate call.
+        "in a graph".to_owned()
+    };
+    Ok(format!("{}, rank {rank} of {}, {numbers}", calls.join(" + "), state.ranks()))
+}
+
+/// Operations of one communicator that run on a stream: once, or at each launch of a graph.
+struct StreamJob {
+    communicator: Arc<Communicator>,
+    operations: Vec<QueuedOperation>,
+    capture: Capture,
+    name: Arc<str>,
+}
+
+impl StreamJob {
+    fn run(&self) {
+        let Self { communicator, operations, capture, name } = self;
+        let running = communicator.stream_jobs.begin(*capture);
+        if communicator.check_usable().is_err() {
+            if communicator.is_aborted() {
+                running.discard(name);
+            } else if let Some(error) = communicator.error.get() {
+                communicator.fail_on_stream(error);
+            }
+            return;
+        }
+        if communicator.stream_jobs.is_released() {
+            communicator.report(
+                Finding::GraphAfterCommunicator,
+                "a graph was launched after the communicator of its operations was destroyed; they do not run",
+            );
+            return;
+        }
+        let guard = OnPanic(|| communicator.fail_on_stream(&Error::panic()));
+        let result = run(operations);
+        std::mem::forget(guard);
+        if let Err(error) = result {
+            if communicator.is_aborted() {
+                running.discard(name);
+            } else {
+                communicator.fail_on_stream(&error);
+            }
+        }
+    }
 }

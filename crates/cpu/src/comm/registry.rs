@@ -4,9 +4,10 @@
 //! object, so that the error for a handle passed to the wrong function can state the kind.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libnccl::sys::ncclRedOp_t;
 
@@ -16,15 +17,29 @@ use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::buffer::ReadBuf;
+use crate::sync::lock;
 
-#[derive(Debug)]
-pub(crate) struct Registry<T> {
-    kind: Kind,
-    entries: Mutex<BTreeMap<usize, T>>,
+/// Objects by handle.
+pub(crate) struct Registry<T>(Mutex<BTreeMap<usize, T>>);
+
+/// The object of a handle.
+pub(crate) trait Object: Clone {
+    const KIND: Kind;
+}
+
+/// A registered buffer.
+impl Object for Range<usize> {
+    const KIND: Kind = Kind::Registration;
+}
+
+impl<T> Default for Registry<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
 }
 
 /// The kind of a handle's object, and the low bits of the handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Communicator = 0,
     Registration = 1,
@@ -37,15 +52,12 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 /// The last serial number of a communicator, including those created by the processes from which this one was forked.
 static LAST_COMMUNICATOR: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of bits of a communicator's serial number. The [generation](crate::comm::fork::generation) of its process is above them.
+/// Number of bits of a communicator's serial number. The [generation](crate::shm::process::fork_generation) of its process is above them.
 pub(crate) const SERIAL: u32 = usize::BITS / 2;
 /// Number of bits of the generation. A handle has 4 more bits below the number.
 const GENERATION: u32 = SERIAL - 4;
 
 /// Returns the number of a new communicator in a process of this generation. Its handle has 4 more bits below.
-///
-/// # Errors
-/// The process has used up its numbers.
 pub(crate) fn communicator_number(generation: usize) -> Result<usize> {
     next_number(generation, &LAST_COMMUNICATOR)
 }
@@ -74,7 +86,6 @@ impl Kind {
         }
     }
 
-    /// Returns the name used in errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Communicator => "communicator",
@@ -84,66 +95,57 @@ impl Kind {
     }
 }
 
-impl<T: Clone> Registry<T> {
-    pub(crate) fn new(kind: Kind) -> Self {
-        Self { kind, entries: Mutex::default() }
-    }
-
+impl<T: Object> Registry<T> {
     /// Adds `entry` and returns its number, which is neither zero nor an address.
     pub(crate) fn add(&self, entry: T) -> usize {
-        let number = (LAST.fetch_add(1, Relaxed) + 1) << 4 | self.kind as usize;
-        self.entries().insert(number, entry);
+        let number = (LAST.fetch_add(1, Relaxed) + 1) << 4 | T::KIND as usize;
+        lock(&self.0).insert(number, entry);
         number
     }
 
     pub(crate) fn get(&self, number: usize) -> Result<T> {
-        self.entries().get(&number).cloned().ok_or_else(|| self.unknown(number))
+        lock(&self.0).get(&number).cloned().ok_or_else(|| Self::unknown(number))
     }
 
     pub(crate) fn remove(&self, number: usize) -> Result<T> {
-        self.entries().remove(&number).ok_or_else(|| self.unknown(number))
+        lock(&self.0).remove(&number).ok_or_else(|| Self::unknown(number))
     }
 
     pub(crate) fn remove_all(&self) -> Vec<T> {
-        std::mem::take(&mut *self.entries()).into_values().collect()
+        std::mem::take(&mut *lock(&self.0)).into_values().collect()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries().len()
+        lock(&self.0).len()
     }
 
     pub(crate) fn any(&self, test: impl FnMut(&T) -> bool) -> bool {
-        self.entries().values().any(test)
+        lock(&self.0).values().any(test)
     }
 
-    /// Returns the number of the first entry that passes the test.
     pub(crate) fn find(&self, mut test: impl FnMut(&T) -> bool) -> Option<usize> {
-        self.entries().iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
+        lock(&self.0).iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
     }
 
-    fn unknown(&self, number: usize) -> Error {
-        let what = self.kind.name();
+    fn unknown(number: usize) -> Error {
+        let what = T::KIND.name();
         let cause = match Kind::of(number) {
             _ if number == 0 => open_group::explain_absence(what),
-            Some(kind) if kind == self.kind => ": it is another communicator's, or was destroyed".into(),
+            Some(kind) if kind == T::KIND => ": it is another communicator's, or was destroyed".into(),
             Some(kind) => format!(": it is a {}", kind.name()),
             None => String::new(),
         };
         let number = if number == 0 { "NULL".into() } else { format!("{number:#x}") };
         Error::argument(format!("{number} is not a {what} of this communicator{cause}"))
     }
-
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<usize, T>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The scalars of a communicator's reductions, by NCCL's number.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, (DataType, Scalar)>>);
 
 /// The scalar of a custom reduction: an element in the first bytes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) enum Scalar {
     Immediate([u8; 8]),
     /// Read when an operation runs.
@@ -155,24 +157,24 @@ impl CustomReductions {
     pub(crate) fn create(&self, data_type: DataType, scalar: Scalar) -> Result<ncclRedOp_t> {
         static NEXT: AtomicU32 = AtomicU32::new(ncclRedOp_t::ncclNumOps.0);
         let number = next_reduction(&NEXT)?;
-        self.scalars().insert(number, (data_type, scalar));
+        lock(&self.0).insert(number, (data_type, scalar));
         Ok(ncclRedOp_t(number))
     }
 
     pub(crate) fn destroy(&self, op: ncclRedOp_t) -> Result {
-        match self.scalars().remove(&op.0) {
+        match lock(&self.0).remove(&op.0) {
             Some(_) => Ok(()),
             None => Err(Error::argument(format!("reduction {} was not created by this communicator", op.0))),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.scalars().len()
+        lock(&self.0).len()
     }
 
     /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.
     pub(super) fn get(&self, op: ncclRedOp_t, data_type: DataType) -> Result<(Reduction, Option<ReadBuf>)> {
-        match self.scalars().get(&op.0) {
+        match lock(&self.0).get(&op.0) {
             Some((own, scalar)) if *own == data_type => Ok(match scalar {
                 Scalar::Immediate(scalar) => (Reduction::PreMulSum(*scalar), None),
                 Scalar::Deferred(place) => (Reduction::PreMulSum([0; 8]), Some(*place)),
@@ -183,10 +185,6 @@ impl CustomReductions {
             ))),
             None => Err(Error::argument(format!("reduction {} is unknown to this communicator", op.0))),
         }
-    }
-
-    fn scalars(&self) -> MutexGuard<'_, BTreeMap<u32, (DataType, Scalar)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -203,19 +201,19 @@ fn next_reduction(next: &AtomicU32) -> Result<u32> {
     })
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Children {
     /// The number of child ids derived from the parent's id, for each set of ranks.
     numbers: Mutex<BTreeMap<Vec<usize>, u64>>,
     /// The id with which new ranks join, if one was created and has not been used.
-    grow_id: Mutex<Option<UniqueId>>,
+    pub(crate) grow_id: Mutex<Option<UniqueId>>,
 }
 
 impl Children {
     /// Returns the number of the next child id of these ranks. These ranks derive their ids in the same order, and other ranks derive none
     /// of them, so each set of ranks has a separate counter.
     pub(crate) fn next_number(&self, ranks: &[usize]) -> u64 {
-        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = lock(&self.numbers);
         let number = numbers.entry(ranks.to_vec()).or_insert(0);
         *number += 1;
         *number
@@ -228,7 +226,7 @@ impl Children {
                 "ncclCommGetUniqueId cannot be used while NCCL_COMM_ID is set, here to {address:?}"
             )));
         }
-        let mut grow_id = self.grow_id();
+        let mut grow_id = lock(&self.grow_id);
         if grow_id.is_some() {
             return Err(Error::usage(
                 "the communicator already has an id for ncclCommGrow that has not been used",
@@ -237,10 +235,6 @@ impl Children {
         let new = UniqueId::generate()?;
         *grow_id = Some(new);
         Ok(new)
-    }
-
-    pub(crate) fn grow_id(&self) -> MutexGuard<'_, Option<UniqueId>> {
-        self.grow_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -258,20 +252,6 @@ mod tests {
         }
         assert_eq!(next_number(1, &AtomicUsize::new(0)).unwrap(), 1 << SERIAL | 1);
         assert!(next_number(1 << GENERATION, &AtomicUsize::new(0)).is_err());
-    }
-
-    #[test]
-    fn handle_of_another_registry_or_a_removed_entry_is_refused() {
-        let (one, two) = (Registry::new(Kind::Window), Registry::new(Kind::Window));
-        let first = one.add('a');
-        let second = two.add('b');
-        assert_eq!((one.get(first).unwrap(), two.get(second).unwrap()), ('a', 'b'));
-        assert!(one.get(second).is_err() && two.remove(first).is_err() && one.get(0).is_err());
-        assert_eq!(one.remove(first).unwrap(), 'a');
-        assert!(one.remove(first).unwrap_err().text.ends_with(
-            "is not a window of this communicator: it is another communicator's, or was destroyed"
-        ));
-        assert!(one.add('c') > second);
     }
 
     #[test]

@@ -13,16 +13,15 @@ use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
 
 use crate::coll::call::ControlCall;
 use crate::coll::operation::control_allgather;
-use crate::comm::registry::{Kind, Registry};
+use crate::comm::registry::{Kind, Object, Registry};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::access::{Exposed, WindowId};
-use crate::shm::buffer::ReadBuf;
-use crate::shm::call_context::CallContext;
+use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::call_context::{CallContext, MappedRange, RemoteBuffer};
 use crate::shm::layout::WINDOWS;
-use crate::shm::peer_access::{MappedRange, RemoteBuffer};
 use crate::shm::shared_state::SharedState;
 use crate::shm::window_memory::WindowMemory;
 use crate::sync::executor;
@@ -43,7 +42,6 @@ type Published = (WindowPart, Option<WindowId>);
 /// Number of words of a published part: its buffer, start, length, flags, and id.
 const WORDS: usize = RemoteBuffer::WORDS + 5;
 
-#[derive(Debug)]
 pub(crate) struct Window {
     rank: usize,
     parts: Vec<MappedPart>,
@@ -52,8 +50,6 @@ pub(crate) struct Window {
     _memory: Arc<WindowMemory>,
 }
 
-/// A rank's part, as mapped by this rank.
-#[derive(Debug)]
 struct MappedPart {
     memory: MappedRange,
     start: usize,
@@ -61,15 +57,12 @@ struct MappedPart {
 }
 
 impl WindowPart {
-    fn to_bytes(self, id: Option<WindowId>) -> [u8; WORDS * size_of::<u64>()] {
+    fn to_bytes(self, id: Option<WindowId>) -> Vec<u8> {
         let [a, b, c, d] = self.buffer.to_words();
         let (index, serial) = id.map_or((0, 0), |WindowId { index, serial }| (index as u64, serial));
-        let words = [a, b, c, d, self.start as u64, self.length as u64, self.flags.into(), index, serial];
-        let mut bytes = [0; WORDS * size_of::<u64>()];
-        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
-            *bytes = word.to_ne_bytes();
-        }
-        bytes
+        let words: [u64; WORDS] =
+            [a, b, c, d, self.start as u64, self.length as u64, self.flags.into(), index, serial];
+        words.map(u64::to_ne_bytes).concat()
     }
 
     /// Returns the part that another rank published, or `None` if it is malformed.
@@ -102,7 +95,10 @@ impl Window {
         memory: Arc<WindowMemory>,
     ) -> Result<Option<Self>> {
         let CallContext { state, rank, .. } = context;
-        let own = context.map(rank, part.buffer, part.length).and_then(|own| own.read_buf(0, part.length));
+        let own = context
+            .map(rank, part.buffer, part.length)
+            .and_then(|own| own.memory(0, part.length))
+            .map(WriteBuf::as_read);
         let id = state.open_window(rank);
         let parts = Self::exchange(context, part, id).await;
         if let Ok(Some(parts)) = parts {
@@ -115,7 +111,6 @@ impl Window {
         parts.map(|_| None)
     }
 
-    /// Exchanges the parts of all ranks, with their ids.
     async fn exchange(
         context: CallContext<'_>,
         part: WindowPart,
@@ -164,10 +159,11 @@ impl Window {
     }
 
     /// Closes this rank's part: from now on, puts of other ranks into it fail, and the memory belongs to the caller again.
-    pub(crate) async fn close(&self, state: &SharedState) {
+    fn close(&self, state: &SharedState) {
         let own = self.part(self.rank);
-        let own = own.read_buf(0, own.length());
-        state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice())).await;
+        let own = own.memory(0, own.length()).map(WriteBuf::as_read);
+        let close = state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice()));
+        executor::run_one(close, state.ranks(), |_| ());
     }
 
     /// Returns an error if a rank has deregistered its part. The caller must have begun an access.
@@ -176,10 +172,6 @@ impl Window {
             return Ok(());
         }
         Err(Error::usage(format!("rank {rank} has deregistered its part of the window")))
-    }
-
-    pub(crate) fn is_symmetric(&self) -> bool {
-        self.flags & NCCL_WIN_COLL_SYMMETRIC != 0
     }
 
     /// Returns the address that this rank passed.
@@ -204,29 +196,20 @@ impl Window {
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.start()..self.start() + self.part(self.rank).length()
     }
-
-    /// Returns whether `length` bytes at `start` are in this rank's own part.
-    pub(crate) fn contains(&self, start: usize, length: usize) -> bool {
-        let own = self.part(self.rank).length();
-        start.checked_sub(self.start()).is_some_and(|at| at <= own && length <= own - at)
-    }
 }
 
-#[derive(Debug)]
+#[derive(Default)]
 pub(crate) struct Windows {
     registry: Registry<Arc<Window>>,
     /// Set when the first window is registered, and never cleared.
     any_registered: AtomicBool,
 }
 
-impl Default for Windows {
-    fn default() -> Self {
-        Self { registry: Registry::new(Kind::Window), any_registered: AtomicBool::new(false) }
-    }
+impl Object for Arc<Window> {
+    const KIND: Kind = Kind::Window;
 }
 
 impl Windows {
-    /// Adds a window and returns its handle number.
     pub(crate) fn add(&self, window: Window) -> usize {
         self.any_registered.store(true, Relaxed);
         self.registry.add(Arc::new(window))
@@ -236,43 +219,35 @@ impl Windows {
         self.registry.get(handle)
     }
 
-    /// Deregisters a window of the rank of `context`.
     pub(crate) fn remove(&self, handle: usize, context: CallContext<'_>) -> Result {
-        let window = self.registry.remove(handle)?;
-        close(&window, context)
+        self.registry.remove(handle)?.close(context.state);
+        Ok(())
     }
 
-    /// Deregisters all windows of the rank of `context`.
-    pub(crate) fn remove_all(&self, context: CallContext<'_>) -> Result {
-        self.registry.remove_all().iter().try_for_each(|window| close(window, context))
+    pub(crate) fn remove_all(&self, context: CallContext<'_>) {
+        self.registry.remove_all().iter().for_each(|window| window.close(context.state));
     }
 
     pub(crate) fn len(&self) -> usize {
         self.registry.len()
     }
 
-    /// Returns whether a window has ever been registered.
     pub(crate) fn any_registered(&self) -> bool {
         self.any_registered.load(Relaxed)
     }
 
-    /// Returns the number of a window that passes the test.
     pub(crate) fn find(&self, test: impl Fn(&Window) -> bool) -> Option<usize> {
         self.registry.find(|window| test(window))
     }
 
     /// Returns whether `length` bytes at `start` are in this rank's part of a symmetric window.
     pub(crate) fn contain(&self, start: usize, length: usize) -> bool {
-        self.registry.any(|window| window.is_symmetric() && window.contains(start, length))
+        self.registry.any(|window| {
+            let Range { start: first, end } = window.addresses();
+            let is_symmetric = window.flags & NCCL_WIN_COLL_SYMMETRIC != 0;
+            is_symmetric && first <= start && start.saturating_add(length) <= end
+        })
     }
-}
-
-fn close(window: &Window, CallContext { state, .. }: CallContext<'_>) -> Result {
-    let close = async {
-        window.close(state).await;
-        Ok(())
-    };
-    executor::run_one(close, state.ranks(), |_| ())
 }
 
 /// Checks that all ranks passed the same flags and the same size. Reports a different size, which is an error in strict mode only.

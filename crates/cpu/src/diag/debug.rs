@@ -3,20 +3,20 @@
 //! The environment is read before the first line, and again after a [`reset`].
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::panic::Location;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-use libnccl::internal::environment;
+use libnccl::internal::environment::variable;
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
 
 /// The subsystem of a line, which `NCCL_DEBUG_SUBSYS` filters by. The bits match [`SUBSYSTEMS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Subsystem {
     /// Creation of communicators. The version precedes the first line.
@@ -96,7 +96,7 @@ fn enabled() -> u32 {
 
 pub(crate) fn settings() -> Arc<Settings> {
     let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    Arc::clone(settings.get_or_insert_with(|| Arc::new(Settings::read(environment::variable))))
+    Arc::clone(settings.get_or_insert_with(|| Arc::new(Settings::read())))
 }
 
 /// Makes the next line read the environment again.
@@ -105,8 +105,6 @@ pub(crate) fn reset() {
     ENABLED.store(UNREAD, Relaxed);
 }
 
-/// The settings from the environment.
-#[derive(Debug)]
 pub(crate) struct Settings {
     /// The level's name. NCCL's other levels map to the nearest level here.
     pub(crate) level: &'static str,
@@ -120,7 +118,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    fn read(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+    fn read() -> Self {
         let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
         let subsystems = text("NCCL_DEBUG_SUBSYS").and_then(|names| parse_subsystems(&names));
         let subsystems = subsystems.unwrap_or(DEFAULT_SUBSYSTEMS);
@@ -228,54 +226,4 @@ pub(crate) fn now() -> String {
     let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, tm_sec, .. } = unsafe { time.assume_init() };
     let (year, month) = (tm_year + 1900, tm_mon + 1);
     format!("{year}-{month:02}-{tm_mday:02} {tm_hour:02}:{tm_min:02}:{tm_sec:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings(variables: &[(&str, &str)]) -> Settings {
-        Settings::read(|wanted| {
-            variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| OsString::from(value))
-        })
-    }
-
-    #[test]
-    fn level_is_parsed_as_by_nccl() {
-        for (level, name, bits) in [
-            ("", "<unknown>", 0),
-            ("INF0", "<unknown>", 0),
-            ("version", "VERSION", VERSION),
-            (" Warn ", "WARN", VERSION | WARNINGS),
-            ("ATTN", "WARN", VERSION | WARNINGS),
-            ("INFO", "INFO", VERSION | WARNINGS | DEFAULT_SUBSYSTEMS),
-            ("TRACE", "INFO", VERSION | WARNINGS | DEFAULT_SUBSYSTEMS),
-        ] {
-            let settings = settings(&[("NCCL_DEBUG", level)]);
-            assert_eq!((settings.level, settings.enabled), (name, bits), "{level}");
-        }
-        assert_eq!(settings(&[]).enabled, 0);
-    }
-
-    #[test]
-    fn subsystem_list_is_parsed_as_by_nccl() {
-        for (list, text, bits) in [
-            ("all,INIT", "ALL", 0x3_ffff),
-            (" COLL , Init,", "INIT,COLL", 3),
-            ("ALLOC_HOST,ALLOC,RAS", "ALLOC,RAS,ALLOC_HOST", 0x2_8100),
-            (
-                "^ALLOC_HOST,DESTROY,RAS,PROFILE,REG,BOOTSTRAP",
-                "INIT,COLL,P2P,SHM,NET,GRAPH,TUNING,ENV,ALLOC,CALL,PROXY,NVLS",
-                0xfff,
-            ),
-            ("", "NONE", 0),
-            ("^ALL", "NONE", 0),
-            ("COLL,NOPE", "INIT,ENV,BOOTSTRAP", 0x1081),
-            ("INIT,^COLL", "INIT,ENV,BOOTSTRAP", 0x1081),
-        ] {
-            let settings = settings(&[("NCCL_DEBUG_SUBSYS", list), ("NCCL_DEBUG", "INFO")]);
-            assert_eq!((settings.subsystems(), settings.subsystems), (text.into(), bits), "{list}");
-            assert_eq!(settings.enabled, if bits == 0 { 0 } else { bits | WARNINGS | VERSION }, "{list}");
-        }
-    }
 }

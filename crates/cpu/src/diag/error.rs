@@ -1,6 +1,17 @@
-//! The error of a call: NCCL's result code and a sentence.
+//! The error of a call, NCCL's result code and a sentence, and the text that `ncclGetLastError` returns.
+//!
+//! There is one text per thread, so that ranks that are threads of one process do not overwrite each other's text as they do in NCCL. A
+//! thread without its own error gets a copy of the latest error of all threads, because C reads the text without a lock.
+
+use std::ffi::c_char;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 
 use libnccl::sys::ncclResult_t;
+
+use crate::diag::{debug, report};
+use cuda_common::finding::Finding;
 
 pub(crate) type Result<T = (), E = Error> = std::result::Result<T, E>;
 
@@ -10,6 +21,12 @@ pub(crate) enum Progress {
     Done,
     /// The call continues in the background.
     Running,
+}
+
+impl From<()> for Progress {
+    fn from((): ()) -> Self {
+        Self::Done
+    }
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -47,5 +64,111 @@ impl Error {
     /// Creates an error about a system call.
     pub(crate) fn system(what: &str, error: impl Into<std::io::Error>) -> Self {
         Self { code: ncclResult_t::ncclSystemError, text: format!("{what}: {}", error.into()) }
+    }
+}
+
+const SIZE: usize = 1024;
+
+struct Text([AtomicU8; SIZE]);
+
+thread_local! {
+    static OWN: Text = const { Text::new() };
+    /// The latest error of all threads at the time this thread read it.
+    static COPY: Text = const { Text::new() };
+    /// The description of a wait, which is not an error and belongs to one communicator.
+    static WAIT: Text = const { Text::new() };
+}
+
+static LATEST: Mutex<String> = Mutex::new(String::new());
+
+/// Logs a warning and sets the thread's last error.
+#[track_caller]
+pub(crate) fn set_last(text: &str) {
+    debug::warn(|| text.to_owned());
+    report::record(Finding::FailedCall, None, text);
+    record_last(text);
+}
+
+/// Sets the thread's last error without a warning. The text is truncated if necessary.
+pub(crate) fn record_last(text: &str) {
+    OWN.with(|own| own.write(text));
+    text.clone_into(&mut LATEST.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// Returns the thread's text as a C string, valid until the thread ends.
+pub(crate) fn last_pointer() -> *const c_char {
+    if OWN.with(|own| !own.is_empty()) {
+        return OWN.with(Text::pointer);
+    }
+    COPY.with(|copy| {
+        copy.write(&LATEST.lock().unwrap_or_else(PoisonError::into_inner));
+        copy.pointer()
+    })
+}
+
+/// Returns the description of a communicator's wait as a C string, valid until this thread's next call of this function. Does not
+/// change the last error.
+pub(crate) fn wait_pointer(text: &str) -> *const c_char {
+    WAIT.with(|wait| {
+        wait.write(text);
+        wait.pointer()
+    })
+}
+
+impl Text {
+    const fn new() -> Self {
+        Self([const { AtomicU8::new(0) }; SIZE])
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0[0].load(Relaxed) == 0
+    }
+
+    fn pointer(&self) -> *const c_char {
+        self.0.as_ptr().cast()
+    }
+
+    fn write(&self, text: &str) {
+        let end = (0..SIZE).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0).min(text.len());
+        for (cell, byte) in self.0.iter().zip(text.as_bytes()[..end].iter().chain([&0])) {
+            cell.store(*byte, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    fn read(text: &Text) -> String {
+        let bytes = text.0.iter().map(|cell| cell.load(Relaxed)).take_while(|byte| *byte != 0).collect();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn long_text_is_cut_at_a_character_and_terminated() {
+        let text = Text::new();
+        text.write(&"ä".repeat(SIZE));
+        assert_eq!(read(&text), "ä".repeat((SIZE - 1) / 2));
+        assert_eq!(text.0[SIZE - 1].load(Relaxed), 0);
+    }
+
+    #[test]
+    fn thread_gets_its_own_text_or_the_latest() {
+        let both = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for name in ["one", "the other"] {
+                let both = &both;
+                scope.spawn(move || {
+                    assert_eq!(last_pointer(), COPY.with(Text::pointer));
+                    both.wait();
+                    record_last(name);
+                    both.wait();
+                    OWN.with(|own| assert_eq!((last_pointer(), read(own).as_str()), (own.pointer(), name)));
+                });
+            }
+        });
     }
 }

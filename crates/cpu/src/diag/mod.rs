@@ -2,7 +2,5 @@
 
 pub(crate) mod debug;
 pub(crate) mod error;
-pub(crate) mod fault;
-pub(crate) mod last_error;
 pub(crate) mod report;
 pub(crate) mod settings;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use cuda_common::finding::{self, Finding, IGNORE, Ignored, REPORT};
@@ -30,7 +31,6 @@ static IGNORED: LazyLock<Ignored> = LazyLock::new(|| {
 /// Identifies similar findings: the same kind and rank, and texts that differ in numbers only.
 type Place = (Finding, Option<usize>, String);
 
-/// Similar findings.
 struct Found {
     text: String,
     /// The number of similar findings after the first.
@@ -56,7 +56,6 @@ pub(crate) fn is_ignored(finding: Finding) -> bool {
     IGNORED.has(finding)
 }
 
-/// Reports a finding, of a rank if given.
 pub(crate) fn report(finding: Finding, rank: impl Into<Option<usize>>, text: &str) {
     note(finding, rank.into(), text, true);
 }

@@ -1,6 +1,7 @@
-//! Diagnostic settings from the environment: strict mode, stacks, failures and time limits for waits.
+//! Diagnostic settings from the environment: strict mode, stacks, failures, time limits for waits, and planted faults.
 
-use std::sync::LazyLock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use cuda_common::finding::{FAILURES as FAILURES_VARIABLE, Failures};
@@ -25,20 +26,16 @@ const TIMEOUT_VARIABLE: &str = "LIBNCCL_CPU_TIMEOUT";
 /// are listed.
 pub(crate) static STRICT: LazyLock<bool> = LazyLock::new(|| is_on(finding::STRICT));
 
-/// Set if findings are reported with stacks.
 pub(crate) static STACKS: LazyLock<bool> = LazyLock::new(|| is_on(stack::STACKS));
 
-/// The consequence of a failed operation.
 pub(crate) static FAILURES: LazyLock<Failures> = LazyLock::new(|| {
     let parse = |text: &str| if text.is_empty() { Some(Failures::Error) } else { Failures::parse(text) };
     read(FAILURES_VARIABLE, Failures::Error, Failures::EXPECTED, parse)
 });
 
-/// The time after which a wait is reported.
 pub(crate) static WARN_AFTER: LazyLock<Option<Duration>> =
     LazyLock::new(|| limit(WARN_AFTER_VARIABLE, Duration::from_secs(10)));
 
-/// The time after which a wait fails on all ranks.
 pub(crate) static TIMEOUT: LazyLock<Option<Duration>> =
     LazyLock::new(|| limit(TIMEOUT_VARIABLE, Duration::ZERO));
 
@@ -71,6 +68,67 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
 }
 
+/// Ranks that are slow or send wrong elements, to test tools: `slow:RANK:MICROSECONDS`, `wrong:RANK`. Default: none.
+const PLANT_VARIABLE: &str = "LIBNCCL_CPU_PLANT";
+
+const EXPECTED_FAULTS: &str = "slow:RANK:MICROSECONDS and wrong:RANK, separated by commas";
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// The time that the rank sleeps before each operation or group.
+    pub(crate) delay: Duration,
+    /// Set if the rank sends data with a wrong element.
+    pub(crate) sends_wrong: bool,
+}
+
+type Faults = BTreeMap<usize, Fault>;
+
+static FAULTS: LazyLock<Faults> =
+    LazyLock::new(|| read(PLANT_VARIABLE, Faults::new(), EXPECTED_FAULTS, parse_faults));
+
+pub(crate) fn has_faults() -> bool {
+    !FAULTS.is_empty()
+}
+
+/// Returns the faults of a rank. They are reported once in each process.
+pub(crate) fn fault_of_rank(rank: usize) -> Option<Fault> {
+    static REPORTED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+    let fault = *FAULTS.get(&rank)?;
+    if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(rank) {
+        debug::warn_on_stderr(&format!("{PLANT_VARIABLE}: rank {rank} {}", fault.describe()));
+    }
+    Some(fault)
+}
+
+impl Fault {
+    fn describe(self) -> String {
+        let delay = format!("sleeps {} us before each operation", self.delay.as_micros());
+        match (self.delay.is_zero(), self.sends_wrong) {
+            (false, true) => format!("{delay} and sends a wrong element"),
+            (false, false) => delay,
+            (true, _) => "sends a wrong element".into(),
+        }
+    }
+}
+
+fn parse_faults(text: &str) -> Option<Faults> {
+    let mut faults = Faults::new();
+    for part in text.split(',') {
+        let fields: Vec<&str> = part.trim().split(':').collect();
+        match fields[..] {
+            ["slow", rank, microseconds] => {
+                let delay = microseconds.parse().ok().filter(|microseconds| *microseconds > 0)?;
+                faults.entry(rank.parse().ok()?).or_default().delay = Duration::from_micros(delay);
+            }
+            ["wrong", rank] => {
+                faults.entry(rank.parse().ok()?).or_default().sends_wrong = true;
+            }
+            _ => return None,
+        }
+    }
+    Some(faults)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +140,15 @@ mod tests {
         for text in ["", "-1", "10s", "inf", "nan", "1e40"] {
             assert_eq!(seconds(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn faults_of_several_ranks_are_parsed() {
+        let slow = Fault { delay: Duration::from_micros(250), sends_wrong: false };
+        let wrong = Fault { delay: Duration::ZERO, sends_wrong: true };
+        let both = Fault { sends_wrong: true, ..slow };
+        assert_eq!(parse_faults("slow:3:250"), Some(Faults::from([(3, slow)])));
+        assert_eq!(parse_faults("slow:3:250, wrong:0"), Some(Faults::from([(0, wrong), (3, slow)])));
+        assert_eq!(parse_faults("wrong:1,slow:1:250"), Some(Faults::from([(1, both)])));
     }
 }

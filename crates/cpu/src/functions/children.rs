@@ -18,30 +18,24 @@ use libnccl::sys::{
 
 use super::guard::{check_flags, check_not_null, guard, guard_of_all, undocumented, write_out};
 use super::init::init_rank;
+use crate::bootstrap::join::ParentComm;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call::{CallHeader, ControlCall};
-use crate::coll::operation::Operation;
-use crate::coll::operation::control_allgather;
-use crate::coll::wait_report::WaitReport;
-use crate::comm::communicator::StopReason;
-use crate::comm::communicator::{Communicator, RankInfo};
+use crate::coll::operation::{Operation, control_allgather};
+use crate::comm::agreement;
+use crate::comm::communicator::{Communicator, RankInfo, StopReason};
 use crate::comm::config::{check_rank_count, read_config};
-use crate::comm::init::OutParam;
-use crate::comm::init::{Init, Join};
-use crate::comm::join::{Parent, join, join_state};
+use crate::comm::init::{Init, Join, OutParam, join, join_state};
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
 use crate::shm::call_context::CallContext;
-use crate::shm::liveness::AbortReason;
-use crate::shm::peer_access::PeerAccess;
 use crate::shm::shared_state::SharedState;
-use crate::sync::executor;
+use crate::sync::lock;
 
 /// Creates a communicator from another, with the parent's config unless the caller passes one. As in NCCL, this succeeds while a
 /// nonblocking parent is still creating the child: NCCL drops the `ncclInProgress` of the group that it opens for the call.
 ///
 /// # Safety
-///
 /// `config` must meet the contract of [`read_config`], and `newcomm` must be writable until the work has ended.
 unsafe fn create_child(
     parent: Arc<Communicator>,
@@ -57,18 +51,7 @@ unsafe fn create_child(
     let out = unsafe { OutParam::new(newcomm) };
     out.write(ptr::null_mut());
     let communicator = Arc::new(Communicator::new(parent.device, parent.known_driver(), config));
-    let has_early_handle = function == "ncclCommGrow";
-    let parent = Some(parent);
-    group::init(Init {
-        communicator,
-        parent,
-        function,
-        arguments,
-        join,
-        waits_at: None,
-        has_early_handle,
-        out,
-    })?;
+    group::init(Init { communicator, parent: Some(parent), function, arguments, join, waits_at: None, out })?;
     Ok(())
 }
 
@@ -100,10 +83,7 @@ pub(super) unsafe extern "C" fn ncclCommSplit(
     })
 }
 
-/// Number of bytes that a rank contributes: its color, its key, and an id.
-const PROPOSAL: usize = 8 + UniqueId::SECRET_LENGTH;
-
-/// Returns this rank's membership in the new communicator, or `None` if it has no color.
+/// Returns this rank's membership in the new communicator, or `None` if it has no color. Each rank contributes its color, its key, and an id.
 fn split(
     communicator: &Communicator,
     parent: &Communicator,
@@ -111,10 +91,7 @@ fn split(
     key: c_int,
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id } = parent.rank_info()?;
-    let mut own = [0; PROPOSAL];
-    own[..4].copy_from_slice(&color.to_ne_bytes());
-    own[4..8].copy_from_slice(&key.to_ne_bytes());
-    own[8..].copy_from_slice(&UniqueId::generate()?.secret_bytes());
+    let own = [&color.to_ne_bytes()[..], &key.to_ne_bytes(), &UniqueId::generate()?.secret_bytes()].concat();
     let is_healthy = parent.stopped().is_none();
     let proposals = if is_healthy {
         allgather(communicator, parent, state, *rank, ControlCall::Split, &own)?
@@ -122,7 +99,7 @@ fn split(
         // The parent's ranks are out of sync. They join again, only for this exchange.
         let all: Vec<usize> = (0..state.ranks()).collect();
         let id = id.derive("ncclCommSplit", parent.children.next_number(&all), &all);
-        let old = Parent { communicator: parent, members: &all, must_be_healthy: false };
+        let old = (parent, ParentComm { state, members: &all, must_be_healthy: false });
         let state = join_state(communicator, Some(old), &id, all.len(), *rank)?;
         allgather(communicator, parent, &state, *rank, ControlCall::Split, &own)?
     };
@@ -139,7 +116,7 @@ fn split(
         .position(|member| member == rank)
         .ok_or_else(|| Error::internal("a rank is missing from its own all-gather"))?;
     let id = id.with_secret(&proposals[members[0]][8..]);
-    let old = Parent { communicator: parent, members: &members, must_be_healthy: is_healthy };
+    let old = (parent, ParentComm { state, members: &members, must_be_healthy: is_healthy });
     join(communicator, Some(old), id, members.len(), new_rank).map(Some)
 }
 
@@ -152,21 +129,10 @@ fn allgather(
     call: ControlCall,
     data: &[u8],
 ) -> Result<Vec<Vec<u8>>> {
-    let mut all = vec![];
     let header = CallHeader::Control { call, length: data.len() as u64 };
     let number = state.begin_call(rank, header.encode());
-    let (mut report, peers) = (WaitReport::default(), PeerAccess::default());
-    let operation = async {
-        all = control_allgather(state, rank, call, data).await?;
-        Ok(())
-    };
-    executor::run_one(operation, state.ranks(), |waited| {
-        state.check_liveness();
-        report.check_call(waited, number, header, CallContext { state, rank, peers: &peers });
-        if communicator.is_cancelled() || parent.is_cancelled() {
-            state.set_abort(rank, AbortReason::Aborted);
-        }
-    })?;
+    let is_cancelled = || communicator.is_cancelled() || parent.is_cancelled();
+    let all = agreement::exchange(state, rank, (call, number), data, is_cancelled)?;
     state.end_call(rank);
     Ok(all)
 }
@@ -211,9 +177,6 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
 /// Checks the sorted list of excluded ranks, and returns the remaining ranks.
 fn survivors(excluded: &[c_int], ranks: usize, rank: usize) -> Result<Vec<usize>> {
     let invalid = |text: String| Err(Error::argument(format!("invalid list of excluded ranks: {text}")));
-    if excluded.is_empty() {
-        return invalid("it is empty".into());
-    }
     if let Some(other) =
         excluded.iter().find(|other| usize::try_from(**other).is_ok_and(|o| o < ranks).eq(&false))
     {
@@ -235,13 +198,13 @@ fn shrink(
     parent: &Communicator,
     survivors: &[usize],
 ) -> Result<Option<RankInfo>> {
-    let RankInfo { rank, id, .. } = parent.rank_info()?;
+    let RankInfo { state, rank, id } = parent.rank_info()?;
     let id = id.derive("ncclCommShrink", parent.children.next_number(survivors), survivors);
     let new_rank = survivors
         .iter()
         .position(|survivor| survivor == rank)
         .ok_or_else(|| Error::internal("an excluded rank called ncclCommShrink"))?;
-    let old = Parent { communicator: parent, members: survivors, must_be_healthy: false };
+    let old = (parent, ParentComm { state, members: survivors, must_be_healthy: false });
     join(communicator, Some(old), id, survivors.len(), new_rank).map(Some)
 }
 
@@ -297,7 +260,7 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
             )));
         }
         let id = id.as_ref().map(UniqueId::new).transpose()?;
-        if id.is_some() && id != *parent.children.grow_id() {
+        if id.is_some() && id != *lock(&parent.children.grow_id) {
             return Err(Error::argument(
                 "this unique id is not the one that ncclCommGetUniqueId returned for this communicator, or it \
                  has been used",
@@ -310,10 +273,8 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
     })
 }
 
-/// Number of bytes that an existing rank contributes: the new number of ranks, and the id if the rank has it. An id is never all zeros.
-const GROW_PROPOSAL: usize = 8 + UniqueId::SECRET_LENGTH;
-
-/// Returns an existing rank's membership in a communicator of `ranks` ranks. One existing rank passes the id.
+/// Returns an existing rank's membership in a communicator of `ranks` ranks. Each existing rank contributes the new number of ranks, and the
+/// id if the caller passed it, which one rank does. An id is never all zeros.
 fn grow(
     communicator: &Communicator,
     parent: &Communicator,
@@ -321,11 +282,8 @@ fn grow(
     grow_id: Option<UniqueId>,
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id } = parent.rank_info()?;
-    let mut own = [0; GROW_PROPOSAL];
-    own[..8].copy_from_slice(&(ranks as u64).to_ne_bytes());
-    if let Some(grow_id) = &grow_id {
-        own[8..].copy_from_slice(&grow_id.secret_bytes());
-    }
+    let secret = grow_id.map_or([0; UniqueId::SECRET_LENGTH], |id| id.secret_bytes());
+    let own = [&(ranks as u64).to_ne_bytes()[..], &secret].concat();
     let proposals = allgather(communicator, parent, state, *rank, ControlCall::Grow, &own)
         .inspect_err(|error| parent.record_error(error))?;
     let number = |proposal: &[u8]| proposal.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
@@ -345,10 +303,10 @@ fn grow(
     };
     let id = id.with_secret(&proposals[holder][8..]);
     let members: Vec<usize> = (0..state.ranks()).collect();
-    let old = Parent { communicator: parent, members: &members, must_be_healthy: true };
+    let old = (parent, ParentComm { state, members: &members, must_be_healthy: true });
     let joined = join(communicator, Some(old), id, ranks, *rank)?;
     if grow_id.is_some() {
-        *parent.children.grow_id() = None;
+        *lock(&parent.children.grow_id) = None;
     }
     Ok(Some(joined))
 }
@@ -362,7 +320,7 @@ pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
             return Ok(Progress::Done);
         }
         let context = communicator.check_exclusive()?;
-        let suspend = Suspend { suspended: Arc::clone(&communicator.suspended) };
+        let suspend = Suspend { call: ControlCall::Suspend, suspended: Arc::clone(&communicator.suspended) };
         group::run_on_host(&communicator, context, suspend)
     })
 }
@@ -376,7 +334,7 @@ pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t
         if !communicator.is_suspended() {
             return Err(Error::usage("the communicator is not suspended"));
         }
-        let resume = Resume { suspended: Arc::clone(&communicator.suspended) };
+        let resume = Suspend { call: ControlCall::Resume, suspended: Arc::clone(&communicator.suspended) };
         group::run_on_host(&communicator, context, resume)
     })
 }
@@ -405,101 +363,25 @@ pub(super) unsafe extern "C" fn ncclCommMemStats(
     })
 }
 
-/// The operation of `ncclCommSuspend`: releases this rank's memory when no rank uses it any more.
-#[derive(Debug)]
+/// The operation of `ncclCommSuspend`, which releases this rank's memory when no rank uses it any more, and of `ncclCommResume`. Memory is
+/// allocated again when it is used.
 struct Suspend {
-    suspended: Arc<AtomicBool>,
-}
-
-/// The operation of `ncclCommResume`: waits until all ranks resume. Memory is allocated again when it is used.
-#[derive(Debug)]
-struct Resume {
+    call: ControlCall,
     suspended: Arc<AtomicBool>,
 }
 
 impl Operation for Suspend {
     fn header(&self) -> CallHeader {
-        CallHeader::Control { call: ControlCall::Suspend, length: 0 }
+        CallHeader::Control { call: self.call, length: 0 }
     }
 
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
-        control_allgather(state, rank, ControlCall::Suspend, &[]).await?;
-        state.release_buffers(rank);
-        self.suspended.store(true, Relaxed);
-        Ok(())
-    }
-}
-
-impl Operation for Resume {
-    fn header(&self) -> CallHeader {
-        CallHeader::Control { call: ControlCall::Resume, length: 0 }
-    }
-
-    async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
-        control_allgather(state, rank, ControlCall::Resume, &[]).await?;
-        self.suspended.store(false, Relaxed);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::comm::agreement;
-    use crate::comm::communicator::tests::communicators;
-    use crate::comm::config::Config;
-    use std::thread;
-
-    #[test]
-    fn invalid_list_of_excluded_ranks_is_refused() {
-        assert_eq!(survivors(&[1, 3], 5, 2).unwrap(), [0, 2, 4]);
-        for (excluded, text) in [
-            (&[][..], "it is empty"),
-            (&[-1, 0], "rank -1 is not in 0..3"),
-            (&[0, 3], "rank 3 is not in 0..3"),
-            (&[0, 0], "rank 0 is in it twice"),
-            (&[0, 2], "rank 2 calls this and is in it"),
-            (&[0, 1, 2], "rank 2 calls this and is in it"),
-        ] {
-            let error = survivors(excluded, 3, 2).unwrap_err();
-            assert!(error.text.ends_with(text), "{}", error.text);
+        control_allgather(state, rank, self.call, &[]).await?;
+        let suspends = self.call == ControlCall::Suspend;
+        if suspends {
+            state.release_buffers(rank);
         }
-    }
-
-    #[test]
-    fn failed_init_fails_the_group_and_the_joined_ranks_depart() {
-        let parents = communicators(2, &Config::default());
-        let child = || Communicator::new(0, None, Config::default());
-        let waited = thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                let child = Arc::new(child());
-                let joined = split(&child, &parents[1], 0, 0).unwrap().unwrap();
-                agreement::check(&child, &joined, "ncclCommSplit", &[]).unwrap();
-                executor::run_one(joined.state.wait(0, || false), 2, |_| ()).unwrap_err().text
-            });
-            let mut handles = [ptr::null_mut(); 2];
-            let [one, two] = handles.each_mut().map(OutParam::for_test);
-            group::start();
-            let init = |function, join: Join, out| {
-                group::init(Init {
-                    communicator: Arc::new(child()),
-                    parent: Some(Arc::clone(&parents[0])),
-                    function,
-                    arguments: vec![],
-                    join,
-                    waits_at: None,
-                    has_early_handle: false,
-                    out,
-                })
-            };
-            let parent = Arc::clone(&parents[0]);
-            init("ncclCommSplit", Box::new(move |child| split(child, &parent, 0, 0)), one).unwrap();
-            let parent = Arc::clone(&parents[0]);
-            init("ncclCommShrink", Box::new(move |child| shrink(child, &parent, &[1])), two).unwrap();
-            assert_eq!(group::end().unwrap_err().text, "an excluded rank called ncclCommShrink");
-            assert_eq!(handles, [ptr::null_mut(); 2]);
-            other.join().unwrap()
-        });
-        assert!(waited.contains("rank 0 has left"), "{waited}");
+        self.suspended.store(suspends, Relaxed);
+        Ok(())
     }
 }

@@ -1,21 +1,26 @@
-//! Collectives, with and without per-call options.
+//! Collectives, with and without per-call options, their custom reductions, and groups.
 #![allow(unsafe_code, non_snake_case)]
 
 use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
 use std::sync::Arc;
 
-use libnccl::sys::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use libnccl::sys::{
+    cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t,
+    ncclScalarResidence_t, ncclSimInfo_t,
+};
 
-use super::guard::{check_not_null, check_rank, guard_operation};
+use super::guard::{check_mapped, check_not_null, check_rank, guard, guard_in_group, write_out};
+use crate::coll::call::Function;
 use crate::coll::collective::Collective;
-use crate::coll::function::Function;
 use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
 use crate::comm::config::check_config;
-use crate::comm::group;
-use crate::comm::handle;
 use crate::comm::queued_operation::Queue;
+use crate::comm::registry::Scalar;
+use crate::comm::{group, handle};
 use crate::cuda::Stream;
+use crate::diag::error::Error;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
 
@@ -31,32 +36,9 @@ struct Arguments {
     stream: cudaStream_t,
 }
 
-impl Arguments {
-    fn new(
-        function: Function,
-        send: *const c_void,
-        recv: *mut c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> Self {
-        Self { function, send, recv, count, datatype, op: None, root: 0, comm, stream }
-    }
-
-    fn op(self, op: ncclRedOp_t) -> Self {
-        Self { op: Some(op), ..self }
-    }
-
-    fn root(self, root: c_int) -> Self {
-        Self { root, ..self }
-    }
-}
-
 /// Runs a collective.
 ///
 /// # Safety
-///
 /// The contract of the called C function.
 unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
     let Arguments { function, send, recv, count, datatype, op, root, comm, stream } = *arguments;
@@ -84,7 +66,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let (queue, bytes) = (Queue::Collective, input.saturating_add(output));
         group::run(communicator, context, queue, bytes, collective, Stream::new(stream))
     };
-    guard_operation(function.symbol(), || handle::with(comm, call))
+    guard_in_group(function.symbol(), || handle::with(comm, call))
 }
 
 /// Defines an operation's function and its variant with per-call options. `op` and `root` are listed if the function has them.
@@ -100,8 +82,19 @@ macro_rules! define_collectives {
             stream: cudaStream_t,
         ) -> ncclResult_t {
             const FUNCTION: Function = Function::named(stringify!($operation));
-            let arguments = Arguments::new(FUNCTION, sendbuff, recvbuff, count, datatype, comm, stream)
-                $(.$option($option))*;
+            #[allow(unused_mut)]
+            let mut arguments = Arguments {
+                function: FUNCTION,
+                send: sendbuff,
+                recv: recvbuff,
+                count,
+                datatype,
+                op: None,
+                root: 0,
+                comm,
+                stream,
+            };
+            $(arguments.$option = $option.into();)*
             // SAFETY: the same contract.
             unsafe { collective(&arguments) }
         }
@@ -117,7 +110,7 @@ macro_rules! define_collectives {
             config: *const ncclCollConfig_t,
         ) -> ncclResult_t {
             // SAFETY: the same contract.
-            match guard_operation(stringify!($with_config), || unsafe { check_config(config) }) {
+            match guard_in_group(stringify!($with_config), || unsafe { check_config(config) }) {
                 // SAFETY: the same contract.
                 ncclResult_t::ncclSuccess => unsafe {
                     $name(sendbuff, recvbuff, count, datatype, $($option,)* comm, stream)
@@ -149,4 +142,81 @@ pub(super) unsafe extern "C" fn ncclBcast(
 ) -> ncclResult_t {
     // SAFETY: the contract of a broadcast in place.
     unsafe { ncclBroadcast(buff, buff, count, datatype, root, comm, stream) }
+}
+
+pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
+    op: *mut ncclRedOp_t,
+    scalar: *mut c_void,
+    datatype: ncclDataType_t,
+    residence: ncclScalarResidence_t,
+    comm: ncclComm_t,
+) -> ncclResult_t {
+    guard(|| {
+        let communicator = handle::get(comm)?;
+        check_not_null(op, "the reduction")?;
+        check_not_null(scalar, "the scalar")?;
+        let data_type = DataType::new(datatype)?;
+        if residence.0 > ncclScalarResidence_t::ncclScalarHostImmediate.0 {
+            return Err(Error::argument(format!("invalid ncclScalarResidence_t {}", residence.0)));
+        }
+        let is_on_device = residence == ncclScalarResidence_t::ncclScalarDevice;
+        match communicator.driver().filter(|_| is_on_device) {
+            Some(driver) => {
+                driver.resolve("the scalar", scalar.addr(), data_type.size())?;
+            }
+            None => check_mapped(scalar, data_type.size(), "scalar")?,
+        }
+        // SAFETY: the C declaration's contract: one element. In device memory (host memory here), it stays valid until the last operation
+        // that uses it has run.
+        let place = unsafe { ReadBuf::of_caller(scalar.cast(), data_type.size()) };
+        let scalar = if is_on_device {
+            Scalar::Deferred(place)
+        } else {
+            let mut bytes = [0; 8];
+            place.read(0, &mut bytes[..data_type.size()]);
+            Scalar::Immediate(bytes)
+        };
+        // SAFETY: the C declaration's contract.
+        unsafe { write_out(op, communicator.custom_reductions.create(data_type, scalar)?) }
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t {
+    guard(|| handle::get(comm)?.custom_reductions.destroy(op))
+}
+
+const SIM_INFO_MAGIC: u32 = 0x7468_5283;
+
+pub(super) unsafe extern "C" fn ncclGroupStart() -> ncclResult_t {
+    guard(|| {
+        group::start();
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn ncclGroupEnd() -> ncclResult_t {
+    guard(group::end)
+}
+
+pub(super) unsafe extern "C" fn ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t {
+    guard(|| {
+        // Even if the rest fails, the group has ended.
+        let Some(estimate) = group::simulate()? else { return Ok(()) };
+        if simInfo.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the pointer is not NULL, so by the C declaration's contract it points to the struct of some version.
+        let size = unsafe { (*simInfo).size };
+        // SAFETY: as above, and `size` covers it.
+        if size < offset_of!(ncclSimInfo_t, version) || unsafe { (*simInfo).magic } != SIM_INFO_MAGIC {
+            return Err(Error::argument(
+                "the simulation's info was not initialized with NCCL_SIM_INFO_INITIALIZER",
+            ));
+        }
+        if estimate > 0.0 && size >= offset_of!(ncclSimInfo_t, estimatedTime) + size_of::<f32>() {
+            // SAFETY: as above, and `size` covers it.
+            unsafe { (*simInfo).estimatedTime = estimate };
+        }
+        Ok(())
+    })
 }

@@ -92,33 +92,29 @@ fn check_header(magic: u32, version: u32) -> Result {
 }
 
 pub(super) unsafe extern "C" fn ncclTeamWorld(comm: ncclComm_t) -> ncclTeam_t {
-    of_communicator(comm, |_, context| world(context)).unwrap_or(NONE)
+    of_communicator(comm, |_, context| world(context))
 }
 
 pub(super) unsafe extern "C" fn ncclTeamLsa(comm: ncclComm_t) -> ncclTeam_t {
-    of_communicator(comm, lsa).unwrap_or(NONE)
+    of_communicator(comm, lsa)
 }
 
 pub(super) unsafe extern "C" fn ncclTeamRail(comm: ncclComm_t) -> ncclTeam_t {
-    let team = of_communicator(comm, |communicator, context| {
-        outer(world(context), lsa(communicator, context).nRanks)
-    });
-    team.unwrap_or(NONE)
+    of_communicator(comm, |communicator, context| outer(world(context), lsa(communicator, context).nRanks))
 }
 
 /// Returns a team of the caller alone, or its outer team: there are no logical endpoints.
 pub(super) unsafe extern "C" fn ncclTeamCft(comm: ncclComm_t, mode: ncclCftTeamMode_t) -> ncclTeam_t {
-    let team = of_communicator(comm, |communicator, context| match mode {
+    of_communicator(comm, |communicator, context| match mode {
         ncclCftTeamMode_t::NCCL_CFT_TEAM_FLAT => ALONE,
         ncclCftTeamMode_t::NCCL_CFT_TEAM_HIER_MULTIMEM => outer(ALONE, ALONE.nRanks),
         ncclCftTeamMode_t::NCCL_CFT_TEAM_HIER_LSA => outer(ALONE, lsa(communicator, context).nRanks),
         _ => NONE,
-    });
-    team.unwrap_or(NONE)
+    })
 }
 
 pub(super) unsafe extern "C" fn ncclTeamCftMultimem(comm: ncclComm_t) -> ncclTeam_t {
-    of_communicator(comm, |_, _| ALONE).unwrap_or(NONE)
+    of_communicator(comm, |_, _| ALONE)
 }
 
 pub(super) unsafe extern "C" fn ncclTeamRankToWorld(
@@ -141,11 +137,11 @@ const ALONE: ncclTeam_t = ncclTeam_t { nRanks: 1, rank: 0, stride: 1 };
 fn of_communicator(
     comm: ncclComm_t,
     find: impl Fn(&Communicator, CallContext<'_>) -> ncclTeam_t,
-) -> Option<ncclTeam_t> {
-    let mut team = None;
+) -> ncclTeam_t {
+    let mut team = NONE;
     guard(|| -> Result {
         let communicator = handle::get(comm)?;
-        team = Some(find(&communicator, communicator.check_ready()?));
+        team = find(&communicator, communicator.check_ready()?);
         Ok(())
     });
     team
@@ -182,9 +178,9 @@ fn outer(team: ncclTeam_t, size: c_int) -> ncclTeam_t {
 
 /// Converts rank `rank` of `team` to its rank in `own`. The caller is a member of both teams. As in NCCL, the numbers are not checked.
 /// Returns -1 without a communicator.
-fn number_in(own: Option<ncclTeam_t>, team: ncclTeam_t, rank: c_int) -> c_int {
+fn number_in(own: ncclTeam_t, team: ncclTeam_t, rank: c_int) -> c_int {
     let distance = rank.wrapping_sub(team.rank).wrapping_mul(team.stride);
-    own.map_or(-1, |own| own.rank.wrapping_add(distance))
+    if own == NONE { -1 } else { own.rank.wrapping_add(distance) }
 }
 
 /// Bytes of a barrier's word, and of an all-to-all's slot.
@@ -236,18 +232,15 @@ pub(super) unsafe extern "C" fn ncclLsaBarrierCreateRequirement(
     guard(|| {
         let [ranks, barriers] = [natural("nRanks", team.nRanks)?, natural("nBarriers", nBarriers)?];
         check_not_null(outHandle, "the handle")?;
-        let size = product([BARRIER_WORDS + ranks, barriers, WORD])?;
+        let bufferSize = product([BARRIER_WORDS + ranks, barriers, WORD])?;
         // SAFETY: the C declaration's contract: the pointer is not NULL, so it can be written.
         let outBufferHandle = unsafe {
             (*outHandle).nBarriers = nBarriers;
             &raw mut (*outHandle).bufHandle
         };
-        let requirements = ncclDevResourceRequirements_t {
-            bufferSize: size,
-            bufferAlign: WORD,
-            outBufferHandle,
-            ..Default::default()
-        };
+        let bufferAlign = WORD;
+        let requirements =
+            ncclDevResourceRequirements_t { bufferSize, bufferAlign, outBufferHandle, ..Default::default() };
         // SAFETY: the C declaration's contract.
         unsafe { write_out(outReq, requirements) }
     })
@@ -290,18 +283,15 @@ pub(super) unsafe extern "C" fn ncclLLA2ACreateRequirement(
         let [blocks, slots] = [natural("nBlocks", nBlocks)?, natural("nSlots", nSlots)?];
         check_not_null(outHandle, "the handle")?;
         // A block has two sets of slots, which alternate, and one slot for its state.
-        let size = product([blocks, 1 + 2 * slots, SLOT])?;
+        let bufferSize = product([blocks, 1 + 2 * slots, SLOT])?;
         // SAFETY: the C declaration's contract: the pointer is not NULL, so it can be written.
         let outBufferHandle = unsafe {
             (*outHandle).nSlots = slots as u32;
             &raw mut (*outHandle).bufHandle
         };
-        let requirements = ncclDevResourceRequirements_t {
-            bufferSize: size,
-            bufferAlign: SLOT,
-            outBufferHandle,
-            ..Default::default()
-        };
+        let bufferAlign = SLOT;
+        let requirements =
+            ncclDevResourceRequirements_t { bufferSize, bufferAlign, outBufferHandle, ..Default::default() };
         // SAFETY: the C declaration's contract.
         unsafe { write_out(outReq, requirements) }
     })
@@ -437,69 +427,7 @@ fn no_endpoint(window: ncclWindow_t) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use std::mem::offset_of;
-    use std::ptr;
-
     use super::*;
-    use crate::functions::TABLE;
-
-    /// Calls `act` with a communicator of one rank.
-    fn with_communicator(act: impl FnOnce(ncclComm_t)) {
-        let mut comm = ptr::null_mut();
-        let (init, destroy) = (TABLE.ncclCommInitAll.unwrap(), TABLE.ncclCommDestroy.unwrap());
-        // SAFETY: there is memory for one handle, and no device list.
-        assert_eq!(unsafe { init(&raw mut comm, 1, ptr::null()) }, ncclResult_t::ncclSuccess);
-        act(comm);
-        // SAFETY: the communicator is not used any more.
-        assert_eq!(unsafe { destroy(comm) }, ncclResult_t::ncclSuccess);
-    }
-
-    #[test]
-    fn older_release_gets_its_fields_alone() {
-        const LENGTH: usize = size_of::<ncclCommProperties_t>();
-        with_communicator(|comm| {
-            for (version, end) in [
-                (22_902, offset_of!(ncclCommProperties_t, multimemSupport) + 2),
-                (22_907, offset_of!(ncclCommProperties_t, commHash)),
-                (23_003, offset_of!(ncclCommProperties_t, commHash)),
-                (23_102, offset_of!(ncclCommProperties_t, cftSupport)),
-                (23_203, LENGTH),
-            ] {
-                let mut memory = [u64::MAX; LENGTH / 8];
-                let props: *mut ncclCommProperties_t = memory.as_mut_ptr().cast();
-                // SAFETY: the memory has the size and alignment of the struct.
-                unsafe {
-                    ((*props).magic, (*props).version) = (NCCL_API_MAGIC, version);
-                    assert_eq!(ncclCommQueryProperties(comm, props), ncclResult_t::ncclSuccess);
-                    assert_eq!(((*props).rank, (*props).nRanks), (0, 1));
-                }
-                let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                assert!(bytes[end..].iter().all(|byte| *byte == 0xff), "{version}: {bytes:x?}");
-                assert_eq!(bytes[offset_of!(ncclCommProperties_t, multimemSupport)], 0);
-            }
-        });
-    }
-
-    #[test]
-    fn properties_of_no_release_are_refused() {
-        with_communicator(|comm| {
-            let full = ncclCommProperties_t::initializer(NCCL_VERSION_CODE);
-            for (magic, version, expected) in [
-                (0, NCCL_VERSION_CODE, ncclResult_t::ncclInvalidUsage),
-                (NCCL_API_MAGIC, NCCL_VERSION_CODE + 1, ncclResult_t::ncclInvalidUsage),
-                (NCCL_API_MAGIC, 0, ncclResult_t::ncclInvalidUsage),
-            ] {
-                let given = ncclCommProperties_t { magic, version, ..full };
-                let mut props = given;
-                // SAFETY: a complete struct.
-                assert_eq!(unsafe { ncclCommQueryProperties(comm, &raw mut props) }, expected);
-                assert_eq!(props, given);
-            }
-            // SAFETY: NULL is checked.
-            let code = unsafe { ncclCommQueryProperties(comm, ptr::null_mut()) };
-            assert_eq!(code, ncclResult_t::ncclInvalidArgument);
-        });
-    }
 
     #[test]
     fn lsa_team_of_processes_is_of_one_size_and_in_one_process() {

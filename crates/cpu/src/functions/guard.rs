@@ -8,79 +8,51 @@ use cuda_common::finding::Finding;
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
 use crate::comm::{group, handle};
-use crate::diag::error::{Error, Progress, Result};
-use crate::diag::{last_error, report};
+use crate::diag::error::{self, Error, Progress, Result};
+use crate::diag::report;
 use crate::shm::call_context::CallContext;
 use crate::shm::mapping::first_unmapped;
 
 /// Runs a call and returns its result code. An error becomes the last error. Panics do not propagate.
-pub(super) fn guard<T: Success>(mut call: impl FnMut() -> Result<T>) -> ncclResult_t {
-    guard_any(&mut call)
+pub(super) fn guard<T: Into<Progress>>(call: impl FnOnce() -> Result<T>) -> ncclResult_t {
+    let error = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(success)) => return code(success.into()),
+        Ok(Err(error)) => error,
+        Err(_) => Error::panic(),
+    };
+    error::set_last(&error.text);
+    error.code
 }
 
-fn guard_any<T: Success>(call: &mut dyn FnMut() -> Result<T>) -> ncclResult_t {
-    code(catch_unwind(AssertUnwindSafe(call)))
+pub(super) fn code(progress: Progress) -> ncclResult_t {
+    match progress {
+        Progress::Done => ncclResult_t::ncclSuccess,
+        Progress::Running => ncclResult_t::ncclInProgress,
+    }
 }
 
 /// Runs a call like [`guard`]. An error also fails the group that contains the call.
-pub(super) fn guard_in_group<T: Success>(
+pub(super) fn guard_in_group<T: Into<Progress>>(
     function: &str,
-    mut call: impl FnMut() -> Result<T>,
+    call: impl FnOnce() -> Result<T>,
 ) -> ncclResult_t {
     guard(|| call().inspect_err(|error| group::fail(function, error)))
 }
 
 /// Runs a call on a communicator like [`guard_in_group`]. The other ranks make the same call and may wait for this rank.
-pub(super) fn guard_of_all<T: Success>(
+pub(super) fn guard_of_all<T: Into<Progress>>(
     function: &str,
     comm: ncclComm_t,
-    mut call: impl FnMut() -> Result<T>,
+    call: impl FnOnce() -> Result<T>,
 ) -> ncclResult_t {
-    guard_in_group(function, || call().inspect_err(|error| handle::note_failed_call(comm, error)))
-}
-
-/// Runs the call of an operation like [`guard_in_group`].
-pub(super) fn guard_operation<T: Success>(function: &str, call: impl FnOnce() -> Result<T>) -> ncclResult_t {
-    code(catch_unwind(AssertUnwindSafe(|| call().inspect_err(|error| group::fail(function, error)))))
-}
-
-fn code<T: Success>(outcome: std::thread::Result<Result<T>>) -> ncclResult_t {
-    match outcome {
-        Ok(Ok(success)) => success.code(),
-        Ok(Err(error)) => fail(&error),
-        Err(_) => fail(&Error::panic()),
-    }
-}
-
-fn fail(error: &Error) -> ncclResult_t {
-    last_error::set(&error.text);
-    error.code
-}
-
-/// The value of a successful call.
-pub(super) trait Success {
-    fn code(self) -> ncclResult_t;
-}
-
-impl Success for () {
-    fn code(self) -> ncclResult_t {
-        ncclResult_t::ncclSuccess
-    }
-}
-
-impl Success for Progress {
-    fn code(self) -> ncclResult_t {
-        match self {
-            Self::Done => ncclResult_t::ncclSuccess,
-            Self::Running => ncclResult_t::ncclInProgress,
-        }
-    }
+    guard_in_group(function, || {
+        call().inspect_err(|error| drop(handle::get(comm).map(|comm| comm.note_failed_call(error))))
+    })
 }
 
 /// Writes a result.
 ///
 /// # Safety
-///
 /// `out` must be NULL or writable.
 pub(super) unsafe fn write_out<T>(out: *mut T, value: T) -> Result {
     check_not_null(out, "the result")?;
@@ -93,7 +65,6 @@ pub(super) fn check_not_null<T>(pointer: *const T, what: &str) -> Result {
     if pointer.is_null() { Err(Error::argument(format!("the pointer to {what} is NULL"))) } else { Ok(()) }
 }
 
-/// Checks that host memory is mapped.
 pub(super) fn check_mapped<T>(pointer: *const T, size: usize, what: &str) -> Result {
     match first_unmapped(pointer.addr(), size) {
         None => Ok(()),
@@ -103,7 +74,6 @@ pub(super) fn check_mapped<T>(pointer: *const T, size: usize, what: &str) -> Res
     }
 }
 
-/// Checks a rank that the caller passed.
 pub(super) fn check_rank(number: c_int, ranks: usize, what: &str) -> Result<usize> {
     usize::try_from(number)
         .ok()

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_int};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{ptr, slice};
 
 use libnccl::sys::{
@@ -16,19 +16,17 @@ use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{UniqueId, fnv1a};
 use crate::comm::agreement::{may_repeat, shortage};
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::comm::config::Config;
-use crate::comm::config::{check_rank_count, read_config};
-use crate::comm::init::Init;
-use crate::comm::init::OutParam;
-use crate::comm::join::join;
+use crate::comm::config::{Config, check_rank_count, complete, read_config};
+use crate::comm::init::{Init, OutParam, join};
 use crate::comm::{group, handle};
 use crate::cuda::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Progress, Result};
-use crate::diag::fault;
+use crate::diag::settings;
 use crate::shm::layout::MAX_RANKS;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 pub(super) unsafe extern "C" fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t {
     guard(|| {
@@ -94,10 +92,9 @@ fn refuse(id: &ncclUniqueId, error: &Error) {
     }
 }
 
-/// Creates a communicator whose ranks join through the first id.
+/// Creates a communicator whose ranks join through the first id, of one or more.
 ///
 /// # Safety
-///
 /// The contract of `ncclCommInitRankConfig`.
 pub(super) unsafe fn init_rank(
     comm: *mut ncclComm_t,
@@ -110,7 +107,7 @@ pub(super) unsafe fn init_rank(
         // SAFETY: the pointer is not NULL, so by the caller's contract it can be written.
         unsafe { comm.write(ptr::null_mut()) };
     }
-    let first = ids.first().map_or_else(|| Err(Error::argument("there is no unique id")), UniqueId::new);
+    let first = UniqueId::new(&ids[0]);
     let place = check_rank_count(nranks).and_then(|ranks| Ok((ranks, check_rank(rank, ranks, "rank")?)));
     debug::begin();
     let driver = driver();
@@ -136,7 +133,12 @@ pub(super) unsafe fn init_rank(
     debug::info(Subsystem::Init, || {
         format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
     });
-    let (function, arguments) = call_of(ids.len(), digest);
+    let (function, arguments) = match ids.len() {
+        1 => ("ncclCommInitRank", vec![]),
+        ids => {
+            ("ncclCommInitRankScalable", vec![("nId", ids.to_string()), ("commIds", format!("{digest:#x}"))])
+        }
+    };
     let join = move |communicator: &Communicator| {
         check_unused(&id)?;
         let joined = join(communicator, None, id, ranks, rank_index)?;
@@ -150,17 +152,8 @@ pub(super) unsafe fn init_rank(
         arguments,
         join: Box::new(join),
         waits_at: Some((id, ranks, rank_index)),
-        has_early_handle: true,
         out,
     })
-}
-
-/// Returns the function that takes this number of ids, and the arguments that all ranks have to pass alike.
-fn call_of(ids: usize, digest: u64) -> (&'static str, Vec<(&'static str, String)>) {
-    if ids == 1 {
-        return ("ncclCommInitRank", vec![]);
-    }
-    ("ncclCommInitRankScalable", vec![("nId", ids.to_string()), ("commIds", format!("{digest:#x}"))])
 }
 
 pub(super) unsafe extern "C" fn ncclCommInitAll(
@@ -201,7 +194,8 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
             let config = Config::default();
             config.log_network();
             let communicator = Communicator::new(device, driver, config);
-            communicator.join(RankInfo { state: Arc::clone(&state), rank, id }, fault::of_rank(rank));
+            communicator
+                .join(RankInfo { state: Arc::clone(&state), rank, id }, settings::fault_of_rank(rank));
             let communicator = Arc::new(communicator);
             let added = handle::add(Arc::clone(&communicator));
             handles
@@ -217,13 +211,12 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
 /// The public parts of the ids with which this process recently created communicators.
 static USED: Mutex<VecDeque<[u8; 16]>> = Mutex::new(VecDeque::new());
 
-/// Maximum number of remembered ids.
 const USED_MAX: usize = 4096;
 
 /// Returns an error if this process has already created a communicator with the id: in NCCL, nothing listens for the id any more. All ranks
 /// of one communicator begin to join before the first of them has finished.
 fn check_unused(id: &UniqueId) -> Result {
-    let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let used = lock(&USED);
     if !used.contains(&id.public) {
         return Ok(());
     }
@@ -235,7 +228,7 @@ fn check_unused(id: &UniqueId) -> Result {
 
 /// Remembers an id, unless it was derived from the address in `NCCL_COMM_ID`, which communicators share.
 fn note_used(id: &UniqueId) {
-    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut used = lock(&USED);
     if id.is_of_address || used.contains(&id.public) {
         return;
     }
@@ -256,7 +249,6 @@ pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionC
 /// Sets the encryption if there is a config.
 ///
 /// # Safety
-///
 /// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to `size` and `magic`.
 unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
     const NONE: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE.0 as i64;
@@ -273,13 +265,8 @@ unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
              NCCL_ENCRYPTION_CONFIG_INITIALIZER"
         )));
     }
-    // Fields that the caller's struct lacks are unset, as in NCCL.
-    let mut complete = ncclEncryptionConfig_t::initializer();
-    // SAFETY: both structs have this many bytes, which are numbers, pointers, or padding.
-    unsafe {
-        let bytes = size.min(size_of::<ncclEncryptionConfig_t>());
-        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut complete).cast::<u8>(), bytes);
-    }
+    // SAFETY: the struct has this many bytes.
+    let complete = unsafe { complete(config, size, ncclEncryptionConfig_t::initializer()) };
     match complete.mode.into() {
         NONE => {
             debug::info(Subsystem::Bootstrap, || {

@@ -16,17 +16,13 @@ mod children;
 mod collectives;
 #[cfg(feature = "device-api")]
 mod device_api;
-mod groups;
 mod guard;
 mod init;
 mod memory;
 pub(crate) mod one_sided;
-mod parameters;
 pub(crate) mod point_to_point;
 mod queries;
-mod reductions;
 mod teardown;
-mod windows;
 
 #[cfg(feature = "device-api")]
 pub use device::DEVICE_TABLE;
@@ -36,16 +32,12 @@ use libnccl::sys::Functions;
 
 use self::children::*;
 use self::collectives::*;
-use self::groups::*;
 use self::init::*;
 use self::memory::*;
 use self::one_sided::*;
-use self::parameters::*;
 use self::point_to_point::*;
 use self::queries::*;
-use self::reductions::*;
 use self::teardown::*;
-use self::windows::*;
 
 macro_rules! define_table {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {

@@ -13,10 +13,9 @@ use libnccl::sys::{
     cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
 };
 
-use super::guard::{check_not_null, check_rank, guard_operation};
+use super::guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::call::{CallHeader, PeerCall};
-use crate::coll::operation::OnStream;
-use crate::coll::operation::Operation;
+use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::Queue;
 use crate::comm::window::Window;
@@ -41,14 +40,14 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_operation("ncclPutSignal", || {
+    guard_in_group("ncclPutSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
         let bytes = DataType::new(datatype)?.bytes(count)?;
         let window = communicator.windows.get(peerWin.addr())?;
         let part = window.part(signal.peer);
-        let to = part.write_buf(peerWinOffset, bytes).ok_or_else(|| {
+        let to = part.memory(peerWinOffset, bytes).ok_or_else(|| {
             Error::argument(format!(
                 "{bytes} bytes at offset {peerWinOffset} are not inside the window: rank {peer}'s part has {} bytes",
                 part.length()
@@ -86,7 +85,7 @@ pub(super) unsafe extern "C" fn ncclSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_operation("ncclSignal", || {
+    guard_in_group("ncclSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
@@ -101,7 +100,7 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
     comm: ncclComm_t,
     stream: cudaStream_t,
 ) -> ncclResult_t {
-    guard_operation("ncclWaitSignal", || {
+    guard_in_group("ncclWaitSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
         let number = usize::try_from(nDesc).ok().filter(|number| *number > 0).ok_or_else(|| {
@@ -135,7 +134,6 @@ fn awaited(
     Ok(AwaitedSignal { peer, index, count })
 }
 
-/// Checks the arguments of a call that raises a signal.
 fn raised(
     communicator: &Communicator,
     ranks: usize,
@@ -189,7 +187,6 @@ fn check_signals(communicator: &Communicator) -> Result {
 const NON_TEMPORAL_MIN: usize = 4 << 20;
 
 /// A write into another rank's memory, followed by a signal.
-#[derive(Debug)]
 pub(crate) struct PutSignal {
     pub(crate) from: ReadBuf,
     /// Memory of the same length. It is either the same memory as `from` or does not overlap it.
@@ -199,19 +196,16 @@ pub(crate) struct PutSignal {
     pub(crate) signal: Signal,
 }
 
-/// A signal to another rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Signal {
     pub(crate) peer: usize,
     pub(crate) index: usize,
 }
 
 /// A wait for signals. Each awaited signal is consumed.
-#[derive(Debug)]
 pub(crate) struct WaitSignals(pub(crate) Vec<AwaitedSignal>);
 
-/// A number of signals from a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedSignal {
     pub(crate) peer: usize,
     pub(crate) index: usize,
@@ -221,10 +215,6 @@ pub(crate) struct AwaitedSignal {
 impl Operation for PutSignal {
     fn header(&self) -> CallHeader {
         CallHeader::of_bytes(PeerCall::PutSignal, self.signal.peer, self.from.length())
-    }
-
-    fn buffers(&self) -> [usize; 2] {
-        [self.from.start().addr(), 0]
     }
 
     fn ranges(&self) -> [BufferRange; 2] {
@@ -286,8 +276,8 @@ impl Operation for WaitSignals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::call_context::PeerAccess;
     use crate::shm::liveness::AbortReason;
-    use crate::shm::peer_access::PeerAccess;
     use crate::shm::process::Process;
     use crate::shm::shared_state::SharedState;
     use crate::sync::executor::run_one;

@@ -11,10 +11,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use cuda_common::finding::Finding;
 use libnccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclResult_t};
 
-use super::guard::{check_not_null, check_rank, guard_operation};
+use super::guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::call::{CallHeader, PeerCall};
-use crate::coll::operation::OnStream;
-use crate::coll::operation::Operation;
+use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
 use crate::comm::queued_operation::Queue;
 use crate::comm::{group, handle};
@@ -25,10 +24,9 @@ use crate::diag::settings::STRICT;
 use crate::reduce::data_type::{self, DataType};
 use crate::shm::access::Exposed;
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, RemoteBuffer};
 use crate::shm::layout::MESSAGE_MAX;
 use crate::shm::mailbox::{CELL, Mailbox};
-use crate::shm::peer_access::RemoteBuffer;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::fence;
 
@@ -73,7 +71,7 @@ pub(super) unsafe extern "C" fn ncclSend(
         let send = SendMessage { message, peer, from };
         group::run(communicator, context, Queue::SendTo(peer), from.length(), send, Stream::new(stream))
     };
-    guard_operation("ncclSend", || handle::with(comm, call))
+    guard_in_group("ncclSend", || handle::with(comm, call))
 }
 
 pub(super) unsafe extern "C" fn ncclRecv(
@@ -93,7 +91,7 @@ pub(super) unsafe extern "C" fn ncclRecv(
         let recv = RecvMessage { message, peer, to };
         group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv, Stream::new(stream))
     };
-    guard_operation("ncclRecv", || handle::with(comm, call))
+    guard_in_group("ncclRecv", || handle::with(comm, call))
 }
 
 const HEADER: u64 = CELL;
@@ -117,23 +115,18 @@ pub(crate) struct Message {
     pub(crate) data_type: DataType,
 }
 
-/// One rank's send.
-#[derive(Debug)]
 pub(crate) struct SendMessage {
     pub(crate) message: Message,
     pub(crate) peer: usize,
     pub(crate) from: ReadBuf,
 }
 
-/// One rank's receive.
-#[derive(Debug)]
 pub(crate) struct RecvMessage {
     pub(crate) message: Message,
     pub(crate) peer: usize,
     pub(crate) to: WriteBuf,
 }
 
-/// The outcome of an attempt to send.
 enum Outcome {
     Sent,
     /// The receiver cannot use the sender's memory.
@@ -145,10 +138,6 @@ enum Outcome {
 impl Operation for SendMessage {
     fn header(&self) -> CallHeader {
         CallHeader::of_elements(PeerCall::Send, self.peer, self.message.data_type, self.message.count)
-    }
-
-    fn buffers(&self) -> [usize; 2] {
-        [self.from.start().addr(), 0]
     }
 
     fn ranges(&self) -> [BufferRange; 2] {
@@ -193,10 +182,6 @@ impl Operation for SendMessage {
 impl Operation for RecvMessage {
     fn header(&self) -> CallHeader {
         CallHeader::of_elements(PeerCall::Recv, self.peer, self.message.data_type, self.message.count)
-    }
-
-    fn buffers(&self) -> [usize; 2] {
-        [0, self.to.start().addr()]
     }
 
     fn ranges(&self) -> [BufferRange; 2] {
@@ -247,7 +232,6 @@ impl Message {
         [self.count as u64, self.data_type.raw().0.into()]
     }
 
-    /// Returns the number of bytes of the elements.
     pub(crate) fn bytes(self) -> usize {
         self.count * self.data_type.size()
     }
@@ -296,7 +280,7 @@ impl Message {
         loop {
             // As many elements as fit are published together with the header.
             let length = mailbox.chunk(at, space.min(end - at), end - start);
-            let (_, ring) = mailbox.memory(at..at + length);
+            let ring = mailbox.memory(at..at + length);
             ring.copy(from.slice((at - elements) as usize..(at - elements + length) as usize), false);
             at += length;
             if at == end {
@@ -337,7 +321,6 @@ async fn taken(
     })
 }
 
-/// Copies the elements at `positions` from the ring.
 async fn receive_eagerly(
     CallContext { state, .. }: CallContext<'_>,
     mailbox: &Mailbox<'_>,
@@ -354,7 +337,7 @@ async fn receive_eagerly(
     while at < end {
         state.wait(peer, || mailbox.available(at) > 0).await?;
         let length = mailbox.chunk(at, mailbox.available(at).min(end - at), end - start + HEADER);
-        let (ring, _) = mailbox.memory(at..at + length);
+        let ring = mailbox.memory(at..at + length).as_read();
         to.slice((at - start) as usize..(at - start + length) as usize).copy(ring, false);
         at += length;
         mailbox.release(if at == end { next } else { at });
@@ -372,14 +355,14 @@ fn receive_by_rendezvous(
     let length = to.length();
     let _access = context.state.begin_access(context.rank)?;
     let range = context.map(peer, buffer, length);
-    let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
+    let Some(from) = range.as_ref().and_then(|range| range.memory(0, length)) else {
         return Ok(false);
     };
     // Overlapping buffers can only be copied through the ring.
     if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
         return Ok(false);
     }
-    to.copy(from, length as u64 >= NON_TEMPORAL_MIN);
+    to.copy(from.as_read(), length as u64 >= NON_TEMPORAL_MIN);
     Ok(true)
 }
 
@@ -421,7 +404,6 @@ fn mismatch(sender: usize, sent: [u64; 2], receiver: usize, expected: [u64; 2]) 
     ))
 }
 
-/// Maximum number of calls named in a report.
 const MAX_NAMED: usize = 8;
 
 /// Reports unreceived sends that are visible to `rank`, which has just departed.
@@ -468,8 +450,9 @@ fn report_mailbox(state: &SharedState, sender: usize, receiver: usize, rank: usi
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
+    use crate::coll::operation::BoxedOperation;
+    use crate::shm::call_context::PeerAccess;
     use crate::shm::mem_alloc;
-    use crate::shm::peer_access::PeerAccess;
     use crate::shm::process::Process;
     use crate::sync::executor;
     use std::collections::VecDeque;
@@ -487,9 +470,9 @@ mod tests {
         let (from, to) = unsafe { (ReadBuf::new(start, COUNT), WriteBuf::new(received.as_mut_ptr(), COUNT)) };
         let (send, recv) = (SendMessage { message, peer: 1, from }, RecvMessage { message, peer: 0, to });
         let (one, two) = (PeerAccess::default(), PeerAccess::default());
-        let send: executor::BoxedOperation<'_> =
+        let send: BoxedOperation<'_> =
             Box::pin(send.run(CallContext { state: &state, rank: 0, peers: &one }));
-        let recv: executor::BoxedOperation<'_> =
+        let recv: BoxedOperation<'_> =
             Box::pin(recv.run(CallContext { state: &state, rank: 1, peers: &two }));
         executor::run(vec![VecDeque::from([send]), VecDeque::from([recv])], 1, |_| ()).unwrap();
         // SAFETY: as above.

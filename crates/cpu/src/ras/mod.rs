@@ -3,6 +3,5 @@
 //! Reports are read from the shared states of the communicators, which hold every rank's counters. NCCL's processes query each
 //! other. Here, a stopped process does not delay a report, and a dead process is detected immediately.
 
-mod job;
 mod report;
 pub(crate) mod service;

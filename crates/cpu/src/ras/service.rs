@@ -6,8 +6,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,9 +15,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
-use super::job::{communicators, processes};
-use super::report::{self, Event};
+use super::report::{self, Event, communicators, processes};
 use crate::diag::debug::{self, Subsystem};
+use crate::sync::lock;
 
 /// NCCL's default.
 const DEFAULT_ADDRESS: &str = "localhost:28028";
@@ -42,7 +41,6 @@ const MAX_REQUEST: usize = 1024;
 /// The maximum number of bytes of events that a client may leave unread.
 const MAX_UNREAD: usize = 1 << 20;
 
-/// The service of this process.
 static SERVICE: Mutex<Weak<Service>> = Mutex::new(Weak::new());
 
 /// The address to listen on, resolved once. `None` if the environment enables no service: NCCL enables it by default, this
@@ -63,26 +61,19 @@ static ADDRESS: LazyLock<Option<SocketAddr>> = LazyLock::new(|| {
 });
 
 /// A process's service. It ends when its last user drops it.
-#[derive(Debug)]
 pub(crate) struct Service {
-    shared: Arc<Shared>,
+    /// An event that ends the thread.
+    end: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     /// The pid of the process that has the thread. A forked child has none.
     pid: u32,
-}
-
-#[derive(Debug)]
-struct Shared {
-    ends: AtomicBool,
-    /// An event that wakes the thread.
-    wake: OwnedFd,
 }
 
 impl Service {
     /// Returns the service of this process, starting it if there is none and the environment enables it.
     pub(crate) fn of_process() -> Option<Arc<Self>> {
         let address = (*ADDRESS)?;
-        let mut service = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut service = lock(&SERVICE);
         if let Some(running) = service.upgrade().filter(|running| running.pid == std::process::id()) {
             return Some(running);
         }
@@ -105,16 +96,15 @@ impl Service {
         debug::info(Subsystem::Ras, || {
             format!("RAS client listening socket at {}<{}>", address.ip(), address.port())
         });
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { ends: AtomicBool::new(false), wake });
-        let of_thread = Arc::clone(&shared);
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let of_thread = Arc::clone(&end);
         let serve = move || {
             if let Err(error) = serve(&listener, &of_thread) {
                 debug::info(Subsystem::Ras, || format!("RAS has ended: {error}"));
             }
         };
         let thread = thread::Builder::new().name("libnccl-cpu-ras".into()).spawn(serve)?;
-        Ok(Self { shared, thread: Some(thread), pid: std::process::id() })
+        Ok(Self { end, thread: Some(thread), pid: std::process::id() })
     }
 }
 
@@ -126,8 +116,7 @@ impl Drop for Service {
             std::mem::forget(thread);
             return;
         }
-        self.shared.ends.store(true, SeqCst);
-        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
         let _ = thread.join();
     }
 }
@@ -144,18 +133,19 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Serves clients until the service ends.
-fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
+fn serve(listener: &TcpListener, end: &OwnedFd) -> io::Result<()> {
     let mut clients: Vec<Client> = Vec::new();
     let mut known = None;
     let interval = Timespec { tv_sec: 0, tv_nsec: INTERVAL.subsec_nanos().into() };
-    while !shared.ends.load(SeqCst) {
-        let mut watched =
-            vec![PollFd::new(&shared.wake, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+    loop {
+        let mut watched = vec![PollFd::new(end, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
         watched.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.interest())));
         match poll(&mut watched, (!clients.is_empty()).then_some(&interval)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
+        }
+        if !watched[0].revents().is_empty() {
+            return Ok(());
         }
         let ready: Vec<bool> = watched[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut is_ready = ready[1..].iter();
@@ -175,7 +165,6 @@ fn serve(listener: &TcpListener, shared: &Shared) -> io::Result<()> {
         }
         clients.retain_mut(Client::send);
     }
-    Ok(())
 }
 
 fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
@@ -194,8 +183,6 @@ fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
     }
 }
 
-/// A client's connection.
-#[derive(Debug)]
 struct Client {
     stream: TcpStream,
     /// The bytes of an incomplete request.
@@ -295,7 +282,7 @@ impl Client {
     /// Queues the events of the client's groups. Returns `false` if the client has left too many unread.
     fn notify(&mut self, events: &[Event]) -> bool {
         for event in events {
-            if self.groups.iter().any(|group| group == event.group() || group == "ALL") {
+            if self.groups.iter().any(|group| group == event.group || group == "ALL") {
                 self.output.extend_from_slice(event.format(self.is_json).as_bytes());
             }
         }

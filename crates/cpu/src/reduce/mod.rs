@@ -5,6 +5,4 @@
 
 pub(crate) mod data_type;
 mod element;
-mod half;
 pub(crate) mod reduction;
-mod small_float;

@@ -7,8 +7,7 @@
 use libnccl::sys::ncclRedOp_t;
 
 use crate::reduce::data_type::DataType;
-use crate::reduce::element::{Element, padded};
-use crate::reduce::small_float::{Bfloat16, Float8e4m3, Float8e5m2, Float16};
+use crate::reduce::element::{Bfloat16, Element, Float8e4m3, Float8e5m2, Float16, extremes, padded};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Reduction {
@@ -22,7 +21,7 @@ pub(crate) enum Reduction {
 }
 
 /// The factor of a rank's inputs, stored as an element in the first bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Factor(pub(crate) [u8; 8]);
 
 /// The built-in reductions and their names, indexed by NCCL's number.
@@ -133,7 +132,6 @@ impl Reduction {
         BUILT_IN.get(op.0 as usize).map(|(reduction, _)| *reduction)
     }
 
-    /// Returns NCCL's number.
     pub(crate) fn number(self) -> u8 {
         let number = match self {
             Self::Sum => ncclRedOp_t::ncclSum,
@@ -259,6 +257,98 @@ pub(crate) fn name(number: u64) -> String {
     }
 }
 
+macro_rules! integers {
+    ($($type:ty: $divide:expr),*) => {$(
+        impl Element for $type {
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn maximum(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            #[inline(always)]
+            fn minimum(self, other: Self) -> Self {
+                self.min(other)
+            }
+
+            #[inline(always)]
+            fn divide(self, ranks: usize) -> Self {
+                let divide: fn(Self, usize) -> Self = $divide;
+                divide(self, ranks)
+            }
+
+            fn first(bytes: [u8; 8]) -> Self {
+                Self::from_ne_bytes(padded(&bytes))
+            }
+
+            fn to_padded(self) -> [u8; 8] {
+                padded(&self.to_ne_bytes())
+            }
+        }
+    )*};
+}
+
+macro_rules! floats {
+    ($($type:ty: $maximum:ident, $minimum:ident),*) => {$(
+        impl Element for $type {
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                self * other
+            }
+
+            #[inline(always)]
+            fn maximum(self, other: Self) -> Self {
+                Self::from_bits($maximum(self.to_bits(), other.to_bits()))
+            }
+
+            #[inline(always)]
+            fn minimum(self, other: Self) -> Self {
+                Self::from_bits($minimum(self.to_bits(), other.to_bits()))
+            }
+
+            fn reciprocal(ranks: usize) -> Option<Self> {
+                Some(1.0 / ranks as Self)
+            }
+
+            fn first(bytes: [u8; 8]) -> Self {
+                Self::from_ne_bytes(padded(&bytes))
+            }
+
+            fn to_padded(self) -> [u8; 8] {
+                padded(&self.to_ne_bytes())
+            }
+        }
+    )*};
+}
+
+// There are no vector instructions for integer division, but there are for floats. The quotient of integers of fewer than 53 bits
+// is never rounded up to an integer: its distance to the next integer exceeds the precision of an f64.
+integers!(
+    i8: |sum, ranks| (f64::from(sum) / ranks as f64) as i8,
+    u8: |sum, ranks| (f64::from(sum) / ranks as f64) as u8,
+    i32: |sum, ranks| (f64::from(sum) / ranks as f64) as i32,
+    u32: |sum, ranks| (f64::from(sum) / ranks as f64) as u32,
+    i64: |sum, ranks| sum / ranks as i64,
+    u64: |sum, ranks| sum / ranks as u64
+);
+extremes!(larger32, smaller32, u32, f32::INFINITY.to_bits());
+extremes!(larger64, smaller64, u64, f64::INFINITY.to_bits());
+floats!(f32: larger32, smaller32, f64: larger64, smaller64);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,11 +396,6 @@ mod tests {
         }
     }
 
-    fn f32s(op: Reduction, inputs: &[f32]) -> f32 {
-        let inputs: Vec<_> = inputs.iter().map(|input| input.to_ne_bytes()).collect();
-        f32::from_ne_bytes(reduce(op, DataType::Float32, &inputs))
-    }
-
     fn i8s(op: Reduction, inputs: &[i8]) -> i8 {
         let inputs: Vec<_> = inputs.iter().map(|input| input.to_ne_bytes()).collect();
         i8::from_ne_bytes(reduce(op, DataType::Int8, &inputs))
@@ -322,15 +407,10 @@ mod tests {
     }
 
     #[test]
-    fn integer_sum_wraps_and_average_truncates() {
-        assert_eq!(i8s(Reduction::Sum, &[127, 1]), -128);
-        assert_eq!(i8s(Reduction::Prod, &[64, 4, 3]), 0);
-        assert_eq!(i8s(Reduction::Avg, &[-3, 0]), -1);
-        assert_eq!(i8s(Reduction::Avg, &[100, 100]), -28, "wrapped, then divided");
+    fn integer_average_of_any_number_of_ranks_truncates() {
         let mut many = [0; 200];
         many[7] = -128;
         assert_eq!(i8s(Reduction::Avg, &many), 0, "more ranks than the type holds");
-        assert_eq!(i8s(Reduction::PreMulSum([3, 0, 0, 0, 0, 0, 0, 0]), &[100, 2]), 50);
         for ranks in 2..300 {
             let mut inputs = vec![0; ranks];
             for quotient in [1, 2, u32::MAX / ranks as u32] {
@@ -340,29 +420,6 @@ mod tests {
                 assert_eq!(u32s(Reduction::Avg, &inputs), quotient - 1);
             }
         }
-    }
-
-    #[test]
-    fn max_and_min_ignore_nan_unless_all_are_nan() {
-        assert_eq!(f32s(Reduction::Max, &[f32::NAN, 1.0, 2.0]), 2.0);
-        assert_eq!(f32s(Reduction::Min, &[1.0, -f32::NAN]), 1.0);
-        assert_eq!(f32s(Reduction::Max, &[-2.0, -3.0, f32::NEG_INFINITY]), -2.0);
-        assert_eq!(f32s(Reduction::Min, &[-2.0, -3.0, f32::INFINITY]), -3.0);
-        assert!(f32s(Reduction::Max, &[f32::NAN, f32::NAN]).is_nan());
-    }
-
-    #[test]
-    fn negative_zero_is_less_than_zero() {
-        for inputs in [[0.0, -0.0], [-0.0, 0.0]] {
-            assert!(f32s(Reduction::Max, &inputs).is_sign_positive());
-            assert!(f32s(Reduction::Min, &inputs).is_sign_negative());
-        }
-    }
-
-    #[test]
-    fn float_average_scales_each_input_first() {
-        let third = 1.0f32 / 3.0;
-        assert_eq!(f32s(Reduction::Avg, &[1.0, 2.0, 4.0]), 1.0 * third + 2.0 * third + 4.0 * third);
     }
 
     #[test]

@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A rank's memory that other ranks may access until the rank reclaims it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Exposed<'a> {
     pub(crate) buffers: &'a [ReadBuf],
     /// The maximum number of windows that contain the memory.
@@ -51,7 +51,6 @@ pub(crate) struct Exposed<'a> {
 }
 
 impl Exposed<'_> {
-    /// Revokes other processes' access to the memory.
     fn take_back(&self) -> Result {
         let take = |buffer: &ReadBuf| mem_alloc::take_back(buffer.start(), buffer.length(), self.windows);
         self.buffers.iter().try_for_each(take)
@@ -59,7 +58,6 @@ impl Exposed<'_> {
 }
 
 /// RAII guard of a rank's access to other ranks' memory.
-#[derive(Debug)]
 pub(crate) struct AccessGuard<'a>(&'a AtomicU64);
 
 impl Drop for AccessGuard<'_> {
@@ -73,9 +71,6 @@ impl SharedState {
     ///
     /// The accessor sets its flag, then checks for abort; the aborter sets abort, then checks for accessors. `SeqCst` fences
     /// ensure that at least one of them observes the other.
-    ///
-    /// # Errors
-    /// The abort flag is set.
     pub(crate) fn begin_access(&self, rank: usize) -> Result<AccessGuard<'_>> {
         let access = AccessGuard(&self.control(rank)[ACCESSES]);
         access.0.fetch_add(1, Relaxed);
@@ -198,11 +193,7 @@ mod tests {
         let access = state.begin_access(1).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let quiesce = async {
-                    state.quiesce(0, NONE).await;
-                    Ok(())
-                };
-                executor::run_one(quiesce, 2, |_| ()).unwrap();
+                executor::run_one(state.quiesce(0, NONE), 2, |_| ());
                 assert!(done.load(Acquire), "accessed");
             });
             while state.check_abort().is_ok() {
@@ -222,13 +213,7 @@ mod tests {
         assert!(state.is_window_open(0, window) && !state.is_window_open(1, window));
         let access = state.begin_access(1).unwrap();
         std::thread::scope(|scope| {
-            let close = scope.spawn(|| {
-                let close = async {
-                    state.close_window(0, window, NONE).await;
-                    Ok(())
-                };
-                executor::run_one(close, 2, |_| ())
-            });
+            let close = scope.spawn(|| executor::run_one(state.close_window(0, window, NONE), 2, |_| ()));
             while state.is_window_open(0, window) {
                 std::thread::yield_now();
             }
@@ -238,7 +223,7 @@ mod tests {
             drop(access);
             // Another access begins immediately.
             let _access = state.begin_access(1).unwrap();
-            close.join().unwrap().unwrap();
+            close.join().unwrap();
         });
         let next = state.open_window(0).unwrap();
         assert_eq!(next.index, window.index);
@@ -281,13 +266,7 @@ mod tests {
         // On behalf of the other process.
         let access = state.begin_access(1).unwrap();
         let returned = std::thread::scope(|scope| {
-            let quiesce = scope.spawn(|| {
-                let quiesce = async {
-                    state.quiesce(0, exposed).await;
-                    Ok(())
-                };
-                executor::run_one(quiesce, 2, |_| ()).unwrap();
-            });
+            let quiesce = scope.spawn(|| executor::run_one(state.quiesce(0, exposed), 2, |_| ()));
             let begin = Instant::now();
             while !quiesce.is_finished() && begin.elapsed() < limit {
                 std::thread::sleep(Duration::from_millis(1));

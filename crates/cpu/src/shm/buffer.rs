@@ -5,87 +5,58 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::ptr;
-use std::slice;
+use std::{ptr, slice};
 
 use crate::shm::window_memory;
 use crate::sync::primitive;
 
-/// Bytes to read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct ReadBuf {
     start: *const u8,
-    extent: Extent,
+    /// The length in bytes, below `isize::MAX` like every object size. The highest bit stores whether some of the bytes are in a window: a
+    /// two-word buffer is passed in registers.
+    extent: usize,
 }
 
-/// Bytes to write.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WriteBuf {
-    start: *mut u8,
-    extent: Extent,
-}
+/// Bytes to write. Also readable.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteBuf(ReadBuf);
 
 /// The address range of a buffer.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct BufferRange {
     pub(crate) start: usize,
     pub(crate) length: usize,
 }
 
-/// A length in bytes, below `isize::MAX` like every object size. The highest bit stores whether some of the bytes are in a
-/// window: a two-word buffer is passed in registers.
-#[derive(Debug, Clone, Copy)]
-struct Extent(usize);
-
-impl Extent {
-    const IN_WINDOW: usize = isize::MAX as usize + 1;
-
-    #[inline]
-    fn new(length: usize, in_window: bool) -> Self {
-        Self(length & !Self::IN_WINDOW | if in_window { Self::IN_WINDOW } else { 0 })
-    }
-
-    #[inline]
-    fn length(self) -> usize {
-        self.0 & !Self::IN_WINDOW
-    }
-
-    #[inline]
-    fn in_window(self) -> bool {
-        self.0 & Self::IN_WINDOW != 0
-    }
-}
+const IN_WINDOW: usize = isize::MAX as usize + 1;
 
 // SAFETY: the memory is not bound to a thread; concurrent access is ruled out by `new`'s contract.
 unsafe impl Send for ReadBuf {}
 // SAFETY: as for Send: a shared reference gives no more access than a copy.
 unsafe impl Sync for ReadBuf {}
-// SAFETY: as for ReadBuf.
-unsafe impl Send for WriteBuf {}
-// SAFETY: as for ReadBuf.
-unsafe impl Sync for WriteBuf {}
 
 impl ReadBuf {
     /// # Safety
-    ///
     /// `length` bytes at `start` must be readable until the operation that takes this buffer has ended, and no part of them may
     /// be written while the operation reads it, except [`in_window`](Self::in_window).
     pub(crate) unsafe fn new(start: *const u8, length: usize) -> Self {
-        Self { start, extent: Extent::new(length, false) }
+        Self { start, extent: length & !IN_WINDOW }
     }
 
     /// Returns a caller's buffer of this process.
     ///
     /// # Safety
-    ///
     /// As for [`new`](Self::new), but other ranks may concurrently write memory in a window of this process.
     pub(crate) unsafe fn of_caller(start: *const u8, length: usize) -> Self {
-        Self { start, extent: Extent::new(length, window_memory::overlaps(start, length)) }
+        // SAFETY: the caller's contract.
+        unsafe { Self::new(start, length) }.in_window(window_memory::overlaps(start, length))
     }
 
     /// Returns the same memory. If `in_window` is set, other ranks may write it concurrently through a window.
+    #[inline]
     pub(crate) fn in_window(self, in_window: bool) -> Self {
-        Self { extent: Extent::new(self.extent.length(), in_window), ..self }
+        Self { extent: self.length() | if in_window { IN_WINDOW } else { 0 }, ..self }
     }
 
     pub(crate) fn start(self) -> *const u8 {
@@ -99,7 +70,7 @@ impl ReadBuf {
         if length == 0 {
             return &[];
         }
-        if self.extent.in_window() {
+        if self.is_in_window() {
             return self.copied(at, length, copy);
         }
         primitive::note_read(self.address(at, length), length);
@@ -115,35 +86,34 @@ impl ReadBuf {
         copy
     }
 
+    #[inline]
     pub(crate) fn length(self) -> usize {
-        self.extent.length()
+        self.extent & !IN_WINDOW
     }
 
     pub(crate) fn range(self) -> BufferRange {
-        BufferRange { start: self.start.addr(), length: self.extent.length() }
+        BufferRange { start: self.start.addr(), length: self.length() }
     }
 
     /// Returns `true` if some of the memory is in a window.
+    #[inline]
     pub(super) fn is_in_window(self) -> bool {
-        self.extent.in_window()
+        self.extent & IN_WINDOW != 0
     }
 
-    /// Returns a part of the memory.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
-        let extent = Extent::new(range.len(), self.extent.in_window());
+        let extent = range.len() | self.extent & IN_WINDOW;
         Self { start: self.address(range.start, range.len()), extent }
     }
 
-    /// Returns `true` if the memory overlaps `other`.
     pub(crate) fn overlaps(self, other: WriteBuf) -> bool {
-        let (this, that) = (self.start.addr(), other.start.addr());
-        this < that + other.extent.length() && that < this + self.extent.length()
+        let (this, that) = (self.start.addr(), other.start().addr());
+        this < that + other.length() && that < this + self.length()
     }
 
-    /// Prefetches the memory into the cache.
     pub(crate) fn prefetch(self) {
         #[cfg(target_arch = "x86_64")]
-        for at in (0..self.extent.length()).step_by(64) {
+        for at in (0..self.length()).step_by(64) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
             // SAFETY: SSE is part of x86_64, and a prefetch is a hint: any address is valid.
@@ -155,7 +125,7 @@ impl ReadBuf {
     pub(crate) fn read(self, at: usize, bytes: &mut [u8]) {
         let from = self.address(at, bytes.len());
         primitive::note_read(from, bytes.len());
-        if self.extent.in_window() {
+        if self.is_in_window() {
             // SAFETY: inside the range that the caller of `new` guaranteed; window memory is only written as such.
             unsafe { window_memory::read(from, bytes) }
         } else {
@@ -166,7 +136,7 @@ impl ReadBuf {
 
     /// Calls `run` with a copy of the memory. The copy lives until `run` has ended, and is not written.
     pub(crate) async fn with_copy<T>(self, run: impl AsyncFnOnce(Self) -> T) -> T {
-        let mut copy = vec![0; self.extent.length()];
+        let mut copy = vec![0; self.length()];
         self.read(0, &mut copy);
         // SAFETY: the copy lives and is not written until `run` has ended; by the contract of `run`, an operation that takes it
         // ends within `run`.
@@ -174,79 +144,73 @@ impl ReadBuf {
     }
 
     fn address(self, at: usize, length: usize) -> *const u8 {
-        assert!(
-            at <= self.extent.length() && length <= self.extent.length() - at,
-            "read outside the caller's buffer"
-        );
+        assert!(at <= self.length() && length <= self.length() - at, "access outside the caller's buffer");
         self.start.wrapping_add(at)
     }
 }
 
 impl WriteBuf {
     /// # Safety
-    ///
     /// `length` bytes at `start` must be writable until the operation that takes this buffer has ended, and nothing else may
     /// access a part of them while the operation writes it, except [`in_window`](Self::in_window).
     pub(crate) unsafe fn new(start: *mut u8, length: usize) -> Self {
-        Self { start, extent: Extent::new(length, false) }
+        // SAFETY: the caller's contract.
+        Self(unsafe { ReadBuf::new(start, length) })
     }
 
     /// Returns a caller's buffer of this process.
     ///
     /// # Safety
-    ///
     /// As for [`new`](Self::new), but other ranks may concurrently access memory in a window of this process.
     pub(crate) unsafe fn of_caller(start: *mut u8, length: usize) -> Self {
-        Self { start, extent: Extent::new(length, window_memory::overlaps(start, length)) }
+        // SAFETY: the caller's contract.
+        Self(unsafe { ReadBuf::of_caller(start, length) })
     }
 
     /// Returns the same memory. If `in_window` is set, other ranks may access it concurrently through a window.
     pub(crate) fn in_window(self, in_window: bool) -> Self {
-        Self { extent: Extent::new(self.extent.length(), in_window), ..self }
+        Self(self.0.in_window(in_window))
     }
 
     pub(crate) fn start(self) -> *mut u8 {
-        self.start
+        self.0.start.cast_mut()
     }
 
     pub(crate) fn length(self) -> usize {
-        self.extent.length()
+        self.0.length()
     }
 
-    /// Returns a part of the memory.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
-        let extent = Extent::new(range.len(), self.extent.in_window());
-        Self { start: self.address(range.start, range.len()), extent }
+        Self(self.0.slice(range))
     }
 
-    /// Returns the same memory as a readable buffer.
     pub(crate) fn as_read(self) -> ReadBuf {
-        ReadBuf { start: self.start, extent: self.extent }
+        self.0
     }
 
     /// Fills the memory using `write`, which must not read from it.
     pub(crate) fn fill(self, write: impl FnOnce(&mut [u8])) {
-        if self.extent.in_window() {
-            let mut bytes = vec![0; self.extent.length()];
+        if self.0.is_in_window() {
+            let mut bytes = vec![0; self.length()];
             write(&mut bytes);
             self.write(0, &bytes);
-        } else if self.extent.length() > 0 {
-            primitive::note_write(self.start, self.extent.length());
+        } else if self.length() > 0 {
+            primitive::note_write(self.start(), self.length());
             // SAFETY: the caller of `new` guaranteed the memory, and that only the operation accesses it at this time.
-            write(unsafe { slice::from_raw_parts_mut(self.start, self.extent.length()) });
+            write(unsafe { slice::from_raw_parts_mut(self.start(), self.length()) });
         }
     }
 
     /// Copies all of `from`, which must have the same length and must either be the same memory or not overlap it.
     pub(crate) fn copy(self, from: ReadBuf, nontemporal: bool) {
-        if self.start.cast_const() == from.start {
+        if self.0.start == from.start {
             return;
         }
-        if from.extent.in_window() {
+        if from.is_in_window() {
             self.copy_of_window(from);
         } else {
             let mut none = vec![];
-            let bytes = from.bytes(0, from.extent.length(), &mut none);
+            let bytes = from.bytes(0, from.length(), &mut none);
             if nontemporal {
                 self.write_nontemporal(0, bytes);
                 store_fence();
@@ -258,21 +222,21 @@ impl WriteBuf {
 
     /// Implements `copy` for window memory.
     fn copy_of_window(self, from: ReadBuf) {
-        if !self.extent.in_window() {
+        if !self.0.is_in_window() {
             return self.fill(|bytes| from.read(0, bytes));
         }
-        let (from, to) = (from.address(0, from.extent.length()), self.address(0, from.extent.length()));
-        primitive::note_read(from, self.extent.length());
-        primitive::note_write(to, self.extent.length());
+        let (from, to) = (from.address(0, from.length()), self.address(0, from.length()));
+        primitive::note_read(from, self.length());
+        primitive::note_write(to, self.length());
         // SAFETY: inside the ranges that the callers of `new` guaranteed; window memory is only accessed as such.
-        unsafe { window_memory::copy(from, to, self.extent.length()) }
+        unsafe { window_memory::copy(from, to, self.length()) }
     }
 
     /// Copies `bytes`, which must not overlap this memory, to `at`.
     pub(crate) fn write(self, at: usize, bytes: &[u8]) {
         let to = self.address(at, bytes.len());
         primitive::note_write(to, bytes.len());
-        if self.extent.in_window() {
+        if self.0.is_in_window() {
             // SAFETY: inside the range that the caller of `new` guaranteed; window memory is only accessed as such.
             unsafe { window_memory::write(to, bytes) }
         } else {
@@ -284,7 +248,7 @@ impl WriteBuf {
     /// Copies `bytes` with non-temporal stores, for data that will not be read again soon: they neither fetch the cache lines
     /// that they overwrite nor evict others. Call [`store_fence`] before notifying other ranks.
     pub(crate) fn write_nontemporal(self, at: usize, bytes: &[u8]) {
-        if self.extent.in_window() {
+        if self.0.is_in_window() {
             return self.write(at, bytes);
         }
         #[cfg(target_arch = "x86_64")]
@@ -311,11 +275,7 @@ impl WriteBuf {
     }
 
     fn address(self, at: usize, length: usize) -> *mut u8 {
-        assert!(
-            at <= self.extent.length() && length <= self.extent.length() - at,
-            "write outside the caller's buffer"
-        );
-        self.start.wrapping_add(at)
+        self.0.address(at, length).cast_mut()
     }
 }
 
@@ -323,7 +283,6 @@ impl WriteBuf {
 /// twenty times as long if the target is 1 to 31 bytes further into its page than the source (`docs/cpu-performance.md`).
 ///
 /// # Safety
-///
 /// As for [`ptr::copy_nonoverlapping`].
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {

@@ -1,19 +1,28 @@
-//! The context of a call: the calling rank, the shared state, and the rank's access to other ranks' memory.
+//! The context of a call: the calling rank, the shared state, and the rank's access to other ranks' buffers.
 //!
-//! All ranks must agree on whose memory can be used directly. Each rank reads the buffers that all ranks have published. Before
-//! an allocation is first used, the ranks exchange whether they could map it.
+//! A rank uses buffers of its own process directly, and maps `ncclMemAlloc` memory of other processes. All ranks must agree on whose memory
+//! can be used directly. Each rank reads the buffers that all ranks have published. Before an allocation is first used, the ranks exchange
+//! whether they could map it.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, LazyLock, Mutex};
 
+use libnccl::internal::environment::variable;
+
+use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::shm::buffer::{ReadBuf, WriteBuf};
-use crate::shm::mem_alloc::ShmHandle;
-use crate::shm::peer_access::{Access, CACHE_SIZE, MappedRange, PeerAccess, RangeMemory, RemoteBuffer};
+use crate::shm::mapping::Mapping;
+use crate::shm::mem_alloc::{self, ShmHandle};
+use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
+use crate::sync::lock;
 
 /// A rank's context, resolved once for each call.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct CallContext<'a> {
     pub(crate) state: &'a SharedState,
     pub(crate) rank: usize,
@@ -44,10 +53,10 @@ impl CallContext<'_> {
         let unknown = |known: &BTreeMap<_, _>| {
             handles.iter().filter(|(owner, handle)| !known.contains_key(&(*owner, handle.allocation))).count()
         };
-        if unknown(&self.peers.known()) > 0 {
+        if unknown(&lock(&self.peers.known)) > 0 {
             self.map_unknown(&handles).await?;
         }
-        let known = self.peers.known();
+        let known = lock(&self.peers.known);
         let is_denied = |(owner, handle): &(usize, ShmHandle)| {
             matches!(known.get(&(*owner, handle.allocation)), None | Some(Access::Denied))
         };
@@ -58,7 +67,7 @@ impl CallContext<'_> {
     async fn map_unknown(self, handles: &[(usize, ShmHandle)]) -> Result {
         let mut new = BTreeMap::new();
         {
-            let mut known = self.peers.known();
+            let mut known = lock(&self.peers.known);
             if known.len() + handles.len() > CACHE_SIZE {
                 // All ranks cache the same allocations, so they all clear the cache at the same time.
                 *known = BTreeMap::new();
@@ -72,25 +81,19 @@ impl CallContext<'_> {
         }
         let possible = !new.values().any(|access| matches!(access, Access::Denied));
         let possible = self.all_agree(possible).await?;
-        let mut known = self.peers.known();
+        let mut known = lock(&self.peers.known);
         for (key, access) in new {
             known.insert(key, if possible { access } else { Access::Denied });
         }
         Ok(())
     }
 
-    /// Returns the `length` bytes of `owner`'s `buffer` for reading.
-    pub(crate) fn read_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<ReadBuf> {
+    /// Returns the `length` bytes of `owner`'s `buffer`.
+    pub(crate) fn memory(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<WriteBuf> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: `start` is the memory's address in this process. `owner`, or its caller, guaranteed the memory in the call that
-        // this context belongs to, and does not return from that call before all ranks have announced that they are done.
-        Ok(unsafe { ReadBuf::new(start, length) }.in_window(buffer.in_window))
-    }
-
-    /// Returns the `length` bytes of `owner`'s `buffer` for writing.
-    pub(crate) fn write_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<WriteBuf> {
-        let start = self.start(owner, buffer, length)?;
-        // SAFETY: as in `read_buf`; the collective's plan assigns each part to one rank.
+        // this context belongs to, and does not return from that call before all ranks have announced that they are done. The
+        // collective's plan assigns each part that is written to one rank.
         Ok(unsafe { WriteBuf::new(start, length) }.in_window(buffer.in_window))
     }
 
@@ -100,7 +103,7 @@ impl CallContext<'_> {
         }
         let unmapped = || Error::internal(format!("memory of rank {owner} is no longer mapped"));
         let handle = buffer.handle.ok_or_else(unmapped)?;
-        let known = self.peers.known();
+        let known = lock(&self.peers.known);
         let Some(Access::Mapped(mapping)) = known.get(&(owner, handle.allocation)) else {
             return Err(unmapped());
         };
@@ -145,5 +148,176 @@ impl CallContext<'_> {
         state.publish(rank, step, [vote.into(), 0], &[], None);
         state.wait_all(rank, step).await?;
         Ok((0..state.ranks()).all(|rank| state.call_args(rank, step)[0] != 0))
+    }
+}
+
+/// The maximum number of other ranks' allocations in the cache, and of other processes' allocations that stay mapped.
+pub(super) const CACHE_SIZE: usize = 256;
+
+/// `NCCL_P2P_DISABLE=1`, as in NCCL: no rank accesses another rank's memory, and all data is staged.
+static P2P_DISABLED: LazyLock<bool> = LazyLock::new(|| {
+    const NAME: &str = "NCCL_P2P_DISABLE";
+    let set = variable(NAME).is_some_and(|value| value == "1");
+    if set {
+        debug::info(Subsystem::Environment, || {
+            format!("{NAME} set by environment to 1: no rank uses another's memory")
+        });
+    }
+    set
+});
+
+/// The bit position of [`RemoteBuffer::in_window`] in the published words, above the file descriptor.
+const IN_WINDOW: u32 = 32;
+
+/// A rank's buffer, as published to the other ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RemoteBuffer {
+    address: u64,
+    /// The handle of its memory, if other processes can map it.
+    handle: Option<ShmHandle>,
+    /// Set if some of the buffer is in a window.
+    in_window: bool,
+}
+
+impl RemoteBuffer {
+    pub(crate) const WORDS: usize = 4;
+
+    /// Describes a buffer of this process, with its handle if `other_processes` need it.
+    #[inline]
+    pub(crate) fn new(buffer: ReadBuf, other_processes: bool) -> Self {
+        if *P2P_DISABLED {
+            return Self { address: 0, handle: None, in_window: false };
+        }
+        let (start, length) = (buffer.start(), buffer.length());
+        let handle = if other_processes && length > 0 { mem_alloc::find(start, length) } else { None };
+        Self { address: start.expose_provenance() as u64, handle, in_window: buffer.is_in_window() }
+    }
+
+    /// Returns `true` if other ranks may use the buffer.
+    pub(crate) fn is_published(self) -> bool {
+        self.address != 0
+    }
+
+    /// Returns `true` if other processes that have mapped this buffer, which is `memory` in this process, still share its
+    /// content.
+    pub(crate) fn is_still(self, memory: ReadBuf) -> bool {
+        self.handle.is_none() || self.handle == mem_alloc::find(memory.start(), memory.length())
+    }
+
+    /// Returns `true` if the owner published a handle that other processes can map.
+    pub(crate) fn is_shared(self) -> bool {
+        self.handle.is_some()
+    }
+
+    pub(crate) fn to_words(self) -> [u64; Self::WORDS] {
+        let ShmHandle { allocation, file, offset } =
+            self.handle.unwrap_or(ShmHandle { allocation: 0, file: 0, offset: 0 });
+        [self.address, allocation, u64::from(file) | u64::from(self.in_window) << IN_WINDOW, offset]
+    }
+
+    pub(crate) fn from_words([address, allocation, file, offset]: [u64; Self::WORDS]) -> Self {
+        let handle = ShmHandle { allocation, file: file as u32, offset };
+        Self { address, handle: (allocation != 0).then_some(handle), in_window: file >> IN_WINDOW != 0 }
+    }
+}
+
+/// Identifies an allocation by its owner's rank and its number there.
+pub(super) type Key = (usize, u64);
+
+/// A rank's access to another rank's allocation.
+pub(super) enum Access {
+    SameProcess,
+    Mapped(Arc<Mapping>),
+    /// Not every rank has access.
+    Denied,
+}
+
+/// A communicator's cache of other ranks' allocations.
+#[derive(Default)]
+pub(crate) struct PeerAccess {
+    /// The cached allocations, the same on all ranks.
+    known: Mutex<BTreeMap<Key, Access>>,
+    /// This rank's mappings, including allocations that only two ranks use. `None` if the allocation cannot be mapped.
+    mappings: Mutex<BTreeMap<Key, Option<Arc<Mapping>>>>,
+    /// The transports that have been logged, one bit each.
+    logged: AtomicU8,
+}
+
+impl PeerAccess {
+    /// Returns `true` on the first call for `transport`.
+    pub(crate) fn is_first_use(&self, transport: u8) -> bool {
+        // Nearly always `false`, in which case nothing is written.
+        let bit = 1 << transport;
+        self.logged.load(Relaxed) & bit == 0 && self.logged.fetch_or(bit, Relaxed) & bit == 0
+    }
+
+    /// Returns the mapping of an allocation of `owner`, the process of rank `rank`.
+    pub(super) fn map(&self, rank: usize, owner: &Process, handle: ShmHandle) -> Option<Arc<Mapping>> {
+        let mut mappings = lock(&self.mappings);
+        let key = (rank, handle.allocation);
+        if mappings.len() >= CACHE_SIZE && !mappings.contains_key(&key) {
+            // Mappings in use stay mapped as long as they are used.
+            *mappings = BTreeMap::new();
+        }
+        let open = || match Mapping::open(owner, handle.file) {
+            Ok(mapping) => Some(Arc::new(mapping)),
+            Err(error) => {
+                debug::info(Subsystem::SharedMemory, || {
+                    format!("memory of rank {rank} is not used directly: {}", error.text)
+                });
+                None
+            }
+        };
+        mappings.entry(key).or_insert_with(open).clone()
+    }
+}
+
+/// A range of a rank's memory, accessible during the lifetime of this value.
+pub(crate) struct MappedRange {
+    memory: RangeMemory,
+    length: usize,
+    in_window: bool,
+}
+
+pub(super) enum RangeMemory {
+    Address(u64),
+    Mapping(Arc<Mapping>, u64),
+}
+
+impl MappedRange {
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the address of the byte at `at` in the mapping of another process's memory. Returns `None` if it is out of bounds,
+    /// or if the memory belongs to this process.
+    #[cfg(feature = "device-api")]
+    pub(crate) fn mapped_at(&self, at: usize) -> Option<usize> {
+        match self.memory {
+            RangeMemory::Address(_) => None,
+            RangeMemory::Mapping(..) => self.start(at, 1).map(|start| start.expose_provenance()),
+        }
+    }
+
+    /// Returns the `length` bytes at `at`, or `None` if they are out of bounds.
+    pub(crate) fn memory(&self, at: usize, length: usize) -> Option<WriteBuf> {
+        // SAFETY: `start` checks the bounds. The owner guaranteed the memory when publishing it, and keeps it until no rank uses
+        // it any more. Concurrent writes are ruled out by the ranks' own synchronization.
+        let memory = self.start(at, length).map(|start| unsafe { WriteBuf::new(start, length) })?;
+        Some(memory.in_window(self.in_window))
+    }
+
+    fn start(&self, at: usize, length: usize) -> Option<*mut u8> {
+        if length > self.length.checked_sub(at)? {
+            return None;
+        }
+        match &self.memory {
+            RangeMemory::Address(address) => {
+                Some(std::ptr::with_exposed_provenance_mut((*address as usize).checked_add(at)?))
+            }
+            RangeMemory::Mapping(mapping, offset) => {
+                mapping.range(offset.checked_add(at as u64)?, length).map(std::ptr::NonNull::as_ptr)
+            }
+        }
     }
 }

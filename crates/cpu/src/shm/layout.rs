@@ -131,7 +131,6 @@ const PAIR: usize = AWAITED + SIGNALS;
 /// The number of bytes of eager data that fit into the record's cache line.
 pub(crate) const INLINE_MAX: usize = (LINE - INLINE) * size_of::<u64>();
 
-/// The layout for a number of ranks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     ranks: usize,
@@ -141,19 +140,7 @@ pub(super) struct Layout {
     sleepers: usize,
 }
 
-/// Word indices of a mailbox, and the byte offset of its ring.
-pub(super) struct MailboxLayout {
-    pub(super) written: usize,
-    pub(super) read: usize,
-    pub(super) rejected: usize,
-    pub(super) ring: usize,
-}
-
 impl Layout {
-    /// Returns the layout for `ranks` ranks.
-    ///
-    /// # Errors
-    /// `ranks` is 0 or exceeds [`MAX_RANKS`].
     pub(super) fn new(ranks: usize) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(Error::internal(format!("shared memory for {ranks} ranks")));
@@ -177,23 +164,19 @@ impl Layout {
         self.sleepers(self.ranks).next_multiple_of(LINE)
     }
 
-    /// Returns the number of bytes.
     pub(super) fn bytes(&self) -> usize {
         self.ring_of(self.ranks, 0)
     }
 
-    /// Returns the number of words that belong to one rank.
     pub(super) fn words_of_rank(&self) -> usize {
         CONTROL + self.ranks * PAIR + WINDOWS + 1
     }
 
-    /// Returns the index of a word of `rank`'s control block.
     pub(super) fn control(&self, rank: usize, word: usize) -> usize {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
         HEADER + rank * CONTROL + word
     }
 
-    /// Returns the index of the first word of `rank`'s record of `step`.
     pub(super) fn record(&self, rank: usize, step: u64) -> usize {
         self.control(rank, RECORDS + (step % SLOTS) as usize * RECORD)
     }
@@ -217,34 +200,24 @@ impl Layout {
         (pair + RAISED + signal, pair + AWAITED + signal)
     }
 
-    /// Returns the index of a window word of `rank`.
     pub(super) fn window(&self, rank: usize, window: usize) -> usize {
         assert!(window < WINDOWS, "window {window} of {WINDOWS}");
         HEADER + self.ranks * CONTROL + self.ranks * self.ranks * PAIR + rank * WINDOWS + window
     }
 
-    /// Returns the index of the sleepers word of `rank`.
     pub(super) fn sleepers(&self, rank: usize) -> usize {
         self.sleepers + rank
     }
 
-    /// Returns the layout of the mailbox from rank `from` to rank `to`.
-    pub(super) fn mailbox(&self, from: usize, to: usize) -> MailboxLayout {
-        let pair = self.pair(from, to);
-        MailboxLayout {
-            written: pair + WRITTEN,
-            read: pair + READ,
-            rejected: pair + REJECTED,
-            ring: self.ring_of(from, to),
-        }
+    /// Returns the indices of a mailbox's words: written, read and rejected. Two more words follow the last.
+    pub(super) fn mailbox(&self, from: usize, to: usize) -> [usize; 3] {
+        [WRITTEN, READ, REJECTED].map(|word| self.pair(from, to) + word)
     }
 
-    /// Returns the byte offset of `rank`'s eager buffer of `step`.
     pub(super) fn eager(&self, rank: usize, step: u64) -> usize {
         (rank * SLOTS as usize + (step % SLOTS) as usize) * EAGER_STRIDE
     }
 
-    /// Returns the byte offset of `rank`'s staging buffer of `step`.
     pub(super) fn stage(&self, rank: usize, step: u64) -> usize {
         let slot = rank * STAGES as usize + (step % STAGES) as usize;
         self.eager(self.ranks, 0) + slot * STAGE
@@ -255,7 +228,8 @@ impl Layout {
         [(self.eager(rank, 0), SLOTS as usize * EAGER_STRIDE), (self.stage(rank, 0), STAGES as usize * STAGE)]
     }
 
-    fn ring_of(&self, from: usize, to: usize) -> usize {
+    /// Returns the byte offset of the ring of the mailbox from rank `from` to rank `to`.
+    pub(super) fn ring_of(&self, from: usize, to: usize) -> usize {
         self.stage(self.ranks, 0) + (from * self.ranks + to) * self.ring
     }
 
@@ -282,22 +256,8 @@ mod tests {
         let mut words = vec![ABORT_FLAG, NONCE, NONCE + 1, LIVENESS_CHECKS];
         let mut bytes = vec![];
         for rank in 0..3 {
-            words.extend(
-                [
-                    PROCESS,
-                    IDENTITY,
-                    DEPARTED,
-                    ACCESSES,
-                    STEP,
-                    SEEN,
-                    LAST_CALL,
-                    LAST_CALL + 1,
-                    CALLS,
-                    LAST_EMPTY_CALL,
-                ]
-                .map(|word| layout.control(rank, word)),
-            );
-            words.extend((LAUNCHED..=IN_GROUP).map(|word| layout.control(rank, word)));
+            let single = (PROCESS..=ACCESSES).chain(STEP..=LAST_EMPTY_CALL).chain(LAUNCHED..=IN_GROUP);
+            words.extend(single.map(|word| layout.control(rank, word)));
             for step in 0..SLOTS {
                 let record = layout.record(rank, step);
                 words.extend(record..record + LINE);
@@ -310,14 +270,13 @@ mod tests {
             words.extend((0..WINDOWS).map(|window| layout.window(rank, window)));
             words.push(layout.sleepers(rank));
             for to in 0..3 {
-                let mailbox = layout.mailbox(rank, to);
-                words.extend([mailbox.written, mailbox.read]);
-                words.extend(mailbox.rejected..mailbox.rejected + 3);
+                let [written, read, rejected] = layout.mailbox(rank, to);
+                words.extend([written, read, rejected, rejected + 1, rejected + 2]);
                 for signal in 0..SIGNALS {
                     let (raised, awaited) = layout.signal(rank, to, signal);
                     words.extend([raised, awaited]);
                 }
-                bytes.push((mailbox.ring, layout.ring));
+                bytes.push((layout.ring_of(rank, to), layout.ring));
             }
         }
         let count = words.len();

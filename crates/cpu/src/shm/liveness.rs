@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use crate::diag::error::{Error, Result};
 use crate::shm::layout::{ABORT_FLAG, DEPARTED, LIVENESS_CHECKS, PROGRAM};
 use crate::shm::shared_state::SharedState;
 use crate::sync::backoff;
+use crate::sync::lock;
 use crate::sync::primitive::{AtomicU64, LOOM, sleep_on, wake_all};
 
 /// How often one of the waiting processes checks that the others have not ended.
@@ -30,8 +30,7 @@ const ABORTED: u64 = 3;
 /// The position of the late rank in the abort flag. The lower bits hold the reason and the rank that set the flag.
 const LATE: u32 = 32;
 
-/// The reason why the communicator is aborted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum AbortReason {
     Died = 1,
@@ -43,6 +42,18 @@ pub(crate) enum AbortReason {
     Executed = 7,
 }
 
+impl AbortReason {
+    /// Returns the reason in the abort flag, if the flag is set.
+    fn of(flag: u64) -> Option<Self> {
+        use AbortReason::{Aborted, Died, Executed, Failed, Revoked, Shrunk, TimedOut};
+        let all = [Died, Aborted, Failed, Revoked, Shrunk, TimedOut, Executed];
+        if flag == 0 {
+            return None;
+        }
+        all.into_iter().find(|reason| *reason as u64 == flag & 0xff).or(Some(Failed))
+    }
+}
+
 thread_local! {
     static AWAITED: Cell<usize> = const { Cell::new(0) };
 }
@@ -52,7 +63,6 @@ pub(crate) fn awaited() -> usize {
     AWAITED.get()
 }
 
-/// Returns the rank that set the abort flag.
 fn rank_of(flag: u64) -> usize {
     (flag as u32 >> 8) as usize
 }
@@ -147,32 +157,22 @@ impl SharedState {
         process.pid != u64::from(std::process::id()) && process.has_executed_another(program)
     }
 
-    /// Returns an error if the abort flag is set.
     pub(crate) fn check_abort(&self) -> Result {
         let flag = self.segment.word(ABORT_FLAG).load(Acquire);
-        let (rank, reason) = (rank_of(flag), flag & 0xff);
-        let late;
+        let Some(reason) = AbortReason::of(flag) else { return Ok(()) };
+        let (rank, late) = (rank_of(flag), flag >> LATE);
         let what = match reason {
-            0 => return Ok(()),
-            reason if reason == AbortReason::Died as u64 => {
-                "died: its process ended without destroying the communicator"
-            }
-            reason if reason == AbortReason::Executed as u64 => {
+            AbortReason::Died => "died: its process ended without destroying the communicator",
+            AbortReason::Executed => {
                 "died: its process executed another program without destroying the communicator"
             }
-            reason if reason == AbortReason::Aborted as u64 => "aborted the communicator",
-            reason if reason == AbortReason::TimedOut as u64 => {
-                late = format!(
-                    "waited longer than LIBNCCL_CPU_TIMEOUT for rank {} (more on its standard error)",
-                    flag >> LATE
-                );
-                &late
-            }
-            reason if reason == AbortReason::Revoked as u64 => "revoked the communicator",
-            reason if reason == AbortReason::Shrunk as u64 => {
-                "shrank the communicator with NCCL_SHRINK_ABORT"
-            }
-            _ => "failed",
+            AbortReason::Aborted => "aborted the communicator",
+            AbortReason::TimedOut => &format!(
+                "waited longer than LIBNCCL_CPU_TIMEOUT for rank {late} (more on its standard error)"
+            ),
+            AbortReason::Revoked => "revoked the communicator",
+            AbortReason::Shrunk => "shrank the communicator with NCCL_SHRINK_ABORT",
+            AbortReason::Failed => "failed",
         };
         Err(Error::remote(format!("rank {rank} {what}")))
     }
@@ -187,18 +187,15 @@ impl SharedState {
 
     /// Returns `true` if the abort flag is set because a rank revoked its communicator, or shrank it.
     pub(crate) fn is_stopped(&self) -> bool {
-        let reason = self.segment.word(ABORT_FLAG).load(Acquire) & 0xff;
-        reason == AbortReason::Revoked as u64 || reason == AbortReason::Shrunk as u64
+        let reason = AbortReason::of(self.segment.word(ABORT_FLAG).load(Acquire));
+        matches!(reason, Some(AbortReason::Revoked | AbortReason::Shrunk))
     }
 
     /// Returns the rank that aborted, revoked or shrank the communicator by a call.
     pub(crate) fn ended_by(&self) -> Option<usize> {
         use AbortReason::{Aborted, Revoked, Shrunk};
         let flag = self.segment.word(ABORT_FLAG).load(Acquire);
-        [Aborted, Revoked, Shrunk]
-            .map(|reason| reason as u64)
-            .contains(&(flag & 0xff))
-            .then_some(rank_of(flag))
+        matches!(AbortReason::of(flag), Some(Aborted | Revoked | Shrunk)).then_some(rank_of(flag))
     }
 
     /// Sets the abort flag on behalf of `rank` unless it is already set: the first reason counts.
@@ -216,7 +213,6 @@ impl SharedState {
         (0..self.ranks()).for_each(|rank| self.wake_waiting(rank));
     }
 
-    /// Records that `rank` has departed.
     pub(crate) fn depart(&self, rank: usize) {
         self.depart_as(rank, DEPARTED_ANYHOW);
     }
@@ -244,7 +240,6 @@ impl SharedState {
         self.control(rank)[DEPARTED].load(Acquire) == LEFT
     }
 
-    /// Returns `true` if `rank` has departed.
     pub(crate) fn has_departed(&self, rank: usize) -> bool {
         self.control(rank)[DEPARTED].load(Acquire) != 0
     }
@@ -263,7 +258,7 @@ impl SharedState {
     fn is_check_due(&self) -> bool {
         let checks = self.segment.word(LIVENESS_CHECKS);
         let (count, now) = (checks.load(Relaxed), Instant::now());
-        let mut last = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last_check);
         let (known, at) = *last;
         if known == count && now - at < CHECK_INTERVAL {
             return false;
@@ -315,23 +310,6 @@ mod tests {
         state.set_abort(1, AbortReason::Aborted);
         state.set_abort(0, AbortReason::Died);
         assert_eq!(state.check_abort().unwrap_err().text, "rank 1 aborted the communicator");
-    }
-
-    #[test]
-    fn liveness_check_finds_an_ended_process() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let other = Process::from_pid(child.id().into()).unwrap();
-        let (state, _) = SharedState::create(&[Process::current().unwrap(), other]).unwrap();
-        state.check_processes();
-        assert!(state.check_abort().is_ok());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while state.check_abort().is_ok() {
-            assert!(Instant::now() < deadline);
-            state.check_liveness();
-        }
-        assert!(state.check_abort().unwrap_err().text.starts_with("rank 1 died"));
     }
 
     /// Returns two processes' views of one segment.

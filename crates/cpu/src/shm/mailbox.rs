@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::diag::error::Result;
-use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::buffer::WriteBuf;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{AtomicU64, LOOM};
 
@@ -19,7 +19,6 @@ const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
 /// The mailbox from one rank to another.
-#[derive(Debug)]
 pub(crate) struct Mailbox<'a> {
     state: &'a SharedState,
     sender: usize,
@@ -30,21 +29,20 @@ pub(crate) struct Mailbox<'a> {
     rejected: [&'a AtomicU64; 3],
     /// The byte offset of the ring in the segment.
     ring: usize,
-    /// The size of the ring in bytes.
     size: u64,
 }
 
 impl<'a> Mailbox<'a> {
     pub(crate) fn new(state: &'a SharedState, from: usize, to: usize) -> Self {
-        let layout = state.layout.mailbox(from, to);
+        let [written, read, rejected] = state.layout.mailbox(from, to);
         Self {
             state,
             sender: from,
             receiver: to,
-            written: state.segment.word(layout.written),
-            read: state.segment.word(layout.read),
-            rejected: std::array::from_fn(|word| state.segment.word(layout.rejected + word)),
-            ring: layout.ring,
+            written: state.segment.word(written),
+            read: state.segment.word(read),
+            rejected: std::array::from_fn(|word| state.segment.word(rejected + word)),
+            ring: state.layout.ring_of(from, to),
             size: state.layout.ring as u64,
         }
     }
@@ -67,7 +65,6 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Returns the size of the ring in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -116,7 +113,7 @@ impl<'a> Mailbox<'a> {
     }
 
     /// Returns the memory of a range of positions, which must not wrap.
-    pub(crate) fn memory(&self, range: Range<u64>) -> (ReadBuf, WriteBuf) {
+    pub(crate) fn memory(&self, range: Range<u64>) -> WriteBuf {
         self.state.segment.memory(self.offset(range.start), (range.end - range.start) as usize)
     }
 
@@ -128,7 +125,6 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Reads words at a position.
     pub(crate) fn read_words<const N: usize>(&self, position: u64) -> [u64; N] {
         std::array::from_fn(|index| {
             let mut bytes = [0; size_of::<u64>()];

@@ -81,7 +81,8 @@ impl Mapping {
     pub(crate) fn shared_within_limits(length: usize) -> Result<(Self, OwnedFd)> {
         let file = create_file().map_err(cannot_create)?;
         // The kernel assigns the lowest free number.
-        if exceeds(2 * u64::from(file.as_raw_fd().unsigned_abs()), Resource::Nofile) {
+        let number = u64::from(file.as_raw_fd().unsigned_abs());
+        if getrlimit(Resource::Nofile).current.is_some_and(|limit| 2 * number > limit) {
             return Err(cannot_create(Errno::MFILE));
         }
         Self::fill(file, length)
@@ -238,10 +239,6 @@ fn cannot_create(error: Errno) -> Error {
     Error::system("shared memory cannot be created", error)
 }
 
-fn exceeds(value: u64, resource: Resource) -> bool {
-    getrlimit(resource).current.is_some_and(|limit| value > limit)
-}
-
 /// Returns the offset of the first unmapped byte among the `length` bytes at `start`, if any.
 pub(crate) fn first_unmapped(start: usize, length: usize) -> Option<usize> {
     const PAGES: usize = 256;
@@ -275,12 +272,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn byte_of_this_process_is_readable_and_unmapped_memory_is_not() {
-        let byte = 0u8;
-        assert!(is_own_byte_readable((&raw const byte).addr()) && !is_own_byte_readable(8));
-    }
-
     fn number(file: impl AsFd) -> u32 {
         file.as_fd().as_raw_fd().unsigned_abs()
     }
@@ -289,23 +280,6 @@ mod tests {
         let error = Mapping::open(&Process::current().unwrap(), file).unwrap_err();
         assert_eq!(error.code, ncclResult_t::ncclRemoteError);
         error.text
-    }
-
-    #[test]
-    fn two_mappings_of_one_file_share_bytes() {
-        let (one, file) = Mapping::shared(8192).unwrap();
-        let two = Mapping::open(&Process::current().unwrap(), number(&file)).unwrap();
-        let (there, back) = (5000, 8191);
-        // SAFETY: inside the mappings, one byte each, and not accessed by other threads.
-        unsafe {
-            one.range(there, 1).unwrap().write(7);
-            two.range(back, 1).unwrap().write(9);
-            assert_eq!(two.range(there, 1).unwrap().read(), 7);
-            assert_eq!(one.range(back, 1).unwrap().read(), 9);
-        }
-        drop((one, file));
-        // SAFETY: as above; this mapping does not depend on the other.
-        assert_eq!(unsafe { two.range(there, 1).unwrap().read() }, 7);
     }
 
     #[test]

@@ -28,7 +28,6 @@ use crate::shm::window_memory;
 /// The granularity of sizes in bytes. If pages are larger, the kernel rounds further.
 const PAGE: usize = 4096;
 
-#[derive(Debug)]
 struct Allocation {
     number: u64,
     /// The address that the program uses.
@@ -36,7 +35,6 @@ struct Allocation {
     /// This process's mapping of the memory. CUDA has a separate mapping of device memory; device memory is looked up by the
     /// address of that mapping.
     mapping: Mapping,
-    /// The driver, for device memory.
     driver: Option<&'static Driver>,
     /// The file through which other processes map the memory, open until the memory is freed. `None` if the memory is private.
     file: Option<OwnedFd>,
@@ -121,7 +119,6 @@ fn add(place: usize, allocation: Allocation) {
 /// Frees memory returned by [`allocate`].
 ///
 /// # Safety
-///
 /// The memory must no longer be used in this process.
 pub(crate) unsafe fn free(memory: *mut c_void) -> Result {
     if memory.is_null() {
@@ -273,18 +270,6 @@ mod tests {
             // SAFETY: only this test uses the memory.
             unsafe { free(self.0.cast()) }.unwrap();
         }
-    }
-
-    #[test]
-    fn mapped_memory_shows_the_owners_writes() {
-        let memory = Memory::new(10_000);
-        let handle = find(memory.0.wrapping_add(9_000), 1_000).unwrap();
-        assert_eq!(handle.offset, 9_000);
-        let mapping = Mapping::open(&Process::current().unwrap(), handle.file).unwrap();
-        // SAFETY: 10000 bytes, of this test only.
-        unsafe { memory.0.add(9_999).write(7) };
-        // SAFETY: as above.
-        assert_eq!(unsafe { mapping.range(handle.offset, 1_000).unwrap().add(999).read() }, 7);
     }
 
     #[test]

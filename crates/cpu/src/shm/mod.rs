@@ -11,7 +11,6 @@ pub(crate) mod liveness;
 pub(crate) mod mailbox;
 pub(crate) mod mapping;
 pub(crate) mod mem_alloc;
-pub(crate) mod peer_access;
 pub(crate) mod process;
 mod segment;
 pub(crate) mod shared_state;

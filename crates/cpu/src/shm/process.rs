@@ -7,18 +7,24 @@
 //! A process that executes another program remains the same process, but its rank no longer exists. The kernel places each
 //! program's first stack at a random address, which `/proc` reports. Detecting the closing of the program's file descriptors
 //! would be less reliable: forked children hold them, and programs close descriptors that they do not recognize.
+//!
+//! A forked child has a copy of its parent's communicators, but is not a rank of any of them: other ranks would mistake its calls for its
+//! parent's calls. A child can create its own communicators.
+#![allow(unsafe_code)]
 
 use std::fs::{read_link, read_to_string};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Once, OnceLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::diag::error::Error;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Process {
@@ -28,7 +34,6 @@ pub(crate) struct Process {
     pub(crate) identity: u64,
 }
 
-/// The status of the process with a given pid.
 struct Status {
     identity: u64,
     ended: bool,
@@ -187,17 +192,51 @@ fn parse(text: &str) -> Option<Stat> {
     })
 }
 
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
+/// The process ids of this process and of the process that forked it.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static PARENT: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of forks that led to this process since [`watch_forks`] was called.
+#[inline]
+pub(crate) fn fork_generation() -> usize {
+    GENERATION.load(Relaxed)
+}
+
+/// Starts counting forks made by the C library's `fork`.
+pub(crate) fn watch_forks() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        PROCESS.store(std::process::id(), Relaxed);
+        // SAFETY: the handler only does what a forked child may do: it calls getpid and writes atomics. It stays loaded, because the C
+        // library removes the handlers of an unloaded library. It fails only if there is no memory.
+        unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
+    });
+}
+
+extern "C" fn count_fork() {
+    PARENT.store(PROCESS.swap(std::process::id(), Relaxed), Relaxed);
+    GENERATION.fetch_add(1, Relaxed);
+}
+
+/// Returns the error for using an inherited `what` in a forked child.
+pub(crate) fn inherited(what: &str) -> Error {
+    Error::usage(format!(
+        "{what} was made before process {} forked this process, {}, which has no rank in it: a forked child can make \
+         communicators of its own",
+        PARENT.load(Relaxed),
+        PROCESS.load(Relaxed)
+    ))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
-    #[test]
-    fn current_process_has_not_ended() {
-        assert!(!Process::current().unwrap().ended());
-    }
+    use super::*;
 
     #[test]
     fn killed_process_has_ended_before_and_after_reaping() {

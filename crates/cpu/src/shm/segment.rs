@@ -10,7 +10,7 @@ use rustix::param::page_size;
 
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::Result;
-use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::buffer::WriteBuf;
 use crate::shm::mapping::Mapping;
 use crate::sync::primitive::{self, AtomicU64, AtomicWords};
 
@@ -56,7 +56,6 @@ impl Segment {
         word
     }
 
-    /// Returns the `N` words starting at `start`.
     pub(crate) fn words<const N: usize>(&self, start: usize) -> &[AtomicU64; N] {
         assert!(N <= self.words && start <= self.words - N, "{N} words from {start} on of {}", self.words);
         // SAFETY: inside the words, as checked above.
@@ -64,29 +63,29 @@ impl Segment {
     }
 
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        self.memory(at, bytes.len()).1.write(0, bytes);
+        self.memory(at, bytes.len()).write(0, bytes);
     }
 
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
-        self.memory(at, bytes.len()).0.read(0, bytes);
+        self.memory(at, bytes.len()).as_read().read(0, bytes);
     }
 
-    /// Returns the `length` bytes at `at`, for reading and for writing.
-    pub(crate) fn memory(&self, at: usize, length: usize) -> (ReadBuf, WriteBuf) {
+    /// Returns the `length` bytes at `at`.
+    pub(crate) fn memory(&self, at: usize, length: usize) -> WriteBuf {
         let start = self.address(at, length);
         // SAFETY: inside the mapping, which lives until every operation on it has ended, because operations borrow it. A rank
         // that follows the protocol of the words accesses no bytes that another rank is writing. A rank that violates the
         // protocol can corrupt the bytes, but they are only data.
-        unsafe { (ReadBuf::new(start, length), WriteBuf::new(start, length)) }
+        unsafe { WriteBuf::new(start, length) }
     }
 
     /// Returns the memory of the words starting at `word` as `length` bytes. These words must not be used as words.
-    pub(crate) fn word_memory(&self, word: usize, length: usize) -> (ReadBuf, WriteBuf) {
+    pub(crate) fn word_memory(&self, word: usize, length: usize) -> WriteBuf {
         let end = word + length.div_ceil(WORD);
         assert!(end <= self.words, "words {word}..{end} of {}", self.words);
         let start = self.mapping.start().as_ptr().wrapping_add(word * WORD);
         // SAFETY: as in `memory`.
-        unsafe { (ReadBuf::new(start, length), WriteBuf::new(start, length)) }
+        unsafe { WriteBuf::new(start, length) }
     }
 
     /// Releases the whole pages among the `length` bytes at `at` to the kernel, after which they are zero. If the kernel refuses,
@@ -140,18 +139,6 @@ impl Drop for Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering::Relaxed;
-
-    #[test]
-    fn two_mappings_of_one_segment_share_words_and_bytes() {
-        let (one, file) = Segment::create(3, 100).unwrap();
-        let two = Segment::open(&file, 3, 100).unwrap();
-        one.word(2).store(7, Relaxed);
-        one.write(90, b"0123456789");
-        let mut bytes = [0; 10];
-        two.read(90, &mut bytes);
-        assert_eq!((two.word(2).load(Relaxed), &bytes), (7, b"0123456789"));
-    }
 
     #[test]
     fn released_pages_are_not_resident_and_read_as_zero() {

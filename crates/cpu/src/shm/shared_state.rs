@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 use crate::diag::error::Result;
@@ -19,9 +19,9 @@ use crate::shm::layout::{
 };
 use crate::shm::process::Process;
 use crate::shm::segment::Segment;
-use crate::sync::backoff;
+use crate::sync::lock;
 use crate::sync::primitive::{AtomicU64, fence};
-use crate::sync::thread_number;
+use crate::sync::{backoff, thread_number};
 
 /// Set in a rank's last call while the call runs, in a byte that is unused in the header of every call.
 const CALL_RUNS: u64 = 1 << 24;
@@ -76,7 +76,6 @@ impl SharedState {
         Ok((state, file))
     }
 
-    /// Opens the shared state that another rank created.
     pub(crate) fn open(file: impl AsFd, ranks: usize) -> Result<Self> {
         let layout = Layout::new(ranks)?;
         let segment = Segment::open(file, layout.words(), layout.bytes())?;
@@ -87,7 +86,7 @@ impl SharedState {
     }
 
     fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
-        let is_one_process = all_equal(&processes);
+        let is_one_process = processes.windows(2).all(|pair| pair[0] == pair[1]);
         let last_check = Mutex::new((0, Instant::now()));
         let makers = Mutex::new(vec![None; processes.len()]);
         let state = Self {
@@ -123,7 +122,6 @@ impl SharedState {
         high.store((number >> 64) as u64, Relaxed);
     }
 
-    /// Returns this communicator's random number.
     pub(crate) fn nonce(&self) -> [u8; 16] {
         let [low, high] = self.segment.words(NONCE);
         (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
@@ -134,30 +132,21 @@ impl SharedState {
         let _ = self.name.set(name);
     }
 
-    /// Returns the communicator's name in reports.
     pub(crate) fn name(&self) -> &str {
         self.name.get().map_or("a communicator", String::as_str)
     }
 
-    /// Registers this state of one of this process's communicators, for [`others`](Self::others).
+    /// Registers this state of one of this process's communicators.
     pub(crate) fn register(self: &Arc<Self>) {
-        let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registered = lock(&REGISTERED);
         registered.retain(|state| state.strong_count() > 0);
         if !registered.iter().any(|state| state.as_ptr() == Arc::as_ptr(self)) {
             registered.push(Arc::downgrade(self));
         }
     }
 
-    /// Returns the states of this process's other communicators.
-    pub(crate) fn others(&self) -> Vec<Arc<Self>> {
-        let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = registered.iter().filter(|state| !std::ptr::eq(state.as_ptr(), self));
-        others.filter_map(Weak::upgrade).collect()
-    }
-
-    /// Returns the states of this process's communicators.
     pub(crate) fn registered() -> Vec<Arc<Self>> {
-        let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let registered = lock(&REGISTERED);
         registered.iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -178,7 +167,8 @@ impl SharedState {
     pub(crate) async fn next_step(&self, rank: usize) -> Result<u64> {
         let control = self.control(rank);
         let step = control[STEP].load(Relaxed) + 1;
-        if !slot_is_free(control, step) {
+        // According to the steps that the rank has seen, the slot may still be used.
+        if control[SEEN].load(Relaxed) + SLOTS <= step {
             self.wait_for_slot(rank, step).await?;
         }
         // Release: the rank has now read everything it needs from the other ranks' records of earlier steps. Ranks that sleep
@@ -228,7 +218,7 @@ impl SharedState {
                 word.store(value, Relaxed);
             }
         }
-        self.eager_memory(rank, step, eager.len()).1.write(0, eager);
+        self.eager_memory(rank, step, eager.len()).write(0, eager);
         record[PUBLISHED].store(step, Release);
         self.wake_waiting(rank);
     }
@@ -261,11 +251,11 @@ impl SharedState {
 
     /// Returns the `length` bytes of eager data that `rank` publishes with `step`.
     pub(crate) fn eager(&self, rank: usize, step: u64, length: usize) -> ReadBuf {
-        self.eager_memory(rank, step, length).0
+        self.eager_memory(rank, step, length).as_read()
     }
 
     #[inline]
-    fn eager_memory(&self, rank: usize, step: u64, length: usize) -> (ReadBuf, WriteBuf) {
+    fn eager_memory(&self, rank: usize, step: u64, length: usize) -> WriteBuf {
         if length <= INLINE_MAX {
             self.segment.word_memory(self.layout.record(rank, step) + INLINE, length)
         } else {
@@ -279,7 +269,7 @@ impl SharedState {
     }
 
     /// Returns `length` bytes at `at` of the staging buffer of `rank` for `step`.
-    pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> (ReadBuf, WriteBuf) {
+    pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> WriteBuf {
         assert!(at <= STAGE && length <= STAGE - at, "{length} bytes at {at} of a stage");
         self.segment.memory(self.layout.stage(rank, step) + at, length)
     }
@@ -293,11 +283,10 @@ impl SharedState {
     /// rest.
     pub(crate) fn memory_usage(&self, rank: usize) -> (usize, usize) {
         let buffers = self.layout.buffers(rank).map(|(at, length)| self.segment.resident(at, length));
-        let rings = self.segment.resident(self.layout.mailbox(rank, 0).ring, self.ranks() * self.layout.ring);
+        let rings = self.segment.resident(self.layout.ring_of(rank, 0), self.ranks() * self.layout.ring);
         (buffers.iter().sum(), rings + self.layout.words_of_rank() * size_of::<u64>())
     }
 
-    /// Waits until all ranks have announced `step`.
     pub(crate) async fn wait_all(&self, rank: usize, step: u64) -> Result {
         self.wait_for(rank, step, 0..self.ranks()).await
     }
@@ -335,7 +324,6 @@ impl SharedState {
         self.segment.word(self.layout.window(rank, window))
     }
 
-    /// Records the device of `rank`.
     pub(crate) fn set_device(&self, rank: usize, device: i32) {
         // 0 means that no device is recorded.
         self.control(rank)[DEVICE].store(u64::from(device.unsigned_abs()) + 1, Relaxed);
@@ -443,7 +431,7 @@ impl SharedState {
     /// thread has already enqueued the first of these collectives for another rank in another group, returns that rank.
     pub(crate) fn note_enqueued(&self, rank: usize, group: u64, calls: u64) -> Option<usize> {
         let thread = thread_number();
-        let mut enqueued = self.enqueued.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut enqueued = lock(&self.enqueued);
         enqueued.resize(self.ranks(), None);
         let before = enqueued[rank].map_or(0, |own| own.calls);
         enqueued[rank] = Some(Enqueued { thread, group, calls: before + calls });
@@ -457,20 +445,15 @@ impl SharedState {
 
     /// Records that this thread created the communicator of `rank`.
     pub(crate) fn set_maker(&self, rank: usize) {
-        self.makers()[rank] = Some(thread_number());
+        lock(&self.makers)[rank] = Some(thread_number());
     }
 
     /// Returns `true` if one thread of this process created the communicators of both ranks.
     pub(crate) fn have_one_maker(&self, one: usize, two: usize) -> bool {
-        let makers = self.makers();
+        let makers = lock(&self.makers);
         makers[one].is_some() && makers[one] == makers[two]
     }
 
-    fn makers(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
-        self.makers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records that the call of `rank` has ended.
     pub(crate) fn end_call(&self, rank: usize) {
         let head = &self.control(rank)[LAST_CALL];
         head.store(head.load(Relaxed) & !CALL_RUNS, Relaxed);
@@ -484,12 +467,10 @@ impl SharedState {
         ([head & !CALL_RUNS, count], head & CALL_RUNS != 0)
     }
 
-    /// Returns the number of calls that `rank` has begun.
     pub(crate) fn calls(&self, rank: usize) -> u64 {
         self.control(rank)[CALLS].load(Relaxed)
     }
 
-    /// Returns the number of steps that `rank` has begun.
     pub(crate) fn begun_steps(&self, rank: usize) -> u64 {
         self.control(rank)[STEP].load(Relaxed)
     }
@@ -518,15 +499,6 @@ impl SharedState {
     fn rank_args_words(&self, rank: usize, step: u64) -> &[AtomicU64; RANK_ARGS] {
         self.segment.words(self.layout.rank_args(rank, step))
     }
-}
-
-/// Returns `true` if the slot of `step` is free according to the steps that the rank of `control` has seen.
-fn slot_is_free(control: &[AtomicU64; RANK_WORDS], step: u64) -> bool {
-    control[SEEN].load(Relaxed) + SLOTS > step
-}
-
-fn all_equal(processes: &[Process]) -> bool {
-    processes.windows(2).all(|pair| pair[0] == pair[1])
 }
 
 #[cfg(test)]

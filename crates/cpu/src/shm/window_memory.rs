@@ -22,7 +22,6 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 static RANGES: RwLock<Vec<Range<usize>>> = RwLock::new(Vec::new());
 
 /// RAII guard that lists a range as window memory.
-#[derive(Debug)]
 pub(crate) struct WindowMemory(Range<usize>);
 
 impl WindowMemory {
@@ -72,7 +71,6 @@ fn is_listed(start: usize, length: usize) -> bool {
 /// Copies from `from`, in window memory, to `to`.
 ///
 /// # Safety
-///
 /// `to.len()` bytes at `from` must be readable, and may only be written concurrently by [`write()`] or [`copy`].
 #[inline(never)]
 pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
@@ -100,7 +98,6 @@ pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) {
 /// Copies `from` to `to`, in window memory.
 ///
 /// # Safety
-///
 /// `from.len()` bytes at `to` must be writable, and may only be accessed concurrently by [`read`], [`write()`] or [`copy`].
 #[inline(never)]
 pub(super) unsafe fn write(to: *mut u8, from: &[u8]) {
@@ -133,7 +130,6 @@ pub(super) unsafe fn write(to: *mut u8, from: &[u8]) {
 /// Copies `length` bytes from `from` to `to`, which are both in window memory and do not overlap.
 ///
 /// # Safety
-///
 /// As for [`read`] and [`write()`].
 #[inline(never)]
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
@@ -158,7 +154,6 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 /// Returns the word at `start`.
 ///
 /// # Safety
-///
 /// The word must be aligned, and mapped as long as it is used. Concurrent accesses to it must be atomic and of the same size.
 #[inline(always)]
 unsafe fn word<'a>(start: *const u8) -> &'a AtomicU64 {

@@ -26,16 +26,11 @@ pub(super) fn set_spin_budget(spins: u32) {
     SPIN_BUDGET.set(spins);
 }
 
-/// Returns `true` if there are more ranks than CPUs.
-pub(crate) fn is_oversubscribed(ranks: usize) -> bool {
-    static CPUS: LazyLock<usize> =
-        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
-    ranks > *CPUS
-}
-
 /// Returns the number of spins before yielding for `ranks` ranks that wait for each other.
 pub(super) fn spins(ranks: usize) -> u32 {
-    if is_oversubscribed(ranks) { OVERSUBSCRIBED_SPINS } else { SPINS }
+    static CPUS: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    if ranks > *CPUS { OVERSUBSCRIBED_SPINS } else { SPINS }
 }
 
 /// Tests `done` repeatedly within the thread's spin budget, which is faster than being polled again. Returns the last result.

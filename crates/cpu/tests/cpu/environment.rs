@@ -118,7 +118,8 @@ fn leave(process: &RankProcess) {
 fn create_invalid_id(_: &RankProcess) {
     let mut id = ncclUniqueId::default();
     assert_eq!(nccl!(ncclGetUniqueId(&mut id)), ARGUMENT);
-    assert_last_error(r#"invalid NCCL_COMM_ID "rank0": expected <ipv4>:<port>"#);
+    let value = std::env::var("NCCL_COMM_ID").unwrap();
+    assert_last_error(&format!("invalid NCCL_COMM_ID {value:?}: expected <ipv4>:<port>"));
 }
 
 fn create_foreign_id(_: &RankProcess) {
@@ -205,7 +206,11 @@ fn shrinks_of_two_communicators_of_comm_id_do_not_mix() {
 
 #[test]
 fn invalid_comm_id_is_an_error_that_shows_it() {
-    run(&["invalid"], "NCCL_COMM_ID", "rank0");
+    for value in
+        ["rank0", "7", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "[::1:1234", "no host:1"]
+    {
+        run(&["invalid"], "NCCL_COMM_ID", value);
+    }
     run(&["foreign"], "NCCL_COMM_ID", "192.0.2.1:7");
 }
 

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use crate::common::{
-    ARGUMENT, Comm, F32, Mode, OK, REMOTE, SUM, USAGE, all_reduce, alone, init, init_rank, on_threads,
-    unique_id,
+    ARGUMENT, Comm, F32, Mode, OK, REMOTE, SUM, USAGE, all_reduce, alone, assert_last_error, init, init_rank,
+    on_threads, unique_id,
 };
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use libnccl_cpu::TABLE;
@@ -109,7 +109,13 @@ fn invalid_operation_arguments_leave_comm_usable() {
     assert_eq!(reduce(place, 2, u32::MAX, 0, 0), ARGUMENT);
     assert_eq!(reduce(place, 2, 7, ncclRedOp_t::ncclNumOps.0, 0), ARGUMENT);
     assert_eq!(reduce(place, 2, 7, u32::MAX, 0), ARGUMENT);
-    assert_eq!(reduce(place, -1i64 as usize, 7, 0, 0), ARGUMENT);
+    for count in [usize::MAX, 1 << 62] {
+        assert_eq!(reduce(place, count, 7, 0, 0), ARGUMENT);
+        let text = "of ncclFloat32 for each of 1 ranks is more than any buffer holds";
+        assert_last_error(&format!("count {count} {text}"));
+        assert_eq!(nccl!(ncclSend(place, count, F32, 0, comm, stream)), ARGUMENT);
+        assert_last_error(&format!("count {count} of ncclFloat32 is more than any buffer holds"));
+    }
     assert_eq!(reduce(ptr::null_mut(), 2, 7, 0, 0), ARGUMENT);
     assert_eq!(reduce(ptr::null_mut(), 0, 7, 0, 0), OK, "no elements need no buffer");
     for peer in [-1, 1] {

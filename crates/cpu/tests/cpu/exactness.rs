@@ -6,7 +6,9 @@ use std::sync::Mutex;
 
 use crate::common::call::{Operation, Plan, TYPES};
 use crate::common::processes;
-use crate::common::reference::{BFLOAT16, E4M3, E5M2, FORMATS, HALF};
+use crate::common::reference::{
+    BFLOAT16, E4M3, E5M2, FORMATS, Function, HALF, Number, Op, Small, last, load, reduce, reduced,
+};
 use crate::common::{Comm, Mode, busy, init, together};
 
 const SMALL_COUNTS: [usize; 4] = [0, 1, 7, 4095];
@@ -75,6 +77,61 @@ fn staged_collectives_match_reference() {
     assert!(transports().count() > 0, "{text}");
     let staged = ": staged, because NCCL_P2P_DISABLE is 1 at rank 0";
     assert_eq!(transports().find(|line| !line.ends_with(staged)), None);
+}
+
+/// Reduces each pair of elements by each operation, and compares the results with the reference.
+fn check_pairs<T: Number>(ops: &[Op], pairs: &[(u64, u64)]) {
+    let comms = init(Mode::Group, 2);
+    let bytes = |bits: u64| bits.to_le_bytes().into_iter().take(T::SIZE);
+    let sends: [Vec<u8>; 2] = [
+        pairs.iter().flat_map(|(one, _)| bytes(*one)).collect(),
+        pairs.iter().flat_map(|(_, other)| bytes(*other)).collect(),
+    ];
+    for op in ops.iter().copied() {
+        let mut received = [vec![0_u8; sends[0].len()], vec![0; sends[0].len()]];
+        let to = crate::common::addresses(&mut received);
+        together(Mode::Group, &comms, |rank, comm| {
+            let from = sends[rank].as_ptr().cast();
+            let to = { to[rank] }.0.cast();
+            reduce::<T>(Function::AllReduce, op, from, to, pairs.len(), 0, rank, Comm(comm))
+        });
+        for (index, (one, other)) in pairs.iter().enumerate() {
+            let last = last::<T>(Function::AllReduce, 2, pairs.len(), 0, index);
+            let (result, expected) = (load::<T>(&received[0], index), reduced::<T>(op, &sends, index, last));
+            let is_right = result.bits() == expected.bits() || result.is_nan() && expected.is_nan();
+            assert!(is_right, "{op:?} of {one:#x} and {other:#x}: {result:x?}, not {expected:x?}");
+        }
+    }
+    comms.into_iter().for_each(Comm::destroy);
+}
+
+#[test]
+fn every_pair_of_small_floats_is_reduced_as_defined() {
+    let _busy = busy();
+    let all: Vec<(u64, u64)> = (0..1 << 16).map(|pair| (pair >> 8, pair & 0xff)).collect();
+    check_pairs::<Small<E4M3>>(&[Op::Sum, Op::Prod, Op::Max, Op::Min], &all);
+    check_pairs::<Small<E5M2>>(&[Op::Sum, Op::Prod, Op::Max, Op::Min], &all);
+    // Each number, and half a unit in its last place, a little less, and a little more.
+    let with_half_units = |mantissa: u64| {
+        let exponents = (1 << (15 - mantissa)) - 1;
+        let half_unit =
+            move |bits: u64| (bits >> mantissa & exponents).saturating_sub(mantissa + 1) << mantissa;
+        let near = move |bits: u64| {
+            let half_unit = half_unit(bits);
+            [half_unit.saturating_sub(1), half_unit, half_unit + 1]
+                .map(|other| (bits, other | bits & 1 << 15))
+        };
+        (0..1 << 16).flat_map(near).collect::<Vec<_>>()
+    };
+    check_pairs::<Small<HALF>>(&[Op::Sum], &with_half_units(10));
+    check_pairs::<Small<BFLOAT16>>(&[Op::Sum], &with_half_units(7));
+    // Subnormal products, and all mantissas around half the smallest number.
+    let small =
+        (1..0x480).flat_map(|left| (0x3c00..0x4080).step_by(61).map(move |right| (left, right | 0x8000)));
+    let mantissas = (0..1 << 14).flat_map(|pair| {
+        [0x1d80, 0x1e00, 0x1e80, 0x1f00].map(|exponent| (0x1e00 | pair >> 7, exponent | pair & 0x7f))
+    });
+    check_pairs::<Small<BFLOAT16>>(&[Op::Prod], &small.chain(mantissas).collect::<Vec<_>>());
 }
 
 /// For a release build.

@@ -150,6 +150,39 @@ fn init_with_a_million_corrupted_ids_returns_errors() {
     initialise_with_corrupted_ids(1_000_000);
 }
 
+/// Damage to the host or the namespaces is not reported as another host.
+#[test]
+fn init_with_damaged_or_foreign_id_returns_error_that_says_so() {
+    let _alone = alone();
+    let id = unique_id();
+    let good = id.internal.map(|byte| byte as u8);
+    let refused = |what: &str, bytes: &[u8], text: &str| {
+        let given = with_bytes(&id, |given| {
+            given.fill(0);
+            given.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        });
+        assert_eq!(init_rank(given, 1, 0), Err(ncclResult_t::ncclInvalidArgument), "{what}");
+        assert!(last_error().contains(text), "{what}: {}", last_error());
+    };
+    let damaged = |what: &str, bytes: &[u8]| refused(what, bytes, "this unique id is damaged");
+    for index in 0..good.len() {
+        for bit in [1, 0x40, 0x80] {
+            let mut bytes = good;
+            bytes[index] ^= bit;
+            damaged(&format!("bit {bit} of byte {index}"), &bytes);
+        }
+    }
+    damaged("cut at a zero", good.split(|byte| *byte == 0).next().unwrap());
+    damaged("half", &good[..64]);
+    damaged("without its checksum", &good[..112]);
+    damaged("decoded as UTF-8", String::from_utf8_lossy(&good).as_bytes());
+    damaged("as Latin-1", good.iter().map(|byte| char::from(*byte)).collect::<String>().as_bytes());
+    damaged("of two ids", &[&good[..40], &good[88..], &good[40..88]].concat());
+    for byte in [0, !0, 7] {
+        refused("foreign", &[byte; 128], "is not from this version");
+    }
+}
+
 #[test]
 fn init_with_truncated_or_random_id_returns_error() {
     let _alone = alone();

@@ -10,6 +10,8 @@ mod common;
 mod between_processes;
 mod collective_config;
 mod debug;
+#[cfg(feature = "device-api")]
+mod device_api;
 mod disagreements;
 mod environment;
 mod errors;

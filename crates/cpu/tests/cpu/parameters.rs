@@ -159,6 +159,26 @@ fn dump(environment: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
+fn debug_level_and_subsystems_are_parsed_as_by_nccl() {
+    const ALL: &str = "INIT,COLL,P2P,SHM,NET,GRAPH,TUNING,ENV,ALLOC,CALL,PROXY,NVLS";
+    for (level, list, expected) in [
+        ("", "all,INIT", ["<unknown>", "ALL"]),
+        ("INF0", " COLL , Init,", ["<unknown>", "INIT,COLL"]),
+        ("version", "ALLOC_HOST,ALLOC,RAS", ["VERSION", "ALLOC,RAS,ALLOC_HOST"]),
+        (" Warn ", "^ALLOC_HOST,DESTROY,RAS,PROFILE,REG,BOOTSTRAP", ["WARN", ALL]),
+        ("ATTN", "", ["WARN", "NONE"]),
+        ("INFO", "^ALL", ["INFO", "NONE"]),
+        ("TRACE", "COLL,NOPE", ["INFO", "INIT,ENV,BOOTSTRAP"]),
+        ("ABORT", "INIT,^COLL", ["INFO", "INIT,ENV,BOOTSTRAP"]),
+    ] {
+        let environment =
+            [("NCCL_DEBUG", level), ("NCCL_DEBUG_SUBSYS", list), ("NCCL_DEBUG_FILE", "/dev/null")];
+        let values: Vec<_> = dump(&environment).into_iter().map(|(_, value)| value).collect();
+        assert_eq!([values[3].as_str(), &values[5]], expected, "{level:?}, {list:?}");
+    }
+}
+
+#[test]
 fn dump_shows_interpreted_environment() {
     let (keys, values): (Vec<_>, Vec<_>) = dump(&[]).into_iter().unzip();
     assert_eq!(keys, KEYS);

@@ -213,10 +213,16 @@ fn wrong_process(process: &RankProcess) {
 
 #[test]
 fn malformed_faults_are_reported_and_ignored() {
-    let printed = run("healthy", "slow:2");
-    let report = "libnccl-cpu: LIBNCCL_CPU_PLANT is \"slow:2\", which is ignored; expected slow:RANK:MICROSECONDS and \
-                  wrong:RANK, separated by commas\n";
-    assert_eq!(printed.matches(report).count(), 1, "{printed}");
+    for faults in
+        ["slow:2", "slow", "slow:1:0", "slow:-1:5", "slow:1:5:6", "wrong", "wrong:x", "wrong:1,", "odd:1"]
+    {
+        let printed = run("healthy", faults);
+        let report = format!(
+            "libnccl-cpu: LIBNCCL_CPU_PLANT is {faults:?}, which is ignored; expected slow:RANK:MICROSECONDS and \
+             wrong:RANK, separated by commas\n"
+        );
+        assert_eq!(printed.matches(&report).count(), 1, "{printed}");
+    }
 }
 
 fn healthy(process: &RankProcess) {

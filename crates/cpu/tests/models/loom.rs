@@ -16,11 +16,9 @@ use std::task::{Context, Poll, Waker};
 
 use libnccl::sys::ncclDataType_t;
 
-use crate::coll::call::ControlCall;
+use crate::coll::call::{ControlCall, Function};
 use crate::coll::collective::Collective;
-use crate::coll::function::Function;
-use crate::coll::operation::Operation;
-use crate::coll::operation::control_allgather;
+use crate::coll::operation::{Operation, control_allgather};
 use crate::coll::plan::Call;
 use crate::diag::error::Result;
 use crate::functions::one_sided::{AwaitedSignal, Signal, WaitSignals};
@@ -29,10 +27,9 @@ use crate::reduce::data_type::DataType;
 use crate::reduce::reduction::Reduction;
 use crate::shm::access::Exposed;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
-use crate::shm::call_context::CallContext;
+use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
 use crate::shm::mem_alloc;
-use crate::shm::peer_access::PeerAccess;
 use crate::shm::process::Process;
 use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::{GRAIN, track, untrack};
@@ -346,7 +343,8 @@ fn quiesced_memory_is_not_accessed() {
     explore(&[1; 3], 2, |rank| {
         let Rank { state, rank: own, .. } = &rank;
         // Represents a caller's memory.
-        let (source, target) = state.staged(0, 0, 0, GRAIN);
+        let target = state.staged(0, 0, 0, GRAIN);
+        let source = target.as_read();
         match own {
             0 => {
                 let waited = rank.run(state.wait(2, || false));
@@ -370,7 +368,7 @@ fn memory_of_a_closed_window_is_not_accessed() {
     explore(&ONE_PROCESS, 3, move |rank| {
         let Rank { state, rank: own, .. } = &rank;
         // Represents a caller's memory.
-        let (_, target) = state.staged(0, 0, 0, GRAIN);
+        let target = state.staged(0, 0, 0, GRAIN);
         if *own == 0 {
             let window = state.open_window(0).unwrap();
             *opened.lock().unwrap() = Some(window);

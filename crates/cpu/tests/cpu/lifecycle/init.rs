@@ -106,6 +106,15 @@ fn null_handle_of_what_the_open_group_makes_is_explained() {
 }
 
 #[test]
+fn run_ranks_with_a_number_out_of_range_is_an_error_with_the_number() {
+    for ranks in [1025, i32::MAX as usize, i32::MAX as usize + 1, usize::MAX] {
+        let error = libnccl_cpu::run_ranks(ranks, |_| panic!("ran")).unwrap_err().to_string();
+        assert!(error.contains(&ranks.to_string()), "{error}");
+    }
+    assert!(libnccl_cpu::run_ranks(0, |_| panic!("ran")).is_err());
+}
+
+#[test]
 fn config_with_invalid_field_is_invalid_argument() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let initialise = |config: &mut ncclConfig_t| {
@@ -123,7 +132,16 @@ fn config_with_invalid_field_is_invalid_argument() {
     };
     assert_eq!(with(|config| config.nChannelsPerNetPeer = 65), ARGUMENT);
     assert_last_error("invalid config value 65 of nChannelsPerNetPeer: it has to be in 1..=64");
+    assert_eq!(with(|config| config.splitShare = -1), ARGUMENT);
+    assert_last_error("invalid config value -1 of splitShare: it has to be 0 or 1");
+    assert_eq!(with(|config| (config.minCTAs, config.maxCTAs) = (4, 2)), ARGUMENT);
+    assert_last_error("invalid config value 4 of minCTAs: it has to be at most maxCTAs, which is 2");
+    assert_eq!(with(|config| config.nvlsHostMode = 4), ARGUMENT);
+    assert_last_error("ncclNvlsHostMode_t");
+    assert_eq!(with(|config| config.nvlsHostMode = i32::MAX), OK);
     assert_eq!(with(|config| (config.numRmaCtx, config.numRmaSig) = (4, 4)), OK);
+    // Fields newer than the version are ignored.
+    assert_eq!(with(|config| (config.version, config.CTAPolicy, config.numRmaCtx) = (22200, 77, -9)), OK);
     assert_eq!(with(|config| config.size = 0), ARGUMENT);
     // As from the header of NCCL 2.14: fields after `blocking` are ignored.
     assert_eq!(with(|config| (config.size, config.version, config.minCTAs) = (24, 21400, -5)), OK);

@@ -72,8 +72,16 @@ fn shrink_with_invalid_arguments_fails() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let comms = init(Mode::Group, 4);
     let Comm(comm) = comms[1];
-    for exclude in [&[4][..], &[-1], &[0, 0], &[1], &[], &[0, 1, 2, 3]] {
+    for (exclude, text) in [
+        (&[4, 0][..], "invalid list of excluded ranks: rank 4 is not in 0..4"),
+        (&[-1, 0], "rank -1 is not in 0..4"),
+        (&[0, 0], "rank 0 is in it twice"),
+        (&[0, 1], "rank 1 calls this and is in it"),
+        (&[], "invalid number of excluded ranks 0: it has to be in 1..4"),
+        (&[0, 1, 2, 3], "invalid number of excluded ranks 4"),
+    ] {
         assert_eq!(shrink(comm, exclude, 0), Err(ARGUMENT), "{exclude:?}");
+        assert_last_error(text);
     }
     assert_eq!(shrink(ptr::null_mut(), &[0], 0), Err(ARGUMENT));
     comms.into_iter().for_each(Comm::destroy);

@@ -57,6 +57,29 @@ fn splits_in_one_group_create_all_children() {
 
 /// A rank leaves a communicator when another communicator of the same group could not be created.
 #[test]
+fn rank_of_a_failed_group_departs_from_the_child_that_it_joined() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Threads, 2);
+    on_threads(2, |rank| {
+        let Comm(comm) = { &comms }[rank];
+        if rank == 1 {
+            let child = split(comm, 0, 0).unwrap();
+            assert_eq!(nccl!(ncclCommAbort(comm)), OK);
+            assert_eq!(sum(child.0, 1), Err(REMOTE));
+            assert_last_error("rank 0 has left");
+            return child.destroy();
+        }
+        let mut children = [ptr::dangling_mut(); 2];
+        assert_eq!(nccl!(ncclGroupStart()), OK);
+        for child in &mut children {
+            assert_eq!(nccl!(ncclCommSplit(comm, 0, 0, child, ptr::null_mut())), OK);
+        }
+        assert_eq!((nccl!(ncclGroupEnd()), children), (REMOTE, [ptr::null_mut(); 2]));
+    });
+    comms[0].destroy();
+}
+
+#[test]
 fn shrink_with_rank_of_failed_group_returns_remote_error() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
     let (bad, good) = (init(Mode::Threads, 2), init(Mode::Threads, 3));

@@ -16,6 +16,21 @@ use crate::common::{
     async_error, init, init_nonblocking, init_rank, nonblocking, unique_id, wait_async, wait_for_peers,
 };
 
+/// This thread keeps the communicator that it used last, and the process may even exit before it drops it.
+#[test]
+fn destroyed_communicator_departs_although_a_thread_keeps_it() {
+    let (_alone, _watchdog) = (alone(), Watchdog::new());
+    let comms = init(Mode::Group, 2);
+    assert_eq!(async_error(comms[1].0), OK);
+    thread::scope(|scope| {
+        scope.spawn(|| { comms[1] }.destroy());
+    });
+    let summed = thread::scope(|scope| scope.spawn(|| sum({ comms[0] }.0, 1)).join().unwrap());
+    assert_eq!(summed, Err(REMOTE));
+    assert_last_error("rank 1 has left");
+    comms[0].destroy();
+}
+
 #[test]
 fn abort_ends_calls_that_wait_in_background() {
     let (_alone, _watchdog) = (alone(), Watchdog::new());
