@@ -179,8 +179,8 @@ impl CallHeader {
         }
     }
 
-    /// Returns the log line of the call in NCCL's format: types and reductions are numbers, and the peer replaces the root. All addresses
-    /// are the caller's, who passes no address of another rank.
+    /// Returns the log line of the call in NCCL's format: types and reductions are numbers, and the peer replaces the root. Addresses
+    /// are those of this rank; the other buffer of a put or a message is logged as 0.
     pub(crate) fn log_line(
         self,
         [send, recv]: [BufferRange; 2],

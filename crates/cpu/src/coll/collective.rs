@@ -347,7 +347,7 @@ fn run_direct(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
             let whole = if source == rank {
                 send
             } else {
-                context.memory(source, args[source].send, call.input(source))?.as_read()
+                context.read_buf(source, args[source].send, call.input(source))?
             };
             sources.push((whole.slice(from.clone()), args[source].factor));
         }
@@ -357,8 +357,11 @@ fn run_direct(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Result {
                 // The data is already there.
                 continue;
             }
-            let whole =
-                if target == rank { recv } else { context.memory(target, args.recv, call.output(target))? };
+            let whole = if target == rank {
+                recv
+            } else {
+                context.write_buf(target, args.recv, call.output(target))?
+            };
             let nontemporal = is_nontemporal(call);
             targets.push(Output { memory: whole.slice(to.clone()), nontemporal, is_own: target == rank });
         }

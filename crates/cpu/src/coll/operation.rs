@@ -64,25 +64,30 @@ impl OnStream {
     /// Resolves a buffer that the call reads, passed as `what`: converts the program's address to the address at which this process can
     /// access it.
     pub(crate) fn resolve_read(&mut self, what: &str, buffer: &mut ReadBuf) -> Result {
-        *buffer = self.resolve(what, *buffer, AccessKind::Read)?.as_read();
+        let place = self.resolve(what, *buffer, AccessKind::Read)?;
+        // SAFETY: the memory that the caller passed, at its address in this process. The caller guarantees that it stays allocated
+        // and readable until the operation has run.
+        *buffer = unsafe { ReadBuf::of_caller(place, buffer.length()) };
         Ok(())
     }
 
     /// Resolves a buffer that the call writes, like [`resolve_read`](Self::resolve_read).
     pub(crate) fn resolve_write(&mut self, what: &str, buffer: &mut WriteBuf) -> Result {
-        *buffer = self.resolve(what, buffer.as_read(), AccessKind::Write)?;
+        let place = self.resolve(what, buffer.as_read(), AccessKind::Write)?;
+        // SAFETY: as in `resolve_read`, and the caller guarantees that it is writable.
+        *buffer = unsafe { WriteBuf::of_caller(place, buffer.length()) };
         Ok(())
     }
 
-    fn resolve(&mut self, what: &str, buffer: ReadBuf, kind: AccessKind) -> Result<WriteBuf> {
+    /// Returns the address of a buffer in this process.
+    fn resolve(&mut self, what: &str, buffer: ReadBuf, kind: AccessKind) -> Result<*mut u8> {
         let (address, length) = (buffer.start().addr(), buffer.length());
         let mut place = address;
         if length > 0 {
             place = self.driver.resolve(what, address, length)?;
             self.add_access(address, length, kind);
         }
-        // SAFETY: CUDA has as many bytes at this address, and the caller guarantees that they stay allocated until the operation has run.
-        Ok(unsafe { WriteBuf::of_caller(ptr::with_exposed_provenance_mut(place), length) })
+        Ok(ptr::with_exposed_provenance_mut(place))
     }
 
     fn add_access(&mut self, address: usize, length: usize, kind: AccessKind) {

@@ -266,6 +266,20 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_grow_a_communicator_are_not_compared_with_new_ones() {
+        let texts = [
+            "ncclCommGrow\nminCTAs=2",
+            "ncclCommGrow\nminCTAs=2",
+            "ncclCommInitRank",
+            "ncclCommInitRank\nminCTAs=2",
+        ];
+        assert_eq!(check_difference(&texts[..3]), None);
+        let (rank, text) = check_difference(&texts).unwrap();
+        assert_eq!(rank, 3);
+        assert!(text.contains("minCTAs (rank 3: 2, rank 2: unset)"), "{text}");
+    }
+
+    #[test]
     fn one_id_differs_from_several() {
         let (rank, text) =
             check_difference(&["ncclCommInitRank", "ncclCommInitRankScalable\nnId=2"]).unwrap();

@@ -19,7 +19,7 @@ use crate::diag::error::{Error, Result};
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::access::{Exposed, WindowId};
-use crate::shm::buffer::{ReadBuf, WriteBuf};
+use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::{CallContext, MappedRange, RemoteBuffer};
 use crate::shm::layout::WINDOWS;
 use crate::shm::shared_state::SharedState;
@@ -95,10 +95,7 @@ impl Window {
         memory: Arc<WindowMemory>,
     ) -> Result<Option<Self>> {
         let CallContext { state, rank, .. } = context;
-        let own = context
-            .map(rank, part.buffer, part.length)
-            .and_then(|own| own.memory(0, part.length))
-            .map(WriteBuf::as_read);
+        let own = context.map(rank, part.buffer, part.length).and_then(|own| own.read_buf(0, part.length));
         let id = state.open_window(rank);
         let parts = Self::exchange(context, part, id).await;
         if let Ok(Some(parts)) = parts {
@@ -161,7 +158,7 @@ impl Window {
     /// Closes this rank's part: from now on, puts of other ranks into it fail, and the memory belongs to the caller again.
     fn close(&self, state: &SharedState) {
         let own = self.part(self.rank);
-        let own = own.memory(0, own.length()).map(WriteBuf::as_read);
+        let own = own.read_buf(0, own.length());
         let close = state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice()));
         executor::run_one(close, state.ranks(), |_| ());
     }

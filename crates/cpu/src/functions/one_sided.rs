@@ -47,7 +47,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
         let bytes = DataType::new(datatype)?.bytes(count)?;
         let window = communicator.windows.get(peerWin.addr())?;
         let part = window.part(signal.peer);
-        let to = part.memory(peerWinOffset, bytes).ok_or_else(|| {
+        let to = part.write_buf(peerWinOffset, bytes).ok_or_else(|| {
             Error::argument(format!(
                 "{bytes} bytes at offset {peerWinOffset} are not inside the window: rank {peer}'s part has {} bytes",
                 part.length()

@@ -355,14 +355,14 @@ fn receive_by_rendezvous(
     let length = to.length();
     let _access = context.state.begin_access(context.rank)?;
     let range = context.map(peer, buffer, length);
-    let Some(from) = range.as_ref().and_then(|range| range.memory(0, length)) else {
+    let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
         return Ok(false);
     };
     // Overlapping buffers can only be copied through the ring.
     if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
         return Ok(false);
     }
-    to.copy(from.as_read(), length as u64 >= NON_TEMPORAL_MIN);
+    to.copy(from, length as u64 >= NON_TEMPORAL_MIN);
     Ok(true)
 }
 

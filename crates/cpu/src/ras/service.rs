@@ -144,9 +144,7 @@ fn serve(listener: &TcpListener, end: &OwnedFd) -> io::Result<()> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if !watched[0].revents().is_empty() {
-            return Ok(());
-        }
+        let ends = !watched[0].revents().is_empty();
         let ready: Vec<bool> = watched[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut is_ready = ready[1..].iter();
         clients.retain_mut(|client| !is_ready.next().is_some_and(|ready| *ready) || client.receive());
@@ -164,6 +162,10 @@ fn serve(listener: &TcpListener, end: &OwnedFd) -> io::Result<()> {
             known = None;
         }
         clients.retain_mut(Client::send);
+        // After a last round, which answers what has arrived and reports the last events.
+        if ends {
+            return Ok(());
+        }
     }
 }
 
@@ -299,5 +301,37 @@ impl Client {
             }
         }
         !self.ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::process::Command;
+
+    use super::*;
+    use crate::shm::process::Process;
+    use crate::shm::shared_state::SharedState;
+
+    #[test]
+    fn death_just_before_the_end_is_reported() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let other = Process::from_pid(u64::from(child.id())).unwrap();
+        let state = Arc::new(SharedState::create(&[Process::current().unwrap(), other]).unwrap().0);
+        state.register();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let service = Service::start(address).unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"MONITOR\n").unwrap();
+        let mut response = [0; 3];
+        client.read_exact(&mut response).unwrap();
+        assert_eq!(&response, b"OK\n");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(service);
+        let mut events = String::new();
+        let _ = client.read_to_string(&mut events);
+        assert!(events.contains("PEER_DEAD"), "{events:?}");
     }
 }

@@ -7,9 +7,9 @@ use crate::diag::error::{Error, Result};
 /// Defines the data types in the order of NCCL's numbers: name, NCCL's constant, element size in bytes.
 macro_rules! data_types {
     ($($name:ident = $raw:ident: $size:literal,)*) => {
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum DataType {
-            $($name),*
+            $($name = ncclDataType_t::$raw.0 as isize),*
         }
 
         const NAMES: [&str; ncclDataType_t::ncclNumTypes.0 as usize] = [$(stringify!($raw)),*];

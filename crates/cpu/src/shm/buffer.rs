@@ -18,7 +18,7 @@ pub(crate) struct ReadBuf {
     extent: usize,
 }
 
-/// Bytes to write. Also readable.
+/// Memory to write. Also readable.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteBuf(ReadBuf);
 

@@ -88,12 +88,18 @@ impl CallContext<'_> {
         Ok(())
     }
 
-    /// Returns the `length` bytes of `owner`'s `buffer`.
-    pub(crate) fn memory(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<WriteBuf> {
+    /// Returns the `length` bytes of `owner`'s `buffer` for reading.
+    pub(crate) fn read_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<ReadBuf> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: `start` is the memory's address in this process. `owner`, or its caller, guaranteed the memory in the call that
-        // this context belongs to, and does not return from that call before all ranks have announced that they are done. The
-        // collective's plan assigns each part that is written to one rank.
+        // this context belongs to, and does not return from that call before all ranks have announced that they are done.
+        Ok(unsafe { ReadBuf::new(start, length) }.in_window(buffer.in_window))
+    }
+
+    /// Returns the `length` bytes of `owner`'s `buffer` for writing.
+    pub(crate) fn write_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<WriteBuf> {
+        let start = self.start(owner, buffer, length)?;
+        // SAFETY: as in `read_buf`; the collective's plan assigns each part to one rank.
         Ok(unsafe { WriteBuf::new(start, length) }.in_window(buffer.in_window))
     }
 
@@ -299,10 +305,18 @@ impl MappedRange {
         }
     }
 
-    /// Returns the `length` bytes at `at`, or `None` if they are out of bounds.
-    pub(crate) fn memory(&self, at: usize, length: usize) -> Option<WriteBuf> {
+    /// Returns the `length` bytes at `at` for reading, or `None` if they are out of bounds.
+    pub(crate) fn read_buf(&self, at: usize, length: usize) -> Option<ReadBuf> {
         // SAFETY: `start` checks the bounds. The owner guaranteed the memory when publishing it, and keeps it until no rank uses
-        // it any more. Concurrent writes are ruled out by the ranks' own synchronization.
+        // it any more.
+        let memory = self.start(at, length).map(|start| unsafe { ReadBuf::new(start, length) })?;
+        Some(memory.in_window(self.in_window))
+    }
+
+    /// Returns the `length` bytes at `at` for writing, or `None` if they are out of bounds.
+    pub(crate) fn write_buf(&self, at: usize, length: usize) -> Option<WriteBuf> {
+        // SAFETY: as in `read_buf`. The owner published the memory for writing, and the ranks' own synchronization rules out
+        // concurrent accesses.
         let memory = self.start(at, length).map(|start| unsafe { WriteBuf::new(start, length) })?;
         Some(memory.in_window(self.in_window))
     }

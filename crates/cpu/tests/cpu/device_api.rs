@@ -15,7 +15,7 @@ fn query(comm: Comm, props: *mut ncclCommProperties_t) -> ncclResult_t {
 }
 
 #[test]
-fn older_release_gets_its_fields_alone() {
+fn older_version_gets_only_its_fields() {
     const LENGTH: usize = size_of::<ncclCommProperties_t>();
     let comm = init(Mode::Group, 1)[0];
     for (version, end) in [
@@ -41,7 +41,7 @@ fn older_release_gets_its_fields_alone() {
 }
 
 #[test]
-fn properties_of_no_release_are_refused() {
+fn properties_of_unknown_versions_are_refused() {
     let comm = init(Mode::Group, 1)[0];
     let full = ncclCommProperties_t::initializer(NCCL_VERSION_CODE);
     for (magic, version, expected) in [

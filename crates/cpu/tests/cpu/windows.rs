@@ -201,7 +201,7 @@ fn window_of_other_comm_is_invalid_argument() {
     let slots = common::addresses(&mut windows);
     together(Mode::Group, &comms, |rank, comm| register(comm, &memories[rank], slots[rank].0, 0));
     assert_eq!(user_pointer(comms[0].0, windows[1][0]), Err(ARGUMENT));
-    assert_last_error("is not a window of this communicator");
+    assert_last_error("is not a window of this communicator: it is another communicator's, or was destroyed");
     assert_eq!(deregister(comms[0].0, windows[1][0]), ARGUMENT);
     // Windows are deregistered with their communicator.
     comms.iter().for_each(|comm| comm.destroy());
