@@ -111,7 +111,8 @@ pub struct Interface {
     /// An operation may wait for operations of this kind on other streams and in other processes. When it completes, it
     /// is ordered after everything that was ordered before those that had begun. Memory that CUDA does not know is left out of
     /// race detection. `label` is null or a C string: the functions that were called, `function(arguments) + function(arguments)`, and
-    /// after a comma anything else worth reporting. Races of the same functions are reported once.
+    /// after a comma anything else worth reporting. Races of the same functions are reported once. `accesses` is valid for `count` reads of
+    /// valid values.
     pub enqueue: unsafe extern "C" fn(
         stream: *mut c_void,
         accesses: *const Access,
@@ -146,7 +147,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The version, which changes with every field.
+    /// The version, which changes with every change of a type in this file.
     pub const VERSION: u32 = 5;
 
     /// The name of the static.
@@ -175,3 +176,9 @@ impl Interface {
         Ok(Some(unsafe { &*symbol.cast() }))
     }
 }
+
+// Other libraries are compiled separately: a change here requires a new version.
+const _: () = {
+    assert!(Interface::VERSION == 5 && size_of::<Interface>() == 9 * 8);
+    assert!(size_of::<Memory>() == 24 && size_of::<Access>() == 24 && size_of::<Device>() == 112);
+};
