@@ -39,7 +39,6 @@
 
 mod client;
 mod connection;
-mod counters;
 mod error;
 mod event;
 mod monitor;
