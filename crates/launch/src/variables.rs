@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use super::error::LaunchError;
-use super::host::is_host;
 use super::launcher::Launcher;
+use super::rendezvous::is_host;
 
 /// Environment variables. An empty one counts as not set.
 #[derive(Debug)]
