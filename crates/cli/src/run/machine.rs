@@ -47,8 +47,12 @@ pub(super) enum Action {
     },
     /// Send a signal to the ranks that have been started and have not ended.
     Send(Signal),
-    /// Kill what the ranks have left.
+    /// Name the ranks that SIGKILL has not ended.
+    NameSurvivors,
+    /// Say how the ranks have ended, and kill the processes that they have left.
     Sweep,
+    /// Do the same without waiting: ranks that SIGKILL does not end are left behind.
+    Abandon,
     Wait(Duration),
     /// The last action.
     Exit(u8),
@@ -90,6 +94,8 @@ pub(super) struct Machine {
     /// There is output, and somebody waits for it.
     has_output: bool,
     is_stopped: bool,
+    /// The number of times that the time has run out since the ranks were sent SIGKILL; `None` before.
+    waited: Option<u32>,
 }
 
 impl Machine {
@@ -105,6 +111,7 @@ impl Machine {
             is_starting: false,
             has_output: false,
             is_stopped: false,
+            waited: None,
         }
     }
 
@@ -119,10 +126,19 @@ impl Machine {
             _ if self.phase == Phase::Over => return vec![],
             Event::Due if self.phase == Phase::Waiting => {
                 (self.phase, self.outcome, self.has_output) = (Phase::Running, Outcome::Succeeded, true);
-                (self.started, self.next) = (0, self.next.saturating_add(1));
+                (self.started, self.next, self.waited) = (0, self.next.saturating_add(1), None);
                 vec![]
             }
-            Event::Due if self.phase == Phase::Running || is_ending => self.kill(),
+            Event::Due if self.phase == Phase::Running => match self.waited {
+                None => self.kill(),
+                Some(0) => {
+                    self.waited = Some(1);
+                    vec![Action::NameSurvivors, Action::Send(Signal::KILL), Action::Wait(GRACE)]
+                }
+                Some(_) if !self.is_starting => self.abandon(),
+                Some(_) => self.kill(),
+            },
+            Event::Due if is_ending => self.kill(),
             Event::Signal(signal @ (Signal::USR1 | Signal::USR2)) => vec![Action::Send(signal)],
             Event::Signal(signal) if !is_ending => self.end(Outcome::Stopped(status_of(signal)), signal),
             Event::Signal(Signal::KILL) => self.kill(),
@@ -142,6 +158,8 @@ impl Machine {
                 (self.is_starting, self.running) = (false, self.running - 1);
                 self.end(Outcome::Stopped(1), Signal::KILL)
             }
+            // A rank that was left behind.
+            Event::Ended(_) if self.phase != Phase::Running => vec![],
             Event::Ended(status) => {
                 self.running -= 1;
                 match status {
@@ -167,6 +185,9 @@ impl Machine {
     /// Ends all ranks for a reason.
     fn end(&mut self, outcome: Outcome, signal: Signal) -> Vec<Action> {
         self.outcome = outcome;
+        if signal == Signal::KILL {
+            self.waited = self.waited.or(Some(0));
+        }
         let time = if self.phase == Phase::Printing { PRINTING } else { GRACE };
         vec![Action::Send(signal), Action::Wait(time)]
     }
@@ -174,7 +195,17 @@ impl Machine {
     /// Ends all ranks at once, and the wait for their output.
     fn kill(&mut self) -> Vec<Action> {
         self.has_output &= self.phase != Phase::Printing;
+        self.waited = self.waited.or(Some(0));
         vec![Action::Send(Signal::KILL), Action::Wait(GRACE)]
+    }
+
+    /// Ends the job without the ranks that SIGKILL does not end. A rank in the kernel, for instance, ends when the kernel does.
+    fn abandon(&mut self) -> Vec<Action> {
+        if let Outcome::Failed(status) = self.outcome {
+            self.outcome = Outcome::Stopped(status);
+        }
+        (self.phase, self.running) = (Phase::Printing, 0);
+        vec![Action::Abandon, Action::Wait(PRINTING)]
     }
 
     /// Goes on to the next phase, if this one is over.
@@ -230,6 +261,8 @@ mod tests {
         machine: Machine,
         is_starting: bool,
         running: usize,
+        /// The number of ranks that were left behind.
+        abandoned: usize,
         /// The ranks that run have been sent a signal that ends them, and the one that none survives.
         is_told: bool,
         is_killed: bool,
@@ -253,6 +286,7 @@ mod tests {
                 machine: Machine::new(RANKS, RESTARTS),
                 is_starting: false,
                 running: 0,
+                abandoned: 0,
                 is_told: false,
                 is_killed: false,
                 has_output: false,
@@ -284,6 +318,9 @@ mod tests {
             if self.running > usize::from(self.is_starting) {
                 events.extend([Event::Ended(0), Event::Ended(7)]);
             }
+            if self.abandoned > 0 {
+                events.push(Event::Ended(137));
+            }
             if self.is_swept && self.has_output {
                 events.push(Event::OutputEnded);
             }
@@ -307,6 +344,7 @@ mod tests {
                     (self.has_to_end, self.is_starting) = (true, false);
                     self.running -= 1;
                 }
+                Event::Ended(_) if self.running == 0 => self.abandoned -= 1,
                 Event::Ended(_) => self.running -= 1,
                 Event::OutputEnded => self.has_output = false,
                 Event::Due => self.is_waiting = false,
@@ -356,6 +394,13 @@ mod tests {
                 Action::Sweep => {
                     assert_eq!((self.running, self.is_swept), (0, false), "a sweep kills ranks");
                     self.is_swept = true;
+                }
+                Action::NameSurvivors => {
+                    assert!(self.is_killed && self.running > 0, "no rank survives SIGKILL")
+                }
+                Action::Abandon => {
+                    assert!(self.is_killed, "a rank is left behind that was not killed");
+                    (self.abandoned, self.running, self.is_swept) = (self.running, 0, true);
                 }
                 Action::Wait(_) => self.is_waiting = true,
                 Action::Exit(status) => {

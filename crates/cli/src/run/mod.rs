@@ -38,6 +38,8 @@ use signal_hook::iterator::Signals;
 use self::output::Stream;
 use self::process::{ROLE, asks_for_the_end, exit_code};
 pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent, ignores, this_program};
+use crate::exit_status::OUTPUT_CLOSED;
+use crate::output::write_to_stderr;
 use arguments::RunArguments;
 
 /// The signals that reach the ranks.
@@ -111,21 +113,29 @@ fn front() -> Result<ExitCode> {
     thread::Builder::new().spawn(listen).context("cannot start a thread")?;
     let status = supervisor.wait()?;
     if status.code().is_none() {
-        descendants::kill_all(&others)?;
+        descendants::kill_all(&others, READ_TIME)?;
     }
+    let code = exit_code(status);
     let mut patience = Duration::MAX;
     let mut copied = 0;
     while copied < Stream::ALL.len() {
         match news.recv_timeout(patience) {
             Ok(News::EndRequested) => patience = READ_TIME,
             Ok(News::Copied(result)) => {
-                result.context("the ranks' output cannot be written")?;
                 copied += 1;
+                match result.context("the ranks' output cannot be written") {
+                    Ok(_) => {}
+                    // The status of a rank that has failed is not lost.
+                    Err(error) if !matches!(code, 0 | OUTPUT_CLOSED) => {
+                        write_to_stderr(&format!("nccl run: {error:#}\n"));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             Err(_) => break,
         }
     }
-    Ok(exit_code(status).into())
+    Ok(code.into())
 }
 
 /// A message from a thread of the front to its main thread.

@@ -73,6 +73,13 @@ pub(super) fn is_stopped(pid: i32) -> bool {
     state_and_parent(pid).is_some_and(|(state, _)| state == "T")
 }
 
+/// Returns the state of a process in the kernel's words, such as `D (disk sleep)`.
+pub(super) fn state(pid: Pid) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.unwrap_or("unknown").trim().into()
+}
+
 /// Returns the state and the parent of a process.
 pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -89,6 +96,21 @@ fn parse_stat(stat: &str) -> Option<(String, Pid)> {
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Returns how a process has ended, after it was sent this signal, if any. `was` may be the plural.
+pub(super) fn describe(status: ExitStatus, sent: Option<Signal>, was: &str) -> String {
+    let name = |signal| signal_hook::low_level::signal_name(signal).unwrap_or("unknown");
+    let after = sent.map(|sent| format!(", after nccl run had sent {}", name(sent.as_raw())));
+    let end = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) if sent.is_some_and(|sent| sent.as_raw() == signal) => {
+            return format!("{was} ended by signal {signal} ({}), which nccl run had sent", name(signal));
+        }
+        (None, Some(signal)) => format!("{was} ended by signal {signal} ({})", name(signal)),
+        _ => format!("ended: {status}"),
+    };
+    end + &after.unwrap_or_default()
 }
 
 #[cfg(test)]

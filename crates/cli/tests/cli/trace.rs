@@ -114,30 +114,42 @@ fn check_calls(fixture: &Fixture, output: &Output) {
     // The two ranks share one, and each half has its own.
     assert_eq!(ids[0], ids[1]);
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 3);
-    let message = |operation: &str, sent: u64, received: u64, peer: u64| {
+    let message = |operation: &str, function: &str, sent: u64, received: u64, peer: u64| {
         json!({
-            "number": 2, "collective": null, "message": 1, "operation": operation, "data_type": "int8", "sent": sent,
+            "function": function, "number": 2, "collective": null, "message": 1, "operation": operation, "data_type": "int8", "sent": sent,
             "received": received, "peer": peer, "source": null, "group": 2, "site": null, "stream": 0,
             "completed_ns": null, "state": "completed",
         })
     };
     let collective = |operation: &str,
+                      function: &str,
                       data_type: Option<&str>,
                       root: Option<u64>,
                       group: Option<u64>,
                       state: &str| {
         json!({
-            "number": 1, "collective": 1, "message": null, "operation": operation, "data_type": data_type, "sent": 3,
+            "function": function, "number": 1, "collective": 1, "message": null, "operation": operation, "data_type": data_type, "sent": 3,
             "received": 3, "peer": root, "source": null, "group": group, "site": null, "stream": 0,
             "completed_ns": null, "state": state,
         })
     };
-    let sum = || collective("all_reduce", Some("float"), None, Some(1), "completed");
+    let sum = || collective("all_reduce", "ncclAllReduce", Some("float"), None, Some(1), "completed");
     let expected = [
-        (2, 0, vec![sum(), message("send", 5, 0, 1)]),
-        (2, 1, vec![sum(), message("recv", 0, 5, 0)]),
-        (1, 0, vec![collective("all_reduce", None, None, None, "failed")]),
-        (1, 0, vec![collective("broadcast_in_place", Some("float"), Some(0), None, "completed")]),
+        (2, 0, vec![sum(), message("send", "ncclSend", 5, 0, 1)]),
+        (2, 1, vec![sum(), message("recv", "ncclRecv", 0, 5, 0)]),
+        (1, 0, vec![collective("all_reduce", "ncclAllReduce", None, None, None, "failed")]),
+        (
+            1,
+            0,
+            vec![collective(
+                "broadcast_in_place",
+                "ncclBroadcast",
+                Some("float"),
+                Some(0),
+                None,
+                "completed",
+            )],
+        ),
     ];
     for (communicator, (size, rank, expected)) in communicators.iter().zip(expected) {
         assert_eq!((&communicator["size"], &communicator["rank"]), (&json!(size), &json!(rank)));

@@ -3,6 +3,7 @@ use std::panic::Location;
 use super::document::Document;
 use super::ring::{Read, Ring};
 use libnccl::DataType;
+use libnccl::observer::Operation;
 
 /// An operation of a communicator, as its [`Recorder`](crate::Recorder) has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +112,8 @@ pub(super) fn records(ring: &Ring, is_host: bool) -> Vec<Record> {
 }
 
 impl Record {
-    pub(crate) fn to_document(&self) -> Document {
+    /// Returns the record, with the name of C's function if `is_of_c`.
+    pub(crate) fn to_document(&self, is_of_c: bool) -> Document {
         let site = self.site.map(|site| {
             Document::object([
                 ("file", site.file().into()),
@@ -124,6 +126,7 @@ impl Record {
             ("collective", self.collective.into()),
             ("message", self.message.into()),
             ("operation", self.operation.into()),
+            ("function", is_of_c.then(|| Operation::of(self.operation).function).into()),
             ("data_type", self.data_type.map(|data_type| data_type.to_string()).into()),
             ("sent", self.sent.into()),
             ("received", self.received.into()),
