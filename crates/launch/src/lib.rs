@@ -95,9 +95,7 @@ mod launcher;
 mod process;
 mod rendezvous;
 mod root;
-mod slurm;
 mod tcp_store;
-mod variables;
 mod wire;
 
 #[doc(hidden)]

@@ -293,3 +293,17 @@ fn rank_with_the_id_that_does_not_begin_is_named() {
         assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
     }
 }
+
+#[test]
+fn missing_ranks_are_listed() {
+    let text = |ranks: &[usize], missing, size| {
+        let (elapsed, detail) = (Duration::from_millis(2500), "refused 1".into());
+        LaunchError::MissingRanks { ranks: ranks.into(), missing, size, elapsed, detail }.to_string()
+    };
+    assert_eq!(text(&[3], 1, 4), "rank 3 of 4 did not join within 2.5 s: refused 1");
+    assert_eq!(text(&[3, 5], 2, 8), "ranks 3 and 5 of 8 did not join within 2.5 s: refused 1");
+    let many = "ranks 1, 2, 3 and 7 more of 16 did not join within 2.5 s: refused 1";
+    assert_eq!(text(&[1, 2, 3], 10, 16), many);
+    let all = "all 2 ranks joined, but the exchange of the unique id did not finish within 2.5 s: refused 1";
+    assert_eq!(text(&[], 0, 2), all);
+}
