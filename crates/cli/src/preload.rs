@@ -43,7 +43,7 @@ pub(crate) fn preload(program: &OsStr, own: impl IntoIterator<Item = PathBuf>) -
     env::join_paths(all).context("cannot set LD_PRELOAD")
 }
 
-/// Returns the runtime library of GCC's AddressSanitizer that a program is linked with: it refuses to run behind others.
+/// Returns the runtime library of GCC's `AddressSanitizer` that a program is linked with: it refuses to run behind others.
 fn sanitizer(program: &OsStr) -> Option<PathBuf> {
     const START: &[u8] = b"\0libasan.so.";
     let has_path = program.as_bytes().contains(&b'/');

@@ -49,10 +49,8 @@ pub(super) enum Action {
     Send(Signal),
     /// Name the ranks that SIGKILL has not ended.
     NameSurvivors,
-    /// Say how the ranks have ended, and kill the processes that they have left.
+    /// Say how the ranks have ended, and kill the processes that they have left. Ranks that SIGKILL has not ended are left behind.
     Sweep,
-    /// Do the same without waiting: ranks that SIGKILL does not end are left behind.
-    Abandon,
     Wait(Duration),
     /// The last action.
     Exit(u8),
@@ -135,7 +133,14 @@ impl Machine {
                     self.waited = Some(1);
                     vec![Action::NameSurvivors, Action::Send(Signal::KILL), Action::Wait(GRACE)]
                 }
-                Some(_) if !self.is_starting => self.abandon(),
+                // The job ends without the ranks that SIGKILL does not end, and does not start again beside them.
+                Some(_) if !self.is_starting => {
+                    if let Outcome::Failed(status) = self.outcome {
+                        self.outcome = Outcome::Stopped(status);
+                    }
+                    self.running = 0;
+                    vec![]
+                }
                 Some(_) => self.kill(),
             },
             Event::Due if is_ending => self.kill(),
@@ -199,15 +204,6 @@ impl Machine {
         vec![Action::Send(Signal::KILL), Action::Wait(GRACE)]
     }
 
-    /// Ends the job without the ranks that SIGKILL does not end. A rank in the kernel, for instance, ends when the kernel does.
-    fn abandon(&mut self) -> Vec<Action> {
-        if let Outcome::Failed(status) = self.outcome {
-            self.outcome = Outcome::Stopped(status);
-        }
-        (self.phase, self.running) = (Phase::Printing, 0);
-        vec![Action::Abandon, Action::Wait(PRINTING)]
-    }
-
     /// Goes on to the next phase, if this one is over.
     fn proceed(&mut self, actions: &mut Vec<Action>) {
         if self.phase == Phase::Running && !self.is_starting {
@@ -261,7 +257,8 @@ mod tests {
         machine: Machine,
         is_starting: bool,
         running: usize,
-        /// The number of ranks that were left behind.
+        /// The ranks that SIGKILL has not ended were named, and so many were left behind.
+        are_named: bool,
         abandoned: usize,
         /// The ranks that run have been sent a signal that ends them, and the one that none survives.
         is_told: bool,
@@ -286,6 +283,7 @@ mod tests {
                 machine: Machine::new(RANKS, RESTARTS),
                 is_starting: false,
                 running: 0,
+                are_named: false,
                 abandoned: 0,
                 is_told: false,
                 is_killed: false,
@@ -378,7 +376,7 @@ mod tests {
                         assert_eq!(attempt, self.attempts);
                         self.attempts += 1;
                         (self.has_output, self.is_swept) = (true, false);
-                        (self.is_told, self.is_killed) = (false, false);
+                        (self.is_told, self.is_killed, self.are_named) = (false, false, false);
                     }
                     assert!(!self.is_told, "a rank starts after the others were told to end");
                     (self.is_starting, self.is_stopped) = (true, false);
@@ -392,15 +390,13 @@ mod tests {
                     self.is_killed |= signal == Signal::KILL;
                 }
                 Action::Sweep => {
-                    assert_eq!((self.running, self.is_swept), (0, false), "a sweep kills ranks");
-                    self.is_swept = true;
+                    assert!(self.running == 0 || self.are_named, "ranks are left behind");
+                    assert!(!self.is_swept);
+                    (self.abandoned, self.running, self.is_swept) = (self.running, 0, true);
                 }
                 Action::NameSurvivors => {
-                    assert!(self.is_killed && self.running > 0, "no rank survives SIGKILL")
-                }
-                Action::Abandon => {
-                    assert!(self.is_killed, "a rank is left behind that was not killed");
-                    (self.abandoned, self.running, self.is_swept) = (self.running, 0, true);
+                    assert!(self.is_killed && self.running > 0, "no rank survives SIGKILL");
+                    self.are_named = true;
                 }
                 Action::Wait(_) => self.is_waiting = true,
                 Action::Exit(status) => {

@@ -13,12 +13,10 @@
 //! what they started, and each kills all of them if the other is killed.
 
 pub(crate) mod arguments;
-mod descendants;
 mod machine;
 mod output;
 mod process;
 mod ranks;
-mod report;
 mod supervisor;
 
 use std::ffi::OsStr;
@@ -82,7 +80,7 @@ pub(crate) fn program_that_ends_with_this(program: impl AsRef<OsStr>) -> Command
 fn front() -> Result<ExitCode> {
     check_rights("nccl run")?;
     // What was this process before it became the tool may have had children.
-    let others = descendants::children()?;
+    let others = process::children()?;
     set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;
     let mut signals = signals()?;
     let colors = Stream::ALL.map(|stream| if stream.has_color() { stream.name() } else { "" });
@@ -113,7 +111,7 @@ fn front() -> Result<ExitCode> {
     thread::Builder::new().spawn(listen).context("cannot start a thread")?;
     let status = supervisor.wait()?;
     if status.code().is_none() {
-        descendants::kill_all(&others, READ_TIME)?;
+        process::kill_all(&others)?;
     }
     let code = exit_code(status);
     let mut patience = Duration::MAX;

@@ -1,12 +1,18 @@
-//! The processes of a run: starting one in a role, its end with its parent, its state, and its exit status.
+//! The processes of a run: starting one in a role, its end with its parent, its state, its exit status, and its descendants, whose
+//! orphans it has to adopt.
 
 use std::env;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::process::{self, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, set_parent_process_death_signal,
+    waitid, waitpid,
+};
 
 /// The role of a process of `nccl run`: a supervisor, and which streams have colors, or a rank, and its parent.
 pub(super) const ROLE: &str = "LIBNCCL_RUN_ROLE";
@@ -96,6 +102,41 @@ fn parse_stat(stat: &str) -> Option<(String, Pid)> {
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// The time that descendants have to end after SIGKILL.
+const KILL_TIME: Duration = Duration::from_secs(10);
+
+/// Kills all descendants but these children, and waits for them, but not for ever. They become children of this process as their
+/// parents end. Returns the ones that SIGKILL has not ended.
+pub(super) fn kill_all(others: &[Pid]) -> Result<Vec<Pid>> {
+    let start = Instant::now();
+    loop {
+        // A child keeps its process id until it is waited for below.
+        let mut descendants = children()?;
+        descendants.retain(|child| !others.contains(child));
+        for child in &descendants {
+            let _ = kill_process(*child, Signal::KILL);
+        }
+        for child in &descendants {
+            rustix::io::retry_on_intr(|| waitpid(Some(*child), WaitOptions::NOHANG))
+                .context("cannot wait for a process")?;
+        }
+        if descendants.is_empty() || start.elapsed() >= KILL_TIME {
+            return Ok(descendants);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns the children of this process.
+pub(super) fn children() -> Result<Vec<Pid>> {
+    let this = getpid();
+    let processes = fs::read_dir("/proc").context("/proc cannot be read")?.filter_map(|entry| {
+        let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        (state_and_parent(pid)?.1 == this).then(|| Pid::from_raw(pid))?
+    });
+    Ok(processes.collect())
 }
 
 /// Returns how a process has ended, after it was sent this signal, if any. `was` may be the plural.

@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::hash::BuildHasher;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
@@ -19,7 +19,6 @@ use super::arguments::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
 use super::process::{self, ROLE, asks_for_the_end, this_program, wait_without_reaping};
-use super::report::Report;
 use crate::preload;
 
 /// The variables that all ranks of an attempt share.
@@ -40,6 +39,18 @@ impl Job {
     }
 }
 
+/// How a rank has ended, if it has, and the last signal that it was sent before.
+type End = Option<(ExitStatus, Option<Signal>)>;
+
+/// A message from a thread of the supervisor to its main thread, which acts on them in their order.
+pub(super) enum Report {
+    Event(Event),
+    /// A rank has ended, and is to be waited for.
+    Ended(usize),
+    /// Output was lost.
+    CannotPrint(io::Error),
+}
+
 /// The processes of the ranks of the last attempt, each the first of a process group.
 pub(super) struct Ranks<'a> {
     job: Job,
@@ -48,8 +59,7 @@ pub(super) struct Ranks<'a> {
     reports: Sender<Report>,
     port: u16,
     children: Vec<Option<Child>>,
-    /// How the ranks have ended, and the last signal that they were sent before.
-    ends: Vec<Option<(ExitStatus, Option<Signal>)>>,
+    ends: Vec<End>,
     /// The signal by which the ranks were last asked to end.
     sent: Option<Signal>,
     /// Each thread that prints has it too.
@@ -150,18 +160,18 @@ impl<'a> Ranks<'a> {
 
     /// Returns a sentence for each way in which ranks, except one, have ended; nothing if all have succeeded.
     pub(super) fn ends(&self, except: Option<usize>) -> Vec<String> {
-        let has_succeeded = |end: &Option<(ExitStatus, _)>| end.is_some_and(|(status, _)| status.success());
+        let has_succeeded = |end: &End| end.is_some_and(|(status, _)| status.success());
         if self.ends.iter().all(has_succeeded) {
             return vec![];
         }
-        let mut ways: Vec<(Option<(ExitStatus, Option<Signal>)>, Vec<usize>)> = vec![];
+        let mut ways: Vec<(End, Vec<usize>)> = vec![];
         for (rank, end) in self.ends.iter().enumerate().filter(|(rank, _)| Some(*rank) != except) {
             match ways.iter_mut().find(|(known, _)| known == end) {
                 Some((_, ranks)) => ranks.push(rank),
                 None => ways.push((*end, vec![rank])),
             }
         }
-        let sentence = |(end, ranks): (_, Vec<usize>)| {
+        let sentence = |(end, ranks): (End, Vec<usize>)| {
             let [is, has] = if ranks.len() == 1 { ["was", "has"] } else { ["were", "have"] };
             let way = match end {
                 Some((status, sent)) => process::describe(status, sent, is),

@@ -8,22 +8,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use signal_hook::iterator::Signals;
 
 use super::arguments::RunArguments;
-use super::descendants;
 use super::machine::{Action, Event, Machine};
 use super::process::{self, asks_for_the_end, exit_code, is_stopped};
-use super::ranks::{Job, Ranks};
-use super::report::Report;
+use super::ranks::{Job, Ranks, Report};
 use crate::exit_status;
 
 /// The time after which the ranks are stopped when the front is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// The time in which processes that the ranks have left have to end after SIGKILL.
-const SWEEP: Duration = Duration::from_secs(10);
 
 /// Runs the ranks until an attempt succeeds, or none is left.
 pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> Result<ExitCode> {
@@ -71,11 +66,12 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
                         ));
                     }
                 }
-                Action::Sweep | Action::Abandon => {
+                Action::Sweep => {
                     if is_read {
                         ranks.ends(first).iter().for_each(|end| say(end));
                     }
-                    sweep(if action == Action::Sweep { SWEEP } else { Duration::ZERO });
+                    let left_behind: Vec<Pid> = ranks.running().map(|(_, pid)| pid).collect();
+                    sweep(&left_behind);
                     ranks.close();
                 }
                 Action::Wait(time) => deadline = Some(Instant::now() + time),
@@ -85,10 +81,9 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
     }
 }
 
-/// Kills what the ranks have left. The status of the job does not depend on it.
-fn sweep(limit: Duration) {
-    match descendants::kill_all(&[], limit) {
-        Ok(left) if limit.is_zero() || left.is_empty() => {}
+/// Kills what the ranks have left, except ranks that SIGKILL has not ended. The status of the job does not depend on it.
+fn sweep(left_behind: &[Pid]) {
+    match process::kill_all(left_behind) {
         Ok(left) => left.into_iter().for_each(|pid| {
             let state = process::state(pid);
             say(&format!("process {pid}, which a rank has left, has survived SIGKILL: its state is {state}"));

@@ -256,19 +256,33 @@ fn program_that_is_ended_by_a_signal_leaves_its_recording() {
 fn program_in_a_call_is_compared_on_request_and_goes_on() {
     let fixture = Fixture::new();
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
+    // By default, it is SIGUSR1.
+    for signal in [None, Some("USR2")] {
+        let mut command = fixture.trace(&program);
+        command.arg("wait").env_remove("LIBNCCL_RECORDER_SIGNAL").stdout(Stdio::piped());
+        let mut process =
+            Process(command.envs(signal.map(|name| ("LIBNCCL_RECORDER_SIGNAL", name))).spawn().unwrap());
+        assert_eq!(lines(&mut process.0).next().unwrap(), "waiting");
+        // It is about to call.
+        let id = process.0.id().to_string();
+        let diff = || nccl("recorder diff --json --pid").arg(&id).output().unwrap();
+        let is_unmatched = || {
+            let report: Value = serde_json::from_slice(&diff().stdout).unwrap_or_default();
+            report["findings"][0]["kind"] == "unmatched_message"
+        };
+        assert!(wait_until(Duration::from_secs(60), is_unmatched), "{:?}", diff());
+        assert_eq!(process.0.try_wait().unwrap(), None, "the program goes on");
+    }
+}
+
+/// As `nccl run --cpu` does.
+#[test]
+fn program_whose_nccl_is_preloaded_is_recorded() {
+    let fixture = Fixture::new();
+    let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
     let mut command = fixture.trace(&program);
-    command.arg("wait").env("LIBNCCL_RECORDER_SIGNAL", "USR2").stdout(Stdio::piped());
-    let mut process = Process(command.spawn().unwrap());
-    assert_eq!(lines(&mut process.0).next().unwrap(), "waiting");
-    // It is about to call.
-    let id = process.0.id().to_string();
-    let diff = || nccl("recorder diff --json --pid").arg(&id).output().unwrap();
-    let is_unmatched = || {
-        let report: Value = serde_json::from_slice(&diff().stdout).unwrap_or_default();
-        report["findings"][0]["kind"] == "unmatched_message"
-    };
-    assert!(wait_until(Duration::from_secs(60), is_unmatched), "{:?}", diff());
-    assert_eq!(process.0.try_wait().unwrap(), None, "the program goes on");
+    let output = command.env("LD_PRELOAD", fixture.path("cpu/libnccl.so.2")).output().unwrap();
+    check_calls(&fixture, &output);
 }
 
 /// Each waits until all have started, and then ends within a millisecond.
