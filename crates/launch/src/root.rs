@@ -227,7 +227,8 @@ impl<'a> Root<'a> {
                 Err(error) => {
                     self.refusals.add(error.to_string(), None);
                     self.close_oldest();
-                    return;
+                    // The listener stays ready to accept.
+                    return self.deadline.sleep(Duration::from_millis(5));
                 }
             }
         }

@@ -121,12 +121,12 @@ impl Record {
                 ("column", site.column().into()),
             ])
         });
-        Document::object([
+        let function = is_of_c.then(|| ("function", Operation::of(self.operation).function.into()));
+        let entries = [
             ("number", self.number.into()),
             ("collective", self.collective.into()),
             ("message", self.message.into()),
             ("operation", self.operation.into()),
-            ("function", is_of_c.then(|| Operation::of(self.operation).function).into()),
             ("data_type", self.data_type.map(|data_type| data_type.to_string()).into()),
             ("sent", self.sent.into()),
             ("received", self.received.into()),
@@ -138,6 +138,7 @@ impl Record {
             ("queued_ns", self.queued.into()),
             ("completed_ns", self.completed.into()),
             ("state", self.state.name().into()),
-        ])
+        ];
+        Document::object(entries.into_iter().chain(function))
     }
 }
