@@ -36,7 +36,7 @@ pub(crate) fn preload(program: &OsStr, own: impl IntoIterator<Item = PathBuf>) -
     let place = all.iter().position(is_nccl).unwrap_or(all.len());
     all.splice(place..place, own);
     if let Some(sanitizer) = sanitizer(program)
-        && !all.contains(&sanitizer)
+        && !all.iter().any(|path| path.file_name() == sanitizer.file_name())
     {
         all.insert(0, sanitizer);
     }
