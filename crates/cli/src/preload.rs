@@ -1,7 +1,10 @@
-//! Files and folders before those that the dynamic linker is told of by the environment.
+//! Files and directories that the dynamic linker gets from the environment.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -14,9 +17,53 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the list of paths in a variable with others before, which [`check`] has passed.
-pub(crate) fn before(name: &str, first: impl IntoIterator<Item = PathBuf>) -> Result<OsString> {
-    let rest = variable(name).filter(|rest| !rest.is_empty());
-    let rest = rest.iter().flat_map(env::split_paths);
-    env::join_paths(first.into_iter().chain(rest)).with_context(|| format!("cannot set {name}"))
+/// Returns `LD_LIBRARY_PATH` with directories before the others.
+pub(crate) fn search_first(directories: &[PathBuf]) -> Result<OsString> {
+    let rest = variable("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty());
+    let all = directories.iter().cloned().chain(rest.iter().flat_map(env::split_paths));
+    env::join_paths(all).context("cannot set LD_LIBRARY_PATH")
+}
+
+/// Returns `LD_PRELOAD` for a program with these libraries, which [`check`] has passed: before a library that has NCCL's functions
+/// too, and after all others of the user, such as sanitizers and allocators, which have to be first.
+pub(crate) fn preload(program: &OsStr, own: impl IntoIterator<Item = PathBuf>) -> Result<OsString> {
+    let given = variable("LD_PRELOAD").unwrap_or_default();
+    let is_separator = |byte: &u8| matches!(byte, b' ' | b':');
+    let given = given.as_bytes().split(is_separator).filter(|path| !path.is_empty());
+    let mut all: Vec<PathBuf> = given.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
+    let is_nccl =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"libnccl.so"));
+    let place = all.iter().position(is_nccl).unwrap_or(all.len());
+    all.splice(place..place, own);
+    if let Some(sanitizer) = sanitizer(program)
+        && !all.iter().any(|path| path.file_name() == sanitizer.file_name())
+    {
+        all.insert(0, sanitizer);
+    }
+    env::join_paths(all).context("cannot set LD_PRELOAD")
+}
+
+/// Returns the runtime library of GCC's `AddressSanitizer` that a program is linked with: it refuses to run behind others.
+fn sanitizer(program: &OsStr) -> Option<PathBuf> {
+    const START: &[u8] = b"\0libasan.so.";
+    let has_path = program.as_bytes().contains(&b'/');
+    let directories = variable("PATH").filter(|_| !has_path).unwrap_or_default();
+    let candidates = env::split_paths(&directories).map(|directory| directory.join(program));
+    let file = [PathBuf::from(program)]
+        .into_iter()
+        .filter(|_| has_path)
+        .chain(candidates)
+        .find(|file| file.is_file())?;
+    // The names come before the code.
+    let mut program = vec![];
+    File::open(file)
+        .ok()?
+        .take(16 << 20)
+        .read_to_end(&mut program)
+        .ok()
+        .filter(|_| program.starts_with(b"\x7fELF"))?;
+    let found = program.windows(START.len()).position(|bytes| bytes == START)?;
+    let name = program[found + 1..].split(|byte| *byte == 0).next()?;
+    let is_version = name.len() < 20 && name[START.len() - 1..].iter().all(u8::is_ascii_digit);
+    is_version.then(|| OsStr::from_bytes(name).into())
 }

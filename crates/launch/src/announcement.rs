@@ -1,7 +1,7 @@
 use std::fmt;
 
-use super::host::is_host;
 use super::job::Nonce;
+use super::rendezvous::is_host;
 
 /// The bytes that an announcement may have; more are not read.
 pub(super) const MAX_BYTES: usize = 4096;
@@ -45,13 +45,13 @@ impl Announcement {
 
 fn parse_nonce(digits: &str) -> Option<Nonce> {
     let is_nonce = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_nonce.then(|| u128::from_str_radix(digits, 16).ok()).flatten().map(u128::to_be_bytes)
+    is_nonce.then(|| u128::from_str_radix(digits, 16).ok()).flatten()
 }
 
 impl fmt::Display for Announcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nonce, port, hosts } = self;
-        writeln!(f, "{FIRST_LINE}\nnonce {:032x}\nport {port}", u128::from_be_bytes(*nonce))?;
+        writeln!(f, "{FIRST_LINE}\nnonce {nonce:032x}\nport {port}")?;
         let hosts = hosts.iter().filter(|host| is_host(host)).take(MAX_HOSTS);
         hosts.into_iter().try_for_each(|host| writeln!(f, "host {host}"))?;
         writeln!(f, "end")
@@ -64,7 +64,11 @@ mod tests {
     use libnccl_test_support::random_inputs::{Random, inputs};
 
     fn announcement() -> Announcement {
-        Announcement { nonce: [0xa5; 16], port: 4711, hosts: vec!["node1".into(), "fe80::1%eth0".into()] }
+        Announcement {
+            nonce: u128::from_be_bytes([0xa5; 16]),
+            port: 4711,
+            hosts: vec!["node1".into(), "fe80::1%eth0".into()],
+        }
     }
 
     #[test]

@@ -1,20 +1,19 @@
 //! The ranks other than 0: find rank 0, join, and wait for the id.
 
-use std::io::{self, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use super::announcement::Announcement;
-use super::connection;
-use super::deadline::Deadline;
+use super::connection::{self, Deadline};
 use super::directory;
 use super::error::LaunchError;
 use super::job::{Job, Nonce, nonce};
 use super::rendezvous::Rendezvous;
 use super::root::{missing_ranks, rank_failed};
 use super::tcp_store::TcpStore;
-use super::wire::{Hello, Refusal, Reply, Report, read_by};
+use super::wire::{Hello, Message, Peer};
 use libnccl::UniqueId;
 
 /// The time in which rank 0 answers a hello. It looks at a thousand connections every 20 ms.
@@ -25,7 +24,7 @@ const ACCEPTED: Duration = Duration::from_secs(5);
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
 
-const FOREIGN: &str = "an answer that is not of this protocol";
+const UNEXPECTED: &str = "an answer out of order";
 
 /// The place where rank 0 listens.
 #[derive(Debug)]
@@ -63,11 +62,9 @@ pub(super) struct Client<'a> {
 }
 
 /// A rank that has the id.
-#[derive(Debug)]
 pub(super) struct Member {
     pub(super) id: UniqueId,
-    stream: TcpStream,
-    nonce: Nonce,
+    root: Peer,
 }
 
 impl Client<'_> {
@@ -76,7 +73,7 @@ impl Client<'_> {
         let Self { job, deadline, .. } = self;
         let nonce = nonce();
         // Ranks that start together do not retry together.
-        let jitter = Duration::from_micros(u64::from(nonce[0]) * 40);
+        let jitter = Duration::from_micros((nonce % 256) as u64 * 40);
         let (mut connect, mut retry) = (CONNECT[0], RETRY[0]);
         let mut problem = None;
         // An attempt that the deadline cuts short says less than one before it.
@@ -109,12 +106,9 @@ impl Client<'_> {
     fn locate(&self) -> Result<Located, String> {
         let Self { rendezvous, key, deadline, .. } = self;
         match rendezvous {
-            Rendezvous::Tcp { host, port } => Ok(Located {
-                hosts: vec![host.clone()],
-                port: *port,
-                root_nonce: [0; 16],
-                source: String::new(),
-            }),
+            Rendezvous::Tcp { host, port } => {
+                Ok(Located { hosts: vec![host.clone()], port: *port, root_nonce: 0, source: String::new() })
+            }
             Rendezvous::TcpStore { host, port } => {
                 let store = connect_to_store(host, *port, deadline)?;
                 let source = format!("{rendezvous}: key {key}");
@@ -168,67 +162,60 @@ impl Client<'_> {
     ) -> Result<Member, Failure> {
         let Self { job, deadline, failure, .. } = self;
         let retry = |error: io::Error| Failure::Retry(error.to_string());
-        let mut stream = connection::connect(address, connect, deadline).map_err(retry)?;
+        let mut root = Peer::new(connection::connect(address, connect, deadline).map_err(retry)?);
         // The list of missing ranks has to arrive before this rank gives up.
         let remaining = deadline.remaining();
         let wait = remaining - (remaining / 8).min(Duration::from_millis(500));
-        let Job { hash, rank, size, name, .. } = *job;
+        let Job { hash, rank, size, name, .. } = job.clone();
         let hello = Hello { job: hash, root_nonce, nonce, rank, size, wait, name };
-        stream.write_all(&hello.to_bytes()).map_err(retry)?;
-        let mut is_accepted = false;
+        root.send(&Message::Hello(hello)).map_err(retry)?;
+        match root.receive_by(&deadline.part(ACCEPTED)).map_err(retry)? {
+            Message::Accepted => {}
+            Message::Refused { is_final: true, reason } => return Err(self.problem(reason).into()),
+            Message::Refused { reason, .. } => return Err(Failure::Retry(reason)),
+            _ => return Err(Failure::Retry(UNEXPECTED.into())),
+        }
+        if let Some(reason) = failure {
+            root.send(&Message::Failed(rank, reason.clone())).map_err(retry)?;
+        }
         loop {
-            let limit = if is_accepted { *deadline } else { deadline.part(ACCEPTED) };
-            let mut bytes = [0; Reply::BYTES];
-            read_by(&stream, &mut bytes, &limit).map_err(retry)?;
-            match Reply::parse(&bytes, &nonce) {
-                Some(Reply::Accepted) if !is_accepted => {
-                    is_accepted = true;
-                    if let Some(reason) = failure {
-                        stream.write_all(&Report::Failed(reason.clone()).to_bytes()).map_err(retry)?;
-                    }
-                }
+            match root.receive_by(deadline).map_err(retry)? {
                 // It has crossed the report.
-                Some(Reply::Id(_)) if is_accepted && failure.is_some() => {}
-                Some(Reply::Id(id)) if is_accepted => return Ok(Member { id, stream, nonce }),
-                Some(Reply::Failed(rank, reason)) if is_accepted => {
-                    return Err(rank_failed(rank, reason).into());
-                }
-                Some(Reply::Missing(ranks, missing)) if is_accepted => {
-                    return Err(self.missing_ranks(&ranks, missing).into());
-                }
-                Some(Reply::Refused(refusal)) if !is_accepted => {
-                    return Err(refusal_failure(refusal, self.rendezvous, job));
-                }
-                _ => return Err(Failure::Retry(FOREIGN.into())),
+                Message::Id(_) if failure.is_some() => {}
+                Message::Id(id) => return Ok(Member { id, root }),
+                Message::Failed(rank, reason) => return Err(rank_failed(rank, reason).into()),
+                Message::Missing(ranks, missing) => return Err(self.missing_ranks(&ranks, missing).into()),
+                _ => return Err(Failure::Retry(UNEXPECTED.into())),
             }
         }
     }
 
     /// Reports what a member has made of the id, and returns once all ranks have begun.
-    pub(super) fn report(&self, member: Member, report: &Report) -> Result<(), LaunchError> {
-        let Member { mut stream, nonce, .. } = member;
-        let mut bytes = [0; Reply::BYTES];
-        let answered = stream.write_all(&report.to_bytes());
-        let answered = answered.and_then(|()| read_by(&stream, &mut bytes, &self.deadline));
-        answered.map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => {
+    pub(super) fn report(&self, member: Member, report: &Message) -> Result<(), LaunchError> {
+        let Member { mut root, .. } = member;
+        let received = root.send(report).and_then(|()| root.receive_by(&self.deadline));
+        let outcome = received.map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => {
                 let elapsed = self.deadline.elapsed().as_secs_f64();
-                let problem = format!("not all ranks had begun after {elapsed:.1} s").into();
-                LaunchError::Rendezvous { rendezvous: Box::new(self.rendezvous.clone()), problem }
+                self.problem(format!("not all ranks had begun after {elapsed:.1} s"))
             }
             // Rank 0 answers all members before it closes their connections.
             _ => rank_failed(0, error.to_string()),
         })?;
-        match Reply::parse(&bytes, &nonce) {
-            Some(Reply::Begun) => Ok(()),
-            Some(Reply::Failed(rank, reason)) => Err(rank_failed(rank, reason)),
-            Some(Reply::Missing(ranks, missing)) => Err(self.missing_ranks(&ranks, missing)),
-            _ => Err(rank_failed(0, FOREIGN)),
+        match outcome {
+            Message::Begun => Ok(()),
+            Message::Failed(rank, reason) => Err(rank_failed(rank, reason)),
+            Message::Missing(ranks, missing) => Err(self.missing_ranks(&ranks, missing)),
+            _ => Err(rank_failed(0, UNEXPECTED)),
         }
     }
 
     fn missing_ranks(&self, ranks: &[u32], missing: u32) -> LaunchError {
         missing_ranks(ranks, missing, &self.job, &self.deadline, "according to rank 0")
+    }
+
+    fn problem(&self, problem: String) -> LaunchError {
+        LaunchError::Rendezvous { rendezvous: Box::new(self.rendezvous.clone()), problem: problem.into() }
     }
 }
 
@@ -242,19 +229,4 @@ pub(super) fn connect_to_store(host: &str, port: u16, deadline: &Deadline) -> Re
         }
     }
     Err(problem)
-}
-
-fn refusal_failure(refusal: Refusal, rendezvous: &Rendezvous, job: &Job) -> Failure {
-    let Job { rank, size, .. } = job;
-    let problem = match refusal {
-        Refusal::OtherSize(expected) => {
-            let problem = format!("this is rank {rank} of {size}; rank 0 expects {expected} ranks").into();
-            return LaunchError::Rendezvous { rendezvous: Box::new(rendezvous.clone()), problem }.into();
-        }
-        Refusal::OtherJob => "it is of another job".into(),
-        Refusal::OtherExchange => "it is in another exchange".into(),
-        Refusal::RankOutOfRange => format!("it does not accept rank {rank} of {size}"),
-        Refusal::AlreadyJoined => format!("another process has joined as rank {rank}"),
-    };
-    Failure::Retry(problem)
 }

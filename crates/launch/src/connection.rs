@@ -1,12 +1,65 @@
-//! Connections: to other hosts, by name and with a deadline, and from them.
+//! Connections to other hosts and from them, with deadlines.
 
-use std::io;
+use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-pub use super::deadline::Deadline;
+/// The time until which an exchange may last.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline {
+    started: Instant,
+    end: Instant,
+}
+
+impl Deadline {
+    /// Returns the deadline after so long from now.
+    #[must_use]
+    pub fn after(timeout: Duration) -> Self {
+        let started = Instant::now();
+        // A timeout beyond the clock's range is as good as none.
+        let end = started.checked_add(timeout).unwrap_or_else(|| started + Duration::from_secs(1 << 30));
+        Self { started, end }
+    }
+
+    /// Returns the time since the start.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Returns the time that is left.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// Returns `true` if no time is left.
+    #[must_use]
+    pub fn has_passed(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// Returns the deadline of a part that may take so long.
+    #[must_use]
+    pub fn part(&self, limit: Duration) -> Self {
+        let started = Instant::now();
+        Self { started, end: started.checked_add(limit).map_or(self.end, |end| end.min(self.end)) }
+    }
+
+    /// Returns the time that is left for a read, of which no time at all would be no limit.
+    pub(super) fn time_to_read(&self) -> io::Result<Duration> {
+        let remaining = self.remaining();
+        let late = || io::Error::new(ErrorKind::TimedOut, "no complete answer in time");
+        if remaining.is_zero() { Err(late()) } else { Ok(remaining.max(Duration::from_micros(1))) }
+    }
+
+    /// Sleeps so long, or until the deadline.
+    pub fn sleep(&self, time: Duration) {
+        thread::sleep(time.min(self.remaining()));
+    }
+}
 
 /// Returns the addresses of a host, IPv6 and IPv4.
 pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>, String> {
@@ -34,12 +87,12 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
 pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io::Result<TcpStream> {
     let limit = limit.min(deadline.remaining());
     if limit.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
+        return Err(ErrorKind::TimedOut.into());
     }
     let stream = TcpStream::connect_timeout(&address, limit)?;
     // On this host, a port that nothing listens on may be chosen as the connection's own: it is then connected to itself.
     if stream.local_addr()? == stream.peer_addr()? {
-        return Err(io::ErrorKind::ConnectionRefused.into());
+        return Err(ErrorKind::ConnectionRefused.into());
     }
     stream.set_nodelay(true)?;
     // What is written fits into the socket's buffer; this is for one that is broken.
@@ -57,27 +110,45 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     };
     let listener = match given {
         Some(address) => TcpListener::bind((address, port)).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrNotAvailable => not_of_this_host(address),
+            ErrorKind::AddrNotAvailable => not_of_this_host(address),
             _ => error,
         })?,
         None => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            Err(error) if error.kind() != ErrorKind::AddrInUse => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?
             }
             listener => listener?,
         },
     };
-    #[cfg(unix)]
-    super::backlog::raise(&listener)?;
+    // The ranks come together, and clients beyond the backlog, by default 128, repeat their requests after a second.
+    rustix::net::listen(&listener, i32::MAX)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Reads exactly as many bytes as `buffer` has, until the deadline.
+pub(super) fn read_by(mut stream: &TcpStream, mut buffer: &mut [u8], deadline: &Deadline) -> io::Result<()> {
+    while !buffer.is_empty() {
+        stream.set_read_timeout(Some(deadline.time_to_read()?))?;
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")),
+            Ok(count) => buffer = &mut buffer[count..],
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn not_of_this_host(address: IpAddr) -> io::Error {
     let own = own_hosts().join(", ");
     let expected = "expected one of its addresses; 0.0.0.0 for rank 0 alone if a port is forwarded to it";
     let text = format!("{address} is no address of this host, which is {own}; {expected}");
-    io::Error::new(io::ErrorKind::AddrNotAvailable, text)
+    io::Error::new(ErrorKind::AddrNotAvailable, text)
 }
 
 /// Returns where a name leads to, if that is another host, as far as this one can say.
@@ -105,10 +176,7 @@ pub(super) fn own_hosts() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
-    use std::time::Duration;
-
-    use super::{Deadline, IpAddr, TcpStream, leads_elsewhere, listen, own_hosts};
+    use super::*;
 
     #[test]
     fn address_of_this_host_is_the_only_one_that_is_listened_on() {

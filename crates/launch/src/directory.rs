@@ -3,11 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::announcement::{Announcement, MAX_BYTES};
 use super::job::Job;
+use rustix::fs::OFlags;
 
 /// An announcement in a file. Rank 0 removes it when it is dropped.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub(super) struct Published {
 /// Publishes an announcement: complete or not at all, in place of that of an earlier job.
 pub(super) fn publish(directory: &Path, job: &Job, announcement: &Announcement) -> io::Result<Published> {
     let (path, text) = (file(directory, job), announcement.to_string());
-    let new = path.with_extension(format!("{:032x}", u128::from_be_bytes(announcement.nonce)));
+    let new = path.with_extension(format!("{:032x}", announcement.nonce));
     let write = |mut file: File| {
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -57,15 +59,8 @@ pub(super) fn read(directory: &Path, job: &Job) -> Result<(Announcement, String)
 fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
     let mut options = OpenOptions::new();
     options.read(true);
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-
-        // Opening a FIFO would wait for a writer. The number is that of all architectures for which there is an NCCL.
-        const O_NONBLOCK: i32 = 0o4000;
-        options.custom_flags(O_NONBLOCK);
-    }
-    let file = options.open(path)?;
+    // Opening a FIFO would wait for a writer.
+    let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -102,14 +97,11 @@ fn is_left(file: &Path) -> bool {
 }
 
 fn file(directory: &Path, job: &Job) -> PathBuf {
-    directory.join(format!("libnccl-{:032x}", u128::from_be_bytes(job.hash)))
+    directory.join(format!("libnccl-{:032x}", job.hash))
 }
 
 /// Creates a directory that only this user can access, if it does not exist, and checks that it is one.
-#[cfg(unix)]
 pub(super) fn create_private(directory: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_private(directory),
         result => result,
@@ -117,10 +109,7 @@ pub(super) fn create_private(directory: &Path) -> io::Result<()> {
 }
 
 /// Fails if another user could have published in the directory.
-#[cfg(unix)]
 pub(super) fn check_private(directory: &Path) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-
     let found = fs::symlink_metadata(directory)?;
     // The owner of the process, where the system says it.
     let user = fs::metadata("/proc/self").map_or_else(|_| found.uid(), |process| process.uid());
@@ -129,16 +118,6 @@ pub(super) fn check_private(directory: &Path) -> io::Result<()> {
     }
     let problem = format!("{} is not a directory of this user alone", directory.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
-}
-
-#[cfg(not(unix))]
-pub(super) fn create_private(directory: &Path) -> io::Result<()> {
-    fs::create_dir_all(directory)
-}
-
-#[cfg(not(unix))]
-pub(super) fn check_private(directory: &Path) -> io::Result<()> {
-    fs::metadata(directory).map(drop)
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -154,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    const JOB: Job = Job { rank: 1, size: 2, hash: [7; 16], is_open: false, name: crate::job::Name::ANY };
+    const JOB: Job = Job { rank: 1, size: 2, hash: 7, is_open: false, name: crate::job::Name::ANY };
 
     fn make_fifo(path: &Path) {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -193,7 +172,7 @@ mod tests {
     fn random_files_are_read_or_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = file(folder.path(), &JOB);
-        let announcement = Announcement { nonce: [1; 16], port: 7, hosts: vec!["node1".into()] };
+        let announcement = Announcement { nonce: 1, port: 7, hosts: vec!["node1".into()] };
         let is_done = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -220,7 +199,7 @@ mod tests {
     fn announcement_of_the_future_does_not_seem_new() {
         let folder = tempfile::tempdir().unwrap();
         let path = file(folder.path(), &JOB);
-        let announcement = Announcement { nonce: [1; 16], port: 7, hosts: vec!["node1".into()] };
+        let announcement = Announcement { nonce: 1, port: 7, hosts: vec!["node1".into()] };
         fs::write(&path, announcement.to_string()).unwrap();
         let hour = Duration::from_secs(3600);
         for (time, written) in

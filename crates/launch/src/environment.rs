@@ -1,12 +1,12 @@
-//! The variables of each launcher; the module's documentation has them in a table.
+//! The variables of each launcher; the crate's documentation has them in a table.
+
+use std::collections::BTreeMap;
 
 use super::directory;
 use super::error::LaunchError;
 use super::job;
 use super::launcher::Launcher;
-use super::rendezvous::Rendezvous;
-use super::slurm;
-use super::variables::{Variables, problem};
+use super::rendezvous::{Rendezvous, is_host};
 
 /// A text in place of the launcher's job id: ranks with another one are refused. Default: the launcher's.
 const JOB: &str = "LIBNCCL_JOB";
@@ -149,7 +149,7 @@ impl Ranks {
         if launcher == Launcher::Slurm {
             ranks.local_rank = number(local_rank)?;
             let (list, node) = (v.require(launcher, local_size)?, number("SLURM_NODEID")?);
-            ranks.local_size = slurm::tasks_of_node(list, node).ok_or_else(|| {
+            ranks.local_size = tasks_of_node(list, node).ok_or_else(|| {
                 problem(
                     launcher,
                     format!("{local_size} is {list:?}; expected the number of tasks of node {node}"),
@@ -279,7 +279,7 @@ fn rendezvous(
                 let name =
                     if v.has("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
                 let list = v.require(launcher, name)?;
-                slurm::first_host(list)
+                first_host(list)
                     .ok_or_else(|| problem(launcher, format!("{name} is {list:?}; expected a list of hosts")))
             };
             let host = match host {
@@ -304,4 +304,113 @@ fn rendezvous(
         Launcher::Variables => (master_addr()?, master_port()?),
     };
     Ok((Some(Rendezvous::Tcp { host, port }), false))
+}
+
+/// Returns the first host of a list such as `node[01-04,07],gpu5`.
+pub(super) fn first_host(list: &str) -> Option<String> {
+    let mut host = String::new();
+    let mut rest = list;
+    loop {
+        let end = rest.find([',', '[']).unwrap_or(rest.len());
+        host.push_str(&rest[..end]);
+        // A name may have several brackets: `rack[1-2]-node[3,5]`.
+        let Some(brackets) = rest[end..].strip_prefix('[') else { break };
+        let (numbers, after) = brackets.split_once(']')?;
+        let first = numbers.split([',', '-']).next()?;
+        if first.is_empty() || !first.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        host.push_str(first);
+        rest = after;
+    }
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+    (!host.is_empty() && host.bytes().all(is_name)).then_some(host)
+}
+
+/// Returns the number of tasks of a node from a list such as `2(x3),1`: two on each of three nodes, then one.
+pub(super) fn tasks_of_node(list: &str, node: u32) -> Option<u32> {
+    let mut nodes_before = 0_u32;
+    for entry in list.split(',') {
+        let (tasks, repeated) = match entry.split_once("(x") {
+            Some((tasks, times)) => (tasks, times.strip_suffix(')')?.parse().ok()?),
+            None => (entry, 1),
+        };
+        let tasks = tasks.parse().ok()?;
+        nodes_before = nodes_before.checked_add(repeated)?;
+        if node < nodes_before {
+            return Some(tasks);
+        }
+    }
+    None
+}
+
+/// Environment variables. An empty one counts as not set.
+#[derive(Debug)]
+pub(super) struct Variables(BTreeMap<String, String>);
+
+impl Variables {
+    pub(super) fn new(variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Returns a variable that the launcher always sets.
+    pub(super) fn require(&self, launcher: Launcher, name: &str) -> Result<&str, LaunchError> {
+        self.get(name).ok_or_else(|| problem(launcher, format!("{name} is not set")))
+    }
+
+    /// Returns a number, if the variable is set.
+    pub(super) fn number(&self, launcher: Launcher, name: &str) -> Result<Option<u32>, LaunchError> {
+        let parse = |value: &str| {
+            // `parse` alone would take a sign.
+            let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+            let number = value.parse().ok().filter(|_| digits);
+            number.ok_or_else(|| problem(launcher, format!("{name} is {value:?}; expected a number")))
+        };
+        self.get(name).map(parse).transpose()
+    }
+
+    /// Returns a number that the launcher always sets.
+    pub(super) fn require_number(&self, launcher: Launcher, name: &str) -> Result<u32, LaunchError> {
+        self.require(launcher, name)?;
+        self.number(launcher, name).map(Option::unwrap_or_default)
+    }
+
+    /// Returns a port, if the variable is set.
+    pub(super) fn port(&self, launcher: Launcher, name: &str) -> Result<Option<u16>, LaunchError> {
+        let port = self.number(launcher, name)?.map(|number| {
+            let port = u16::try_from(number).ok().filter(|port| *port > 0);
+            port.ok_or_else(|| problem(launcher, format!("{name} is {number}; expected a port, 1 to 65535")))
+        });
+        port.transpose()
+    }
+
+    /// Returns the name or the address of a host, without the brackets of an IPv6 address, if the variable is set.
+    pub(super) fn host(&self, launcher: Launcher, name: &str) -> Result<Option<String>, LaunchError> {
+        let parse = |value: &str| {
+            let bare = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')).unwrap_or(value);
+            let host = Some(bare.to_owned()).filter(|host| is_host(host));
+            let expected = "expected the name or the IP address of a host, and nothing else";
+            host.ok_or_else(|| problem(launcher, format!("{name} is {value:?}; {expected}")))
+        };
+        self.get(name).map(parse).transpose()
+    }
+
+    /// Returns a host that the launcher always sets.
+    pub(super) fn require_host(&self, launcher: Launcher, name: &str) -> Result<String, LaunchError> {
+        self.require(launcher, name)?;
+        self.host(launcher, name).map(Option::unwrap_or_default)
+    }
+}
+
+/// Creates a [`LaunchError::Variables`].
+pub(super) fn problem(launcher: Launcher, problem: impl Into<Box<str>>) -> LaunchError {
+    LaunchError::Variables { launcher, problem: problem.into() }
 }

@@ -125,25 +125,3 @@ fn list(ranks: &[usize], missing: usize) -> Option<String> {
         _ => format!("ranks {} and {last}", others.join(", ")),
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{LaunchError, absence};
-
-    #[test]
-    fn missing_ranks_are_listed() {
-        assert_eq!(absence(&[3], 1, 4), "rank 3 of 4 did not join");
-        assert_eq!(absence(&[3, 5], 2, 8), "ranks 3 and 5 of 8 did not join");
-        assert_eq!(absence(&[1, 2, 3], 10, 16), "ranks 1, 2, 3 and 7 more of 16 did not join");
-        let all = "all 2 ranks joined, but the exchange of the unique id did not finish";
-        assert_eq!(absence(&[], 0, 2), all);
-        let error = LaunchError::MissingRanks {
-            ranks: [1, 2].into(),
-            missing: 2,
-            size: 4,
-            elapsed: std::time::Duration::from_millis(2500),
-            detail: "refused 1".into(),
-        };
-        assert_eq!(error.to_string(), "ranks 1 and 2 of 4 did not join within 2.5 s: refused 1");
-    }
-}

@@ -1,72 +1,73 @@
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
-
-use super::wire::read_text;
+use std::hash::{BuildHasher, RandomState};
 
 /// A value that no other exchange has.
-pub(super) type Nonce = [u8; 16];
+pub(super) type Nonce = u128;
 
 /// Returns a new nonce, from the randomness of the standard library's hash tables.
 pub(super) fn nonce() -> Nonce {
-    let random = || RandomState::new().build_hasher().finish().to_le_bytes();
-    let mut nonce = [0; 16];
-    nonce[..8].copy_from_slice(&random());
-    nonce[8..].copy_from_slice(&random());
-    nonce
+    let random = || u128::from(RandomState::new().hash_one(()));
+    random() << 64 | random()
 }
 
 /// The job, as one rank of it sees it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) rank: u32,
     pub(super) size: u32,
     /// The hash of its id.
-    pub(super) hash: [u8; 16],
-    /// Whoever reaches rank 0 can stand for a rank.
+    pub(super) hash: u128,
+    /// Any process that reaches rank 0 can join as a rank.
     pub(super) is_open: bool,
     /// The name of what the ranks create by this exchange.
     pub(super) name: Name,
 }
 
-/// The name of a communicator, as far as a hello has room for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Name {
-    pub(super) hash: [u8; 16],
-    /// The first bytes; then 0.
-    pub(super) text: [u8; Self::TEXT],
-}
+/// The name of a communicator: empty for one without a name, and `None` if it is not compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name(Option<String>);
 
 impl Name {
-    pub(super) const TEXT: usize = 64;
+    pub(super) const ANY: Self = Self(None);
+    /// The longest name in bytes. The hash of a longer one replaces its end.
+    const MAX: usize = 256;
 
-    /// The name of an exchange in which a rank compares none.
-    pub(super) const ANY: Self = Self { hash: [u8::MAX; 16], text: [0; Self::TEXT] };
-
-    /// Creates a name. The empty one stands for none.
     pub(super) fn new(name: &str) -> Self {
-        let mut text = [0; Self::TEXT];
-        text.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte);
-        Self { hash: if name.is_empty() { [0; 16] } else { hash(name).to_be_bytes() }, text }
+        let text: String = name.escape_debug().collect();
+        let start: String = text.chars().take(Self::MAX / 4).collect();
+        Self(Some(if text.len() > Self::MAX { format!("{start}... ({:032x})", hash(name)) } else { text }))
+    }
+
+    /// Returns the text by which a message names it.
+    pub(super) fn text(&self) -> String {
+        self.0.as_ref().map_or_else(|| "*".into(), |name| format!("={name}"))
+    }
+
+    pub(super) fn parse(text: &str) -> Self {
+        Self(
+            text.strip_prefix('=')
+                .map(|name| name.chars().filter(|character| !character.is_control()).collect()),
+        )
     }
 
     /// Returns whether ranks with these names may create one communicator.
     pub(super) fn fits(&self, other: &Self) -> bool {
-        [self, other].contains(&&Self::ANY) || self.hash == other.hash
+        [self, other].contains(&&Self::ANY) || self == other
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*read_text(&self.text) {
-            "" => f.write_str("a communicator without a name"),
-            text => write!(f, "communicator {text:?}"),
+        match self.0.as_deref() {
+            None | Some("") => f.write_str("a communicator without a name"),
+            Some(name) => write!(f, "communicator \"{name}\""),
         }
     }
 }
 
-/// Returns the 128-bit FNV-1a hash of a job id: the same on all hosts and in all releases.
-pub(super) fn hash(id: &str) -> u128 {
-    id.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+/// Returns the 128-bit FNV-1a hash of a text: the same on all hosts and in all versions.
+pub(super) fn hash(text: &str) -> u128 {
+    text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
     })
 }
@@ -88,10 +89,9 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_beyond_the_text_do_not_fit() {
-        let [one, other] = ["a", "b"].map(|end| Name::new(&("x".repeat(Name::TEXT) + end)));
-        assert_eq!(one.to_string(), other.to_string());
-        assert!(!one.fits(&other) && one.fits(&one));
+    fn names_that_differ_at_their_ends_do_not_fit() {
+        let [one, other] = ["a", "b"].map(|end| Name::new(&("x".repeat(2 * Name::MAX) + end)));
+        assert!(!one.fits(&other) && one.fits(&one) && one.text().len() < Name::MAX);
         let none = Name::new("");
         assert!(!none.fits(&one) && none.fits(&none));
         assert!(Name::ANY.fits(&one) && none.fits(&Name::ANY));

@@ -67,57 +67,35 @@
 //! `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` gives. One that is not of its host is an error at once; `0.0.0.0`, for rank 0 alone,
 //! means all interfaces.
 //!
-//! All messages have a fixed size, and integers are little-endian. A rank sends one hello and one report, and reads replies of
-//! 1056 bytes: that it is accepted, the id, and the outcome; or the missing ranks in place of one of the last two.
+//! A message is `libnccl` and the version of the protocol, 4, in 8 bytes, then the length of a text, at most 4096, as a
+//! little-endian number of 4 bytes, then the text. A rank sends a hello and a report. Rank 0 sends that the rank is accepted,
+//! the id, and the outcome; or the missing ranks in place of one of the last two.
 //!
-//! | hello, bytes | |
-//! |---|---|
-//! | 0..8 | `libnccl` and the version of the protocol, 3 |
-//! | 8..24 | hash of the job id (FNV-1a, 128 bits) |
-//! | 24..40 | the nonce that rank 0 has published with its address; else 0 |
-//! | 40..56 | nonce of this rank, a new one for each exchange |
-//! | 56..60 | rank |
-//! | 60..64 | number of ranks |
-//! | 64..68 | milliseconds that the rank will wait |
-//! | 68..84 | hash of the communicator's name (FNV-1a, 128 bits); 0 without a name, all ones if no name is compared |
-//! | 84..148 | the name in UTF-8, cut if it is longer; then 0 |
-//!
-//! | report, bytes | |
-//! |---|---|
-//! | 0..8 | as above |
-//! | 8..12 | 1 begun, 2 failed |
-//! | 12..1036 | for 2, the reason in UTF-8, cut if it is longer; then 0 |
-//!
-//! | reply, bytes | |
-//! |---|---|
-//! | 0..8 | as above |
-//! | 8..24 | nonce of the rank, from its hello |
-//! | 24..28 | 1 accepted, 2 the id, 3 missing ranks, 4 refused, 5 a rank has failed, 6 all have begun |
-//! | 28..32 | for 3, their number; for 4, the reason: 1 another job, 2 another exchange, 3 another number of ranks, 4 rank out of range, 5 rank already joined; for 5, the rank |
-//! | 32..1056 | for 2, the id; for 3, the first 32 of the ranks, 4 bytes each; for 4, the number of ranks in 4 bytes; for 5, the reason; then 0 |
+//! | text | from | |
+//! |---|---|---|
+//! | `hello JOB ROOT NONCE RANK SIZE WAIT NAME` | a rank | hash of the job id (FNV-1a, 128 bits), nonce that rank 0 has published or 0, a new nonce: 32 hexadecimal digits each; the time in ms that the rank will wait; `=` and the name of the communicator, or `*` if no name is compared |
+//! | `accepted`, `refused REASON`, `refused-for-good REASON` | rank 0 | after the last one, another attempt is in vain |
+//! | `id ID` | rank 0 | 256 hexadecimal digits |
+//! | `begun` | both | the rank has begun; all have begun |
+//! | `failed RANK REASON` | both | a rank has failed; the reason has at most 1024 bytes |
+//! | `missing COUNT RANK...` | rank 0 | the first 32 missing ranks |
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 mod announcement;
-#[cfg(unix)]
-mod backlog;
 mod client;
 #[doc(hidden)] // Also that of the client of NCCL's RAS service.
 pub mod connection;
-mod deadline;
 mod directory;
 mod environment;
 mod error;
-mod host;
 mod job;
 mod launcher;
 mod process;
 mod rendezvous;
 mod root;
-mod slurm;
 mod tcp_store;
-mod variables;
 mod wire;
 
 #[doc(hidden)]

@@ -1,19 +1,19 @@
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::os::unix::process::parent_id;
 use std::time::Duration;
 
 use super::announcement::Announcement;
 use super::client::{self, Client};
-use super::deadline::Deadline;
-use super::environment::{self, Environment, Ranks};
+use super::connection::Deadline;
+use super::environment::{self, Environment, Ranks, Variables};
 use super::error::LaunchError;
 use super::job::{self, Job, Name, Nonce};
 use super::launcher::Launcher;
 use super::rendezvous::Rendezvous;
 use super::root::{Root, TELL};
-use super::variables::Variables;
-use super::wire::Report;
+use super::wire::Message;
 use super::{connection, directory};
 use libnccl::{Communicator, Config, Nccl, UniqueId, Version};
 
@@ -69,7 +69,7 @@ impl Launch {
         V: Into<String>,
     {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
-        let environment = environment::read(&Variables::new(variables), parent())?;
+        let environment = environment::read(&Variables::new(variables), parent_id())?;
         Ok(Self { environment, timeout: Duration::from_secs(300) })
     }
 
@@ -262,12 +262,13 @@ impl Launch {
             return Ok(begin(&nccl.unique_id()?)?);
         };
         if job.rank > 0 {
+            let rank = job.rank;
             let client = self.client(rendezvous, job, deadline, None);
             let member = client.join()?;
             return match begin(&member.id) {
-                Ok(begun) => client.report(member, &Report::Begun).map(|()| begun),
+                Ok(begun) => client.report(member, &Message::Begun).map(|()| begun),
                 Err(error) => {
-                    let _ = client.report(member, &Report::Failed(error.to_string()));
+                    let _ = client.report(member, &Message::Failed(rank, error.to_string()));
                     Err(error.into())
                 }
             };
@@ -280,7 +281,7 @@ impl Launch {
     /// Returns the place where this rank meets others, if there are any.
     fn others(&self, name: Name) -> Option<(&Rendezvous, Job)> {
         let Environment { ranks: Ranks { rank, size, .. }, rendezvous, job, is_open, .. } = &self.environment;
-        let hash = job::hash(job).to_be_bytes();
+        let hash = job::hash(job);
         let rendezvous = rendezvous.as_ref().filter(|_| *size > 1)?;
         Some((rendezvous, Job { rank: *rank, size: *size, hash, is_open: *is_open, name }))
     }
@@ -336,7 +337,7 @@ impl Launch {
                 if let Some(problem) = &elsewhere {
                     log::warn!("{problem}: the other ranks may not reach rank 0 by it");
                 }
-                let mut done = work(&mut Root::new(&listener, job, [0; 16], deadline));
+                let mut done = work(&mut Root::new(&listener, job, 0, deadline));
                 if let (Err(LaunchError::MissingRanks { detail, .. }), Some(problem)) = (&mut done, elsewhere)
                 {
                     *detail = format!("{detail}; {problem}").into();
@@ -396,14 +397,4 @@ impl Launch {
         let port = listener.local_addr()?.port();
         Ok((listener, Announcement { nonce, port, hosts }))
     }
-}
-
-#[cfg(unix)]
-fn parent() -> u32 {
-    std::os::unix::process::parent_id()
-}
-
-#[cfg(not(unix))]
-fn parent() -> u32 {
-    0
 }

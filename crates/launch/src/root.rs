@@ -1,36 +1,39 @@
-//! Rank 0: one thread for all connections, none of which is waited for.
+//! Rank 0: one thread serves all connections, and waits for none of them alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::deadline::Deadline;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::connection::Deadline;
 use super::error::LaunchError;
 use super::job::{Job, Nonce};
-use super::wire::{Hello, NAMED, Refusal, Reply, Report, is_retry};
+use super::wire::{Hello, Message, NAMED, Peer};
 use libnccl::UniqueId;
 
 /// The time for a hello.
 const HELLO: Duration = Duration::from_secs(5);
 
-/// Connections that have not said hello yet. Beyond, the oldest is closed.
+/// The number of connections without a hello. Beyond it, the oldest is closed.
 const MAX_UNIDENTIFIED: usize = 512;
 
-/// The ranks that have come of which the error at the deadline says from where.
-const DESCRIBED: usize = 8;
-
-/// Connections accepted in a row before the others are looked at.
+/// The number of connections that are accepted before the others are looked at.
 const MAX_ACCEPTED: usize = 128;
 
-/// The time in which the others are told that a rank has failed, those too that have not come yet.
+/// The number of joined ranks whose addresses the error at the deadline has.
+const DESCRIBED: usize = 8;
+
+/// The time during which the others are notified that a rank has failed, including those that join only then.
 pub(super) const TELL: Duration = Duration::from_secs(30);
 
-/// The time in an open job, once no other rank is missing, in which a rank may come that is reported to have failed.
+/// The time in an open job, once no other rank is missing, in which a rank may join that is reported to have failed.
 const DOUBT: Duration = Duration::from_secs(5);
 
-const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
+/// The longest wait before time limits are checked.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Rank 0 of an exchange.
 pub(super) struct Root<'a> {
@@ -40,34 +43,30 @@ pub(super) struct Root<'a> {
     deadline: Deadline,
     unidentified: Vec<Unidentified>,
     joined: BTreeMap<u32, Joined>,
-    /// The ranks that need not be told anything more.
+    /// The ranks that have the outcome.
     done: BTreeMap<u32, Nonce>,
-    /// The ranks that joined, and were answered when they would wait no longer.
+    /// The ranks that joined, and left when they would wait no longer.
     gone: BTreeSet<u32>,
     /// The time since which no rank is missing.
     complete: Option<Instant>,
-    /// The first rank that has failed, and the reason. It is the end of all.
+    /// The first rank that has failed, and the reason, with which the exchange ends.
     failed: Option<(u32, String)>,
     refusals: Refusals,
 }
 
-/// A connection that has not said hello yet.
+/// A connection without a hello so far.
 struct Unidentified {
-    stream: TcpStream,
+    peer: Peer,
     address: SocketAddr,
     since: Instant,
-    bytes: [u8; Hello::BYTES],
-    count: usize,
 }
 
 struct Joined {
-    stream: TcpStream,
+    peer: Peer,
     nonce: Nonce,
     /// The time until which it waits.
     until: Instant,
     stage: Stage,
-    /// The part of a report that has come.
-    report: Vec<u8>,
     /// The reason for which it has failed, by its report.
     failure: Option<String>,
 }
@@ -84,7 +83,7 @@ enum Stage {
     Waits,
     HasId,
     HasReported,
-    KnowsOutcome,
+    HasOutcome,
 }
 
 impl<'a> Root<'a> {
@@ -111,48 +110,49 @@ impl<'a> Root<'a> {
         begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>,
     ) -> Result<T, LaunchError> {
         self.wait(None, |_| true)?;
-        let reply = Reply::Id(*id);
-        self.send(&reply, Stage::HasId);
+        let message = Message::Id(*id);
+        self.send(&message, Stage::HasId);
         let begun = begin(id).inspect_err(|error| self.tell_failure(error.to_string()))?;
-        self.wait(Some(&reply), |joined| joined.stage == Stage::HasReported)?;
-        self.tell(&Reply::Begun);
+        self.wait(Some(&message), |joined| joined.stage == Stage::HasReported)?;
+        self.tell(&Message::Begun);
         Ok(begun)
     }
 
-    /// Tells all other ranks why this one has failed.
+    /// Sends the reason for which this rank has failed to all other ranks.
     pub(super) fn tell_failure(&mut self, reason: String) {
-        self.tell(&Reply::Failed(0, reason));
+        self.tell(&Message::Failed(0, reason));
     }
 
-    /// Waits until all other ranks have come so far; those that wait for the `id` get it meanwhile.
-    fn wait(&mut self, id: Option<&Reply>, is_so_far: impl Fn(&Joined) -> bool) -> Result<(), LaunchError> {
-        let mut pause = SHORTEST_PAUSE;
+    /// Waits until all other ranks are so far. Those that wait for the `id` get it meanwhile.
+    fn wait(&mut self, id: Option<&Message>, is_so_far: impl Fn(&Joined) -> bool) -> Result<(), LaunchError> {
         loop {
-            let mut progress = self.look();
-            progress |= id.is_some_and(|id| self.send(id, Stage::HasId));
+            self.look();
+            if let Some(id) = id {
+                self.send(id, Stage::HasId);
+            }
             let is_late = self.deadline.has_passed();
             self.believe_failures(is_late);
             if let Some((rank, reason)) = self.failed.take() {
-                self.tell(&Reply::Failed(rank, reason.clone()));
+                self.tell(&Message::Failed(rank, reason.clone()));
                 return Err(rank_failed(rank, reason));
             }
             let is_sound = |joined: &Joined| joined.failure.is_none() && is_so_far(joined);
             if self.joined.len() == self.others() && self.joined.values().all(is_sound) {
                 return Ok(());
             }
-            self.answer_impatient();
+            self.dismiss_impatient();
             if is_late {
                 let slow = self.joined.iter().find(|(_, joined)| joined.stage == Stage::HasId);
                 let Some((rank, _)) = slow else { return Err(self.fail()) };
                 self.failed = Some((*rank, "it has the id, and has not begun".into()));
             }
-            pause = self.next_pause(pause, progress);
-            self.deadline.sleep(pause);
+            self.sleep();
         }
     }
 
-    /// Takes the report of a rank that has failed as the end. In an open job anybody can report it in the place of a rank that
-    /// still comes, so before the id it counts only once no other rank has been missing for some time, or one waits no longer.
+    /// Takes the report of a rank that has failed as the end. In an open job any process can report it in the place of a rank
+    /// that has yet to join, so before the id it counts only once no other rank has been missing for some time, or one waits no
+    /// longer.
     fn believe_failures(&mut self, is_late: bool) {
         let now = Instant::now();
         self.complete = (self.joined.len() == self.others()).then(|| self.complete.unwrap_or(now));
@@ -169,18 +169,16 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Tells all other ranks the outcome, for some time also those that come only now.
-    fn tell(&mut self, outcome: &Reply) {
+    /// Sends the outcome to all other ranks, for some time also to those that join only now.
+    fn tell(&mut self, outcome: &Message) {
         let end = self.deadline.part(TELL);
-        let mut pause = SHORTEST_PAUSE;
         loop {
-            let mut progress = self.look();
-            progress |= self.send(outcome, Stage::KnowsOutcome);
+            self.look();
+            self.send(outcome, Stage::HasOutcome);
             if self.done.len() == self.others() || end.has_passed() {
                 return;
             }
-            pause = self.next_pause(pause, progress);
-            end.sleep(pause);
+            self.sleep();
         }
     }
 
@@ -188,44 +186,52 @@ impl<'a> Root<'a> {
         self.job.size as usize - 1
     }
 
-    /// Looks at all connections, and returns `true` if there was anything new.
-    fn look(&mut self) -> bool {
-        let mut progress = self.accept();
-        progress |= self.read_hellos();
-        progress | self.look_at_joined()
+    /// Waits until there is something to read, or for a tick.
+    fn sleep(&self) {
+        let unidentified = self.unidentified.iter().map(|one| &one.peer.stream);
+        let streams = unidentified.chain(self.joined.values().map(|joined| &joined.peer.stream));
+        let streams = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
+        let mut all: Vec<PollFd<'_>> = streams.chain([PollFd::new(self.listener, PollFlags::IN)]).collect();
+        // A failure is a shorter sleep.
+        let _ = poll(&mut all, Some(&TICK));
+        // Many ranks arrive together, and each look is a system call for each of them.
+        self.deadline.sleep(Duration::from_micros(20) * self.job.size.max(10));
     }
 
-    fn next_pause(&self, pause: Duration, progress: bool) -> Duration {
-        // Each look at a connection is a system call.
-        let longest = Duration::from_millis(2).max(Duration::from_micros(20) * self.job.size);
-        if progress { SHORTEST_PAUSE } else { (pause * 2).min(longest) }
+    /// Looks at all connections.
+    fn look(&mut self) {
+        self.accept();
+        self.read_hellos();
+        self.read_reports();
     }
 
-    /// Accepts new connections, and returns `true` if there was one.
-    fn accept(&mut self) -> bool {
-        for accepted in 0..MAX_ACCEPTED {
+    fn accept(&mut self) {
+        for _ in 0..MAX_ACCEPTED {
             match self.listener.accept() {
                 Ok((stream, address)) => {
-                    // The replies fit into the socket's buffer, so that a nonblocking write is complete.
                     if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
                         continue;
                     }
                     if self.unidentified.len() == MAX_UNIDENTIFIED {
                         self.close_oldest();
                     }
-                    let (since, bytes) = (Instant::now(), [0; Hello::BYTES]);
-                    self.unidentified.push(Unidentified { stream, address, since, bytes, count: 0 });
+                    self.unidentified.push(Unidentified {
+                        peer: Peer::new(stream),
+                        address,
+                        since: Instant::now(),
+                    });
                 }
-                Err(error) if is_retry(&error) => return accepted > 0,
-                // Too many open files, or a connection that is gone already.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Too many open files, or a connection that is closed already.
                 Err(error) => {
                     self.refusals.add(error.to_string(), None);
                     self.close_oldest();
-                    return false;
+                    // The listener stays ready to accept.
+                    return self.deadline.sleep(Duration::from_millis(5));
                 }
             }
         }
-        true
     }
 
     fn close_oldest(&mut self) {
@@ -235,64 +241,57 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Reads of each connection what is there, and returns `true` if there was a whole hello.
-    fn read_hellos(&mut self) -> bool {
-        let mut progress = false;
+    fn read_hellos(&mut self) {
         for mut connection in std::mem::take(&mut self.unidentified) {
-            let read = loop {
-                match connection.stream.read(&mut connection.bytes[connection.count..]) {
-                    Ok(0) => break Err("closed without a hello"),
-                    Ok(count) if connection.count + count == Hello::BYTES => break Ok(true),
-                    Ok(count) => connection.count += count,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) if is_retry(&error) && connection.since.elapsed() < HELLO => break Ok(false),
-                    Err(error) if is_retry(&error) => break Err("no whole hello in 5 s"),
-                    Err(_) => break Err("closed without a hello"),
+            let address = connection.address;
+            let problem = match connection.peer.receive() {
+                Ok(Some(Message::Hello(hello))) => {
+                    self.join(connection.peer, address, hello);
+                    continue;
                 }
+                Ok(None) if connection.since.elapsed() < HELLO => {
+                    self.unidentified.push(connection);
+                    continue;
+                }
+                Ok(None) => "no whole hello in 5 s",
+                Ok(Some(_)) => "a message that is no hello",
+                Err(error) if error.kind() == ErrorKind::InvalidData => "a message that is no hello",
+                Err(_) => "closed without a hello",
             };
-            match (read, Hello::parse(&connection.bytes)) {
-                (Ok(false), _) => self.unidentified.push(connection),
-                (Ok(true), Some(hello)) => {
-                    progress = true;
-                    self.join(connection, hello);
-                }
-                (Ok(true), None) => {
-                    self.refusals.add("a message that is no hello".into(), Some(connection.address));
-                }
-                (Err(problem), _) => self.refusals.add(problem.into(), Some(connection.address)),
-            }
+            self.refusals.add(problem.into(), Some(address));
         }
-        progress
     }
 
     /// Lets a rank join, or refuses it.
-    fn join(&mut self, connection: Unidentified, hello: Hello) {
-        let Unidentified { mut stream, address, .. } = connection;
-        let Hello { rank, nonce, .. } = hello;
-        // Whoever has only reported a failure that does not count yet holds no place.
+    fn join(&mut self, mut peer: Peer, address: SocketAddr, hello: Hello) {
+        let Hello { rank, size, nonce, .. } = hello;
+        let expected = self.job.size;
+        // A rank that has only reported a failure that does not count yet holds no place.
         let joined = self.joined.get(&rank).filter(|joined| joined.failure.is_none());
         let held = joined.map(|joined| joined.nonce).or(self.done.get(&rank).copied());
+        // Whether another attempt is in vain, the reason for the rank, and the one in the error of this rank.
         let refused = if hello.job != self.job.hash {
-            Some((Refusal::OtherJob, "a rank of another job".into()))
+            Some((false, "it is of another job".into(), "a rank of another job".into()))
         } else if hello.root_nonce != self.nonce {
-            Some((Refusal::OtherExchange, "a rank that has read an old address".into()))
-        } else if hello.size != self.job.size {
-            let problem = format!("rank {rank} of {}; expected {} ranks", hello.size, self.job.size);
-            Some((Refusal::OtherSize(self.job.size), problem))
-        } else if rank == 0 || rank >= self.job.size {
-            Some((Refusal::RankOutOfRange, format!("rank {rank} of {}", hello.size)))
+            Some((false, "it is in another exchange".into(), "a rank that has read an old address".into()))
+        } else if size != expected {
+            let reason = format!("this is rank {rank} of {size}; rank 0 expects {expected} ranks");
+            Some((true, reason, format!("rank {rank} of {size}; expected {expected} ranks")))
+        } else if rank == 0 || rank >= expected {
+            let problem = format!("rank {rank} of {size}");
+            Some((false, format!("it does not accept {problem}"), problem))
         } else if held.is_some_and(|held| held != nonce) {
-            Some((Refusal::AlreadyJoined, format!("a second process with rank {rank}")))
+            let reason = format!("another process has joined as rank {rank}");
+            Some((false, reason, format!("a second process with rank {rank}")))
         } else {
             None
         };
-        if let Some((refusal, problem)) = refused {
-            let _ = stream.write(&Reply::Refused(refusal).to_bytes(&nonce));
+        if let Some((is_final, reason, problem)) = refused {
+            let _ = peer.send(&Message::Refused { is_final, reason });
             self.refusals.add(problem, Some(address));
-        } else if is_written(&mut stream, &Reply::Accepted.to_bytes(&nonce)) {
+        } else if peer.send(&Message::Accepted).is_ok() {
             self.done.remove(&rank);
             self.gone.remove(&rank);
-            let (until, stage, report) = (Instant::now() + hello.wait, Stage::Waits, Vec::new());
             let own = &self.job.name;
             let failure = (!own.fits(&hello.name)).then(|| {
                 format!(
@@ -300,79 +299,65 @@ impl<'a> Root<'a> {
                     hello.name
                 )
             });
-            self.joined.insert(rank, Joined { stream, nonce, until, stage, report, failure });
+            let (until, stage) = (Instant::now() + hello.wait, Stage::Waits);
+            self.joined.insert(rank, Joined { peer, nonce, until, stage, failure });
         }
     }
 
-    /// Reads the reports of the ranks, and forgets those that are gone.
-    fn look_at_joined(&mut self) -> bool {
-        let (mut progress, mut bytes) = (false, [0; Report::BYTES]);
+    /// Reads the reports of the ranks, and removes those that are gone.
+    fn read_reports(&mut self) {
         let (done, failed, refusals) = (&mut self.done, &mut self.failed, &mut self.refusals);
         self.joined.retain(|rank, joined| {
-            let read = joined.stream.read(&mut bytes);
-            if read.as_ref().is_err_and(is_retry) {
-                return true;
-            }
-            progress = true;
-            let problem = match read {
-                Ok(0) | Err(_) if joined.stage == Stage::KnowsOutcome => {
+            let problem = match joined.peer.receive() {
+                Ok(None) => return true,
+                // A report that has crossed the outcome.
+                Ok(Some(_)) if joined.stage == Stage::HasOutcome => return true,
+                Ok(Some(Message::Begun)) if joined.stage == Stage::HasId => {
+                    joined.stage = Stage::HasReported;
+                    return true;
+                }
+                Ok(Some(Message::Failed(_, reason))) if joined.stage <= Stage::HasId => {
+                    joined.failure = Some(reason);
+                    return true;
+                }
+                Err(_) if joined.stage == Stage::HasOutcome => {
                     done.insert(*rank, joined.nonce);
                     return false;
                 }
-                // An end of the stream means that the rank has read the id. If it has not, it is a reset, and it comes again.
-                Ok(0) | Err(_)
-                    if joined.stage == Stage::HasReported || joined.stage == Stage::HasId && read.is_ok() =>
+                Ok(Some(_)) => "sent what is no report",
+                Err(error) if error.kind() == ErrorKind::InvalidData => "sent what is no report",
+                // An end of the stream means that the rank has read the id. If it has not, it is a reset, and it joins again.
+                Err(error)
+                    if joined.stage == Stage::HasReported
+                        || joined.stage == Stage::HasId && error.kind() == ErrorKind::UnexpectedEof =>
                 {
                     done.insert(*rank, joined.nonce);
                     failed.get_or_insert((*rank, "it has ended before all ranks had begun".into()));
                     return false;
                 }
-                Ok(0) | Err(_) => "joined and left",
-                // A report that has crossed the outcome.
-                Ok(_) if joined.stage == Stage::KnowsOutcome => return true,
-                Ok(count) => {
-                    joined.report.extend(&bytes[..count]);
-                    if joined.report.len() < Report::BYTES {
-                        return true;
-                    }
-                    match <&[u8; Report::BYTES]>::try_from(&*joined.report).ok().and_then(Report::parse) {
-                        Some(Report::Begun) if joined.stage == Stage::HasId => {
-                            joined.report.clear();
-                            joined.stage = Stage::HasReported;
-                            return true;
-                        }
-                        Some(Report::Failed(reason)) if joined.stage <= Stage::HasId => {
-                            joined.report.clear();
-                            joined.failure = Some(reason);
-                            return true;
-                        }
-                        _ => "sent what is no report",
-                    }
-                }
+                Err(_) => "joined and left",
             };
-            refusals
-                .add(format!("rank {rank} {}", joined.failed_or(problem)), joined.stream.peer_addr().ok());
+            refusals.add(format!("rank {rank} {}", joined.failed_or(problem)), address(&joined.peer.stream));
             false
         });
-        progress
     }
 
-    /// Tells the ranks that will wait no longer which ones are missing. It is the end of their connections alone: whoever
+    /// Sends the missing ranks to the ranks that will wait no longer, and closes their connections alone: any process that
     /// reaches the port may say so.
-    fn answer_impatient(&mut self) {
+    fn dismiss_impatient(&mut self) {
         let now = Instant::now();
         let is_impatient = |joined: &Joined| joined.stage == Stage::Waits && joined.until <= now;
         if !self.joined.values().any(is_impatient) {
             return;
         }
         let (ranks, count) = self.missing();
-        let reply = Reply::Missing(ranks, count);
+        let message = Message::Missing(ranks, count);
         let (gone, refusals) = (&mut self.gone, &mut self.refusals);
         self.joined.retain(|rank, joined| {
             if is_impatient(joined) {
-                let _ = joined.stream.write(&reply.to_bytes(&joined.nonce));
+                let _ = joined.peer.send(&message);
                 let problem = joined.failed_or("waited no longer");
-                refusals.add(format!("rank {rank} {problem}"), joined.stream.peer_addr().ok());
+                refusals.add(format!("rank {rank} {problem}"), address(&joined.peer.stream));
                 gone.insert(*rank);
                 return false;
             }
@@ -382,52 +367,39 @@ impl<'a> Root<'a> {
 
     /// Returns the first of the missing ranks, and their number.
     fn missing(&self) -> (Vec<u32>, u32) {
-        let is_missing = |rank: &u32| !self.joined.contains_key(rank);
-        let missing = || (1..self.job.size).filter(is_missing);
-        // Where others never came, those who have waited for them are not to blame.
-        let has_others = missing().any(|rank| !self.gone.contains(&rank));
-        let (mut ranks, mut count) = (Vec::new(), 0_u32);
-        for rank in missing().filter(|rank| !has_others || !self.gone.contains(rank)) {
-            count += 1;
-            if ranks.len() < NAMED {
-                ranks.push(rank);
-            }
-        }
-        (ranks, count)
+        let missing = (1..self.job.size).filter(|rank| !self.joined.contains_key(rank));
+        // Where others never joined, those that have waited for them are not to blame.
+        let (gone, absent): (Vec<u32>, Vec<u32>) = missing.partition(|rank| self.gone.contains(rank));
+        let blamed = if absent.is_empty() { gone } else { absent };
+        (blamed.iter().take(NAMED).copied().collect(), blamed.len() as u32)
     }
 
-    /// Sends a message to the joined ranks that have not come to its stage, which brings them there.
-    fn send(&mut self, message: &Reply, stage: Stage) -> bool {
-        let mut progress = false;
+    /// Sends a message to the joined ranks that are not at its stage yet, which brings them there.
+    fn send(&mut self, message: &Message, stage: Stage) {
         for joined in self.joined.values_mut().filter(|joined| joined.stage < stage) {
             // If it is not written, the connection is broken, which the next look at it finds.
-            if is_written(&mut joined.stream, &message.to_bytes(&joined.nonce)) {
+            if joined.peer.send(message).is_ok() {
                 joined.stage = stage;
             }
-            progress = true;
         }
-        progress
     }
 
-    /// Tells the joined ranks which ones are missing, and returns the error.
+    /// Sends the missing ranks to the joined ones, and returns the error.
     fn fail(&mut self) -> LaunchError {
         let (ranks, count) = self.missing();
-        let reply = Reply::Missing(ranks.clone(), count);
+        let message = Message::Missing(ranks.clone(), count);
         for joined in self.joined.values_mut() {
-            let _ = joined.stream.write(&reply.to_bytes(&joined.nonce));
+            let _ = joined.peer.send(&message);
         }
         missing_ranks(&ranks, count, self.job, &self.deadline, self.detail())
     }
 
-    /// Says where this rank has listened, who has come, and who was refused.
+    /// Returns where this rank has listened, which ranks have joined, and what was refused.
     fn detail(&self) -> String {
         let listened = self.listener.local_addr().map(|address| format!("rank 0 listened at {address}"));
-        let came = |(rank, joined): (&u32, &Joined)| match joined.stream.peer_addr() {
-            Ok(address) => {
-                let from = format!("came from {}", address.ip().to_canonical());
-                format!("rank {rank} {}", joined.failed_or(&from))
-            }
-            Err(_) => format!("rank {rank} {}", joined.failed_or("came")),
+        let came = |(rank, joined): (&u32, &Joined)| {
+            let from = joined.peer.ip().map_or_else(|| "came".into(), |ip| format!("came from {ip}"));
+            format!("rank {rank} {}", joined.failed_or(&from))
         };
         let mut parts: Vec<String> = listened.into_iter().collect();
         parts.extend(self.joined.iter().take(DESCRIBED).map(came));
@@ -439,6 +411,10 @@ impl<'a> Root<'a> {
         parts.extend(Some(self.refusals.to_string()).filter(|refusals| !refusals.is_empty()));
         parts.join("; ")
     }
+}
+
+fn address(stream: &TcpStream) -> Option<SocketAddr> {
+    stream.peer_addr().ok()
 }
 
 /// Creates a [`LaunchError::RankFailed`].
@@ -461,10 +437,6 @@ pub(super) fn missing_ranks(
         elapsed: deadline.elapsed(),
         detail: detail.into(),
     }
-}
-
-fn is_written(stream: &mut TcpStream, bytes: &[u8]) -> bool {
-    stream.write(bytes).is_ok_and(|count| count == bytes.len())
 }
 
 /// Reasons that are kept; some contain numbers of the other side.

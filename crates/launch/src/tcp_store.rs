@@ -9,9 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::announcement::MAX_BYTES;
-use super::connection;
-use super::deadline::Deadline;
-use super::wire::read_by;
+use super::connection::{self, Deadline, read_by};
 
 /// The time for an answer that needs no other rank.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -114,7 +112,7 @@ fn keys(key: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::{TcpStore, keys, text};
-    use crate::deadline::Deadline;
+    use crate::connection::Deadline;
     use libnccl_test_support::random_inputs::{Random, inputs};
     use std::io::{Read, Write};
     use std::net::TcpListener;

@@ -172,15 +172,22 @@ fn print(
     if is_empty(last) {
         writeln!(out, "no communicator is ready: nothing is known of the job")?;
     } else if !verdicts.iter().any(Verdict::is_problem) {
-        writeln!(out, "no problem found")?;
+        writeln!(
+            out,
+            "no problem found in collectives; sends and receives are not counted: `nccl recorder diff` compares them"
+        )?;
     }
     writeln!(out)?;
     table::write(&mut out, last)?;
     writeln!(out, "\nNCCL {}, {reports} reports in {:.1} s", last.nccl_version, elapsed.as_secs_f64())?;
-    if arguments.verbose {
-        write!(out, "\n{}", client.verbose_status()?)?;
-    }
     stdout().write_all(in_lines(&String::from_utf8_lossy(&out)).as_bytes())?;
+    if arguments.verbose {
+        // A failure does not change the verdict.
+        match client.verbose_status() {
+            Ok(report) => write!(stdout(), "\n{}", in_lines(&report))?,
+            Err(error) => anstream::eprintln!("warning: {}", in_line(&error.to_string())),
+        }
+    }
     Ok(())
 }
 

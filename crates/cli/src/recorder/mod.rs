@@ -9,7 +9,6 @@ mod recording;
 mod timeline;
 mod waits;
 
-use std::collections::BTreeMap;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -55,11 +54,7 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
         anstream::eprintln!("warning: left out: {}", escapes::in_line(problem));
     }
     let findings = compare(&jobs);
-    if let Some(file) = &arguments.html {
-        named_file::write(file, timeline::page(&jobs, &findings, &left_out).as_bytes())?;
-    }
     let is_sound = findings.is_empty() && !lacks_some && !jobs.is_empty();
-    let code = if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let communicators = jobs
         .iter()
         .map(|Job { id, name, size, ranks }| {
@@ -70,31 +65,35 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     let report = Report { communicators, findings, left_out };
     if arguments.json {
         output::print_json(&report)?;
-        return Ok(code);
+    } else {
+        print(&jobs, &report.findings)?;
     }
+    // After the result, as it may fail.
+    if let Some(file) = &arguments.html {
+        named_file::write(file, timeline::page(&jobs, &report.findings, &report.left_out).as_bytes())?;
+    }
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(jobs: &[Job], findings: &[Finding]) -> Result<()> {
     let mut out = stdout();
-    let mut findings: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
-    for finding in &report.findings {
-        findings.entry(&finding.communicator).or_default().push(finding);
-    }
     if jobs.is_empty() {
         writeln!(out, "the recordings have no communicator")?;
     }
-    for job in &jobs {
+    for job in jobs {
         writeln!(out, "{job}: {} of {} ranks recorded", job.ranks.len(), job.size)?;
-        match findings.get(job.id.as_str()) {
-            Some(findings) => findings.iter().try_for_each(|finding| write!(out, "  {finding}"))?,
-            None => {
-                let last = job.ranks.values().map(recording::Rank::last_collective).max().unwrap_or(0);
-                let first = job.ranks.values().map(recording::Rank::first_collective).max();
-                match first.filter(|first| *first > 1) {
-                    Some(first) => writeln!(out, "  all ranks agree, from collective {first} to {last}")?,
-                    None => writeln!(out, "  all ranks agree, up to collective {last}")?,
-                }
+        let mut findings = findings.iter().filter(|finding| finding.communicator == job.id).peekable();
+        if findings.peek().is_none() {
+            let last = job.ranks.values().map(recording::Rank::last_collective).max().unwrap_or(0);
+            let first = job.ranks.values().map(recording::Rank::first_collective).max();
+            match first.filter(|first| *first > 1) {
+                Some(first) => writeln!(out, "  all ranks agree, from collective {first} to {last}")?,
+                None => writeln!(out, "  all ranks agree, up to collective {last}")?,
             }
         }
+        findings.try_for_each(|finding| write!(out, "  {finding}"))?;
     }
-    Ok(code)
+    Ok(())
 }
 
 /// Returns the divergences of all communicators.

@@ -62,6 +62,9 @@ pub(super) struct Record {
     #[serde(deserialize_with = "Option::deserialize")]
     pub(super) collective: Option<u64>,
     pub(super) operation: String,
+    /// The function of a program in C, or in a language that calls C.
+    #[serde(default)]
+    function: Option<String>,
     pub(super) data_type: Option<String>,
     pub(super) sent: u64,
     pub(super) received: u64,
@@ -390,11 +393,11 @@ impl Record {
     }
 }
 
-/// The operation with its arguments: `all_reduce of 4 x float`.
+/// The operation with its arguments: `all_reduce of 4 float`, or `ncclAllReduce of 4 float`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, received, .. } = self;
-        f.write_str(&escapes::in_line(&self.operation))?;
+        f.write_str(&escapes::in_line(self.function.as_ref().unwrap_or(&self.operation)))?;
         let elements = match (sent, received) {
             (sent, received) if sent == received => sent.to_string(),
             (0, received) => received.to_string(),

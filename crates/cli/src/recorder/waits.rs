@@ -66,13 +66,14 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     } else {
         "all ranks have to call them in the same order, or in one group"
     };
-    let problem = format!(
-        "{} of {} ranks wait for each other in {} different calls, {} in the rarest: {advice}",
-        waits.len(),
-        first.job.size,
-        calls.len(),
-        name_ranks(&ranks),
-    );
+    let (count, size) = (waits.len(), first.job.size);
+    let problem = match calls.len() {
+        1 => format!("{count} of {size} ranks wait for each other, {}: {advice}", name_ranks(&ranks)),
+        calls => format!(
+            "{count} of {size} ranks wait for each other in {calls} different calls, {} in the rarest: {advice}",
+            name_ranks(&ranks),
+        ),
+    };
     let mut finding = Finding::new(first.job, Kind::CircularWait, ranks, problem);
     finding = finding.with_calls(waits.iter().map(|wait| (wait.rank, wait.record)));
     for (call, wait) in finding.calls.iter_mut().zip(&waits) {

@@ -8,7 +8,8 @@ use crate::value_parser::{MAX_RANKS, whole};
 
 const HELP: &str = "\
 Each rank gets the variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others. If one fails, \
-the others get SIGTERM, and SIGKILL 10 s later. No process remains, however the program ends.
+the others get SIGTERM, and SIGKILL 10 s later. No process remains, however the program ends, except one that SIGKILL does not end \
+within 20 s. LD_PRELOAD of the user comes before what --cpu adds.
 
 Example:
   nccl run -n 4 --cpu=/tmp/cpu-nccl -- python3 train.py
@@ -27,7 +28,7 @@ pub(crate) struct RunArguments {
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
     pub(crate) ranks: usize,
     /// Put the CPU backend of NCCL, and the stand-in for CUDA, before other libraries; from DIR, which
-    /// `cargo xtask cpu-so DIR` makes [default: libnccl-cpu beside this program, or in ../lib]. The `=` may be a space before a
+    /// `cargo xtask cpu-so DIR` makes [default: libnccl-cpu beside this program, or in ../lib, or the Python package `libnccl_cpu`]. The `=` may be a space before a
     /// DIR with a slash
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
     pub(crate) cpu: Option<Option<PathBuf>>,

@@ -47,7 +47,9 @@ pub(super) enum Action {
     },
     /// Send a signal to the ranks that have been started and have not ended.
     Send(Signal),
-    /// Kill what the ranks have left.
+    /// Name the ranks that SIGKILL has not ended.
+    NameSurvivors,
+    /// Say how the ranks have ended, and kill the processes that they have left. Ranks that SIGKILL has not ended are left behind.
     Sweep,
     Wait(Duration),
     /// The last action.
@@ -90,6 +92,8 @@ pub(super) struct Machine {
     /// There is output, and somebody waits for it.
     has_output: bool,
     is_stopped: bool,
+    /// The number of times that the time has run out since the ranks were sent SIGKILL; `None` before.
+    waited: Option<u32>,
 }
 
 impl Machine {
@@ -105,6 +109,7 @@ impl Machine {
             is_starting: false,
             has_output: false,
             is_stopped: false,
+            waited: None,
         }
     }
 
@@ -119,10 +124,26 @@ impl Machine {
             _ if self.phase == Phase::Over => return vec![],
             Event::Due if self.phase == Phase::Waiting => {
                 (self.phase, self.outcome, self.has_output) = (Phase::Running, Outcome::Succeeded, true);
-                (self.started, self.next) = (0, self.next.saturating_add(1));
+                (self.started, self.next, self.waited) = (0, self.next.saturating_add(1), None);
                 vec![]
             }
-            Event::Due if self.phase == Phase::Running || is_ending => self.kill(),
+            Event::Due if self.phase == Phase::Running => match self.waited {
+                None => self.kill(),
+                Some(0) => {
+                    self.waited = Some(1);
+                    vec![Action::NameSurvivors, Action::Send(Signal::KILL), Action::Wait(GRACE)]
+                }
+                // The job ends without the ranks that SIGKILL does not end, and does not start again beside them.
+                Some(_) if !self.is_starting => {
+                    if let Outcome::Failed(status) = self.outcome {
+                        self.outcome = Outcome::Stopped(status);
+                    }
+                    self.running = 0;
+                    vec![]
+                }
+                Some(_) => self.kill(),
+            },
+            Event::Due if is_ending => self.kill(),
             Event::Signal(signal @ (Signal::USR1 | Signal::USR2)) => vec![Action::Send(signal)],
             Event::Signal(signal) if !is_ending => self.end(Outcome::Stopped(status_of(signal)), signal),
             Event::Signal(Signal::KILL) => self.kill(),
@@ -142,6 +163,8 @@ impl Machine {
                 (self.is_starting, self.running) = (false, self.running - 1);
                 self.end(Outcome::Stopped(1), Signal::KILL)
             }
+            // A rank that was left behind.
+            Event::Ended(_) if self.phase != Phase::Running => vec![],
             Event::Ended(status) => {
                 self.running -= 1;
                 match status {
@@ -167,6 +190,9 @@ impl Machine {
     /// Ends all ranks for a reason.
     fn end(&mut self, outcome: Outcome, signal: Signal) -> Vec<Action> {
         self.outcome = outcome;
+        if signal == Signal::KILL {
+            self.waited = self.waited.or(Some(0));
+        }
         let time = if self.phase == Phase::Printing { PRINTING } else { GRACE };
         vec![Action::Send(signal), Action::Wait(time)]
     }
@@ -174,6 +200,7 @@ impl Machine {
     /// Ends all ranks at once, and the wait for their output.
     fn kill(&mut self) -> Vec<Action> {
         self.has_output &= self.phase != Phase::Printing;
+        self.waited = self.waited.or(Some(0));
         vec![Action::Send(Signal::KILL), Action::Wait(GRACE)]
     }
 
@@ -230,6 +257,9 @@ mod tests {
         machine: Machine,
         is_starting: bool,
         running: usize,
+        /// The ranks that SIGKILL has not ended were named, and so many were left behind.
+        are_named: bool,
+        abandoned: usize,
         /// The ranks that run have been sent a signal that ends them, and the one that none survives.
         is_told: bool,
         is_killed: bool,
@@ -253,6 +283,8 @@ mod tests {
                 machine: Machine::new(RANKS, RESTARTS),
                 is_starting: false,
                 running: 0,
+                are_named: false,
+                abandoned: 0,
                 is_told: false,
                 is_killed: false,
                 has_output: false,
@@ -284,6 +316,9 @@ mod tests {
             if self.running > usize::from(self.is_starting) {
                 events.extend([Event::Ended(0), Event::Ended(7)]);
             }
+            if self.abandoned > 0 {
+                events.push(Event::Ended(137));
+            }
             if self.is_swept && self.has_output {
                 events.push(Event::OutputEnded);
             }
@@ -307,6 +342,7 @@ mod tests {
                     (self.has_to_end, self.is_starting) = (true, false);
                     self.running -= 1;
                 }
+                Event::Ended(_) if self.running == 0 => self.abandoned -= 1,
                 Event::Ended(_) => self.running -= 1,
                 Event::OutputEnded => self.has_output = false,
                 Event::Due => self.is_waiting = false,
@@ -340,7 +376,7 @@ mod tests {
                         assert_eq!(attempt, self.attempts);
                         self.attempts += 1;
                         (self.has_output, self.is_swept) = (true, false);
-                        (self.is_told, self.is_killed) = (false, false);
+                        (self.is_told, self.is_killed, self.are_named) = (false, false, false);
                     }
                     assert!(!self.is_told, "a rank starts after the others were told to end");
                     (self.is_starting, self.is_stopped) = (true, false);
@@ -354,8 +390,13 @@ mod tests {
                     self.is_killed |= signal == Signal::KILL;
                 }
                 Action::Sweep => {
-                    assert_eq!((self.running, self.is_swept), (0, false), "a sweep kills ranks");
-                    self.is_swept = true;
+                    assert!(self.running == 0 || self.are_named, "ranks are left behind");
+                    assert!(!self.is_swept);
+                    (self.abandoned, self.running, self.is_swept) = (self.running, 0, true);
+                }
+                Action::NameSurvivors => {
+                    assert!(self.is_killed && self.running > 0, "no rank survives SIGKILL");
+                    self.are_named = true;
                 }
                 Action::Wait(_) => self.is_waiting = true,
                 Action::Exit(status) => {

@@ -13,12 +13,10 @@
 //! what they started, and each kills all of them if the other is killed.
 
 pub(crate) mod arguments;
-mod descendants;
 mod machine;
 mod output;
 mod process;
 mod ranks;
-mod report;
 mod supervisor;
 
 use std::ffi::OsStr;
@@ -38,6 +36,8 @@ use signal_hook::iterator::Signals;
 use self::output::Stream;
 use self::process::{ROLE, asks_for_the_end, exit_code};
 pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent, ignores, this_program};
+use crate::exit_status::OUTPUT_CLOSED;
+use crate::output::write_to_stderr;
 use arguments::RunArguments;
 
 /// The signals that reach the ranks.
@@ -80,7 +80,7 @@ pub(crate) fn program_that_ends_with_this(program: impl AsRef<OsStr>) -> Command
 fn front() -> Result<ExitCode> {
     check_rights("nccl run")?;
     // What was this process before it became the tool may have had children.
-    let others = descendants::children()?;
+    let others = process::children()?;
     set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;
     let mut signals = signals()?;
     let colors = Stream::ALL.map(|stream| if stream.has_color() { stream.name() } else { "" });
@@ -111,21 +111,29 @@ fn front() -> Result<ExitCode> {
     thread::Builder::new().spawn(listen).context("cannot start a thread")?;
     let status = supervisor.wait()?;
     if status.code().is_none() {
-        descendants::kill_all(&others)?;
+        process::kill_all(&others)?;
     }
+    let code = exit_code(status);
     let mut patience = Duration::MAX;
     let mut copied = 0;
     while copied < Stream::ALL.len() {
         match news.recv_timeout(patience) {
             Ok(News::EndRequested) => patience = READ_TIME,
             Ok(News::Copied(result)) => {
-                result.context("the ranks' output cannot be written")?;
                 copied += 1;
+                match result.context("the ranks' output cannot be written") {
+                    Ok(_) => {}
+                    // The status of a rank that has failed is not lost.
+                    Err(error) if !matches!(code, 0 | OUTPUT_CLOSED) => {
+                        write_to_stderr(&format!("nccl run: {error:#}\n"));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             Err(_) => break,
         }
     }
-    Ok(exit_code(status).into())
+    Ok(code.into())
 }
 
 /// A message from a thread of the front to its main thread.

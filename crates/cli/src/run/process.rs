@@ -1,12 +1,18 @@
-//! The processes of a run: starting one in a role, its end with its parent, its state, and its exit status.
+//! The processes of a run: starting one in a role, its end with its parent, its state, its exit status, and its descendants, whose
+//! orphans it has to adopt.
 
 use std::env;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::process::{self, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, set_parent_process_death_signal,
+    waitid, waitpid,
+};
 
 /// The role of a process of `nccl run`: a supervisor, and which streams have colors, or a rank, and its parent.
 pub(super) const ROLE: &str = "LIBNCCL_RUN_ROLE";
@@ -73,6 +79,13 @@ pub(super) fn is_stopped(pid: i32) -> bool {
     state_and_parent(pid).is_some_and(|(state, _)| state == "T")
 }
 
+/// Returns the state of a process in the kernel's words, such as `D (disk sleep)`.
+pub(super) fn state(pid: Pid) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.unwrap_or("unknown").trim().into()
+}
+
 /// Returns the state and the parent of a process.
 pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -89,6 +102,56 @@ fn parse_stat(stat: &str) -> Option<(String, Pid)> {
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// The time that descendants have to end after SIGKILL.
+const KILL_TIME: Duration = Duration::from_secs(10);
+
+/// Kills all descendants but these children, and waits for them, but not for ever. They become children of this process as their
+/// parents end. Returns the ones that SIGKILL has not ended.
+pub(super) fn kill_all(others: &[Pid]) -> Result<Vec<Pid>> {
+    let start = Instant::now();
+    loop {
+        // A child keeps its process id until it is waited for below.
+        let mut descendants = children()?;
+        descendants.retain(|child| !others.contains(child));
+        for child in &descendants {
+            let _ = kill_process(*child, Signal::KILL);
+        }
+        for child in &descendants {
+            rustix::io::retry_on_intr(|| waitpid(Some(*child), WaitOptions::NOHANG))
+                .context("cannot wait for a process")?;
+        }
+        if descendants.is_empty() || start.elapsed() >= KILL_TIME {
+            return Ok(descendants);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns the children of this process.
+pub(super) fn children() -> Result<Vec<Pid>> {
+    let this = getpid();
+    let processes = fs::read_dir("/proc").context("/proc cannot be read")?.filter_map(|entry| {
+        let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        (state_and_parent(pid)?.1 == this).then(|| Pid::from_raw(pid))?
+    });
+    Ok(processes.collect())
+}
+
+/// Returns how a process has ended, after it was sent this signal, if any. `was` may be the plural.
+pub(super) fn describe(status: ExitStatus, sent: Option<Signal>, was: &str) -> String {
+    let name = |signal| signal_hook::low_level::signal_name(signal).unwrap_or("unknown");
+    let after = sent.map(|sent| format!(", after nccl run had sent {}", name(sent.as_raw())));
+    let end = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) if sent.is_some_and(|sent| sent.as_raw() == signal) => {
+            return format!("{was} ended by signal {signal} ({}), which nccl run had sent", name(signal));
+        }
+        (None, Some(signal)) => format!("{was} ended by signal {signal} ({})", name(signal)),
+        _ => format!("ended: {status}"),
+    };
+    end + &after.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,40 +1,54 @@
 //! The ranks of one attempt: starting them, and sending them signals.
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::hash::BuildHasher;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::arguments::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
-use super::process::{self, ROLE, this_program, wait_without_reaping};
-use super::report::Report;
+use super::process::{self, ROLE, asks_for_the_end, this_program, wait_without_reaping};
 use crate::preload;
 
 /// The variables that all ranks of an attempt share.
 pub(super) struct Job {
     /// Tells jobs apart.
     run_id: String,
-    /// The folder of the CPU backend, if it is to be used.
-    cpu: Option<PathBuf>,
+    /// Those of the CPU backend, if it is to be used.
+    cpu: Vec<(&'static str, OsString)>,
 }
 
 impl Job {
     pub(super) fn new(arguments: &RunArguments) -> Result<Self> {
         let run_id = format!("{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
-        let cpu = arguments.cpu_and_program().0.map(cpu_folder).transpose()?;
-        Ok(Self { run_id, cpu })
+        let (cpu, program) = arguments.cpu_and_program();
+        let program = program.first().map(OsString::as_os_str).unwrap_or_default();
+        let cpu = cpu.map(|directory| variables_of_cpu(directory, program)).transpose()?;
+        Ok(Self { run_id, cpu: cpu.unwrap_or_default() })
     }
+}
+
+/// How a rank has ended, if it has, and the last signal that it was sent before.
+type End = Option<(ExitStatus, Option<Signal>)>;
+
+/// A message from a thread of the supervisor to its main thread, which acts on them in their order.
+pub(super) enum Report {
+    Event(Event),
+    /// A rank has ended, and is to be waited for.
+    Ended(usize),
+    /// Output was lost.
+    CannotPrint(io::Error),
 }
 
 /// The processes of the ranks of the last attempt, each the first of a process group.
@@ -45,6 +59,9 @@ pub(super) struct Ranks<'a> {
     reports: Sender<Report>,
     port: u16,
     children: Vec<Option<Child>>,
+    ends: Vec<End>,
+    /// The signal by which the ranks were last asked to end.
+    sent: Option<Signal>,
     /// Each thread that prints has it too.
     open: Option<Arc<Open>>,
 }
@@ -65,7 +82,17 @@ impl<'a> Ranks<'a> {
         colors: &'a str,
         reports: Sender<Report>,
     ) -> Self {
-        Self { job, arguments, colors, reports, port: 0, children: vec![], open: None }
+        Self {
+            job,
+            arguments,
+            colors,
+            reports,
+            port: 0,
+            children: vec![],
+            ends: vec![],
+            sent: None,
+            open: None,
+        }
     }
 
     /// Starts a rank, 0 as the first of an attempt. Its end, and a failure to print, are reported.
@@ -75,6 +102,8 @@ impl<'a> Ranks<'a> {
         if rank == 0 {
             self.port = free_port().context("no port is free")?;
             self.children.clear();
+            self.ends.clear();
+            self.sent = None;
             self.open = Some(Arc::new(Open(self.reports.clone())));
         }
         let log = self.arguments.log_dir.as_ref().map(|folder| folder.join(format!("attempt_{attempt}")));
@@ -82,12 +111,13 @@ impl<'a> Ranks<'a> {
         let (stdout, stderr) = (output(Stream::Stdout)?, output(Stream::Stderr)?);
         let mut command = this_program()?;
         command.env(ROLE, process::rank());
-        set_variables(&mut command, &self.job, rank, self.arguments, attempt, self.port)?;
+        set_variables(&mut command, &self.job, rank, self.arguments, attempt, self.port);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;
         let (from_stdout, from_stderr) = (child.stdout.take(), child.stderr.take());
         let pid = Pid::from_child(&child);
         self.children.push(Some(child));
+        self.ends.push(None);
         self.copy(stdout, from_stdout.context("no pipe")?)?;
         self.copy(stderr, from_stderr.context("no pipe")?)?;
         let reports = self.reports.clone();
@@ -117,19 +147,66 @@ impl<'a> Ranks<'a> {
     /// Returns the status of a rank that has ended.
     pub(super) fn reap(&mut self, rank: usize) -> Result<(Pid, ExitStatus)> {
         let mut child = self.children[rank].take().context("a rank ended twice")?;
-        Ok((Pid::from_child(&child), child.wait()?))
+        let status = child.wait()?;
+        self.ends[rank] = Some((status, self.sent));
+        Ok((Pid::from_child(&child), status))
     }
 
-    pub(super) fn are_running(&self) -> bool {
-        self.children.iter().any(Option::is_some)
+    /// Returns the ranks that have not ended, with their processes.
+    pub(super) fn running(&self) -> impl Iterator<Item = (usize, Pid)> {
+        let running = self.children.iter().enumerate();
+        running.filter_map(|(rank, child)| Some((rank, Pid::from_child(child.as_ref()?))))
+    }
+
+    /// Returns a sentence for each way in which ranks, except one, have ended; nothing if all have succeeded.
+    pub(super) fn ends(&self, except: Option<usize>) -> Vec<String> {
+        let has_succeeded = |end: &End| end.is_some_and(|(status, _)| status.success());
+        if self.ends.iter().all(has_succeeded) {
+            return vec![];
+        }
+        let mut ways: Vec<(End, Vec<usize>)> = vec![];
+        for (rank, end) in self.ends.iter().enumerate().filter(|(rank, _)| Some(*rank) != except) {
+            match ways.iter_mut().find(|(known, _)| known == end) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => ways.push((*end, vec![rank])),
+            }
+        }
+        let sentence = |(end, ranks): (End, Vec<usize>)| {
+            let [is, has] = if ranks.len() == 1 { ["was", "has"] } else { ["were", "have"] };
+            let way = match end {
+                Some((status, sent)) => process::describe(status, sent, is),
+                None => format!("{has} not ended, and {is} left behind"),
+            };
+            format!("{} {way}", name_ranks(&ranks))
+        };
+        ways.into_iter().map(sentence).collect()
     }
 
     /// Sends a signal to the process groups of the ranks that have not ended.
-    pub(super) fn send(&self, signal: Signal) {
+    pub(super) fn send(&mut self, signal: Signal) {
+        if asks_for_the_end(signal) && !matches!(signal, Signal::STOP | Signal::CONT) {
+            self.sent = Some(signal);
+        }
         for child in self.children.iter().flatten() {
             let _ = kill_process_group(Pid::from_child(child), signal);
         }
     }
+}
+
+/// Returns `rank 3`, or `ranks 0-2, 5`.
+fn name_ranks(ranks: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = vec![];
+    for rank in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            _ => ranges.push((*rank, *rank)),
+        }
+    }
+    let range = |(first, last): (usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    let names: Vec<String> = ranges.into_iter().map(range).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
 /// Sets the variables of torchrun, which tell a rank about the others, and one of our own.
@@ -140,7 +217,7 @@ fn set_variables(
     arguments: &RunArguments,
     attempt: u32,
     port: u16,
-) -> Result<()> {
+) {
     let (rank, ranks) = (rank.to_string(), arguments.ranks.to_string());
     for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
         command.env(name, &rank);
@@ -155,41 +232,64 @@ fn set_variables(
     command.env("TORCHELASTIC_RUN_ID", &job.run_id).env(libnccl_launch::RUN_ID, &job.run_id);
     // Nobody listens there yet: rank 0 does.
     command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
-    if let Some(folder) = &job.cpu {
-        let library = folder.join(LIBRARY);
-        command.env(libnccl::internal::PATH_VARIABLE, &library);
-        // First in the search of the dynamic linker; and preloaded for programs whose own path would come before it, as that of
-        // PyTorch does, which leads to NVIDIA's libraries.
-        let runtimes = RUNTIMES.map(|runtime| folder.join(runtime)).into_iter().filter(|file| file.is_file());
-        command.env("LD_LIBRARY_PATH", preload::before("LD_LIBRARY_PATH", [folder.clone()])?);
-        command.env("LD_PRELOAD", preload::before("LD_PRELOAD", runtimes.chain([library]))?);
-    }
-    Ok(())
+    command.envs(job.cpu.iter().map(|(name, value)| (name, value)));
 }
 
 const LIBRARY: &str = "libnccl.so.2";
-/// CUDA's runtime libraries, which the folder may have. A program uses that which it was linked with.
+/// CUDA's runtime libraries, which the directory may have. A program uses the one that it was linked with.
 const RUNTIMES: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
 
-/// Returns the folder of the CPU backend: the one that is given, or that of an installation.
-fn cpu_folder(given: Option<&Path>) -> Result<PathBuf> {
+/// Returns the variables by which a program uses the CPU backend.
+fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'static str, OsString)>> {
+    let directories = cpu_directories(given)?;
+    let files = |name: &'static str| directories.iter().map(move |directory| directory.join(name));
+    let library = files(LIBRARY).find(|file| file.is_file()).context("no library")?;
+    // First in the search of the dynamic linker; and preloaded for programs whose own path would come before it, as that of
+    // PyTorch does, which leads to NVIDIA's libraries.
+    let runtimes = RUNTIMES.into_iter().filter_map(|name| files(name).find(|file| file.is_file()));
+    let own: Vec<PathBuf> = runtimes.chain([library.clone()]).collect();
+    Ok(vec![
+        (libnccl::internal::PATH_VARIABLE, library.into()),
+        ("LD_LIBRARY_PATH", preload::search_first(&directories)?),
+        ("LD_PRELOAD", preload::preload(program, own)?),
+    ])
+}
+
+/// Returns the directories of the CPU backend: the given one, that of an installation, or those of the Python package.
+fn cpu_directories(given: Option<&Path>) -> Result<Vec<PathBuf>> {
     let program = env::current_exe().context("the path of this program is not known")?;
     let beside = program.parent().unwrap_or(Path::new("/"));
     let candidates = match given {
-        Some(folder) => vec![folder.to_owned()],
+        Some(directory) => vec![directory.to_owned()],
         None => vec![beside.join("libnccl-cpu"), beside.join("../lib/libnccl-cpu")],
     };
-    let found = candidates.iter().find(|folder| folder.join(LIBRARY).is_file());
-    let folder = found.with_context(|| {
-        let names: Vec<_> = candidates.iter().map(|folder| folder.display().to_string()).collect();
-        format!(
-            "no {LIBRARY} in {}; `cargo xtask cpu-so DIR` makes one, and --cpu=DIR says where it is",
+    let has_library = |directory: &PathBuf| directory.join(LIBRARY).is_file();
+    let mut found: Vec<PathBuf> =
+        candidates.iter().find(|one| has_library(one)).cloned().into_iter().collect();
+    if found.is_empty() && given.is_none() {
+        found = directories_of_wheel();
+    }
+    if !found.iter().any(has_library) {
+        let names: Vec<_> = candidates.iter().map(|directory| directory.display().to_string()).collect();
+        let wheel = if given.is_none() { ", and `python3 -m libnccl_cpu` prints none" } else { "" };
+        bail!(
+            "no {LIBRARY} in {}{wheel}; `cargo xtask cpu-so DIR` makes one, and --cpu=DIR says where it is",
             names.join(" or ")
-        )
-    })?;
-    let folder = std::path::absolute(folder).context("the path of the current folder is not known")?;
-    preload::check(&folder)?;
-    Ok(folder)
+        );
+    }
+    for directory in &mut found {
+        *directory = absolute(&directory).context("the path of the current directory is not known")?;
+        preload::check(directory)?;
+    }
+    Ok(found)
+}
+
+/// Returns the directories of the Python package `libnccl_cpu`, if it is installed: that of the CUDA emulation, and that of NCCL.
+fn directories_of_wheel() -> Vec<PathBuf> {
+    let output = Command::new("python3").args(["-m", "libnccl_cpu", "cuda"]).stdin(Stdio::null()).output();
+    let printed = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    let printed = printed.and_then(|printed| String::from_utf8(printed).ok()).unwrap_or_default();
+    env::split_paths(printed.trim_end()).filter(|path| path.is_dir()).collect()
 }
 
 /// Returns a port of this host that is free. Another program may take it before rank 0 does.

@@ -1,22 +1,20 @@
 //! The supervisor: starts the ranks, and ends all of them if one fails.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::process::{ExitStatusExt, parent_id};
-use std::process::{ExitCode, ExitStatus};
+use std::os::unix::process::parent_id;
+use std::process::ExitCode;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use signal_hook::iterator::Signals;
 
 use super::arguments::RunArguments;
-use super::descendants;
 use super::machine::{Action, Event, Machine};
-use super::process::{asks_for_the_end, exit_code, is_stopped};
-use super::ranks::{Job, Ranks};
-use super::report::Report;
+use super::process::{self, asks_for_the_end, exit_code, is_stopped};
+use super::ranks::{Job, Ranks, Report};
 use crate::exit_status;
 
 /// The time after which the ranks are stopped when the front is.
@@ -28,23 +26,30 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
     listen(&reports, signals)?;
     let mut ranks = Ranks::new(Job::new(arguments)?, arguments, colors, reports.clone());
     let mut machine = Machine::new(arguments.ranks, arguments.restart);
-    let mut problem = None;
+    let (mut problem, mut first, mut is_read) = (None, None, true);
     let mut deadline = Some(Instant::now());
     loop {
         let longest = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         let event = match next.recv_timeout(longest) {
             Ok(Report::Event(event)) => event,
-            Ok(Report::Ended(rank)) => Event::Ended(reap(&mut ranks, rank, machine.is_sound())?),
+            Ok(Report::Ended(rank)) => {
+                let (status, is_first) = reap(&mut ranks, rank, machine.is_sound())?;
+                first = is_first.then_some(rank).or(first);
+                Event::Ended(status)
+            }
             Ok(Report::CannotPrint(error)) => Event::OutputLost(status_of(&error, machine.is_sound())),
             Err(_) => {
                 deadline = None;
                 Event::Due
             }
         };
+        // Whoever has closed the output is not interested.
+        is_read &= !matches!(event, Event::OutputLost(exit_status::OUTPUT_CLOSED));
         for action in machine.on(event) {
             match action {
                 Action::Start { attempt, rank } => {
                     if attempt > 0 && rank == 0 {
+                        first = None;
                         say(&format!("starting all ranks again, {attempt} of {} times", arguments.restart));
                     }
                     let started = ranks.start(attempt, rank);
@@ -53,14 +58,37 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
                     let _ = reports.send(Report::Event(event));
                 }
                 Action::Send(signal) => ranks.send(signal),
+                Action::NameSurvivors => {
+                    for (rank, pid) in ranks.running() {
+                        let state = process::state(pid);
+                        say(&format!(
+                            "rank {rank} (process {pid}) has survived SIGKILL: its state is {state}"
+                        ));
+                    }
+                }
                 Action::Sweep => {
-                    descendants::kill_all(&[])?;
+                    if is_read {
+                        ranks.ends(first).iter().for_each(|end| say(end));
+                    }
+                    let left_behind: Vec<Pid> = ranks.running().map(|(_, pid)| pid).collect();
+                    sweep(&left_behind);
                     ranks.close();
                 }
                 Action::Wait(time) => deadline = Some(Instant::now() + time),
                 Action::Exit(status) => return problem.map_or(Ok(status.into()), Err),
             }
         }
+    }
+}
+
+/// Kills what the ranks have left, except ranks that SIGKILL has not ended. The status of the job does not depend on it.
+fn sweep(left_behind: &[Pid]) {
+    match process::kill_all(left_behind) {
+        Ok(left) => left.into_iter().for_each(|pid| {
+            let state = process::state(pid);
+            say(&format!("process {pid}, which a rank has left, has survived SIGKILL: its state is {state}"));
+        }),
+        Err(error) => say(&format!("processes of the ranks may be left: {error:#}")),
     }
 }
 
@@ -105,14 +133,15 @@ fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result
     Ok(())
 }
 
-/// Returns the exit status of a rank that has ended. That of the first one that failed is printed.
-fn reap(ranks: &mut Ranks, rank: usize, is_first: bool) -> Result<u8> {
+/// Returns the exit status of a rank that has ended, and whether it is the first one that failed, which is printed immediately.
+fn reap(ranks: &mut Ranks, rank: usize, is_sound: bool) -> Result<(u8, bool)> {
     let (pid, status) = ranks.reap(rank)?;
-    if !status.success() && is_first {
-        let others = if ranks.are_running() { "; ending the others" } else { "" };
-        say(&format!("rank {rank} (process {pid}) {}{others}", describe(status)));
+    let is_first = !status.success() && is_sound;
+    if is_first {
+        let others = if ranks.running().next().is_some() { "; ending the others" } else { "" };
+        say(&format!("rank {rank} (process {pid}) {}{others}", process::describe(status, None, "was")));
     }
-    Ok(exit_code(status))
+    Ok((exit_code(status), is_first))
 }
 
 /// Returns the exit status of a job whose output is lost. The reason is printed, if it is the first problem.
@@ -124,17 +153,6 @@ fn status_of(error: &io::Error, is_first: bool) -> u8 {
         say(&format!("the ranks' output cannot be written: {error}; ending them"));
     }
     1
-}
-
-fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exited with status {code}"),
-        (None, Some(signal)) => {
-            let name = signal_hook::low_level::signal_name(signal).unwrap_or("unknown");
-            format!("was ended by signal {signal} ({name})")
-        }
-        _ => format!("ended: {status}"),
-    }
 }
 
 fn say(message: &str) {

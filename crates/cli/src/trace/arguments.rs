@@ -7,8 +7,8 @@ use crate::value_parser::whole;
 
 const HELP: &str = "\
 The program gets libnccl-trace.so in the place of NCCL. It passes all calls on, and records the operations of each communicator; \
-each process writes FOLDER/rankN.json at its end, at an error or an abort, at SIGTERM, SIGINT, and the signal that \
-LIBNCCL_RECORDER_SIGNAL names (docs/hangs.md).
+each process writes FOLDER/rankN.json at its end, at an error or an abort, at SIGTERM, SIGINT, and SIGUSR1, or the signal that \
+LIBNCCL_RECORDER_SIGNAL names: `nccl recorder diff --pid` sends it (docs/hangs.md).
 
 Examples:
   nccl trace -- python3 train.py

@@ -26,11 +26,14 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
     command.args(&arguments.program[1..]);
     command.env(variables::RECORDER, arguments.entries.to_string());
     command.env(variables::RECORDER_FILE, folder.join("rank"));
+    if variable(variables::RECORDER_SIGNAL).is_none() {
+        command.env(variables::RECORDER_SIGNAL, "USR1");
+    }
     // By its soname, it is also what the program is linked with, and what it loads by NCCL's name.
-    command.env("LD_PRELOAD", preload::before("LD_PRELOAD", [recorder.clone()])?);
+    command.env("LD_PRELOAD", preload::preload(&arguments.program[0], [recorder.clone()])?);
     // Some load it by the name for linkers, which is no soname.
     if let Some(links) = recorder.parent().filter(|links| links.join("libnccl.so").exists()) {
-        command.env("LD_LIBRARY_PATH", preload::before("LD_LIBRARY_PATH", [links.to_owned()])?);
+        command.env("LD_LIBRARY_PATH", preload::search_first(&[links.to_owned()])?);
     }
     let own = variable(PATH_VARIABLE).filter(|path| !path.is_empty());
     let library = arguments.library.clone().or_else(|| own.as_ref().map(PathBuf::from));

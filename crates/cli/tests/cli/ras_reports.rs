@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::common::{LIMIT, Process, assert_has, json, nccl, run};
 
-/// Answers requests with this report, as text or JSON; to `SET FORMAT`, an NCCL without JSON answers an error.
+/// Answers requests with this report, as text or JSON; to `SET FORMAT`, an NCCL without JSON answers an error. There is no verbose
+/// report.
 fn serve(listener: TcpListener, report: String) {
     let is_text = !report.starts_with('{');
     thread::spawn(move || {
@@ -76,37 +77,37 @@ fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
         (
             format!("{RANK}/status"),
             Some(json!(null)),
-            "rank 1 of 2 is reported incompletely: the report does not have its state",
+            "rank 1 of 2 is reported incompletely or with a contradiction: the report does not have its state",
             "      0  RUNNING,unknown ",
         ),
         (
             format!("{RANK}/collective_counts"),
             None,
-            "rank 1 of 2 is reported incompletely: the report has no numbers of its",
+            "rank 1 of 2 is reported incompletely or with a contradiction: the report does not have its counters",
             " AllReduce 7\n",
         ),
         (
             format!("{RANK}/rank"),
             Some(json!(0)),
-            "rank 0 of 2 is reported with a contradiction: the report lists it 2 times",
+            "rank 0 of 2 is reported incompletely or with a contradiction: the report lists it 2 times",
             "      1  RUNNING ",
         ),
         (
             format!("{COMMUNICATOR}/size"),
             Some(json!(4)),
-            "communicator 0xab of 4 ranks is reported without some of them: ranks 2, 3 are",
+            "communicator 0xab of 4 ranks is reported incompletely or with a contradiction: ranks 2, 3 have no entry",
             "     4       2  RUNNING ",
         ),
         (
             format!("{COMMUNICATOR}/ranks"),
             Some(json!([])),
-            "without some of them: ranks 0, 1 are",
+            "ranks 0, 1 have no entry",
             "     2       2            unknown\n",
         ),
         (
             "/communicators_count".into(),
             Some(json!(9)),
-            "problem: the job is reported with a contradiction: the report states 9",
+            "problem: the job is reported incompletely or with a contradiction: the report states 9",
             " RUNNING ",
         ),
     ];
@@ -123,7 +124,25 @@ fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
         }
     });
     let text = ras("/cuda_driver_version", None, "", 0);
-    assert_has(&text, &["no problem found\n", "0xab                    2       0  RUNNING   AllReduce 7\n"]);
+    assert_has(
+        &text,
+        &[
+            "no problem found in collectives; sends and receives are not counted: ",
+            "0xab                    2       0  RUNNING   AllReduce 7\n",
+        ],
+    );
+}
+
+#[test]
+fn verdict_is_printed_if_the_verbose_report_fails_after_it() {
+    let mut report = sound();
+    report["communicators"][0]["ranks"][1]["status"]["async_error"] = json!(6);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    serve(listener, report.to_string());
+    let (stdout, stderr) = run(&mut nccl(&format!("ras --addr {address} --timeout 2 --verbose")), 3);
+    assert!(stdout.starts_with("problem: rank 1 of 2 has failed: it reports ncclRemoteError"), "{stdout}");
+    assert!(stderr.starts_with("warning: VERBOSE STATUS: "), "{stderr}");
 }
 
 #[test]

@@ -74,7 +74,18 @@ fn first_failure_ends_the_others_and_gives_the_status() {
     let start = Instant::now();
     let (_, stderr) = run(&mut script("-n 3", "[ $RANK != 1 ] || exit 7; sleep 1000"), 7);
     assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
-    assert_has(&stderr, &["nccl run: rank 1 (process ", "exited with status 7"]);
+    assert_has(&stderr, &["nccl run: rank 1 (process ", "exited with status 7; ending the others\n"]);
+    let others = "nccl run: ranks 0, 2 were ended by signal 15 (SIGTERM), which nccl run had sent\n";
+    assert!(stderr.ends_with(others), "{stderr}");
+
+    let some_end = "case $RANK in 0) exit 0;; 1) sleep 1; exit 7;; *) trap 'exit 9' TERM; while :; do sleep 0.1; done;; esac";
+    let (_, stderr) = run(&mut script("-n 3", some_end), 7);
+    let all = [
+        "exited with status 7; ending the others\n",
+        "nccl run: rank 0 exited with status 0\n",
+        "nccl run: rank 2 exited with status 9, after nccl run had sent SIGTERM\n",
+    ];
+    assert_has(&stderr, &all);
 
     let (_, stderr) = run(&mut script("-n 2", "[ $RANK != 0 ] || kill -9 $$; sleep 1000"), 128 + 9);
     assert_has(&stderr, &["was ended by signal 9 (SIGKILL)"]);
@@ -500,7 +511,8 @@ fn log_that_is_no_file_is_an_error() {
         in_time(move || run(&mut script(&options, "sleep 1000"), 1)).1
     };
     fifo(&log);
-    let expected = format!("error: cannot create {}: not a regular file\n", log.display());
+    let killed = "nccl run: rank 0 was ended by signal 9 (SIGKILL), which nccl run had sent\n";
+    let expected = format!("{killed}error: cannot create {}: not a regular file\n", log.display());
     assert_eq!(start(), expected);
     // Also one that would take it.
     let _reader = File::options().read(true).write(true).open(&log).unwrap();
@@ -525,6 +537,65 @@ fn folder_of_the_cpu_implementation_may_follow_without_an_equals_sign() {
     assert_has(&words("--cpu own -- sh", 1).1, &["no libnccl.so.2 in "]);
     let (_, stderr) = run(nccl("run -n 1 --cpu ./own").current_dir(&folder), 1);
     assert_has(&stderr, &["error: no program after the folder of --cpu\n"]);
+}
+
+/// A package of Python's that prints the directories of an emulation of CUDA and of NCCL.
+#[test]
+fn cpu_without_a_directory_finds_the_python_package() {
+    let folder = tempfile::tempdir().unwrap();
+    let [package, cuda, library] = ["libnccl_cpu", "cuda", "lib"].map(|name| folder.path().join(name));
+    [&package, &cuda, &library].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), library.join("libnccl.so.2")).unwrap();
+    let (cuda, library) = (cuda.display(), library.display());
+    fs::write(package.join("__init__.py"), "").unwrap();
+    fs::write(package.join("__main__.py"), format!("print('{cuda}:{library}')")).unwrap();
+    let mut command = nccl("run -n 1 --cpu -- sh -c");
+    command
+        .arg("echo $LIBNCCL_PATH $LD_LIBRARY_PATH")
+        .env("PYTHONPATH", folder.path())
+        .env_remove("LD_LIBRARY_PATH");
+    let (stdout, _) = run(&mut command, 0);
+    assert_eq!(stdout, format!("[0] {library}/libnccl.so.2 {cuda}:{library}\n"));
+}
+
+/// Its runtime library has to come first.
+#[test]
+fn address_sanitizer_and_libraries_of_the_user_are_preloaded_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let [library, own, trace] =
+        ["libnccl.so.2", "own.so", "libnccl-trace.so"].map(|name| folder.path().join(name));
+    for file in [&library, &own, &trace] {
+        fs::copy(libnccl_test_support::shared_object("nccl_cpu"), file).unwrap();
+    }
+    // No program runs with it, but its name is there.
+    let program = folder.path().join("program");
+    let source = folder.path().join("program.c");
+    let code = "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_PRELOAD\")); }\n";
+    fs::write(&source, code).unwrap();
+    run(Command::new("cc").arg("-o").arg(&program).arg(&source), 0);
+    let preloaded = |given: &str| {
+        let mut command = nccl("run -n 1");
+        command
+            .arg(format!("--cpu={}", folder.path().display()))
+            .arg("--")
+            .arg(&program)
+            .env("LD_PRELOAD", given);
+        run(&mut command, 0).0
+    };
+    let (library, own, trace) = (library.display(), own.display(), trace.display());
+    assert_eq!(preloaded(""), format!("[0] {library}\n"));
+    assert_eq!(preloaded(&format!("{own} {trace}")), format!("[0] {own}:{trace}:{library}\n"));
+    if run_status(Command::new("cc").args(["-fsanitize=address", "-o"]).arg(&program).arg(&source)) {
+        let printed = preloaded("");
+        assert!(
+            printed.starts_with("[0] libasan.so.") && printed.ends_with(&format!(":{library}\n")),
+            "{printed}"
+        );
+    }
+}
+
+fn run_status(command: &mut Command) -> bool {
+    command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 #[test]

@@ -284,7 +284,7 @@ fn run_preloads_what_a_program_with_nvidias_libraries_on_its_path_needs() {
         let program = program.display();
         let arguments = format!("run -n 1 --cpu={} -- {program}", shared_objects().display());
         let (printed, errors) = run(on_devices(3, NCCL, &arguments).env("LD_PRELOAD", &own), 0);
-        let expected = format!("[0] {expected} {}:{}\n", preloaded.join(":"), own.display());
+        let expected = format!("[0] {expected} {}:{}\n", own.display(), preloaded.join(":"));
         assert_eq!((printed, &*errors), (expected, ""), "{name}");
     }
 }

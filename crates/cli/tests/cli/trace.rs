@@ -114,30 +114,42 @@ fn check_calls(fixture: &Fixture, output: &Output) {
     // The two ranks share one, and each half has its own.
     assert_eq!(ids[0], ids[1]);
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 3);
-    let message = |operation: &str, sent: u64, received: u64, peer: u64| {
+    let message = |operation: &str, function: &str, sent: u64, received: u64, peer: u64| {
         json!({
-            "number": 2, "collective": null, "message": 1, "operation": operation, "data_type": "int8", "sent": sent,
+            "function": function, "number": 2, "collective": null, "message": 1, "operation": operation, "data_type": "int8", "sent": sent,
             "received": received, "peer": peer, "source": null, "group": 2, "site": null, "stream": 0,
             "completed_ns": null, "state": "completed",
         })
     };
     let collective = |operation: &str,
+                      function: &str,
                       data_type: Option<&str>,
                       root: Option<u64>,
                       group: Option<u64>,
                       state: &str| {
         json!({
-            "number": 1, "collective": 1, "message": null, "operation": operation, "data_type": data_type, "sent": 3,
+            "function": function, "number": 1, "collective": 1, "message": null, "operation": operation, "data_type": data_type, "sent": 3,
             "received": 3, "peer": root, "source": null, "group": group, "site": null, "stream": 0,
             "completed_ns": null, "state": state,
         })
     };
-    let sum = || collective("all_reduce", Some("float"), None, Some(1), "completed");
+    let sum = || collective("all_reduce", "ncclAllReduce", Some("float"), None, Some(1), "completed");
     let expected = [
-        (2, 0, vec![sum(), message("send", 5, 0, 1)]),
-        (2, 1, vec![sum(), message("recv", 0, 5, 0)]),
-        (1, 0, vec![collective("all_reduce", None, None, None, "failed")]),
-        (1, 0, vec![collective("broadcast_in_place", Some("float"), Some(0), None, "completed")]),
+        (2, 0, vec![sum(), message("send", "ncclSend", 5, 0, 1)]),
+        (2, 1, vec![sum(), message("recv", "ncclRecv", 0, 5, 0)]),
+        (1, 0, vec![collective("all_reduce", "ncclAllReduce", None, None, None, "failed")]),
+        (
+            1,
+            0,
+            vec![collective(
+                "broadcast_in_place",
+                "ncclBroadcast",
+                Some("float"),
+                Some(0),
+                None,
+                "completed",
+            )],
+        ),
     ];
     for (communicator, (size, rank, expected)) in communicators.iter().zip(expected) {
         assert_eq!((&communicator["size"], &communicator["rank"]), (&json!(size), &json!(rank)));
@@ -244,19 +256,33 @@ fn program_that_is_ended_by_a_signal_leaves_its_recording() {
 fn program_in_a_call_is_compared_on_request_and_goes_on() {
     let fixture = Fixture::new();
     let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
+    // By default, it is SIGUSR1.
+    for signal in [None, Some("USR2")] {
+        let mut command = fixture.trace(&program);
+        command.arg("wait").env_remove("LIBNCCL_RECORDER_SIGNAL").stdout(Stdio::piped());
+        let mut process =
+            Process(command.envs(signal.map(|name| ("LIBNCCL_RECORDER_SIGNAL", name))).spawn().unwrap());
+        assert_eq!(lines(&mut process.0).next().unwrap(), "waiting");
+        // It is about to call.
+        let id = process.0.id().to_string();
+        let diff = || nccl("recorder diff --json --pid").arg(&id).output().unwrap();
+        let is_unmatched = || {
+            let report: Value = serde_json::from_slice(&diff().stdout).unwrap_or_default();
+            report["findings"][0]["kind"] == "unmatched_message"
+        };
+        assert!(wait_until(Duration::from_secs(60), is_unmatched), "{:?}", diff());
+        assert_eq!(process.0.try_wait().unwrap(), None, "the program goes on");
+    }
+}
+
+/// As `nccl run --cpu` does.
+#[test]
+fn program_whose_nccl_is_preloaded_is_recorded() {
+    let fixture = Fixture::new();
+    let program = fixture.compile("calls.c", "linked", &["-lnccl"]);
     let mut command = fixture.trace(&program);
-    command.arg("wait").env("LIBNCCL_RECORDER_SIGNAL", "USR2").stdout(Stdio::piped());
-    let mut process = Process(command.spawn().unwrap());
-    assert_eq!(lines(&mut process.0).next().unwrap(), "waiting");
-    // It is about to call.
-    let id = process.0.id().to_string();
-    let diff = || nccl("recorder diff --json --pid").arg(&id).output().unwrap();
-    let is_unmatched = || {
-        let report: Value = serde_json::from_slice(&diff().stdout).unwrap_or_default();
-        report["findings"][0]["kind"] == "unmatched_message"
-    };
-    assert!(wait_until(Duration::from_secs(60), is_unmatched), "{:?}", diff());
-    assert_eq!(process.0.try_wait().unwrap(), None, "the program goes on");
+    let output = command.env("LD_PRELOAD", fixture.path("cpu/libnccl.so.2")).output().unwrap();
+    check_calls(&fixture, &output);
 }
 
 /// Each waits until all have started, and then ends within a millisecond.

@@ -178,8 +178,17 @@ fn invalid_values_are_named() {
         let error = error_of(change(table, &[(name, Some(value))]));
         assert!(error.contains(text), "{error}\nexpected {text}");
     }
-    for value in ["node1:1", "tcp://node1", "file://here", "http://a:1", "tcp://node1 :1", "tcp://tcp://a:1"]
-    {
+}
+
+#[test]
+fn given_rendezvous_is_used_and_other_texts_are_named() {
+    for text in ["tcp://node1:29500", "tcp://[::1]:1", "tcpstore://10.0.0.1:65535", "file:///shared/jobs"] {
+        let launch = Launch::from_variables(change(BY_HAND, &[("LIBNCCL_RENDEZVOUS", Some(text))])).unwrap();
+        assert_eq!(launch.rendezvous().unwrap().to_string(), text);
+    }
+    const OTHERS: &str = "node1:29500;tcp://node1;tcp://:1;tcp://::1:1;tcp://a:0;tcp://a:65536;file://here;http://a:1;\
+        tcp://a:-1;tcp://a b:1;tcp://tcp://a:1;tcpstore://10.0.0.256:1;tcp://[a:1]:1";
+    for value in OTHERS.split(';') {
         let error = error_of(change(BY_HAND, &[("LIBNCCL_RENDEZVOUS", Some(value))]));
         assert!(
             error.contains(&format!("LIBNCCL_RENDEZVOUS is \"{value}\"; expected tcp://HOST:PORT")),
@@ -190,16 +199,14 @@ fn invalid_values_are_named() {
 
 #[test]
 fn host_of_rank_0_that_cannot_be_one_is_an_error_at_once() {
-    const VALUES: [&str; 8] = [
-        "127.0.0.1 ",
-        "\"127.0.0.1\"",
-        "127.0.0.1:29500",
-        "[::1]:29500",
-        "tcp://127.0.0.1",
-        "node1,node2",
-        "10.0.0.256",
-        "$(hostname)",
+    let long = "h".repeat(254);
+    let values = [
+        ". /node1/ 'node1' \"10.0.0.1\" node1:29500 10.0.0.1:29500 [::1]:29500 tcp://node1 node1/ user@node1 node1,node2",
+        "node[1-2] node..1 .node1 $NODE $(hostname) nöde 10.0.0.256 10.0.0.1.2 10.0.0.+1 ::1:29500:x ::1% node1%eth0",
+        &long,
     ];
+    let values = values.iter().flat_map(|values| values.split(' '));
+    let values = values.chain([" node1", "node1 ", "node1\n", "::1%a b"]);
     let cases = [
         (BY_HAND, "MASTER_ADDR"),
         (TORCHRUN, "MASTER_ADDR"),
@@ -210,16 +217,59 @@ fn host_of_rank_0_that_cannot_be_one_is_an_error_at_once() {
         (TRAINER, "PET_MASTER_ADDR"),
     ];
     for (table, name) in cases {
-        for value in VALUES {
-            let error = error_of(change(table, &[(name, Some(value))]));
+        for value in values.clone() {
+            let kept = entries(table).filter(|(other, _)| *other != name);
+            let variables =
+                kept.map(|(name, value)| (name, value.to_owned())).chain([(name, value.to_owned())]);
+            let error = Launch::from_variables(variables).unwrap_err().to_string();
             let expected = format!("{name} is {value:?}; expected the name or the IP address of a host");
             assert!(error.contains(&expected), "{error}\nexpected {expected}");
         }
     }
-    for (value, host) in [("[fe80::1%eth0]", "[fe80::1%eth0]"), ("my_node.", "my_node."), ("::1", "[::1]")] {
+    let hosts = "localhost node-1 my_node. node1.example.org. 10.0.0.1 127.1 0.0.0.0 1.2.3.4.in-addr.arpa [fe80::1%eth0] :: ::1 \
+        fe80::1%eth0.100 ::ffff:10.0.0.1";
+    for value in hosts.split(' ') {
         let launch = Launch::from_variables(change(BY_HAND, &[("MASTER_ADDR", Some(value))])).unwrap();
+        let is_bare = value.contains(':') && !value.starts_with('[');
+        let host = if is_bare { format!("[{value}]") } else { value.into() };
         assert_eq!(launch.rendezvous().unwrap().to_string(), format!("tcp://{host}:29500"));
     }
+}
+
+#[test]
+fn first_host_and_tasks_of_slurms_lists() {
+    let read = |name, list| {
+        Launch::from_variables(change(SLURM, &[(name, Some(list)), ("SLURM_LOCALID", Some("0"))]))
+    };
+    for (list, host) in [
+        ("node7", "node7"),
+        ("node[01-04,07],gpu5", "node01"),
+        ("node[9,10]", "node9"),
+        ("a,b[1-2]", "a"),
+        ("rack[1-2]-node[3,5].cluster", "rack1-node3.cluster"),
+        ("node[12]", "node12"),
+    ] {
+        let rendezvous = read("SLURM_STEP_NODELIST", list).unwrap().rendezvous().unwrap().to_string();
+        assert!(rendezvous.starts_with(&format!("tcp://{host}:2")), "{list}: {rendezvous}");
+    }
+    for list in ["node[", "node[]", "node[a-b]", "[1-2", "no de"] {
+        let error = read("SLURM_STEP_NODELIST", list).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("SLURM_STEP_NODELIST is {list:?}; expected a list of hosts")),
+            "{error}"
+        );
+    }
+    // Node 1 of the job's three tasks.
+    for (list, tasks) in [("2(x3),1,8", 2), ("1,2(x2)", 2), ("2,1", 1)] {
+        assert_eq!(read("SLURM_STEP_TASKS_PER_NODE", list).unwrap().local_size(), tasks, "{list}");
+    }
+    for list in ["x", "2", "2(x", "2(x3", "2(x-1)", "(x2)"] {
+        let error = read("SLURM_STEP_TASKS_PER_NODE", list).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("is {list:?}; expected the number of tasks of node 1")), "{error}");
+    }
+    let (list, node) = ("2(x4294967295),2(x4294967295)", "4294967295");
+    let changes = [("SLURM_STEP_TASKS_PER_NODE", Some(list)), ("SLURM_NODEID", Some(node))];
+    assert!(error_of(change(SLURM, &changes)).ends_with("expected the number of tasks of node 4294967295"));
 }
 
 #[test]

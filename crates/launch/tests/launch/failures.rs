@@ -1,13 +1,13 @@
 //! Ranks that fail before all have the id, or cannot begin with it: the others end at once, with the reason.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libnccl::Config;
 use libnccl_launch::{Launch, LaunchError};
 
-use crate::misuse::{REPLY, connect, hello, id};
+use crate::misuse::{FOREVER, connect, hello, id, receive};
 use crate::rank_process::{LONG, Variables, by_hand, free_port, of_job, start};
 use crate::store_server::{Release, StoreServer};
 
@@ -100,7 +100,7 @@ fn communicator_of_another_name_is_an_error_of_all_ranks_with_both_names() {
             "it creates communicator \"data\", and rank 0 creates a communicator without a name: ",
         ),
         ([&long, &long[1..], &long], 1, "all ranks have to create their communicators in the same order"),
-        (["data", "\u{1b}[2J", "data"], 1, "it creates communicator \"\\\\u{1b}[2J\", and rank 0"),
+        (["data", "\u{1b}[2J", "data"], 1, "it creates communicator \"\\u{1b}[2J\", and rank 0"),
     ] {
         let errors = errors(|rank| {
             let launch = launch(of_job("names", rank, 4, port));
@@ -279,12 +279,10 @@ fn rank_with_the_id_that_does_not_begin_is_named() {
         thread::scope(|scope| {
             let root = scope.spawn(move || id(&launch(0, seconds)));
             let rank = scope.spawn(move || id(&launch(1, 50)));
-            let mut hello = hello(&format!("port/{port}"), 2, 3);
-            hello[64..].fill(0xff);
             let mut stream = connect(port);
-            stream.write_all(&hello).unwrap();
-            // That it is accepted, and the id.
-            stream.read_exact(&mut [0; 2 * REPLY]).unwrap();
+            stream.write_all(&hello(&format!("port/{port}"), 2, 3, FOREVER)).unwrap();
+            assert_eq!(receive(&mut stream).unwrap(), "accepted");
+            assert!(receive(&mut stream).unwrap().starts_with("id "));
             let goes_on = (!ends).then_some(stream);
             for rank in [root, rank] {
                 let error = rank.join().unwrap().unwrap_err().to_string();
@@ -294,4 +292,18 @@ fn rank_with_the_id_that_does_not_begin_is_named() {
         });
         assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
     }
+}
+
+#[test]
+fn missing_ranks_are_listed() {
+    let text = |ranks: &[usize], missing, size| {
+        let (elapsed, detail) = (Duration::from_millis(2500), "refused 1".into());
+        LaunchError::MissingRanks { ranks: ranks.into(), missing, size, elapsed, detail }.to_string()
+    };
+    assert_eq!(text(&[3], 1, 4), "rank 3 of 4 did not join within 2.5 s: refused 1");
+    assert_eq!(text(&[3, 5], 2, 8), "ranks 3 and 5 of 8 did not join within 2.5 s: refused 1");
+    let many = "ranks 1, 2, 3 and 7 more of 16 did not join within 2.5 s: refused 1";
+    assert_eq!(text(&[1, 2, 3], 10, 16), many);
+    let all = "all 2 ranks joined, but the exchange of the unique id did not finish within 2.5 s: refused 1";
+    assert_eq!(text(&[], 0, 2), all);
 }

@@ -24,12 +24,23 @@ pub(crate) fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).unwrap()
 }
 
-/// The start of a hello of this protocol.
-const MAGIC: &[u8] = b"libnccl\x03";
+/// The start of a message of this protocol.
+const MAGIC: &[u8] = b"libnccl\x04";
 
-/// The bytes of a reply, and those of a report.
-pub(crate) const REPLY: usize = 1056;
-const REPORT: usize = 1036;
+fn message(text: &str) -> Vec<u8> {
+    [MAGIC, &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// Returns the text of the next message; an error at the end of the stream, or for what is no message.
+pub(crate) fn receive(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut header = [0; 12];
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.read_exact(&mut header)?;
+    assert_eq!(header[..8], *MAGIC);
+    let mut text = vec![0; u32::from_le_bytes(header[8..].try_into().unwrap()) as usize];
+    stream.read_exact(&mut text)?;
+    Ok(String::from_utf8(text).unwrap())
+}
 
 /// Sends garbage of several kinds, one connection at a time or many that stay open.
 fn send_garbage(port: u16, count: usize) {
@@ -139,28 +150,24 @@ fn slow_clients_have_no_effect() {
     });
 }
 
-/// Returns the hello of a stranger, who takes this for the job's id and would wait for no time at all.
-pub(crate) fn hello(job: &str, rank: u32, size: u32) -> Vec<u8> {
+/// Returns the hello of a stranger, who takes this for the job's id and would wait for so many milliseconds.
+pub(crate) fn hello(job: &str, rank: u32, size: u32, wait: u32) -> Vec<u8> {
     let hash = job.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
     });
-    let numbers = [rank, size, 0].map(u32::to_le_bytes).concat();
-    [MAGIC, &hash.to_be_bytes(), &[0; 16], &[7; 16], &numbers, &[0; 80]].concat()
+    message(&format!("hello {hash:032x} {:032x} {:032x} {rank} {size} {wait} *", 0, 7))
 }
 
-/// Sends a hello, and returns the kinds of the replies.
-fn replies(port: u16, hello: &[u8]) -> Vec<u8> {
+/// A wait that is longer than any test.
+pub(crate) const FOREVER: u32 = u32::MAX;
+
+/// Sends a hello, and returns the first words of the replies.
+fn replies(port: u16, hello: &[u8]) -> Vec<String> {
     let mut stream = connect_again(port);
     stream.write_all(hello).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let mut replies = Vec::new();
-    stream.read_to_end(&mut replies).unwrap();
-    replies.chunks(REPLY).map(|reply| reply[24]).collect()
+    let texts = std::iter::from_fn(|| receive(&mut stream).ok());
+    texts.map(|text| text.split(' ').next().unwrap_or_default().to_owned()).collect()
 }
-
-const ACCEPTED: u8 = 1;
-const MISSING: u8 = 3;
-const REFUSED: u8 = 4;
 
 #[test]
 fn stranger_who_does_not_know_the_job_is_refused_and_changes_nothing() {
@@ -174,21 +181,19 @@ fn stranger_who_does_not_know_the_job_is_refused_and_changes_nothing() {
         drop(connect(port));
         for job in ["", "job/", "job/another", &format!("port/{port}")] {
             for rank in 0..4 {
-                assert_eq!(replies(port, &hello(job, rank, 3)), [REFUSED], "{job:?}, rank {rank}");
+                assert_eq!(replies(port, &hello(job, rank, 3, 0)), ["refused"], "{job:?}, rank {rank}");
             }
         }
-        connect_again(port).write_all(&[hello("job/another", 1, 3), report(2, b"a lie")].concat()).unwrap();
+        connect_again(port).write_all(&[hello("job/another", 1, 3, 0), failed("a lie")].concat()).unwrap();
         let others = [1, 2].map(|rank| scope.spawn(move || id(&launch(rank))));
         let id = root.join().unwrap().unwrap();
         assert_eq!(others.map(|rank| rank.join().unwrap().unwrap()), [id; 2]);
     });
 }
 
-/// Returns the report of a rank: 1 for one that has begun, 2 for one that has failed.
-fn report(kind: u8, reason: &[u8]) -> Vec<u8> {
-    let mut report = [MAGIC, &[kind, 0, 0, 0], reason].concat();
-    report.resize(REPORT, 0);
-    report
+/// Returns the report of a rank that has failed.
+fn failed(reason: &str) -> Vec<u8> {
+    message(&format!("failed 1 {reason}"))
 }
 
 #[test]
@@ -198,26 +203,27 @@ fn reports_that_are_none_are_refused_and_change_nothing() {
     thread::scope(|scope| {
         let root = scope.spawn(move || id(&launch(0)));
         drop(connect(port));
-        let mut other_version = report(2, b"of a later release");
+        let mut other_version = failed("of a later release");
         other_version[7] += 1;
+        let not_whole = failed("not whole");
         let reports = [
-            report(3, b""),
+            message("failed"),
+            message("failing 1 really"),
             // It has no id with which it could have begun.
-            report(1, b""),
+            message("begun"),
+            message(""),
             other_version,
-            vec![0; REPORT],
-            vec![0xff; 5 * REPORT],
-            report(2, b"not whole")[..REPORT - 1].to_vec(),
+            vec![0; 1024],
+            vec![0xff; 8192],
+            [MAGIC, &[0xff; 4], b"failed 1 too long"].concat(),
+            not_whole[..not_whole.len() - 1].to_vec(),
         ];
         for report in reports {
-            let mut hello = hello(&format!("port/{port}"), 1, 3);
-            hello[64..].fill(0xff);
             let mut stream = connect_again(port);
-            stream.write_all(&hello).unwrap();
-            stream.read_exact(&mut [0; REPLY]).unwrap();
+            stream.write_all(&hello(&format!("port/{port}"), 1, 3, FOREVER)).unwrap();
+            assert_eq!(receive(&mut stream).unwrap(), "accepted");
             let _ = stream.write_all(&report);
             let _ = stream.shutdown(Shutdown::Write);
-            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
             let mut rest = Vec::new();
             match stream.read_to_end(&mut rest).map_err(|error| error.kind()) {
                 Ok(_) | Err(ErrorKind::ConnectionReset) => assert!(rest.is_empty(), "{rest:?}"),
@@ -234,8 +240,7 @@ fn reports_that_are_none_are_refused_and_change_nothing() {
 #[test]
 fn random_reports_are_a_failure_or_change_nothing() {
     let port = free_port();
-    let mut hello = hello("job/7", 1, 2);
-    hello[64..].fill(0xff);
+    let hello = hello("job/7", 1, 2, FOREVER);
     let mut random = Random(31);
     for input in inputs(200) {
         thread::scope(|scope| {
@@ -244,9 +249,9 @@ fn random_reports_are_a_failure_or_change_nothing() {
             let root = scope.spawn(move || id(&launch));
             let started = Instant::now();
             drop(connect(port));
-            let mut bytes = report(2, b"no library: libnccl.so.2: not found");
+            let mut bytes = failed("no library: libnccl.so.2: not found");
             random.change_all(&mut bytes);
-            for report in [bytes, report(2, b"the end")] {
+            for report in [bytes, failed("the end")] {
                 // The first one may have been the end.
                 let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
                 let _ = stream.write_all(&[&hello[..], &report].concat());
@@ -271,19 +276,18 @@ fn stranger_in_a_job_without_a_secret_ends_the_wait_of_nobody_else() {
         let root = scope.spawn(move || id(&launch(0)));
         drop(connect(port));
         // A constant of all jobs.
-        assert_eq!(replies(port, &hello("", 1, 4)), [REFUSED]);
+        assert_eq!(replies(port, &hello("", 1, 4, 0)), ["refused"]);
         let first = scope.spawn(move || id(&launch(1)));
         for _ in 0..20 {
             // They take the place of rank 2, for a moment.
-            assert_eq!(replies(port, &hello(&format!("port/{port}"), 2, 4)), [ACCEPTED, MISSING]);
+            assert_eq!(replies(port, &hello(&format!("port/{port}"), 2, 4, 0)), ["accepted", "missing"]);
         }
         // Nor does a report of its failure hold it.
         let lies = [2, 2].map(|rank| {
-            let mut hello = hello(&format!("port/{port}"), rank, 4);
-            hello[64..].fill(0xff);
+            let hello = hello(&format!("port/{port}"), rank, 4, FOREVER);
             let mut stream = connect_again(port);
-            stream.write_all(&[hello, report(2, b"a lie")].concat()).unwrap();
-            stream.read_exact(&mut [0; REPLY]).unwrap();
+            stream.write_all(&[hello, failed("a lie")].concat()).unwrap();
+            assert_eq!(receive(&mut stream).unwrap(), "accepted");
             stream
         });
         let others = [first, scope.spawn(move || id(&launch(2))), scope.spawn(move || id(&launch(3)))];
@@ -352,11 +356,9 @@ fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
     thread::spawn(move || {
         let mut open = Vec::new();
         for mut stream in listener.incoming().flatten() {
-            let mut hello = [0; 148];
-            stream.read_exact(&mut hello).unwrap();
+            receive(&mut stream).unwrap();
             if open.is_empty() {
-                let reply = [MAGIC, &hello[40..56], &[4, 0, 0, 0, 1, 0, 0, 0], &[0; 1024]].concat();
-                stream.write_all(&reply).unwrap();
+                stream.write_all(&message("refused it is of another job")).unwrap();
             }
             open.push(stream);
         }
@@ -368,7 +370,7 @@ fn refusal_is_the_error_also_if_the_deadline_cuts_a_later_attempt_short() {
 /// Something else listens at the address of rank 0: it answers with garbage, or not at all.
 #[test]
 fn garbage_from_the_root_is_an_error_by_the_deadline() {
-    let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; REPLY], &[0; 5000]];
+    let answers: [&[u8]; 4] = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 1024], &[0; 5000]];
     for answer in answers {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -395,7 +397,7 @@ fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
         drop(connect(port));
         let mut random = Random(23);
         for input in inputs(2_000) {
-            let mut bytes = hello(&format!("port/{port}"), random.next() as u32 % 45, 40);
+            let mut bytes = hello(&format!("port/{port}"), random.next() as u32 % 45, 40, 0);
             random.change_all(&mut bytes);
             let mut stream = connect_again(port);
             let _ = stream.write_all(&bytes);
@@ -407,16 +409,16 @@ fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
                     Ok(_) | Err(ErrorKind::ConnectionReset) => {}
                     Err(error) => panic!("input {input}: {error}"),
                 }
+                let count = reply.windows(MAGIC.len()).filter(|start| *start == MAGIC).count();
                 assert!(
-                    reply.len() % REPLY == 0 && reply.len() <= 2 * REPLY,
-                    "input {input}: {} bytes",
-                    reply.len()
+                    count <= 2 && (reply.is_empty() || reply.starts_with(MAGIC)),
+                    "input {input}: {reply:?}"
                 );
             }
         }
         assert!(!root.is_finished());
         // Still another rank is answered as before.
-        assert_eq!(replies(port, &hello(&format!("port/{port}"), 40, 40)), [REFUSED]);
+        assert_eq!(replies(port, &hello(&format!("port/{port}"), 40, 40, 0)), ["refused"]);
         end(port, root);
     });
 }
@@ -425,16 +427,14 @@ fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
 fn end<T>(port: u16, root: thread::ScopedJoinHandle<'_, T>) {
     let streams: Vec<TcpStream> = (1..40)
         .map(|rank| {
-            let mut bytes = hello(&format!("port/{port}"), rank, 40);
-            bytes[64..].fill(0xff);
             let mut stream = connect_again(port);
-            stream.write_all(&bytes).unwrap();
+            stream.write_all(&hello(&format!("port/{port}"), rank, 40, FOREVER)).unwrap();
             stream
         })
         .collect();
     for mut stream in streams {
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.read_exact(&mut [0; 2 * REPLY]).unwrap();
+        assert_eq!(receive(&mut stream).unwrap(), "accepted");
+        assert!(receive(&mut stream).unwrap().starts_with("id "));
     }
     root.join().unwrap();
 }
@@ -447,16 +447,12 @@ fn random_replies_are_an_id_or_an_error_by_the_deadline() {
     thread::spawn(move || {
         let mut random = Random(29);
         for mut stream in listener.incoming().flatten() {
-            let mut hello = [0; 148];
-            if stream.read_exact(&mut hello).is_err() {
+            if receive(&mut stream).is_err() {
                 continue;
             }
-            let reply = |kind: u32, number: u32| {
-                let numbers = [kind, number].map(u32::to_le_bytes).concat();
-                [MAGIC, &hello[40..56], &numbers, &[3; 1024]].concat()
-            };
-            let second = [reply(2, 0), reply(3, 1), reply(3, 500), reply(4, 1), reply(1, 0), reply(5, 7)];
-            let mut bytes = [reply(1, 0), second[random.below(6)].clone(), reply(6, 0)].concat();
+            let id = format!("id {}", "03".repeat(128));
+            let second = [&id, "missing 1 1", "missing 500 1", "refused why", "accepted", "failed 7 why"];
+            let mut bytes = ["accepted", second[random.below(6)], "begun"].map(message).concat();
             random.change_all(&mut bytes);
             let _ = stream.write_all(&bytes);
         }

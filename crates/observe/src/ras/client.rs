@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::connection::{Connection, Request, excerpt, protocol};
 use super::error::RasError;
-use super::event::EventGroup;
-use super::monitor::Monitor;
+use super::monitor::{EventGroup, Monitor};
 use super::report::Report;
 use libnccl::Version;
 use libnccl_launch::connection::{self, Deadline};
@@ -116,7 +115,7 @@ impl RasClient {
     }
 
     fn text(&self, line: &str) -> Result<String, RasError> {
-        let answer = self.request(&[], |connection, deadline| {
+        self.request(&[], |mut connection, deadline| {
             let answer = connection.query(Request { line, since: FIRST }, deadline)?;
             let text = String::from_utf8_lossy(&answer).into_owned();
             // The last headings, which are there even if nothing follows.
@@ -126,8 +125,7 @@ impl RasClient {
             let problem =
                 format!("the report has no section {absent}; it begins with {}", excerpt(&answer)).into();
             Err(RasError::Closed { request: line.into(), address: connection.address().into(), problem })
-        });
-        answer.map(|(answer, _)| answer)
+        })
     }
 
     /// Returns the job's report. Since NCCL 2.28.7.
@@ -144,8 +142,7 @@ impl RasClient {
     /// [`RasError`]
     pub fn json_report(&self) -> Result<Vec<u8>, RasError> {
         let status = Request { line: "STATUS", since: FIRST };
-        let answer = self.request(&[JSON], |connection, deadline| connection.query(status, deadline));
-        answer.map(|(answer, _)| answer)
+        self.request(&[JSON], |mut connection, deadline| connection.query(status, deadline))
     }
 
     /// Lets the job's processes check their GPUs, drivers and environment, and returns what they found as text, a line for
@@ -155,8 +152,8 @@ impl RasClient {
     /// [`RasError`]; [`RasError::Refused`] while another client's diagnostics run.
     pub fn diagnostics(&self) -> Result<String, RasError> {
         let diagnostics = Request { line: "DIAGNOSTICS", since: Version::new(2, 31, 2) };
-        let answer = self.request(&[], |connection, deadline| connection.query(diagnostics, deadline));
-        answer.map(|(answer, _)| String::from_utf8_lossy(&answer).into_owned())
+        let answer = self.request(&[], |mut connection, deadline| connection.query(diagnostics, deadline));
+        answer.map(|answer| String::from_utf8_lossy(&answer).into_owned())
     }
 
     /// Returns the events of some groups from now on, or those of [`EventGroup::Lifecycle`] if there is none. The process
@@ -168,8 +165,9 @@ impl RasClient {
         let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
         let line = format!("MONITOR {}", names.join(","));
         let monitor = Request { line: line.trim_end(), since: Version::new(2, 29, 2) };
-        let answer = self.request(&[JSON], |connection, deadline| connection.command(monitor, deadline));
-        answer.map(|((), connection)| Monitor::new(connection))
+        self.request(&[JSON], |mut connection, deadline| {
+            connection.command(monitor, deadline).map(|()| Monitor::new(connection))
+        })
     }
 
     /// Sets the events that profiler plugins see, in all processes of the job: `none`, `all`, a number, or names that NCCL
@@ -186,28 +184,28 @@ impl RasClient {
             });
         }
         let control = Request { line: &line, since: Version::new(2, 31, 2) };
-        self.request(&[], |connection, deadline| connection.command(control, deadline)).map(|((), _)| ())
+        self.request(&[], |mut connection, deadline| connection.command(control, deadline))
     }
 
-    /// Makes a request on a new connection, and returns the connection too. If the process that it leads to ends
-    /// meanwhile, the next connection leads to another one.
+    /// Makes a request on a new connection. If the process that it leads to exits meanwhile, the next connection leads to
+    /// another one.
     fn request<T>(
         &self,
         preparations: &[Request<'_>],
-        mut request: impl FnMut(&mut Connection, &Deadline) -> Result<T, RasError>,
-    ) -> Result<(T, Connection), RasError> {
+        mut request: impl FnMut(Connection, &Deadline) -> Result<T, RasError>,
+    ) -> Result<T, RasError> {
         let deadline = Deadline::after(self.timeout);
-        let mut attempt = || {
-            let mut connection = self.connect(preparations, &deadline)?;
-            Ok((request(&mut connection, &deadline)?, connection))
-        };
-        for _ in 1..MAX_CLOSED {
-            match attempt() {
-                Err(RasError::Closed { .. }) if !deadline.has_passed() => deadline.sleep(PAUSE),
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let result = self.connect(preparations, &deadline).and_then(|one| request(one, &deadline));
+            match result {
+                Err(RasError::Closed { .. }) if attempts < MAX_CLOSED && !deadline.has_passed() => {
+                    deadline.sleep(PAUSE);
+                }
                 result => return result,
             }
         }
-        attempt()
     }
 
     /// Connects to a process that answers, and prepares the connection.

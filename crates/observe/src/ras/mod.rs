@@ -39,17 +39,14 @@
 
 mod client;
 mod connection;
-mod counters;
 mod error;
-mod event;
 mod monitor;
 mod report;
 mod verdict;
 
 pub use client::RasClient;
 pub use error::RasError;
-pub use event::{Event, EventGroup, Peer};
-pub use monitor::Monitor;
+pub use monitor::{Event, EventGroup, Monitor, Peer};
 pub use report::{
     Collection, MissingRank, MissingStatus, RankReport, RankState, RankStatus, Report, ReportedCommunicator,
 };

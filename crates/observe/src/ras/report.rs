@@ -266,70 +266,25 @@ impl fmt::Display for RankState {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use libnccl_test_support::random_inputs::{Random, inputs};
 
     /// A report of NCCL 2.28, with the comma or without.
-    pub(in crate::ras) fn sample(comma: &str) -> String {
+    fn sample(comma: &str) -> String {
         format!(
-            r#"{{
-  "nccl_version": "2.28.9",
-  "cuda_runtime_version": 12080,
-  "cuda_driver_version": 13000,
-  "timestamp": "2026-11-22 19:08:23",
-  "communicators_count": 1,
-  "communicators": [
-    {{
-      "hash": "0xabcdef0012345678",
-      "secondary_hash": "0xa482312ac0ba3842:0x370e4961290f2502",
-      "size": 2,
-      "ranks_count": 1,
-      "missing_ranks_count": 1,
-      "ranks": [
-        {{
-          "rank": 0,
-          "host": "10.0.0.1",
-          "pid": 19309,
-          "cuda_dev": 0,
-          "nvml_dev": 0,
-          "status": {{
-            "init_state": 0,
-            "async_error": 0,
-            "finalize_called": false,
-            "destroy_flag": false,
-            "abort_flag": false
-          }},
-          "collective_counts": {{
-            "Broadcast": 0,
-            "Reduce": 0,
-            "AllGather": 0,
-            "ReduceScatter": 0,
-            "AllReduce": 120
-          }}
-        }}
-      ],
-      "missing_ranks": [
-        {{
-          "rank": 1,
-          "host": "10.0.0.1",
-          "pid": 19310,
-          "cuda_dev": 1,
-          "nvml_dev": 1{comma}
-          "status": {{
-            "unresponsive": true,
-            "considered_dead": false
-          }}
-        }}
-      ]
-    }}
-  ],
-  "ras": {{
-    "collection_time_sec": 0.001,
-    "timeouts_count": 0
-  }}
-}}
-"#
+            r#"{{ "nccl_version": "2.28.9", "cuda_runtime_version": 12080, "cuda_driver_version": 13000,
+  "timestamp": "2026-11-22 19:08:23", "communicators_count": 1, "communicators": [ {{
+    "hash": "0xabcdef0012345678", "secondary_hash": "0xa482312ac0ba3842:0x370e4961290f2502",
+    "size": 2, "ranks_count": 1, "missing_ranks_count": 1,
+    "ranks": [ {{ "rank": 0, "host": "10.0.0.1", "pid": 19309, "cuda_dev": 0, "nvml_dev": 0,
+      "status": {{ "init_state": 0, "async_error": 0, "finalize_called": false, "destroy_flag": false, "abort_flag": false }},
+      "collective_counts": {{ "Broadcast": 0, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": 120 }} }} ],
+    "missing_ranks": [ {{ "rank": 1, "host": "10.0.0.1", "pid": 19310, "cuda_dev": 1,
+      "nvml_dev": 1{comma}
+      "status": {{ "unresponsive": true, "considered_dead": false }} }} ] }} ],
+  "ras": {{ "collection_time_sec": 0.001, "timeouts_count": 0 }}
+}}"#
         )
     }
 

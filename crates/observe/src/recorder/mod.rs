@@ -7,13 +7,376 @@ mod clock;
 mod document;
 mod pytorch;
 mod record;
-mod record_ext;
-#[allow(clippy::module_inception)] // The type has the name of the room.
-mod recorder;
 mod ring;
 #[cfg(all(unix, feature = "signal"))]
 mod signal;
 
-pub use record::{Record, RecordState};
-pub use record_ext::RecordExt;
-pub use recorder::Recorder;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use self::document::Document;
+use self::record::records;
+pub use self::record::{Record, RecordState};
+use self::ring::Ring;
+use crate::{private_file, variables};
+use libnccl::Communicator;
+use libnccl::buffer::MemorySpace;
+use libnccl::internal::environment::variable;
+use libnccl::observer::{CommunicatorEvent, Membership, Observer, OperationEnd, OperationStart, observe};
+
+/// The recorder of a communicator, readable from any thread at any time: the last operations that the communicator was given,
+/// also after its end. See [`RecordExt::record`](crate::RecordExt::record).
+///
+/// It is an [`Observer`]. Operations are recorded when they are called; those that are refused, by a check of this crate, are not. Operations of a
+/// group are recorded too. Those of a [`PreMulSum`](libnccl::PreMulSum) have the name of the reduction.
+///
+/// ```
+/// # fn main() -> libnccl::Result<()> {
+/// use libnccl::{ReduceOp, StreamRef};
+/// use libnccl_observe::{RecordExt, RecordState};
+///
+/// let comm = libnccl_cpu::nccl().init_all(&[0])?.remove(0);
+/// let recorder = comm.record(1000);
+/// comm.all_reduce_in_place(&mut [1.0_f32, 2.0], ReduceOp::Sum, StreamRef::DEFAULT)?;
+///
+/// let records = recorder.records();
+/// assert_eq!((records[0].operation, records[0].sent), ("all_reduce_in_place", 2));
+/// assert_eq!(records[0].state, RecordState::Completed);
+/// assert!(records[0].site.is_some_and(|site| site.file().ends_with(".rs")));
+/// println!("{}", recorder.to_json("request"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Recorder {
+    recording: Arc<Recording>,
+}
+
+struct Recording {
+    membership: Membership,
+    ring: Ring,
+    state: AtomicU8,
+    /// The calls are those of C's functions.
+    is_of_c: bool,
+}
+
+/// The communicator has failed, or ended.
+const FAILED: u8 = 1;
+const ENDED: u8 = 2;
+
+/// The recordings of this crate's communicators in this process.
+static RECORDINGS: Mutex<Vec<Weak<Recording>>> = Mutex::new(Vec::new());
+
+/// Makes the signal that the environment names write the dump of the process.
+#[cfg(all(unix, feature = "signal"))]
+fn write_on_signal_of_environment() {
+    static START: Once = Once::new();
+    let mut started = Ok(());
+    START.call_once(|| {
+        // The oldest one gives the rank of the process.
+        let write = || {
+            all().first().into_iter().for_each(|recorder| recorder.write_as_the_environment_says("signal"));
+        };
+        started = signal::on_signal_of_environment(write);
+    });
+    // Not in the closure above, as a logger may record a communicator, too.
+    #[cfg(feature = "log")]
+    let _ = started.inspect_err(|error| log::warn!("no recordings on a signal: {error}"));
+    #[cfg(not(feature = "log"))]
+    drop(started);
+}
+
+#[cfg(not(all(unix, feature = "signal")))]
+fn write_on_signal_of_environment() {}
+
+impl Observer for Recorder {
+    #[inline]
+    fn on_start(&self, start: &OperationStart<'_>) {
+        self.recording.ring.push(start);
+    }
+
+    #[inline]
+    fn on_end(&self, end: &OperationEnd<'_>) {
+        self.recording.ring.end([end.first, end.last], end.result.is_err());
+    }
+
+    fn on_communicator(&self, _: &Membership, event: CommunicatorEvent) {
+        let Recording { ring, state, .. } = &*self.recording;
+        match event {
+            CommunicatorEvent::StreamCompleted(stream) => ring.complete(stream),
+            CommunicatorEvent::Failed => drop(state.fetch_or(FAILED, Relaxed)),
+            CommunicatorEvent::Aborted | CommunicatorEvent::Ended => drop(state.fetch_or(ENDED, Relaxed)),
+            CommunicatorEvent::Stalled => self.write_as_the_environment_says("stalled"),
+            CommunicatorEvent::TimedOut => self.write_as_the_environment_says("timeout"),
+            _ => {}
+        }
+    }
+}
+
+impl Recorder {
+    /// Creates the recorder of a communicator that is not of this crate, for code that tells it of the calls that it
+    /// intercepts; for others, see [`RecordExt::record`](crate::RecordExt::record).
+    #[must_use]
+    pub fn new(membership: Membership, entries: usize) -> Self {
+        Self::of(membership, entries, true)
+    }
+
+    fn of(membership: Membership, entries: usize, is_of_c: bool) -> Self {
+        let (ring, state) = (Ring::new(entries), AtomicU8::new(0));
+        Self { recording: Arc::new(Recording { membership, ring, state, is_of_c }) }
+    }
+
+    /// Creates the recorder of a communicator of this crate, which is one of all of this process.
+    fn of_this_process(membership: &Membership, entries: usize) -> Self {
+        let recorder = Self::of(membership.clone(), entries, false);
+        let mut recordings = RECORDINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        recordings.retain(|recording| recording.strong_count() > 0);
+        recordings.push(Arc::downgrade(&recorder.recording));
+        // The logger that this may call may ask for the recordings.
+        drop(recordings);
+        write_on_signal_of_environment();
+        recorder
+    }
+
+    /// Records all communicators of this process from now on if the environment variable `LIBNCCL_RECORDER` is a number, the
+    /// entries of [`RecordExt::record`](crate::RecordExt::record). The first call does so, and later ones nothing: a library may
+    /// call it as well as the program.
+    pub fn record_from_env() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let entries = variable(variables::RECORDER).and_then(|text| text.to_str()?.trim().parse().ok());
+            if let Some(entries) = entries.filter(|entries| *entries > 0) {
+                observe(move |membership| Some(Arc::new(Self::of_this_process(membership, entries))));
+            }
+        });
+    }
+
+    /// Returns what is known of the communicator.
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
+        &self.recording.membership
+    }
+
+    /// Returns the operations that the recorder has, the oldest first.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        records(&self.recording.ring, self.membership().memory_space == MemorySpace::Host)
+    }
+
+    /// Returns the number of the last operation, which is that of operations so far; 0 if there was none.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.recording.ring.last()
+    }
+
+    /// Returns the records as JSON, in the format that `docs/hangs.md` describes. The `reason` is part of it.
+    #[must_use]
+    pub fn to_json(&self, reason: &str) -> String {
+        Self::list_to_json(reason, std::slice::from_ref(self))
+    }
+
+    /// Returns the records of several communicators as [`to_json`](Self::to_json) does.
+    #[must_use]
+    pub fn list_to_json(reason: &str, recorders: &[Self]) -> String {
+        document(reason, recorders).to_json()
+    }
+
+    /// Returns the records of all communicators of this process that are recorded and still exist, as
+    /// [`to_json`](Self::to_json) does.
+    #[must_use]
+    pub fn all_to_json(reason: &str) -> String {
+        Self::list_to_json(reason, &all())
+    }
+
+    /// Returns the records in the format of PyTorch's flight recorder, as a pickle. Its analyzer reads a folder with a file for
+    /// each rank, whose name ends in the number of the rank:
+    /// `python -m torch.distributed.flight_recorder.fr_trace --prefix rank FOLDER`.
+    #[must_use]
+    pub fn to_pytorch(&self) -> Vec<u8> {
+        to_pytorch(std::slice::from_ref(self))
+    }
+
+    /// Returns the records of all communicators of this process, as [`to_pytorch`](Self::to_pytorch) does: for a process of
+    /// one rank.
+    #[must_use]
+    pub fn all_to_pytorch() -> Vec<u8> {
+        to_pytorch(&all())
+    }
+
+    /// Writes [`all_to_json`](Self::all_to_json) to a file.
+    ///
+    /// With the environment variable `LIBNCCL_RECORDER_FILE`, the start of a path, a timeout of a communicator that is
+    /// recorded, and a [`Watchdog`](crate::Watchdog) that finds one in a call for too long, write it to this path and the
+    /// number of the rank and `.json`: a new file, which only its owner can read, in place of what has the name.
+    ///
+    /// # Errors
+    /// That of the file.
+    pub fn write_all(reason: &str, path: &Path) -> io::Result<()> {
+        write_in_turn(reason, |json| fs::write(path, json))
+    }
+
+    /// Makes each panic of the process write [`all_to_json`](Self::all_to_json) to a file, before what panics did so far.
+    ///
+    /// The first call has no effect on a thread that is panicking, where Rust does not let it change what panics do.
+    pub fn write_on_panic(path: PathBuf) {
+        static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
+        static HOOK: Once = Once::new();
+        *PATH.lock().unwrap_or_else(PoisonError::into_inner) = Some(path);
+        if thread::panicking() {
+            return;
+        }
+        HOOK.call_once(|| {
+            let before = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                let path = PATH.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                path.into_iter().for_each(|path| drop(Self::write_all("panic", &path)));
+                before(info);
+            }));
+        });
+    }
+
+    /// Makes each signal of this number write [`all_to_json`](Self::all_to_json) to a file, on a thread that only does so. The
+    /// signal then has no other effect, but for what the program made it do before.
+    ///
+    /// With the environment variable `LIBNCCL_RECORDER_SIGNAL`, `USR1` or `USR2`, the first communicator of the process that is
+    /// recorded makes this signal write the file that `LIBNCCL_RECORDER_FILE` gives, as a timeout does.
+    ///
+    /// ```no_run
+    /// use libnccl_observe::Recorder;
+    ///
+    /// const SIGUSR1: i32 = 10; // On Linux; the crate libc has it for all systems.
+    /// Recorder::write_on_signal(SIGUSR1, "/tmp/recording.json".into())?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for a signal that cannot be handled, such as `SIGKILL` or `SIGSEGV`; that of the system,
+    /// if there is no such signal or no more threads or files.
+    #[cfg(all(unix, feature = "signal"))]
+    #[cfg_attr(docsrs, doc(cfg(all(unix, feature = "signal"))))]
+    pub fn write_on_signal(signal: i32, path: PathBuf) -> io::Result<()> {
+        signal::on_signal(signal, move || drop(Self::write_all("signal", &path)))
+    }
+
+    /// Writes the records of the process if the environment says where.
+    #[cold]
+    fn write_as_the_environment_says(&self, reason: &str) {
+        if let Some(mut path) = variable(variables::RECORDER_FILE) {
+            path.push(format!("{}.json", self.membership().rank));
+            // The error of the call is the one that counts.
+            let _ = write_in_turn(reason, |json| private_file::write(Path::new(&path), json.as_bytes()));
+        }
+    }
+
+    fn to_document(&self) -> Document {
+        let Recording { membership, ring, state, is_of_c } = &*self.recording;
+        let Membership { id, name, rank, size, memory_space, .. } = membership;
+        let state = match state.load(Relaxed) {
+            state if state & ENDED != 0 => "ended",
+            state if state & FAILED != 0 => "failed",
+            _ if ring.is_inside() => "in a call",
+            _ => "idle",
+        };
+        Document::object([
+            ("id", id.map(|id| id.to_string()).into()),
+            ("name", name.clone().into()),
+            ("size", (*size).into()),
+            ("rank", (*rank).into()),
+            ("memory", memory_space.to_string().into()),
+            ("state", state.into()),
+            ("capacity", ring.capacity().into()),
+            ("count", ring.last().into()),
+            (
+                "records",
+                Document::List(self.records().iter().map(|record| record.to_document(*is_of_c)).collect()),
+            ),
+        ])
+    }
+}
+
+/// The recorder of a [`Communicator`], as methods of it.
+pub trait RecordExt {
+    /// Records the operations from now on: the last ones, at least so many `entries`, up to a million, of 64 bytes each. Once
+    /// it records, it does so until its end, and further calls return the same recorder.
+    ///
+    /// [`Recorder::record_from_env`] records all communicators of the process from their start. For an example, see
+    /// [`Recorder`].
+    fn record(&self, entries: usize) -> Recorder;
+
+    /// Returns the recorder, if the operations are recorded.
+    #[must_use]
+    fn recorder(&self) -> Option<Recorder>;
+}
+
+impl RecordExt for Communicator {
+    fn record(&self, entries: usize) -> Recorder {
+        self.recorder().unwrap_or_else(|| {
+            let recorder = Recorder::of_this_process(self.membership(), entries);
+            self.observe(Arc::new(recorder.clone()));
+            recorder
+        })
+    }
+
+    fn recorder(&self) -> Option<Recorder> {
+        self.abort_handle().observer().cloned()
+    }
+}
+
+/// Calls `write` with the records of all communicators of this process: a timeout and a signal may write the same file.
+fn write_in_turn(reason: &str, write: impl FnOnce(String) -> io::Result<()>) -> io::Result<()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let json = Recorder::all_to_json(reason);
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    write(json)
+}
+
+/// Returns the recorders of all communicators of this process.
+fn all() -> Vec<Recorder> {
+    let recordings = RECORDINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    recordings.iter().filter_map(Weak::upgrade).map(|recording| Recorder { recording }).collect()
+}
+
+fn to_pytorch(recorders: &[Recorder]) -> Vec<u8> {
+    let group = |recorder: &Recorder| {
+        let Membership { id, name, size, rank, nccl, .. } = recorder.membership();
+        pytorch::Group {
+            id: id.map_or_else(|| "unknown".into(), |id| id.to_string()),
+            name: name.clone().unwrap_or_else(|| "undefined".into()),
+            size: *size,
+            rank: *rank,
+            nccl: nccl.to_string(),
+            records: recorder.records(),
+        }
+    };
+    pytorch::dump(&recorders.iter().map(group).collect::<Vec<_>>()).to_pickle()
+}
+
+/// Returns the dump of this process: the release of its NCCL, and its communicators.
+fn document(reason: &str, recorders: &[Recorder]) -> Document {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let nccl = recorders.first().map(|recorder| recorder.membership().nccl.to_string());
+    Document::object([
+        ("format", "libnccl recorder".into()),
+        ("version", 1_u64.into()),
+        ("reason", reason.into()),
+        ("time_ns", now.into()),
+        ("process", process::id().into()),
+        ("nccl", nccl.into()),
+        ("communicators", Document::List(recorders.iter().map(Recorder::to_document).collect())),
+    ])
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("count", &self.count()).finish_non_exhaustive()
+    }
+}

@@ -3,6 +3,7 @@ use std::panic::Location;
 use super::document::Document;
 use super::ring::{Read, Ring};
 use libnccl::DataType;
+use libnccl::observer::Operation;
 
 /// An operation of a communicator, as its [`Recorder`](crate::Recorder) has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +112,8 @@ pub(super) fn records(ring: &Ring, is_host: bool) -> Vec<Record> {
 }
 
 impl Record {
-    pub(crate) fn to_document(&self) -> Document {
+    /// Returns the record, with the name of C's function if `is_of_c`.
+    pub(crate) fn to_document(&self, is_of_c: bool) -> Document {
         let site = self.site.map(|site| {
             Document::object([
                 ("file", site.file().into()),
@@ -119,7 +121,8 @@ impl Record {
                 ("column", site.column().into()),
             ])
         });
-        Document::object([
+        let function = is_of_c.then(|| ("function", Operation::of(self.operation).function.into()));
+        let entries = [
             ("number", self.number.into()),
             ("collective", self.collective.into()),
             ("message", self.message.into()),
@@ -135,6 +138,7 @@ impl Record {
             ("queued_ns", self.queued.into()),
             ("completed_ns", self.completed.into()),
             ("state", self.state.name().into()),
-        ])
+        ];
+        Document::object(entries.into_iter().chain(function))
     }
 }

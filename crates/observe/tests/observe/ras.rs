@@ -1,6 +1,7 @@
 //! The feature `ras`: the client against services that answer as NCCL does, and against ones that do not.
 
 mod service;
+mod verdicts;
 
 use std::net::TcpListener;
 use std::thread;
