@@ -34,7 +34,9 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
         let longest = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         let event = match next.recv_timeout(longest) {
             Ok(Report::Event(event)) => event,
-            Ok(Report::Ended(rank)) => Event::Ended(reap(&mut ranks, rank, machine.is_sound())?),
+            Ok(Report::Ended(rank)) => {
+                Event::Ended(reap(&mut ranks, rank, machine.is_sound(), arguments.inherit)?)
+            }
             Ok(Report::CannotPrint(error)) => Event::OutputLost(status_of(&error, machine.is_sound())),
             Err(_) => {
                 deadline = None;
@@ -105,10 +107,11 @@ fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result
     Ok(())
 }
 
-/// Returns the exit status of a rank that has ended. That of the first one that failed is printed.
-fn reap(ranks: &mut Ranks, rank: usize, is_first: bool) -> Result<u8> {
+/// Returns the exit status of a rank that has ended. That of the first one that failed is printed, unless the ranks report their
+/// failures themselves, as those of `nccl bench` do, and this one has exited.
+fn reap(ranks: &mut Ranks, rank: usize, is_first: bool, ranks_report: bool) -> Result<u8> {
     let (pid, status) = ranks.reap(rank)?;
-    if !status.success() && is_first {
+    if !status.success() && is_first && !(ranks_report && status.code().is_some()) {
         let others = if ranks.are_running() { "; ending the others" } else { "" };
         say(&format!("rank {rank} (process {pid}) {}{others}", describe(status)));
     }

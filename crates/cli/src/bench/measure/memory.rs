@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -120,12 +119,6 @@ impl Memory {
 
     /// Waits until all work has finished. Fails if the communicator reports an error.
     pub(crate) fn synchronize(&self, communicator: &Communicator) -> Result<()> {
-        self.synchronize_within(communicator, Duration::MAX)
-    }
-
-    /// Waits until all work has finished. Fails if it takes longer than `limit`, or if the communicator reports an error.
-    pub(crate) fn synchronize_within(&self, communicator: &Communicator, limit: Duration) -> Result<()> {
-        let begin = Instant::now();
         let Self::Device(stream) = self else { return Ok(()) };
         self.make_current()?;
         loop {
@@ -135,7 +128,6 @@ impl Memory {
                 CUresult::CUDA_ERROR_NOT_READY => {}
                 error => error.result()?,
             }
-            ensure!(begin.elapsed() < limit, "the work on the GPU is not done after {limit:?}");
             match communicator.async_error()? {
                 ResultCode::SUCCESS | ResultCode::IN_PROGRESS => std::thread::yield_now(),
                 code => bail!("the work on the GPU failed: {code}"),
@@ -261,11 +253,8 @@ impl Buffer {
             // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all of
             // them on one stream.
             Storage::Device { pointer, .. } => unsafe {
-                let start = address(*pointer, part.start);
-                Slice::from_bytes(
-                    self.data_type,
-                    Slice::<u8>::from_device_ptr(start as *const u8, part.len()),
-                )?
+                let start = address(*pointer, part.start) as *const u8;
+                Slice::from_bytes(self.data_type, Slice::<u8>::from_device_ptr(start, part.len()))?
             },
         })
     }
@@ -277,11 +266,8 @@ impl Buffer {
             Storage::Host(words) => SliceMut::from_bytes(self.data_type, &mut bytes_mut(words)[part])?,
             // SAFETY: as in `part`, and the borrow is exclusive.
             Storage::Device { pointer, .. } => unsafe {
-                let start = address(*pointer, part.start);
-                SliceMut::from_bytes(
-                    self.data_type,
-                    SliceMut::<u8>::from_device_ptr(start as *mut u8, part.len()),
-                )?
+                let start = address(*pointer, part.start) as *mut u8;
+                SliceMut::from_bytes(self.data_type, SliceMut::<u8>::from_device_ptr(start, part.len()))?
             },
         })
     }
@@ -297,27 +283,19 @@ impl Buffer {
             Storage::Host(words) => {
                 let parts = bytes_mut(words).get_disjoint_mut([read, written]);
                 let [read, written] = parts.context("the ranges overlap")?;
-                Ok((
-                    Slice::from_bytes(self.data_type, &*read)?,
-                    SliceMut::from_bytes(self.data_type, written)?,
-                ))
+                let read = Slice::from_bytes(self.data_type, &*read)?;
+                Ok((read, SliceMut::from_bytes(self.data_type, written)?))
             }
             &mut Storage::Device { pointer, .. } => {
                 ensure!(read.end <= written.start || written.end <= read.start, "the ranges overlap");
                 let (from, to) = (address(pointer, read.start), address(pointer, written.start));
                 // SAFETY: as in `part`, and the borrow is exclusive.
-                unsafe {
-                    Ok((
-                        Slice::from_bytes(
-                            self.data_type,
-                            Slice::<u8>::from_device_ptr(from as *const u8, read.len()),
-                        )?,
-                        SliceMut::from_bytes(
-                            self.data_type,
-                            SliceMut::<u8>::from_device_ptr(to as *mut u8, written.len()),
-                        )?,
-                    ))
-                }
+                let (read, written) = unsafe {
+                    let read = Slice::<u8>::from_device_ptr(from as *const u8, read.len());
+                    (read, SliceMut::<u8>::from_device_ptr(to as *mut u8, written.len()))
+                };
+                let read = Slice::from_bytes(self.data_type, read)?;
+                Ok((read, SliceMut::from_bytes(self.data_type, written)?))
             }
         }
     }

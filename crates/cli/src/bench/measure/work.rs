@@ -36,10 +36,10 @@ const MAX_RANKS_IN_TURN: usize = 64;
 const TURNS: usize = 3;
 
 /// Buffers of a data type on the ranks of a thread.
-pub(crate) struct Work<'w, 'a> {
-    pub(crate) ranks: &'w mut Ranks<'a>,
+pub(crate) struct Work<'w> {
+    pub(crate) ranks: &'w mut Ranks,
     buffers: Vec<Buffers>,
-    arithmetic: &'static Arithmetic,
+    arithmetic: Arithmetic,
     /// The elements of each buffer from the first that is used.
     length: usize,
     registrations: Registrations,
@@ -77,15 +77,15 @@ struct Elapsed {
     started: Duration,
 }
 
-impl<'w, 'a> Work<'w, 'a> {
+impl<'w> Work<'w> {
     /// Allocates the buffers, and registers them if that is wanted.
     pub(crate) fn new(
-        ranks: &'w mut Ranks<'a>,
+        ranks: &'w mut Ranks,
         parameters: &Parameters,
         watchdog: &'w Watchdog,
         has_one_clock: bool,
     ) -> Result<Self> {
-        let largest = Shape::of(parameters, parameters.max_bytes)?.total();
+        let largest = Shape::of(parameters, parameters.last_size())?.total();
         let Procedure { agg_iters, local_register, .. } = parameters.procedure;
         let too_large = || format!("{agg_iters} times {largest} elements exceed the address space");
         let length = largest.checked_mul(agg_iters as usize).with_context(too_large)?;
@@ -93,7 +93,7 @@ impl<'w, 'a> Work<'w, 'a> {
         let arithmetic = Arithmetic::new(parameters.data_type)?;
         let buffers = ranks.members.iter().map(|member| {
             let (memory, rank) = (&member.memory, member.communicator.rank());
-            Buffers::new(ranks.nccl, memory, parameters.data_type, rank, allocated)
+            Buffers::new(&ranks.nccl, memory, parameters.data_type, rank, allocated)
         });
         let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
         let registrations = Registrations::new(ranks, &mut buffers, local_register)?;

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The number of the schema that this program writes and reads.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// The result of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) schema: u32,
     /// The name and the version of the program.
@@ -29,19 +30,20 @@ pub(crate) struct Report {
     pub(crate) ranks: Vec<Rank>,
     /// The start of the ranks: `threads`, `processes`, or the name of the launcher.
     pub(crate) launch: String,
-    pub(crate) parameters: Parameters,
+    /// The parameters with all defaults filled in.
+    pub(crate) parameters: Map<String, Value>,
     pub(crate) rows: Vec<Row>,
     /// The first wrong element of each rank and row.
     #[serde(default)]
     pub(crate) wrong: Vec<WrongElement>,
     /// The mean of all bus bandwidths that were measured.
     pub(crate) average_bus_bandwidth: f64,
-    /// True if a signal ended the run, so that rows are missing.
+    /// True if a signal or a failure ended the run, so that rows are missing.
     pub(crate) interrupted: bool,
 }
 
 /// The NCCL library of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Library {
     pub(crate) version: String,
     /// The file, unless the library is linked or part of the program.
@@ -60,29 +62,6 @@ pub(crate) struct Rank {
     pub(crate) pid: u32,
     /// The address and the name of the GPU; `None` for host memory.
     pub(crate) device: Option<String>,
-}
-
-/// The parameters of a run, with all defaults filled in.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Parameters {
-    pub(crate) min_bytes: u64,
-    pub(crate) max_bytes: u64,
-    /// The factor between a size and the next; `None` if `step_bytes` is their difference.
-    pub(crate) step_factor: Option<u64>,
-    pub(crate) step_bytes: Option<u64>,
-    pub(crate) iters: u32,
-    pub(crate) warmup_iters: u32,
-    pub(crate) agg_iters: u32,
-    pub(crate) run_cycles: u32,
-    /// The number of checks of each row.
-    pub(crate) check: u32,
-    /// The number of launches of the CUDA graph; 0 without one.
-    pub(crate) graph: u32,
-    pub(crate) blocking: u8,
-    /// The choice among the ranks' times: 0 for that of rank 0, 1 for the mean, 2 for the minimum, 3 for the maximum.
-    pub(crate) average: u8,
-    pub(crate) local_register: u8,
-    pub(crate) unalign: usize,
 }
 
 /// The measurement of one size, data type, reduction and root.
@@ -191,7 +170,7 @@ impl Row {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Iterations, Library, Measured, Parameters, Rank, Report, Row, SCHEMA, WrongElement};
+    use super::{Iterations, Library, Measured, Rank, Report, Row, SCHEMA, WrongElement};
 
     /// Returns a report with one row.
     pub(crate) fn report() -> Report {
@@ -217,22 +196,7 @@ pub(crate) mod tests {
             operation: "all_reduce".into(),
             ranks: vec![Rank { rank: 0, host: "host".into(), pid: 7, device: None }],
             launch: "threads".into(),
-            parameters: Parameters {
-                min_bytes: 8,
-                max_bytes: 8,
-                step_factor: Some(2),
-                step_bytes: None,
-                iters: 20,
-                warmup_iters: 1,
-                agg_iters: 1,
-                run_cycles: 1,
-                check: 1,
-                graph: 0,
-                blocking: 0,
-                average: 1,
-                local_register: 0,
-                unalign: 0,
-            },
+            parameters: [("iters".into(), 20.into())].into_iter().collect(),
             rows: vec![Row {
                 bytes: 8,
                 count: 2,

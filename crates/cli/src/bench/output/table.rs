@@ -3,7 +3,7 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-use super::description::Description;
+use super::Description;
 use super::report::{Measured, Report, Row, WrongElement};
 use crate::bench::arguments::Procedure;
 use crate::bench::choices::Blocking;
@@ -85,6 +85,9 @@ impl<W: Write> Table<W> {
                 in_line(&rank.host),
                 in_line(rank.device.as_deref().unwrap_or("[host memory]")),
             )?;
+        }
+        if let Some(note) = parameters.reduction() {
+            writeln!(self.out, "#\n# {note}")?;
         }
         writeln!(self.out, "#")?;
         self.titles(parameters)
@@ -170,6 +173,9 @@ impl<W: Write> Table<W> {
         }
         writeln!(self.out, "# {:<20} : {verdict}", "Out of bounds values")?;
         writeln!(self.out, "# {:<20} : {} ", "Avg bus bandwidth", general(report.average_bus_bandwidth))?;
+        if report.ranks.len() == 1 && report.average_bus_bandwidth == 0.0 {
+            writeln!(self.out, "# One rank has no bus bandwidth: no data moves between ranks")?;
+        }
         writeln!(self.out, "#\n# Collective test concluded: {}", report.operation)?;
         if let Some(usage) = usage {
             writeln!(self.out, "# {:<20} : {usage}", "GPU memory usage")?;
@@ -236,7 +242,7 @@ mod tests {
     use crate::args::{Arguments, Command};
     use crate::bench::measure::shape::Shape;
     use crate::bench::measure::times::Columns;
-    use crate::bench::output::description::Description;
+    use crate::bench::output::Description;
     use crate::bench::output::report::{self, Measured, Report, Row, tests};
     use crate::bench::parameters::Parameters;
     use crate::bench::start::Start;

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::escapes::in_line;
 
@@ -22,7 +22,7 @@ pub(crate) struct Pairs {
     /// The device of rank 0.
     device: String,
     launch: String,
-    /// The size of the messages that bandwidth is measured with.
+    /// The size of the sends that bandwidth is measured with.
     bytes: u64,
     iters: usize,
     /// `links[a][b]` is what rank a sends to rank b; `None` where they are the same, or not measured yet.
@@ -31,7 +31,7 @@ pub(crate) struct Pairs {
 }
 
 /// The link from one rank to another.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Link {
     /// Half the time of a round trip of 8 bytes, the least of ten measurements.
     pub(crate) latency_us: f64,
@@ -39,7 +39,7 @@ pub(crate) struct Link {
     /// In GB/s, the greatest of ten measurements.
     pub(crate) bandwidth: f64,
     pub(crate) median_bandwidth: f64,
-    /// The elements of one message that arrived changed.
+    /// The elements of one send that arrived changed.
     pub(crate) wrong: u64,
     /// The index of the first of them.
     pub(crate) first_wrong: Option<u64>,

@@ -1,61 +1,85 @@
-//! The messages that a pair exchanges.
+//! The data that the ranks of a pair send to each other.
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use libnccl::{Config, DataType, ReduceOp};
 
-use super::arguments::PairsArguments;
 use super::matrix::{Link, Pairs};
-use super::{Measured, lock};
-use crate::bench::measure::endpoint::{Endpoint, Wrong};
+use super::{Measured, PairsArguments, lock};
+use crate::bench::data::Data;
+use crate::bench::data::number::Arithmetic;
+use crate::bench::data::reduction::Reduction;
+use crate::bench::measure::memory::{Buffer, Memory};
+use crate::bench::measure::ranks::{Rank, Ranks};
 use crate::bench::output::progress::Progress;
-use crate::bench::start::job::Member;
+use crate::bench::start::Job;
 
 /// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
 const BATCHES: usize = 10;
 
-/// The elements of a message whose time is the latency: 8 bytes.
+/// The elements of a send whose time is the latency: 8 bytes.
 const SHORT: usize = 2;
 
-/// The values of a link that its two ranks know.
-const VALUES: usize = 6;
+/// A rank's part in the measurement.
+struct Endpoint {
+    send: Buffer,
+    recv: Buffer,
+    data: Data,
+    /// The elements of a long send, and the number of sends of a batch.
+    elements: usize,
+    messages: usize,
+}
 
-/// Measures all pairs, one after the other, which rank 0 puts into `measured`.
-pub(crate) fn pairs(member: &Member, arguments: &PairsArguments, measured: &Measured) -> Result<()> {
-    let bytes = arguments.size.unwrap_or(if member.gpus == 0 { 4 << 20 } else { 64 << 20 });
+/// Measures all pairs, one after the other. Rank 0 stores them in `measured`.
+pub(crate) fn pairs(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Measured) -> Result<()> {
+    let bytes = arguments.size.unwrap_or(if job.gpus == 0 { 4 << 20 } else { 64 << 20 });
     let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(SHORT);
     let messages = (arguments.iters as usize).div_ceil(BATCHES);
-    let mut endpoint = Endpoint::new(member, elements, None)?;
-    let (own, size) = (member.rank, member.size);
-    let progress = (own == 0).then(|| {
+    let memory = Memory::of(job.local_rank(thread), job.gpus, false)?;
+    let mut ranks = Ranks::new(job, thread, vec![memory], &Config::new())?;
+    let available = ranks.available_bytes()?;
+    let own = job.rank(thread);
+    if bytes > available / 2 {
+        ensure!(
+            own > 0,
+            "--size {bytes} does not fit: each rank has {available} bytes of memory for two buffers"
+        );
+        return Ok(());
+    }
+    let memory = &ranks.members[0].memory;
+    let buffer = || memory.buffer(&job.nccl, DataType::Float32, elements);
+    let arithmetic = Arithmetic::new(DataType::Float32)?;
+    let data = Data { arithmetic, op: Reduction::Op(ReduceOp::Sum), ranks: job.size, seed: 0 };
+    let mut endpoint = Endpoint { send: buffer()?, recv: buffer()?, data, elements, messages };
+    endpoint.send.fill(0..elements, &data.sent(own))?;
+    let mut progress = None;
+    if own == 0 {
         let bytes = (elements * size_of::<f32>()) as u64;
-        let library = format!("{} ({})", member.nccl.version(), member.nccl.backend());
-        let (device, launch) = (endpoint.device()?, member.launch.clone());
-        let pairs = Pairs::new(library, device, launch, bytes, messages * BATCHES, size);
-        let number = pairs.number() as u64;
+        let library = format!("{} ({})", job.nccl.version(), job.nccl.backend());
+        let device = memory.device()?.unwrap_or_else(|| "host memory".into());
+        let pairs = Pairs::new(library, device, job.launch.clone(), bytes, messages * BATCHES, job.size);
+        progress = Some(Progress::new(Some(pairs.number() as u64), "pairs"));
         *lock(measured) = Some(pairs);
-        anyhow::Ok(Progress::new(Some(number), "pairs", member.parent.as_deref()))
-    });
-    let progress = progress.transpose()?;
-    endpoint.barrier()?;
-    for low in 0..size {
-        for high in low + 1..size {
-            let values = match own {
-                rank if rank == low => pair(&mut endpoint, high, elements, messages)?,
-                rank if rank == high => pair(&mut endpoint, low, elements, messages)?,
-                _ => [0.0; VALUES],
+    }
+    ranks.barrier()?;
+    for low in 0..job.size {
+        for high in low + 1..job.size {
+            let rank = &ranks.members[0];
+            let side = match own {
+                own if own == low => endpoint.exchange(rank, high)?,
+                own if own == high => endpoint.exchange(rank, low)?,
+                _ => Link::default(),
             };
             // The others wait for the pair, too.
-            let all = endpoint.gather(&values)?;
+            let sides = ranks.gather(&[side])?;
             let Some(progress) = &progress else { continue };
             let link = |from: usize, to: usize| Link {
-                latency_us: all[low][0],
-                median_latency_us: all[low][1],
-                bandwidth: all[from][2],
-                median_bandwidth: all[from][3],
-                // The receiver has counted.
-                wrong: all[to][4] as u64,
-                first_wrong: (all[to][4] > 0.0).then(|| all[to][5] as u64),
+                latency_us: sides[low].latency_us,
+                median_latency_us: sides[low].median_latency_us,
+                wrong: sides[to].wrong,
+                first_wrong: sides[to].first_wrong,
+                ..sides[from].clone()
             };
             // A signal may have taken them.
             if let Some(pairs) = lock(measured).as_mut() {
@@ -65,73 +89,83 @@ pub(crate) fn pairs(member: &Member, arguments: &PairsArguments, measured: &Meas
             progress.row(|| format!("ranks {low} and {high}"), || ());
         }
     }
-    endpoint.destroy()
+    ranks.destroy()
 }
 
-/// Measures this rank's side of a pair: the latency and the bandwidth of what it sends, best and median, and the wrong
-/// elements that it receives, with the index of the first.
-fn pair(endpoint: &mut Endpoint, peer: usize, elements: usize, messages: usize) -> Result<[f64; VALUES]> {
-    let (own, is_first) = (endpoint.rank(), endpoint.rank() < peer);
-    let element = |rank: usize| move |index: usize| ((index * 31 + rank * 7) % 251 + 1) as f32;
-    endpoint.fill(elements, element(own))?;
-    // NCCL connects at the first message.
-    round_trip(endpoint, peer, is_first)?;
-    let mut wrong = Wrong::default();
-    for sends in [is_first, !is_first] {
-        stream(endpoint, peer, elements, 1, sends)?;
-        if !sends {
-            endpoint.wait()?;
-            wrong = endpoint.compare(elements, element(peer))?;
-        }
-    }
-    let mut latencies = vec![];
-    for _ in 0..BATCHES {
-        let begin = Instant::now();
-        for _ in 0..messages {
-            round_trip(endpoint, peer, is_first)?;
-        }
-        endpoint.wait()?;
-        latencies.push(begin.elapsed().as_secs_f64() * 1e6 / messages as f64 / 2.0);
-    }
-    let mut bandwidths = vec![];
-    for sends in [is_first, !is_first] {
-        for _ in 0..BATCHES {
-            let begin = Instant::now();
-            stream(endpoint, peer, elements, messages, sends)?;
-            endpoint.wait()?;
-            if sends {
-                let bytes = (elements * size_of::<f32>() * messages) as f64;
-                bandwidths.push(bytes / 1e9 / begin.elapsed().as_secs_f64());
+impl Endpoint {
+    /// Measures this rank's side of a pair: the latency, the bandwidth of what it sends, and the wrong elements that it
+    /// receives.
+    fn exchange(&mut self, rank: &Rank, peer: usize) -> Result<Link> {
+        let is_first = rank.communicator.rank() < peer;
+        self.recv.fill(0..self.elements, &self.data.untouched())?;
+        // NCCL connects at the first send.
+        self.round_trip(rank, peer, is_first)?;
+        let mut side = Link::default();
+        for sends in [is_first, !is_first] {
+            self.stream(rank, peer, 1, sends)?;
+            if !sends {
+                wait(rank)?;
+                let comparison = self.recv.compare(0..self.elements, &self.data.sent(peer))?;
+                side.wrong = comparison.wrong as u64;
+                side.first_wrong = comparison.first.map(|first| first.offset as u64);
             }
         }
+        let mut latencies = vec![];
+        for _ in 0..BATCHES {
+            let begin = Instant::now();
+            for _ in 0..self.messages {
+                self.round_trip(rank, peer, is_first)?;
+            }
+            wait(rank)?;
+            latencies.push(begin.elapsed().as_secs_f64() * 1e6 / self.messages as f64 / 2.0);
+        }
+        let mut bandwidths = vec![];
+        for sends in [is_first, !is_first] {
+            for _ in 0..BATCHES {
+                let begin = Instant::now();
+                self.stream(rank, peer, self.messages, sends)?;
+                wait(rank)?;
+                if sends {
+                    let bytes = (self.elements * size_of::<f32>() * self.messages) as f64;
+                    bandwidths.push(bytes / 1e9 / begin.elapsed().as_secs_f64());
+                }
+            }
+        }
+        latencies.sort_by(f64::total_cmp);
+        bandwidths.sort_by(|one, two| two.total_cmp(one));
+        (side.latency_us, side.median_latency_us) = (latencies[0], latencies[BATCHES / 2]);
+        (side.bandwidth, side.median_bandwidth) = (bandwidths[0], bandwidths[BATCHES / 2]);
+        Ok(side)
     }
-    latencies.sort_by(f64::total_cmp);
-    bandwidths.sort_by(|one, two| two.total_cmp(one));
-    Ok([
-        latencies[0],
-        latencies[BATCHES / 2],
-        bandwidths[0],
-        bandwidths[BATCHES / 2],
-        wrong.count as f64,
-        wrong.first as f64,
-    ])
+
+    /// Sends 8 bytes there and back.
+    fn round_trip(&mut self, rank: &Rank, peer: usize, is_first: bool) -> Result<()> {
+        for sends in [is_first, !is_first] {
+            self.start(rank, peer, SHORT, sends)?;
+        }
+        Ok(())
+    }
+
+    /// Sends long data, and receives 8 bytes as the receipt; or the other side of it.
+    fn stream(&mut self, rank: &Rank, peer: usize, messages: usize, sends: bool) -> Result<()> {
+        for _ in 0..messages {
+            self.start(rank, peer, self.elements, sends)?;
+        }
+        self.start(rank, peer, SHORT, !sends)
+    }
+
+    /// Starts a send or a receive of this many elements.
+    fn start(&mut self, rank: &Rank, peer: usize, count: usize, sends: bool) -> Result<()> {
+        let (communicator, stream) = (&rank.communicator, rank.memory.stream());
+        if sends {
+            communicator.send(self.send.part(0..count)?, peer, stream)?;
+        } else {
+            communicator.recv(self.recv.part_mut(0..count)?, peer, stream)?;
+        }
+        Ok(())
+    }
 }
 
-/// Sends a short message there and back.
-fn round_trip(endpoint: &mut Endpoint, peer: usize, is_first: bool) -> Result<()> {
-    if is_first {
-        endpoint.send(SHORT, peer)?;
-        endpoint.recv(SHORT, peer)
-    } else {
-        endpoint.recv(SHORT, peer)?;
-        endpoint.send(SHORT, peer)
-    }
-}
-
-/// Sends long messages, and receives a short one as the receipt; or the other side of it.
-fn stream(endpoint: &mut Endpoint, peer: usize, elements: usize, messages: usize, sends: bool) -> Result<()> {
-    for _ in 0..messages {
-        if sends { endpoint.send(elements, peer) } else { endpoint.recv(elements, peer) }?;
-    }
-    if sends { endpoint.recv(SHORT, peer) } else { endpoint.send(SHORT, peer) }
+fn wait(rank: &Rank) -> Result<()> {
+    rank.memory.synchronize(&rank.communicator)
 }
