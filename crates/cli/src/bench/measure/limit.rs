@@ -119,7 +119,7 @@ mod tests {
         // A device of the emulation.
         assert_eq!(
             share(&[rank("a", Some("0"), Some(160), 1600), rank("a", Some("1"), Some(160), 1600)]),
-            75
+            60
         );
     }
 
