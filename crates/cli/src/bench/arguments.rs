@@ -59,7 +59,7 @@ pub(crate) enum BenchCommand {
 }
 
 /// The arguments of a measurement. Those with a short name are those of nccl-tests 2.19.6.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 // Its presence is that of the operation: clap does not count the arguments of a struct within another.
 #[group(arg = "benchmark")]
 pub(crate) struct MeasureArguments {

@@ -40,7 +40,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     }
 }
 
-/// Measures an operation.
 fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
     if [&arguments.json, &arguments.csv].contains(&&Some(None)) {
         crate::output::keep_libraries_out()?;

@@ -21,9 +21,7 @@ pub(crate) struct Parameters {
     pub(crate) data_type: DataType,
     pub(crate) root: usize,
     pub(crate) ranks: usize,
-    /// The threads of each process.
     pub(crate) threads: usize,
-    /// The ranks of each thread.
     pub(crate) ranks_per_thread: usize,
     /// The number of GPUs that the ranks are spread over; 0 for host memory.
     pub(crate) gpus: usize,
@@ -34,12 +32,10 @@ pub(crate) struct Parameters {
     pub(crate) step: Step,
     pub(crate) unalign: usize,
     pub(crate) procedure: Procedure,
-    /// True if single iterations are measured.
     pub(crate) iteration_times: bool,
     pub(crate) parallel_init: bool,
 }
 
-/// The step from one size to the next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     Factor(u64),

@@ -7,7 +7,7 @@ use super::benchmark::Benchmark;
 use super::measure::limit::host_name;
 use super::measure::memory::Memory;
 use super::measure::ranks::{Rank, Ranks};
-use super::measure::shape::Shape;
+use super::measure::shape::{Case, Shape};
 use super::measure::usage::Usage;
 use super::measure::watchdog::Watchdog;
 use super::measure::work::Work;
@@ -97,9 +97,10 @@ fn rows(
         while parameters.procedure.run_cycles == 0 || cycle < parameters.procedure.run_cycles {
             for bytes in parameters.sizes() {
                 let shape = Shape::of(parameters, bytes)?;
-                let out_of_place = work.measure(parameters, &shape, false, seed)?;
+                let case = Case { parameters, shape: &shape, in_place: false };
+                let out_of_place = work.measure(case, seed)?;
                 let in_place = if parameters.benchmark.has_in_place() {
-                    Some(work.measure(parameters, &shape, true, seed + 1)?)
+                    Some(work.measure(Case { in_place: true, ..case }, seed + 1)?)
                 } else {
                     None
                 };
@@ -115,7 +116,6 @@ fn rows(
     Ok(bytes)
 }
 
-/// Returns the options of the communicators.
 fn config(job: &Job, parameters: &Parameters) -> Config {
     let mut config = Config::new();
     if let Some(policy) = parameters.procedure.cta_policy {
@@ -130,7 +130,6 @@ fn config(job: &Job, parameters: &Parameters) -> Config {
 }
 
 impl Ranks {
-    /// Gathers the description of each rank.
     fn describe(&mut self) -> Result<Vec<Description>> {
         let describe = |member: &Rank| {
             let rank = report::Rank {

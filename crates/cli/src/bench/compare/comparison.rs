@@ -10,7 +10,6 @@ use crate::bench::output::report::{Measured, Rank, Report, Row};
 use crate::bench::output::statistic::Statistic;
 use crate::escapes;
 
-/// The number of the schema of the JSON.
 const SCHEMA: u32 = 2;
 
 /// Two sides, compared. A ratio is the time of the first side divided by the time of the second, which is also the ratio of
@@ -41,7 +40,6 @@ pub(super) struct Comparison {
     geometric_mean: f64,
 }
 
-/// A side, as the comparison names it.
 #[derive(Debug, Serialize)]
 struct Description {
     name: String,
@@ -51,7 +49,6 @@ struct Description {
     rounds: usize,
 }
 
-/// The ratio of one row.
 #[derive(Debug, Serialize)]
 pub(super) struct Ratio {
     #[serde(flatten)]
@@ -66,7 +63,6 @@ pub(super) struct Ratio {
     is_below: bool,
 }
 
-/// The row of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Key {
     bytes: u64,

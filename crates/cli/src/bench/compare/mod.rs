@@ -71,7 +71,6 @@ struct Side {
     rounds: Vec<Report>,
 }
 
-/// Compares the results that the arguments name.
 pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     let sides = match (&arguments.files[..], &arguments.backend[..]) {
         ([one, two], _) => [read(one)?, read(two)?],
@@ -93,7 +92,6 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     Ok(exit_code(conclude(problem.is_none(), [printed])?))
 }
 
-/// Reads a result.
 fn read(path: &Path) -> Result<Side> {
     let name = path.display().to_string();
     let text = file::read(path).with_context(|| format!("cannot read {name}"))?;

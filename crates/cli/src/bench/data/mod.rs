@@ -23,12 +23,10 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// Returns the elements that a rank sends.
     pub(crate) fn sent(&self, rank: usize) -> Pattern {
         Pattern::new(self.arithmetic, |index| self.arithmetic.integer(self.value(rank, index)))
     }
 
-    /// Returns the reduction of all ranks' elements.
     pub(crate) fn reduced(&self) -> Pattern {
         let arithmetic = self.arithmetic;
         Pattern::new(arithmetic, |index| {

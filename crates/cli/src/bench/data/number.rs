@@ -18,7 +18,6 @@ pub(crate) struct Arithmetic {
     is_integer: bool,
 }
 
-/// A number of any data type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Number {
     Integer(i128),
@@ -45,7 +44,6 @@ impl Arithmetic {
         Ok(Self { data_type, whole, doublings, is_integer })
     }
 
-    /// Returns the number of bytes of an element.
     pub(crate) fn size(self) -> usize {
         self.data_type.size()
     }

@@ -9,7 +9,6 @@ use super::number::Arithmetic;
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     arithmetic: Arithmetic,
-    /// The bytes of a period.
     bytes: Vec<u8>,
 }
 
@@ -87,10 +86,8 @@ fn shortened(text: String) -> String {
     float.map_or(text, |float| format!("{float:e}"))
 }
 
-/// The result of a comparison with a pattern.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
-    /// The number of elements that differ.
     pub(crate) wrong: usize,
     pub(crate) first: Option<FirstWrong>,
 }
@@ -98,7 +95,6 @@ pub(crate) struct Comparison {
 /// The first element that differs from a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FirstWrong {
-    /// The index of the element.
     pub(crate) offset: usize,
     pub(crate) got: String,
     pub(crate) expected: String,

@@ -43,7 +43,6 @@ pub(crate) fn mul_sum(
     Ok(communicator.pre_mul_sum_any(arithmetic.data_type, &scalar[..arithmetic.size()])?)
 }
 
-/// Writes the name that nccl-tests uses.
 impl fmt::Display for Reduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -31,7 +31,6 @@ pub(crate) enum Memory {
 /// A buffer in a rank's memory, of elements whose type is known at run time.
 pub(crate) struct Buffer {
     data_type: DataType,
-    /// The number of elements.
     length: usize,
     storage: Storage,
 }
@@ -80,7 +79,6 @@ impl Memory {
         }
     }
 
-    /// Returns the stream for NCCL's operations.
     pub(crate) fn stream(&self) -> StreamRef<'static> {
         match self {
             Self::Host => StreamRef::DEFAULT,
@@ -135,7 +133,6 @@ impl Memory {
         }
     }
 
-    /// Begins to capture the stream's work into a graph.
     pub(crate) fn begin_capture(&self) -> Result<()> {
         // NCCL may allocate memory in its first operations, which only this mode permits; other threads capture too.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -145,7 +142,6 @@ impl Memory {
         }
     }
 
-    /// Ends the capture, and returns the graph.
     pub(crate) fn end_capture(&self) -> Result<Graph> {
         let flags = CUgraphInstantiate_flags(0);
         match self {
@@ -245,7 +241,6 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns a range for NCCL to read.
     pub(crate) fn part(&self, part: Range<usize>) -> Result<Slice<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &self.storage {
@@ -259,7 +254,6 @@ impl Buffer {
         })
     }
 
-    /// Returns a range for NCCL to write.
     pub(crate) fn part_mut(&mut self, part: Range<usize>) -> Result<SliceMut<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &mut self.storage {
@@ -308,7 +302,6 @@ impl Buffer {
         }
     }
 
-    /// Returns a range in bytes.
     fn bytes(&self, part: Range<usize>) -> Result<Range<usize>> {
         ensure!(part.start <= part.end && part.end <= self.length, "the range exceeds the buffer");
         let size = self.data_type.size();
@@ -316,19 +309,16 @@ impl Buffer {
     }
 }
 
-/// Returns the bytes of words.
 fn bytes(words: &[u64]) -> &[u8] {
     // SAFETY: the same memory, in which any bytes are valid, for the same time.
     unsafe { slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// Returns the bytes of words.
 fn bytes_mut(words: &mut [u64]) -> &mut [u8] {
     // SAFETY: as in `bytes`, and the borrow is exclusive.
     unsafe { slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
-/// Returns the device address of a byte.
 fn address(pointer: CUdeviceptr, byte: usize) -> CUdeviceptr {
     pointer + byte as CUdeviceptr
 }

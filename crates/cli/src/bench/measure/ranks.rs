@@ -14,7 +14,6 @@ use crate::bench::start::Job;
 /// The number of numbers that are reduced at a time.
 const NUMBERS: usize = 1024;
 
-/// A rank.
 pub(crate) struct Rank {
     /// Not dropped on failure: that would make the other ranks fail too, and one of their errors might be reported before
     /// the cause. The program ends with the first error.
@@ -25,7 +24,6 @@ pub(crate) struct Rank {
     numbers: Buffer,
 }
 
-/// The ranks of a thread.
 pub(crate) struct Ranks {
     pub(crate) nccl: Nccl,
     pub(crate) members: Vec<Rank>,
@@ -65,7 +63,6 @@ impl Ranks {
         Ok(Self { nccl: nccl.clone(), members: members.collect::<Result<_>>()? })
     }
 
-    /// Returns the number of the first rank of this thread.
     pub(crate) fn first(&self) -> usize {
         self.members.first().map_or(0, |member| member.communicator.rank())
     }
@@ -75,7 +72,6 @@ impl Ranks {
         self.members.iter().try_for_each(|member| member.memory.synchronize(&member.communicator))
     }
 
-    /// Waits for all ranks.
     pub(crate) fn barrier(&mut self) -> Result<()> {
         self.reduce_numbers(1, ReduceOp::Max)
     }
@@ -125,7 +121,6 @@ impl Ranks {
         self.synchronize()
     }
 
-    /// Destroys the communicators.
     pub(crate) fn destroy(mut self) -> Result<()> {
         if self.members.len() == 1
             && let Some(member) = self.members.pop()

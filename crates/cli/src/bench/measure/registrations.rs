@@ -8,7 +8,6 @@ use super::buffers::Buffers;
 use super::ranks::Ranks;
 use crate::bench::choices::Register;
 
-/// The registrations of buffers.
 pub(crate) struct Registrations {
     local: Vec<Registration>,
     windows: Vec<Window<u8>>,

@@ -9,15 +9,20 @@ use crate::bench::parameters::Parameters;
 /// The number and the position of the elements that an operation of a given size moves, counted as in nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// The count argument of NCCL.
     pub(crate) count: usize,
-    /// Elements that a rank sends.
     pub(crate) send: usize,
-    /// Elements that a rank receives.
     pub(crate) recv: usize,
     benchmark: Benchmark,
     element_size: usize,
     ranks: usize,
+}
+
+/// What is measured: an operation of one size, out of place or in place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case<'a> {
+    pub(crate) parameters: &'a Parameters,
+    pub(crate) shape: &'a Shape,
+    pub(crate) in_place: bool,
 }
 
 impl Shape {

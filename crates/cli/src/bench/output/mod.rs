@@ -31,65 +31,21 @@ use table::Table;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) rank: report::Rank,
-    /// The number of its device.
     pub(crate) device: i32,
 }
 
-/// The output that the user asked for.
+/// The output that the user asked for, shared by the thread of rank 0 and that of signals.
 #[derive(Clone)]
-struct Settings {
+pub(crate) struct Output {
     /// The file; `Some(None)` for stdout.
     json: Option<Option<PathBuf>>,
     csv: Option<Option<PathBuf>>,
     plot: Option<PathBuf>,
-}
-
-/// An output that is being written.
-enum Sink {
-    Stdout(Box<dyn Write + Send>),
-    /// A file, and its content so far.
-    File(PathBuf, Vec<u8>),
-}
-
-impl Sink {
-    fn open(file: &Option<PathBuf>) -> Result<Self> {
-        let Some(file) = file else { return Ok(Self::Stdout(output::stdout())) };
-        named_file::check(file)?;
-        Ok(Self::File(file.clone(), vec![]))
-    }
-
-    fn write(&mut self, text: &str) -> Result<()> {
-        match self {
-            Self::Stdout(stdout) => {
-                stdout.write_all(text.as_bytes())?;
-                stdout.flush()?;
-            }
-            Self::File(_, bytes) => bytes.extend_from_slice(text.as_bytes()),
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<()> {
-        match self {
-            Self::Stdout(_) => Ok(()),
-            Self::File(path, bytes) => named_file::write(&path, &bytes),
-        }
-    }
-}
-
-/// The output, shared by the thread of rank 0 and that of signals.
-#[derive(Clone)]
-pub(crate) struct Output {
-    settings: Settings,
     written: Arc<Mutex<Option<Written>>>,
 }
 
-/// The output as far as it is written.
 struct Written {
     table: Option<Table<Box<dyn Write + Send>>>,
-    csv: Option<Sink>,
-    json: Option<Sink>,
-    plot: Option<PathBuf>,
     report: Report,
     progress: Progress,
 }
@@ -97,15 +53,12 @@ struct Written {
 impl Output {
     /// Returns an output to which nothing is written yet.
     pub(crate) fn new(arguments: &MeasureArguments) -> Self {
-        let json = arguments.json.clone().or_else(|| arguments.output_file.clone().map(Some));
-        let settings = Settings { json, csv: arguments.csv.clone(), plot: arguments.plot.clone() };
-        Self { settings, written: Arc::default() }
+        let MeasureArguments { json, output_file, csv, plot, .. } = arguments.clone();
+        Self { json: json.or(output_file.map(Some)), csv, plot, written: Arc::default() }
     }
 
-    /// Returns whether stdout has a table.
     pub(crate) fn has_table(&self) -> bool {
-        let Settings { json, csv, .. } = &self.settings;
-        ![json, csv].contains(&&Some(None))
+        ![&self.json, &self.csv].contains(&&Some(None))
     }
 
     /// Writes a note: as a comment of the table, or to stderr.
@@ -118,14 +71,14 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the head of the output.
     pub(crate) fn begin(&self, job: &Job, all: &[Parameters], ranks: &[Description]) -> Result<()> {
         let nccl = &job.nccl;
         let parameters = all.first().context("nothing to measure")?;
         let stand_in = if parameters.gpus > 0 { gpu::stand_in() } else { None };
-        let mut csv = self.settings.csv.as_ref().map(Sink::open).transpose()?;
-        if let Some(csv) = &mut csv {
-            csv.write(&format!("{}\n", csv::HEAD))?;
+        let files = [&self.json, &self.csv].into_iter().flatten().flatten().chain(&self.plot);
+        files.into_iter().try_for_each(|file| named_file::check(file))?;
+        if self.csv == Some(None) {
+            write(&None, &format!("{}\n", csv::HEAD))?;
         }
         if let Some(note) = parameters.reduction().filter(|_| !self.has_table()) {
             self.note(&note)?;
@@ -157,10 +110,8 @@ impl Output {
             average_bus_bandwidth: 0.0,
             interrupted: false,
         };
-        let json = self.settings.json.as_ref().map(Sink::open).transpose()?;
-        self.settings.plot.as_deref().map_or(Ok(()), named_file::check)?;
         let progress = Progress::new(rows, "rows");
-        *self.lock() = Some(Written { table, csv, json, plot: self.settings.plot.clone(), report, progress });
+        *self.lock() = Some(Written { table, report, progress });
         Ok(())
     }
 
@@ -200,7 +151,7 @@ impl Output {
                 expected: first.expected,
             })
             .collect();
-        let Written { table, csv, report, progress, .. } = written;
+        let Written { table, report, progress } = written;
         progress.row(
             || format!("{} bytes of {}", row.bytes, row.data_type),
             || -> Result<()> {
@@ -209,10 +160,7 @@ impl Output {
                         .map(|measurement| measurement.and_then(|measurement| measurement.columns));
                     table.row(parameters, &row, columns, &wrong)?;
                 }
-                if let Some(csv) = csv {
-                    csv.write(&format!("{}\n", csv::line(&row)))?;
-                }
-                Ok(())
+                if self.csv == Some(None) { write(&None, &format!("{}\n", csv::line(&row))) } else { Ok(()) }
             },
         )?;
         report.rows.push(row);
@@ -222,7 +170,7 @@ impl Output {
 
     /// Completes the output. Returns whether all results are right.
     pub(crate) fn finish(&self, usage: Option<Usage>) -> Result<bool> {
-        self.lock().take().map_or(Ok(true), |written| written.finish(usage, false))
+        self.lock().take().map_or(Ok(true), |written| written.finish(self, usage, false))
     }
 
     /// Completes the output with the rows that have been measured, unless it is blocked or complete.
@@ -233,7 +181,7 @@ impl Output {
         while start.elapsed() < LIMIT {
             // The thread of rank 0 holds it while it prints, which blocks if nobody reads.
             if let Ok(mut written) = self.written.try_lock() {
-                drop(written.take().map(|written| written.finish(None, true)));
+                drop(written.take().map(|written| written.finish(self, None, true)));
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -247,7 +195,7 @@ impl Output {
 
 impl Written {
     /// Writes the verdict, then the files. Returns whether all results are right.
-    fn finish(mut self, usage: Option<Usage>, interrupted: bool) -> Result<bool> {
+    fn finish(mut self, output: &Output, usage: Option<Usage>, interrupted: bool) -> Result<bool> {
         drop(self.progress);
         self.report.interrupted = interrupted;
         let measured: Vec<_> = self.report.rows.iter().flat_map(Row::measured).collect();
@@ -259,14 +207,14 @@ impl Written {
         if let Some(wrong @ 1..) = wrong {
             output::write_to_stderr(&format!("error: rank 0: {wrong} elements are wrong\n"));
         }
-        let csv = self.csv.map_or(Ok(()), Sink::finish);
-        let json = self.json.map_or(Ok(()), |mut json| {
-            json.write(&self.report.to_json()?)?;
-            json.finish()
+        let csv = output.csv.as_ref().filter(|file| file.is_some()).map_or(Ok(()), |file| {
+            let lines: String = self.report.rows.iter().map(|row| csv::line(row) + "\n").collect();
+            write(file, &format!("{}\n{lines}", csv::HEAD))
         });
-        let plot = self.plot.map_or(Ok(()), |file| {
+        let json = output.json.as_ref().map_or(Ok(()), |file| write(file, &self.report.to_json()?));
+        let plot = output.plot.as_ref().map_or(Ok(()), |file| {
             let name = format!("NCCL {}", self.report.library.version);
-            plot::write(&[(name, self.report)], &file)
+            plot::write(&[(name, self.report)], file)
         });
         conclude(is_right, [table.map_err(Into::into), csv, json, plot])
     }
@@ -281,6 +229,18 @@ pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<(
         output::write_to_stderr(&format!("error: {problem:#}\n"));
     }
     first.map_or(Ok(is_good), Err)
+}
+
+/// Writes to a file, or to stdout without one.
+fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
+    match file {
+        Some(file) => named_file::write(file, text.as_bytes()),
+        None => {
+            let mut stdout = output::stdout();
+            stdout.write_all(text.as_bytes())?;
+            Ok(stdout.flush()?)
+        }
+    }
 }
 
 fn library(nccl: &Nccl, stand_in: Option<String>) -> Library {

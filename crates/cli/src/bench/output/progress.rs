@@ -39,7 +39,6 @@ impl Progress {
     }
 }
 
-/// Removes the bar.
 impl Drop for Progress {
     fn drop(&mut self) {
         self.0.finish_and_clear();

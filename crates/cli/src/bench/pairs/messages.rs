@@ -56,9 +56,8 @@ pub(crate) fn pairs(job: &Job, thread: usize, arguments: &PairsArguments, measur
     let mut progress = None;
     if own == 0 {
         let bytes = (elements * size_of::<f32>()) as u64;
-        let library = format!("{} ({})", job.nccl.version(), job.nccl.backend());
         let device = memory.device()?.unwrap_or_else(|| "host memory".into());
-        let pairs = Pairs::new(library, device, job.launch.clone(), bytes, messages * BATCHES, job.size);
+        let pairs = Pairs::new(job, device, bytes, messages * BATCHES);
         progress = Some(Progress::new(Some(pairs.number() as u64), "pairs"));
         *lock(measured) = Some(pairs);
     }
@@ -138,7 +137,6 @@ impl Endpoint {
         Ok(side)
     }
 
-    /// Sends 8 bytes there and back.
     fn round_trip(&mut self, rank: &Rank, peer: usize, is_first: bool) -> Result<()> {
         for sends in [is_first, !is_first] {
             self.start(rank, peer, SHORT, sends)?;

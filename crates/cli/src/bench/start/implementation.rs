@@ -25,7 +25,6 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// Returns the name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Link => "link",
@@ -35,7 +34,6 @@ impl Backend {
     }
 }
 
-/// The implementation of NCCL to measure.
 pub(crate) struct Implementation {
     pub(crate) nccl: Nccl,
     /// The number of GPUs, 0 for host memory.

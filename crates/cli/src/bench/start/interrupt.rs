@@ -19,7 +19,7 @@ pub(crate) fn end_with_output(complete: impl Fn() + Send + 'static) -> Result<()
     let signals = [SIGINT, SIGTERM].into_iter().filter(|signal| !ignores(*signal));
     let mut signals = Signals::new(signals).context("cannot handle signals")?;
     let wait = move || {
-        for signal in signals.forever() {
+        if let Some(signal) = signals.forever().next() {
             HAS_COME.store(true, Ordering::Relaxed);
             complete();
             end(128 + signal)

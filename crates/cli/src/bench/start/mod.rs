@@ -106,34 +106,26 @@ impl Start {
         {
             return become_launcher(processes);
         }
-        let (rank, local_rank) = match &self {
-            Self::Threads | Self::Processes => (0, 0),
-            Self::Launched(launch) => (launch.rank(), launch.local_rank()),
+        let (rank, local_rank, id, is_launched) = match &self {
+            Self::Threads | Self::Processes => (0, 0, nccl.unique_id()?, false),
+            Self::Launched(launch) => (launch.rank(), launch.local_rank(), launch.unique_id(&nccl)?, true),
         };
         let launch = match &self {
             Self::Threads => "threads".into(),
-            Self::Processes => "processes".into(),
-            Self::Launched(launch) if arguments.processes && launch.launcher() == Launcher::NcclRun => {
-                "processes".into()
+            Self::Launched(launch) if !(arguments.processes && launch.launcher() == Launcher::NcclRun) => {
+                launch.launcher().to_string()
             }
-            Self::Launched(launch) => launch.launcher().to_string(),
+            Self::Processes | Self::Launched(_) => "processes".into(),
         };
-        let is_launched = matches!(self, Self::Launched(_));
-        let id = match &self {
-            Self::Threads | Self::Processes => nccl.unique_id()?,
-            Self::Launched(launch) => launch.unique_id(&nccl)?,
-        };
-        let (first, local_first) = (rank * ranks, local_rank * ranks);
-        let size = processes * ranks;
         Ok(Job {
             nccl,
             id,
-            size,
+            size: processes * ranks,
             gpus,
             launch,
             fallback,
-            first,
-            local_first,
+            first: rank * ranks,
+            local_first: local_rank * ranks,
             threads,
             ranks_per_thread,
             is_launched,
