@@ -4,14 +4,14 @@ use anyhow::{Context, Result, ensure};
 use libnccl::{Config, Version};
 
 use super::benchmark::Benchmark;
-use super::measure::limit::host_name;
+use super::measure::description::{Description, available_bytes};
 use super::measure::memory::Memory;
-use super::measure::ranks::{Rank, Ranks};
+use super::measure::ranks::Ranks;
 use super::measure::shape::{Case, Shape};
 use super::measure::usage::Usage;
 use super::measure::watchdog::Watchdog;
 use super::measure::work::Work;
-use super::output::{Description, Output, report};
+use super::output::Output;
 use super::parameters::Parameters;
 use super::start::Job;
 
@@ -34,7 +34,7 @@ pub(crate) fn run(
     let has_one_clock =
         descriptions.iter().all(|description| description.rank.host == descriptions[0].rank.host);
     let prints = job.rank(thread) == 0;
-    let Some(all) = fitting(&mut ranks, all, prints)? else { return Ok(true) };
+    let Some(all) = fitting(&descriptions, all, prints)? else { return Ok(true) };
     if prints {
         output.begin(job, &all, &descriptions)?;
     }
@@ -55,8 +55,8 @@ pub(crate) fn run(
 
 /// Returns the parameters with the size up to which buffers fit into memory. If no size does, rank 0 fails, and the others
 /// get `None`.
-fn fitting(ranks: &mut Ranks, all: &[Parameters], is_first: bool) -> Result<Option<Vec<Parameters>>> {
-    let available = ranks.available_bytes()?;
+fn fitting(ranks: &[Description], all: &[Parameters], is_first: bool) -> Result<Option<Vec<Parameters>>> {
+    let available = available_bytes(ranks);
     let first = all.first().context("nothing to measure")?;
     // One to send from and one to receive into. GPU memory is not freed before the end.
     let types = all.chunk_by(|one, other| one.data_type == other.data_type).count() as u64;
@@ -130,20 +130,6 @@ fn config(job: &Job, parameters: &Parameters) -> Config {
 }
 
 impl Ranks {
-    fn describe(&mut self) -> Result<Vec<Description>> {
-        let describe = |member: &Rank| {
-            let rank = report::Rank {
-                rank: member.communicator.rank(),
-                host: host_name(),
-                pid: std::process::id(),
-                device: member.memory.device()?.map(|name| name.chars().take(128).collect()),
-            };
-            Ok(Description { rank, device: member.communicator.device() })
-        };
-        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
-        self.gather(&own)
-    }
-
     /// Returns the fewest free bytes of this thread's GPUs; 0 for host memory.
     fn free_bytes(&self) -> Result<i64> {
         free_bytes(self.members.iter().map(|member| &member.memory))

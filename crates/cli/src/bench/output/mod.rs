@@ -13,9 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use libnccl::{Backend, Nccl};
-use serde::{Deserialize, Serialize};
 
 use crate::bench::arguments::MeasureArguments;
+use crate::bench::measure::description::Description;
 use crate::bench::measure::shape::Shape;
 use crate::bench::measure::usage::Usage;
 use crate::bench::measure::work::Measurement;
@@ -26,13 +26,6 @@ use crate::{exit_status, gpu, named_file, output};
 use progress::Progress;
 use report::{Library, Report, Row, SCHEMA, WrongElement};
 use table::Table;
-
-/// A rank, as it presents itself to the others.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Description {
-    pub(crate) rank: report::Rank,
-    pub(crate) device: i32,
-}
 
 /// The output that the user asked for, shared by the thread of rank 0 and that of signals.
 #[derive(Clone)]

@@ -10,6 +10,7 @@ use super::{Measured, PairsArguments, lock};
 use crate::bench::data::Data;
 use crate::bench::data::number::Arithmetic;
 use crate::bench::data::reduction::Reduction;
+use crate::bench::measure::description::available_bytes;
 use crate::bench::measure::memory::{Buffer, Memory};
 use crate::bench::measure::ranks::{Rank, Ranks};
 use crate::bench::output::progress::Progress;
@@ -38,7 +39,7 @@ pub(crate) fn pairs(job: &Job, thread: usize, arguments: &PairsArguments, measur
     let messages = (arguments.iters as usize).div_ceil(BATCHES);
     let memory = Memory::of(job.local_rank(thread), job.gpus, false)?;
     let mut ranks = Ranks::new(job, thread, vec![memory], &Config::new())?;
-    let available = ranks.available_bytes()?;
+    let available = available_bytes(&ranks.describe()?);
     let own = job.rank(thread);
     if bytes > available / 2 {
         ensure!(

@@ -1,4 +1,4 @@
-//! The memory that the buffers of a measurement may take.
+//! The ranks of a job: where they run, and the memory that their buffers may take.
 
 use std::path::Path;
 
@@ -6,54 +6,57 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::ranks::{Rank, Ranks};
+use crate::bench::output::report;
 use crate::gpu;
 use crate::system::System;
 
-/// A rank's host and GPU, and the bytes that are free there.
+/// A rank, as it presents itself to the others.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Free {
-    host: String,
-    /// `None` for host memory.
-    device: Option<String>,
-    /// Of the host, unless the ranks use the memory of GPUs.
+pub(crate) struct Description {
+    pub(crate) rank: report::Rank,
+    pub(crate) device: i32,
+    /// The free bytes of the host, unless the ranks use the memory of GPUs.
     host_bytes: Option<u64>,
     device_bytes: u64,
 }
 
 impl Ranks {
-    /// Returns the bytes that each rank may allocate: the least share that a rank has of its GPU's or its host's free memory.
-    pub(crate) fn available_bytes(&mut self) -> Result<u64> {
-        let own = self.members.iter().map(Free::of).collect::<Result<Vec<_>>>()?;
-        Ok(share(&self.gather(&own)?))
+    /// Gathers the description of each rank.
+    pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
+        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
+        self.gather(&own)
     }
 }
 
-impl Free {
-    fn of(rank: &Rank) -> Result<Self> {
-        let device = rank.memory.device()?;
-        let device_bytes = u64::try_from(rank.memory.free_bytes()?)?;
-        // The devices of the CUDA emulation have their memory from the host.
-        let has_host_memory = device.is_none() || gpu::stand_in().is_some();
-        let host_bytes = if has_host_memory { free_host_bytes(&System::here()) } else { None };
-        Ok(Self { host: host_name(), device, host_bytes, device_bytes })
-    }
+fn describe(rank: &Rank) -> Result<Description> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
+    let device = rank.memory.device()?;
+    // The devices of the CUDA emulation have their memory from the host.
+    let has_host_memory = device.is_none() || gpu::stand_in().is_some();
+    Ok(Description {
+        // A record has room for so much.
+        rank: report::Rank {
+            rank: rank.communicator.rank(),
+            host: host.trim().chars().take(64).collect(),
+            pid: std::process::id(),
+            device: device.map(|name| name.chars().take(128).collect()),
+        },
+        device: rank.communicator.device(),
+        host_bytes: if has_host_memory { free_host_bytes(&System::here()) } else { None },
+        device_bytes: u64::try_from(rank.memory.free_bytes()?)?,
+    })
 }
 
-/// Returns the name of this host, at most 64 characters.
-pub(crate) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
-    name.trim().chars().take(64).collect()
-}
-
-/// Returns the least share of all ranks. The ranks of a host, and those of a GPU, have equal shares. A part is left for NCCL and
-/// other programs: of a GPU's memory as in nccl-tests, 1/16 but at most 4 GiB; of a host's, 1/4.
-fn share(ranks: &[Free]) -> u64 {
-    let shares = ranks.iter().map(|rank| {
-        let on_host = ranks.iter().filter(|other| other.host == rank.host);
-        let on_device = on_host.clone().filter(|other| other.device == rank.device).count() as u64;
+/// Returns the bytes that each rank may allocate: the least share that a rank has of its GPU's or its host's free memory. The
+/// ranks of a host, and those of a GPU, have equal shares. A part is left for NCCL and other programs: of a GPU's memory as in
+/// nccl-tests, 1/16 but at most 4 GiB; of a host's, 1/4.
+pub(crate) fn available_bytes(ranks: &[Description]) -> u64 {
+    let shares = ranks.iter().map(|Description { rank, host_bytes, device_bytes, .. }| {
+        let on_host = ranks.iter().filter(|other| other.rank.host == rank.host);
+        let on_device = on_host.clone().filter(|other| other.rank.device == rank.device).count() as u64;
         let on_host = on_host.count() as u64;
-        let host = rank.host_bytes.map_or(u64::MAX, |bytes| (bytes - bytes / 4) / on_host);
-        let usable = rank.device_bytes - (rank.device_bytes / 16).min(4 << 30);
+        let host = host_bytes.map_or(u64::MAX, |bytes| (bytes - bytes / 4) / on_host);
+        let usable = device_bytes - (device_bytes / 16).min(4 << 30);
         let device = rank.device.as_ref().map_or(u64::MAX, |_| usable / on_device);
         host.min(device)
     });
@@ -100,25 +103,26 @@ fn number_after(text: &str, name: &str) -> Option<u64> {
 mod tests {
     use std::fs;
 
-    use super::{Free, free_host_bytes, share};
+    use super::{Description, available_bytes, free_host_bytes};
+    use crate::bench::output::report::Rank;
     use crate::system::System;
 
     #[test]
     fn share_is_the_least_of_hosts_and_devices() {
-        let rank = |host: &str, device: Option<&str>, host_bytes, device_bytes| Free {
-            host: host.into(),
-            device: device.map(Into::into),
+        let rank = |host: &str, device: Option<&str>, host_bytes, device_bytes| Description {
+            rank: Rank { rank: 0, host: host.into(), pid: 1, device: device.map(Into::into) },
+            device: 0,
             host_bytes,
             device_bytes,
         };
         let on_host = rank("a", None, Some(1600), 0);
-        assert_eq!(share(&[on_host.clone(), on_host.clone(), rank("b", None, Some(1600), 0)]), 600);
+        assert_eq!(available_bytes(&[on_host.clone(), on_host.clone(), rank("b", None, Some(1600), 0)]), 600);
         let on_device = rank("a", Some("0"), None, 160);
-        assert_eq!(share(&[on_device.clone(), rank("a", Some("1"), None, 320)]), 150);
-        assert_eq!(share(&[on_device.clone(), on_device]), 75);
+        assert_eq!(available_bytes(&[on_device.clone(), rank("a", Some("1"), None, 320)]), 150);
+        assert_eq!(available_bytes(&[on_device.clone(), on_device]), 75);
         // A device of the emulation.
         assert_eq!(
-            share(&[rank("a", Some("0"), Some(160), 1600), rank("a", Some("1"), Some(160), 1600)]),
+            available_bytes(&[rank("a", Some("0"), Some(160), 1600), rank("a", Some("1"), Some(160), 1600)]),
             60
         );
     }
