@@ -198,7 +198,7 @@ fn find<'e, 'a>(entries: &'e [Entry<'a>], key: &Key) -> Option<&'e Entry<'a>> {
     entries.iter().find(|entry| entry.key == *key)
 }
 
-/// Returns the differences between the measurements besides the library.
+/// Returns the differences between the measurements, apart from the library.
 fn differences(a: &Report, b: &Report) -> Vec<String> {
     let parameters = a.parameters.iter().filter_map(|(name, value)| {
         let other = b.parameters.get(name)?;

@@ -14,7 +14,7 @@ use crate::bench::parameters::Parameters;
 /// Starts an operation on a rank, whose in-place form uses `recv` alone. `mul_sum` is the rank's sum of products, if that is
 /// the reduction.
 ///
-/// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets their messages, as from nccl-tests.
+/// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets sends and receives instead, as from nccl-tests.
 pub(crate) fn start<'b, 'c>(
     on: OnStream<'b, 'c>,
     case: Case<'_>,

@@ -83,12 +83,12 @@ fn free_bytes_of_group(system: &System, line: &str) -> Option<u64> {
         _ => return None,
     };
     let group = Path::new(root).join(fields.next()?.trim_start_matches('/'));
-    let number = |folder: &Path, name| system.line(folder.join(name))?.parse::<u64>().ok();
-    let free = |folder: &Path| {
+    let number = |directory: &Path, name| system.line(directory.join(name))?.parse::<u64>().ok();
+    let free = |directory: &Path| {
         // "max", or in version 1 more than any host has, without a limit.
-        let limit = number(folder, limit)?;
-        let cache = number_after(&system.read(folder.join("memory.stat"))?, cache).unwrap_or(0);
-        Some(limit.saturating_sub(number(folder, usage)?.saturating_sub(cache)))
+        let limit = number(directory, limit)?;
+        let cache = number_after(&system.read(directory.join("memory.stat"))?, cache).unwrap_or(0);
+        Some(limit.saturating_sub(number(directory, usage)?.saturating_sub(cache)))
     };
     group.ancestors().take_while(|group| group.starts_with(root)).filter_map(free).min()
 }
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn control_groups_limit_the_memory_of_the_host() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
-            let path = folder.path().join(path);
+            let path = directory.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        let free = || free_host_bytes(&System::at(folder.path(), &[]));
+        let free = || free_host_bytes(&System::at(directory.path(), &[]));
         write("proc/meminfo", "MemTotal: 9 kB\nMemAvailable: 4 kB\n");
         assert_eq!(free(), Some(4096));
         write("proc/self/cgroup", "0::/job/step\n");

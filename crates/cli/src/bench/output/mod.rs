@@ -98,10 +98,7 @@ impl Output {
             ranks: ranks.iter().map(|description| description.rank.clone()).collect(),
             launch: job.launch.clone(),
             parameters: parameters.report(),
-            rows: vec![],
-            wrong: vec![],
-            average_bus_bandwidth: 0.0,
-            interrupted: false,
+            ..Report::default()
         };
         let progress = Progress::new(rows, "rows");
         *self.lock() = Some(Written { table, report, progress });
@@ -127,23 +124,21 @@ impl Output {
             out_of_place: Some(out_of_place.measured.clone()),
             in_place: in_place.as_ref().map(|measurement| measurement.measured.clone()),
         };
-        let forms = [(Some(&out_of_place), false), (in_place.as_ref(), true)];
-        let wrong = forms.into_iter().flat_map(|(measurement, in_place)| {
-            let wrong = measurement.map(|measurement| &measurement.wrong[..]).unwrap_or_default();
-            wrong.iter().map(move |(rank, first)| (*rank, first.clone(), in_place))
-        });
-        let wrong: Vec<_> = wrong
-            .map(|(rank, first, in_place)| WrongElement {
-                bytes: row.bytes,
-                data_type: row.data_type.clone(),
-                op: row.op.clone(),
-                in_place,
-                rank,
-                offset: first.offset as u64,
-                got: first.got,
-                expected: first.expected,
-            })
-            .collect();
+        let mut wrong = vec![];
+        for (measurement, in_place) in [(Some(&out_of_place), false), (in_place.as_ref(), true)] {
+            for (rank, first) in measurement.into_iter().flat_map(|measurement| &measurement.wrong) {
+                wrong.push(WrongElement {
+                    bytes: row.bytes,
+                    data_type: row.data_type.clone(),
+                    op: row.op.clone(),
+                    in_place,
+                    rank: *rank,
+                    offset: first.offset as u64,
+                    got: first.got.clone(),
+                    expected: first.expected.clone(),
+                });
+            }
+        }
         let Written { table, report, progress } = written;
         progress.row(
             || format!("{} bytes of {}", row.bytes, row.data_type),

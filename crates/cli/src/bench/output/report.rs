@@ -43,7 +43,7 @@ pub(crate) struct Library {
     pub(crate) path: Option<PathBuf>,
     /// `link`, `dlopen`, or `cpu` for the CPU backend in the program.
     pub(crate) backend: String,
-    /// The file of the stand-in for CUDA, if it was used.
+    /// The file of the CUDA emulation's driver, if it was used.
     pub(crate) stand_in: Option<String>,
 }
 

@@ -27,7 +27,7 @@ impl<W: Write> Table<W> {
         Self { out, wrong_results: 0, timestamp: 0 }
     }
 
-    /// Writes the parameters, the stand-in for CUDA if there is one, the ranks and the column titles.
+    /// Writes the parameters, the CUDA emulation if there is one, the ranks and the column titles.
     pub(crate) fn head(
         &mut self,
         library: &str,

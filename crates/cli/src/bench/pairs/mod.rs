@@ -1,8 +1,8 @@
 //! `nccl bench pairs`: bandwidth and latency between every two ranks.
 
+mod exchange;
 mod heat_map;
 mod matrix;
-mod messages;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -89,10 +89,10 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     let own = arguments.clone();
     let outcome = job.run(move |job, thread| {
         if job.rank(thread) > 0 {
-            return messages::pairs(job, thread, &own, &measured).map(|()| true);
+            return exchange::measure(job, thread, &own, &measured).map(|()| true);
         }
         own.svg.as_deref().map_or(Ok(()), named_file::check)?;
-        messages::pairs(job, thread, &own, &measured)?;
+        exchange::measure(job, thread, &own, &measured)?;
         // A signal may have taken them, and ends this process.
         take(&measured).map_or(Ok(true), |pairs| write(&pairs, &own))
     });

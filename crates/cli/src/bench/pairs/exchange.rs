@@ -29,14 +29,19 @@ struct Endpoint {
     data: Data,
     /// The elements of a long send, and the number of sends of a batch.
     elements: usize,
-    messages: usize,
+    repeats: usize,
 }
 
 /// Measures all pairs, one after the other. Rank 0 stores them in `measured`.
-pub(crate) fn pairs(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Measured) -> Result<()> {
+pub(crate) fn measure(
+    job: &Job,
+    thread: usize,
+    arguments: &PairsArguments,
+    measured: &Measured,
+) -> Result<()> {
     let bytes = arguments.size.unwrap_or(if job.gpus == 0 { 4 << 20 } else { 64 << 20 });
     let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(SHORT);
-    let messages = (arguments.iters as usize).div_ceil(BATCHES);
+    let repeats = (arguments.iters as usize).div_ceil(BATCHES);
     let memory = Memory::of(job.local_rank(thread), job.gpus, false)?;
     let mut ranks = Ranks::new(job, thread, vec![memory], &Config::new())?;
     let available = available_bytes(&ranks.describe()?);
@@ -52,13 +57,13 @@ pub(crate) fn pairs(job: &Job, thread: usize, arguments: &PairsArguments, measur
     let buffer = || memory.buffer(&job.nccl, DataType::Float32, elements);
     let arithmetic = Arithmetic::new(DataType::Float32)?;
     let data = Data { arithmetic, op: Reduction::Op(ReduceOp::Sum), ranks: job.size, seed: 0 };
-    let mut endpoint = Endpoint { send: buffer()?, recv: buffer()?, data, elements, messages };
+    let mut endpoint = Endpoint { send: buffer()?, recv: buffer()?, data, elements, repeats };
     endpoint.send.fill(0..elements, &data.sent(own))?;
     let mut progress = None;
     if own == 0 {
         let bytes = (elements * size_of::<f32>()) as u64;
         let device = memory.device()?.unwrap_or_else(|| "host memory".into());
-        let pairs = Pairs::new(job, device, bytes, messages * BATCHES);
+        let pairs = Pairs::new(job, device, bytes, repeats * BATCHES);
         progress = Some(Progress::new(Some(pairs.number() as u64), "pairs"));
         *lock(measured) = Some(pairs);
     }
@@ -113,20 +118,20 @@ impl Endpoint {
         let mut latencies = vec![];
         for _ in 0..BATCHES {
             let begin = Instant::now();
-            for _ in 0..self.messages {
+            for _ in 0..self.repeats {
                 self.round_trip(rank, peer, is_first)?;
             }
             wait(rank)?;
-            latencies.push(begin.elapsed().as_secs_f64() * 1e6 / self.messages as f64 / 2.0);
+            latencies.push(begin.elapsed().as_secs_f64() * 1e6 / self.repeats as f64 / 2.0);
         }
         let mut bandwidths = vec![];
         for sends in [is_first, !is_first] {
             for _ in 0..BATCHES {
                 let begin = Instant::now();
-                self.stream(rank, peer, self.messages, sends)?;
+                self.stream(rank, peer, self.repeats, sends)?;
                 wait(rank)?;
                 if sends {
-                    let bytes = (self.elements * size_of::<f32>() * self.messages) as f64;
+                    let bytes = (self.elements * size_of::<f32>() * self.repeats) as f64;
                     bandwidths.push(bytes / 1e9 / begin.elapsed().as_secs_f64());
                 }
             }
@@ -146,8 +151,8 @@ impl Endpoint {
     }
 
     /// Sends long data, and receives 8 bytes as the receipt; or the other side of it.
-    fn stream(&mut self, rank: &Rank, peer: usize, messages: usize, sends: bool) -> Result<()> {
-        for _ in 0..messages {
+    fn stream(&mut self, rank: &Rank, peer: usize, repeats: usize, sends: bool) -> Result<()> {
+        for _ in 0..repeats {
             self.start(rank, peer, self.elements, sends)?;
         }
         self.start(rank, peer, SHORT, !sends)
