@@ -8,7 +8,9 @@ use libnccl_test_support::random_inputs::Random;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{NCCL, assert_has, assert_visible, fifo, in_time, json, list, nccl, read, run};
+use crate::common::{
+    NCCL, assert_has, assert_visible, changed_library, fifo, in_time, json, list, nccl, read, run,
+};
 
 /// Runs the command, which has to end with this status, in a folder. Returns stdout and stderr.
 fn compare(folder: &Path, arguments: &str, status: i32) -> (String, String) {
@@ -412,6 +414,33 @@ fn verdict_of_a_comparison_is_not_lost_with_its_output() {
         let (_, stderr) = run(command.current_dir(results.path()).stdout(writer), 1);
         assert_eq!(stderr, "error: 1 of 6 ratios are below 0.95\n");
     }
+}
+
+/// The library fails in each process but the first.
+#[test]
+fn failure_keeps_the_rounds_that_were_measured() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("used");
+    let library = changed_library(
+        folder.path(),
+        &format!(
+            "ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {{
+                if (fopen(\"{0}\", \"r\")) return ncclInternalError;
+                fclose(fopen(\"{0}\", \"w\"));
+                return pncclGetUniqueId(id);
+            }}",
+            file.display()
+        ),
+    );
+    let arguments = format!(
+        "--backend dlopen --backend cpu -- all_reduce --ranks 2 -e 8 -n 1 --library {}",
+        library.display()
+    );
+    let (stdout, stderr) = compare(folder.path(), &arguments, 1);
+    assert_eq!(printed(&stdout).len(), 2, "{stdout}");
+    assert!(stderr.ends_with("error: the measurement with dlopen ended: exit status: 1\n"), "{stderr}");
+    let (stdout, _) = compare(folder.path(), &arguments, 1);
+    assert_eq!(stdout, "");
 }
 
 /// The table of `nccl bench` has the format of nccl-tests.

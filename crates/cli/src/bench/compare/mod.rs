@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use clap::Args;
 
 use super::output::conclude;
@@ -72,8 +72,8 @@ struct Side {
 }
 
 pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
-    let sides = match (&arguments.files[..], &arguments.backend[..]) {
-        ([one, two], _) => [read(one)?, read(two)?],
+    let (sides, failure) = match (&arguments.files[..], &arguments.backend[..]) {
+        ([one, two], _) => ([read(one)?, read(two)?], None),
         (_, [one, two]) if !arguments.measurement.is_empty() => measure([*one, *two], arguments)?,
         (_, backends) => {
             let problem = match backends.len() {
@@ -85,11 +85,12 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     };
     let comparison = Comparison::new(&sides, arguments.threshold)?;
     let printed = output::print(&comparison, arguments.json);
-    let problem = comparison.problem();
-    if let Some(problem) = &problem {
+    let failure = failure.map(|failure| format!("{failure:#}"));
+    let problems: Vec<String> = comparison.problem().into_iter().chain(failure).collect();
+    for problem in &problems {
         output::write_to_stderr(&format!("error: {problem}\n"));
     }
-    Ok(exit_code(conclude(problem.is_none(), [printed])?))
+    Ok(exit_code(conclude(problems.is_empty(), [printed])?))
 }
 
 fn read(path: &Path) -> Result<Side> {
@@ -102,15 +103,22 @@ fn read(path: &Path) -> Result<Side> {
 }
 
 /// Measures in turn, so that other work of the machine slows both backends. Each round begins with the other backend than the
-/// round before.
-fn measure(backends: [Backend; 2], arguments: &CompareArguments) -> Result<[Side; 2]> {
+/// round before. A failure ends the rounds, but the complete ones remain.
+fn measure(backends: [Backend; 2], arguments: &CompareArguments) -> Result<([Side; 2], Option<Error>)> {
     let mut sides = backends.map(|backend| Side { name: backend.name().into(), rounds: vec![] });
     for round in 0..arguments.rounds {
         for side in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-            sides[side].rounds.push(once(backends[side].name(), &arguments.measurement)?);
+            match once(backends[side].name(), &arguments.measurement) {
+                Ok(report) => sides[side].rounds.push(report),
+                Err(failure) if round > 0 => {
+                    sides.iter_mut().for_each(|side| side.rounds.truncate(round as usize));
+                    return Ok((sides, Some(failure)));
+                }
+                Err(failure) => return Err(failure),
+            }
         }
     }
-    Ok(sides)
+    Ok((sides, None))
 }
 
 /// Measures with a backend, in a process of this program.
