@@ -14,20 +14,19 @@ use clap::{Arg, Args, Command, Subcommand, ValueEnum};
 use libnccl::DataType;
 
 use super::benchmark::Benchmark;
-use super::bisect::arguments::BisectArguments;
 use super::choices::{Average, Blocking, Policy, Register, switch};
-use super::compare::arguments::CompareArguments;
+use super::compare::CompareArguments;
 use super::data::reduction::Reduction;
-use super::pairs::arguments::PairsArguments;
-use super::plot::arguments::PlotArguments;
-use super::start::backend::Backend;
+use super::pairs::PairsArguments;
+use super::plot::PlotArguments;
+use super::start::RankArguments;
+use super::start::implementation::Backend;
 use crate::value_parser::{MAX_RANKS, size, size_from_0, whole};
 
 const HELP: &str = "\
 Examples:
   nccl bench all_reduce -b 8 -e 128M -f 2 -g 8     one thread with 8 GPUs, as nccl-tests does it
   nccl bench sendrecv --cpu --ranks 4 --json out.json
-  nccl bench all_reduce -g 8 --against ./all_reduce_perf
 
 Exit status:
   0    Success
@@ -51,9 +50,7 @@ pub(crate) struct BenchArguments {
 /// A subcommand of `nccl bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Find the slow, wrong or hanging rank by halving the ranks
-    Bisect(BisectArguments),
-    /// Compare two results, or two backends
+    /// Compare two results, of nccl bench or nccl-tests, or two backends
     Compare(CompareArguments),
     /// Measure bandwidth and latency between every two ranks
     Pairs(PairsArguments),
@@ -62,7 +59,7 @@ pub(crate) enum BenchCommand {
 }
 
 /// The arguments of a measurement. Those with a short name are those of nccl-tests 2.19.6.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 // Its presence is that of the operation: clap does not count the arguments of a struct within another.
 #[group(arg = "benchmark")]
 pub(crate) struct MeasureArguments {
@@ -101,30 +98,20 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = root)]
     pub(crate) root: OneOrAll<usize>,
 
-    /// Number of ranks, a thread each, unless a launcher has started them [default: one for each GPU; 2 on the CPU]
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS), help_heading = "Ranks")]
-    pub(crate) ranks: Option<usize>,
-    /// Run each rank as a process instead of a thread
-    #[arg(long, help_heading = "Ranks", conflicts_with_all = ["nthreads", "ngpus"])]
-    pub(crate) processes: bool,
+    #[command(flatten, next_help_heading = "Ranks")]
+    pub(crate) ranks: RankArguments,
     /// Number of threads of each process [default: 1 with -g, otherwise that of ranks]
     #[arg(short = 't', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
-    #[arg(help_heading = "Ranks", conflicts_with = "ranks")]
+    #[arg(help_heading = "Ranks", conflicts_with_all = ["ranks", "processes"])]
     pub(crate) nthreads: Option<usize>,
     /// Number of ranks of each thread, which starts their operations as a group [default: 1]
     #[arg(short = 'g', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
-    #[arg(help_heading = "Ranks", conflicts_with = "ranks")]
+    #[arg(help_heading = "Ranks", conflicts_with_all = ["ranks", "processes"])]
     pub(crate) ngpus: Option<usize>,
     /// Initialize the threads' ranks at the same time (1), as this program always does; 0 is refused
     #[arg(short = 'p', long = "parallel_init", value_name = "0|1", value_parser = parallel_init)]
     #[arg(help_heading = "Ranks")]
     pub(crate) parallel_init: Option<u8>,
-    /// Use the CPU backend even if NCCL and GPUs are available
-    #[arg(long, conflicts_with = "library", help_heading = "Ranks")]
-    pub(crate) cpu: bool,
-    /// Use this NCCL library instead of searching for one
-    #[arg(long, value_name = "PATH", help_heading = "Ranks")]
-    pub(crate) library: Option<PathBuf>,
     /// Reach the library in this way [default: dlopen, or link if the program is linked with one]
     #[arg(long, value_enum, conflicts_with = "cpu", help_heading = "Ranks")]
     pub(crate) backend: Option<Backend>,
@@ -145,10 +132,6 @@ pub(crate) struct MeasureArguments {
     /// Draw bandwidth and time against size into FILE, in SVG, as `nccl bench plot` does
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) plot: Option<PathBuf>,
-    /// Take turns with PROGRAM, a program of nccl-tests for the same operation, and print the ratio of each size
-    #[arg(long, value_name = "PROGRAM", help_heading = "Output")]
-    #[arg(conflicts_with_all = ["json", "output_file", "csv", "plot", "processes"])]
-    pub(crate) against: Option<PathBuf>,
 }
 
 /// The arguments that say how each size is measured, and which of its times are printed.

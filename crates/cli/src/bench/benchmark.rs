@@ -8,7 +8,7 @@ use libnccl::buffer::AnyElement;
 use libnccl::observer::{Extent, Operation};
 use libnccl::{Communicator, OnStream, Operator, Result, Slice, SliceMut};
 
-/// An operation that `nccl bench` measures: one of libnccl's, or one that nccl-tests makes of messages.
+/// An operation that `nccl bench` measures: one of libnccl's, or one that nccl-tests composes of sends and receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Benchmark {
@@ -99,7 +99,7 @@ impl Benchmark {
         self.operation().in_place_form().is_some()
     }
 
-    /// Returns whether it consists of messages, which have to be started as a group.
+    /// Returns whether it consists of sends and receives, which have to be started as a group.
     pub(crate) fn needs_group(self) -> bool {
         self.operation().function == "ncclSend"
     }

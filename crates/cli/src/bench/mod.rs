@@ -1,9 +1,7 @@
 //! `nccl bench`: the measurements of nccl-tests, without MPI or a CUDA toolkit, on GPUs or on the CPU.
 
-mod against;
 mod arguments;
 mod benchmark;
-mod bisect;
 mod choices;
 mod compare;
 mod data;
@@ -15,7 +13,7 @@ mod plot;
 mod session;
 mod start;
 
-use std::io::Write;
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,14 +26,12 @@ use arguments::{BenchCommand, MeasureArguments};
 use measure::watchdog::Watchdog;
 use output::Output;
 use parameters::Parameters;
-use session::Session;
-use start::implementation::{Implementation, implementation, may_share_devices};
-use start::{Start, interrupt, processes, threads};
+use start::implementation::implementation;
+use start::{Start, interrupt};
 
 /// Runs the subcommand, or measures the operation that the arguments select.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     match (&arguments.command, &arguments.measure) {
-        (Some(BenchCommand::Bisect(arguments)), _) => bisect::run(arguments),
         (Some(BenchCommand::Compare(arguments)), _) => compare::run(arguments),
         (Some(BenchCommand::Pairs(arguments)), _) => pairs::run(arguments),
         (Some(BenchCommand::Plot(arguments)), _) => plot::run(arguments),
@@ -44,61 +40,58 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     }
 }
 
-/// Measures an operation.
 fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
     if [&arguments.json, &arguments.csv].contains(&&Some(None)) {
         crate::output::keep_libraries_out()?;
     }
-    let start = Start::new(arguments.ranks, arguments.processes)?;
-    let Implementation { nccl, gpus, fallback } =
-        implementation(arguments.backend, arguments.cpu, arguments.library.as_deref())
-            .inspect_err(|error| start.fail(error))?;
-    let parameters = Parameters::new(arguments, gpus, &start).unwrap_or_else(|problem| {
-        // That of another rank, whose host has other GPUs, may be none.
-        start.fail(&problem);
-        let mut command = MeasureArguments::augment_args(clap::Command::new("nccl bench"));
-        command.error(ErrorKind::ValueValidation, problem).exit()
-    });
+    let start = Start::new(&arguments.ranks)?;
+    let implementation = start.check(implementation(&arguments.ranks, arguments.backend))?;
+    let parameters = start.check(Parameters::new(arguments, implementation.gpus, &start));
+    let parameters = parameters.unwrap_or_else(|problem| refuse::<MeasureArguments>("nccl bench", problem));
     let Some(first) = parameters.first() else { bail!("nothing to measure") };
-    if let Some(program) = &arguments.against {
-        if let Start::Launcher(launch) = start {
-            bail!("--against compares programs on one host; {} started this one", launch.launcher());
-        }
-        against::run(program, arguments, first)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let (threads, ranks) = (first.threads, first.ranks_per_thread);
-    start
-        .check_devices(first.ranks / (threads * ranks), threads * ranks, gpus, may_share_devices(&nccl))
-        .inspect_err(|problem| start.fail(problem))?;
-    let (output, place) = (Output::new(arguments, &start), start.place(threads * ranks));
-    if let Some(reason) = fallback
-        && place.rank == 0
-        && start.parent().is_none()
-    {
-        if output.has_table() {
-            writeln!(crate::output::stdout(), "# {reason}")?;
-        } else {
-            crate::output::write_to_stderr(&format!("{reason}\n"));
-        }
-    }
-    if let Start::Processes = start {
-        return processes::run(&start.id(&nccl)?, first.ranks);
+    let job = start.join(&arguments.ranks, implementation, first.threads, first.ranks_per_thread)?;
+    let output = Output::new(arguments);
+    if job.rank(0) == 0 {
+        job.fallback.as_deref().map_or(Ok(()), |reason| output.note(reason))?;
+        name_variables_of_nccl_tests();
     }
     let interrupted = output.clone();
-    start.end_with_output(move || {
-        interrupted.interrupt();
-    })?;
-    let id = start.id(&nccl)?;
-    let (interrupted, benchmark) = (output.clone(), first.benchmark);
+    interrupt::end_with_output(move || interrupted.interrupt())?;
+    let (interrupted, benchmark, rank) = (output.clone(), first.benchmark, job.rank(0));
     let timeout = Some(first.procedure.timeout).filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let watchdog = Watchdog::start(timeout, move |timeout| {
         interrupted.interrupt();
-        let problem = format!("rank {}: {benchmark}: nothing has ended for {timeout:?}", place.rank);
+        let problem = format!("rank {rank}: {benchmark}: nothing has ended for {timeout:?}");
         crate::output::write_to_stderr(&format!("error: {problem}\n"));
         interrupt::end(1)
     })?;
-    let session = Session { nccl, id, parameters, output, watchdog };
-    threads::run(place, threads, ranks, move |place| session::run(&session, place))?;
-    Ok(ExitCode::SUCCESS)
+    let own = output.clone();
+    let outcome = job.run(move |job, thread| session::run(job, thread, &parameters, &own, &watchdog));
+    if outcome.is_err() {
+        // The rows that have been measured are not lost.
+        output.interrupt();
+    }
+    Ok(exit_code(outcome?))
+}
+
+/// Names the variables of nccl-tests that are set, as a run by nccl-tests would differ.
+fn name_variables_of_nccl_tests() {
+    for (name, _) in libnccl::internal::environment::variables() {
+        let name = name.to_string_lossy();
+        if name.starts_with("NCCL_TESTS_") {
+            crate::output::write_to_stderr(&format!(
+                "warning: {name} is ignored: nccl bench does not read the variables of nccl-tests\n"
+            ));
+        }
+    }
+}
+
+/// Ends the program with a message about the arguments of a command, and its usage.
+fn refuse<A: Args>(command: &'static str, problem: impl Display) -> ! {
+    A::augment_args(clap::Command::new(command)).error(ErrorKind::ValueValidation, problem).exit()
+}
+
+/// Returns the exit status of a verdict that has been printed.
+fn exit_code(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,12 +1,12 @@
 use std::iter;
 
 use libnccl::{DataType, ReduceOp};
+use serde_json::{Map, Value, json};
 
 use super::arguments::{MeasureArguments, OneOrAll, Procedure};
 use super::benchmark::Benchmark;
 use super::choices::{Blocking, Register};
 use super::data::reduction::Reduction;
-use super::output::report;
 use super::start::Start;
 use crate::value_parser::MAX_RANKS;
 
@@ -21,23 +21,21 @@ pub(crate) struct Parameters {
     pub(crate) data_type: DataType,
     pub(crate) root: usize,
     pub(crate) ranks: usize,
-    /// The threads of each process.
     pub(crate) threads: usize,
-    /// The ranks of each thread.
     pub(crate) ranks_per_thread: usize,
     /// The number of GPUs that the ranks are spread over; 0 for host memory.
     pub(crate) gpus: usize,
     pub(crate) min_bytes: u64,
+    /// The largest size that was asked for, and the largest that fits into memory.
     pub(crate) max_bytes: u64,
+    pub(crate) fitting_bytes: u64,
     pub(crate) step: Step,
     pub(crate) unalign: usize,
     pub(crate) procedure: Procedure,
-    /// True if single iterations are measured.
     pub(crate) iteration_times: bool,
     pub(crate) parallel_init: bool,
 }
 
-/// The step from one size to the next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     Factor(u64),
@@ -54,7 +52,7 @@ impl Parameters {
         if min_bytes > max_bytes {
             return Err(format!("--minbytes {min_bytes} is above --maxbytes {max_bytes}"));
         }
-        let (processes, threads) = start.processes_and_threads(arguments.ranks, gpus);
+        let (processes, threads) = start.processes_and_threads(arguments.ranks.ranks, gpus);
         let (threads, ranks_per_thread) = match (arguments.nthreads, arguments.ngpus) {
             (None, None) => (threads, 1),
             (threads, ranks) => (threads.unwrap_or(1), ranks.unwrap_or(1)),
@@ -91,6 +89,7 @@ impl Parameters {
             gpus,
             min_bytes,
             max_bytes,
+            fitting_bytes: u64::MAX,
             step: match (arguments.stepbytes, arguments.stepfactor) {
                 (Some(bytes), _) => Step::Bytes(bytes),
                 (None, Some(factor)) => Step::Factor(factor),
@@ -112,9 +111,21 @@ impl Parameters {
         Ok(all.collect())
     }
 
+    /// Returns the limit of the sizes: that which was asked for, or that of memory.
+    pub(crate) fn largest(&self) -> u64 {
+        self.max_bytes.min(self.fitting_bytes)
+    }
+
+    /// Returns the line of nccl-tests about sizes that do not fit into memory, if there are any.
+    pub(crate) fn reduction(&self) -> Option<String> {
+        let bytes = self.fitting_bytes;
+        (bytes < self.max_bytes).then(|| format!("Reducing maxBytes to {bytes} due to memory limitation"))
+    }
+
     /// Returns the sizes in bytes, in ascending order.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
-        let Self { min_bytes, max_bytes, step, .. } = *self;
+        let Self { min_bytes, step, .. } = *self;
+        let max_bytes = self.largest();
         let next = move |size: &u64| match step {
             // No factor leads on from there.
             Step::Factor(_) if *size == 0 => Some(MIN_BYTES),
@@ -124,9 +135,17 @@ impl Parameters {
         iter::successors(Some(min_bytes), next).take_while(move |size| *size <= max_bytes)
     }
 
+    /// Returns the last size, for which buffers are allocated.
+    pub(crate) fn last_size(&self) -> u64 {
+        match self.step {
+            Step::Bytes(bytes) => self.largest() - (self.largest() - self.min_bytes) % bytes,
+            Step::Factor(_) => self.sizes().last().unwrap_or(self.min_bytes),
+        }
+    }
+
     /// Returns the sizes to warm up with, each twice as large as the one before.
     pub(crate) fn warmup_sizes(&self) -> impl Iterator<Item = u64> + use<> {
-        Self { step: Step::Factor(2), ..self.clone() }.sizes()
+        Self { step: Step::Factor(2), max_bytes: self.last_size(), ..self.clone() }.sizes()
     }
 
     /// Returns the root, `None` for an operation without one.
@@ -148,29 +167,30 @@ impl Parameters {
         }
     }
 
-    /// Returns them as the report has them.
-    pub(crate) fn report(&self) -> report::Parameters {
-        let procedure = &self.procedure;
+    /// Returns the parameters for the report.
+    pub(crate) fn report(&self) -> Map<String, Value> {
+        let Self { min_bytes, procedure, unalign, .. } = self;
         let (step_factor, step_bytes) = match self.step {
             Step::Factor(factor) => (Some(factor), None),
             Step::Bytes(bytes) => (None, Some(bytes)),
         };
-        report::Parameters {
-            min_bytes: self.min_bytes,
-            max_bytes: self.max_bytes,
-            step_factor,
-            step_bytes,
-            iters: procedure.iters,
-            warmup_iters: procedure.warmup_iters,
-            agg_iters: procedure.agg_iters,
-            run_cycles: procedure.run_cycles,
-            check: procedure.check,
-            graph: procedure.cudagraph,
-            blocking: procedure.blocking as u8,
-            average: procedure.average as u8,
-            local_register: procedure.local_register as u8,
-            unalign: self.unalign,
-        }
+        let parameters = json!({
+            "min_bytes": min_bytes,
+            "max_bytes": self.largest(),
+            "step_factor": step_factor,
+            "step_bytes": step_bytes,
+            "iters": procedure.iters,
+            "warmup_iters": procedure.warmup_iters,
+            "agg_iters": procedure.agg_iters,
+            "run_cycles": procedure.run_cycles,
+            "check": procedure.check,
+            "graph": procedure.cudagraph,
+            "blocking": procedure.blocking as u8,
+            "average": procedure.average as u8,
+            "local_register": procedure.local_register as u8,
+            "unalign": unalign,
+        });
+        if let Value::Object(parameters) = parameters { parameters } else { Map::new() }
     }
 }
 
@@ -215,14 +235,6 @@ fn check_conflicts(
         (
             is_hypercube && (ranks_per_thread > 1 || procedure.agg_iters > 1),
             "hypercube with --ngpus or --agg_iters above 1: its messages depend on each other and cannot be one group",
-        ),
-        (
-            arguments.against.is_some() && arguments.minbytes == Some(0) && arguments.stepbytes.is_none(),
-            "--against and --minbytes 0 need --stepbytes: no factor leads nccl-tests on from there",
-        ),
-        (
-            arguments.against.is_some() && procedure.run_cycles == 0,
-            "--against and --run_cycles 0: the first turn would never end",
         ),
         (
             matches!((&arguments.json, &arguments.csv), (Some(None), Some(None))),
@@ -305,6 +317,9 @@ mod tests {
         let warmup = |arguments| parameters(arguments, 0).unwrap().warmup_sizes().collect::<Vec<_>>();
         assert_eq!(warmup("all_reduce -b 8 -e 100 -i 1"), [8, 16, 32, 64]);
         assert_eq!(warmup("all_reduce -b 0 -e 16 -i 1"), [0, 8, 16]);
+        // Buffers are only as large as the last size.
+        assert_eq!(warmup("all_reduce -b 8 -e 64 -f 5"), [8, 16, 32]);
+        assert_eq!(warmup("all_reduce -b 8 -e 31 -i 8"), [8, 16]);
     }
 
     #[test]
@@ -314,7 +329,7 @@ mod tests {
             (parameters.ranks, parameters.threads, parameters.ranks_per_thread)
         };
         let variables = [("RANK", "0"), ("WORLD_SIZE", "5"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "1")];
-        let launcher = Start::Launcher(Launch::from_variables(variables).unwrap());
+        let launcher = Start::Launched(Launch::from_variables(variables).unwrap());
         assert_eq!(counts("", &Start::Threads), (2, 2, 1));
         assert_eq!(counts("--ranks 3", &Start::Threads), (3, 3, 1));
         assert_eq!(counts("-g 4", &Start::Threads), (4, 1, 4));

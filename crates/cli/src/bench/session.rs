@@ -1,56 +1,46 @@
 //! The work of a thread, which drives one rank or several.
 
 use anyhow::{Context, Result, ensure};
-use libnccl::{Nccl, UniqueId};
+use libnccl::{Config, Version};
 
+use super::benchmark::Benchmark;
+use super::measure::description::{Description, available_bytes};
 use super::measure::memory::Memory;
-use super::measure::ranks::{Rank, Ranks};
-use super::measure::shape::Shape;
+use super::measure::ranks::Ranks;
+use super::measure::shape::{Case, Shape};
 use super::measure::usage::Usage;
 use super::measure::watchdog::Watchdog;
 use super::measure::work::Work;
 use super::output::Output;
-use super::output::description::Description;
-use super::output::report;
 use super::parameters::Parameters;
-use super::start::Place;
+use super::start::Job;
 
-/// The state that the threads of a process share.
-#[derive(Clone)]
-pub(crate) struct Session {
-    pub(crate) nccl: Nccl,
-    pub(crate) id: UniqueId,
-    /// All measurements; those of a data type follow each other.
-    pub(crate) parameters: Vec<Parameters>,
-    pub(crate) output: Output,
-    pub(crate) watchdog: Watchdog,
-}
-
-/// Runs all measurements as the ranks of a thread. Fails if results are wrong.
-pub(crate) fn run(session: &Session, place: Place) -> Result<()> {
-    let wrong = all_rows(session, place).with_context(|| format!("rank {}", place.rank))?;
-    ensure!(wrong == 0, "{wrong} elements are wrong");
-    Ok(())
-}
-
-/// Returns the number of wrong elements on the thread of rank 0, 0 on the others.
-fn all_rows(session: &Session, place: Place) -> Result<u64> {
-    let first = session.parameters.first().context("nothing to measure")?;
-    let memory = |member| Memory::of(place.local_rank + member, first.gpus, first.procedure.stream_null);
-    let memories = (0..first.ranks_per_thread).map(memory).collect::<Result<Vec<_>>>()?;
+/// Runs all measurements as the ranks of a thread. The measurements of a data type follow each other. Returns whether all
+/// results are right, on the thread of rank 0, which prints; `true` on the others.
+pub(crate) fn run(
+    job: &Job,
+    thread: usize,
+    all: &[Parameters],
+    output: &Output,
+    watchdog: &Watchdog,
+) -> Result<bool> {
+    let first = all.first().context("nothing to measure")?;
+    let memory = |member| Memory::of(job.local_rank(thread) + member, job.gpus, first.procedure.stream_null);
+    let memories = (0..job.ranks_per_thread).map(memory).collect::<Result<Vec<_>>>()?;
     let free = free_bytes(&memories)?;
-    let mut ranks = Ranks::new(&session.nccl, memories, &session.id, place.rank, first)?;
+    let mut ranks = Ranks::new(job, thread, memories, &config(job, first))?;
     let created = ranks.free_bytes()?;
     let descriptions = ranks.describe()?;
     let has_one_clock =
         descriptions.iter().all(|description| description.rank.host == descriptions[0].rank.host);
-    let prints = place.rank == 0;
+    let prints = job.rank(thread) == 0;
+    let Some(all) = fitting(&descriptions, all, prints)? else { return Ok(true) };
     if prints {
-        session.output.begin(&session.nccl, &session.parameters, &descriptions)?;
+        output.begin(job, &all, &descriptions)?;
     }
     let mut buffers = 0;
-    for parameters in session.parameters.chunk_by(|one, other| one.data_type == other.data_type) {
-        buffers += rows(&mut ranks, parameters, session, has_one_clock)?;
+    for parameters in all.chunk_by(|one, other| one.data_type == other.data_type) {
+        buffers += rows(&mut ranks, parameters, prints.then_some(output), watchdog, has_one_clock)?;
     }
     let usage = Usage {
         initialization: free - created,
@@ -58,16 +48,47 @@ fn all_rows(session: &Session, place: Place) -> Result<u64> {
         operations: created - buffers - ranks.free_bytes()?,
     };
     let usage = if first.procedure.memory { Some(ranks.most(usage)?) } else { None };
-    let wrong = if prints { session.output.finish(usage)? } else { 0 };
+    let is_right = if prints { output.finish(usage)? } else { true };
     ranks.destroy()?;
-    Ok(wrong)
+    Ok(is_right)
+}
+
+/// Returns the parameters with the size up to which buffers fit into memory. If no size does, rank 0 fails, and the others
+/// get `None`.
+fn fitting(ranks: &[Description], all: &[Parameters], is_first: bool) -> Result<Option<Vec<Parameters>>> {
+    let available = available_bytes(ranks);
+    let first = all.first().context("nothing to measure")?;
+    // One to send from and one to receive into. GPU memory is not freed before the end.
+    let types = all.chunk_by(|one, other| one.data_type == other.data_type).count() as u64;
+    let buffers = if first.gpus > 0 { 2 * types } else { 2 };
+    let misaligned = (first.unalign * size_of::<u64>()) as u64;
+    let fitting_bytes =
+        (available / buffers).saturating_sub(misaligned) / u64::from(first.procedure.agg_iters);
+    if first.last_size() <= fitting_bytes {
+        return Ok(Some(all.to_vec()));
+    }
+    if first.min_bytes > fitting_bytes {
+        ensure!(
+            !is_first,
+            "cannot allocate buffers for --minbytes {}: each rank has {available} bytes of memory, enough for {buffers} \
+             buffers of {fitting_bytes} bytes",
+            first.min_bytes
+        );
+        return Ok(None);
+    }
+    Ok(Some(all.iter().map(|parameters| Parameters { fitting_bytes, ..parameters.clone() }).collect()))
 }
 
 /// Measures all sizes of one data type, a row each. Returns the bytes of the buffers of a GPU.
-fn rows(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_clock: bool) -> Result<i64> {
-    let prints = ranks.first() == 0;
+fn rows(
+    ranks: &mut Ranks,
+    all: &[Parameters],
+    output: Option<&Output>,
+    watchdog: &Watchdog,
+    has_one_clock: bool,
+) -> Result<i64> {
     let free = ranks.free_bytes()?;
-    let mut work = Work::new(ranks, &all[0], &session.watchdog, has_one_clock)?;
+    let mut work = Work::new(ranks, &all[0], watchdog, has_one_clock)?;
     let bytes = free - work.ranks.free_bytes()?;
     let mut seed = 0;
     for parameters in all {
@@ -76,15 +97,16 @@ fn rows(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_cl
         while parameters.procedure.run_cycles == 0 || cycle < parameters.procedure.run_cycles {
             for bytes in parameters.sizes() {
                 let shape = Shape::of(parameters, bytes)?;
-                let out_of_place = work.measure(parameters, &shape, false, seed)?;
+                let case = Case { parameters, shape: &shape, in_place: false };
+                let out_of_place = work.measure(case, seed)?;
                 let in_place = if parameters.benchmark.has_in_place() {
-                    Some(work.measure(parameters, &shape, true, seed + 1)?)
+                    Some(work.measure(Case { in_place: true, ..case }, seed + 1)?)
                 } else {
                     None
                 };
                 seed += 2;
-                if prints {
-                    session.output.row(parameters, &shape, out_of_place, in_place)?;
+                if let Some(output) = output {
+                    output.row(parameters, &shape, out_of_place, in_place)?;
                 }
             }
             cycle = cycle.wrapping_add(1);
@@ -94,25 +116,20 @@ fn rows(ranks: &mut Ranks<'_>, all: &[Parameters], session: &Session, has_one_cl
     Ok(bytes)
 }
 
-impl Ranks<'_> {
-    /// Gathers the description of each rank.
-    fn describe(&mut self) -> Result<Vec<Description>> {
-        let host =
-            std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
-        let host: String = host.trim().chars().take(64).collect();
-        let describe = |member: &Rank| {
-            let rank = report::Rank {
-                rank: member.communicator.rank(),
-                host: host.clone(),
-                pid: std::process::id(),
-                device: member.memory.device()?.map(|name| name.chars().take(128).collect()),
-            };
-            Ok(Description { rank, device: member.communicator.device() })
-        };
-        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
-        self.gather(&own)
+fn config(job: &Job, parameters: &Parameters) -> Config {
+    let mut config = Config::new();
+    if let Some(policy) = parameters.procedure.cta_policy {
+        config = config.cta_policy(policy.into());
     }
+    // As nccl-tests does for sendrecv: a rank has two peers.
+    let peers_since = Version::new(2, 30, 3);
+    if parameters.benchmark == Benchmark::SendRecv && job.gpus > 0 && job.nccl.version() >= peers_since {
+        config = config.max_p2p_peers(2);
+    }
+    config
+}
 
+impl Ranks {
     /// Returns the fewest free bytes of this thread's GPUs; 0 for host memory.
     fn free_bytes(&self) -> Result<i64> {
         free_bytes(self.members.iter().map(|member| &member.memory))

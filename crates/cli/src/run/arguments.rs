@@ -38,6 +38,9 @@ pub(crate) struct RunArguments {
     /// Start all ranks again if one fails, at most N times
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) restart: u32,
+    /// Give the ranks this program's own output, without prefixes: `nccl bench --processes` has one rank that prints
+    #[arg(long, hide = true)]
+    pub(crate) inherit: bool,
     /// Program to run, and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]

@@ -48,7 +48,7 @@ const READ_TIME: Duration = Duration::from_secs(1);
 
 /// Runs the role of this process.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
-    let Some(role) = libnccl::internal::environment::variable(ROLE) else { return front() };
+    let Some(role) = libnccl::internal::environment::variable(ROLE) else { return front(arguments.inherit) };
     match role.to_str().and_then(|role| role.split_once(' ')) {
         Some(("supervisor", colors)) => {
             let signals = signals()?;
@@ -77,7 +77,7 @@ pub(crate) fn program_that_ends_with_this(program: impl AsRef<OsStr>) -> Command
 }
 
 /// Starts the supervisor, passes signals on to it, prints what it gets from there, and kills what it leaves.
-fn front() -> Result<ExitCode> {
+fn front(inherit: bool) -> Result<ExitCode> {
     check_rights("nccl run")?;
     // What was this process before it became the tool may have had children.
     let others = process::children()?;
@@ -87,12 +87,18 @@ fn front() -> Result<ExitCode> {
     let mut command = this_program()?;
     command.env(ROLE, format!("supervisor {}", colors.join(" ")));
     // A group of its own: a terminal sends its signals to this process alone.
-    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.process_group(0).stdin(Stdio::piped());
+    if !inherit {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
     let mut supervisor = command.spawn().context("cannot start the supervisor")?;
     let to_supervisor = Arc::new(supervisor.stdin.take().context("no pipe")?);
     let (sender, news) = channel();
-    copy(supervisor.stdout.take().context("no pipe")?, io::stdout(), &to_supervisor, &sender)?;
-    copy(supervisor.stderr.take().context("no pipe")?, io::stderr(), &to_supervisor, &sender)?;
+    let streams = if inherit { 0 } else { Stream::ALL.len() };
+    if !inherit {
+        copy(supervisor.stdout.take().context("no pipe")?, io::stdout(), &to_supervisor, &sender)?;
+        copy(supervisor.stderr.take().context("no pipe")?, io::stderr(), &to_supervisor, &sender)?;
+    }
     let listen = move || {
         let mut is_ending = false;
         for signal in signals.forever().filter_map(Signal::from_named_raw) {
@@ -116,7 +122,7 @@ fn front() -> Result<ExitCode> {
     let code = exit_code(status);
     let mut patience = Duration::MAX;
     let mut copied = 0;
-    while copied < Stream::ALL.len() {
+    while copied < streams {
         match news.recv_timeout(patience) {
             Ok(News::EndRequested) => patience = READ_TIME,
             Ok(News::Copied(result)) => {

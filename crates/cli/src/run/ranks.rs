@@ -112,14 +112,17 @@ impl<'a> Ranks<'a> {
         let mut command = this_program()?;
         command.env(ROLE, process::rank());
         set_variables(&mut command, &self.job, rank, self.arguments, attempt, self.port);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.stdin(Stdio::null()).process_group(0);
+        if !self.arguments.inherit {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
         let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;
         let (from_stdout, from_stderr) = (child.stdout.take(), child.stderr.take());
         let pid = Pid::from_child(&child);
         self.children.push(Some(child));
         self.ends.push(None);
-        self.copy(stdout, from_stdout.context("no pipe")?)?;
-        self.copy(stderr, from_stderr.context("no pipe")?)?;
+        from_stdout.map_or(Ok(()), |from| self.copy(stdout, from))?;
+        from_stderr.map_or(Ok(()), |from| self.copy(stderr, from))?;
         let reports = self.reports.clone();
         let wait = move || {
             let _ = wait_without_reaping(pid);

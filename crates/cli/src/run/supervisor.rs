@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
         let event = match next.recv_timeout(longest) {
             Ok(Report::Event(event)) => event,
             Ok(Report::Ended(rank)) => {
-                let (status, is_first) = reap(&mut ranks, rank, machine.is_sound())?;
+                let (status, is_first) = reap(&mut ranks, rank, machine.is_sound(), arguments.inherit)?;
                 first = is_first.then_some(rank).or(first);
                 Event::Ended(status)
             }
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> R
                     }
                 }
                 Action::Sweep => {
-                    if is_read {
+                    if is_read && !arguments.inherit {
                         ranks.ends(first).iter().for_each(|end| say(end));
                     }
                     let left_behind: Vec<Pid> = ranks.running().map(|(_, pid)| pid).collect();
@@ -133,11 +133,12 @@ fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result
     Ok(())
 }
 
-/// Returns the exit status of a rank that has ended, and whether it is the first one that failed, which is printed immediately.
-fn reap(ranks: &mut Ranks, rank: usize, is_sound: bool) -> Result<(u8, bool)> {
+/// Returns the exit status of a rank that has ended, and whether it is the first one that failed. That is printed immediately, unless the
+/// ranks report their failures themselves, as those of `nccl bench` do, and this one has exited.
+fn reap(ranks: &mut Ranks, rank: usize, is_sound: bool, ranks_report: bool) -> Result<(u8, bool)> {
     let (pid, status) = ranks.reap(rank)?;
     let is_first = !status.success() && is_sound;
-    if is_first {
+    if is_first && !(ranks_report && status.code().is_some()) {
         let others = if ranks.running().next().is_some() { "; ending the others" } else { "" };
         say(&format!("rank {rank} (process {pid}) {}{others}", process::describe(status, None, "was")));
     }

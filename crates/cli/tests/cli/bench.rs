@@ -260,9 +260,6 @@ fn bench_rejects_invalid_values() {
             "--nthreads 64 and --ngpus 64 make 4096 ranks of a process: expected at most 1024",
         ),
         ("all_reduce --ranks 2 -g 2", "'--ranks <N>' cannot be used with '--ngpus <N>'"),
-        ("all_reduce --against x -b 0", "--against and --minbytes 0 need --stepbytes: "),
-        ("all_reduce --against x -N 0", "--against and --run_cycles 0: the first turn would never end"),
-        ("all_reduce --against x --json", "'--against <PROGRAM>' cannot be used with '--json[=<FILE>]'"),
         ("all_reduce -d f99", "\"f99\" is not a data type of NCCL; expected int8"),
         ("all_reduce -o mean", "\"mean\" is not a reduction; expected sum, prod, max, min, avg, mulsum"),
         ("allreduce", "invalid value 'allreduce' for '<OPERATION>'"),
@@ -285,15 +282,50 @@ fn unknown_option_names_the_nearest() {
 fn failing_rank_ends_the_others() {
     for how in ["", "--processes"] {
         let start = Instant::now();
-        let (_, stderr) = run(&mut bench(&format!("all_reduce --ranks 3 -e 8388608G {how}")), 1);
-        assert!(stderr.starts_with("error: rank "), "{stderr}");
+        let file = "--json=/nonexistent/a.json";
+        let (_, stderr) = run(&mut bench(&format!("all_reduce --ranks 3 {file} {how}")), 1);
+        assert!(stderr.starts_with("error: rank 0: cannot create "), "{stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
-        assert_has(&stderr, &["elements of float", "cannot allocate "]);
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 }
 
-/// Expects the launcher to report a rank that is killed.
+#[test]
+fn sizes_that_do_not_fit_into_memory_are_skipped() {
+    for how in ["", "--processes"] {
+        let mut command =
+            bench(&format!("all_reduce --ranks 3 -b 8 -e 8388608G -f 1099511627776 -n 1 {how}"));
+        let (stdout, _) = run(&mut command, 0);
+        let (head, rest) = stdout.split_once("\n#\n# Reducing maxBytes to ").expect("a line of nccl-tests");
+        assert_has(head, &[" maxBytes 9007199254740992 ", "#  Rank  2 Group  0 Pid "]);
+        let (_, rest) = rest.split_once(" due to memory limitation\n#\n").expect("a line of nccl-tests");
+        assert_eq!(rest.lines().filter(|line| !line.starts_with('#')).count(), 1, "{stdout}");
+        let (_, stderr) = run(&mut bench(&format!("all_reduce --ranks 3 -b 8388608G {how}")), 1);
+        assert!(stderr.starts_with("error: rank 0: cannot allocate buffers for --minbytes "), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+    let (_, stderr) = run(&mut bench("pairs --ranks 3 -s 8388608G"), 1);
+    assert_has(&stderr, &["error: rank 0: --size 9007199254740992 does not fit: each rank has "]);
+}
+
+#[test]
+fn one_rank_has_no_bus_bandwidth_and_is_told_so() {
+    for (operation, has_none) in [("all_reduce", true), ("broadcast", false)] {
+        let (stdout, _) = run(&mut bench(&format!("{operation} --ranks 1 -b 1K -e 1K")), 0);
+        assert_eq!(stdout.contains("\n# One rank has no bus bandwidth"), has_none, "{stdout}");
+    }
+}
+
+#[test]
+fn variables_of_nccl_tests_are_named() {
+    let (_, stderr) = run(bench("all_reduce -b 8 -e 8").env("NCCL_TESTS_SPLIT", "MOD 2"), 0);
+    assert_eq!(
+        stderr,
+        "warning: NCCL_TESTS_SPLIT is ignored: nccl bench does not read the variables of nccl-tests\n"
+    );
+}
+
+/// Expects the supervisor to report a rank that is killed, and rank 0 to complete the table.
 #[test]
 fn killed_rank_ends_the_others() {
     let mut command = bench("all_reduce --ranks 3 --processes -n 1000000000");
@@ -307,8 +339,12 @@ fn killed_rank_ends_the_others() {
         .nth(2)
         .expect("rank 2 is listed");
     send(rank[6].parse().expect("a process id"), Signal::KILL);
-    let (_, stderr) = ended(parent.wait_with_output().expect("it ends"), 1, "the parent");
-    assert_eq!(stderr, "error: rank 2 ended: signal: 9 (SIGKILL)\n");
+    let (_, stderr) = ended(parent.wait_with_output().expect("it ends"), 137, "the parent");
+    let expected = format!(
+        "nccl run: rank 2 (process {}) was ended by signal 9 (SIGKILL); ending the others\n",
+        rank[6]
+    );
+    assert_has(&stderr, &[&expected]);
 }
 
 /// Returns the program with an empty environment, in which nothing names a library.

@@ -2,8 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,7 +65,6 @@ fn log_of_the_library_stays_out_of_json_and_csv() {
         "all_reduce --ranks 2 -e 8 -n 1 --json",
         "all_reduce --ranks 2 -e 8 -n 1 --processes --json",
         "pairs --ranks 2 -s 8 --json",
-        "bisect --ranks 2 -s 8 --processes --json",
     ] {
         let mut command = nccl(&format!("bench {arguments} --cpu"));
         let (stdout, stderr) = run(command.env("NCCL_DEBUG", "INFO"), 0);
@@ -99,7 +97,6 @@ fn json_of_each_command_is_json_whatever_the_library_prints() {
         "bench all_reduce --ranks 2 -e 8 -n 1",
         "bench all_reduce --ranks 2 -e 8 -n 1 --processes",
         "bench pairs --ranks 2 -s 8",
-        "bench bisect --ranks 2 -s 8",
     ] {
         let mut command = nccl(&format!("{arguments} --json --library"));
         let output = command.arg(&library).output().expect("the program starts");
@@ -318,51 +315,47 @@ fn run_without_progress_ends_at_the_timeout() {
     }
 }
 
-/// Writes a script that runs as a program of nccl-tests.
-fn script(folder: &Path, commands: &str) -> PathBuf {
-    let path = folder.join("perf");
-    fs::write(&path, format!("#!/bin/sh\n{commands}\n")).expect("a file in the temporary folder");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    path
+/// A file that cannot be written loses neither the verdict nor the other files.
+#[test]
+fn verdict_comes_before_files_that_cannot_be_written() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for how in ["", "--processes"] {
+        let files = "--csv=/dev/full --json=a.json --plot /dev/full";
+        let measure = |plant: &str| {
+            let mut command = bench(&format!("all_reduce --ranks 2 -b 1K -e 1K -n 1 {files} {how}"));
+            run(command.current_dir(folder.path()).env("LIBNCCL_CPU_PLANT", plant), 1)
+        };
+        let full = "cannot write /dev/full: No space left on device (os error 28)\n";
+        let (stdout, stderr) = measure("");
+        assert_has(&stdout, &["# Out of bounds values : 0 OK\n"]);
+        assert_has(&stderr, &[&format!("error: {full}"), &format!("error: rank 0: {full}")]);
+        assert_eq!(list(&json(&read(&folder.path().join("a.json")))["rows"]).len(), 1);
+        let (stdout, stderr) = measure("wrong:1");
+        assert_has(&stdout, &[" FAILED\n"]);
+        let (before, after) = stderr.split_once(" elements are wrong\n").expect("a verdict");
+        assert!(!before.contains("/dev/full") && after.matches(full).count() == 2, "{stderr}");
+        fs::remove_file(folder.path().join("a.json")).expect("it was written");
+    }
 }
 
+/// Rank 2 ends in the midst of the measurement.
 #[test]
-fn against_prints_the_ratio_of_each_size() {
+fn failure_keeps_the_rows_that_were_measured() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let against = |arguments: &str, commands: &str, status: i32| {
-        let program = script(folder.path(), commands);
-        run(bench(arguments).arg("--against").arg(&program), status)
-    };
-    for operation in ["all_reduce -t 2 -o max", "hypercube -t 2", "sendrecv -g 2 -d half"] {
-        let name = operation.split(' ').next().expect("a name");
-        // What prints the table of nccl-tests, takes its options, and understands them likewise.
-        let commands = format!("exec '{NCCL}' bench {name} --cpu \"$@\"");
-        let (table, _) = against(&format!("{operation} -b 64 -e 1K -f 4 -n 2"), &commands, 0);
-        let rows: Vec<Vec<_>> = table
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .map(|line| line.split_whitespace().collect())
-            .collect();
-        assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["64", "256", "1024"], "{table}");
-        for row in rows {
-            assert_eq!(row.len(), 9, "{table}");
-            let number = |field: usize| row[field].parse::<f64>().expect("a number");
-            let ratio = number(4) / number(3);
-            assert!((number(5) - ratio).abs() < 0.02 * ratio + 0.01, "{row:?}");
-            assert_eq!(row[8] == "N/A", name == "sendrecv", "{row:?}");
-        }
-        let summary =
-            table.lines().filter(|line| line.starts_with("# Median ratio") || line.starts_with("# Smallest"));
-        assert_eq!(summary.count(), 2, "{table}");
-    }
-    let failed = |commands| against("all_reduce -b 64 -e 64", commands, 1).1;
-    let error = failed("echo 'Test NCCL failure' >&2; exit 3");
-    assert!(error.ends_with("/perf failed, exit status: 3: Test NCCL failure\n"), "{error}");
-    let error = failed("echo nothing");
-    assert_has(&error, &["no row in this output:\nnothing\n"]);
-    let error = failed("echo '128 32 float sum -1 1.00 4.00 6.00 0 1.00 4.00 6.00 0'");
-    let problem = "measures something else: it prints a row of 128 32 float, expected one of 64 16 float";
-    assert_has(&error, &[problem]);
+    let file = folder.path().join("a.json");
+    let arguments = format!("all_reduce --ranks 3 -b 8 -e 8 -n 1 -N 0 --processes --json={}", file.display());
+    let mut child =
+        bench(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = lines(&mut child);
+    let rank = lines.find(|line| line.starts_with("#  Rank  2 ")).expect("rank 2 is listed");
+    let pid = rank.split_whitespace().nth(6).and_then(|pid| pid.parse().ok()).expect("a process id");
+    lines.find(|line| !line.starts_with('#')).expect("a row");
+    send(pid, Signal::KILL);
+    lines.for_each(drop);
+    assert_eq!(child.wait().expect("it ends").code(), Some(137));
+    let report = json(&read(&file));
+    assert_eq!(report["interrupted"], true);
+    assert!(!list(&report["rows"]).is_empty(), "{report}");
 }
 
 #[test]

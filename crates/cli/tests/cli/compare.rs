@@ -8,7 +8,9 @@ use libnccl_test_support::random_inputs::Random;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{NCCL, assert_has, assert_visible, fifo, in_time, json, list, nccl, read, run};
+use crate::common::{
+    NCCL, assert_has, assert_visible, changed_library, fifo, in_time, json, list, nccl, read, run,
+};
 
 /// Runs the command, which has to end with this status, in a folder. Returns stdout and stderr.
 fn compare(folder: &Path, arguments: &str, status: i32) -> (String, String) {
@@ -231,11 +233,11 @@ fn other_operation_or_number_of_ranks_is_refused() {
     let results = Results::new();
     results.write(|result| result["operation"] = json!("broadcast"));
     let (_, stderr) = compare(results.path(), "a.json b.json", 1);
-    let expected = "error: a.json is of all_reduce, and b.json of broadcast: only results of one operation can be compared\n";
+    let expected = "error: a.json measured all_reduce, b.json measured broadcast: only results of one operation can be compared\n";
     assert_eq!(stderr, expected);
     results.write(|result| drop(result["ranks"].as_array_mut().expect("ranks").pop()));
     let (_, stderr) = compare(results.path(), "a.json b.json", 1);
-    assert!(stderr.starts_with("error: a.json is of 2 ranks, and b.json of 1: "), "{stderr}");
+    assert!(stderr.starts_with("error: a.json has 2 ranks, b.json has 1: "), "{stderr}");
     results.write(|result| result["schema"] = json!(7));
     let (_, stderr) = compare(results.path(), "a.json b.json", 1);
     assert!(stderr.starts_with("error: b.json: schema 7 "), "{stderr}");
@@ -274,7 +276,7 @@ fn wrong_elements_of_either_side_are_named_and_an_error() {
         for arguments in ["a.json b.json", "b.json a.json --threshold 0.01"] {
             let (stdout, stderr) = compare(results.path(), arguments, 1);
             assert_has(&stdout, &[&format!("# wrong: {row}\n"), " 1.000 "]);
-            assert_eq!(stderr, "error: wrong elements in 1 of the rows: their times are of something else\n");
+            assert_eq!(stderr, "error: wrong elements in 1 of the rows: their times are meaningless\n");
         }
         let (stdout, _) = compare(results.path(), "a.json b.json --json", 1);
         assert_eq!(json(&stdout)["wrong"], json!([row]));
@@ -398,7 +400,74 @@ fn control_characters_of_a_result_are_escaped() {
     results.write(|result| result["operation"] = evil("another"));
     let (_, stderr) = compare(results.path(), "a.json b.json", 1);
     assert_visible(&stderr);
-    assert_has(&stderr, &[r", and b.json of another\u001b[2J\u009b"]);
+    assert_has(&stderr, &[r", b.json measured another\u001b[2J\u009b"]);
+}
+
+#[test]
+fn verdict_of_a_comparison_is_not_lost_with_its_output() {
+    let results = Results::new();
+    results.write(|result| slow_down(&mut result["rows"][1]["in_place"], 2.0));
+    for json in ["", " --json"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = nccl(&format!("bench compare a.json b.json --threshold 0.95{json}"));
+        let (_, stderr) = run(command.current_dir(results.path()).stdout(writer), 1);
+        assert_eq!(stderr, "error: 1 of 6 ratios are below 0.95\n");
+    }
+}
+
+/// The library fails in each process but the first.
+#[test]
+fn failure_keeps_the_rounds_that_were_measured() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("used");
+    let library = changed_library(
+        folder.path(),
+        &format!(
+            "ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {{
+                if (fopen(\"{0}\", \"r\")) return ncclInternalError;
+                fclose(fopen(\"{0}\", \"w\"));
+                return pncclGetUniqueId(id);
+            }}",
+            file.display()
+        ),
+    );
+    let arguments = format!(
+        "--backend dlopen --backend cpu -- all_reduce --ranks 2 -e 8 -n 1 --library {}",
+        library.display()
+    );
+    let (stdout, stderr) = compare(folder.path(), &arguments, 1);
+    assert_eq!(printed(&stdout).len(), 2, "{stdout}");
+    assert!(stderr.ends_with("error: the measurement with dlopen ended: exit status: 1\n"), "{stderr}");
+    let (stdout, _) = compare(folder.path(), &arguments, 1);
+    assert_eq!(stdout, "");
+}
+
+/// The table of `nccl bench` has the format of nccl-tests.
+#[test]
+fn output_of_nccl_tests_is_one_side() {
+    let results = Results::new();
+    let table = run(&mut nccl("bench all_reduce --ranks 2 -b 64 -e 64 -n 5 --cpu"), 0).0;
+    let theirs = table.replace("starting: all_reduce", "starting: all_reduce_perf");
+    let theirs = theirs
+        .replace("# nccl 0", "# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n# nccl 0");
+    fs::write(results.path().join("perf.txt"), &theirs).expect("the file is written");
+    let (stdout, _) = compare(results.path(), "a.json perf.txt", 0);
+    let parts = [
+        "# B: perf.txt: NCCL 2.28.9 (nccl-tests)\n",
+        "# differs: min_bytes: 8, 64\n",
+        "# not compared: 8 bytes of float, sum, in a.json alone\n",
+        "# A, B: mean of the loop\n",
+    ];
+    assert_has(&stdout, &parts);
+    assert_eq!(printed(&stdout).len(), 2, "{stdout}");
+    let time =
+        theirs.lines().find(|line| line.starts_with("  ")).and_then(|row| row.split_whitespace().nth(5));
+    let time: f64 = time.expect("a row").parse().expect("a time");
+    assert_eq!(printed(&stdout)[0][1].parse(), Ok(time), "{stdout}");
+    fs::write(results.path().join("perf.txt"), "# nothing\n").expect("the file is written");
+    let (_, stderr) = compare(results.path(), "a.json perf.txt", 1);
+    assert!(stderr.starts_with("error: perf.txt: no line \"# Collective test starting\": "), "{stderr}");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 mod bench;
 mod bench_output;
-mod bisect;
 mod common;
 mod compare;
 mod doctor;

@@ -82,6 +82,11 @@ fn heat_map_has_a_cell_for_each_pair() {
     assert_has(&svg, &["prefers-color-scheme: dark"]);
     // Two matrices of six cells; the scales have narrower rectangles.
     assert_eq!(svg.matches("width=\"159\" height=\"159\"").count(), 12, "{svg}");
+    let (stdout, stderr) = pairs("--ranks 2 -s 1K --min-bandwidth 1000000 --svg /dev/full", 1);
+    assert!(stdout.starts_with("# nccl "), "{stdout}");
+    let errors: Vec<_> = stderr.lines().collect();
+    assert!(errors[0].ends_with("GB/s, expected 1000000"), "{stderr}");
+    assert!(errors[1].starts_with("error: cannot write /dev/full: "), "{stderr}");
     let (_, stderr) = pairs("--ranks 2 -s 1K --svg /nowhere/pairs.svg", 1);
     assert_has(&stderr, &["cannot create /nowhere/pairs.svg"]);
 }

@@ -89,6 +89,23 @@ fn bench_refuses_more_ranks_than_devices() {
 }
 
 #[test]
+fn pairs_are_measured_on_devices() {
+    for launch in ["", "--processes"] {
+        let (matrices, _) = nccl(3, &format!("bench pairs --ranks 3 -s 64K -n 10 {launch}"), 0);
+        assert_has(&matrices, &["[0000:01:00] libnccl CPU stand-in\n"]);
+        assert!(!matrices.contains("wrong"), "{matrices}");
+    }
+}
+
+#[test]
+fn bench_keeps_to_the_memory_of_devices() {
+    // The second size is 8 TiB.
+    let (table, _) = nccl(2, "bench all_reduce --ranks 2 -b 8 -e 8388608G -f 1099511627776 -n 1 -d all", 0);
+    assert_has(&table, &["\n# Reducing maxBytes to "]);
+    assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 12, "{table}");
+}
+
+#[test]
 fn bench_uses_the_devices_that_each_rank_of_a_launcher_sees() {
     let script = format!("CUDA_VISIBLE_DEVICES=$((3 - LOCAL_RANK)) exec {NCCL} bench all_reduce -e 8");
     let mut command = on_devices(4, NCCL, "run -n 2 -- /bin/sh -c");

@@ -5,22 +5,21 @@ use std::fmt::{self, Display, Formatter};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 
-use super::side::Side;
-use crate::bench::output::report::{Measured, Parameters, Rank, Report, Row};
+use super::Side;
+use crate::bench::output::report::{Measured, Rank, Report, Row};
 use crate::bench::output::statistic::Statistic;
 use crate::escapes;
 
-/// The number of the schema of the JSON.
 const SCHEMA: u32 = 2;
 
-/// Two sides, compared. A ratio is that of speeds, of the second side to the first: the time of the first divided by that
-/// of the second, which is also the ratio of the bus bandwidths.
+/// Two sides, compared. A ratio is the time of the first side divided by the time of the second, which is also the ratio of
+/// the second bus bandwidth to the first.
 ///
-/// A round pairs the sides, so that what slows the machine for longer slows both. Of several rounds, the one with the median
-/// ratio stands for all, with its times: a quotient of the sides' own medians would lose the pairs, and the median of the
-/// ratios beside the medians of the times would be the quotient of nothing that is printed.
+/// A round pairs the sides, so that other work of the machine slows both. Of several rounds, the one with the median ratio is
+/// printed, with its times: the quotient of the sides' own medians would lose the pairs, and the median of the ratios would
+/// not be the quotient of the printed times.
 #[derive(Debug, Serialize)]
-pub(crate) struct Comparison {
+pub(super) struct Comparison {
     schema: u32,
     program: String,
     operation: String,
@@ -30,18 +29,17 @@ pub(crate) struct Comparison {
     differences: Vec<String>,
     statistic: Statistic,
     threshold: Option<f64>,
-    pub(crate) rows: Vec<Ratio>,
+    rows: Vec<Ratio>,
     /// The rows that one side lacks, or has no time of.
     unmatched: Vec<String>,
-    /// The number of those that both sides have.
+    /// The number of rows that both sides have, without two times.
     #[serde(skip)]
-    pub(crate) without_ratio: usize,
-    /// The rows with wrong elements: their times are of something else.
-    pub(crate) wrong: Vec<String>,
+    without_ratio: usize,
+    /// The rows with wrong elements.
+    wrong: Vec<String>,
     geometric_mean: f64,
 }
 
-/// A side, as the comparison names it.
 #[derive(Debug, Serialize)]
 struct Description {
     name: String,
@@ -51,9 +49,8 @@ struct Description {
     rounds: usize,
 }
 
-/// The ratio of one row.
 #[derive(Debug, Serialize)]
-pub(crate) struct Ratio {
+pub(super) struct Ratio {
     #[serde(flatten)]
     key: Key,
     /// The times of the sides: the statistic, in the round with the median ratio; of two in the middle, the lower.
@@ -66,7 +63,6 @@ pub(crate) struct Ratio {
     is_below: bool,
 }
 
-/// The row of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Key {
     bytes: u64,
@@ -81,26 +77,28 @@ struct Key {
 
 impl Comparison {
     /// Compares two sides. Fails if they measured another operation or other numbers of ranks, or have no times of one row.
-    pub(crate) fn new(one: Side, two: Side, threshold: Option<f64>) -> Result<Self> {
-        let (a, b) = (&one.first, &two.first);
+    pub(super) fn new([one, two]: &[Side; 2], threshold: Option<f64>) -> Result<Self> {
+        let (Some(a), Some(b)) = (one.rounds.first(), two.rounds.first()) else {
+            bail!("no round was measured")
+        };
         let [name, other] = [&one.name, &two.name];
         ensure!(
             a.operation == b.operation,
-            "{name} is of {}, and {other} of {}: only results of one operation can be compared",
+            "{name} measured {}, {other} measured {}: only results of one operation can be compared",
             a.operation,
             b.operation
         );
+        let [ranks, others] = [a, b].map(|report| report.ranks.len());
         ensure!(
-            a.ranks.len() == b.ranks.len(),
-            "{name} is of {} ranks, and {other} of {}: only results of as many ranks can be compared",
-            a.ranks.len(),
-            b.ranks.len()
+            ranks == others,
+            "{name} has {ranks} ranks, {other} has {others}: only results of equally many ranks can be compared"
         );
-        let statistic = Statistic::of(one.rounds().chain(two.rounds()));
+        let statistic = Statistic::of(one.rounds.iter().chain(&two.rounds));
+        let rounds = [one, two].map(|side| side.rounds.iter().map(entries).collect::<Vec<_>>());
+        let [own, others] = [&rounds[0][0], &rounds[1][0]];
         let (mut rows, mut without_time) = (vec![], vec![]);
-        let (keys, others) = (keys(a), keys(b));
-        for key in keys.iter().filter(|key| others.contains(key)) {
-            match Ratio::new(key, statistic, [&one, &two], threshold) {
+        for Entry { key, .. } in own.iter().filter(|entry| find(others, &entry.key).is_some()) {
+            match Ratio::new(key, statistic, &rounds, threshold) {
                 Some(ratio) => rows.push(ratio),
                 None => without_time.push(format!("{key}: no two times above 0")),
             }
@@ -109,23 +107,27 @@ impl Comparison {
             bail!("{name} and {other} cannot be compared; {row}");
         }
         ensure!(!rows.is_empty(), "{name} and {other} have no row in common");
-        let lacks = |keys: &[Key], others: &[Key], name: &str| -> Vec<String> {
-            keys.iter()
-                .filter(|key| !others.contains(key))
-                .map(|key| format!("{key}, in {name} alone"))
-                .collect()
-        };
-        let mut unmatched = lacks(&keys, &others, name);
-        unmatched.extend(lacks(&others, &keys, other));
+        let mut unmatched = vec![];
+        for (entries, others, name) in [(own, others, name), (others, own, other)] {
+            let lacking = entries.iter().filter(|entry| find(others, &entry.key).is_none());
+            unmatched.extend(lacking.map(|entry| format!("{}, in {name} alone", entry.key)));
+        }
         let without_ratio = without_time.len();
         unmatched.extend(without_time);
-        let wrong = wrong(&one, &keys).chain(wrong(&two, &others)).collect();
+        let mut wrong = vec![];
+        for (rounds, side) in rounds.iter().zip([one, two]) {
+            for Entry { key, .. } in &rounds[0] {
+                let found = rounds.iter().filter_map(|entries| find(entries, key));
+                let number: u64 = found.filter_map(|entry| entry.measured.wrong).sum();
+                wrong.extend((number > 0).then(|| format!("{key}, in {}: {number} elements", side.name)));
+            }
+        }
         let logarithms: f64 = rows.iter().map(|row| row.ratio.ln()).sum();
         Ok(Self {
             schema: SCHEMA,
             program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
             operation: a.operation.clone(),
-            ranks: a.ranks.len(),
+            ranks,
             differences: differences(a, b),
             statistic,
             threshold,
@@ -134,67 +136,78 @@ impl Comparison {
             unmatched,
             without_ratio,
             wrong,
-            sides: [describe(&one), describe(&two)],
+            sides: [describe(one, a), describe(two, b)],
         })
     }
 
-    /// Returns the number of ratios below the threshold.
-    pub(crate) fn below(&self) -> usize {
-        self.rows.iter().filter(|row| row.is_below).count()
+    /// Returns why the comparison fails, if it does.
+    pub(super) fn problem(&self) -> Option<String> {
+        let below = self.rows.iter().filter(|row| row.is_below).count();
+        match (self.wrong.len(), self.threshold) {
+            (rows @ 1.., _) => {
+                Some(format!("wrong elements in {rows} of the rows: their times are meaningless"))
+            }
+            (0, Some(threshold)) if below > 0 => {
+                Some(format!("{below} of {} ratios are below {threshold}", self.rows.len()))
+            }
+            (0, Some(threshold)) if self.without_ratio > 0 => Some(format!(
+                "{} of the rows have no ratio, which could be below {threshold}",
+                self.without_ratio
+            )),
+            _ => None,
+        }
     }
 }
 
-fn describe(side: &Side) -> Description {
-    let library = &side.first.library;
+fn describe(side: &Side, report: &Report) -> Description {
+    let library = &report.library;
     Description {
         name: side.name.clone(),
         version: library.version.clone(),
         backend: library.backend.clone(),
         path: library.path.as_ref().map(|path| path.display().to_string()),
-        rounds: side.rounds().count(),
+        rounds: side.rounds.len(),
     }
 }
 
-fn keys(report: &Report) -> Vec<Key> {
-    let mut keys: Vec<Key> = vec![];
+/// A measurement of a report: a row, out of place or in place.
+struct Entry<'a> {
+    key: Key,
+    report: &'a Report,
+    row: &'a Row,
+    measured: &'a Measured,
+}
+
+fn entries(report: &Report) -> Vec<Entry<'_>> {
+    let mut entries: Vec<Entry<'_>> = vec![];
     for row in &report.rows {
-        for in_place in [false, true].into_iter().filter(|in_place| measured(row, *in_place).is_some()) {
-            let before = keys.iter().filter(|key| key.is_of(row) && key.in_place == in_place).count();
+        for (measured, in_place) in [(&row.out_of_place, false), (&row.in_place, true)] {
+            let Some(measured) = measured else { continue };
             let (data_type, op) = (row.data_type.clone(), row.op.clone());
-            keys.push(Key { bytes: row.bytes, data_type, op, root: row.root, in_place, before });
+            let mut key = Key { bytes: row.bytes, data_type, op, root: row.root, in_place, before: 0 };
+            while find(&entries, &key).is_some() {
+                key.before += 1;
+            }
+            entries.push(Entry { key, report, row, measured });
         }
     }
-    keys
+    entries
 }
 
-/// Returns the rows of a side that have wrong elements.
-fn wrong<'a>(side: &'a Side, keys: &'a [Key]) -> impl Iterator<Item = String> + use<'a> {
-    keys.iter().filter_map(|key| {
-        let wrong: u64 = found(key, side).iter().filter_map(|found| found.measured.wrong).sum();
-        (wrong > 0).then(|| format!("{key}, in {}: {wrong} elements", side.name))
-    })
+fn find<'e, 'a>(entries: &'e [Entry<'a>], key: &Key) -> Option<&'e Entry<'a>> {
+    entries.iter().find(|entry| entry.key == *key)
 }
 
-fn measured(row: &Row, in_place: bool) -> Option<&Measured> {
-    if in_place { row.in_place.as_ref() } else { row.out_of_place.as_ref() }
-}
-
-/// Returns what the sides did differently apart from the library, and for how long.
+/// Returns the differences between the measurements, apart from the library.
 fn differences(a: &Report, b: &Report) -> Vec<String> {
-    let of_parameters = |parameters: &Parameters| match serde_json::to_value(parameters) {
-        Ok(serde_json::Value::Object(fields)) => fields,
-        _ => serde_json::Map::new(),
-    };
-    let (one, two) = (of_parameters(&a.parameters), of_parameters(&b.parameters));
-    let mut differences: Vec<String> = one
-        .iter()
-        .filter_map(|(name, value)| {
-            let other = two.get(name)?;
-            (value != other).then(|| format!("{name}: {value}, {other}"))
-        })
-        .collect();
-    let mut compare = |name: &str, one: String, two: String| {
-        if one != two {
+    let parameters = a.parameters.iter().filter_map(|(name, value)| {
+        let other = b.parameters.get(name)?;
+        (value != other).then(|| format!("{name}: {value}, {other}"))
+    });
+    let mut differences: Vec<String> = parameters.collect();
+    let mut compare = |name: &str, one: &str, two: &str| {
+        // The output of nccl-tests lacks some.
+        if one != two && !one.is_empty() && !two.is_empty() {
             differences.push(format!("{name}: {one}, {two}"));
         }
     };
@@ -204,59 +217,46 @@ fn differences(a: &Report, b: &Report) -> Vec<String> {
         devices.dedup();
         devices.join(" ")
     };
-    compare("launch", a.launch.clone(), b.launch.clone());
-    compare("host", a.host.clone(), b.host.clone());
-    compare("devices", devices(a), devices(b));
-    compare("interrupted", a.interrupted.to_string(), b.interrupted.to_string());
+    compare("launch", &a.launch, &b.launch);
+    compare("host", &a.host, &b.host);
+    compare("devices", &devices(a), &devices(b));
+    compare("interrupted", &a.interrupted.to_string(), &b.interrupted.to_string());
     differences
 }
 
 impl Ratio {
     /// Returns the ratio of a row; `None` if a side has no time for it.
-    fn new(key: &Key, statistic: Statistic, [one, two]: [&Side; 2], threshold: Option<f64>) -> Option<Self> {
-        let mut pairs: Vec<_> = found(key, one).into_iter().zip(found(key, two)).collect();
-        let times = |(one, two): &(Found, Found)| [one, two].map(|found| statistic.time_us(found.measured));
-        let ratio = |pair: &(Found, Found)| {
+    fn new(
+        key: &Key,
+        statistic: Statistic,
+        [one, two]: &[Vec<Vec<Entry<'_>>>; 2],
+        threshold: Option<f64>,
+    ) -> Option<Self> {
+        let of_rounds = one.iter().zip(two);
+        let mut pairs: Vec<[&Entry<'_>; 2]> =
+            of_rounds.filter_map(|(one, two)| Some([find(one, key)?, find(two, key)?])).collect();
+        let times = |pair: &[&Entry<'_>; 2]| pair.map(|entry| statistic.time_us(entry.measured));
+        let ratio = |pair: &[&Entry<'_>; 2]| {
             let [a, b] = times(pair);
             a / b
         };
         pairs.retain(|pair| ratio(pair).is_finite() && ratio(pair) > 0.0);
         pairs.sort_by(|one, two| ratio(one).total_cmp(&ratio(two)));
         let middle = pairs.get(pairs.len().checked_sub(1)? / 2)?;
+        let [a, b] = middle;
         let spread = match &pairs[..] {
             [low, .., high] => Some((ratio(low), ratio(high))),
-            _ => statistic.spread(middle.0.measured, middle.1.measured),
+            _ => statistic.spread(a.measured, b.measured),
         };
         let (low, high) = spread.unzip();
         let times_us = times(middle);
-        let busbws = [middle.0.bandwidth(times_us[0]), middle.1.bandwidth(times_us[1])];
+        let bandwidth =
+            |entry: &Entry<'_>, time_us| entry.report.bandwidth(entry.row, entry.measured, time_us);
+        let busbws = [bandwidth(a, times_us[0]), bandwidth(b, times_us[1])];
         let ratio = ratio(middle);
         let is_below = threshold.is_some_and(|threshold| ratio < threshold);
         Some(Self { key: key.clone(), times_us, busbws, ratio, low, high, is_below })
     }
-}
-
-/// The measurement of a row in a round.
-struct Found<'a> {
-    report: &'a Report,
-    row: &'a Row,
-    measured: &'a Measured,
-}
-
-impl Found<'_> {
-    fn bandwidth(&self, time_us: f64) -> f64 {
-        self.report.bandwidth(self.row, self.measured, time_us)
-    }
-}
-
-/// Returns the measurement of a row in each round of a side.
-fn found<'a>(key: &Key, side: &'a Side) -> Vec<Found<'a>> {
-    let in_round = |report: &'a Report| {
-        let rows = report.rows.iter().filter(|row| key.is_of(row));
-        rows.filter_map(|row| Some(Found { report, row, measured: measured(row, key.in_place)? }))
-            .nth(key.before)
-    };
-    side.rounds().filter_map(in_round).collect()
 }
 
 impl Display for Comparison {
@@ -287,21 +287,13 @@ impl Display for Comparison {
         writeln!(f, "# A, B: {}{round}", self.statistic)?;
         writeln!(f, "# ratio: A (us) / B (us), which is B (GB/s) / A (GB/s); above 1, B is faster")?;
         writeln!(f, "# spread of the ratio: {spread}")?;
-        writeln!(
-            f,
-            "{:>12}  {:>8}  {:>6}  {:>4}  {:>5}  {:>10}  {:>10}  {:>9}  {:>9}  {:>6}  {:>13}",
-            "size (B)",
-            "type",
-            "redop",
-            "root",
-            "place",
-            "A (us)",
-            "B (us)",
-            "A (GB/s)",
-            "B (GB/s)",
-            "ratio",
-            "spread"
-        )?;
+        let titles = [
+            "size (B)", "type", "redop", "root", "place", "A (us)", "B (us)", "A (GB/s)", "B (GB/s)",
+            "ratio", "spread",
+        ];
+        let widths = [12, 8, 6, 4, 5, 10, 10, 9, 9, 6, 13];
+        let titles = titles.iter().zip(widths).map(|(title, width)| format!("{title:>width$}"));
+        writeln!(f, "{}", titles.collect::<Vec<_>>().join("  "))?;
         for row in &self.rows {
             let Key { bytes, data_type, op, root, in_place, .. } = &row.key;
             let (data_type, op) =
@@ -330,14 +322,6 @@ impl Display for Comparison {
 fn four_digits(bandwidth: f64) -> String {
     let decimals = (3.0 - bandwidth.log10().floor()).clamp(0.0, 7.0);
     format!("{bandwidth:.*}", decimals as usize)
-}
-
-impl Key {
-    /// Returns `true` for the rows of all cycles.
-    fn is_of(&self, row: &Row) -> bool {
-        let Self { bytes, data_type, op, root, .. } = self;
-        (*bytes, data_type, op, *root) == (row.bytes, &row.data_type, &row.op, row.root)
-    }
 }
 
 impl Display for Key {
@@ -375,12 +359,11 @@ mod tests {
             measured.iterations[0].median_us = *median;
             report
         };
-        let mut rounds = medians.iter().map(round);
-        Side { name: name.into(), first: rounds.next().expect("a round"), others: rounds.collect() }
+        Side { name: name.into(), rounds: medians.iter().map(round).collect() }
     }
 
     fn compare(one: &[f64], two: &[f64]) -> Comparison {
-        Comparison::new(side("link", one), side("dlopen", two), None).expect("a comparison")
+        Comparison::new(&[side("link", one), side("dlopen", two)], None).expect("a comparison")
     }
 
     #[test]

@@ -15,7 +15,7 @@ use reduction::{Reduction, factor};
 /// All values, results and intermediate results are exact in every type, for any order of the ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
-    pub(crate) arithmetic: &'static Arithmetic,
+    pub(crate) arithmetic: Arithmetic,
     pub(crate) op: Reduction,
     pub(crate) ranks: usize,
     /// A number that changes with each operation.
@@ -23,21 +23,19 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// Returns the elements that a rank sends.
     pub(crate) fn sent(&self, rank: usize) -> Pattern {
-        Pattern::new(self.arithmetic, |index| (self.arithmetic.from_integer)(self.value(rank, index)))
+        Pattern::new(self.arithmetic, |index| self.arithmetic.integer(self.value(rank, index)))
     }
 
-    /// Returns the reduction of all ranks' elements.
     pub(crate) fn reduced(&self) -> Pattern {
-        let Arithmetic { from_integer, quotient, .. } = self.arithmetic;
-        Pattern::new(self.arithmetic, |index| {
+        let arithmetic = self.arithmetic;
+        Pattern::new(arithmetic, |index| {
             let values = (0..self.ranks).map(|rank| self.value(rank, index));
             match self.op {
-                Reduction::Op(ReduceOp::Avg) => quotient(values.sum(), self.ranks),
-                Reduction::Op(op) => from_integer(reduced(op, values)),
+                Reduction::Op(ReduceOp::Avg) => arithmetic.quotient(values.sum(), self.ranks),
+                Reduction::Op(op) => arithmetic.integer(reduced(op, values)),
                 Reduction::MulSum => {
-                    from_integer(values.enumerate().map(|(rank, value)| factor(rank) * value).sum())
+                    arithmetic.integer(values.enumerate().map(|(rank, value)| factor(rank) * value).sum())
                 }
             }
         })
@@ -49,7 +47,7 @@ impl Data {
     }
 
     fn value(&self, rank: usize, index: usize) -> i64 {
-        let Self { arithmetic: &Arithmetic { whole, doublings, .. }, op, ranks, seed } = *self;
+        let Self { arithmetic: Arithmetic { whole, doublings, .. }, op, ranks, seed } = *self;
         let number = ((seed * ranks + rank) * PERIOD + index) as u64;
         // Fibonacci hashing: the upper bits of the product look random.
         let random = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as i64;
@@ -87,12 +85,10 @@ fn reduced(op: ReduceOp, values: impl Iterator<Item = i64>) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use float8::{F8E4M3, F8E5M2};
-    use half::{bf16, f16};
     use libnccl::{DataType, ReduceOp};
 
     use super::Data;
-    use crate::bench::data::number::{Arithmetic, Number};
+    use crate::bench::data::number::Arithmetic;
     use crate::bench::data::pattern::{BLOCK, Comparison, FirstWrong, PERIOD, Pattern};
     use crate::bench::data::reduction::{Reduction, factor};
 
@@ -103,57 +99,42 @@ mod tests {
         Data { arithmetic: Arithmetic::new(data_type).unwrap(), op, ranks, seed }
     }
 
-    /// Returns the first elements of a pattern.
-    fn elements<T: Number>(pattern: &Pattern, count: usize) -> Vec<T> {
-        let bytes = pattern.block(count);
-        let element = |bytes: &[u8]| {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            T::from_bytes(padded)
-        };
-        bytes.chunks_exact(size_of::<T>()).map(element).collect()
-    }
-
-    fn bytes<T: Number>(elements: &[T]) -> Vec<u8> {
-        elements.iter().flat_map(|element| element.to_bytes().into_iter().take(size_of::<T>())).collect()
-    }
-
     #[test]
     fn wrong_elements_of_a_pattern_are_counted() {
         let data = data(DataType::Float32, ReduceOp::Sum, 3, 1);
         let pattern = data.reduced();
-        let mut buffer = elements::<f32>(&pattern, COUNT);
-        let wrong = |buffer: &[f32]| pattern.compare(&bytes(buffer)).wrong;
-        assert_eq!(wrong(&buffer), 0);
-        buffer[0] += 1.0;
-        buffer[PERIOD] = f32::NAN;
-        buffer[COUNT - 1] += 0.5;
+        let right = pattern.block(COUNT);
+        let wrong = |buffer: &[u8]| pattern.compare(buffer).wrong;
+        assert_eq!(wrong(&right), 0);
+        let mut buffer = right.clone();
+        for (index, element) in [(0, 0.5_f32), (PERIOD, f32::NAN), (COUNT - 1, 1.5)] {
+            buffer[4 * index..4 * index + 4].copy_from_slice(&element.to_ne_bytes());
+        }
         assert_eq!(wrong(&buffer), 3);
-        assert_eq!(wrong(&elements(&data.untouched(), COUNT)), COUNT);
-        let rest = elements::<f32>(&pattern, COUNT).split_off(COUNT % PERIOD);
-        assert_eq!(pattern.clone().from(COUNT).compare(&bytes(&rest)).wrong, 0);
-        assert!(wrong(&elements::<f32>(&pattern, COUNT)[64..]) > COUNT / 2);
+        assert_eq!(wrong(&data.untouched().block(COUNT)), COUNT);
+        assert_eq!(pattern.clone().from(COUNT).compare(&right[4 * (COUNT % PERIOD)..]).wrong, 0);
+        assert!(wrong(&right[4 * 64..]) > COUNT / 2);
         assert_eq!(pattern.block(2 * BLOCK).len(), 4 * BLOCK);
         assert!(pattern.block(0).is_empty());
     }
 
     #[test]
     fn zeros_of_both_signs_are_equal() {
-        let arithmetic = Arithmetic::new(DataType::Float32).unwrap();
-        let zeros = Pattern::new(arithmetic, |_| [0; 8]);
-        assert_eq!(zeros.compare(&bytes(&[-0.0_f32; 3])).wrong, 0);
+        let zeros = Pattern::new(Arithmetic::new(DataType::Float32).unwrap(), |_| [0; 8]);
+        assert_eq!(zeros.compare(&(-0.0_f32).to_ne_bytes().repeat(3)).wrong, 0);
     }
 
     #[test]
     fn first_wrong_element_is_named_with_its_place() {
-        let pattern = data(DataType::Float16, ReduceOp::Sum, 3, 1).reduced();
-        let mut buffer = elements::<f16>(&pattern, COUNT);
-        let expected = buffer[PERIOD + 2].to_string();
-        buffer[PERIOD + 2] = f16::from_f32(0.5);
-        buffer[PERIOD + 9] = f16::NAN;
-        let comparison = pattern.compare(&bytes(&buffer));
+        let data = data(DataType::Float16, ReduceOp::Sum, 3, 1);
+        let pattern = data.reduced();
+        let mut buffer = pattern.block(COUNT);
+        let expected = data.arithmetic.number(&buffer[2 * (PERIOD + 2)..]).to_string();
+        for (index, element) in [(PERIOD + 2, 0.5), (PERIOD + 9, f32::NAN)] {
+            buffer[2 * index..2 * index + 2].copy_from_slice(&half::f16::from_f32(element).to_ne_bytes());
+        }
         let first = FirstWrong { offset: PERIOD + 2, got: "0.5".into(), expected };
-        assert_eq!(comparison, Comparison { wrong: 2, first: Some(first) });
+        assert_eq!(pattern.compare(&buffer), Comparison { wrong: 2, first: Some(first) });
     }
 
     #[test]
@@ -168,79 +149,58 @@ mod tests {
         }
     }
 
-    /// Compares the expected reduction with NCCL's arithmetic in both orders of the ranks.
-    fn check_reduced<T: Number>(data: Data, combine: impl Fn(T, T) -> T, scale: impl Fn(T) -> T) {
-        let data = Data { arithmetic: Arithmetic::new(T::DATA_TYPE).unwrap(), ..data };
-        let expected = data.reduced();
-        let sent: Vec<Vec<T>> = (0..data.ranks).map(|rank| elements(&data.sent(rank), COUNT)).collect();
-        for backwards in [false, true] {
-            let result: Vec<T> = (0..COUNT)
-                .map(|index| {
-                    let element = |rank: usize| {
-                        let element = scale(sent[rank][index]);
-                        let is_doubled = data.op == Reduction::MulSum && factor(rank) == 2;
-                        if is_doubled { combine(element, element) } else { element }
-                    };
-                    let ranks = 0..data.ranks;
-                    let result = if backwards {
-                        ranks.rev().map(element).reduce(&combine)
-                    } else {
-                        ranks.map(element).reduce(&combine)
-                    };
-                    result.unwrap()
-                })
-                .collect();
-            assert_eq!(expected.compare(&bytes(&result)).wrong, 0, "{data:?}");
-        }
-    }
-
+    /// Compares the expected reductions with NCCL's arithmetic, which rounds after each step, in both orders of the ranks.
     #[test]
     fn expected_results_are_those_of_nccls_arithmetic() {
-        for ranks in [1, 2, 3, 5, 7, 64] {
-            let data = |op| data(DataType::Int8, op, ranks, 5);
-            let products = Data { op: Reduction::MulSum, ..data(ReduceOp::Sum) };
-            check_reduced::<i8>(products, i8::wrapping_add, |x| x);
-            check_reduced::<f32>(products, |a, b| a + b, |x| x);
-            check_reduced::<i8>(data(ReduceOp::Sum), i8::wrapping_add, |x| x);
-            check_reduced::<u8>(data(ReduceOp::Prod), u8::wrapping_mul, |x| x);
-            check_reduced::<i32>(data(ReduceOp::Prod), i32::wrapping_mul, |x| x);
-            check_reduced::<u64>(data(ReduceOp::Max), u64::max, |x| x);
-            check_reduced::<i8>(data(ReduceOp::Min), i8::min, |x| x);
-            check_reduced::<f32>(data(ReduceOp::Sum), |a, b| a + b, |x| x);
-            check_reduced::<f32>(data(ReduceOp::Prod), |a, b| a * b, |x| x);
-            check_reduced::<f32>(data(ReduceOp::Avg), |a, b| a + b, |x| x * (1.0 / ranks as f32));
-            check_reduced::<f64>(data(ReduceOp::Avg), |a, b| a + b, |x| x * (1.0 / ranks as f64));
-            check_narrow::<f16>(data, f16::to_f32, f16::from_f32);
-            check_narrow::<bf16>(data, bf16::to_f32, bf16::from_f32);
-            // The average over 64 ranks may underflow to 0 in these types.
-            check_narrow::<F8E4M3>(data, |x| x.to_f32(), F8E4M3::from_f32);
-            check_narrow::<F8E5M2>(data, |x| x.to_f32(), F8E5M2::from_f32);
+        type Combine = (ReduceOp, fn(i64, i64) -> i64, fn(f64, f64) -> f64);
+        let combine: [Combine; 4] = [
+            (ReduceOp::Prod, i64::wrapping_mul, |a, b| a * b),
+            (ReduceOp::Max, i64::max, f64::max),
+            (ReduceOp::Min, i64::min, f64::min),
+            (ReduceOp::Sum, i64::wrapping_add, |a, b| a + b),
+        ];
+        let types =
+            DataType::ALL.iter().flat_map(|data_type| [1, 2, 3, 5, 7, 64].map(|ranks| (*data_type, ranks)));
+        for ((data_type, ranks), &op) in
+            types.flat_map(|case| Reduction::ALL.iter().map(move |op| (case, op)))
+        {
+            let is_integer = data_type.to_string().contains("int");
+            // Integers are truncated: see below.
+            let is_average = op == Reduction::Op(ReduceOp::Avg);
+            if is_average && is_integer {
+                continue;
+            }
+            let data = Data { op, ..data(data_type, ReduceOp::Sum, ranks, 5) };
+            let arithmetic = data.arithmetic;
+            let [.., sum] = combine;
+            let (_, integers, floats) =
+                combine.into_iter().find(|(own, ..)| op == Reduction::Op(*own)).unwrap_or(sum);
+            let add = |one, other| arithmetic.combined(one, other, integers, floats);
+            let element = |rank: usize, index: usize| {
+                let element = arithmetic.integer(data.value(rank, index));
+                match op {
+                    Reduction::MulSum if factor(rank) == 2 => add(element, element),
+                    _ if is_average => arithmetic.scaled(element, ranks),
+                    _ => element,
+                }
+            };
+            let expected = data.reduced();
+            for backwards in [false, true] {
+                let rank = |rank| if backwards { ranks - 1 - rank } else { rank };
+                let result = |index| (0..ranks).map(|step| element(rank(step), index)).reduce(add).unwrap();
+                let result: Vec<u8> =
+                    (0..PERIOD).flat_map(|index| result(index).into_iter().take(arithmetic.size())).collect();
+                assert_eq!(expected.compare(&result).wrong, 0, "{data:?}");
+            }
         }
-    }
-
-    /// Checks all reductions of a type that is rounded after each step.
-    fn check_narrow<T: Number>(data: impl Fn(ReduceOp) -> Data, widen: fn(T) -> f32, round: fn(f32) -> T) {
-        let inverse = widen(round(1.0 / data(ReduceOp::Avg).ranks as f32));
-        let products = Data { op: Reduction::MulSum, ..data(ReduceOp::Sum) };
-        for sums in [data(ReduceOp::Sum), products] {
-            check_reduced::<T>(sums, |a, b| round(widen(a) + widen(b)), |x| x);
-        }
-        check_reduced::<T>(data(ReduceOp::Prod), |a, b| round(widen(a) * widen(b)), |x| x);
-        check_reduced::<T>(data(ReduceOp::Max), |a, b| round(widen(a).max(widen(b))), |x| x);
-        check_reduced::<T>(data(ReduceOp::Min), |a, b| round(widen(a).min(widen(b))), |x| x);
-        check_reduced::<T>(
-            data(ReduceOp::Avg),
-            |a, b| round(widen(a) + widen(b)),
-            |x| round(widen(x) * inverse),
-        );
     }
 
     #[test]
     fn averages_of_integers_are_truncated() {
         let data = data(DataType::Int8, ReduceOp::Avg, 3, 2);
         let sums = (0..PERIOD).map(|index| (0..3).map(|rank| data.value(rank, index)).sum::<i64>());
-        let averages: Vec<i8> = sums.map(|sum| (sum as i8) / 3).collect();
-        assert_eq!(data.reduced().compare(&bytes(&averages)).wrong, 0);
+        let averages: Vec<u8> = sums.map(|sum| (sum as i8 / 3) as u8).collect();
+        assert_eq!(data.reduced().compare(&averages).wrong, 0);
         assert!(averages.iter().any(|average| *average > 0));
     }
 }

@@ -1,203 +1,189 @@
-use std::fmt::Display;
+//! Numbers of NCCL's data types, whose type is known at run time: their bytes, and NCCL's arithmetic.
 
-use anyhow::{Context, Result};
-use libnccl::{DataType, Element};
+use std::fmt::{self, Display, Formatter};
 
-/// A Rust type of a data type of NCCL, with the arithmetic to predict results.
-pub(crate) trait Number: Element + PartialEq + Display {
-    /// The limit up to which the type represents all whole numbers. Integers have none, as they wrap.
-    const WHOLE: i64;
-    /// The number of times that 1 can be doubled without overflow.
-    const DOUBLINGS: usize;
+use anyhow::{Result, bail};
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
+use libnccl::DataType;
 
-    /// Converts a whole number; integers wrap.
-    fn from_integer(value: i64) -> Self;
-
-    /// Returns `value / divisor` as NCCL computes averages: truncated for integers, multiplied by the rounded inverse
-    /// for others. The value is a power of two.
-    fn quotient(value: i64, divisor: usize) -> Self;
-
-    /// Returns the number in the first bytes.
-    fn from_bytes(bytes: [u8; 8]) -> Self;
-
-    /// Returns the number's bytes, followed by zeros.
-    fn to_bytes(self) -> [u8; 8];
-}
-
-/// The functions of [`Number`] for a data type that is known at run time, from and to bytes. What measures and checks is
-/// thus compiled once, not for each type.
-#[derive(Debug)]
+/// The arithmetic of a data type, to predict results.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Arithmetic {
     pub(crate) data_type: DataType,
+    /// The limit up to which the type represents all whole numbers. Integers have none, as they wrap.
     pub(crate) whole: i64,
+    /// The number of times that 1 can be doubled without overflow.
     pub(crate) doublings: usize,
-    pub(crate) from_integer: fn(i64) -> [u8; 8],
-    pub(crate) quotient: fn(i64, usize) -> [u8; 8],
-    pub(crate) is_equal: fn([u8; 8], [u8; 8]) -> bool,
-    pub(crate) to_text: fn([u8; 8]) -> String,
+    is_integer: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Number {
+    Integer(i128),
+    Float64(f64),
+    /// A float of at most 32 bits, which is shown with fewer digits.
+    Float(f64),
 }
 
 impl Arithmetic {
-    const fn of<T: Number>() -> Self {
-        Self {
-            data_type: T::DATA_TYPE,
-            whole: T::WHOLE,
-            doublings: T::DOUBLINGS,
-            from_integer: |value| T::from_integer(value).to_bytes(),
-            quotient: |value, divisor| T::quotient(value, divisor).to_bytes(),
-            is_equal: |one, other| T::from_bytes(one) == T::from_bytes(other),
-            to_text: |bytes| T::from_bytes(bytes).to_string(),
-        }
+    /// Returns the arithmetic of a data type.
+    pub(crate) fn new(data_type: DataType) -> Result<Self> {
+        let float = |mantissa: u32, doublings| (1 << mantissa, doublings, false);
+        let (whole, doublings, is_integer) = match data_type {
+            DataType::Int8 | DataType::Uint8 | DataType::Int32 => (i64::MAX, usize::MAX, true),
+            DataType::Uint32 | DataType::Int64 | DataType::Uint64 => (i64::MAX, usize::MAX, true),
+            DataType::Float64 => float(f64::MANTISSA_DIGITS, 1023),
+            DataType::Float32 => float(f32::MANTISSA_DIGITS, 127),
+            DataType::Float16 => float(f16::MANTISSA_DIGITS, 15),
+            DataType::Bfloat16 => float(bf16::MANTISSA_DIGITS, 127),
+            DataType::Float8e4m3 => float(4, 8),
+            DataType::Float8e5m2 => float(3, 15),
+            _ => bail!("no arithmetic for {data_type}"),
+        };
+        Ok(Self { data_type, whole, doublings, is_integer })
     }
 
-    /// Returns the functions for a data type.
-    pub(crate) fn new(data_type: DataType) -> Result<&'static Self> {
-        let found = ALL.iter().find(|arithmetic| arithmetic.data_type == data_type);
-        found.with_context(|| format!("no Rust type for {data_type}"))
-    }
-
-    /// Returns the bytes of an element.
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn size(self) -> usize {
         self.data_type.size()
     }
-}
 
-/// Implements the conversions of a type that has them for arrays of its size.
-macro_rules! conversions {
-    () => {
-        fn from_bytes(bytes: [u8; 8]) -> Self {
-            let mut own = [0; size_of::<Self>()];
-            own.copy_from_slice(&bytes[..size_of::<Self>()]);
-            Self::from_ne_bytes(own)
+    /// Returns the bytes of a whole number, followed by zeros. Integers wrap.
+    pub(crate) fn integer(self, value: i64) -> [u8; 8] {
+        match self.data_type {
+            DataType::Int8 | DataType::Uint8 => padded(&(value as u8).to_ne_bytes()),
+            DataType::Int32 | DataType::Uint32 => padded(&(value as u32).to_ne_bytes()),
+            DataType::Int64 | DataType::Uint64 => value.to_ne_bytes(),
+            _ => self.float(value as f64),
         }
+    }
 
-        fn to_bytes(self) -> [u8; 8] {
-            let mut bytes = [0; 8];
-            bytes[..size_of::<Self>()].copy_from_slice(&self.to_ne_bytes());
-            bytes
+    /// Returns the bytes of the nearest float, followed by zeros.
+    fn float(self, value: f64) -> [u8; 8] {
+        let narrow = value as f32;
+        match self.data_type {
+            DataType::Float16 => padded(&f16::from_f32(narrow).to_ne_bytes()),
+            DataType::Bfloat16 => padded(&bf16::from_f32(narrow).to_ne_bytes()),
+            DataType::Float8e4m3 => padded(&[F8E4M3::from_f32(narrow).to_bits()]),
+            DataType::Float8e5m2 => padded(&[F8E5M2::from_f32(narrow).to_bits()]),
+            DataType::Float32 => padded(&narrow.to_ne_bytes()),
+            _ => value.to_ne_bytes(),
         }
-    };
-}
+    }
 
-macro_rules! integers {
-    ($($type:ty)*) => {$(
-        impl Number for $type {
-            const WHOLE: i64 = i64::MAX;
-            const DOUBLINGS: usize = usize::MAX;
-
-            fn from_integer(value: i64) -> Self {
-                value as Self
-            }
-
-            fn quotient(value: i64, divisor: usize) -> Self {
-                (value / divisor as i64) as Self
-            }
-
-            conversions!();
+    /// Returns `value / divisor` as NCCL computes averages: truncated for integers, multiplied by the rounded inverse for
+    /// floats. The value is a power of two.
+    pub(crate) fn quotient(self, value: i64, divisor: usize) -> [u8; 8] {
+        if self.is_integer {
+            return self.integer(value / divisor as i64);
         }
-    )*};
-}
+        self.float(value as f64 * self.number(&self.float(1.0 / divisor as f64)).to_f64())
+    }
 
-macro_rules! floats {
-    ($($type:ty)*) => {$(
-        impl Number for $type {
-            const WHOLE: i64 = 1 << <$type>::MANTISSA_DIGITS;
-            const DOUBLINGS: usize = <$type>::MAX_EXP as usize - 1;
-
-            fn from_integer(value: i64) -> Self {
-                value as Self
-            }
-
-            fn quotient(value: i64, divisor: usize) -> Self {
-                value as Self * (1.0 / divisor as Self)
-            }
-
-            conversions!();
+    /// Returns the number with these bytes, of which the first ones count.
+    pub(crate) fn number(self, bytes: &[u8]) -> Number {
+        let float = |value: f32| Number::Float(value.into());
+        match self.data_type {
+            DataType::Int8 => Number::Integer(i8::from_ne_bytes(first(bytes)).into()),
+            DataType::Uint8 => Number::Integer(u8::from_ne_bytes(first(bytes)).into()),
+            DataType::Int32 => Number::Integer(i32::from_ne_bytes(first(bytes)).into()),
+            DataType::Uint32 => Number::Integer(u32::from_ne_bytes(first(bytes)).into()),
+            DataType::Int64 => Number::Integer(i64::from_ne_bytes(first(bytes)).into()),
+            DataType::Uint64 => Number::Integer(u64::from_ne_bytes(first(bytes)).into()),
+            DataType::Float16 => float(f16::from_ne_bytes(first(bytes)).to_f32()),
+            DataType::Bfloat16 => float(bf16::from_ne_bytes(first(bytes)).to_f32()),
+            DataType::Float8e4m3 => float(F8E4M3::from_bits(bytes[0]).to_f32()),
+            DataType::Float8e5m2 => float(F8E5M2::from_bits(bytes[0]).to_f32()),
+            DataType::Float32 => float(f32::from_ne_bytes(first(bytes))),
+            _ => Number::Float64(f64::from_ne_bytes(first(bytes))),
         }
-    )*};
+    }
 }
 
-/// Implements the arithmetic with the bits of the significand, including the implicit one, and the largest exponent.
-macro_rules! narrow {
-    ($mantissa:literal, $exponent:literal) => {
-        const WHOLE: i64 = 1 << $mantissa;
-        const DOUBLINGS: usize = $exponent;
-
-        fn from_integer(value: i64) -> Self {
-            Self::from_f32(value as f32)
+impl Number {
+    fn to_f64(self) -> f64 {
+        match self {
+            Self::Integer(value) => value as f64,
+            Self::Float64(value) | Self::Float(value) => value,
         }
+    }
+}
 
-        fn quotient(value: i64, divisor: usize) -> Self {
-            let inverse = Self::from_f32(1.0 / divisor as f32);
-            Self::from_f32(value as f32 * inverse.to_f32())
+impl Display for Number {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(value) => value.fmt(f),
+            Self::Float64(value) => value.fmt(f),
+            Self::Float(value) => (*value as f32).fmt(f),
         }
-    };
+    }
 }
 
-macro_rules! halves {
-    ($($type:ty: $mantissa:literal, $exponent:literal;)*) => {$(
-        impl Number for $type {
-            narrow!($mantissa, $exponent);
-            conversions!();
-        }
-    )*};
+fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
-macro_rules! bytes {
-    ($($type:ty: $mantissa:literal, $exponent:literal;)*) => {$(
-        impl Number for $type {
-            narrow!($mantissa, $exponent);
-
-            fn from_bytes(bytes: [u8; 8]) -> Self {
-                Self::from_bits(bytes[0])
-            }
-
-            fn to_bytes(self) -> [u8; 8] {
-                [self.to_bits(), 0, 0, 0, 0, 0, 0, 0]
-            }
-        }
-    )*};
+fn padded(bytes: &[u8]) -> [u8; 8] {
+    let mut padded = [0; 8];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    padded
 }
-
-integers!(i8 u8 i32 u32 i64 u64);
-floats!(f32 f64);
-halves! {
-    half::f16: 11, 15;
-    half::bf16: 8, 127;
-}
-bytes! {
-    float8::F8E4M3: 4, 8;
-    float8::F8E5M2: 3, 15;
-}
-
-macro_rules! arithmetic {
-    ($($type:ty)*) => {
-        [$(Arithmetic::of::<$type>()),*]
-    };
-}
-
-/// The functions of all data types.
-static ALL: [Arithmetic; DataType::ALL.len()] =
-    arithmetic![i8 u8 i32 u32 i64 u64 half::f16 f32 f64 half::bf16 float8::F8E4M3 float8::F8E5M2];
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use libnccl::DataType;
 
-    use super::Arithmetic;
+    use super::{Arithmetic, Number};
+
+    impl Arithmetic {
+        /// Returns the bytes of `one` and `other`, combined and rounded as NCCL does after each step.
+        pub(crate) fn combined(
+            self,
+            one: [u8; 8],
+            other: [u8; 8],
+            integers: fn(i64, i64) -> i64,
+            floats: fn(f64, f64) -> f64,
+        ) -> [u8; 8] {
+            match (self.number(&one), self.number(&other)) {
+                (Number::Integer(one), Number::Integer(other)) => {
+                    self.integer(integers(one as i64, other as i64))
+                }
+                (one, other) => self.float(floats(one.to_f64(), other.to_f64())),
+            }
+        }
+
+        /// Returns the bytes of `element`, multiplied by the rounded inverse of `ranks`.
+        pub(crate) fn scaled(self, element: [u8; 8], ranks: usize) -> [u8; 8] {
+            self.combined(
+                element,
+                self.float(1.0 / ranks as f64),
+                |_, _| 0,
+                |element, inverse| element * inverse,
+            )
+        }
+    }
 
     #[test]
     fn every_type_converts_small_numbers_exactly() {
         for &data_type in DataType::ALL {
             let arithmetic = Arithmetic::new(data_type).unwrap();
             for number in 0..8 {
-                let bytes = (arithmetic.from_integer)(number);
-                assert_eq!((arithmetic.to_text)(bytes), number.to_string(), "{data_type}");
-                assert!((arithmetic.is_equal)(bytes, bytes));
-                assert!(!(arithmetic.is_equal)(bytes, (arithmetic.from_integer)(number + 1)), "{data_type}");
+                let bytes = arithmetic.integer(number);
+                assert_eq!(arithmetic.number(&bytes).to_string(), number.to_string(), "{data_type}");
+                assert_ne!(arithmetic.number(&bytes), arithmetic.number(&arithmetic.integer(number + 1)));
                 assert!(bytes[arithmetic.size()..].iter().all(|byte| *byte == 0), "{data_type}");
             }
-            assert_eq!((arithmetic.quotient)(8, 2), (arithmetic.from_integer)(4), "{data_type}");
+            assert_eq!(arithmetic.quotient(8, 2), arithmetic.integer(4), "{data_type}");
         }
+    }
+
+    #[test]
+    fn numbers_are_shown_as_their_type_has_them() {
+        let shown = |data_type, bytes: &[u8]| Arithmetic::new(data_type).unwrap().number(bytes).to_string();
+        assert_eq!(shown(DataType::Int8, &[255]), "-1");
+        assert_eq!(shown(DataType::Uint64, &[255; 8]), u64::MAX.to_string());
+        assert_eq!(shown(DataType::Float32, &0.1_f32.to_ne_bytes()), "0.1");
+        assert_eq!(shown(DataType::Float64, &0.1_f64.to_ne_bytes()), "0.1");
+        assert_eq!(shown(DataType::Float16, &half::f16::from_f32(0.1).to_ne_bytes()), "0.099975586");
     }
 }

@@ -8,8 +8,7 @@ use super::number::Arithmetic;
 /// powers of two.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    arithmetic: &'static Arithmetic,
-    /// The bytes of a period.
+    arithmetic: Arithmetic,
     bytes: Vec<u8>,
 }
 
@@ -21,7 +20,7 @@ pub(crate) const BLOCK: usize = 1024 * PERIOD;
 
 impl Pattern {
     /// Creates a pattern from its elements by index, each in the first bytes.
-    pub(crate) fn new(arithmetic: &'static Arithmetic, element: impl Fn(usize) -> [u8; 8]) -> Self {
+    pub(crate) fn new(arithmetic: Arithmetic, element: impl Fn(usize) -> [u8; 8]) -> Self {
         let size = arithmetic.size();
         let mut bytes = Vec::with_capacity(PERIOD * size);
         for index in 0..PERIOD {
@@ -31,8 +30,8 @@ impl Pattern {
     }
 
     /// Returns the pattern of a buffer that has not received anything: a value that is neither sent nor a result.
-    pub(crate) fn untouched(arithmetic: &'static Arithmetic) -> Self {
-        let element = (arithmetic.from_integer)(-1);
+    pub(crate) fn untouched(arithmetic: Arithmetic) -> Self {
+        let element = arithmetic.integer(-1);
         Self::new(arithmetic, |_| element)
     }
 
@@ -63,29 +62,21 @@ impl Pattern {
 
     /// Compares element by element; numbers may be equal without the same bytes.
     fn differences(&self, chunk: &[u8]) -> Comparison {
-        let Arithmetic { is_equal, to_text, .. } = self.arithmetic;
         let (mut comparison, size) = (Comparison::default(), self.arithmetic.size());
         let pairs = chunk.chunks_exact(size).zip(self.bytes.chunks_exact(size));
         for (offset, (is, should)) in pairs.enumerate() {
-            let (is, should) = (padded(is), padded(should));
-            if !is_equal(is, should) {
+            let (got, expected) = (self.arithmetic.number(is), self.arithmetic.number(should));
+            if got != expected {
                 comparison.wrong += 1;
                 comparison.first.get_or_insert_with(|| FirstWrong {
                     offset,
-                    got: shortened(to_text(is)),
-                    expected: shortened(to_text(should)),
+                    got: shortened(got.to_string()),
+                    expected: shortened(expected.to_string()),
                 });
             }
         }
         comparison
     }
-}
-
-/// Returns the bytes of an element, followed by zeros.
-fn padded(element: &[u8]) -> [u8; 8] {
-    let mut padded = [0; 8];
-    padded[..element.len()].copy_from_slice(element);
-    padded
 }
 
 /// Returns the text of a number, with an exponent if it would be long.
@@ -95,10 +86,8 @@ fn shortened(text: String) -> String {
     float.map_or(text, |float| format!("{float:e}"))
 }
 
-/// The result of a comparison with a pattern.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
-    /// The number of elements that differ.
     pub(crate) wrong: usize,
     pub(crate) first: Option<FirstWrong>,
 }
@@ -106,7 +95,6 @@ pub(crate) struct Comparison {
 /// The first element that differs from a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FirstWrong {
-    /// The index of the element.
     pub(crate) offset: usize,
     pub(crate) got: String,
     pub(crate) expected: String,

@@ -37,13 +37,12 @@ pub(crate) fn factor(rank: usize) -> i64 {
 /// Creates the sum of products of a rank, whose scalar is its factor.
 pub(crate) fn mul_sum(
     communicator: &Communicator,
-    arithmetic: &Arithmetic,
+    arithmetic: Arithmetic,
 ) -> Result<PreMulSum<'static, AnyElement>> {
-    let scalar = (arithmetic.from_integer)(factor(communicator.rank()));
+    let scalar = arithmetic.integer(factor(communicator.rank()));
     Ok(communicator.pre_mul_sum_any(arithmetic.data_type, &scalar[..arithmetic.size()])?)
 }
 
-/// Writes the name that nccl-tests uses.
 impl fmt::Display for Reduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,7 +7,7 @@ use libnccl::observer::Extent;
 use libnccl::{DataType, Nccl};
 
 use super::memory::{Buffer, Memory};
-use super::shape::Shape;
+use super::shape::Case;
 use crate::bench::benchmark::Benchmark;
 use crate::bench::data::Data;
 use crate::bench::data::pattern::{Comparison, Pattern};
@@ -21,7 +21,6 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Allocates buffers of `length` elements.
     pub(crate) fn new(
         nccl: &Nccl,
         memory: &Memory,
@@ -34,7 +33,9 @@ impl Buffers {
     }
 
     /// Writes the data to send, and a different pattern where data will be received.
-    pub(crate) fn fill(&mut self, start: usize, shape: &Shape, in_place: bool, data: &Data) -> Result<()> {
+    pub(crate) fn fill(&mut self, case: Case<'_>, data: &Data) -> Result<()> {
+        let Case { parameters, shape, in_place } = case;
+        let start = parameters.unalign;
         let sent = data.sent(self.rank);
         self.recv.fill(start..start + shape.total(), &data.untouched())?;
         if in_place {
@@ -46,17 +47,11 @@ impl Buffers {
     }
 
     /// Compares what this rank has received with what it must have received.
-    pub(crate) fn compare(
-        &self,
-        start: usize,
-        parameters: &Parameters,
-        shape: &Shape,
-        in_place: bool,
-        data: &Data,
-    ) -> Result<Comparison> {
-        let start = start + if in_place { shape.received_in_place(self.rank).start } else { 0 };
+    pub(crate) fn compare(&self, case: Case<'_>, data: &Data) -> Result<Comparison> {
+        let Case { parameters, shape, in_place } = case;
+        let start = parameters.unalign + if in_place { shape.received_in_place(self.rank).start } else { 0 };
         let mut all = Comparison::default();
-        for (part, pattern) in self.expected(parameters, shape, in_place, data) {
+        for (part, pattern) in self.expected(case, data) {
             let comparison = self.recv.compare(start + part.start..start + part.end, &pattern)?;
             all.add(comparison, part.start);
         }
@@ -64,14 +59,9 @@ impl Buffers {
     }
 
     /// Returns the ranges that this rank receives, with their expected elements.
-    fn expected(
-        &self,
-        parameters: &Parameters,
-        shape: &Shape,
-        in_place: bool,
-        data: &Data,
-    ) -> Vec<(Range<usize>, Pattern)> {
-        let Parameters { benchmark, root, ranks, .. } = *parameters;
+    fn expected(&self, case: Case<'_>, data: &Data) -> Vec<(Range<usize>, Pattern)> {
+        let Case { parameters, shape, in_place } = case;
+        let &Parameters { benchmark, root, ranks, .. } = parameters;
         let (operation, rank, count) = (benchmark.operation(), self.rank, shape.count);
         let all = |pattern| vec![(0..shape.recv, pattern)];
         // The place of this rank's part in what another sends.

@@ -6,7 +6,7 @@ use libnccl::{Nccl, OnStream, Operator, PreMulSum, ReduceOp, Slice, SliceMut};
 
 use super::buffers::Buffers;
 use super::ranks::Rank;
-use super::shape::Shape;
+use super::shape::{Case, Shape};
 use crate::bench::benchmark::Benchmark;
 use crate::bench::data::reduction::Reduction;
 use crate::bench::parameters::Parameters;
@@ -14,17 +14,16 @@ use crate::bench::parameters::Parameters;
 /// Starts an operation on a rank, whose in-place form uses `recv` alone. `mul_sum` is the rank's sum of products, if that is
 /// the reduction.
 ///
-/// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets their messages, as from nccl-tests.
+/// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets sends and receives instead, as from nccl-tests.
 pub(crate) fn start<'b, 'c>(
     on: OnStream<'b, 'c>,
-    parameters: &Parameters,
+    case: Case<'_>,
     member: &'c Rank,
     mul_sum: Option<&'b PreMulSum<'static, AnyElement>>,
-    shape: &Shape,
-    in_place: bool,
     (send, recv): (Slice<'b, AnyElement>, SliceMut<'b, AnyElement>),
 ) -> Result<()> {
-    let Parameters { benchmark, root, ranks, .. } = *parameters;
+    let Case { parameters, shape, in_place } = case;
+    let &Parameters { benchmark, root, ranks, .. } = parameters;
     let comm = &member.communicator;
     let rank = comm.rank();
     let op: Operator<'b, AnyElement> = match parameters.op() {
@@ -74,10 +73,9 @@ pub(crate) fn hypercube(
     member: &Rank,
     buffers: &mut Buffers,
     start: usize,
-    shape: &Shape,
-    in_place: bool,
+    case: Case<'_>,
 ) -> Result<()> {
-    let Shape { count, .. } = *shape;
+    let Case { shape: &Shape { count, .. }, in_place, .. } = case;
     let (rank, ranks, stream) =
         (member.communicator.rank(), member.communicator.size(), member.memory.stream());
     if !in_place {

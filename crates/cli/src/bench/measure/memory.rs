@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -32,7 +31,6 @@ pub(crate) enum Memory {
 /// A buffer in a rank's memory, of elements whose type is known at run time.
 pub(crate) struct Buffer {
     data_type: DataType,
-    /// The number of elements.
     length: usize,
     storage: Storage,
 }
@@ -81,7 +79,6 @@ impl Memory {
         }
     }
 
-    /// Returns the stream for NCCL's operations.
     pub(crate) fn stream(&self) -> StreamRef<'static> {
         match self {
             Self::Host => StreamRef::DEFAULT,
@@ -120,12 +117,6 @@ impl Memory {
 
     /// Waits until all work has finished. Fails if the communicator reports an error.
     pub(crate) fn synchronize(&self, communicator: &Communicator) -> Result<()> {
-        self.synchronize_within(communicator, Duration::MAX)
-    }
-
-    /// Waits until all work has finished. Fails if it takes longer than `limit`, or if the communicator reports an error.
-    pub(crate) fn synchronize_within(&self, communicator: &Communicator, limit: Duration) -> Result<()> {
-        let begin = Instant::now();
         let Self::Device(stream) = self else { return Ok(()) };
         self.make_current()?;
         loop {
@@ -135,7 +126,6 @@ impl Memory {
                 CUresult::CUDA_ERROR_NOT_READY => {}
                 error => error.result()?,
             }
-            ensure!(begin.elapsed() < limit, "the work on the GPU is not done after {limit:?}");
             match communicator.async_error()? {
                 ResultCode::SUCCESS | ResultCode::IN_PROGRESS => std::thread::yield_now(),
                 code => bail!("the work on the GPU failed: {code}"),
@@ -143,7 +133,6 @@ impl Memory {
         }
     }
 
-    /// Begins to capture the stream's work into a graph.
     pub(crate) fn begin_capture(&self) -> Result<()> {
         // NCCL may allocate memory in its first operations, which only this mode permits; other threads capture too.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -153,7 +142,6 @@ impl Memory {
         }
     }
 
-    /// Ends the capture, and returns the graph.
     pub(crate) fn end_capture(&self) -> Result<Graph> {
         let flags = CUgraphInstantiate_flags(0);
         match self {
@@ -253,7 +241,6 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns a range for NCCL to read.
     pub(crate) fn part(&self, part: Range<usize>) -> Result<Slice<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &self.storage {
@@ -261,27 +248,20 @@ impl Buffer {
             // SAFETY: the memory is never freed; apart from the copies above, only NCCL's operations access it, all of
             // them on one stream.
             Storage::Device { pointer, .. } => unsafe {
-                let start = address(*pointer, part.start);
-                Slice::from_bytes(
-                    self.data_type,
-                    Slice::<u8>::from_device_ptr(start as *const u8, part.len()),
-                )?
+                let start = address(*pointer, part.start) as *const u8;
+                Slice::from_bytes(self.data_type, Slice::<u8>::from_device_ptr(start, part.len()))?
             },
         })
     }
 
-    /// Returns a range for NCCL to write.
     pub(crate) fn part_mut(&mut self, part: Range<usize>) -> Result<SliceMut<'_, AnyElement>> {
         let part = self.bytes(part)?;
         Ok(match &mut self.storage {
             Storage::Host(words) => SliceMut::from_bytes(self.data_type, &mut bytes_mut(words)[part])?,
             // SAFETY: as in `part`, and the borrow is exclusive.
             Storage::Device { pointer, .. } => unsafe {
-                let start = address(*pointer, part.start);
-                SliceMut::from_bytes(
-                    self.data_type,
-                    SliceMut::<u8>::from_device_ptr(start as *mut u8, part.len()),
-                )?
+                let start = address(*pointer, part.start) as *mut u8;
+                SliceMut::from_bytes(self.data_type, SliceMut::<u8>::from_device_ptr(start, part.len()))?
             },
         })
     }
@@ -297,27 +277,19 @@ impl Buffer {
             Storage::Host(words) => {
                 let parts = bytes_mut(words).get_disjoint_mut([read, written]);
                 let [read, written] = parts.context("the ranges overlap")?;
-                Ok((
-                    Slice::from_bytes(self.data_type, &*read)?,
-                    SliceMut::from_bytes(self.data_type, written)?,
-                ))
+                let read = Slice::from_bytes(self.data_type, &*read)?;
+                Ok((read, SliceMut::from_bytes(self.data_type, written)?))
             }
             &mut Storage::Device { pointer, .. } => {
                 ensure!(read.end <= written.start || written.end <= read.start, "the ranges overlap");
                 let (from, to) = (address(pointer, read.start), address(pointer, written.start));
                 // SAFETY: as in `part`, and the borrow is exclusive.
-                unsafe {
-                    Ok((
-                        Slice::from_bytes(
-                            self.data_type,
-                            Slice::<u8>::from_device_ptr(from as *const u8, read.len()),
-                        )?,
-                        SliceMut::from_bytes(
-                            self.data_type,
-                            SliceMut::<u8>::from_device_ptr(to as *mut u8, written.len()),
-                        )?,
-                    ))
-                }
+                let (read, written) = unsafe {
+                    let read = Slice::<u8>::from_device_ptr(from as *const u8, read.len());
+                    (read, SliceMut::<u8>::from_device_ptr(to as *mut u8, written.len()))
+                };
+                let read = Slice::from_bytes(self.data_type, read)?;
+                Ok((read, SliceMut::from_bytes(self.data_type, written)?))
             }
         }
     }
@@ -330,7 +302,6 @@ impl Buffer {
         }
     }
 
-    /// Returns a range in bytes.
     fn bytes(&self, part: Range<usize>) -> Result<Range<usize>> {
         ensure!(part.start <= part.end && part.end <= self.length, "the range exceeds the buffer");
         let size = self.data_type.size();
@@ -338,19 +309,16 @@ impl Buffer {
     }
 }
 
-/// Returns the bytes of words.
 fn bytes(words: &[u64]) -> &[u8] {
     // SAFETY: the same memory, in which any bytes are valid, for the same time.
     unsafe { slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// Returns the bytes of words.
 fn bytes_mut(words: &mut [u64]) -> &mut [u8] {
     // SAFETY: as in `bytes`, and the borrow is exclusive.
     unsafe { slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
-/// Returns the device address of a byte.
 fn address(pointer: CUdeviceptr, byte: usize) -> CUdeviceptr {
     pointer + byte as CUdeviceptr
 }

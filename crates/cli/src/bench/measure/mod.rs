@@ -2,7 +2,7 @@
 
 mod buffers;
 mod call;
-pub(crate) mod endpoint;
+pub(crate) mod description;
 pub(crate) mod memory;
 pub(crate) mod ranks;
 mod record;

@@ -1,21 +1,19 @@
-//! The ranks that a thread drives, and what they exchange beside the measured operations.
+//! The ranks that a thread drives, and the data that they exchange besides the measured operations.
 
 use std::mem::ManuallyDrop;
 
 use anyhow::{Context, Result};
-use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp, UniqueId, Version};
+use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::memory::{Buffer, Memory};
 use super::record;
-use crate::bench::benchmark::Benchmark;
-use crate::bench::parameters::Parameters;
+use crate::bench::start::Job;
 
 /// The number of numbers that are reduced at a time.
 const NUMBERS: usize = 1024;
 
-/// A rank.
 pub(crate) struct Rank {
     /// Not dropped on failure: that would make the other ranks fail too, and one of their errors might be reported before
     /// the cause. The program ends with the first error.
@@ -26,34 +24,27 @@ pub(crate) struct Rank {
     numbers: Buffer,
 }
 
-/// The ranks of a thread.
-pub(crate) struct Ranks<'a> {
-    pub(crate) nccl: &'a Nccl,
+pub(crate) struct Ranks {
+    pub(crate) nccl: Nccl,
     pub(crate) members: Vec<Rank>,
 }
 
-impl<'a> Ranks<'a> {
-    /// Creates the ranks of a thread with their communicators.
-    pub(crate) fn new(
-        nccl: &'a Nccl,
-        memories: Vec<Memory>,
-        id: &UniqueId,
-        first: usize,
-        parameters: &Parameters,
-    ) -> Result<Self> {
-        let config = config(nccl, parameters);
-        let size = parameters.ranks;
+impl Ranks {
+    /// Creates the communicators of a thread's ranks, which have these memories.
+    pub(crate) fn new(job: &Job, thread: usize, memories: Vec<Memory>, config: &Config) -> Result<Self> {
+        let Job { nccl, id, size, .. } = job;
+        let first = job.rank(thread);
         let communicators = match &memories[..] {
             [memory] => {
                 memory.make_current()?;
-                vec![nccl.communicator(size, first, id).config(&config).init()?]
+                vec![nccl.communicator(*size, first, id).config(config).init()?]
             }
             memories => {
                 let pending = nccl.try_group(|group| {
                     let members = memories.iter().zip(first..);
                     let create = members.map(|(memory, rank)| {
                         memory.make_current()?;
-                        Ok(nccl.communicator(size, rank, id).config(&config).init_in(group)?)
+                        Ok(nccl.communicator(*size, rank, id).config(config).init_in(group)?)
                     });
                     create.collect::<Result<Vec<_>>>()
                 })?;
@@ -69,10 +60,9 @@ impl<'a> Ranks<'a> {
                 memory,
             })
         });
-        Ok(Self { nccl, members: members.collect::<Result<_>>()? })
+        Ok(Self { nccl: nccl.clone(), members: members.collect::<Result<_>>()? })
     }
 
-    /// Returns the number of the first rank of this thread.
     pub(crate) fn first(&self) -> usize {
         self.members.first().map_or(0, |member| member.communicator.rank())
     }
@@ -82,12 +72,11 @@ impl<'a> Ranks<'a> {
         self.members.iter().try_for_each(|member| member.memory.synchronize(&member.communicator))
     }
 
-    /// Waits for all ranks.
     pub(crate) fn barrier(&mut self) -> Result<()> {
         self.reduce_numbers(1, ReduceOp::Max)
     }
 
-    /// Gathers a record of each rank, of which `own` has those of this thread.
+    /// Gathers a record of each rank. `own` has the records of this thread's ranks.
     pub(crate) fn gather<R: Serialize + DeserializeOwned>(&mut self, own: &[R]) -> Result<Vec<R>> {
         for (member, record) in self.members.iter_mut().zip(own) {
             member.record.write(0, &record::encode(record)?)?;
@@ -106,7 +95,7 @@ impl<'a> Ranks<'a> {
         records.chunks_exact(record::BYTES).enumerate().map(decode).collect()
     }
 
-    /// Reduces numbers over all ranks, those of a thread being the same. The number of them is the same on all ranks.
+    /// Reduces numbers over all ranks. The ranks of a thread pass the same numbers, and all ranks equally many.
     pub(crate) fn reduce(&mut self, own: &[u64], op: ReduceOp) -> Result<Vec<u64>> {
         let mut reduced = Vec::with_capacity(own.len());
         for part in own.chunks(NUMBERS) {
@@ -132,35 +121,16 @@ impl<'a> Ranks<'a> {
         self.synchronize()
     }
 
-    /// Destroys the communicators.
-    pub(crate) fn destroy(self) -> Result<()> {
-        // Ranks of one thread would wait for each other if one ended after the other: a drop does not wait.
-        let mut members = self.members;
-        if members.len() == 1
-            && let Some(member) = members.pop()
+    pub(crate) fn destroy(mut self) -> Result<()> {
+        if self.members.len() == 1
+            && let Some(member) = self.members.pop()
         {
             return Ok(ManuallyDrop::into_inner(member.communicator).destroy()?);
         }
-        drop(
-            members
-                .into_iter()
-                .map(|member| ManuallyDrop::into_inner(member.communicator))
-                .collect::<Vec<_>>(),
-        );
+        // Ranks of one thread would wait for each other if one was destroyed after the other: a drop does not wait.
+        let communicators =
+            self.members.into_iter().map(|member| ManuallyDrop::into_inner(member.communicator));
+        drop(communicators.collect::<Vec<_>>());
         Ok(())
     }
-}
-
-/// Returns the options of the communicators.
-fn config(nccl: &Nccl, parameters: &Parameters) -> Config {
-    let mut config = Config::new();
-    if let Some(policy) = parameters.procedure.cta_policy {
-        config = config.cta_policy(policy.into());
-    }
-    // As nccl-tests does for sendrecv: a rank has two peers.
-    let peers_since = Version::new(2, 30, 3);
-    if parameters.benchmark == Benchmark::SendRecv && parameters.gpus > 0 && nccl.version() >= peers_since {
-        config = config.max_p2p_peers(2);
-    }
-    config
 }

@@ -8,7 +8,6 @@ use super::buffers::Buffers;
 use super::ranks::Ranks;
 use crate::bench::choices::Register;
 
-/// The registrations of buffers.
 pub(crate) struct Registrations {
     local: Vec<Registration>,
     windows: Vec<Window<u8>>,
@@ -16,7 +15,7 @@ pub(crate) struct Registrations {
 
 impl Registrations {
     /// Registers the buffers of each rank, as far as it is wanted; for windows, all ranks have to.
-    pub(crate) fn new(ranks: &Ranks<'_>, buffers: &mut [Buffers], register: Register) -> Result<Self> {
+    pub(crate) fn new(ranks: &Ranks, buffers: &mut [Buffers], register: Register) -> Result<Self> {
         let (mut local, mut windows) = (vec![], vec![]);
         match register {
             Register::None => {}
@@ -47,7 +46,7 @@ impl Registrations {
     }
 
     /// Ends the registrations. All ranks have to call it.
-    pub(crate) fn end(self, ranks: &mut Ranks<'_>, buffers: &mut [Buffers]) -> Result<()> {
+    pub(crate) fn end(self, ranks: &mut Ranks, buffers: &mut [Buffers]) -> Result<()> {
         if self.local.is_empty() && self.windows.is_empty() {
             return Ok(());
         }

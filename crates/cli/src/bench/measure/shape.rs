@@ -9,15 +9,20 @@ use crate::bench::parameters::Parameters;
 /// The number and the position of the elements that an operation of a given size moves, counted as in nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// The count argument of NCCL.
     pub(crate) count: usize,
-    /// Elements that a rank sends.
     pub(crate) send: usize,
-    /// Elements that a rank receives.
     pub(crate) recv: usize,
     benchmark: Benchmark,
     element_size: usize,
     ranks: usize,
+}
+
+/// What is measured: an operation of one size, out of place or in place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case<'a> {
+    pub(crate) parameters: &'a Parameters,
+    pub(crate) shape: &'a Shape,
+    pub(crate) in_place: bool,
 }
 
 impl Shape {
@@ -60,7 +65,7 @@ impl Shape {
 
     /// Returns the elements that count for the bandwidth.
     pub(crate) fn moved(&self) -> usize {
-        // In a hypercube, a rank's own part is not counted.
+        // As in `counted_share`.
         if self.benchmark == Benchmark::HyperCube { self.recv - self.count } else { self.total() }
     }
 
@@ -88,6 +93,11 @@ fn uneven_part(from: usize, to: usize, count: usize, element_size: usize, ranks:
         distance => (distance as f64 * bytes as f64 / distances as f64) as usize,
     };
     share / 16 * 16 / element_size
+}
+
+/// Returns the part of a row's bytes that counts for the bandwidth: in a hypercube, a rank's own part does not.
+pub(crate) fn counted_share(benchmark: Benchmark, ranks: usize) -> f64 {
+    if benchmark == Benchmark::HyperCube { (ranks - 1) as f64 / ranks as f64 } else { 1.0 }
 }
 
 /// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it: the bus bandwidth is that of

@@ -14,7 +14,6 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Returns the summary of a rank.
     pub(crate) fn summary(&self, rank: usize, operations: u32) -> Iterations {
         let durations = Sorted::new(&self.durations);
         let us = |nanoseconds: Option<f64>| nanoseconds.map(|time| time / 1e3 / f64::from(operations));
@@ -38,7 +37,6 @@ impl Times {
 pub(crate) struct Columns(pub(crate) [f64; 4]);
 
 impl Columns {
-    /// Returns the columns for times in nanoseconds.
     pub(crate) fn of(times: &[u64], operations: u32) -> Self {
         let sorted = Sorted::new(times);
         let us = |time: Option<f64>| time.unwrap_or_default() / 1e3 / f64::from(operations);
@@ -50,7 +48,6 @@ impl Columns {
     }
 }
 
-/// Times in ascending order.
 struct Sorted(Vec<u64>);
 
 impl Sorted {

@@ -37,7 +37,6 @@ impl Watchdog {
         Ok(Self(Some(count)))
     }
 
-    /// Notes that an operation is started.
     #[inline]
     pub(crate) fn progress(&self) {
         if let Some(count) = &self.0 {

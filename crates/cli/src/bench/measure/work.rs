@@ -13,7 +13,7 @@ use super::call;
 use super::memory::Graph;
 use super::ranks::{Rank, Ranks};
 use super::registrations::Registrations;
-use super::shape::{Shape, bus_factor};
+use super::shape::{Case, Shape, bus_factor};
 use super::times::{Columns, Times, median};
 use super::watchdog::Watchdog;
 use crate::bench::arguments::Procedure;
@@ -36,10 +36,10 @@ const MAX_RANKS_IN_TURN: usize = 64;
 const TURNS: usize = 3;
 
 /// Buffers of a data type on the ranks of a thread.
-pub(crate) struct Work<'w, 'a> {
-    pub(crate) ranks: &'w mut Ranks<'a>,
+pub(crate) struct Work<'w> {
+    pub(crate) ranks: &'w mut Ranks,
     buffers: Vec<Buffers>,
-    arithmetic: &'static Arithmetic,
+    arithmetic: Arithmetic,
     /// The elements of each buffer from the first that is used.
     length: usize,
     registrations: Registrations,
@@ -50,7 +50,6 @@ pub(crate) struct Work<'w, 'a> {
     has_one_clock: bool,
 }
 
-/// A row's measurement, out of place or in place.
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
     pub(crate) measured: Measured,
@@ -69,7 +68,6 @@ struct Outcome {
     iterations: Option<Iterations>,
 }
 
-/// The time of all iterations.
 #[derive(Debug, Clone, Copy, Default)]
 struct Elapsed {
     total: Duration,
@@ -77,15 +75,15 @@ struct Elapsed {
     started: Duration,
 }
 
-impl<'w, 'a> Work<'w, 'a> {
+impl<'w> Work<'w> {
     /// Allocates the buffers, and registers them if that is wanted.
     pub(crate) fn new(
-        ranks: &'w mut Ranks<'a>,
+        ranks: &'w mut Ranks,
         parameters: &Parameters,
         watchdog: &'w Watchdog,
         has_one_clock: bool,
     ) -> Result<Self> {
-        let largest = Shape::of(parameters, parameters.max_bytes)?.total();
+        let largest = Shape::of(parameters, parameters.last_size())?.total();
         let Procedure { agg_iters, local_register, .. } = parameters.procedure;
         let too_large = || format!("{agg_iters} times {largest} elements exceed the address space");
         let length = largest.checked_mul(agg_iters as usize).with_context(too_large)?;
@@ -93,7 +91,7 @@ impl<'w, 'a> Work<'w, 'a> {
         let arithmetic = Arithmetic::new(parameters.data_type)?;
         let buffers = ranks.members.iter().map(|member| {
             let (memory, rank) = (&member.memory, member.communicator.rank());
-            Buffers::new(ranks.nccl, memory, parameters.data_type, rank, allocated)
+            Buffers::new(&ranks.nccl, memory, parameters.data_type, rank, allocated)
         });
         let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
         let registrations = Registrations::new(ranks, &mut buffers, local_register)?;
@@ -115,7 +113,7 @@ impl<'w, 'a> Work<'w, 'a> {
         for bytes in parameters.warmup_sizes() {
             let shape = Shape::of(parameters, bytes)?;
             for iteration in 0..parameters.procedure.warmup_iters {
-                self.iterate(parameters, &shape, false, iteration as usize, 1)?;
+                self.iterate(Case { parameters, shape: &shape, in_place: false }, iteration as usize, 1)?;
             }
             self.ranks.synchronize()?;
         }
@@ -123,34 +121,24 @@ impl<'w, 'a> Work<'w, 'a> {
     }
 
     /// Measures an operation of one size. All ranks have to call it.
-    pub(crate) fn measure(
-        &mut self,
-        parameters: &Parameters,
-        shape: &Shape,
-        in_place: bool,
-        seed: usize,
-    ) -> Result<Measurement> {
-        let Procedure { iters, agg_iters, cudagraph, .. } = parameters.procedure;
-        let data = self.data(parameters, seed);
-        self.fill(parameters, shape, in_place, &data)?;
-        self.iterate(parameters, shape, in_place, 0, 1)?;
+    pub(crate) fn measure(&mut self, case: Case<'_>, seed: usize) -> Result<Measurement> {
+        let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
+        let data = self.data(case.parameters, seed);
+        self.fill(case, &data)?;
+        self.iterate(case, 0, 1)?;
         self.ranks.synchronize()?;
         self.ranks.barrier()?;
-        let elapsed = if cudagraph > 0 {
-            self.launch(parameters, shape, in_place)?
-        } else {
-            self.repeat(parameters, shape, in_place)?
-        };
+        let elapsed = if cudagraph > 0 { self.launch(case)? } else { self.repeat(case)? };
         let (mut times, mut columns) = (None, None);
-        if parameters.iteration_times && cudagraph == 0 {
-            let taken = self.times(parameters, shape, in_place)?;
-            if let Some(skipped) = parameters.procedure.iteration_columns() {
+        if case.parameters.iteration_times && cudagraph == 0 {
+            let taken = self.times(case)?;
+            if let Some(skipped) = case.parameters.procedure.iteration_columns() {
                 let slowest = self.ranks.reduce(&taken.durations, ReduceOp::Max)?;
                 columns = Some(Columns::of(slowest.get(skipped..).unwrap_or_default(), agg_iters));
             }
             times = Some(taken);
         }
-        let comparisons = self.check(parameters, shape, in_place, seed)?;
+        let comparisons = self.check(case, seed)?;
         let operations = f64::from(iters) * f64::from(agg_iters);
         let operations = operations * f64::from(cudagraph.max(1));
         let first = self.ranks.first();
@@ -167,7 +155,7 @@ impl<'w, 'a> Work<'w, 'a> {
             })
             .collect();
         let outcomes = self.ranks.gather(&outcomes)?;
-        Ok(measurement(parameters, shape, outcomes, columns))
+        Ok(measurement(case, outcomes, columns))
     }
 
     fn data(&self, parameters: &Parameters, seed: usize) -> Data {
@@ -175,13 +163,13 @@ impl<'w, 'a> Work<'w, 'a> {
     }
 
     /// Runs all iterations, as nccl-tests does.
-    fn repeat(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Elapsed> {
-        let Procedure { iters, agg_iters, blocking, .. } = parameters.procedure;
+    fn repeat(&mut self, case: Case<'_>) -> Result<Elapsed> {
+        let Procedure { iters, agg_iters, blocking, .. } = case.parameters.procedure;
         let start = Instant::now();
         let mut counted = Duration::ZERO;
         for iteration in 0..iters as usize {
             let begin = Instant::now();
-            self.iterate(parameters, shape, in_place, iteration, agg_iters)?;
+            self.iterate(case, iteration, agg_iters)?;
             match blocking {
                 Blocking::None => {}
                 Blocking::Wait => self.ranks.synchronize()?,
@@ -205,9 +193,9 @@ impl<'w, 'a> Work<'w, 'a> {
     }
 
     /// Captures all iterations in a graph of each rank, and launches them.
-    fn launch(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Elapsed> {
-        let Procedure { iters, agg_iters, cudagraph, .. } = parameters.procedure;
-        let graphs = self.capture(parameters, shape, in_place, iters, agg_iters)?;
+    fn launch(&mut self, case: Case<'_>) -> Result<Elapsed> {
+        let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
+        let graphs = self.capture(case, iters, agg_iters)?;
         self.ranks.barrier()?;
         let start = Instant::now();
         for _ in 0..cudagraph {
@@ -218,93 +206,73 @@ impl<'w, 'a> Work<'w, 'a> {
         Ok(Elapsed { total: start.elapsed(), started })
     }
 
-    fn capture(
-        &mut self,
-        parameters: &Parameters,
-        shape: &Shape,
-        in_place: bool,
-        iterations: u32,
-        operations: u32,
-    ) -> Result<Vec<Graph>> {
+    fn capture(&mut self, case: Case<'_>, iterations: u32, operations: u32) -> Result<Vec<Graph>> {
         self.ranks.members.iter().try_for_each(|member| member.memory.begin_capture())?;
         for iteration in 0..iterations as usize {
-            self.iterate(parameters, shape, in_place, iteration, operations)?;
+            self.iterate(case, iteration, operations)?;
         }
         self.ranks.members.iter().map(|member| member.memory.end_capture()).collect()
     }
 
     /// Measures single iterations: first as they come, then such that each thread in turn begins after all others.
-    fn times(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool) -> Result<Times> {
-        let iterations = parameters.procedure.iters.min(MAX_SINGLE_ITERATIONS) as usize;
+    fn times(&mut self, case: Case<'_>) -> Result<Times> {
+        let iterations = case.parameters.procedure.iters.min(MAX_SINGLE_ITERATIONS) as usize;
         let (mut begins, mut times) = (Vec::with_capacity(iterations), Times::default());
         self.ranks.barrier()?;
         for iteration in 0..iterations {
             begins.push(now());
-            times.durations.push(self.timed(parameters, shape, in_place, iteration)?);
+            times.durations.push(self.timed(case, iteration)?);
         }
         if self.has_one_clock {
             let first = self.ranks.reduce(&begins, ReduceOp::Min)?;
             times.delays =
                 begins.iter().zip(first).map(|(begin, first)| begin.saturating_sub(first)).collect();
         }
-        if (2..=MAX_RANKS_IN_TURN).contains(&parameters.ranks) {
+        if (2..=MAX_RANKS_IN_TURN).contains(&case.parameters.ranks) {
             let own = self.ranks.first()..self.ranks.first() + self.ranks.members.len();
             // The others have begun, and done what is theirs alone, in this time.
             let delay = Duration::from_nanos(2 * median(&times.durations)) + Duration::from_micros(100);
-            for (turn, rank) in (0..TURNS).flat_map(|_| (0..parameters.ranks).step_by(own.len())).enumerate()
+            for (turn, rank) in
+                (0..TURNS).flat_map(|_| (0..case.parameters.ranks).step_by(own.len())).enumerate()
             {
                 self.ranks.barrier()?;
                 if own.contains(&rank) {
                     std::thread::sleep(delay);
-                    times.last.push(self.timed(parameters, shape, in_place, turn)?);
+                    times.last.push(self.timed(case, turn)?);
                 } else {
-                    self.timed(parameters, shape, in_place, turn)?;
+                    self.timed(case, turn)?;
                 }
             }
         }
         Ok(times)
     }
 
-    /// Returns the time of an iteration in nanoseconds.
-    fn timed(
-        &mut self,
-        parameters: &Parameters,
-        shape: &Shape,
-        in_place: bool,
-        iteration: usize,
-    ) -> Result<u64> {
+    fn timed(&mut self, case: Case<'_>, iteration: usize) -> Result<u64> {
         let begin = Instant::now();
-        self.iterate(parameters, shape, in_place, iteration, parameters.procedure.agg_iters)?;
+        self.iterate(case, iteration, case.parameters.procedure.agg_iters)?;
         self.ranks.synchronize()?;
         Ok(u64::try_from(begin.elapsed().as_nanos())?)
     }
 
     /// Returns the comparison of each rank's result; `None` if results are not to be checked.
-    fn check(
-        &mut self,
-        parameters: &Parameters,
-        shape: &Shape,
-        in_place: bool,
-        seed: usize,
-    ) -> Result<Option<Vec<Comparison>>> {
+    fn check(&mut self, case: Case<'_>, seed: usize) -> Result<Option<Vec<Comparison>>> {
         let mut last = None;
-        for check in 0..parameters.procedure.check {
+        for check in 0..case.parameters.procedure.check {
             if last.is_some() && self.any_wrong(last.as_deref().unwrap_or_default())? {
                 break;
             }
-            let data = self.data(parameters, seed + check as usize);
+            let data = self.data(case.parameters, seed + check as usize);
             // The buffer is filled again, because in-place operations have overwritten it.
-            self.fill(parameters, shape, in_place, &data)?;
-            if parameters.procedure.cudagraph > 0 {
-                let graphs = self.capture(parameters, shape, in_place, 1, 1)?;
+            self.fill(case, &data)?;
+            if case.parameters.procedure.cudagraph > 0 {
+                let graphs = self.capture(case, 1, 1)?;
                 graphs.iter().try_for_each(Graph::launch)?;
                 self.ranks.synchronize()?;
             } else {
-                self.iterate(parameters, shape, in_place, 0, 1)?;
+                self.iterate(case, 0, 1)?;
                 self.ranks.synchronize()?;
             }
-            let start = parameters.unalign;
-            let compare = |buffers: &Buffers| buffers.compare(start, parameters, shape, in_place, &data);
+            let compare = |buffers: &Buffers| buffers.compare(case, &data);
             last = Some(self.buffers.iter().map(compare).collect::<Result<Vec<_>>>()?);
         }
         Ok(last)
@@ -316,36 +284,29 @@ impl<'w, 'a> Work<'w, 'a> {
         Ok(self.ranks.gather(&counts)?.iter().any(|count| *count > 0))
     }
 
-    fn fill(&mut self, parameters: &Parameters, shape: &Shape, in_place: bool, data: &Data) -> Result<()> {
-        let start = parameters.unalign;
-        self.buffers.iter_mut().try_for_each(|buffers| buffers.fill(start, shape, in_place, data))
+    fn fill(&mut self, case: Case<'_>, data: &Data) -> Result<()> {
+        self.buffers.iter_mut().try_for_each(|buffers| buffers.fill(case, data))
     }
 
     /// Starts so many operations on each rank; as a group, unless it is one operation on one rank.
     ///
     /// Iterations move through the buffers, as in nccl-tests, so that they do not find their data in a cache.
-    fn iterate(
-        &mut self,
-        parameters: &Parameters,
-        shape: &Shape,
-        in_place: bool,
-        iteration: usize,
-        operations: u32,
-    ) -> Result<()> {
+    fn iterate(&mut self, case: Case<'_>, iteration: usize, operations: u32) -> Result<()> {
         self.watchdog.progress();
+        let Case { parameters, shape, in_place } = case;
         let (total, operations) = (shape.total(), operations as usize);
         let places = self.length.checked_div(total * operations).unwrap_or(1).max(1);
         let start = parameters.unalign + iteration % places * total * operations;
         let Self { ranks: Ranks { nccl, members }, buffers, mul_sums, .. } = self;
         match (&members[..], &mut buffers[..]) {
             ([member], [buffers]) if parameters.benchmark == Benchmark::HyperCube => {
-                call::hypercube(nccl, member, buffers, start, shape, in_place)
+                call::hypercube(nccl, member, buffers, start, case)
             }
             ([member], [buffers]) if operations == 1 && !parameters.benchmark.needs_group() => {
                 let send = buffers.send.part(start..start + shape.send)?;
                 let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
                 let on = member.memory.stream().into();
-                call::start(on, parameters, member, mul_sums.first(), shape, in_place, (send, recv))
+                call::start(on, case, member, mul_sums.first(), (send, recv))
             }
             (members, buffers) => nccl.try_group(|group| {
                 for (index, (member, buffers)) in members.iter().zip(buffers).enumerate() {
@@ -359,7 +320,7 @@ impl<'w, 'a> Work<'w, 'a> {
                         let Some(recv) = part.get_mut(..length) else { break };
                         let on = group.stream(member.memory.stream());
                         let views = (send.part(sent..sent + shape.send)?, recv);
-                        call::start(on, parameters, member, mul_sums.get(index), shape, in_place, views)?;
+                        call::start(on, case, member, mul_sums.get(index), views)?;
                     }
                 }
                 Ok(())
@@ -369,22 +330,17 @@ impl<'w, 'a> Work<'w, 'a> {
 }
 
 /// Combines the outcomes of all ranks.
-fn measurement(
-    parameters: &Parameters,
-    shape: &Shape,
-    outcomes: Vec<Outcome>,
-    columns: Option<Columns>,
-) -> Measurement {
+fn measurement(case: Case<'_>, outcomes: Vec<Outcome>, columns: Option<Columns>) -> Measurement {
     let times: Vec<_> = outcomes.iter().map(|outcome| outcome.seconds).collect();
-    let seconds = parameters.procedure.average.of(&times);
-    let bytes = shape.moved() * parameters.data_type.size();
+    let seconds = case.parameters.procedure.average.of(&times);
+    let bytes = case.shape.moved() * case.parameters.data_type.size();
     // A clock that stands still gives no bandwidth, and JSON has no infinity.
     let algbw = if seconds > 0.0 { bytes as f64 / 1e9 / seconds } else { 0.0 };
     let cpu_seconds = outcomes.first().map_or(0.0, |outcome| outcome.cpu_seconds);
     let measured = Measured {
-        time_us: if parameters.procedure.report_cputime { cpu_seconds } else { seconds } * 1e6,
+        time_us: if case.parameters.procedure.report_cputime { cpu_seconds } else { seconds } * 1e6,
         algbw,
-        busbw: algbw * bus_factor(parameters.benchmark, parameters.ranks),
+        busbw: algbw * bus_factor(case.parameters.benchmark, case.parameters.ranks),
         wrong: outcomes.iter().map(|outcome| outcome.wrong).sum(),
         iterations: outcomes.iter().filter_map(|outcome| outcome.iterations.clone()).collect(),
     };

@@ -1,7 +1,6 @@
 //! The output of a run, which rank 0 writes as rows are measured: a table, JSON, or comma-separated values.
 
 pub(crate) mod csv;
-pub(crate) mod description;
 pub(crate) mod progress;
 pub(crate) mod report;
 pub(crate) mod statistic;
@@ -16,103 +15,66 @@ use anyhow::{Context, Result};
 use libnccl::{Backend, Nccl};
 
 use crate::bench::arguments::MeasureArguments;
+use crate::bench::measure::description::Description;
 use crate::bench::measure::shape::Shape;
 use crate::bench::measure::usage::Usage;
 use crate::bench::measure::work::Measurement;
 use crate::bench::parameters::Parameters;
 use crate::bench::plot;
-use crate::bench::start::Start;
-use crate::{gpu, named_file, output};
-use description::Description;
+use crate::bench::start::Job;
+use crate::{exit_status, gpu, named_file, output};
 use progress::Progress;
 use report::{Library, Report, Row, SCHEMA, WrongElement};
 use table::Table;
 
-/// The output that the user asked for.
+/// The output that the user asked for, shared by the thread of rank 0 and that of signals.
 #[derive(Clone)]
-struct Settings {
+pub(crate) struct Output {
     /// The file; `Some(None)` for stdout.
     json: Option<Option<PathBuf>>,
     csv: Option<Option<PathBuf>>,
     plot: Option<PathBuf>,
-    launch: String,
-    /// The process that shows the progress of this one's rank.
-    parent: Option<String>,
-}
-
-/// An output that is being written.
-enum Sink {
-    Stdout(Box<dyn Write + Send>),
-    /// A file, and what it will have.
-    File(PathBuf, Vec<u8>),
-}
-
-impl Sink {
-    fn open(file: &Option<PathBuf>) -> Result<Self> {
-        let Some(file) = file else { return Ok(Self::Stdout(output::stdout())) };
-        named_file::check(file)?;
-        Ok(Self::File(file.clone(), vec![]))
-    }
-
-    fn write(&mut self, text: &str) -> Result<()> {
-        match self {
-            Self::Stdout(stdout) => {
-                stdout.write_all(text.as_bytes())?;
-                stdout.flush()?;
-            }
-            Self::File(_, bytes) => bytes.extend_from_slice(text.as_bytes()),
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<()> {
-        match self {
-            Self::Stdout(_) => Ok(()),
-            Self::File(path, bytes) => named_file::write(&path, &bytes),
-        }
-    }
-}
-
-/// The output, shared by the thread of rank 0 and that of signals.
-#[derive(Clone)]
-pub(crate) struct Output {
-    settings: Settings,
     written: Arc<Mutex<Option<Written>>>,
 }
 
-/// The output as far as it is written.
 struct Written {
     table: Option<Table<Box<dyn Write + Send>>>,
-    csv: Option<Sink>,
-    json: Option<Sink>,
-    plot: Option<PathBuf>,
     report: Report,
     progress: Progress,
 }
 
 impl Output {
     /// Returns an output to which nothing is written yet.
-    pub(crate) fn new(arguments: &MeasureArguments, start: &Start) -> Self {
-        let json = arguments.json.clone().or_else(|| arguments.output_file.clone().map(Some));
-        let plot = arguments.plot.clone();
-        let (launch, parent) = (start.to_string(), start.parent().map(str::to_owned));
-        let settings = Settings { json, csv: arguments.csv.clone(), plot, launch, parent };
-        Self { settings, written: Arc::default() }
+    pub(crate) fn new(arguments: &MeasureArguments) -> Self {
+        let MeasureArguments { json, output_file, csv, plot, .. } = arguments.clone();
+        Self { json: json.or(output_file.map(Some)), csv, plot, written: Arc::default() }
     }
 
-    /// Returns whether stdout has a table.
     pub(crate) fn has_table(&self) -> bool {
-        let Settings { json, csv, .. } = &self.settings;
-        ![json, csv].contains(&&Some(None))
+        ![&self.json, &self.csv].contains(&&Some(None))
     }
 
-    /// Writes what comes before the rows.
-    pub(crate) fn begin(&self, nccl: &Nccl, all: &[Parameters], ranks: &[Description]) -> Result<()> {
+    /// Writes a note: as a comment of the table, or to stderr.
+    pub(crate) fn note(&self, note: &str) -> Result<()> {
+        if self.has_table() {
+            writeln!(output::stdout(), "# {note}")?;
+        } else {
+            output::write_to_stderr(&format!("{note}\n"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn begin(&self, job: &Job, all: &[Parameters], ranks: &[Description]) -> Result<()> {
+        let nccl = &job.nccl;
         let parameters = all.first().context("nothing to measure")?;
         let stand_in = if parameters.gpus > 0 { gpu::stand_in() } else { None };
-        let mut csv = self.settings.csv.as_ref().map(Sink::open).transpose()?;
-        if let Some(csv) = &mut csv {
-            csv.write(&format!("{}\n", csv::HEAD))?;
+        let files = [&self.json, &self.csv].into_iter().flatten().flatten().chain(&self.plot);
+        files.into_iter().try_for_each(|file| named_file::check(file))?;
+        if self.csv == Some(None) {
+            write(&None, &format!("{}\n", csv::HEAD))?;
+        }
+        if let Some(note) = parameters.reduction().filter(|_| !self.has_table()) {
+            self.note(&note)?;
         }
         let table = if self.has_table() {
             let library = format!("{} ({})", nccl.version(), nccl.backend());
@@ -134,17 +96,12 @@ impl Output {
             host: ranks.first().map(|first| first.rank.host.clone()).unwrap_or_default(),
             operation: parameters.benchmark.to_string(),
             ranks: ranks.iter().map(|description| description.rank.clone()).collect(),
-            launch: self.settings.launch.clone(),
+            launch: job.launch.clone(),
             parameters: parameters.report(),
-            rows: vec![],
-            wrong: vec![],
-            average_bus_bandwidth: 0.0,
-            interrupted: false,
+            ..Report::default()
         };
-        let json = self.settings.json.as_ref().map(Sink::open).transpose()?;
-        self.settings.plot.as_deref().map_or(Ok(()), named_file::check)?;
-        let progress = Progress::new(rows, "rows", self.settings.parent.as_deref());
-        *self.lock() = Some(Written { table, csv, json, plot: self.settings.plot.clone(), report, progress });
+        let progress = Progress::new(rows, "rows");
+        *self.lock() = Some(Written { table, report, progress });
         Ok(())
     }
 
@@ -167,24 +124,22 @@ impl Output {
             out_of_place: Some(out_of_place.measured.clone()),
             in_place: in_place.as_ref().map(|measurement| measurement.measured.clone()),
         };
-        let forms = [(Some(&out_of_place), false), (in_place.as_ref(), true)];
-        let wrong = forms.into_iter().flat_map(|(measurement, in_place)| {
-            let wrong = measurement.map(|measurement| &measurement.wrong[..]).unwrap_or_default();
-            wrong.iter().map(move |(rank, first)| (*rank, first.clone(), in_place))
-        });
-        let wrong: Vec<_> = wrong
-            .map(|(rank, first, in_place)| WrongElement {
-                bytes: row.bytes,
-                data_type: row.data_type.clone(),
-                op: row.op.clone(),
-                in_place,
-                rank,
-                offset: first.offset as u64,
-                got: first.got,
-                expected: first.expected,
-            })
-            .collect();
-        let Written { table, csv, report, progress, .. } = written;
+        let mut wrong = vec![];
+        for (measurement, in_place) in [(Some(&out_of_place), false), (in_place.as_ref(), true)] {
+            for (rank, first) in measurement.into_iter().flat_map(|measurement| &measurement.wrong) {
+                wrong.push(WrongElement {
+                    bytes: row.bytes,
+                    data_type: row.data_type.clone(),
+                    op: row.op.clone(),
+                    in_place,
+                    rank: *rank,
+                    offset: first.offset as u64,
+                    got: first.got.clone(),
+                    expected: first.expected.clone(),
+                });
+            }
+        }
+        let Written { table, report, progress } = written;
         progress.row(
             || format!("{} bytes of {}", row.bytes, row.data_type),
             || -> Result<()> {
@@ -193,10 +148,7 @@ impl Output {
                         .map(|measurement| measurement.and_then(|measurement| measurement.columns));
                     table.row(parameters, &row, columns, &wrong)?;
                 }
-                if let Some(csv) = csv {
-                    csv.write(&format!("{}\n", csv::line(&row)))?;
-                }
-                Ok(())
+                if self.csv == Some(None) { write(&None, &format!("{}\n", csv::line(&row))) } else { Ok(()) }
             },
         )?;
         report.rows.push(row);
@@ -204,26 +156,24 @@ impl Output {
         Ok(())
     }
 
-    /// Writes what comes after the rows. Returns the number of wrong elements of all rows.
-    pub(crate) fn finish(&self, usage: Option<Usage>) -> Result<u64> {
-        self.lock().take().map_or(Ok(0), |written| written.finish(usage, false))
+    /// Completes the output. Returns whether all results are right.
+    pub(crate) fn finish(&self, usage: Option<Usage>) -> Result<bool> {
+        self.lock().take().map_or(Ok(true), |written| written.finish(self, usage, false))
     }
 
-    /// Writes what comes after the rows that have been measured, as the others will not be. Returns `false` if the output
-    /// is blocked, or was written.
-    pub(crate) fn interrupt(&self) -> bool {
+    /// Completes the output with the rows that have been measured, unless it is blocked or complete.
+    pub(crate) fn interrupt(&self) {
         const LIMIT: Duration = Duration::from_secs(1);
 
         let start = Instant::now();
         while start.elapsed() < LIMIT {
-            // The thread of rank 0 has it while it prints, which takes for ever if nobody reads.
+            // The thread of rank 0 holds it while it prints, which blocks if nobody reads.
             if let Ok(mut written) = self.written.try_lock() {
-                let finished = written.take().map(|written| written.finish(None, true));
-                return finished.is_some_and(|result| result.is_ok());
+                drop(written.take().map(|written| written.finish(self, None, true)));
+                return;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        false
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Written>> {
@@ -232,26 +182,52 @@ impl Output {
 }
 
 impl Written {
-    fn finish(mut self, usage: Option<Usage>, interrupted: bool) -> Result<u64> {
+    /// Writes the verdict, then the files. Returns whether all results are right.
+    fn finish(mut self, output: &Output, usage: Option<Usage>, interrupted: bool) -> Result<bool> {
         drop(self.progress);
         self.report.interrupted = interrupted;
         let measured: Vec<_> = self.report.rows.iter().flat_map(Row::measured).collect();
         let bandwidths = measured.iter().map(|measured| measured.busbw).fold(0.0, |sum, busbw| sum + busbw);
         self.report.average_bus_bandwidth = bandwidths / measured.len().max(1) as f64;
         let wrong: Option<u64> = measured.iter().filter_map(|measured| measured.wrong).reduce(|a, b| a + b);
-        if let Some(table) = self.table {
-            table.foot(&self.report, wrong, usage)?;
+        let table = self.table.map_or(Ok(()), |table| table.foot(&self.report, wrong, usage));
+        let is_right = wrong.is_none_or(|wrong| wrong == 0);
+        if let Some(wrong @ 1..) = wrong {
+            output::write_to_stderr(&format!("error: rank 0: {wrong} elements are wrong\n"));
         }
-        self.csv.map_or(Ok(()), Sink::finish)?;
-        if let Some(mut json) = self.json {
-            json.write(&self.report.to_json()?)?;
-            json.finish()?;
-        }
-        if let Some(file) = &self.plot {
+        let csv = output.csv.as_ref().filter(|file| file.is_some()).map_or(Ok(()), |file| {
+            let lines: String = self.report.rows.iter().map(|row| csv::line(row) + "\n").collect();
+            write(file, &format!("{}\n{lines}", csv::HEAD))
+        });
+        let json = output.json.as_ref().map_or(Ok(()), |file| write(file, &self.report.to_json()?));
+        let plot = output.plot.as_ref().map_or(Ok(()), |file| {
             let name = format!("NCCL {}", self.report.library.version);
-            plot::write(&[(name, self.report)], file)?;
+            plot::write(&[(name, self.report)], file)
+        });
+        conclude(is_right, [table.map_err(Into::into), csv, json, plot])
+    }
+}
+
+/// Returns the verdict, which has been printed, or the first problem of the output if the verdict is good. A bad verdict
+/// determines the exit status even if the output cannot be written.
+pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<()>>) -> Result<bool> {
+    let mut problems = written.into_iter().filter_map(Result::err);
+    let first = if is_good { problems.next() } else { None };
+    for problem in problems.filter(|problem| !exit_status::is_output_closed(problem)) {
+        output::write_to_stderr(&format!("error: {problem:#}\n"));
+    }
+    first.map_or(Ok(is_good), Err)
+}
+
+/// Writes to a file, or to stdout without one.
+fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
+    match file {
+        Some(file) => named_file::write(file, text.as_bytes()),
+        None => {
+            let mut stdout = output::stdout();
+            stdout.write_all(text.as_bytes())?;
+            Ok(stdout.flush()?)
         }
-        Ok(wrong.unwrap_or(0))
     }
 }
 

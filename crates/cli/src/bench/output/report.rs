@@ -7,52 +7,46 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-/// The number of the schema that this program writes and reads.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// The result of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) schema: u32,
-    /// The name and the version of the program.
     pub(crate) program: String,
     /// The time of the start in UTC, as RFC 3339 writes it.
     pub(crate) started: String,
-    /// The arguments as they were given.
     pub(crate) command: Vec<String>,
     pub(crate) library: Library,
-    /// The host of rank 0.
     pub(crate) host: String,
     pub(crate) operation: String,
-    /// The ranks, in their order.
     pub(crate) ranks: Vec<Rank>,
     /// The start of the ranks: `threads`, `processes`, or the name of the launcher.
     pub(crate) launch: String,
-    pub(crate) parameters: Parameters,
+    /// The parameters with all defaults filled in.
+    pub(crate) parameters: Map<String, Value>,
     pub(crate) rows: Vec<Row>,
     /// The first wrong element of each rank and row.
     #[serde(default)]
     pub(crate) wrong: Vec<WrongElement>,
     /// The mean of all bus bandwidths that were measured.
     pub(crate) average_bus_bandwidth: f64,
-    /// True if a signal ended the run, so that rows are missing.
+    /// True if a signal or a failure ended the run, so that rows are missing.
     pub(crate) interrupted: bool,
 }
 
-/// The NCCL library of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Library {
     pub(crate) version: String,
     /// The file, unless the library is linked or part of the program.
     pub(crate) path: Option<PathBuf>,
     /// `link`, `dlopen`, or `cpu` for the CPU backend in the program.
     pub(crate) backend: String,
-    /// The file of the stand-in for CUDA, if it was used.
+    /// The file of the CUDA emulation's driver, if it was used.
     pub(crate) stand_in: Option<String>,
 }
 
-/// A rank, and where it ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Rank {
     pub(crate) rank: usize,
@@ -62,46 +56,19 @@ pub(crate) struct Rank {
     pub(crate) device: Option<String>,
 }
 
-/// The parameters of a run, with all defaults filled in.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Parameters {
-    pub(crate) min_bytes: u64,
-    pub(crate) max_bytes: u64,
-    /// The factor between a size and the next; `None` if `step_bytes` is their difference.
-    pub(crate) step_factor: Option<u64>,
-    pub(crate) step_bytes: Option<u64>,
-    pub(crate) iters: u32,
-    pub(crate) warmup_iters: u32,
-    pub(crate) agg_iters: u32,
-    pub(crate) run_cycles: u32,
-    /// The number of checks of each row.
-    pub(crate) check: u32,
-    /// The number of launches of the CUDA graph; 0 without one.
-    pub(crate) graph: u32,
-    pub(crate) blocking: u8,
-    /// The choice among the ranks' times: 0 for that of rank 0, 1 for the mean, 2 for the minimum, 3 for the maximum.
-    pub(crate) average: u8,
-    pub(crate) local_register: u8,
-    pub(crate) unalign: usize,
-}
-
 /// The measurement of one size, data type, reduction and root.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) bytes: u64,
-    /// The count argument of NCCL.
     pub(crate) count: u64,
     pub(crate) data_type: String,
-    /// The reduction, for an operation that has one.
     pub(crate) op: Option<String>,
-    /// The root, for an operation that has one.
     pub(crate) root: Option<usize>,
     pub(crate) out_of_place: Option<Measured>,
     /// `None` for an operation without an in-place form.
     pub(crate) in_place: Option<Measured>,
 }
 
-/// The measurement of a row, out of place or in place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) time_us: f64,
@@ -134,7 +101,6 @@ pub(crate) struct Iterations {
     pub(crate) own_us: Option<f64>,
 }
 
-/// An element that the check found to be wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WrongElement {
     pub(crate) bytes: u64,
@@ -191,7 +157,7 @@ impl Row {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{Iterations, Library, Measured, Parameters, Rank, Report, Row, SCHEMA, WrongElement};
+    use super::{Iterations, Measured, Rank, Report, Row, SCHEMA};
 
     /// Returns a report with one row.
     pub(crate) fn report() -> Report {
@@ -209,30 +175,8 @@ pub(crate) mod tests {
             Measured { time_us: 1.5, algbw: 2.0, busbw: 3.0, wrong: Some(1), iterations: vec![iterations] };
         Report {
             schema: SCHEMA,
-            program: "nccl 0.1.0".into(),
-            started: "2026-11-23T18:00:00Z".into(),
-            command: vec!["bench".into(), "all_reduce".into()],
-            library: Library { version: "2.32.3".into(), path: None, backend: "cpu".into(), stand_in: None },
-            host: "host".into(),
             operation: "all_reduce".into(),
             ranks: vec![Rank { rank: 0, host: "host".into(), pid: 7, device: None }],
-            launch: "threads".into(),
-            parameters: Parameters {
-                min_bytes: 8,
-                max_bytes: 8,
-                step_factor: Some(2),
-                step_bytes: None,
-                iters: 20,
-                warmup_iters: 1,
-                agg_iters: 1,
-                run_cycles: 1,
-                check: 1,
-                graph: 0,
-                blocking: 0,
-                average: 1,
-                local_register: 0,
-                unalign: 0,
-            },
             rows: vec![Row {
                 bytes: 8,
                 count: 2,
@@ -242,18 +186,7 @@ pub(crate) mod tests {
                 out_of_place: Some(measured),
                 in_place: None,
             }],
-            wrong: vec![WrongElement {
-                bytes: 8,
-                data_type: "float".into(),
-                op: Some("sum".into()),
-                in_place: false,
-                rank: 0,
-                offset: 1,
-                got: "2".into(),
-                expected: "3".into(),
-            }],
-            average_bus_bandwidth: 3.0,
-            interrupted: false,
+            ..Report::default()
         }
     }
 

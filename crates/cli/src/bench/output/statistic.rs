@@ -29,7 +29,6 @@ impl Statistic {
         if reports.into_iter().all(has_median) { Self::Median } else { Self::Mean }
     }
 
-    /// Returns the time in microseconds.
     pub(crate) fn time_us(self, measured: &Measured) -> f64 {
         median_iteration(measured).filter(|_| self == Self::Median).unwrap_or(measured.time_us)
     }

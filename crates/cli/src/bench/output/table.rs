@@ -3,10 +3,10 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-use super::description::Description;
 use super::report::{Measured, Report, Row, WrongElement};
 use crate::bench::arguments::Procedure;
 use crate::bench::choices::Blocking;
+use crate::bench::measure::description::Description;
 use crate::bench::measure::times::Columns;
 use crate::bench::measure::usage::Usage;
 use crate::bench::parameters::{Parameters, Step};
@@ -27,7 +27,7 @@ impl<W: Write> Table<W> {
         Self { out, wrong_results: 0, timestamp: 0 }
     }
 
-    /// Writes the parameters, the stand-in for CUDA if there is one, the ranks and the column titles.
+    /// Writes the parameters, the CUDA emulation if there is one, the ranks and the column titles.
     pub(crate) fn head(
         &mut self,
         library: &str,
@@ -75,7 +75,7 @@ impl<W: Write> Table<W> {
             writeln!(self.out, "# Parallel Init Enabled: threads initialize their ranks at the same time")?;
         }
         writeln!(self.out, "#\n# Using devices")?;
-        for Description { rank, device } in ranks {
+        for Description { rank, device, .. } in ranks {
             writeln!(
                 self.out,
                 "#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {device:2} {}",
@@ -85,6 +85,9 @@ impl<W: Write> Table<W> {
                 in_line(&rank.host),
                 in_line(rank.device.as_deref().unwrap_or("[host memory]")),
             )?;
+        }
+        if let Some(note) = parameters.reduction() {
+            writeln!(self.out, "#\n# {note}")?;
         }
         writeln!(self.out, "#")?;
         self.titles(parameters)
@@ -170,6 +173,9 @@ impl<W: Write> Table<W> {
         }
         writeln!(self.out, "# {:<20} : {verdict}", "Out of bounds values")?;
         writeln!(self.out, "# {:<20} : {} ", "Avg bus bandwidth", general(report.average_bus_bandwidth))?;
+        if report.ranks.len() == 1 && report.average_bus_bandwidth == 0.0 {
+            writeln!(self.out, "# One rank has no bus bandwidth: no data moves between ranks")?;
+        }
         writeln!(self.out, "#\n# Collective test concluded: {}", report.operation)?;
         if let Some(usage) = usage {
             writeln!(self.out, "# {:<20} : {usage}", "GPU memory usage")?;
@@ -231,13 +237,14 @@ fn exponent(value: f64, decimals: usize) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use serde_json::json;
 
     use super::{Table, exponent, general, number};
     use crate::args::{Arguments, Command};
+    use crate::bench::measure::description::Description;
     use crate::bench::measure::shape::Shape;
     use crate::bench::measure::times::Columns;
-    use crate::bench::output::description::Description;
-    use crate::bench::output::report::{self, Measured, Report, Row, tests};
+    use crate::bench::output::report::{Measured, Report, Row, tests};
     use crate::bench::parameters::Parameters;
     use crate::bench::start::Start;
 
@@ -285,8 +292,10 @@ mod tests {
         let mut out = Vec::new();
         let mut table = Table::new(&mut out);
         let measured = Measured { time_us: 1.0, algbw: 4.0, busbw: 6.0, wrong: Some(0), iterations: vec![] };
-        let rank = report::Rank { rank: 0, host: "host".into(), pid: 7, device: None };
-        table.head("2.32.3 (here)", None, &parameters, &[Description { rank, device: 0 }]).unwrap();
+        let rank = json!({ "rank": 0, "host": "host", "pid": 7, "device": null });
+        let rank = json!({ "rank": rank, "device": 0, "host_bytes": null, "device_bytes": 0 });
+        let ranks: Vec<Description> = serde_json::from_value(json!([rank])).unwrap();
+        table.head("2.32.3 (here)", None, &parameters, &ranks).unwrap();
         let row = Row {
             bytes: (shape.total() * 4) as u64,
             count: shape.count as u64,

@@ -2,27 +2,25 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::bench::start::Job;
 use crate::escapes::in_line;
 
-/// The number of the schema of the JSON.
 const SCHEMA: u32 = 1;
 
 /// A rank counts as slow if the median of its links is worse than that of all links by this factor.
 const SLOW: f64 = 4.0;
 
-/// The links between all ranks.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Pairs {
     schema: u32,
     program: String,
     /// The version of NCCL and where it comes from.
     library: String,
-    /// The device of rank 0.
     device: String,
     launch: String,
-    /// The size of the messages that bandwidth is measured with.
+    /// The size of the sends that bandwidth is measured with.
     bytes: u64,
     iters: usize,
     /// `links[a][b]` is what rank a sends to rank b; `None` where they are the same, or not measured yet.
@@ -30,8 +28,7 @@ pub(crate) struct Pairs {
     ranks: Vec<Rank>,
 }
 
-/// The link from one rank to another.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Link {
     /// Half the time of a round trip of 8 bytes, the least of ten measurements.
     pub(crate) latency_us: f64,
@@ -39,9 +36,8 @@ pub(crate) struct Link {
     /// In GB/s, the greatest of ten measurements.
     pub(crate) bandwidth: f64,
     pub(crate) median_bandwidth: f64,
-    /// The elements of one message that arrived changed.
+    /// The elements of one send that arrived changed.
     pub(crate) wrong: u64,
-    /// The index of the first of them.
     pub(crate) first_wrong: Option<u64>,
 }
 
@@ -60,21 +56,21 @@ pub(crate) struct Rank {
 }
 
 impl Pairs {
-    /// Returns the links of so many ranks before they are measured.
-    pub(crate) fn new(
-        library: String,
-        device: String,
-        launch: String,
-        bytes: u64,
-        iters: usize,
-        size: usize,
-    ) -> Self {
-        let program = format!("nccl {}", env!("CARGO_PKG_VERSION"));
-        let (links, ranks) = (vec![vec![None; size]; size], vec![]);
-        Self { schema: SCHEMA, program, library, device, launch, bytes, iters, links, ranks }
+    /// Returns the links of a job before they are measured.
+    pub(crate) fn new(job: &Job, device: String, bytes: u64, iters: usize) -> Self {
+        Self {
+            schema: SCHEMA,
+            program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
+            library: format!("{} ({})", job.nccl.version(), job.nccl.backend()),
+            device,
+            launch: job.launch.clone(),
+            bytes,
+            iters,
+            links: vec![vec![None; job.size]; job.size],
+            ranks: vec![],
+        }
     }
 
-    /// Returns the number of pairs, measured or not.
     pub(crate) fn number(&self) -> usize {
         self.links.len() * (self.links.len() - 1) / 2
     }
@@ -138,7 +134,6 @@ impl Pairs {
         self.bytes
     }
 
-    /// Returns each link with its sender and its receiver.
     fn each(&self) -> impl Iterator<Item = (usize, usize, &Link)> {
         self.links.iter().enumerate().flat_map(|(from, row)| {
             row.iter().enumerate().filter_map(move |(to, link)| Some((from, to, link.as_ref()?)))
@@ -211,18 +206,9 @@ mod tests {
 
     #[test]
     fn rank_without_a_measured_link_has_no_median_and_is_not_slow() {
-        let link = |latency_us| Link {
-            latency_us,
-            median_latency_us: latency_us,
-            bandwidth: 1.0,
-            median_bandwidth: 1.0,
-            wrong: 0,
-            first_wrong: None,
-        };
-        let mut pairs = Pairs::new("2.32.3".into(), "cpu".into(), "threads".into(), 8, 1, 4);
-        for (from, to, latency_us) in [(0, 1, 1.0), (1, 0, 3.0)] {
-            pairs.links[from][to] = Some(link(latency_us));
-        }
+        let link = |latency_us| Some(Link { latency_us, bandwidth: 1.0, ..Link::default() });
+        let mut pairs = Pairs { links: vec![vec![None; 4]; 4], ..Pairs::default() };
+        (pairs.links[0][1], pairs.links[1][0]) = (link(1.0), link(3.0));
         pairs.judge();
         let ranks: Value = serde_json::to_value(&pairs).unwrap()["ranks"].take();
         for (rank, latency_us, bandwidth) in

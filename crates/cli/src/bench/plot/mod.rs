@@ -1,22 +1,43 @@
 //! `nccl bench plot`: bandwidth and time against size, of one or several results in one picture.
 
-pub(crate) mod arguments;
 mod chart;
 mod series;
-pub(crate) mod theme;
+pub(crate) mod svg;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 
 use super::output::report::Report;
 use super::output::statistic::Statistic;
 use crate::{file, named_file};
-use arguments::PlotArguments;
 use series::Series;
 
-/// Draws the results that the arguments name.
+const HELP: &str = "\
+Example:
+  nccl bench plot before.json after.json -o both.svg
+
+The picture shows the times out of place: medians of single iterations if all results have them, otherwise the means of
+the loops. `nccl bench compare` compares the same.
+
+Exit status:
+  0    Success
+  1    A result cannot be read, or the picture cannot be written
+  2    Invalid command line";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct PlotArguments {
+    /// Results of `nccl bench --json`
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// File to write, in SVG
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+}
+
 pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
     let mut reports = vec![];
     for path in &arguments.files {
@@ -44,5 +65,5 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
         anstream::eprintln!("warning: {rows}");
     }
     ensure!(!series.is_empty(), "there is nothing to draw: the results have no rows");
-    named_file::write(file, chart::draw(&series, statistic)?.as_bytes())
+    named_file::write(file, chart::draw(&series, statistic).as_bytes())
 }

@@ -19,7 +19,6 @@ pub(crate) struct Point {
 }
 
 impl Series {
-    /// Returns the lines of a result.
     pub(crate) fn all(name: &str, report: &Report, statistic: Statistic) -> Vec<Self> {
         let is_wrong = report.rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
         let wrong = if is_wrong { ", with wrong elements" } else { "" };

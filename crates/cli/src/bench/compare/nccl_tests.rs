@@ -1,0 +1,182 @@
+//! The output of the programs of nccl-tests, as a result.
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+
+use crate::bench::benchmark::Benchmark;
+use crate::bench::measure::shape::{bus_factor, counted_share};
+use crate::bench::output::report::{Library, Measured, Rank, Report, Row};
+
+/// Reads the output of a program of nccl-tests, or the table of `nccl bench`, which has the same format.
+pub(super) fn read(text: &[u8]) -> Result<Report> {
+    let text = String::from_utf8_lossy(text);
+    let after = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
+    let name = after("# Collective test starting: ")
+        .context("no line \"# Collective test starting\": expected the output of nccl-tests or nccl bench")?;
+    let name = name.trim().trim_end_matches("_perf");
+    let benchmark = Benchmark::from_str(name, false);
+    let benchmark = benchmark.map_err(|_| anyhow::anyhow!("{name} is not an operation of nccl bench"))?;
+    let ranks: Vec<Rank> = text.lines().filter_map(rank).collect();
+    ensure!(!ranks.is_empty(), "no line \"#  Rank\"");
+    let rows: Vec<Row> = text.lines().filter_map(|line| row(line, benchmark, ranks.len())).collect();
+    ensure!(!rows.is_empty(), "no row of a measurement");
+    Ok(Report {
+        program: after("# ").unwrap_or_default().into(),
+        library: Library {
+            version: version(&text).unwrap_or_else(|| "of an unknown version".into()),
+            path: None,
+            backend: "nccl-tests".into(),
+            stand_in: None,
+        },
+        host: ranks[0].host.clone(),
+        operation: benchmark.to_string(),
+        ranks,
+        parameters: after("# nThread ").map(parameters).unwrap_or_default(),
+        rows,
+        ..Report::default()
+    })
+}
+
+/// Returns the version of NCCL: `nccl-library=22809` is 2.28.9.
+fn version(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("nccl-library=")?;
+    let code: u32 = rest.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()?;
+    Some(format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100))
+}
+
+/// Returns the rank of a line `#  Rank  0 Group  0 Pid  14309 on  host device  0 [0000:81:00] NVIDIA A100`.
+fn rank(line: &str) -> Option<Rank> {
+    let (numbers, place) = line.strip_prefix("#  Rank ")?.split_once(" on ")?;
+    let (host, device) = place.trim_start().split_once(" device ")?;
+    let mut numbers = numbers.split_whitespace();
+    let (_, device) = device.trim_start().split_once(' ')?;
+    Some(Rank {
+        rank: numbers.next()?.parse().ok()?,
+        pid: numbers.next_back()?.parse().ok()?,
+        host: host.trim_end().into(),
+        device: Some(device.into()).filter(|device| device != "[host memory]"),
+    })
+}
+
+/// Returns the parameters that the line names, as `nccl bench` names them.
+fn parameters(line: &str) -> Map<String, Value> {
+    let names = [
+        (" minBytes ", "min_bytes"),
+        (" maxBytes ", "max_bytes"),
+        (" warmup iters: ", "warmup_iters"),
+        (" agg iters: ", "agg_iters"),
+        (" validation: ", "check"),
+        (" graph: ", "graph"),
+        (" unalign: ", "unalign"),
+    ];
+    let number = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
+    let mut parameters = Map::new();
+    for (theirs, ours) in names {
+        if let Some(number) = line.split_once(theirs).and_then(|(_, rest)| number(rest)) {
+            parameters.insert(ours.into(), number.into());
+        }
+    }
+    // After the warm-up iterations, whose name ends with it.
+    if let Some(number) = line.split(" iters: ").nth(2).and_then(number) {
+        parameters.insert("iters".into(), number.into());
+    }
+    parameters
+}
+
+/// Returns the row of a line: size, count, data type, reduction, root, then twice time, bandwidths and wrong elements, with
+/// four columns more after each with `-I`. A hypercube has no reduction.
+fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [bytes, count] = [fields.first()?.parse().ok()?, fields.get(1)?.parse().ok()?];
+    let names = if benchmark == Benchmark::HyperCube { 4 } else { 5 };
+    let in_place = if fields.len() >= names + 16 { names + 8 } else { names + 4 };
+    let operation = benchmark.operation();
+    let measured = |first: usize| {
+        let time_us: f64 = fields.get(first)?.parse().ok()?;
+        let algbw = bytes as f64 * counted_share(benchmark, ranks) / time_us / 1e3;
+        let wrong = fields.get(first + 3)?.parse().ok();
+        let busbw = algbw * bus_factor(benchmark, ranks);
+        Some(Measured { time_us, algbw, busbw, wrong, iterations: vec![] })
+    };
+    Some(Row {
+        bytes,
+        count,
+        data_type: (*fields.get(2)?).into(),
+        op: operation.reduces.then(|| fields.get(3).map(|op| (*op).into())).flatten(),
+        root: operation.has_root().then(|| fields.get(4)?.parse().ok()).flatten(),
+        out_of_place: measured(names),
+        in_place: measured(in_place),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::read;
+
+    const TABLE: &str = "\
+# nccl-tests version 2.19.6 nccl-headers=23203 nccl-library=22809
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 3 validation: 1 graph: 0 unalign: 2
+#
+# Using devices
+#  Rank  0 Group  0 Pid 101855 on       n013 device  0 [0000:81:00] NVIDIA A100-PCIE-40GB
+#  Rank  1 Group  0 Pid 101855 on       n013 device  1 [0000:82:00] NVIDIA A100-PCIE-40GB
+#
+#                                                              out-of-place                       in-place          
+           8             2     float     sum      -1     2.00    0.00    0.00       0     4.00    0.00    0.00     N/A
+          16             4     float     sum      -1     5.00    0.00    0.00       0     1.00     9.00     2.00    50.00     6.00    0.00    0.00       3     1.00     3.00     2.00    50.00
+# Out of bounds values : 0 OK
+";
+
+    #[test]
+    fn table_of_nccl_tests_is_a_result() {
+        let report = read(TABLE.as_bytes()).unwrap();
+        assert_eq!(
+            (&*report.operation, report.ranks.len(), &*report.library.version),
+            ("all_reduce", 2, "2.28.9")
+        );
+        assert_eq!(report.ranks[1].device.as_deref(), Some("[0000:82:00] NVIDIA A100-PCIE-40GB"));
+        let parameters = json!({
+            "min_bytes": 8, "max_bytes": 16, "warmup_iters": 1, "iters": 20, "agg_iters": 3, "check": 1, "graph": 0,
+            "unalign": 2,
+        });
+        assert_eq!(json!(report.parameters), parameters);
+        let [one, two] = &report.rows[..] else { panic!("{:?}", report.rows) };
+        let (out, place) = (one.out_of_place.as_ref().unwrap(), one.in_place.as_ref().unwrap());
+        assert_eq!(
+            (one.bytes, &*one.data_type, one.op.as_deref(), one.root),
+            (8, "float", Some("sum"), None)
+        );
+        assert_eq!((out.time_us, out.busbw, out.wrong), (2.0, 0.004, Some(0)));
+        assert_eq!((place.time_us, place.wrong), (4.0, None));
+        let (out, place) = (two.out_of_place.as_ref().unwrap(), two.in_place.as_ref().unwrap());
+        assert_eq!((out.time_us, place.time_us, place.wrong), (5.0, 6.0, Some(3)));
+    }
+
+    #[test]
+    fn fields_follow_the_operation() {
+        let row = |operation: &str, fields: &str| {
+            let text = format!(
+                "# Collective test starting: {operation}\n#  Rank  0 Group  0 Pid 1 on a device 0 x\n8 2 half {fields}\n"
+            );
+            let report = read(text.as_bytes()).unwrap();
+            let row = &report.rows[0];
+            (row.op.clone(), row.root, row.out_of_place.as_ref().map(|measured| measured.time_us))
+        };
+        assert_eq!(row("reduce_perf", "max 3 1.5 0 0 0 2 0 0 0"), (Some("max".into()), Some(3), Some(1.5)));
+        assert_eq!(row("sendrecv", "sum -1 N/A 0 0 0 2 0 0 0"), (None, None, None));
+        assert_eq!(row("hypercube_perf", "-1 1.5 0 0 0 2 0 0 N/A"), (None, None, Some(1.5)));
+    }
+
+    #[test]
+    fn other_text_is_refused() {
+        for text in
+            ["# a text", "# Collective test starting: ls_perf", "# Collective test starting: all_reduce_perf"]
+        {
+            assert!(read(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The ranks of a job: where they run, and the memory that their buffers may take.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::ranks::{Rank, Ranks};
+use crate::bench::output::report;
+use crate::gpu;
+use crate::system::System;
+
+/// A rank, as it presents itself to the others.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Description {
+    pub(crate) rank: report::Rank,
+    pub(crate) device: i32,
+    /// The free bytes of the host, unless the ranks use the memory of GPUs.
+    host_bytes: Option<u64>,
+    device_bytes: u64,
+}
+
+impl Ranks {
+    /// Gathers the description of each rank.
+    pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
+        let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
+        self.gather(&own)
+    }
+}
+
+fn describe(rank: &Rank) -> Result<Description> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
+    let device = rank.memory.device()?;
+    // The devices of the CUDA emulation have their memory from the host.
+    let has_host_memory = device.is_none() || gpu::stand_in().is_some();
+    Ok(Description {
+        // A record has room for so much.
+        rank: report::Rank {
+            rank: rank.communicator.rank(),
+            host: host.trim().chars().take(64).collect(),
+            pid: std::process::id(),
+            device: device.map(|name| name.chars().take(128).collect()),
+        },
+        device: rank.communicator.device(),
+        host_bytes: if has_host_memory { free_host_bytes(&System::here()) } else { None },
+        device_bytes: u64::try_from(rank.memory.free_bytes()?)?,
+    })
+}
+
+/// Returns the bytes that each rank may allocate: the least share that a rank has of its GPU's or its host's free memory. The
+/// ranks of a host, and those of a GPU, have equal shares. A part is left for NCCL and other programs: of a GPU's memory as in
+/// nccl-tests, 1/16 but at most 4 GiB; of a host's, 1/4.
+pub(crate) fn available_bytes(ranks: &[Description]) -> u64 {
+    let shares = ranks.iter().map(|Description { rank, host_bytes, device_bytes, .. }| {
+        let on_host = ranks.iter().filter(|other| other.rank.host == rank.host);
+        let on_device = on_host.clone().filter(|other| other.rank.device == rank.device).count() as u64;
+        let on_host = on_host.count() as u64;
+        let host = host_bytes.map_or(u64::MAX, |bytes| (bytes - bytes / 4) / on_host);
+        let usable = device_bytes - (device_bytes / 16).min(4 << 30);
+        let device = rank.device.as_ref().map_or(u64::MAX, |_| usable / on_device);
+        host.min(device)
+    });
+    shares.min().unwrap_or(u64::MAX)
+}
+
+/// Returns the bytes of host memory that are available: on the host, and in each control group that this process is in.
+fn free_host_bytes(system: &System) -> Option<u64> {
+    let host = number_after(&system.read("/proc/meminfo")?, "MemAvailable:").map(|kib| kib * 1024);
+    let groups = system.read("/proc/self/cgroup").unwrap_or_default();
+    let groups = groups.lines().filter_map(|line| free_bytes_of_group(system, line));
+    groups.chain(host).min()
+}
+
+/// Returns the least that is free in a control group, a line of `/proc/self/cgroup`, and its parents.
+fn free_bytes_of_group(system: &System, line: &str) -> Option<u64> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (root, limit, usage, cache) = match fields.next()? {
+        "" => ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+        controllers if controllers.split(',').any(|one| one == "memory") => {
+            let root = "/sys/fs/cgroup/memory";
+            (root, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        }
+        _ => return None,
+    };
+    let group = Path::new(root).join(fields.next()?.trim_start_matches('/'));
+    let number = |directory: &Path, name| system.line(directory.join(name))?.parse::<u64>().ok();
+    let free = |directory: &Path| {
+        // "max", or in version 1 more than any host has, without a limit.
+        let limit = number(directory, limit)?;
+        let cache = number_after(&system.read(directory.join("memory.stat"))?, cache).unwrap_or(0);
+        Some(limit.saturating_sub(number(directory, usage)?.saturating_sub(cache)))
+    };
+    group.ancestors().take_while(|group| group.starts_with(root)).filter_map(free).min()
+}
+
+/// Returns the number after the first line's word that is `name`.
+fn number_after(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Description, available_bytes, free_host_bytes};
+    use crate::bench::output::report::Rank;
+    use crate::system::System;
+
+    #[test]
+    fn share_is_the_least_of_hosts_and_devices() {
+        let rank = |host: &str, device: Option<&str>, host_bytes, device_bytes| Description {
+            rank: Rank { rank: 0, host: host.into(), pid: 1, device: device.map(Into::into) },
+            device: 0,
+            host_bytes,
+            device_bytes,
+        };
+        let on_host = rank("a", None, Some(1600), 0);
+        assert_eq!(available_bytes(&[on_host.clone(), on_host.clone(), rank("b", None, Some(1600), 0)]), 600);
+        let on_device = rank("a", Some("0"), None, 160);
+        assert_eq!(available_bytes(&[on_device.clone(), rank("a", Some("1"), None, 320)]), 150);
+        assert_eq!(available_bytes(&[on_device.clone(), on_device]), 75);
+        // A device of the emulation.
+        assert_eq!(
+            available_bytes(&[rank("a", Some("0"), Some(160), 1600), rank("a", Some("1"), Some(160), 1600)]),
+            60
+        );
+    }
+
+    #[test]
+    fn control_groups_limit_the_memory_of_the_host() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let free = || free_host_bytes(&System::at(directory.path(), &[]));
+        write("proc/meminfo", "MemTotal: 9 kB\nMemAvailable: 4 kB\n");
+        assert_eq!(free(), Some(4096));
+        write("proc/self/cgroup", "0::/job/step\n");
+        for (group, limit, used) in [("job", "3000", "2500"), ("job/step", "max", "2000")] {
+            write(&format!("sys/fs/cgroup/{group}/memory.max"), limit);
+            write(&format!("sys/fs/cgroup/{group}/memory.current"), used);
+            write(&format!("sys/fs/cgroup/{group}/memory.stat"), "anon 5\ninactive_file 100\n");
+        }
+        assert_eq!(free(), Some(600));
+    }
+}
