@@ -132,13 +132,8 @@ fn bus_id(physical: usize) -> String {
 }
 
 api! {
-    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) {
-        put(device, get(ordinal)?)
-    }
-
-    fn cuDeviceGetCount(count: *mut c_int) {
-        put(count, Driver::get()?.devices() as c_int)
-    }
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) = put(device, get(ordinal)?);
+    fn cuDeviceGetCount(count: *mut c_int) = put(count, Driver::get()?.devices() as c_int);
 
     fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
         get(device)?;
@@ -150,18 +145,15 @@ api! {
         put(out, CUuuid { bytes: bytes.map(|byte| byte as c_char) })
     }
 
-    fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) {
-        result(cuDeviceGetUuid(out, device))
-    }
+    fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) = result(cuDeviceGetUuid(out, device));
 
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
         get(device)?;
         put(bytes, Driver::get()?.config.device_memory)
     }
 
-    fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) {
-        put(out, device_attribute(attribute, physical(device)?)?)
-    }
+    fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice)
+        = put(out, device_attribute(attribute, physical(device)?)?);
 
     fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: CUdevice) {
         get(device)?;
@@ -190,9 +182,8 @@ api! {
         put(out, device.ok_or(none)?)
     }
 
-    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
-        put(can, c_int::from(get(device)? != get(peer)?))
-    }
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice)
+        = put(can, c_int::from(get(device)? != get(peer)?));
 
     fn cuDeviceGetP2PAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice, peer: CUdevice) {
         ensure(get(device)? != get(peer)?, CUDA_ERROR_INVALID_DEVICE)?;

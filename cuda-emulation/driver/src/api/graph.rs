@@ -185,9 +185,8 @@ api! {
         put(out, kind(&node.action) as c_uint)
     }
 
-    fn cuGraphInstantiateWithFlags(out: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong) {
-        instantiate(out, graph, flags)
-    }
+    fn cuGraphInstantiateWithFlags(out: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong)
+        = instantiate(out, graph, flags);
 
     fn cuGraphInstantiate_v2(
         out: *mut CUgraphExec,

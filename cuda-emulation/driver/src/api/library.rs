@@ -57,17 +57,9 @@ api! {
         Driver::init()
     }
 
-    fn cuDriverGetVersion(version: *mut c_int) {
-        put(version, VERSION)
-    }
-
-    fn cuGetErrorName(error: c_uint, name: *mut *const c_char) {
-        put_text(error::name(error), name)
-    }
-
-    fn cuGetErrorString(error: c_uint, text: *mut *const c_char) {
-        put_text(error::description(error), text)
-    }
+    fn cuDriverGetVersion(version: *mut c_int) = put(version, VERSION);
+    fn cuGetErrorName(error: c_uint, name: *mut *const c_char) = put_text(error::name(error), name);
+    fn cuGetErrorString(error: c_uint, text: *mut *const c_char) = put_text(error::description(error), text);
 
     fn cuGetExportTable(out: *mut *const c_void, id: *const [u8; 16]) {
         let id = id.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;

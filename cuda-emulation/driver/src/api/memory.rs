@@ -231,9 +231,7 @@ fn zero(code: c_uint) -> Result<Value> {
 }
 
 api! {
-    fn cuMemAlloc_v2(out: *mut CUdeviceptr, length: usize) {
-        allocate(out, Kind::Device, 0, length)
-    }
+    fn cuMemAlloc_v2(out: *mut CUdeviceptr, length: usize) = allocate(out, Kind::Device, 0, length);
 
     fn cuMemAllocPitch_v2(
         out: *mut CUdeviceptr,
@@ -273,9 +271,7 @@ api! {
         put(out, ptr::with_exposed_provenance_mut(address as usize))
     }
 
-    fn cuMemAllocHost_v2(out: *mut *mut c_void, length: usize) {
-        result(cuMemHostAlloc(out, length, 0))
-    }
+    fn cuMemAllocHost_v2(out: *mut *mut c_void, length: usize) = result(cuMemHostAlloc(out, length, 0));
 
     fn cuMemFree_v2(address: CUdeviceptr) {
         let driver = Driver::get()?;
@@ -310,9 +306,8 @@ api! {
         free_host(c"cuMemFreeHost", pointer, Kind::Pinned, CUDA_ERROR_INVALID_VALUE)
     }
 
-    fn cuMemHostUnregister(pointer: *mut c_void) {
-        free_host(c"cuMemHostUnregister", pointer, Kind::Registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
-    }
+    fn cuMemHostUnregister(pointer: *mut c_void)
+        = free_host(c"cuMemHostUnregister", pointer, Kind::Registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c_uint) {
         const ALL_FLAGS: c_uint = 15;
@@ -366,17 +361,14 @@ api! {
     }
 
     // The location of managed memory makes no difference here: nothing moves.
-    fn cuMemAdvise(address: CUdeviceptr, length: usize, _advice: c_uint, _device: c_int) {
-        managed(address, length)
-    }
+    fn cuMemAdvise(address: CUdeviceptr, length: usize, _advice: c_uint, _device: c_int)
+        = managed(address, length);
 
-    fn cuMemAdvise_v2(address: CUdeviceptr, length: usize, _advice: c_uint, _location: CUmemLocation) {
-        managed(address, length)
-    }
+    fn cuMemAdvise_v2(address: CUdeviceptr, length: usize, _advice: c_uint, _location: CUmemLocation)
+        = managed(address, length);
 
-    fn cuMemPrefetchAsync(address: CUdeviceptr, length: usize, _device: c_int, stream: CUstream) {
-        prefetch("cuMemPrefetchAsync", address, length, stream)
-    }
+    fn cuMemPrefetchAsync(address: CUdeviceptr, length: usize, _device: c_int, stream: CUstream)
+        = prefetch("cuMemPrefetchAsync", address, length, stream);
 
     fn cuMemPrefetchAsync_v2(
         address: CUdeviceptr,
@@ -384,17 +376,13 @@ api! {
         _location: CUmemLocation,
         _flags: c_uint,
         stream: CUstream,
-    ) {
-        prefetch("cuMemPrefetchAsync_v2", address, length, stream)
-    }
+    ) = prefetch("cuMemPrefetchAsync_v2", address, length, stream);
 
-    fn cuStreamAttachMemAsync(stream: CUstream, address: CUdeviceptr, length: usize, _flags: c_uint) {
-        prefetch("cuStreamAttachMemAsync", address, length, stream)
-    }
+    fn cuStreamAttachMemAsync(stream: CUstream, address: CUdeviceptr, length: usize, _flags: c_uint)
+        = prefetch("cuStreamAttachMemAsync", address, length, stream);
 
-    fn cuMemAllocAsync(out: *mut CUdeviceptr, length: usize, stream: CUstream) {
-        allocate_async("cuMemAllocAsync", out, length, None, stream)
-    }
+    fn cuMemAllocAsync(out: *mut CUdeviceptr, length: usize, stream: CUstream)
+        = allocate_async("cuMemAllocAsync", out, length, None, stream);
 
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) {
         let driver = Driver::get()?;

@@ -10,9 +10,9 @@ macro_rules! number {
     };
 }
 
-/// Exports functions of CUDA's driver.
+/// Exports functions of CUDA's driver. `fn cuX(...) = value;` returns the value of an expression.
 macro_rules! api {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(= $value:expr;)? $($body:block)?)*) => {
         $(
             #[unsafe(no_mangle)]
             #[allow(unused_unsafe)]
@@ -20,7 +20,7 @@ macro_rules! api {
                 let run = move || -> $crate::error::Result<()> {
                     // SAFETY: the caller keeps the function's contract: pointers are null or valid for what CUDA documents.
                     // `put` checks for null what the bodies do not.
-                    unsafe { $body }
+                    unsafe { $($value)? $($body)? }
                 };
                 $crate::api::answer(run())
             }

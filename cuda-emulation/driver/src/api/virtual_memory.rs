@@ -125,9 +125,7 @@ api! {
         put(out, state.add_backing(device, length, handle_types, physical, true).0)
     }
 
-    fn cuMemRelease(handle: c_ulonglong) {
-        Driver::get()?.enter().release_backing(BackingId(handle))
-    }
+    fn cuMemRelease(handle: c_ulonglong) = Driver::get()?.enter().release_backing(BackingId(handle));
 
     fn cuMemRetainAllocationHandle(out: *mut c_ulonglong, address: *mut c_void) {
         let mut state = Driver::get()?.enter();
