@@ -30,7 +30,6 @@ mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
 mod state;
-mod sync;
 mod virtual_memory;
 
 pub use self::api::extension;

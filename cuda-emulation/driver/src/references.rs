@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUresult::*;
 
 use crate::allocation::Allocation;
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::report::say;
 use cuda_common::FreeCheck;
 use cuda_common::finding::Finding;
@@ -43,9 +43,8 @@ impl Driver {
                 frees()
             );
             say(self.config, Finding::FreeUnderReference, 1, &text, true);
-            if self.config.lists_leaks && !self.config.ignored.has(Finding::FreeUnderReference) {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            }
+            let is_refused = self.config.lists_leaks && !self.config.ignored.has(Finding::FreeUnderReference);
+            ensure(!is_refused, CUDA_ERROR_INVALID_VALUE)?;
         }
         check_range(function, address, allocation.length)
     }
@@ -58,5 +57,5 @@ pub(crate) fn check_range(function: &'static CStr, address: u64, length: usize) 
     let is_refused = |check: &FreeCheck| unsafe { check(function.as_ptr(), address, length) } != 0;
     // Each of them reports.
     let refused = checks.iter().filter(|check| is_refused(check)).count();
-    if refused == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+    ensure(refused == 0, CUDA_ERROR_INVALID_VALUE)
 }

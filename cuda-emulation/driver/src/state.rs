@@ -15,15 +15,26 @@ use crate::callback::{Destructors, References, UserObject};
 use crate::capture::{Captures, Graph};
 use crate::config::{Config, Races};
 use crate::current::Current;
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::event::{Event, LastRecord, Record};
 use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, NodeId, PoolId, StreamId, UserObjectId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
 use crate::race::Detector;
 use crate::scheduler::{Clock, Executor, OperationId, Ordering, Point, Scheduler};
-use crate::sync::Condvar;
 use cuda_common::stack::Stack;
+
+// Locks and threads, which loom replaces in `--cfg loom` tests.
+#[cfg(all(test, loom))]
+pub(crate) use loom::{
+    sync::{Condvar, Mutex, MutexGuard},
+    thread,
+};
+#[cfg(not(all(test, loom)))]
+pub(crate) use std::{
+    sync::{Condvar, Mutex, MutexGuard},
+    thread,
+};
 
 pub(crate) struct Device {
     /// The handle of the primary context, active or not.
@@ -403,7 +414,7 @@ impl State {
 
     fn fail_captures(&mut self, graphs: Vec<GraphId>, error: CUresult) -> Result<()> {
         graphs.iter().for_each(|&graph| self.captures.invalidate(graph));
-        if graphs.is_empty() { Ok(()) } else { Err(error) }
+        ensure(graphs.is_empty(), error)
     }
 
     /// Checks that a stream is not captured, for calls that cannot be nodes.

@@ -5,7 +5,7 @@ use cudarc::driver::sys::CUresult::*;
 
 use crate::allocation::{Allocation, Backing, Kind, Permission};
 use crate::driver::Driver;
-use crate::error::{Result, print};
+use crate::error::{Result, ensure, print};
 use crate::handle::{BackingId, ContextId, StreamId};
 use crate::mapping::Physical;
 use crate::state::{Request, State};
@@ -74,9 +74,7 @@ impl State {
         let reservation = self.allocations.reservation(address).ok_or(INVALID)?;
         let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)?;
         let is_free = end <= reservation.range().end && !self.allocations.overlaps(address, length);
-        if !is_free || length > backing.length {
-            return Err(INVALID);
-        }
+        ensure(is_free && length <= backing.length, INVALID)?;
         let offset = (address - reservation.range().start) as usize;
         let mapping = Some(reservation.map(offset, length, &backing.physical)?);
         backing.mappings += 1;
@@ -137,9 +135,7 @@ impl Driver {
         // Nothing may use the pages when others replace them.
         state = self.synchronize_all(state);
         // Another thread may have unmapped some of it meanwhile.
-        if !mapped.iter().all(|one| state.allocations.has(one)) {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
+        ensure(mapped.iter().all(|one| state.allocations.has(one)), CUDA_ERROR_INVALID_VALUE)?;
         for one in mapped {
             if let Some(reservation) = state.allocations.reservation(one.address) {
                 reservation.unmap((one.address - reservation.range().start) as usize, one.length)?;

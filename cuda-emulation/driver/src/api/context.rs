@@ -55,11 +55,7 @@ api! {
     fn cuCtxCreate_v2(out: *mut CUcontext, flags: c_uint, device: CUdevice) = create(out, flags, device);
 
     fn cuCtxCreate_v3(
-        out: *mut CUcontext,
-        _affinities: *mut c_void,
-        count: c_int,
-        flags: c_uint,
-        device: CUdevice,
+        out: *mut CUcontext, _affinities: *mut c_void, count: c_int, flags: c_uint, device: CUdevice,
     ) {
         ensure(count == 0, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY)?;
         create(out, flags, device)

@@ -190,11 +190,7 @@ api! {
         = Copy::bytes("cuMemcpyDtoDAsync_v2", (to, Device), (from, Device), length, Some(stream)).run();
 
     fn cuMemcpyPeerAsync(
-        to: CUdeviceptr,
-        to_context: CUcontext,
-        from: CUdeviceptr,
-        from_context: CUcontext,
-        length: usize,
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, length: usize,
         stream: CUstream,
     ) {
         check_peers(to_context, from_context)?;
@@ -203,11 +199,7 @@ api! {
     }
 
     fn cuMemcpyPeer(
-        to: CUdeviceptr,
-        to_context: CUcontext,
-        from: CUdeviceptr,
-        from_context: CUcontext,
-        length: usize,
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, length: usize,
     ) {
         // It is ordered with everything in both contexts.
         check_peers(to_context, from_context)?;
@@ -285,11 +277,7 @@ macro_rules! fills {
                 = fill(stringify!($sync_rows), to, pitch, &element.to_ne_bytes(), [width, height], None);
 
             fn $async_rows(
-                to: CUdeviceptr,
-                pitch: usize,
-                element: $element,
-                width: usize,
-                height: usize,
+                to: CUdeviceptr, pitch: usize, element: $element, width: usize, height: usize,
                 stream: CUstream,
             ) {
                 let element = element.to_ne_bytes();

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_P2PAttribute as Peer, CUdevice_attribute as Attribute, CUmemoryPool, CUuuid,
 };
 
-use super::{put, result};
+use super::{put, put_text, result};
 use crate::config::{self, Config};
 use crate::current::Current;
 use crate::driver::{Driver, Locked};
@@ -34,22 +34,6 @@ fn enter(device: CUdevice) -> Result<(&'static Driver, Locked<'static>, usize)> 
     let driver = Driver::get()?;
     let device = driver.device(device)?;
     Ok((driver, driver.enter(), device))
-}
-
-/// Stores a C string, cut to the length.
-///
-/// # Safety
-///
-/// `out` is null, which is an error, or valid for `length` writes.
-unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
-    let room = usize::try_from(length).ok().filter(|&room| room > 0 && !out.is_null());
-    let kept = text.len().min(room.ok_or(CUDA_ERROR_INVALID_VALUE)? - 1);
-    // SAFETY: the caller promises that there is room.
-    unsafe {
-        out.copy_from_nonoverlapping(text.as_ptr().cast(), kept);
-        out.add(kept).write(0);
-    }
-    Ok(())
 }
 
 /// Describes a physical device, visible or not. Needs no `cuInit`.
@@ -137,7 +121,7 @@ api! {
 
     fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
         get(device)?;
-        put_text(name, length, NAME)
+        put_text(name, usize::try_from(length).unwrap_or(0), NAME.as_bytes())
     }
 
     fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) {
@@ -163,8 +147,8 @@ api! {
     fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) {
         let id = bus_id(physical(device)?);
         // A truncated id would be invalid.
-        ensure(usize::try_from(length).is_ok_and(|length| length > id.len()), CUDA_ERROR_INVALID_VALUE)?;
-        put_text(out, length, &id)
+        let length = usize::try_from(length).ok().filter(|&length| length > id.len());
+        put_text(out, length.ok_or(CUDA_ERROR_INVALID_VALUE)?, id.as_bytes())
     }
 
     fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_char) {

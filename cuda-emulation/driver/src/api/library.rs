@@ -6,7 +6,7 @@ use std::{mem, ptr};
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::sys::CUresult::*;
 
-use super::{nvidias_runtime, put, unsupported};
+use super::{nvidias_runtime, put, say_unsupported};
 use crate::driver::Driver;
 use crate::error::{self, Result, ensure};
 
@@ -67,9 +67,7 @@ api! {
             return put(out, (&raw const EMPTY).cast());
         }
         if !nvidias_runtime::is_known() {
-            unsupported::say(
-                "cuGetExportTable, of which NVIDIA's libraries, such as CUPTI, need private functions",
-            );
+            say_unsupported("cuGetExportTable, of which NVIDIA's libraries, such as CUPTI, need private functions");
         }
         Err(CUDA_ERROR_NOT_SUPPORTED)
     }

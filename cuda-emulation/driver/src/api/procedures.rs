@@ -6,8 +6,8 @@ use std::ptr;
 use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Query, CUresult};
 
 use super::library::VERSION;
-use super::{nvidias_runtime, put};
-use crate::error::Result;
+use super::{nvidias_runtime, put, put_if_wanted};
+use crate::error::{Result, ensure};
 
 /// The functions of functions.txt.
 mod table {
@@ -40,9 +40,8 @@ fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
 unsafe fn look_up(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut c_void, Query)> {
     const PER_THREAD_DEFAULT_STREAM: u64 = 2;
     const ALL_FLAGS: u64 = 3;
-    if name.is_null() || flags > ALL_FLAGS || version > VERSION {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-    }
+    let is_valid = !name.is_null() && flags <= ALL_FLAGS && version <= VERSION;
+    ensure(is_valid, CUresult::CUDA_ERROR_INVALID_VALUE)?;
     // SAFETY: the caller guarantees that it is a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE)?;
     if flags & PER_THREAD_DEFAULT_STREAM != 0 {
@@ -58,22 +57,17 @@ unsafe fn look_up(name: *const c_char, version: c_int, flags: u64) -> Result<(*m
 api! {
     fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64) {
         let (found, _) = look_up(name, version, flags)?;
-        if found.is_null() {
-            // This version has no status, and leaves the pointer unchanged.
-            return Err(CUresult::CUDA_ERROR_NOT_FOUND);
-        }
+        // This version has no status, and leaves the pointer unchanged.
+        ensure(!found.is_null(), CUresult::CUDA_ERROR_NOT_FOUND)?;
         put(out, found)
     }
 
     fn cuGetProcAddress_v2(
-        name: *const c_char,
-        out: *mut *mut c_void,
-        version: c_int,
-        flags: u64,
-        status: *mut c_uint,
+        name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_uint,
     ) {
         let (found, result) = look_up(name, version, flags)?;
         put(out, found)?;
-        if status.is_null() { Ok(()) } else { put(status, result as c_uint) }
+        put_if_wanted(status, result as c_uint);
+        Ok(())
     }
 }

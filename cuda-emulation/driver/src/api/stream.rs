@@ -195,11 +195,7 @@ api! {
         put(out, state.context(context)?.device as CUdevice)
     }
 
-    fn cuLaunchHostFunc(
-        stream: CUstream,
-        function: Option<Function>,
-        data: *mut c_void,
-    ) {
+    fn cuLaunchHostFunc(stream: CUstream, function: Option<Function>, data: *mut c_void) {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: CUDA's contract: it may be called with the data on a thread of the driver, for each launch if captured.
         let callback = unsafe { Callback::new(function, data, None) };
@@ -210,10 +206,8 @@ api! {
         = result(cuLaunchHostFunc(stream, function, data));
 
     fn cuStreamAddCallback(
-        stream: CUstream,
-        function: Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>,
-        data: *mut c_void,
-        flags: c_uint,
+        stream: CUstream, function: Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>,
+        data: *mut c_void, flags: c_uint,
     ) {
         let function = function.filter(|_| flags == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         {

@@ -71,9 +71,7 @@ fn is_open(file: c_int) -> bool {
 
 api! {
     fn cuMemGetAllocationGranularity(
-        out: *mut usize,
-        properties: *const CUmemAllocationProp,
-        option: c_uint,
+        out: *mut usize, properties: *const CUmemAllocationProp, option: c_uint,
     ) {
         const RECOMMENDED: c_uint = 1;
         read(Driver::get()?, properties)?;
@@ -82,11 +80,7 @@ api! {
     }
 
     fn cuMemAddressReserve(
-        out: *mut CUdeviceptr,
-        length: usize,
-        alignment: usize,
-        near: CUdeviceptr,
-        flags: c_ulonglong,
+        out: *mut CUdeviceptr, length: usize, alignment: usize, near: CUdeviceptr, flags: c_ulonglong,
     ) {
         let mut state = Driver::get()?.enter();
         let are_pages =
@@ -110,10 +104,7 @@ api! {
     }
 
     fn cuMemCreate(
-        out: *mut c_ulonglong,
-        length: usize,
-        properties: *const CUmemAllocationProp,
-        flags: c_ulonglong,
+        out: *mut c_ulonglong, length: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong,
     ) {
         let driver = Driver::get()?;
         let (device, handle_types) = read(driver, properties)?;
@@ -165,10 +156,7 @@ api! {
     }
 
     fn cuMemSetAccess(
-        address: CUdeviceptr,
-        length: usize,
-        descriptions: *const CUmemAccessDesc,
-        count: usize,
+        address: CUdeviceptr, length: usize, descriptions: *const CUmemAccessDesc, count: usize,
     ) {
         const NO_ACCESS: c_uint = 0;
         const READ: c_uint = 1;
@@ -199,10 +187,7 @@ api! {
     }
 
     fn cuMemExportToShareableHandle(
-        out: *mut c_void,
-        handle: c_ulonglong,
-        handle_type: c_uint,
-        flags: c_ulonglong,
+        out: *mut c_void, handle: c_ulonglong, handle_type: c_uint, flags: c_ulonglong,
     ) {
         let mut state = Driver::get()?.enter();
         let backing = state.backing(BackingId(handle))?;
