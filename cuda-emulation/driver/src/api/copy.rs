@@ -1,6 +1,7 @@
 //! Copies, and memory filled with an element.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
+use std::{ptr, slice};
 
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream};
@@ -13,7 +14,7 @@ use crate::current::Current;
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
 use crate::handle::ContextId;
-use crate::operation::{Place, Rows, Work, take_bytes};
+use crate::operation::{Place, Rows, Work};
 use crate::scheduler::Point;
 use crate::state::{Request, State};
 
@@ -97,7 +98,9 @@ impl Copy {
         let (work, uses_source) = match (from, to) {
             (Place::Host(source), to @ Place::Known(_)) if is_staged => {
                 // SAFETY: the caller promises that it can be read now.
-                (Work::Put { to, bytes: unsafe { take_bytes(source, rows.width) } }, false)
+                let bytes =
+                    unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(source), rows.width) };
+                (Work::Put { to, bytes: bytes.into() }, false)
             }
             (from, to) => {
                 let uses_source = matches!(from, Place::Host(_));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cuda_common::{AccessKind, Device, FreeCheck, Interface, Memory, MemoryKind};
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
-use super::memory::allocate_shared;
+use super::memory::{add_check, allocate_shared};
 use super::{answer, device, put, put_text};
 use crate::access::Access;
 use crate::allocation::{Kind, Part};
@@ -21,7 +21,6 @@ use crate::driver::Driver;
 use crate::error::{Result, from_code};
 use crate::handle::StreamId;
 use crate::operation::Work;
-use crate::references;
 use crate::scheduler::{Executor, Point};
 use crate::state::{Failure, Request};
 
@@ -196,7 +195,7 @@ extern "C" fn recover(number: u64) -> c_uint {
 /// # Safety
 /// `check` can be called on any thread, until the process ends.
 unsafe extern "C" fn on_free(check: Option<FreeCheck>) -> c_uint {
-    code(|| check.map(references::on_free).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
+    code(|| check.map(add_check).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
 }
 
 /// # Safety

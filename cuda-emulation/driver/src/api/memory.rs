@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::CUpointer_attribute::*;
 use cudarc::driver::sys::CUresult::*;
@@ -15,7 +15,7 @@ use cudarc::driver::sys::{
 
 use super::{put, put_if_wanted, refuse, result, say_unsupported};
 use crate::access::Access;
-use crate::allocation::{Allocation, Kind, Pool};
+use crate::allocation::{Allocation, Kind, Pool, READ_WRITE};
 use crate::config::host_memory;
 use crate::current::Current;
 use crate::driver::Driver;
@@ -23,9 +23,57 @@ use crate::error::{Result, ensure};
 use crate::handle::{PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
+use crate::report::say;
 use crate::scheduler::Point;
 use crate::state::{Request, State};
-use crate::virtual_memory::READ_WRITE;
+use cuda_common::FreeCheck;
+use cuda_common::finding::Finding;
+
+/// The checks of `Interface::on_free`.
+static CHECKS: Mutex<Vec<FreeCheck>> = Mutex::new(Vec::new());
+
+pub(super) fn add_check(check: FreeCheck) {
+    CHECKS.lock().unwrap_or_else(PoisonError::into_inner).push(check);
+}
+
+/// Reports references to memory that is about to be freed.
+///
+/// # Errors
+///
+/// In strict mode, another process or an NCCL registration refers to it. A graph does not prohibit the free: its next launch
+/// fails.
+pub(super) fn check_free(driver: &Driver, function: &'static CStr, address: u64) -> Result<()> {
+    let state = driver.lock();
+    let Some(allocation) = state.allocations.at(address).map(Arc::clone) else { return Ok(()) };
+    let is_it = |used: &Arc<Allocation>| Arc::ptr_eq(used, &allocation);
+    let is_in_graph = state.execs.values().any(|exec| exec.memory().any(is_it));
+    drop(state);
+    let frees = || format!("{} frees {}", function.to_string_lossy(), allocation.description());
+    if is_in_graph {
+        let text = format!("{}, while a graph that uses it can still be launched", frees());
+        say(driver.config, Finding::FreeUnderReference, 1, &text, driver.config.lists_leaks);
+    }
+    if allocation.is_open_elsewhere() {
+        let text = format!(
+            "{}, while another process has it open: cudaIpcCloseMemHandle has to come before",
+            frees()
+        );
+        say(driver.config, Finding::FreeUnderReference, 1, &text, true);
+        let is_refused = driver.config.lists_leaks && !driver.config.ignored.has(Finding::FreeUnderReference);
+        ensure(!is_refused, CUDA_ERROR_INVALID_VALUE)?;
+    }
+    check_range_free(function, address, allocation.length)
+}
+
+/// Calls the checks of `Interface::on_free`, which may call CUDA. The driver's lock must not be held.
+pub(super) fn check_range_free(function: &'static CStr, address: u64, length: usize) -> Result<()> {
+    let checks = CHECKS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // SAFETY: the caller of `Interface::on_free` promises that they can be called.
+    let is_refused = |check: &FreeCheck| unsafe { check(function.as_ptr(), address, length) } != 0;
+    // Each of them reports.
+    let refused = checks.iter().filter(|check| is_refused(check)).count();
+    ensure(refused == 0, CUDA_ERROR_INVALID_VALUE)
+}
 
 /// Allocates memory of the current context.
 ///
@@ -52,7 +100,7 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
 fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: CUresult) -> Result<()> {
     let driver = Driver::get()?;
     let address = pointer.addr() as u64;
-    driver.check_free(function, address)?;
+    check_free(driver, function, address)?;
     let mut state = driver.enter();
     let allocation = state.allocations.at(address).filter(|allocation| allocation.kind == kind);
     let Some(allocation) = allocation.map(Arc::clone) else {
@@ -265,7 +313,7 @@ api! {
 
     fn cuMemFree_v2(address: CUdeviceptr) {
         let driver = Driver::get()?;
-        driver.check_free(c"cuMemFree_v2", address)?;
+        check_free(driver, c"cuMemFree_v2", address)?;
         let mut state = driver.enter();
         if address == 0 {
             return state.check_current();
@@ -372,7 +420,7 @@ api! {
 
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) {
         let driver = Driver::get()?;
-        driver.check_free(c"cuMemFreeAsync", address)?;
+        check_free(driver, c"cuMemFreeAsync", address)?;
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
         if address == 0 {

@@ -37,7 +37,6 @@ mod interprocess;
 mod library;
 mod memory;
 mod nvidias_runtime;
-mod procedures;
 mod stream;
 mod virtual_memory;
 

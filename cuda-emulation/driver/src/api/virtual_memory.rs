@@ -11,15 +11,19 @@ use cudarc::driver::sys::{
 };
 use rustix::param::page_size;
 
+use super::memory::check_range_free;
 use super::{put, refuse};
+use crate::allocation::{Allocation, Backing, Kind, READ_WRITE};
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
-use crate::handle::BackingId;
+use crate::handle::{BackingId, ContextId};
 use crate::mapping::{Physical, Reservation};
-use crate::references;
-use crate::virtual_memory::{GRANULARITY, READ_WRITE};
+use crate::state::State;
 
 const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
+
+/// The granularity of sizes and addresses of mapped memory.
+const GRANULARITY: usize = 2 << 20;
 
 /// Handle types for other processes.
 const NONE: c_uint = 0;
@@ -69,6 +73,61 @@ fn is_open(file: c_int) -> bool {
     unsafe { libc::fcntl(file, libc::F_GETFD) >= 0 }
 }
 
+impl State {
+    fn add_backing(
+        &mut self,
+        device: usize,
+        length: usize,
+        handle_types: u32,
+        physical: Physical,
+        is_own: bool,
+    ) -> BackingId {
+        let (id, allocation) = (BackingId(self.next_handle()), self.allocations.next_id());
+        let length_on_device = if is_own { length } else { 0 };
+        self.allocations.take(device, length_on_device);
+        let backing = Backing {
+            device,
+            length,
+            handle_types,
+            physical,
+            allocation,
+            length_on_device,
+            references: 1,
+            mappings: 0,
+        };
+        self.backings.insert(id, backing);
+        id
+    }
+
+    fn backing(&mut self, id: BackingId) -> Result<&mut Backing> {
+        self.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)
+    }
+
+    fn drop_unused(&mut self, id: BackingId) {
+        let is_unused = |backing: &&Backing| backing.references == 0 && backing.mappings == 0;
+        let Some(backing) = self.backings.get(&id).filter(is_unused) else { return };
+        let (device, length, allocation) = (backing.device, backing.length_on_device, backing.allocation);
+        self.allocations.give_back(device, length);
+        self.forget_races(allocation);
+        self.backings.remove(&id);
+    }
+
+    fn map(&mut self, address: u64, length: usize, id: BackingId) -> Result<()> {
+        let end = address.checked_add(length as u64).ok_or(INVALID)?;
+        let reservation = self.allocations.reservation(address).ok_or(INVALID)?;
+        let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)?;
+        let is_free = end <= reservation.range().end && !self.allocations.overlaps(address, length);
+        ensure(is_free && length <= backing.length, INVALID)?;
+        let offset = (address - reservation.range().start) as usize;
+        let mapping = Some(reservation.map(offset, length, &backing.physical)?);
+        backing.mappings += 1;
+        let (own, flags) = (backing.allocation, backing.handle_types);
+        let mapped = Allocation::new(Kind::Device, backing.device, ContextId(0), address, length);
+        self.allocations.insert(Allocation { id: own, backing: Some(id), flags, mapping, ..mapped });
+        Ok(())
+    }
+}
+
 api! {
     fn cuMemGetAllocationGranularity(
         out: *mut usize, properties: *const CUmemAllocationProp, option: c_uint,
@@ -116,12 +175,22 @@ api! {
         put(out, state.add_backing(device, length, handle_types, physical, true).0)
     }
 
-    fn cuMemRelease(handle: c_ulonglong) = Driver::get()?.enter().release_backing(BackingId(handle));
+
+    fn cuMemRelease(handle: c_ulonglong) {
+        let mut state = Driver::get()?.enter();
+        state.backing(BackingId(handle))?.references -= 1;
+        state.drop_unused(BackingId(handle));
+        Ok(())
+    }
 
     fn cuMemRetainAllocationHandle(out: *mut c_ulonglong, address: *mut c_void) {
         let mut state = Driver::get()?.enter();
         ensure(!out.is_null(), INVALID)?;
-        put(out, state.retain_backing(address.addr() as u64)?.0)
+        let id = state.allocations.containing(address.addr() as u64).and_then(|mapped| mapped.backing);
+        let backing = id.and_then(|id| Some((id, state.backings.get_mut(&id)?)));
+        let (id, backing) = backing.ok_or(INVALID)?;
+        backing.references += 1;
+        put(out, id.0)
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(out: *mut CUmemAllocationProp, handle: c_ulonglong) {
@@ -151,8 +220,34 @@ api! {
     fn cuMemUnmap(address: CUdeviceptr, length: usize) {
         let driver = Driver::get()?;
         check_range(address, length)?;
-        references::check_range(c"cuMemUnmap", address, length)?;
-        driver.unmap(address, length)
+        check_range_free(c"cuMemUnmap", address, length)?;
+        let mut state = driver.enter();
+        let mapped = state.allocations.mapped(address, length)?;
+        state.check_may_wait()?;
+        for one in &mapped {
+            // Work that uses the same memory at other addresses continues.
+            let backing = one.backing.and_then(|id| state.backings.get(&id));
+            if backing.is_some_and(|backing| backing.mappings == 1) {
+                state.check_host("cuMemUnmap", one);
+            }
+        }
+        // Nothing may use the pages when others replace them.
+        state = driver.synchronize_all(state);
+        // Another thread may have unmapped some of it meanwhile.
+        ensure(mapped.iter().all(|one| state.allocations.has(one)), INVALID)?;
+        for one in mapped {
+            if let Some(reservation) = state.allocations.reservation(one.address) {
+                reservation.unmap((one.address - reservation.range().start) as usize, one.length)?;
+            }
+            state.allocations.remove(one.address);
+            if let Some(id) = one.backing {
+                if let Some(backing) = state.backings.get_mut(&id) {
+                    backing.mappings -= 1;
+                }
+                state.drop_unused(id);
+            }
+        }
+        Ok(())
     }
 
     fn cuMemSetAccess(
