@@ -80,10 +80,9 @@ impl State {
         length: usize,
         handle_types: u32,
         physical: Physical,
-        is_own: bool,
+        length_on_device: usize,
     ) -> BackingId {
         let (id, allocation) = (BackingId(self.next_handle()), self.allocations.next_id());
-        let length_on_device = if is_own { length } else { 0 };
         self.allocations.take(device, length_on_device);
         let backing = Backing {
             device,
@@ -110,21 +109,6 @@ impl State {
         self.allocations.give_back(device, length);
         self.forget_races(allocation);
         self.backings.remove(&id);
-    }
-
-    fn map(&mut self, address: u64, length: usize, id: BackingId) -> Result<()> {
-        let end = address.checked_add(length as u64).ok_or(INVALID)?;
-        let reservation = self.allocations.reservation(address).ok_or(INVALID)?;
-        let backing = self.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)?;
-        let is_free = end <= reservation.range().end && !self.allocations.overlaps(address, length);
-        ensure(is_free && length <= backing.length, INVALID)?;
-        let offset = (address - reservation.range().start) as usize;
-        let mapping = Some(reservation.map(offset, length, &backing.physical)?);
-        backing.mappings += 1;
-        let (own, flags) = (backing.allocation, backing.handle_types);
-        let mapped = Allocation::new(Kind::Device, backing.device, ContextId(0), address, length);
-        self.allocations.insert(Allocation { id: own, backing: Some(id), flags, mapping, ..mapped });
-        Ok(())
     }
 }
 
@@ -172,9 +156,8 @@ api! {
         let mut state = driver.enter();
         state.allocations.check_room(device, length)?;
         let physical = Physical::new(driver.physical(device)?, length, handle_types == FILE_DESCRIPTOR)?;
-        put(out, state.add_backing(device, length, handle_types, physical, true).0)
+        put(out, state.add_backing(device, length, handle_types, physical, length).0)
     }
-
 
     fn cuMemRelease(handle: c_ulonglong) {
         let mut state = Driver::get()?.enter();
@@ -211,10 +194,23 @@ api! {
     }
 
     fn cuMemMap(address: CUdeviceptr, length: usize, offset: usize, handle: c_ulonglong, flags: c_ulonglong) {
-        let mut state = Driver::get()?.enter();
+        let mut locked = Driver::get()?.enter();
+        let state = &mut *locked;
         check_range(address, length)?;
         ensure(offset == 0 && flags == 0, INVALID)?;
-        state.map(address, length, BackingId(handle))
+        let id = BackingId(handle);
+        let end = address.checked_add(length as u64).ok_or(INVALID)?;
+        let reservation = state.allocations.reservation(address).ok_or(INVALID)?;
+        let backing = state.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)?;
+        let is_free = end <= reservation.range().end && !state.allocations.overlaps(address, length);
+        ensure(is_free && length <= backing.length, INVALID)?;
+        let offset = (address - reservation.range().start) as usize;
+        let mapping = Some(reservation.map(offset, length, &backing.physical)?);
+        backing.mappings += 1;
+        let (own, flags) = (backing.allocation, backing.handle_types);
+        let mapped = Allocation::new(Kind::Device, backing.device, ContextId(0), address, length);
+        state.allocations.insert(Allocation { id: own, backing: Some(id), flags, mapping, ..mapped });
+        Ok(())
     }
 
     fn cuMemUnmap(address: CUdeviceptr, length: usize) {
@@ -304,6 +300,6 @@ api! {
         // SAFETY: it is open, and by CUDA's contract stays so until this returns.
         let (physical, device, length) = Physical::of_file(unsafe { BorrowedFd::borrow_raw(file) })?;
         let device = driver.device_for_import(&mut state, device)?;
-        put(out, state.add_backing(device, length, handle_type, physical, false).0)
+        put(out, state.add_backing(device, length, handle_type, physical, 0).0)
     }
 }
