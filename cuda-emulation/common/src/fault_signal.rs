@@ -4,17 +4,20 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::fmt::{self, Write};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
 use std::process;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+
+use crate::object_of;
 
 /// A function that reports the fault at an address. `code` is the signal's `si_code`.
 pub type Report = fn(address: usize, signal: c_int, code: c_int);
@@ -60,16 +63,11 @@ pub fn install(report: Report) -> io::Result<()> {
 
 /// Keeps the library with the handler loaded until the process ends.
 pub fn stay_loaded() {
-    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: a valid out-parameter; any address may be looked up.
-    if unsafe { libc::dladdr(ptr::from_ref(&REPORT).cast(), found.as_mut_ptr()) } == 0 {
-        return;
-    }
-    // SAFETY: `dladdr` has written it, and the name is valid as long as the library is loaded.
-    let name = unsafe { found.assume_init() }.dli_fname;
+    let own = object_of(ptr::from_ref(&REPORT).addr());
+    let Some(Ok(name)) = own.map(|own| CString::new(own.into_os_string().into_vec())) else { return };
     let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
     // SAFETY: only changes the mode of this library, which is loaded. A program is not a library, and is never unloaded.
-    unsafe { libc::dlopen(name, mode) };
+    unsafe { libc::dlopen(name.as_ptr(), mode) };
 }
 
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {

@@ -16,5 +16,5 @@ pub mod stack;
 mod unsupported;
 
 pub use interface::{Access, AccessKind, Device, FreeCheck, Interface, Memory, MemoryKind, Work};
-pub use open::open as open_driver;
+pub use open::{object_of, open as open_driver};
 pub use unsupported::report_unsupported;

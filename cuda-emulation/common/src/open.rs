@@ -2,9 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, OsStr, c_void};
+use std::ffi::{CStr, OsStr};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::ptr;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -24,19 +26,18 @@ pub fn open() -> Option<Library> {
 
 /// Returns the path of the driver beside this library.
 fn beside() -> Option<PathBuf> {
-    let mut information = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
+    Some(object_of(beside as fn() -> Option<PathBuf> as usize)?.with_file_name(LIBRARY))
+}
+
+/// Returns the path of the library or program that has an address.
+#[must_use]
+pub fn object_of(address: usize) -> Option<PathBuf> {
+    let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address is permitted. All pointers of the result may be null, and its name is a C string that lives as long as
+    // the object.
+    let name = unsafe {
+        libc::dladdr(ptr::without_provenance(address), information.as_mut_ptr());
+        information.assume_init().dli_fname.as_ref().map(|name| CStr::from_ptr(name))
     };
-    let own: fn() -> Option<PathBuf> = beside;
-    // SAFETY: `information` is valid for a write, and any address may be asked for.
-    let found = unsafe { libc::dladdr(own as *const c_void, &raw mut information) };
-    if found == 0 || information.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: dladdr found a file, whose name is a C string that lives as long as the library is loaded.
-    let file = unsafe { CStr::from_ptr(information.dli_fname) };
-    Some(PathBuf::from(OsStr::from_bytes(file.to_bytes())).with_file_name(LIBRARY))
+    name.map(|name| PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }

@@ -213,26 +213,24 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub(crate) fn touching(&self, bytes: Range<usize>) -> impl Iterator<Item = &Past> {
+    /// Returns the accesses that overlap some bytes, with their keys.
+    pub(crate) fn touching(&self, bytes: Range<usize>) -> impl Iterator<Item = ((u32, (usize, u64)), &Past)> {
         let start = bytes.start;
-        let near = self.begun.iter().flat_map(move |(&power, accesses)| accesses.range(near(power, &bytes)));
-        near.map(|(_, past)| past).filter(move |past| past.side.bytes.range().end > start)
+        let near = self.begun.iter().flat_map(move |(&power, accesses)| {
+            accesses.range(near(power, &bytes)).map(move |(&key, past)| ((power, key), past))
+        });
+        near.filter(move |(_, past)| past.side.bytes.range().end > start)
     }
 
     /// Drops the accesses that overlap some bytes, except those that are to be kept.
     pub(crate) fn retain_touching(
         &mut self,
-        bytes: &Range<usize>,
+        bytes: Range<usize>,
         kept: &mut Kept,
         mut is_kept: impl FnMut(&Past) -> bool,
     ) {
-        let mut dropped = Vec::new();
-        for (&power, accesses) in &self.begun {
-            let near = accesses.range(near(power, bytes));
-            let touching = near.filter(|(_, past)| past.side.bytes.range().end > bytes.start);
-            dropped.extend(touching.filter(|(_, past)| !is_kept(past)).map(|(&key, _)| (power, key)));
-        }
-        for (power, key) in dropped {
+        let dropped = self.touching(bytes).filter(|(_, past)| !is_kept(past));
+        for (power, key) in dropped.map(|(key, _)| key).collect::<Vec<_>>() {
             if let Some(past) = self.begun.get_mut(&power).and_then(|accesses| accesses.remove(&key)) {
                 kept.0[past.step.component.0] -= 1;
                 self.length -= 1;
@@ -243,7 +241,7 @@ impl History {
     /// Adds an access. Occasionally drops the accesses that the host has waited for.
     pub(crate) fn add(&mut self, past: Past, kept: &mut Kept, known: &Clock) {
         if self.length >= self.sweep_at {
-            self.retain_touching(&(0..usize::MAX), kept, |past| !known.includes(past.step));
+            self.retain_touching(0..usize::MAX, kept, |past| !known.includes(past.step));
             // So rarely that the sweeps take no longer than the additions.
             const FEW: usize = 32;
             self.sweep_at = FEW.max(2 * self.length);
@@ -257,7 +255,7 @@ impl History {
     }
 
     pub(crate) fn clear(&mut self, kept: &mut Kept) {
-        self.retain_touching(&(0..usize::MAX), kept, |_| false);
+        self.retain_touching(0..usize::MAX, kept, |_| false);
     }
 }
 

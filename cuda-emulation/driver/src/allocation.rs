@@ -142,6 +142,8 @@ impl Part {
 /// Access of a device to mapped memory: 0 is none, 1 is read, 3 is read and write.
 pub(crate) type Permission = u32;
 
+pub(crate) const READ_WRITE: Permission = 3;
+
 #[derive(Default)]
 pub(crate) struct Allocations {
     by_address: BTreeMap<u64, Arc<Allocation>>,

@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUresult::*;
 
 use crate::callback::{References, UserObject};
 use crate::current::Mode;
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::handle::{ContextId, GraphId, NodeId, StreamId, UserObjectId};
 
 pub(crate) struct Node<A> {
@@ -92,9 +92,7 @@ impl<A> Captures<A> {
         thread: u64,
         mode: Mode,
     ) -> Result<()> {
-        if self.of(stream).is_some() {
-            return Err(CUDA_ERROR_ILLEGAL_STATE);
-        }
+        ensure(self.of(stream).is_none(), CUDA_ERROR_ILLEGAL_STATE)?;
         let lane = Lane { number: 0, ends: Vec::new(), returned: Vec::new() };
         let capture = Capture {
             origin: stream,
@@ -187,9 +185,7 @@ impl<A> Captures<A> {
         match self.of(stream) {
             Some(own) if own != point.graph => {
                 self.invalidate(own);
-                if !self.captures.contains_key(&point.graph) {
-                    return Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-                }
+                ensure(self.captures.contains_key(&point.graph), CUDA_ERROR_STREAM_CAPTURE_ISOLATION)?;
                 self.invalidate(point.graph);
                 return Err(CUDA_ERROR_STREAM_CAPTURE_MERGE);
             }
@@ -221,9 +217,8 @@ impl<A> Captures<A> {
             capture.is_valid = false;
             return Err(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
-        if capture.mode != Mode::Relaxed && capture.thread != thread {
-            return Err(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-        }
+        let may_end = capture.mode == Mode::Relaxed || capture.thread == thread;
+        ensure(may_end, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)?;
         let ended = self.captures.remove(&id).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         let ends = ended.lanes.get(&stream).map_or(&[][..], |lane| &lane.ends);
         let result = if !ended.is_valid {

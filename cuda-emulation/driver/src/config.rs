@@ -43,10 +43,10 @@ pub(crate) struct Config {
     pub(crate) blocks_launches: bool,
 }
 
-/// The number of devices of the stand-in for CUDA, up to 64. Default: 8.
+/// The number of devices of the CUDA emulation, up to 64. Default: 8.
 const DEVICES: &str = "LIBNCCL_CPU_DEVICES";
-/// The bytes of memory of each device of the stand-in for CUDA, in each process: `512M`, `4G`. Default: all devices
-/// together have half of the host's memory, or of what its control groups allow.
+/// The bytes of memory of each device of the CUDA emulation, in each process: `512M`, `4G`. Default: all devices together
+/// have half of the host's memory, or of what its control groups allow.
 const DEVICE_MEMORY: &str = "LIBNCCL_CPU_DEVICE_MEMORY";
 /// The consequence of a missing synchronisation: `off`, `report` or `error`. Default: `report`.
 const RACES: &str = "LIBNCCL_CPU_RACES";

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cudarc::driver::sys::CUresult::*;
 
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::handle::ContextId;
 
 /// Which potentially unsafe calls captures prohibit, as in `cuThreadExchangeStreamCaptureMode`.
@@ -155,10 +155,7 @@ impl Current {
 
     /// Checks that the calling thread executes no host function of a stream, which must not wait for its own stream.
     pub(crate) fn check_is_no_function() -> Result<()> {
-        if THREAD.with(|thread| thread.executes_function.get()) {
-            return Err(CUDA_ERROR_NOT_PERMITTED);
-        }
-        Ok(())
+        ensure(!THREAD.with(|thread| thread.executes_function.get()), CUDA_ERROR_NOT_PERMITTED)
     }
 
     pub(crate) fn thread() -> u64 {

@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUresult::*;
 
 use crate::config::{self, Config};
 use crate::current::{self, Current};
-use crate::error::Result;
+use crate::error::{Result, ensure};
 use crate::event::{LastRecord, Record};
 use crate::fault;
 use crate::handle::{ContextId, EventId, ExecId, StreamId};
@@ -17,8 +17,7 @@ use crate::operation::Work;
 use crate::race::Detector;
 use crate::report::say;
 use crate::scheduler::{Begun, Executor, Point};
-use crate::state::{Action, Request, State};
-use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::state::{Action, Condvar, Mutex, MutexGuard, Request, State, thread};
 use cuda_common::finding::Finding;
 
 pub(crate) struct Driver {
@@ -39,9 +38,7 @@ impl Driver {
         if DRIVER.get().is_none() {
             let config = Config::from_env()?;
             let visible = config::visible_devices(config.devices);
-            if visible.is_empty() {
-                return Err(CUDA_ERROR_NO_DEVICE);
-            }
+            ensure(!visible.is_empty(), CUDA_ERROR_NO_DEVICE)?;
             if config.reports_faults && !config.ignored.has(Finding::DeviceMemoryTouched) {
                 fault::report()?;
             }
@@ -89,9 +86,7 @@ impl Driver {
     /// Returns the device for another process's memory on a physical device. As in CUDA 10.1 and newer, memory of an invisible
     /// device can be opened; it is attributed to the current device.
     pub(crate) fn device_for_import(&self, state: &mut State, physical: usize) -> Result<usize> {
-        if physical >= self.config.devices {
-            return Err(CUDA_ERROR_INVALID_DEVICE);
-        }
+        ensure(physical < self.config.devices, CUDA_ERROR_INVALID_DEVICE)?;
         match self.visible(physical) {
             Some(device) => Ok(device),
             None => Ok(state.context(Current::require()?)?.device),

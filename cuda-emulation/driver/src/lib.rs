@@ -24,13 +24,10 @@ mod operation;
 mod race;
 #[cfg(test)]
 mod race_tests;
-mod references;
 mod report;
 mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
 mod state;
-mod sync;
-mod virtual_memory;
 
 pub use self::api::extension;

@@ -60,6 +60,8 @@ impl Work {
     pub(crate) fn execute(self) {
         match self {
             Self::Nothing => {}
+            Self::Release(references) => drop(references),
+            Self::Free(allocation) => drop(allocation),
             Self::Record(time) => {
                 let _ = time.set(Instant::now());
             }
@@ -93,22 +95,8 @@ impl Work {
                 callback.call();
                 drop(uses);
             }
-            Self::Release(references) => drop(references),
-            Self::Free(allocation) => drop(allocation),
             Self::Complete { shared, record } => shared.complete(record),
             Self::Await { shared, record } => shared.wait(record),
         }
     }
-}
-
-/// Copies bytes of the program.
-///
-/// # Safety
-///
-/// The memory is valid for reads.
-pub(crate) unsafe fn take_bytes(from: usize, length: usize) -> Box<[u8]> {
-    let mut bytes = vec![0; length].into_boxed_slice();
-    // SAFETY: the caller promises that the bytes can be read, and the box is as long.
-    unsafe { ptr::copy(ptr::with_exposed_provenance(from), bytes.as_mut_ptr(), length) };
-    bytes
 }

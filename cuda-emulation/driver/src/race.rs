@@ -159,7 +159,7 @@ impl Detector {
             let side = begun.side(access);
             let history = self.history.entry(allocation.id).or_default();
             let mut alike = 0;
-            history.retain_touching(&side.bytes.range(), &mut self.kept, |past| {
+            history.retain_touching(side.bytes.range(), &mut self.kept, |past| {
                 let is_before = clock.includes(past.step);
                 if !is_before && past.operation != operation && past.side.conflicts_with(&side) {
                     races.push(Race::new(allocation, &past.side, &side));
@@ -194,7 +194,7 @@ impl Detector {
         let side = Side { call, bytes: *bytes, writes: *writes };
         let Some(history) = self.history.get(&allocation.id) else { return Vec::new() };
         let begun = history.touching(bytes.range());
-        let unknown = begun.filter(|past| !host.includes(past.step)).map(|past| past.side.clone());
+        let unknown = begun.filter(|(_, past)| !host.includes(past.step)).map(|(_, past)| past.side.clone());
         let queued = history.queued.iter().filter_map(|operation| self.queued.get(operation));
         let queued = queued.flat_map(|queued| {
             let accesses = queued.accesses.iter().filter(|access| access.allocation.id == allocation.id);

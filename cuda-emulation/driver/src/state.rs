@@ -10,20 +10,31 @@ use cudarc::driver::sys::CUresult;
 use cudarc::driver::sys::CUresult::*;
 
 use crate::access::Access;
-use crate::allocation::{Allocation, Allocations, Backing, Import, Kind, Pool};
+use crate::allocation::{Allocation, Allocations, Backing, Import, Kind, Permission, Pool, READ_WRITE};
 use crate::callback::{Destructors, References, UserObject};
 use crate::capture::{Captures, Graph};
 use crate::config::{Config, Races};
 use crate::current::Current;
-use crate::error::Result;
+use crate::error::{Result, ensure, print};
 use crate::event::{Event, LastRecord, Record};
 use crate::handle::{BackingId, ContextId, EventId, ExecId, GraphId, NodeId, PoolId, StreamId, UserObjectId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
 use crate::race::Detector;
 use crate::scheduler::{Clock, Executor, OperationId, Ordering, Point, Scheduler};
-use crate::sync::Condvar;
 use cuda_common::stack::Stack;
+
+// Locks and threads, which loom replaces in `--cfg loom` tests.
+#[cfg(all(test, loom))]
+pub(crate) use loom::{
+    sync::{Condvar, Mutex, MutexGuard},
+    thread,
+};
+#[cfg(not(all(test, loom)))]
+pub(crate) use std::{
+    sync::{Condvar, Mutex, MutexGuard},
+    thread,
+};
 
 pub(crate) struct Device {
     /// The handle of the primary context, active or not.
@@ -351,6 +362,41 @@ impl State {
             self.report(found);
         }
     }
+
+    pub(crate) fn permission(&self, allocation: &Allocation, device: usize) -> Permission {
+        let all = self.allocations.permissions.get(&allocation.address);
+        all.and_then(|all| all.get(&device)).copied().unwrap_or(0)
+    }
+
+    /// Checks that an operation is permitted to access mapped memory.
+    ///
+    /// # Errors
+    ///
+    /// It is not. The context gets a sticky error.
+    pub(crate) fn check_permissions(&mut self, stream: StreamId, request: &Request) -> Result<()> {
+        let context = self.context_of(stream)?;
+        let device = self.context(context)?.device;
+        // Either device may do a copy between devices.
+        let is_peers = request.label.starts_with("cuMemcpyPeer");
+        let accesses = request.accesses.iter();
+        let mut all = accesses.flat_map(|access| access.allocations().map(|one| (one, access.writes)));
+        let forbidden = all.find(|(one, writes)| {
+            let may = |device| match self.permission(one, device) {
+                READ_WRITE => true,
+                permission => permission > 0 && !writes,
+            };
+            one.backing.is_some() && !may(device) && !(is_peers && may(one.device))
+        });
+        let Some((one, writes)) = forbidden else { return Ok(()) };
+        print(&format!(
+            "libnccl: fault: {} {} {}, to which cuMemSetAccess has given device {device} no such access\n",
+            request.label,
+            if writes { "writes" } else { "reads" },
+            one.description()
+        ));
+        self.fail(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+        Err(CUDA_ERROR_ILLEGAL_ADDRESS)
+    }
 }
 
 /// What calls do if streams are captured. Calls that may wait are errors then, because captured work is not executed. Such a call
@@ -403,7 +449,7 @@ impl State {
 
     fn fail_captures(&mut self, graphs: Vec<GraphId>, error: CUresult) -> Result<()> {
         graphs.iter().for_each(|&graph| self.captures.invalidate(graph));
-        if graphs.is_empty() { Ok(()) } else { Err(error) }
+        ensure(graphs.is_empty(), error)
     }
 
     /// Checks that a stream is not captured, for calls that cannot be nodes.

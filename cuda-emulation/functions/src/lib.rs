@@ -122,6 +122,31 @@ pub fn read_for_build(file: &str) -> Vec<Function> {
     })
 }
 
+/// Generates the stubs of a major version for a build script, and gives its shared object the soname and the symbol versions of
+/// NVIDIA's library.
+///
+/// # Panics
+///
+/// The stubs cannot be written.
+pub fn build_library(table: &str, major: u32, soname: &str) {
+    println!("cargo::rerun-if-changed=build.rs");
+    let functions = read_for_build(table);
+    write_for_build("stubs.rs", &stubs(functions.iter().filter(|function| function.is_in(major))));
+    for argument in [
+        &*format!("-Wl,-soname,{soname}"),
+        // In NVIDIA's library, the version of every symbol is the soname, and programs linked with it require that version.
+        // Of the usual linkers, only GNU ld adds a version to the symbols that rustc exports.
+        "-Wl,--default-symver",
+        "-fuse-ld=bfd",
+        // Calls between its own functions stay in it, whatever else in the process has their names.
+        "-Wl,-Bsymbolic",
+        // Other libraries and functions of `atexit` may call it after the program has closed it.
+        "-Wl,-z,nodelete",
+    ] {
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+    }
+}
+
 /// Writes a file for a build script to `OUT_DIR`.
 ///
 /// # Panics

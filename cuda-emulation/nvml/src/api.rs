@@ -1,4 +1,4 @@
-//! The supported functions.
+//! The functions.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt::Write;
@@ -32,6 +32,13 @@ macro_rules! api {
         }
     };
 }
+
+fn not_supported(_function: &'static str) -> Status {
+    driver::initialized().err().unwrap_or(Status::NOT_SUPPORTED)
+}
+
+// The unsupported functions of functions.txt.
+include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 
 /// A device: its index plus one, which is never dereferenced.
 type Handle = *mut c_void;

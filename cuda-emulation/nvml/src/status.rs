@@ -1,8 +1,6 @@
-//! Result codes, and the unsupported functions that only return one.
+//! Result codes.
 
 use std::ffi::{CStr, c_char};
-
-use crate::driver;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
@@ -39,10 +37,3 @@ codes! {
     GPU_NOT_FOUND = 28, c"No GPUs were found";
     UNKNOWN = 999, c"Unknown Error";
 }
-
-fn not_supported(_function: &'static str) -> Status {
-    driver::initialized().err().unwrap_or(Status::NOT_SUPPORTED)
-}
-
-// The unsupported functions of functions.txt.
-include!(concat!(env!("OUT_DIR"), "/stubs.rs"));

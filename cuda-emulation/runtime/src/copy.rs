@@ -155,9 +155,7 @@ api! {
     fn cudaMemcpy2D(
         to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize,
         kind: c_uint,
-    ) {
-        copy_rows((to, to_pitch), (from, from_pitch), [width, height], kind, None)
-    }
+    ) = copy_rows((to, to_pitch), (from, from_pitch), [width, height], kind, None);
 
     fn cudaMemcpy2D_ptds(
         to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize,
@@ -170,9 +168,7 @@ api! {
     per_thread(stream) fn cudaMemcpy2DAsync(
         to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize,
         kind: c_uint, stream: CUstream,
-    ) {
-        copy_rows((to, to_pitch), (from, from_pitch), [width, height], kind, Some(stream))
-    }
+    ) = copy_rows((to, to_pitch), (from, from_pitch), [width, height], kind, Some(stream));
 
     fn cudaMemset(address: CUdeviceptr, value: c_int, size: usize) = fill(address, value, size, None);
 
@@ -190,7 +186,5 @@ api! {
 
     per_thread(stream) fn cudaMemset2DAsync(
         address: CUdeviceptr, pitch: usize, value: c_int, width: usize, height: usize, stream: CUstream,
-    ) {
-        bind()?.cuMemsetD2D8Async(address, pitch, value as u8, width, height, stream)
-    }
+    ) = bind()?.cuMemsetD2D8Async(address, pitch, value as u8, width, height, stream);
 }

@@ -1,4 +1,4 @@
-//! Devices, their limits, and peer access between them.
+//! Devices, their limits, peer access between them, and the last error.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -7,7 +7,7 @@ use cudarc::runtime::sys::{cudaError, cudaFuncCache, cudaLimit};
 
 use crate::context::{self, bind};
 use crate::driver::get;
-use crate::status::{Status, cudaGetLastError, put};
+use crate::status::{LAST, Status, put};
 
 /// Flag of `cudaInitDevice`: the device flags are given.
 const INIT_DEVICE_FLAGS_ARE_VALID: c_uint = 1;
@@ -16,6 +16,18 @@ const NO_PREFERENCE: c_uint = 0;
 
 // The limits that programs pass have the driver's numbers.
 const _: () = assert!(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE as u32 == cudaLimit::cudaLimitPrintfFifoSize as u32);
+
+/// Returns and clears the thread's last error, even one that made the context unusable: the next call returns it again.
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetLastError() -> Status {
+    // Without a driver every call fails, this one too.
+    get().map_or_else(|error| error, |_| LAST.replace(Status::SUCCESS))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaPeekAtLastError() -> Status {
+    get().map_or_else(|error| error, |_| LAST.get())
+}
 
 api! {
     fn cudaGetDeviceCount(count: *mut c_int) {

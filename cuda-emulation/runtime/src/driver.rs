@@ -6,14 +6,13 @@ use std::sync::OnceLock;
 use cuda_common::open_driver;
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult,
-    CUmem_advise, CUmemLocation, CUpointer_attribute, CUstream, CUuuid,
+    CUmem_advise, CUmemLocation, CUmemLocationType, CUpointer_attribute, CUstream, CUuuid,
 };
 use cudarc::runtime::sys::cudaError;
 use libloading::os::unix::Library;
 
 use crate::link_map::is_only_preloaded;
-use crate::memory::Location;
-use crate::status::Result;
+use crate::status::{Result, Status};
 
 /// The library, which stays loaded.
 #[derive(Debug)]
@@ -51,6 +50,31 @@ extern "C" fn load() {
 // The dynamic linker calls a function of this section once, after the initializers of the libraries that this one needs.
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
+
+/// `CUmemLocation` as C passes it: its type may be any number.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Location {
+    kind: c_uint,
+    id: c_int,
+}
+
+impl Location {
+    const DEVICE: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
+    #[cfg(feature = "cuda-12")]
+    const HOST: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST as c_uint;
+    const LAST: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as c_uint;
+
+    pub(crate) fn checked(self) -> Result<Self> {
+        if (Self::DEVICE..=Self::LAST).contains(&self.kind) { Ok(self) } else { Err(Status::INVALID_VALUE) }
+    }
+
+    /// Returns the location of a device, or of the host for -1.
+    #[cfg(feature = "cuda-12")]
+    pub(crate) fn of_device(device: c_int) -> Self {
+        if device == -1 { Self { kind: Self::HOST, id: 0 } } else { Self { kind: Self::DEVICE, id: device } }
+    }
+}
 
 /// Defines methods of the driver that call the function of their name.
 macro_rules! functions {

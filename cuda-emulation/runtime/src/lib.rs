@@ -16,7 +16,6 @@ mod context;
 mod copy;
 mod device;
 mod driver;
-mod graph;
 mod link_map;
 mod memory;
 mod properties;

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{
-    CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType,
-    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUpointer_attribute, CUstream,
+    CUdeviceptr, CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemPool_attribute,
+    CUmemPoolProps, CUmemoryPool, CUpointer_attribute, CUstream,
 };
 use cudarc::runtime::sys::{
     cudaError, cudaIpcMemHandle_t, cudaMemAccessDesc, cudaMemLocation, cudaMemPoolProps, cudaMemoryType,
@@ -13,7 +13,7 @@ use cudarc::runtime::sys::{
 };
 
 use crate::context::bind;
-use crate::driver::{Driver, get};
+use crate::driver::{Driver, Location, get};
 use crate::status::{Result, Status};
 
 /// The distance between rows is a multiple of this number of bytes.
@@ -30,31 +30,6 @@ const _: () = {
     assert!(size_of::<Location>() == size_of::<CUmemLocation>());
     assert!(size_of::<CUdeviceptr>() == size_of::<*mut c_void>());
 };
-
-/// `CUmemLocation` as C passes it: its type may be any number.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Location {
-    kind: c_uint,
-    id: c_int,
-}
-
-impl Location {
-    const DEVICE: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
-    #[cfg(feature = "cuda-12")]
-    const HOST: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST as c_uint;
-    const LAST: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as c_uint;
-
-    fn checked(self) -> Result<Self> {
-        if (Self::DEVICE..=Self::LAST).contains(&self.kind) { Ok(self) } else { Err(Status::INVALID_VALUE) }
-    }
-
-    /// Returns the location of a device, or of the host for -1.
-    #[cfg(feature = "cuda-12")]
-    fn of_device(device: c_int) -> Self {
-        if device == -1 { Self { kind: Self::HOST, id: 0 } } else { Self { kind: Self::DEVICE, id: device } }
-    }
-}
 
 /// Calls a function of the driver that allocates, or stores null for size 0.
 ///

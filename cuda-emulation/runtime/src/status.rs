@@ -6,8 +6,6 @@ use std::ffi::{CStr, c_char};
 use cudarc::driver::sys::CUresult;
 use cudarc::runtime::sys::cudaError;
 
-use crate::driver;
-
 /// A `cudaError_t`, which need not be one of `CODES`.
 ///
 /// Where a `cudaError_t` has a `CUresult`, both have the same number.
@@ -208,7 +206,8 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
 }
 
 thread_local! {
-    static LAST: Cell<Status> = const { Cell::new(Status::SUCCESS) };
+    /// The thread's last error.
+    pub(crate) static LAST: Cell<Status> = const { Cell::new(Status::SUCCESS) };
 }
 
 /// Returns the status of a call, and stores an error as the thread's last one. `NOT_READY` is no error.
@@ -218,18 +217,6 @@ pub(crate) fn record(result: Result<()>) -> Status {
         LAST.set(status);
     }
     status
-}
-
-/// Returns and clears the thread's last error, even one that made the context unusable: the next call returns it again.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cudaGetLastError() -> Status {
-    // Without a driver every call fails, this one too.
-    driver::get().map_or_else(|error| error, |_| LAST.replace(Status::SUCCESS))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cudaPeekAtLastError() -> Status {
-    driver::get().map_or_else(|error| error, |_| LAST.get())
 }
 
 fn code(status: Status) -> (&'static CStr, &'static CStr) {

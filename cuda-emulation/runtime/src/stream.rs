@@ -1,11 +1,15 @@
-//! Streams, functions of the host in them, and events.
+//! Streams, functions of the host in them, events, and as far as the driver supports them, captures and graphs.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
-use cudarc::driver::sys::{CUdeviceptr, CUevent, CUhostFn, CUipcEventHandle, CUstream, CUstreamCallback};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUhostFn, CUipcEventHandle,
+    CUstream, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus, CUuserObject,
+};
 
 use crate::context::bind;
+use crate::driver::get;
 
 /// The calling thread's own default stream, `cudaStreamPerThread`.
 pub(crate) const PER_THREAD: CUstream = without_provenance_mut(2);
@@ -68,4 +72,60 @@ api! {
         = bind().cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent);
     fn cudaIpcGetEventHandle = bind().cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent);
     fn cudaIpcOpenEventHandle = bind().cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle);
+
+    per_thread(stream) fn cudaStreamBeginCapture
+        = bind().cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint => CUstreamCaptureMode);
+    per_thread(stream)
+    fn cudaStreamEndCapture = bind().cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    per_thread(stream) fn cudaStreamIsCapturing
+        = bind().cuStreamIsCapturing(stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus);
+
+    #[cfg(feature = "cuda-12")]
+    per_thread(stream) fn cudaStreamGetCaptureInfo(stream: CUstream, status: *mut c_uint, id: *mut u64) {
+        let (graph, nodes, edges, count) = (null_mut(), null_mut(), null_mut(), null_mut());
+        cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count).result()
+    }
+
+    #[cfg(feature = "cuda-12")]
+    per_thread(stream) fn cudaStreamGetCaptureInfo_v2(
+        stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, nodes: *mut *const CUgraphNode,
+        count: *mut usize,
+    ) = cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, null_mut(), count).result();
+
+    #[cfg(feature = "cuda-12")]
+    per_thread(stream) fn cudaStreamGetCaptureInfo_v3 = bind().cuStreamGetCaptureInfo_v3(
+        stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode, edges: *mut *const CUgraphEdgeData, count: *mut usize,
+    );
+    #[cfg(feature = "cuda-13")]
+    per_thread(stream) fn cudaStreamGetCaptureInfo = bind().cuStreamGetCaptureInfo_v3(
+        stream: CUstream, status: *mut c_uint => *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode, edges: *mut *const CUgraphEdgeData, count: *mut usize,
+    );
+    fn cudaThreadExchangeStreamCaptureMode
+        = get().cuThreadExchangeStreamCaptureMode(mode: *mut c_uint => *mut CUstreamCaptureMode);
+
+    fn cudaGraphCreate = bind().cuGraphCreate(graph: *mut CUgraph, flags: c_uint);
+    fn cudaGraphDestroy = get().cuGraphDestroy(graph: CUgraph);
+    fn cudaGraphGetNodes = get().cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+    fn cudaGraphInstantiate = bind().cuGraphInstantiateWithFlags(
+        executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong,
+    );
+    fn cudaGraphInstantiateWithFlags = bind().cuGraphInstantiateWithFlags(
+        executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong,
+    );
+    per_thread(stream) fn cudaGraphUpload = bind().cuGraphUpload(executable: CUgraphExec, stream: CUstream);
+    per_thread(stream) fn cudaGraphLaunch = bind().cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
+    fn cudaGraphExecDestroy = get().cuGraphExecDestroy(executable: CUgraphExec);
+
+    fn cudaUserObjectCreate = get().cuUserObjectCreate(
+        object: *mut CUuserObject, data: *mut c_void, destroy: CUhostFn, count: c_uint, flags: c_uint,
+    );
+    fn cudaUserObjectRetain = get().cuUserObjectRetain(object: CUuserObject, count: c_uint);
+    fn cudaUserObjectRelease = get().cuUserObjectRelease(object: CUuserObject, count: c_uint);
+    fn cudaGraphRetainUserObject = get().cuGraphRetainUserObject(
+        graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint,
+    );
+    fn cudaGraphReleaseUserObject
+        = get().cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);
 }

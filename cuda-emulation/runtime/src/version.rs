@@ -31,15 +31,11 @@ api! {
 
     fn cudaGetDriverEntryPoint(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
-    ) {
-        cudaGetDriverEntryPointByVersion(symbol, function, version()?, flags, status).result()
-    }
+    ) = cudaGetDriverEntryPointByVersion(symbol, function, version()?, flags, status).result();
 
     fn cudaGetDriverEntryPoint_ptsz(
         symbol: *const c_char, function: *mut *mut c_void, flags: c_ulonglong, status: *mut c_uint,
-    ) {
-        cudaGetDriverEntryPointByVersion_ptsz(symbol, function, version()?, flags, status).result()
-    }
+    ) = cudaGetDriverEntryPointByVersion_ptsz(symbol, function, version()?, flags, status).result();
 
     fn cudaGetDriverEntryPointByVersion(
         symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: c_ulonglong, status: *mut c_uint,

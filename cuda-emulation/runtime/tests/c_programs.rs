@@ -57,7 +57,7 @@ macro_rules! programs {
             }
         )*
 
-        /// The programs that are run with the stand-ins.
+        /// The programs that are run with the CUDA emulation.
         const SOURCES: &[&str] = &[$($source),*];
     };
 }

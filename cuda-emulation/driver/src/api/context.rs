@@ -52,16 +52,10 @@ fn peer(context: CUcontext) -> Result<(&'static Driver, ContextId, ContextId, bo
 }
 
 api! {
-    fn cuCtxCreate_v2(out: *mut CUcontext, flags: c_uint, device: CUdevice) {
-        create(out, flags, device)
-    }
+    fn cuCtxCreate_v2(out: *mut CUcontext, flags: c_uint, device: CUdevice) = create(out, flags, device);
 
     fn cuCtxCreate_v3(
-        out: *mut CUcontext,
-        _affinities: *mut c_void,
-        count: c_int,
-        flags: c_uint,
-        device: CUdevice,
+        out: *mut CUcontext, _affinities: *mut c_void, count: c_int, flags: c_uint, device: CUdevice,
     ) {
         ensure(count == 0, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY)?;
         create(out, flags, device)
@@ -116,17 +110,12 @@ api! {
         Ok(())
     }
 
-    fn cuCtxGetDevice(out: *mut CUdevice) {
-        result(cuCtxGetDevice_v2(out, ptr::null_mut()))
-    }
+    fn cuCtxGetDevice(out: *mut CUdevice) = result(cuCtxGetDevice_v2(out, ptr::null_mut()));
 
-    fn cuCtxGetDevice_v2(out: *mut CUdevice, context: CUcontext) {
-        put(out, Driver::get()?.enter().context(id_or_current(context)?)?.device as CUdevice)
-    }
+    fn cuCtxGetDevice_v2(out: *mut CUdevice, context: CUcontext)
+        = put(out, Driver::get()?.enter().context(id_or_current(context)?)?.device as CUdevice);
 
-    fn cuCtxGetFlags(out: *mut c_uint) {
-        put(out, Driver::get()?.enter().context(Current::require()?)?.flags)
-    }
+    fn cuCtxGetFlags(out: *mut c_uint) = put(out, Driver::get()?.enter().context(Current::require()?)?.flags);
 
     fn cuCtxSetFlags(flags: c_uint) {
         Driver::get()?.enter().context(Current::require()?)?.flags = flags;
@@ -144,9 +133,7 @@ api! {
         put(out, super::library::VERSION as c_uint)
     }
 
-    fn cuCtxSynchronize() {
-        result(cuCtxSynchronize_v2(ptr::null_mut()))
-    }
+    fn cuCtxSynchronize() = result(cuCtxSynchronize_v2(ptr::null_mut()));
 
     fn cuCtxSynchronize_v2(context: CUcontext) {
         synchronize(|state| {

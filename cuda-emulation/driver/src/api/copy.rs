@@ -1,6 +1,7 @@
 //! Copies, and memory filled with an element.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
+use std::{ptr, slice};
 
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream};
@@ -13,7 +14,7 @@ use crate::current::Current;
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
 use crate::handle::ContextId;
-use crate::operation::{Place, Rows, Work, take_bytes};
+use crate::operation::{Place, Rows, Work};
 use crate::scheduler::Point;
 use crate::state::{Request, State};
 
@@ -97,7 +98,9 @@ impl Copy {
         let (work, uses_source) = match (from, to) {
             (Place::Host(source), to @ Place::Known(_)) if is_staged => {
                 // SAFETY: the caller promises that it can be read now.
-                (Work::Put { to, bytes: unsafe { take_bytes(source, rows.width) } }, false)
+                let bytes =
+                    unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(source), rows.width) };
+                (Work::Put { to, bytes: bytes.into() }, false)
             }
             (from, to) => {
                 let uses_source = matches!(from, Place::Host(_));
@@ -165,44 +168,32 @@ unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Optio
 api! {
     // Host memory is valid by CUDA's contract, and if it is pinned, until the copy is complete.
 
-    fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, length: usize) {
-        Copy::bytes("cuMemcpy", (to, Unified), (from, Unified), length, None).run()
-    }
+    fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, length: usize)
+        = Copy::bytes("cuMemcpy", (to, Unified), (from, Unified), length, None).run();
 
-    fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, length: usize, stream: CUstream) {
-        Copy::bytes("cuMemcpyAsync", (to, Unified), (from, Unified), length, Some(stream)).run()
-    }
+    fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, length: usize, stream: CUstream)
+        = Copy::bytes("cuMemcpyAsync", (to, Unified), (from, Unified), length, Some(stream)).run();
 
-    fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, length: usize) {
-        Copy::bytes("cuMemcpyHtoD_v2", (to, Device), (address(from), Host), length, None).run()
-    }
+    fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, length: usize)
+        = Copy::bytes("cuMemcpyHtoD_v2", (to, Device), (address(from), Host), length, None).run();
 
-    fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, length: usize, stream: CUstream) {
-        Copy::bytes("cuMemcpyHtoDAsync_v2", (to, Device), (address(from), Host), length, Some(stream)).run()
-    }
+    fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, length: usize, stream: CUstream)
+        = Copy::bytes("cuMemcpyHtoDAsync_v2", (to, Device), (address(from), Host), length, Some(stream)).run();
 
-    fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, length: usize) {
-        Copy::bytes("cuMemcpyDtoH_v2", (address(to), Host), (from, Device), length, None).run()
-    }
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, length: usize)
+        = Copy::bytes("cuMemcpyDtoH_v2", (address(to), Host), (from, Device), length, None).run();
 
-    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, length: usize, stream: CUstream) {
-        Copy::bytes("cuMemcpyDtoHAsync_v2", (address(to), Host), (from, Device), length, Some(stream)).run()
-    }
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, length: usize, stream: CUstream)
+        = Copy::bytes("cuMemcpyDtoHAsync_v2", (address(to), Host), (from, Device), length, Some(stream)).run();
 
-    fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, length: usize) {
-        Copy::bytes("cuMemcpyDtoD_v2", (to, Device), (from, Device), length, None).run()
-    }
+    fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, length: usize)
+        = Copy::bytes("cuMemcpyDtoD_v2", (to, Device), (from, Device), length, None).run();
 
-    fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, length: usize, stream: CUstream) {
-        Copy::bytes("cuMemcpyDtoDAsync_v2", (to, Device), (from, Device), length, Some(stream)).run()
-    }
+    fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, length: usize, stream: CUstream)
+        = Copy::bytes("cuMemcpyDtoDAsync_v2", (to, Device), (from, Device), length, Some(stream)).run();
 
     fn cuMemcpyPeerAsync(
-        to: CUdeviceptr,
-        to_context: CUcontext,
-        from: CUdeviceptr,
-        from_context: CUcontext,
-        length: usize,
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, length: usize,
         stream: CUstream,
     ) {
         check_peers(to_context, from_context)?;
@@ -211,11 +202,7 @@ api! {
     }
 
     fn cuMemcpyPeer(
-        to: CUdeviceptr,
-        to_context: CUcontext,
-        from: CUdeviceptr,
-        from_context: CUcontext,
-        length: usize,
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, length: usize,
     ) {
         // It is ordered with everything in both contexts.
         check_peers(to_context, from_context)?;
@@ -232,17 +219,11 @@ api! {
         Ok(())
     }
 
-    fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D) {
-        rows("cuMemcpy2D_v2", copy, None)?.run()
-    }
+    fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D) = rows("cuMemcpy2D_v2", copy, None)?.run();
+    fn cuMemcpy2DUnaligned_v2(copy: *const CUDA_MEMCPY2D) = rows("cuMemcpy2DUnaligned_v2", copy, None)?.run();
 
-    fn cuMemcpy2DUnaligned_v2(copy: *const CUDA_MEMCPY2D) {
-        rows("cuMemcpy2DUnaligned_v2", copy, None)?.run()
-    }
-
-    fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) {
-        rows("cuMemcpy2DAsync_v2", copy, Some(stream))?.run()
-    }
+    fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream)
+        = rows("cuMemcpy2DAsync_v2", copy, Some(stream))?.run();
 }
 
 /// Fills rows of elements, synchronously without a stream.
@@ -289,24 +270,17 @@ fn fill(
 macro_rules! fills {
     ($($element:ty: $sync:ident $async:ident $sync_rows:ident $async_rows:ident;)*) => {
         api! {$(
-            fn $sync(to: CUdeviceptr, element: $element, count: usize) {
-                fill(stringify!($sync), to, 0, &element.to_ne_bytes(), [count, 1], None)
-            }
+            fn $sync(to: CUdeviceptr, element: $element, count: usize)
+                = fill(stringify!($sync), to, 0, &element.to_ne_bytes(), [count, 1], None);
 
-            fn $async(to: CUdeviceptr, element: $element, count: usize, stream: CUstream) {
-                fill(stringify!($async), to, 0, &element.to_ne_bytes(), [count, 1], Some(stream))
-            }
+            fn $async(to: CUdeviceptr, element: $element, count: usize, stream: CUstream)
+                = fill(stringify!($async), to, 0, &element.to_ne_bytes(), [count, 1], Some(stream));
 
-            fn $sync_rows(to: CUdeviceptr, pitch: usize, element: $element, width: usize, height: usize) {
-                fill(stringify!($sync_rows), to, pitch, &element.to_ne_bytes(), [width, height], None)
-            }
+            fn $sync_rows(to: CUdeviceptr, pitch: usize, element: $element, width: usize, height: usize)
+                = fill(stringify!($sync_rows), to, pitch, &element.to_ne_bytes(), [width, height], None);
 
             fn $async_rows(
-                to: CUdeviceptr,
-                pitch: usize,
-                element: $element,
-                width: usize,
-                height: usize,
+                to: CUdeviceptr, pitch: usize, element: $element, width: usize, height: usize,
                 stream: CUstream,
             ) {
                 let element = element.to_ne_bytes();

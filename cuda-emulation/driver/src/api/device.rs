@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_P2PAttribute as Peer, CUdevice_attribute as Attribute, CUmemoryPool, CUuuid,
 };
 
-use super::{put, result};
+use super::{put, put_text, result};
 use crate::config::{self, Config};
 use crate::current::Current;
 use crate::driver::{Driver, Locked};
@@ -34,22 +34,6 @@ fn enter(device: CUdevice) -> Result<(&'static Driver, Locked<'static>, usize)> 
     let driver = Driver::get()?;
     let device = driver.device(device)?;
     Ok((driver, driver.enter(), device))
-}
-
-/// Stores a C string, cut to the length.
-///
-/// # Safety
-///
-/// `out` is null, which is an error, or valid for `length` writes.
-unsafe fn put_text(out: *mut c_char, length: c_int, text: &str) -> Result<()> {
-    let room = usize::try_from(length).ok().filter(|&room| room > 0 && !out.is_null());
-    let kept = text.len().min(room.ok_or(CUDA_ERROR_INVALID_VALUE)? - 1);
-    // SAFETY: the caller promises that there is room.
-    unsafe {
-        out.copy_from_nonoverlapping(text.as_ptr().cast(), kept);
-        out.add(kept).write(0);
-    }
-    Ok(())
 }
 
 /// Describes a physical device, visible or not. Needs no `cuInit`.
@@ -132,17 +116,12 @@ fn bus_id(physical: usize) -> String {
 }
 
 api! {
-    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) {
-        put(device, get(ordinal)?)
-    }
-
-    fn cuDeviceGetCount(count: *mut c_int) {
-        put(count, Driver::get()?.devices() as c_int)
-    }
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) = put(device, get(ordinal)?);
+    fn cuDeviceGetCount(count: *mut c_int) = put(count, Driver::get()?.devices() as c_int);
 
     fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
         get(device)?;
-        put_text(name, length, NAME)
+        put_text(name, usize::try_from(length).unwrap_or(0), NAME.as_bytes())
     }
 
     fn cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice) {
@@ -150,18 +129,15 @@ api! {
         put(out, CUuuid { bytes: bytes.map(|byte| byte as c_char) })
     }
 
-    fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) {
-        result(cuDeviceGetUuid(out, device))
-    }
+    fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) = result(cuDeviceGetUuid(out, device));
 
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
         get(device)?;
         put(bytes, Driver::get()?.config.device_memory)
     }
 
-    fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice) {
-        put(out, device_attribute(attribute, physical(device)?)?)
-    }
+    fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice)
+        = put(out, device_attribute(attribute, physical(device)?)?);
 
     fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: CUdevice) {
         get(device)?;
@@ -171,8 +147,8 @@ api! {
     fn cuDeviceGetPCIBusId(out: *mut c_char, length: c_int, device: CUdevice) {
         let id = bus_id(physical(device)?);
         // A truncated id would be invalid.
-        ensure(usize::try_from(length).is_ok_and(|length| length > id.len()), CUDA_ERROR_INVALID_VALUE)?;
-        put_text(out, length, &id)
+        let length = usize::try_from(length).ok().filter(|&length| length > id.len());
+        put_text(out, length.ok_or(CUDA_ERROR_INVALID_VALUE)?, id.as_bytes())
     }
 
     fn cuDeviceGetByPCIBusId(out: *mut CUdevice, text: *const c_char) {
@@ -190,9 +166,8 @@ api! {
         put(out, device.ok_or(none)?)
     }
 
-    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
-        put(can, c_int::from(get(device)? != get(peer)?))
-    }
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice)
+        = put(can, c_int::from(get(device)? != get(peer)?));
 
     fn cuDeviceGetP2PAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice, peer: CUdevice) {
         ensure(get(device)? != get(peer)?, CUDA_ERROR_INVALID_DEVICE)?;

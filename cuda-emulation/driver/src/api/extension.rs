@@ -11,8 +11,8 @@ use std::sync::Arc;
 use cuda_common::{AccessKind, Device, FreeCheck, Interface, Memory, MemoryKind};
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
-use super::memory::allocate_shared;
-use super::{answer, device, put};
+use super::memory::{add_check, allocate_shared};
+use super::{answer, device, put, put_text};
 use crate::access::Access;
 use crate::allocation::{Kind, Part};
 use crate::callback::{Callback, Function};
@@ -21,7 +21,6 @@ use crate::driver::Driver;
 use crate::error::{Result, from_code};
 use crate::handle::StreamId;
 use crate::operation::Work;
-use crate::references;
 use crate::scheduler::{Executor, Point};
 use crate::state::{Failure, Request};
 
@@ -40,21 +39,21 @@ pub static libnccl_cuda_interface: Interface = Interface {
     alloc_shared,
 };
 
-fn code(result: Result<()>) -> c_uint {
-    answer(result) as c_uint
+fn code(function: impl FnOnce() -> Result<()>) -> c_uint {
+    answer(function()) as c_uint
 }
 
 /// # Safety
 /// `out` is null or valid for a write.
 unsafe extern "C" fn describe(index: c_int, out: *mut Device) -> c_uint {
     // SAFETY: the caller promises that it is valid.
-    code(device::describe(index).and_then(|description| unsafe { put(out, description) }))
+    code(|| unsafe { put(out, device::describe(index)?) })
 }
 
 /// # Safety
 /// `out` is null or valid for a write.
 unsafe extern "C" fn resolve(address: CUdeviceptr, length: usize, out: *mut Memory) -> c_uint {
-    let resolve = || {
+    code(|| {
         let part = Driver::get()?.enter().allocations.part(address, length)?;
         let memory = match part {
             Some(Part { allocation, offset, .. }) => Memory {
@@ -76,8 +75,7 @@ unsafe extern "C" fn resolve(address: CUdeviceptr, length: usize, out: *mut Memo
         };
         // SAFETY: the caller promises that it is valid.
         unsafe { put(out, memory) }
-    };
-    code(resolve())
+    })
 }
 
 /// # Safety
@@ -92,7 +90,7 @@ unsafe extern "C" fn enqueue(
     release: Option<Function>,
     data: *mut c_void,
 ) -> c_uint {
-    let enqueue = || {
+    code(|| {
         let driver = Driver::get()?;
         let run =
             run.filter(|_| count == 0 || !accesses.is_null()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
@@ -124,12 +122,11 @@ unsafe extern "C" fn enqueue(
         // It may be complete already, and `release` may call CUDA.
         drop(state);
         enqueued.map(|_| ()).inspect_err(|_| callback.refuse())
-    };
-    code(enqueue())
+    })
 }
 
 extern "C" fn launched(stream: *mut c_void) -> c_uint {
-    let wait = || {
+    code(|| {
         let driver = Driver::get()?;
         if !driver.blocks_launches() {
             return Ok(());
@@ -142,14 +139,13 @@ extern "C" fn launched(stream: *mut c_void) -> c_uint {
         let context = state.context_of(stream)?;
         let point = state.scheduler.point_of_stream(stream).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         driver.synchronize(state, &point).check(context)
-    };
-    code(wait())
+    })
 }
 
 /// # Safety
 /// `reason` is null or a C string.
 unsafe extern "C" fn fail(number: u64, error: c_uint, reason: *const c_char) -> c_uint {
-    let fail = || {
+    code(|| {
         let driver = Driver::get()?;
         if driver.config.failures_stay {
             // SAFETY: the caller promises that it is null or a C string.
@@ -159,8 +155,7 @@ unsafe extern "C" fn fail(number: u64, error: c_uint, reason: *const c_char) -> 
             state.context(Current::require()?)?.failures.entry(number).or_insert(failure);
         }
         Ok(())
-    };
-    code(fail())
+    })
 }
 
 /// Stores why calls with a stream fail: the reason that [`Interface::fail`] got in the stream's context, as a C string that is
@@ -181,34 +176,26 @@ pub unsafe extern "C" fn libnccl_cuda_failure(stream: CUstream, out: *mut c_char
         let context = state.contexts.get(&context).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         let failure = context.failures.values().next().filter(|_| context.error.is_none());
         let text = failure.map_or(c"", |failure| &failure.reason).to_bytes();
-        let room =
-            length.checked_sub(1).filter(|_| !out.is_null()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        let kept = text.len().min(room);
         // SAFETY: the caller promises that there is room.
-        unsafe {
-            out.copy_from_nonoverlapping(text.as_ptr().cast(), kept);
-            out.add(kept).write(0);
-        }
-        Ok(())
+        unsafe { put_text(out, length, text) }
     };
     answer(find())
 }
 
 extern "C" fn recover(number: u64) -> c_uint {
-    let recover = || {
+    code(|| {
         let mut state = Driver::get()?.enter();
         state.contexts.values_mut().for_each(|context| {
             context.failures.remove(&number);
         });
         Ok(())
-    };
-    code(recover())
+    })
 }
 
 /// # Safety
 /// `check` can be called on any thread, until the process ends.
 unsafe extern "C" fn on_free(check: Option<FreeCheck>) -> c_uint {
-    code(check.map(references::on_free).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
+    code(|| check.map(add_check).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
 }
 
 /// # Safety
@@ -220,5 +207,5 @@ unsafe extern "C" fn alloc_shared(memfd: c_int, length: usize, out: *mut CUdevic
     // SAFETY: the caller promises that it is open.
     let file = unsafe { BorrowedFd::borrow_raw(memfd) };
     // SAFETY: the caller promises that it is valid.
-    code(allocate_shared(file, length).and_then(|address| unsafe { put(out, address) }))
+    code(|| unsafe { put(out, allocate_shared(file, length)?) })
 }

@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
     CUgraphNode, CUgraphNodeType as Kind, CUstream, CUstreamCaptureStatus as Status, CUuserObject,
 };
 
-use super::{put, put_if_wanted, refuse, result, unsupported};
+use super::{put, put_if_wanted, refuse, result, say_unsupported};
 use crate::callback::{Callback, Function, UserObject, start_destructors};
 use crate::current::{Current, Mode};
 use crate::driver::Driver;
@@ -115,12 +115,8 @@ api! {
     }
 
     fn cuStreamGetCaptureInfo_v2(
-        stream: CUstream,
-        out: *mut c_uint,
-        id: *mut u64,
-        graph: *mut CUgraph,
-        dependencies: *mut *const NodeId,
-        count: *mut usize,
+        stream: CUstream, out: *mut c_uint, id: *mut u64, graph: *mut CUgraph,
+        dependencies: *mut *const NodeId, count: *mut usize,
     ) {
         let mut state = Driver::get()?.enter();
         let (stream, capture) = capture(&mut state, stream)?;
@@ -137,13 +133,8 @@ api! {
     }
 
     fn cuStreamGetCaptureInfo_v3(
-        stream: CUstream,
-        out: *mut c_uint,
-        id: *mut u64,
-        graph: *mut CUgraph,
-        dependencies: *mut *const NodeId,
-        edges: *mut *const c_void,
-        count: *mut usize,
+        stream: CUstream, out: *mut c_uint, id: *mut u64, graph: *mut CUgraph,
+        dependencies: *mut *const NodeId, edges: *mut *const c_void, count: *mut usize,
     ) {
         // No edge has data.
         put_if_wanted(edges, ptr::null());
@@ -185,16 +176,11 @@ api! {
         put(out, kind(&node.action) as c_uint)
     }
 
-    fn cuGraphInstantiateWithFlags(out: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong) {
-        instantiate(out, graph, flags)
-    }
+    fn cuGraphInstantiateWithFlags(out: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong)
+        = instantiate(out, graph, flags);
 
     fn cuGraphInstantiate_v2(
-        out: *mut CUgraphExec,
-        graph: CUgraph,
-        error: *mut CUgraphNode,
-        log: *mut c_char,
-        length: usize,
+        out: *mut CUgraphExec, graph: CUgraph, error: *mut CUgraphNode, log: *mut c_char, length: usize,
     ) {
         put_if_wanted(error, ptr::null_mut());
         put_if_wanted(if length == 0 { ptr::null_mut() } else { log }, 0);
@@ -202,9 +188,7 @@ api! {
     }
 
     fn cuGraphInstantiateWithParams(
-        out: *mut CUgraphExec,
-        graph: CUgraph,
-        parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+        out: *mut CUgraphExec, graph: CUgraph, parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
     ) {
         const UPLOAD: u64 = 2;
         ensure(!parameters.is_null(), CUDA_ERROR_INVALID_VALUE)?;
@@ -253,7 +237,7 @@ api! {
         let (driver, mut state) = Driver::entered()?;
         let stream = state.stream(stream.addr())?;
         if state.captures.of(stream).is_some() {
-            unsupported::say("cuGraphLaunch on a stream that is captured");
+            say_unsupported("cuGraphLaunch on a stream that is captured");
         }
         state.check_not_captured(stream)?;
         let end = driver.launch(&mut state, ExecId::of(exec), stream)?;
@@ -265,11 +249,7 @@ api! {
     }
 
     fn cuUserObjectCreate(
-        out: *mut CUuserObject,
-        data: *mut c_void,
-        destroy: Option<Function>,
-        count: c_uint,
-        flags: c_uint,
+        out: *mut CUuserObject, data: *mut c_void, destroy: Option<Function>, count: c_uint, flags: c_uint,
     ) {
         let driver = Driver::get()?;
         check_count(count)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUresult};
 
+use super::memory::check_free;
 use super::{put, refuse};
 use crate::allocation::{Allocation, Import, Kind};
 use crate::driver::Driver;
@@ -111,7 +112,7 @@ api! {
         let driver = Driver::get()?;
         let is_last = |import: &Import| import.address == address && import.count == 1;
         if driver.lock().imports.iter().any(is_last) {
-            driver.check_free(c"cuIpcCloseMemHandle", address)?;
+            check_free(driver, c"cuIpcCloseMemHandle", address)?;
         }
         let mut state = driver.enter();
         let context = state.current()?;

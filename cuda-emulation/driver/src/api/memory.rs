@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::CUpointer_attribute::*;
 use cudarc::driver::sys::CUresult::*;
@@ -13,9 +13,9 @@ use cudarc::driver::sys::{
     CUpointer_attribute as PointerAttribute, CUresult, CUstream,
 };
 
-use super::{put, put_if_wanted, refuse, result, unsupported};
+use super::{put, put_if_wanted, refuse, result, say_unsupported};
 use crate::access::Access;
-use crate::allocation::{Allocation, Kind, Pool};
+use crate::allocation::{Allocation, Kind, Pool, READ_WRITE};
 use crate::config::host_memory;
 use crate::current::Current;
 use crate::driver::Driver;
@@ -23,9 +23,57 @@ use crate::error::{Result, ensure};
 use crate::handle::{PoolId, StreamId};
 use crate::mapping::Mapping;
 use crate::operation::Work;
+use crate::report::say;
 use crate::scheduler::Point;
 use crate::state::{Request, State};
-use crate::virtual_memory::READ_WRITE;
+use cuda_common::FreeCheck;
+use cuda_common::finding::Finding;
+
+/// The checks of `Interface::on_free`.
+static CHECKS: Mutex<Vec<FreeCheck>> = Mutex::new(Vec::new());
+
+pub(super) fn add_check(check: FreeCheck) {
+    CHECKS.lock().unwrap_or_else(PoisonError::into_inner).push(check);
+}
+
+/// Reports references to memory that is about to be freed.
+///
+/// # Errors
+///
+/// In strict mode, another process or an NCCL registration refers to it. A graph does not prohibit the free: its next launch
+/// fails.
+pub(super) fn check_free(driver: &Driver, function: &'static CStr, address: u64) -> Result<()> {
+    let state = driver.lock();
+    let Some(allocation) = state.allocations.at(address).map(Arc::clone) else { return Ok(()) };
+    let is_it = |used: &Arc<Allocation>| Arc::ptr_eq(used, &allocation);
+    let is_in_graph = state.execs.values().any(|exec| exec.memory().any(is_it));
+    drop(state);
+    let frees = || format!("{} frees {}", function.to_string_lossy(), allocation.description());
+    if is_in_graph {
+        let text = format!("{}, while a graph that uses it can still be launched", frees());
+        say(driver.config, Finding::FreeUnderReference, 1, &text, driver.config.lists_leaks);
+    }
+    if allocation.is_open_elsewhere() {
+        let text = format!(
+            "{}, while another process has it open: cudaIpcCloseMemHandle has to come before",
+            frees()
+        );
+        say(driver.config, Finding::FreeUnderReference, 1, &text, true);
+        let is_refused = driver.config.lists_leaks && !driver.config.ignored.has(Finding::FreeUnderReference);
+        ensure(!is_refused, CUDA_ERROR_INVALID_VALUE)?;
+    }
+    check_range_free(function, address, allocation.length)
+}
+
+/// Calls the checks of `Interface::on_free`, which may call CUDA. The driver's lock must not be held.
+pub(super) fn check_range_free(function: &'static CStr, address: u64, length: usize) -> Result<()> {
+    let checks = CHECKS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // SAFETY: the caller of `Interface::on_free` promises that they can be called.
+    let is_refused = |check: &FreeCheck| unsafe { check(function.as_ptr(), address, length) } != 0;
+    // Each of them reports.
+    let refused = checks.iter().filter(|check| is_refused(check)).count();
+    ensure(refused == 0, CUDA_ERROR_INVALID_VALUE)
+}
 
 /// Allocates memory of the current context.
 ///
@@ -52,7 +100,7 @@ unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usi
 fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: CUresult) -> Result<()> {
     let driver = Driver::get()?;
     let address = pointer.addr() as u64;
-    driver.check_free(function, address)?;
+    check_free(driver, function, address)?;
     let mut state = driver.enter();
     let allocation = state.allocations.at(address).filter(|allocation| allocation.kind == kind);
     let Some(allocation) = allocation.map(Arc::clone) else {
@@ -83,7 +131,7 @@ fn prefetch(function: &'static str, address: CUdeviceptr, length: usize, stream:
 /// Checks that a stream is not captured, because allocations cannot be graph nodes here.
 fn check_is_no_node(state: &mut State, stream: StreamId) -> Result<()> {
     if state.captures.of(stream).is_some() {
-        unsupported::say("allocations and frees on a stream that is captured");
+        say_unsupported("allocations and frees on a stream that is captured");
     }
     state.check_not_captured(stream)
 }
@@ -153,66 +201,17 @@ const RESERVED_HIGH: c_uint = Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH as c_
 const USED: c_uint = Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as c_uint;
 const USED_HIGH: c_uint = Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as c_uint;
 
-/// The value of an attribute, with its C type.
-#[derive(Debug, Clone, Copy)]
-enum Value {
-    Int(c_int),
-    Bool(bool),
-    Long(u64),
-}
-
-impl Value {
-    /// # Safety
-    ///
-    /// `out` is null, which is an error, or valid for a write of the type that CUDA documents.
-    unsafe fn put(self, out: *mut c_void) -> Result<()> {
-        // SAFETY: the caller promises that it is valid.
-        unsafe {
-            match self {
-                Self::Int(value) => put(out.cast(), value),
-                Self::Bool(value) => put(out.cast(), value),
-                Self::Long(value) => put(out.cast(), value),
-            }
-        }
-    }
-}
-
-fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUdeviceptr) -> Result<Value> {
-    let Allocation { kind, backing, .. } = *allocation;
-    let is_host = matches!(kind, Kind::Pinned | Kind::Registered);
-    let memory = if is_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
-    Ok(match code {
-        c if c == CU_POINTER_ATTRIBUTE_CONTEXT as c_uint => Value::Long(allocation.context.0),
-        c if c == CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint => Value::Int(memory as c_int),
-        c if c == CU_POINTER_ATTRIBUTE_DEVICE_POINTER as c_uint => Value::Long(address),
-        c if c == CU_POINTER_ATTRIBUTE_HOST_POINTER as c_uint && kind != Kind::Device => Value::Long(address),
-        c if c == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint => Value::Bool(false),
-        c if c == CU_POINTER_ATTRIBUTE_BUFFER_ID as c_uint => Value::Long(allocation.id),
-        c if c == CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint => Value::Bool(kind == Kind::Managed),
-        c if c == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => Value::Int(allocation.device as c_int),
-        c if c == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint => {
-            Value::Bool(allocation.export().is_some())
-        }
-        c if c == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as c_uint => Value::Long(allocation.address),
-        c if c == CU_POINTER_ATTRIBUTE_RANGE_SIZE as c_uint => Value::Long(allocation.length as u64),
-        c if c == CU_POINTER_ATTRIBUTE_MAPPED as c_uint => Value::Bool(true),
-        c if c == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as c_uint => {
-            Value::Long(backing.map_or(0, |_| allocation.flags.into()))
-        }
-        c if c == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint => Value::Bool(false),
-        c if c == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => {
-            let device = Current::get().and_then(|context| state.contexts.get(&context));
-            let device = device.map_or(allocation.device, |context| context.device);
-            Value::Int(backing.map_or(READ_WRITE, |_| state.permission(allocation, device)) as c_int)
-        }
-        c if c == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint => {
-            Value::Long(allocation.pool.map_or(0, |pool| pool.0))
-        }
-        _ => return Err(CUDA_ERROR_INVALID_VALUE),
-    })
-}
-
-fn zero(code: c_uint) -> Result<Value> {
+/// Stores an attribute with its C type.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for a write of the type that CUDA documents.
+unsafe fn put_attribute(out: *mut c_void, code: c_uint, value: u64) -> Result<()> {
+    const INTEGERS: [PointerAttribute; 3] = [
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+    ];
     const FLAGS: [PointerAttribute; 5] = [
         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
         CU_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -220,27 +219,64 @@ fn zero(code: c_uint) -> Result<Value> {
         CU_POINTER_ATTRIBUTE_MAPPED,
         CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
     ];
+    let is_in = |attributes: &[PointerAttribute]| attributes.iter().any(|one| *one as c_uint == code);
+    // SAFETY: the caller promises that it is valid.
+    unsafe {
+        match code {
+            _ if is_in(&INTEGERS) => put(out.cast(), value as c_int),
+            _ if is_in(&FLAGS) => put(out.cast(), value != 0),
+            _ => put(out.cast(), value),
+        }
+    }
+}
+
+fn attribute(code: c_uint, state: &State, allocation: &Allocation, address: CUdeviceptr) -> Result<u64> {
+    let Allocation { kind, backing, .. } = *allocation;
+    let is_host = matches!(kind, Kind::Pinned | Kind::Registered);
+    let memory = if is_host { CUmemorytype::CU_MEMORYTYPE_HOST } else { CUmemorytype::CU_MEMORYTYPE_DEVICE };
     Ok(match code {
-        c if c == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => Value::Int(-2),
-        c if c == CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint => Value::Int(0),
-        c if c == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => Value::Int(0),
-        c if FLAGS.iter().any(|&flag| flag as c_uint == c) => Value::Bool(false),
-        c if (1..=CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint).contains(&c) => Value::Long(0),
+        c if c == CU_POINTER_ATTRIBUTE_CONTEXT as c_uint => allocation.context.0,
+        c if c == CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint => memory as u64,
+        c if c == CU_POINTER_ATTRIBUTE_DEVICE_POINTER as c_uint => address,
+        c if c == CU_POINTER_ATTRIBUTE_HOST_POINTER as c_uint && kind != Kind::Device => address,
+        c if c == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as c_uint => 0,
+        c if c == CU_POINTER_ATTRIBUTE_BUFFER_ID as c_uint => allocation.id,
+        c if c == CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint => u64::from(kind == Kind::Managed),
+        c if c == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint => allocation.device as u64,
+        c if c == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_uint => {
+            u64::from(allocation.export().is_some())
+        }
+        c if c == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as c_uint => allocation.address,
+        c if c == CU_POINTER_ATTRIBUTE_RANGE_SIZE as c_uint => allocation.length as u64,
+        c if c == CU_POINTER_ATTRIBUTE_MAPPED as c_uint => 1,
+        c if c == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES as c_uint => {
+            backing.map_or(0, |_| allocation.flags.into())
+        }
+        c if c == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE as c_uint => 0,
+        c if c == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS as c_uint => {
+            let device = Current::get().and_then(|context| state.contexts.get(&context));
+            let device = device.map_or(allocation.device, |context| context.device);
+            backing.map_or(READ_WRITE, |_| state.permission(allocation, device)).into()
+        }
+        c if c == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint => allocation.pool.map_or(0, |pool| pool.0),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     })
 }
 
+/// The value of an attribute that memory does not have.
+fn none(code: c_uint) -> Result<u64> {
+    const NO_DEVICE: c_int = -2;
+    let is_known = (1..=CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as c_uint).contains(&code);
+    ensure(is_known, CUDA_ERROR_INVALID_VALUE)?;
+    let is_device = code == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_uint;
+    Ok(if is_device { NO_DEVICE as u64 } else { 0 })
+}
+
 api! {
-    fn cuMemAlloc_v2(out: *mut CUdeviceptr, length: usize) {
-        allocate(out, Kind::Device, 0, length)
-    }
+    fn cuMemAlloc_v2(out: *mut CUdeviceptr, length: usize) = allocate(out, Kind::Device, 0, length);
 
     fn cuMemAllocPitch_v2(
-        out: *mut CUdeviceptr,
-        pitch: *mut usize,
-        width: usize,
-        height: usize,
-        element: c_uint,
+        out: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint,
     ) {
         const PITCH: usize = 512;
         let is_size = [4, 8, 16].contains(&element);
@@ -273,13 +309,11 @@ api! {
         put(out, ptr::with_exposed_provenance_mut(address as usize))
     }
 
-    fn cuMemAllocHost_v2(out: *mut *mut c_void, length: usize) {
-        result(cuMemHostAlloc(out, length, 0))
-    }
+    fn cuMemAllocHost_v2(out: *mut *mut c_void, length: usize) = result(cuMemHostAlloc(out, length, 0));
 
     fn cuMemFree_v2(address: CUdeviceptr) {
         let driver = Driver::get()?;
-        driver.check_free(c"cuMemFree_v2", address)?;
+        check_free(driver, c"cuMemFree_v2", address)?;
         let mut state = driver.enter();
         if address == 0 {
             return state.check_current();
@@ -310,9 +344,8 @@ api! {
         free_host(c"cuMemFreeHost", pointer, Kind::Pinned, CUDA_ERROR_INVALID_VALUE)
     }
 
-    fn cuMemHostUnregister(pointer: *mut c_void) {
-        free_host(c"cuMemHostUnregister", pointer, Kind::Registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
-    }
+    fn cuMemHostUnregister(pointer: *mut c_void)
+        = free_host(c"cuMemHostUnregister", pointer, Kind::Registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 
     fn cuMemHostRegister_v2(pointer: *mut c_void, length: usize, flags: c_uint) {
         const ALL_FLAGS: c_uint = 15;
@@ -366,39 +399,28 @@ api! {
     }
 
     // The location of managed memory makes no difference here: nothing moves.
-    fn cuMemAdvise(address: CUdeviceptr, length: usize, _advice: c_uint, _device: c_int) {
-        managed(address, length)
-    }
+    fn cuMemAdvise(address: CUdeviceptr, length: usize, _advice: c_uint, _device: c_int)
+        = managed(address, length);
 
-    fn cuMemAdvise_v2(address: CUdeviceptr, length: usize, _advice: c_uint, _location: CUmemLocation) {
-        managed(address, length)
-    }
+    fn cuMemAdvise_v2(address: CUdeviceptr, length: usize, _advice: c_uint, _location: CUmemLocation)
+        = managed(address, length);
 
-    fn cuMemPrefetchAsync(address: CUdeviceptr, length: usize, _device: c_int, stream: CUstream) {
-        prefetch("cuMemPrefetchAsync", address, length, stream)
-    }
+    fn cuMemPrefetchAsync(address: CUdeviceptr, length: usize, _device: c_int, stream: CUstream)
+        = prefetch("cuMemPrefetchAsync", address, length, stream);
 
     fn cuMemPrefetchAsync_v2(
-        address: CUdeviceptr,
-        length: usize,
-        _location: CUmemLocation,
-        _flags: c_uint,
-        stream: CUstream,
-    ) {
-        prefetch("cuMemPrefetchAsync_v2", address, length, stream)
-    }
+        address: CUdeviceptr, length: usize, _location: CUmemLocation, _flags: c_uint, stream: CUstream,
+    ) = prefetch("cuMemPrefetchAsync_v2", address, length, stream);
 
-    fn cuStreamAttachMemAsync(stream: CUstream, address: CUdeviceptr, length: usize, _flags: c_uint) {
-        prefetch("cuStreamAttachMemAsync", address, length, stream)
-    }
+    fn cuStreamAttachMemAsync(stream: CUstream, address: CUdeviceptr, length: usize, _flags: c_uint)
+        = prefetch("cuStreamAttachMemAsync", address, length, stream);
 
-    fn cuMemAllocAsync(out: *mut CUdeviceptr, length: usize, stream: CUstream) {
-        allocate_async("cuMemAllocAsync", out, length, None, stream)
-    }
+    fn cuMemAllocAsync(out: *mut CUdeviceptr, length: usize, stream: CUstream)
+        = allocate_async("cuMemAllocAsync", out, length, None, stream);
 
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) {
         let driver = Driver::get()?;
-        driver.check_free(c"cuMemFreeAsync", address)?;
+        check_free(driver, c"cuMemFreeAsync", address)?;
         let mut state = driver.enter();
         let stream = state.stream(stream.addr())?;
         if address == 0 {
@@ -508,26 +530,20 @@ api! {
     fn cuPointerGetAttribute(out: *mut c_void, code: c_uint, address: CUdeviceptr) {
         let state = Driver::get()?.enter();
         let allocation = state.allocations.containing(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        attribute(code, &state, allocation, address)?.put(out)
+        put_attribute(out, code, attribute(code, &state, allocation, address)?)
     }
 
     fn cuPointerGetAttributes(
-        count: c_uint,
-        codes: *mut c_uint,
-        outs: *mut *mut c_void,
-        address: CUdeviceptr,
+        count: c_uint, codes: *mut c_uint, outs: *mut *mut c_void, address: CUdeviceptr,
     ) {
         let state = Driver::get()?.enter();
         ensure(count == 0 || !(codes.is_null() || outs.is_null()), CUDA_ERROR_INVALID_VALUE)?;
         let allocation = state.allocations.containing(address);
         for index in 0..count as usize {
             let (code, out) = (codes.add(index).read(), outs.add(index).read());
-            // Attributes that the memory does not have are zero, of the same size.
-            let value = match allocation {
-                Some(allocation) => attribute(code, &state, allocation, address).unwrap_or(zero(code)?),
-                None => zero(code)?,
-            };
-            value.put(out)?;
+            // Attributes that the memory does not have are zero.
+            let found = allocation.and_then(|one| attribute(code, &state, one, address).ok());
+            put_attribute(out, code, found.unwrap_or(none(code)?))?;
         }
         Ok(())
     }

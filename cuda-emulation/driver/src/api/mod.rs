@@ -10,9 +10,9 @@ macro_rules! number {
     };
 }
 
-/// Exports functions of CUDA's driver.
+/// Exports functions of CUDA's driver. `fn cuX(...) = value;` returns the value of an expression.
 macro_rules! api {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(= $value:expr;)? $($body:block)?)*) => {
         $(
             #[unsafe(no_mangle)]
             #[allow(unused_unsafe)]
@@ -20,7 +20,7 @@ macro_rules! api {
                 let run = move || -> $crate::error::Result<()> {
                     // SAFETY: the caller keeps the function's contract: pointers are null or valid for what CUDA documents.
                     // `put` checks for null what the bodies do not.
-                    unsafe { $body }
+                    unsafe { $($value)? $($body)? }
                 };
                 $crate::api::answer(run())
             }
@@ -37,15 +37,15 @@ mod interprocess;
 mod library;
 mod memory;
 mod nvidias_runtime;
-mod procedures;
 mod stream;
-mod unsupported;
 mod virtual_memory;
 
+use std::ffi::c_char;
 use std::thread;
 
+use cuda_common::report_unsupported;
 use cudarc::driver::sys::CUresult::*;
-use cudarc::driver::sys::{CUdeviceptr, CUresult};
+use cudarc::driver::sys::{CUdeviceptr, CUresult, CUresult as Status};
 
 use crate::allocation::Kind;
 use crate::current::Current;
@@ -65,11 +65,23 @@ fn result(answer: CUresult) -> Result<()> {
     ensure(answer == CUDA_SUCCESS, answer)
 }
 
+/// Reports on stderr, once for each function or argument, that it is not supported.
+fn say_unsupported(what: &'static str) {
+    report_unsupported(what, &format!("libnccl: the CPU stand-in for CUDA does not support {what}"));
+}
+
 /// Reports that a feature is not supported.
 fn refuse<T>(what: &'static str) -> Result<T> {
-    unsupported::say(what);
+    say_unsupported(what);
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }
+
+fn not_supported(function: &'static str) -> Status {
+    answer(refuse(function))
+}
+
+// The unsupported functions of functions.txt.
+include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 
 /// Stores a result.
 ///
@@ -80,6 +92,22 @@ unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     ensure(!out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
     // SAFETY: the caller promises that it is valid.
     unsafe { out.write(value) };
+    Ok(())
+}
+
+/// Stores a C string, cut to the length.
+///
+/// # Safety
+///
+/// `out` is null, which is an error, or valid for `length` writes.
+unsafe fn put_text(out: *mut c_char, length: usize, text: &[u8]) -> Result<()> {
+    let room = length.checked_sub(1).filter(|_| !out.is_null()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let kept = text.len().min(room);
+    // SAFETY: the caller promises that there is room.
+    unsafe {
+        out.copy_from_nonoverlapping(text.as_ptr().cast(), kept);
+        out.add(kept).write(0);
+    }
     Ok(())
 }
 

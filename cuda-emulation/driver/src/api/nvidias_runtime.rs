@@ -1,13 +1,12 @@
 //! NVIDIA's own runtime library, alone or linked in to another file, which needs more of a driver than is documented, and so does not
 //! run on this one.
 
-use std::ffi::{CStr, OsStr, c_void};
 use std::fmt::Write;
-use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use cuda_common::object_of;
 
 use crate::error::print;
 
@@ -23,7 +22,7 @@ pub(super) fn report() {
     if IS_KNOWN.swap(true, Relaxed) {
         return;
     }
-    let own = object_of(report as fn() as *const c_void).unwrap_or_default();
+    let own = object_of(report as fn() as usize).unwrap_or_default();
     let caller = caller(&own).unwrap_or_else(|| "a file of this process".into());
     print(&text(&caller, &own));
 }
@@ -99,18 +98,7 @@ fn caller(own: &Path) -> Option<PathBuf> {
     // SAFETY: so many addresses can be stored.
     let count = unsafe { libc::backtrace(frames.as_mut_ptr(), frames.len() as i32) };
     let frames = frames.iter().take(usize::try_from(count).unwrap_or(0));
-    frames.filter_map(|frame| object_of(*frame)).find(|file| file != own)
-}
-
-fn object_of(address: *const c_void) -> Option<PathBuf> {
-    let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address is permitted. All pointers of the result may be null, and its name is a C string that lives as long as
-    // the object.
-    let name = unsafe {
-        libc::dladdr(address, information.as_mut_ptr());
-        information.assume_init().dli_fname.as_ref().map(|name| CStr::from_ptr(name))
-    };
-    name.map(|name| PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+    frames.filter_map(|frame| object_of(frame.addr())).find(|file| file != own)
 }
 
 #[cfg(test)]

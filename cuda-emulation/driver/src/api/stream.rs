@@ -113,13 +113,10 @@ fn record_of_another_process(event: CUevent) -> Option<(Arc<SharedEvent>, u64)> 
 }
 
 api! {
-    fn cuStreamCreate(out: *mut CUstream, flags: c_uint) {
-        create(out, flags, 0)
-    }
+    fn cuStreamCreate(out: *mut CUstream, flags: c_uint) = create(out, flags, 0);
 
-    fn cuStreamCreateWithPriority(out: *mut CUstream, flags: c_uint, priority: c_int) {
-        create(out, flags, priority)
-    }
+    fn cuStreamCreateWithPriority(out: *mut CUstream, flags: c_uint, priority: c_int)
+        = create(out, flags, priority);
 
     fn cuStreamDestroy_v2(stream: CUstream) {
         let (driver, mut state) = Driver::entered()?;
@@ -136,13 +133,8 @@ api! {
         result
     }
 
-    fn cuStreamQuery(stream: CUstream) {
-        query(|state| end_of(state, stream))
-    }
-
-    fn cuStreamSynchronize(stream: CUstream) {
-        synchronize(|state| end_of(state, stream))
-    }
+    fn cuStreamQuery(stream: CUstream) = query(|state| end_of(state, stream));
+    fn cuStreamSynchronize(stream: CUstream) = synchronize(|state| end_of(state, stream));
 
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) {
         const EXTERNAL: c_uint = 1;
@@ -185,21 +177,16 @@ api! {
         }
     }
 
-    fn cuStreamGetFlags(stream: CUstream, out: *mut c_uint) {
-        describe(stream, out, |stream, _| c_uint::from(stream.ordering == Ordering::NonBlocking))
-    }
+    fn cuStreamGetFlags(stream: CUstream, out: *mut c_uint)
+        = describe(stream, out, |stream, _| c_uint::from(stream.ordering == Ordering::NonBlocking));
 
-    fn cuStreamGetPriority(stream: CUstream, out: *mut c_int) {
-        describe(stream, out, |stream, _| stream.priority)
-    }
+    fn cuStreamGetPriority(stream: CUstream, out: *mut c_int)
+        = describe(stream, out, |stream, _| stream.priority);
 
-    fn cuStreamGetId(stream: CUstream, out: *mut u64) {
-        describe(stream, out, |_, id| id.0)
-    }
+    fn cuStreamGetId(stream: CUstream, out: *mut u64) = describe(stream, out, |_, id| id.0);
 
-    fn cuStreamGetCtx(stream: CUstream, out: *mut CUcontext) {
-        describe(stream, out, |stream, _| stream.context.pointer())
-    }
+    fn cuStreamGetCtx(stream: CUstream, out: *mut CUcontext)
+        = describe(stream, out, |stream, _| stream.context.pointer());
 
     fn cuStreamGetDevice(stream: CUstream, out: *mut CUdevice) {
         let mut state = Driver::get()?.enter();
@@ -208,31 +195,19 @@ api! {
         put(out, state.context(context)?.device as CUdevice)
     }
 
-    fn cuLaunchHostFunc(
-        stream: CUstream,
-        function: Option<Function>,
-        data: *mut c_void,
-    ) {
+    fn cuLaunchHostFunc(stream: CUstream, function: Option<Function>, data: *mut c_void) {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: CUDA's contract: it may be called with the data on a thread of the driver, for each launch if captured.
         let callback = unsafe { Callback::new(function, data, None) };
         call("cuLaunchHostFunc", stream, callback)
     }
 
-    fn cuLaunchHostFunc_v2(
-        stream: CUstream,
-        function: Option<Function>,
-        data: *mut c_void,
-        _mode: c_uint,
-    ) {
-        result(cuLaunchHostFunc(stream, function, data))
-    }
+    fn cuLaunchHostFunc_v2(stream: CUstream, function: Option<Function>, data: *mut c_void, _mode: c_uint)
+        = result(cuLaunchHostFunc(stream, function, data));
 
     fn cuStreamAddCallback(
-        stream: CUstream,
-        function: Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>,
-        data: *mut c_void,
-        flags: c_uint,
+        stream: CUstream, function: Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>,
+        data: *mut c_void, flags: c_uint,
     ) {
         let function = function.filter(|_| flags == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         {
@@ -272,9 +247,7 @@ api! {
         state.check(destroyed.ok_or(CUDA_ERROR_INVALID_HANDLE)?.context)
     }
 
-    fn cuEventRecord(event: CUevent, stream: CUstream) {
-        record_event(event, stream, false)
-    }
+    fn cuEventRecord(event: CUevent, stream: CUstream) = record_event(event, stream, false);
 
     fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) {
         const EXTERNAL: c_uint = 1;
@@ -321,7 +294,6 @@ api! {
         put(out, seconds * 1e3)
     }
 
-    fn cuEventElapsedTime_v2(out: *mut f32, start: CUevent, end: CUevent) {
-        result(cuEventElapsedTime(out, start, end))
-    }
+    fn cuEventElapsedTime_v2(out: *mut f32, start: CUevent, end: CUevent)
+        = result(cuEventElapsedTime(out, start, end));
 }

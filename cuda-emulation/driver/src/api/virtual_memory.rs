@@ -11,15 +11,19 @@ use cudarc::driver::sys::{
 };
 use rustix::param::page_size;
 
+use super::memory::check_range_free;
 use super::{put, refuse};
+use crate::allocation::{Allocation, Backing, Kind, READ_WRITE};
 use crate::driver::Driver;
 use crate::error::{Result, ensure};
-use crate::handle::BackingId;
+use crate::handle::{BackingId, ContextId};
 use crate::mapping::{Physical, Reservation};
-use crate::references;
-use crate::virtual_memory::{GRANULARITY, READ_WRITE};
+use crate::state::State;
 
 const INVALID: CUresult = CUDA_ERROR_INVALID_VALUE;
+
+/// The granularity of sizes and addresses of mapped memory.
+const GRANULARITY: usize = 2 << 20;
 
 /// Handle types for other processes.
 const NONE: c_uint = 0;
@@ -69,11 +73,48 @@ fn is_open(file: c_int) -> bool {
     unsafe { libc::fcntl(file, libc::F_GETFD) >= 0 }
 }
 
+impl State {
+    fn add_backing(
+        &mut self,
+        device: usize,
+        length: usize,
+        handle_types: u32,
+        physical: Physical,
+        length_on_device: usize,
+    ) -> BackingId {
+        let (id, allocation) = (BackingId(self.next_handle()), self.allocations.next_id());
+        self.allocations.take(device, length_on_device);
+        let backing = Backing {
+            device,
+            length,
+            handle_types,
+            physical,
+            allocation,
+            length_on_device,
+            references: 1,
+            mappings: 0,
+        };
+        self.backings.insert(id, backing);
+        id
+    }
+
+    fn backing(&mut self, id: BackingId) -> Result<&mut Backing> {
+        self.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)
+    }
+
+    fn drop_unused(&mut self, id: BackingId) {
+        let is_unused = |backing: &&Backing| backing.references == 0 && backing.mappings == 0;
+        let Some(backing) = self.backings.get(&id).filter(is_unused) else { return };
+        let (device, length, allocation) = (backing.device, backing.length_on_device, backing.allocation);
+        self.allocations.give_back(device, length);
+        self.forget_races(allocation);
+        self.backings.remove(&id);
+    }
+}
+
 api! {
     fn cuMemGetAllocationGranularity(
-        out: *mut usize,
-        properties: *const CUmemAllocationProp,
-        option: c_uint,
+        out: *mut usize, properties: *const CUmemAllocationProp, option: c_uint,
     ) {
         const RECOMMENDED: c_uint = 1;
         read(Driver::get()?, properties)?;
@@ -82,11 +123,7 @@ api! {
     }
 
     fn cuMemAddressReserve(
-        out: *mut CUdeviceptr,
-        length: usize,
-        alignment: usize,
-        near: CUdeviceptr,
-        flags: c_ulonglong,
+        out: *mut CUdeviceptr, length: usize, alignment: usize, near: CUdeviceptr, flags: c_ulonglong,
     ) {
         let mut state = Driver::get()?.enter();
         let are_pages =
@@ -110,10 +147,7 @@ api! {
     }
 
     fn cuMemCreate(
-        out: *mut c_ulonglong,
-        length: usize,
-        properties: *const CUmemAllocationProp,
-        flags: c_ulonglong,
+        out: *mut c_ulonglong, length: usize, properties: *const CUmemAllocationProp, flags: c_ulonglong,
     ) {
         let driver = Driver::get()?;
         let (device, handle_types) = read(driver, properties)?;
@@ -122,17 +156,24 @@ api! {
         let mut state = driver.enter();
         state.allocations.check_room(device, length)?;
         let physical = Physical::new(driver.physical(device)?, length, handle_types == FILE_DESCRIPTOR)?;
-        put(out, state.add_backing(device, length, handle_types, physical, true).0)
+        put(out, state.add_backing(device, length, handle_types, physical, length).0)
     }
 
     fn cuMemRelease(handle: c_ulonglong) {
-        Driver::get()?.enter().release_backing(BackingId(handle))
+        let mut state = Driver::get()?.enter();
+        state.backing(BackingId(handle))?.references -= 1;
+        state.drop_unused(BackingId(handle));
+        Ok(())
     }
 
     fn cuMemRetainAllocationHandle(out: *mut c_ulonglong, address: *mut c_void) {
         let mut state = Driver::get()?.enter();
         ensure(!out.is_null(), INVALID)?;
-        put(out, state.retain_backing(address.addr() as u64)?.0)
+        let id = state.allocations.containing(address.addr() as u64).and_then(|mapped| mapped.backing);
+        let backing = id.and_then(|id| Some((id, state.backings.get_mut(&id)?)));
+        let (id, backing) = backing.ok_or(INVALID)?;
+        backing.references += 1;
+        put(out, id.0)
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(out: *mut CUmemAllocationProp, handle: c_ulonglong) {
@@ -153,24 +194,60 @@ api! {
     }
 
     fn cuMemMap(address: CUdeviceptr, length: usize, offset: usize, handle: c_ulonglong, flags: c_ulonglong) {
-        let mut state = Driver::get()?.enter();
+        let mut locked = Driver::get()?.enter();
+        let state = &mut *locked;
         check_range(address, length)?;
         ensure(offset == 0 && flags == 0, INVALID)?;
-        state.map(address, length, BackingId(handle))
+        let id = BackingId(handle);
+        let end = address.checked_add(length as u64).ok_or(INVALID)?;
+        let reservation = state.allocations.reservation(address).ok_or(INVALID)?;
+        let backing = state.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)?;
+        let is_free = end <= reservation.range().end && !state.allocations.overlaps(address, length);
+        ensure(is_free && length <= backing.length, INVALID)?;
+        let offset = (address - reservation.range().start) as usize;
+        let mapping = Some(reservation.map(offset, length, &backing.physical)?);
+        backing.mappings += 1;
+        let (own, flags) = (backing.allocation, backing.handle_types);
+        let mapped = Allocation::new(Kind::Device, backing.device, ContextId(0), address, length);
+        state.allocations.insert(Allocation { id: own, backing: Some(id), flags, mapping, ..mapped });
+        Ok(())
     }
 
     fn cuMemUnmap(address: CUdeviceptr, length: usize) {
         let driver = Driver::get()?;
         check_range(address, length)?;
-        references::check_range(c"cuMemUnmap", address, length)?;
-        driver.unmap(address, length)
+        check_range_free(c"cuMemUnmap", address, length)?;
+        let mut state = driver.enter();
+        let mapped = state.allocations.mapped(address, length)?;
+        state.check_may_wait()?;
+        for one in &mapped {
+            // Work that uses the same memory at other addresses continues.
+            let backing = one.backing.and_then(|id| state.backings.get(&id));
+            if backing.is_some_and(|backing| backing.mappings == 1) {
+                state.check_host("cuMemUnmap", one);
+            }
+        }
+        // Nothing may use the pages when others replace them.
+        state = driver.synchronize_all(state);
+        // Another thread may have unmapped some of it meanwhile.
+        ensure(mapped.iter().all(|one| state.allocations.has(one)), INVALID)?;
+        for one in mapped {
+            if let Some(reservation) = state.allocations.reservation(one.address) {
+                reservation.unmap((one.address - reservation.range().start) as usize, one.length)?;
+            }
+            state.allocations.remove(one.address);
+            if let Some(id) = one.backing {
+                if let Some(backing) = state.backings.get_mut(&id) {
+                    backing.mappings -= 1;
+                }
+                state.drop_unused(id);
+            }
+        }
+        Ok(())
     }
 
     fn cuMemSetAccess(
-        address: CUdeviceptr,
-        length: usize,
-        descriptions: *const CUmemAccessDesc,
-        count: usize,
+        address: CUdeviceptr, length: usize, descriptions: *const CUmemAccessDesc, count: usize,
     ) {
         const NO_ACCESS: c_uint = 0;
         const READ: c_uint = 1;
@@ -201,10 +278,7 @@ api! {
     }
 
     fn cuMemExportToShareableHandle(
-        out: *mut c_void,
-        handle: c_ulonglong,
-        handle_type: c_uint,
-        flags: c_ulonglong,
+        out: *mut c_void, handle: c_ulonglong, handle_type: c_uint, flags: c_ulonglong,
     ) {
         let mut state = Driver::get()?.enter();
         let backing = state.backing(BackingId(handle))?;
@@ -226,6 +300,6 @@ api! {
         // SAFETY: it is open, and by CUDA's contract stays so until this returns.
         let (physical, device, length) = Physical::of_file(unsafe { BorrowedFd::borrow_raw(file) })?;
         let device = driver.device_for_import(&mut state, device)?;
-        put(out, state.add_backing(device, length, handle_type, physical, false).0)
+        put(out, state.add_backing(device, length, handle_type, physical, 0).0)
     }
 }

@@ -60,9 +60,7 @@ unsafe extern "C" fn watch(milliseconds: *mut c_void) {
 /// Returns whether a call returns before the work on its stream is complete.
 fn returns_early(stream: CUstream, limit: usize, call: impl FnOnce()) -> bool {
     HAS_RETURNED.store(false, Ordering::SeqCst);
-    // SAFETY: the function takes a number.
-    unsafe { result::stream::launch_host_function(stream, watch, ptr::without_provenance_mut(limit)) }
-        .expect("a function");
+    work::call(stream, watch, ptr::without_provenance_mut(limit));
     call();
     HAS_RETURNED.store(true, Ordering::SeqCst);
     // SAFETY: the stream lives.
@@ -76,13 +74,10 @@ fn check_launches(block: bool) {
     let context = work::context(0);
     let owner = context.new_stream().expect("a stream");
     let stream = owner.cu_stream();
-    // SAFETY: the memory lives until the process ends.
-    let [one, two] = [(); 2].map(|()| unsafe { result::malloc_sync(4096) }.expect("memory"));
-    // SAFETY: the memory and the stream live.
-    let memset = || unsafe { result::memset_d8_async(one, 1, 4096, stream) }.expect("a memset");
+    let [one, two] = [(); 2].map(|()| work::memory());
+    let memset = || work::try_fill(one, 1, stream).expect("a memset");
     assert_eq!(returns_early(stream, limit, memset), !block, "memset");
-    // SAFETY: as above.
-    let copy = || unsafe { result::memcpy_dtod_async(two, one, 4096, stream) }.expect("a copy");
+    let copy = || work::copy(two, one, stream);
     assert_eq!(returns_early(stream, limit, copy), !block, "copy");
 
     owner.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).expect("a capture");
@@ -95,7 +90,7 @@ fn check_launches(block: bool) {
 
     unsafe extern "C" fn nothing(_data: *mut c_void) {}
     let operation = || {
-        let access = Access { address: one, length: 4096, kind: AccessKind::Write };
+        let access = Access { address: one, length: work::LENGTH, kind: AccessKind::Write };
         extension::enqueue(stream, access, c"operation", nothing, ptr::null_mut()).expect("an operation");
     };
     assert!(returns_early(stream, 20_000, operation), "an operation of NCCL may wait for the next one");

@@ -57,8 +57,7 @@ fn listed_devices_keep_their_identity() {
     let free = |physical| describe(physical).expect("a description").free;
     let before: Vec<u64> = (0..8).map(free).collect();
     let _context = work::context(0);
-    // SAFETY: the memory lives until the process ends.
-    unsafe { result::malloc_sync(1000) }.expect("memory");
+    work::allocate(1000);
     let fallen: Vec<i32> = (0..8).filter(|&physical| free(physical) < before[physical as usize]).collect();
     assert_eq!(fallen, [5]);
 }

@@ -13,6 +13,7 @@ use cudarc::driver::{CudaContext, DriverError};
 
 use crate::process::Test;
 use crate::virtual_memory;
+use crate::work::{allocate, enter};
 
 crate::tests! {
     interface_has_the_version_of_its_users
@@ -95,13 +96,6 @@ fn resolve(address: CUdeviceptr, length: usize) -> Result<Memory, DriverError> {
     result(unsafe { (interface().resolve)(address, length, &raw mut memory) }).map(|()| memory)
 }
 
-/// Makes a device current, for the rest of the process.
-fn device(ordinal: usize) {
-    let context = CudaContext::new(ordinal).expect("a device");
-    context.bind_to_thread().expect("a current context");
-    std::mem::forget(context);
-}
-
 const INVALID: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
 
 fn interface_has_the_version_of_its_users() {
@@ -109,7 +103,7 @@ fn interface_has_the_version_of_its_users() {
 }
 
 fn alias_of_device_memory_has_its_bytes() {
-    device(2);
+    enter(2);
     // SAFETY: the memory lives until the process ends.
     unsafe {
         let address = cuda::malloc_sync(100).expect("memory");
@@ -133,7 +127,7 @@ fn alias_of_device_memory_has_its_bytes() {
 }
 
 fn range_beyond_an_allocation_is_not_resolved() {
-    device(0);
+    enter(0);
     // SAFETY: it is freed once.
     unsafe {
         let address = cuda::malloc_sync(100).expect("memory");
@@ -145,7 +139,7 @@ fn range_beyond_an_allocation_is_not_resolved() {
 }
 
 fn memory_of_a_file_is_device_memory() {
-    device(0);
+    enter(0);
     let file = rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
     rustix::fs::ftruncate(file.as_fd(), 4096).expect("room");
     let mut address = 0;
@@ -172,7 +166,7 @@ fn memory_stays_if_a_check_refuses_its_free() {
         checked.push(call);
         c_int::from(is_new)
     }
-    device(0);
+    enter(0);
     let on_free = interface().on_free;
     // SAFETY: the check is a function of this program. All memory is freed once.
     unsafe {
@@ -212,7 +206,7 @@ fn operation_runs_once_even_if_its_stream_is_destroyed() {
         std::thread::sleep(std::time::Duration::from_millis(20));
         RUNS.fetch_add(1, Ordering::SeqCst);
     }
-    device(0);
+    enter(0);
     let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
     // SAFETY: the memory is freed once, and the stream destroyed once.
     unsafe {
@@ -240,10 +234,9 @@ fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
     unsafe extern "C" fn release(_data: *mut c_void) {
         STEPS.fetch_add(if may_call_cuda() { 9 } else { 1000 }, Ordering::SeqCst);
     }
-    device(0);
+    enter(0);
     let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
-    // SAFETY: the memory lives until the process ends.
-    let address = unsafe { cuda::malloc_sync(100) }.expect("memory");
+    let address = allocate(100);
     let mut expected = 0;
     for length in [100, 101, 100] {
         let access = Access { address, length, kind: AccessKind::Write };
@@ -285,11 +278,10 @@ fn enqueue_failure() -> CUstream {
             assert_eq!(failed, 0);
         }
     }
-    device(0);
+    enter(0);
     let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
-    // SAFETY: the memory lives until the process ends.
-    let address = unsafe { cuda::malloc_sync(100) }.expect("memory");
-    device(7);
+    let address = allocate(100);
+    enter(7);
     let access = Access { address, length: 100, kind: AccessKind::Write };
     enqueue(stream, access, c"fail", fail, ptr::null_mut()).expect("an operation");
     stream
@@ -306,7 +298,7 @@ fn failure_stays_with_the_context_of_the_operation_until_it_is_taken_back() {
         assert_eq!(reason(ptr::null_mut(), 64), "", "the default stream of another context");
         assert_eq!(reason(stream, 64), "operation 3 failed");
         assert_eq!(reason(stream, 10), "operation");
-        device(0);
+        enter(0);
         assert_eq!(reason(ptr::null_mut(), 64), "operation 3 failed");
         assert_eq!(cuda::ctx::synchronize(), failed);
         assert_eq!(cuda::malloc_sync(1).map(|_| ()), failed);
@@ -323,18 +315,16 @@ fn failure_that_is_reported_alone_changes_nothing() {
     let stream = enqueue_failure();
     // SAFETY: the stream is alive.
     unsafe { stream::synchronize(stream) }.expect("no error");
-    device(0);
+    enter(0);
     cuda::ctx::synchronize().expect("no error");
 }
 
 /// Tests without consequences of failures.
-pub(crate) const REPORTED: &[Test] = &[Test {
-    environment: &[("LIBNCCL_CPU_FAILURES", "report")],
-    ..Test::quiet(
-        "failure_that_is_reported_alone_changes_nothing",
-        failure_that_is_reported_alone_changes_nothing,
-    )
-}];
+pub(crate) const REPORTED: &[Test] = &[Test::quiet(
+    "failure_that_is_reported_alone_changes_nothing",
+    failure_that_is_reported_alone_changes_nothing,
+)
+.with(&[("LIBNCCL_CPU_FAILURES", "report")])];
 
 fn devices_are_described_before_cuda_is_initialised() {
     // SAFETY: null is an error.
@@ -356,8 +346,7 @@ fn devices_are_described_before_cuda_is_initialised() {
     assert_eq!(early.uuid, context.uuid().expect("a UUID").bytes.map(|byte| byte as u8));
     assert_eq!(early.capability, <[c_int; 2]>::from(context.compute_capability().expect("two numbers")));
     assert_eq!((early.bus, early.free), (2, early.total));
-    // SAFETY: the memory lives until the process ends.
-    unsafe { cuda::malloc_sync(1000) }.expect("memory");
+    allocate(1000);
     let (free, total) = cuda::mem_get_info().expect("two numbers");
     let late = describe(1).expect("a device");
     assert_eq!((late.free, late.total), (free as u64, total as u64));

@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::ptr;
 
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaContext, result};
 
 use crate::process::Test;
 use crate::work;
@@ -12,48 +12,41 @@ use crate::work;
 const REPORTED: &[(&str, &str)] = &[("LIBNCCL_CPU_FAULTS", "report")];
 
 pub(crate) const TESTS: &[Test] = &[
-    Test {
-        faults: true,
-        ..Test::quiet("host_that_touches_device_memory_dies_of_a_fault", touch_device_memory)
-    },
-    Test {
-        environment: REPORTED,
-        reports: &[
+    Test::faulting("host_that_touches_device_memory_dies_of_a_fault", touch_device_memory, &[]),
+    Test::faulting(
+        "device_memory_that_the_host_touches_is_reported_if_asked_for",
+        touch_device_memory,
+        &[
             "the host touched byte 16 of allocation 200, 100 bytes of device 1; copy it with",
             " [device-memory-touched]\n",
         ],
-        faults: true,
-        ..Test::quiet("device_memory_that_the_host_touches_is_reported_if_asked_for", touch_device_memory)
-    },
-    Test {
-        environment: &[REPORTED[0], ("LIBNCCL_CPU_REPORT", "/dev/stderr")],
-        reports: &[
+    )
+    .with(REPORTED),
+    Test::faulting(
+        "device_memory_that_the_host_touches_is_recorded_in_the_file",
+        touch_device_memory,
+        &[
             "\n{\"count\":1,\"finding\":\"device-memory-touched\",\"process\":",
             "cuMemAllocManaged or cuMemAllocHost\"}\n",
         ],
-        faults: true,
-        ..Test::quiet("device_memory_that_the_host_touches_is_recorded_in_the_file", touch_device_memory)
-    },
-    Test {
-        environment: REPORTED,
-        reports: &["the host touched byte 16 of allocation 200, 100 bytes of device 1, which was freed; "],
-        faults: true,
-        ..Test::quiet("freed_memory_that_the_host_touches_is_reported_if_asked_for", touch_freed_memory)
-    },
+    )
+    .with(&[("LIBNCCL_CPU_FAULTS", "report"), ("LIBNCCL_CPU_REPORT", "/dev/stderr")]),
+    Test::faulting(
+        "freed_memory_that_the_host_touches_is_reported_if_asked_for",
+        touch_freed_memory,
+        &["the host touched byte 16 of allocation 200, 100 bytes of device 1, which was freed; "],
+    )
+    .with(REPORTED),
     Test::reporting(
         "earlier_handler_is_called_after_a_report",
         touch_with_a_handler,
         &["the host touched byte 16 of allocation 200", "an earlier handler"],
     )
     .with(REPORTED),
-    Test {
-        environment: REPORTED,
-        faults: true,
-        ..Test::quiet("fault_beside_device_memory_is_not_reported", touch_nothing)
-    },
+    Test::faulting("fault_beside_device_memory_is_not_reported", touch_nothing, &[]).with(REPORTED),
     Test::reporting(
         "unknown_value_of_faults_is_refused",
-        refuse,
+        || assert!(CudaContext::new(0).is_err()),
         &["invalid LIBNCCL_CPU_FAULTS", "it must be off or report"],
     )
     .with(&[("LIBNCCL_CPU_FAULTS", "2")]),
@@ -61,14 +54,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// Allocates device memory, more often than a part of the list has room.
 fn allocate() -> CUdeviceptr {
-    let context = work::context(1);
-    std::mem::forget(context);
-    let mut address = 0;
-    for _ in 0..200 {
-        // SAFETY: the memory lives until the process ends.
-        address = unsafe { result::malloc_sync(100) }.expect("memory");
-    }
-    address
+    work::enter(1);
+    [(); 200].map(|()| work::allocate(100))[199]
 }
 
 fn touch(address: CUdeviceptr) {
@@ -83,8 +70,7 @@ fn touch_device_memory() {
 
 fn touch_freed_memory() {
     let address = allocate();
-    // SAFETY: freed once.
-    unsafe { result::free_sync(address) }.expect("a free");
+    work::free(address);
     touch(address);
 }
 
@@ -109,8 +95,4 @@ fn touch_with_a_handler() {
     // SAFETY: the handler does only what a handler may.
     unsafe { libc::signal(libc::SIGSEGV, handle as extern "C" fn(libc::c_int) as libc::sighandler_t) };
     touch(allocate());
-}
-
-fn refuse() {
-    assert!(CudaContext::new(0).is_err());
 }

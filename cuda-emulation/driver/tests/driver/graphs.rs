@@ -14,8 +14,9 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 
 use crate::extension;
-use crate::process::Test;
-use crate::work::{LENGTH, call, copy, error, event, memory, nonblocking, record, try_fill, try_wait, wait};
+use crate::work::{
+    LENGTH, call, copy, error, event, free, memory, nonblocking, record, try_fill, try_wait, wait,
+};
 
 crate::tests! {
     captured_work_is_executed_at_each_launch_and_not_before
@@ -38,20 +39,13 @@ crate::tests! {
     user_objects_are_destroyed_when_nothing_refers_to_them
     user_objects_outlive_the_launches_of_their_graph
     wrong_references_to_user_objects_are_refused
+    memory_of_a_launch_used_on_another_stream_is_reported [
+        "race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"
+    ]
+    streams_of_a_graph_without_order_are_reported [
+        "race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"
+    ]
 }
-
-pub(crate) const PLANTED: &[Test] = &[
-    Test::reporting(
-        "memory_of_a_launch_used_on_another_stream_is_reported",
-        memory_of_a_launch_used_on_another_stream,
-        &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
-    ),
-    Test::reporting(
-        "streams_of_a_graph_without_order_are_reported",
-        streams_of_a_graph_without_order,
-        &["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream"],
-    ),
-];
 
 const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const FLAGS: CUgraphInstantiate_flags = CUgraphInstantiate_flags(0);
@@ -443,8 +437,7 @@ fn graph_whose_memory_was_freed_is_not_launched() {
     let buffer = memory();
     let graph = capture(&stream, || fill(buffer, 1, &stream));
     graph.launch().expect("a launch");
-    // SAFETY: freed once; the graph is not launched any more.
-    unsafe { result::free_sync(buffer) }.expect("a free");
+    free(buffer);
     assert_eq!(graph.launch(), Err(error(CUresult::CUDA_ERROR_INVALID_VALUE)));
 }
 
@@ -737,7 +730,7 @@ fn wrong_references_to_user_objects_are_refused() {
     assert_eq!(graph_retains(graph, object, 1, 0), INVALID);
 }
 
-fn memory_of_a_launch_used_on_another_stream() {
+fn memory_of_a_launch_used_on_another_stream_is_reported() {
     let (context, stream) = device(0);
     let (buffer, to) = (memory(), memory());
     let other = context.new_stream().expect("a stream");
@@ -750,7 +743,7 @@ fn memory_of_a_launch_used_on_another_stream() {
     copy(to, buffer, other.cu_stream());
 }
 
-fn streams_of_a_graph_without_order() {
+fn streams_of_a_graph_without_order_are_reported() {
     let (context, one) = device(0);
     let (buffer, to) = (memory(), memory());
     let two = context.new_stream().expect("a stream");

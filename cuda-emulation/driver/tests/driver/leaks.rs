@@ -7,7 +7,7 @@ use cudarc::driver::result::{self, event, stream, stream::StreamKind};
 use cudarc::driver::{CudaContext, sys};
 
 use crate::process::Test;
-use crate::work;
+use crate::work::enter;
 
 const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
 
@@ -42,14 +42,9 @@ pub(crate) const TESTS: &[Test] = &[
     .with(&[("LIBNCCL_CPU_STRICT", "yes")]),
 ];
 
-fn enter() {
-    let context = work::context(1);
-    std::mem::forget(context);
-}
-
 /// Leaves twice as many of each as it frees, but for one kind.
 fn leave() {
-    enter();
+    enter(1);
     let events = [(); 2].map(|()| event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).expect("an event"));
     let streams = [(); 3].map(|()| stream::create(StreamKind::NonBlocking).expect("a stream"));
     // SAFETY: each is freed once at most.
@@ -64,7 +59,7 @@ fn leave() {
 }
 
 fn leave_nothing() {
-    enter();
+    enter(1);
     let own = stream::create(StreamKind::NonBlocking).expect("a stream");
     let done = event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).expect("an event");
     // SAFETY: each is freed once, and the default stream of the thread has no handle.
@@ -93,6 +88,6 @@ fn destroy_at_exit() {
     }
     // SAFETY: the function does not unwind unless the test fails.
     assert_eq!(unsafe { libc::atexit(destroy) }, 0);
-    enter();
+    enter(1);
     *STREAM.lock().expect("no panic") = stream::create(StreamKind::NonBlocking).expect("a stream").addr();
 }

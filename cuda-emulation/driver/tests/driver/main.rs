@@ -29,18 +29,14 @@ const TESTS: &[&[process::Test]] = &[
     extension::REPORTED,
     faults::TESTS,
     graphs::TESTS,
-    graphs::PLANTED,
     leaks::TESTS,
     memory::TESTS,
     memory::LIMITED,
     streams::TESTS,
     random::TESTS,
     races::TESTS,
-    races::PLANTED,
-    races::FAILING,
-    races::UNWATCHED,
+    races::WITH_VARIABLES,
     virtual_memory::TESTS,
-    virtual_memory::PLANTED,
 ];
 
 fn main() -> ExitCode {

@@ -178,14 +178,12 @@ fn allocations_are_no_mappings_each() {
     let context = work::context(0);
     let mappings = || std::fs::read_to_string("/proc/self/maps").expect("the mappings").lines().count();
     let before = mappings();
-    // SAFETY: each is freed once.
-    let all = (0..10_000).map(|_| unsafe { result::malloc_sync(256) }.expect("memory")).collect::<Vec<_>>();
+    let all = (0..10_000).map(|_| work::allocate(256)).collect::<Vec<_>>();
     assert!(mappings() < before + 100, "{before} mappings, then {}", mappings());
     let (free, total) = context.mem_get_info().expect("memory");
     for parity in [0, 1] {
         for &memory in all.iter().skip(parity).step_by(2) {
-            // SAFETY: see above.
-            unsafe { result::free_sync(memory) }.expect("a free");
+            work::free(memory);
         }
         assert!(mappings() < before + 100, "{before} mappings, then {}", mappings());
     }

@@ -42,18 +42,23 @@ impl Test {
         Self { reports, ..Self::quiet(name, run) }
     }
 
+    /// A test whose process must die of a segmentation fault, after these texts.
+    pub(crate) const fn faulting(name: &'static str, run: fn(), reports: &'static [&'static str]) -> Self {
+        Self { faults: true, ..Self::reporting(name, run, reports) }
+    }
+
     /// Adds variables to the environment of its process.
     pub(crate) const fn with(self, environment: &'static [(&'static str, &'static str)]) -> Self {
         Self { environment, ..self }
     }
 }
 
-/// Makes a list of tests that must report nothing out of functions.
+/// Makes a list of tests out of functions. Each must report the texts in its brackets, or nothing.
 #[macro_export]
 macro_rules! tests {
-    ($($name:ident)*) => {
+    ($($name:ident $([$($report:literal),* $(,)?])?)*) => {
         pub(crate) const TESTS: &[$crate::process::Test] =
-            &[$($crate::process::Test::quiet(stringify!($name), $name)),*];
+            &[$($crate::process::Test::reporting(stringify!($name), $name, &[$($($report),*)?])),*];
     };
 }
 

@@ -11,51 +11,17 @@ use cudarc::driver::{CudaContext, DriverError};
 
 use crate::extension;
 use crate::process::Test;
-use crate::work::{self, LENGTH, call, copy, destroy, memory, nonblocking, record, try_fill, wait};
-
-/// Tests whose stderr must have the texts.
-macro_rules! planted {
-    ($($name:ident [$($report:literal),* $(,)?];)*) => {
-        pub(crate) const PLANTED: &[Test] = &[$(Test {
-            reports: &["race in allocation", $($report),*],
-            ..Test::quiet(stringify!($name), $name)
-        }),*];
-    };
-}
-
-planted! {
-    copy_back_before_the_work_is_done_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoH_v2 on stream"];
-    two_streams_without_an_event_are_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream", "nothing orders [race]\n"];
-    free_under_work_is_reported ["cuMemsetD8Async on stream", "cuMemFreeAsync on stream", "nothing orders [free-under-work]\n"];
-    waiting_free_of_pool_memory_under_work_is_reported ["cuMemsetD8Async on stream", "cuMemFree_v2 by the host", "[free-under-work]"];
-    default_stream_against_a_nonblocking_stream_is_reported ["cuMemsetD8_v2 on stream", "cuMemcpyDtoDAsync_v2"];
-    event_recorded_too_early_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"];
-    wait_for_the_wrong_event_is_reported ["cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"];
-    pinned_memory_freed_under_a_copy_is_reported ["cuMemcpyDtoHAsync_v2 on stream", "cuMemFreeHost by the host"];
-    pinned_memory_refilled_on_another_stream_is_reported ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"];
-    allocation_used_on_another_stream_is_reported ["cuMemAllocAsync on stream", "cuMemsetD8Async"];
-    rows_that_overlap_are_reported ["cuMemsetD2D8Async", "rows of 8"];
-    races_of_many_streams_are_reported_once_and_counted [
-        "cuMemsetD8Async on stream",
-        "libnccl: 98 more operations were in races of cuMemsetD8Async and cuMemsetD8Async in device memory, as reported above [race]\n",
-    ];
-    races_of_a_loop_are_reported_once_and_counted [
-        "cuMemsetD8_v2 on stream", "ncclSend(count ",
-        " more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above [race]\n",
-    ];
-    operation_of_a_peer_without_an_event_is_reported ["cuMemsetD8Async on stream", "send of rank 0 on stream"];
-}
-
-pub(crate) const FAILING: &[Test] = &[Test::reporting(
-    "race_is_an_error_that_stays_if_asked_for",
-    race_is_an_error_that_stays_if_asked_for,
-    &["race in allocation"],
-)
-.with(&[("LIBNCCL_CPU_RACES", "error")])];
+use crate::work::{LENGTH, call, copy, destroy, enter, free, memory, nonblocking, record, try_fill, wait};
 
 const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
 
-pub(crate) const UNWATCHED: &[Test] = &[
+pub(crate) const WITH_VARIABLES: &[Test] = &[
+    Test::reporting(
+        "race_is_an_error_that_stays_if_asked_for",
+        race_is_an_error_that_stays_if_asked_for,
+        &["race in allocation"],
+    )
+    .with(&[("LIBNCCL_CPU_RACES", "error")]),
     Test::quiet("race_is_not_reported_if_switched_off", two_streams_without_an_event_are_reported)
         .with(&[("LIBNCCL_CPU_RACES", "off")]),
     Test::quiet("race_that_is_ignored_is_neither_reported_nor_an_error", make_races_without_an_error)
@@ -120,6 +86,28 @@ fn make_races_without_an_error() {
 }
 
 crate::tests! {
+    copy_back_before_the_work_is_done_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoH_v2 on stream"]
+    two_streams_without_an_event_are_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream", "nothing orders [race]\n"]
+    free_under_work_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemFreeAsync on stream", "nothing orders [free-under-work]\n"]
+    waiting_free_of_pool_memory_under_work_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemFree_v2 by the host", "[free-under-work]"]
+    default_stream_against_a_nonblocking_stream_is_reported ["race in allocation", "cuMemsetD8_v2 on stream", "cuMemcpyDtoDAsync_v2"]
+    event_recorded_too_early_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"]
+    wait_for_the_wrong_event_is_reported ["race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2"]
+    pinned_memory_freed_under_a_copy_is_reported ["race in allocation", "cuMemcpyDtoHAsync_v2 on stream", "cuMemFreeHost by the host"]
+    pinned_memory_refilled_on_another_stream_is_reported ["race in allocation", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"]
+    allocation_used_on_another_stream_is_reported ["race in allocation", "cuMemAllocAsync on stream", "cuMemsetD8Async"]
+    rows_that_overlap_are_reported ["race in allocation", "cuMemsetD2D8Async", "rows of 8"]
+    races_of_many_streams_are_reported_once_and_counted [
+        "race in allocation",
+        "cuMemsetD8Async on stream",
+        "libnccl: 98 more operations were in races of cuMemsetD8Async and cuMemsetD8Async in device memory, as reported above [race]\n",
+    ]
+    races_of_a_loop_are_reported_once_and_counted [
+        "race in allocation",
+        "cuMemsetD8_v2 on stream", "ncclSend(count ",
+        " more operations were in races of cuMemsetD8_v2 and ncclRecv + ncclSend in device memory, as reported above [race]\n",
+    ]
+    operation_of_a_peer_without_an_event_is_reported ["race in allocation", "cuMemsetD8Async on stream", "send of rank 0 on stream"]
     streams_that_an_event_orders_are_not_reported
     streams_that_the_host_orders_are_not_reported
     event_recorded_again_orders_its_last_record
@@ -143,11 +131,8 @@ struct Bench {
 }
 
 fn bench() -> Bench {
-    let context = work::context(0);
-    let (streams, buffers) = ([(); 2].map(|()| nonblocking()), [(); 2].map(|()| memory()));
-    // The context lives as long as the process.
-    std::mem::forget(context);
-    Bench { streams, buffers }
+    enter(0);
+    Bench { streams: [(); 2].map(|()| nonblocking()), buffers: [(); 2].map(|()| memory()) }
 }
 
 // SAFETY, for all functions below: handles and memory live until the process ends, unless the test is about that.
@@ -193,8 +178,7 @@ fn waiting_free_of_pool_memory_under_work_is_reported() {
     let Bench { streams: [one, _], .. } = bench();
     let buffer = allocate(one);
     fill(buffer, one);
-    // SAFETY: see above.
-    unsafe { result::free_sync(buffer) }.expect("a free");
+    free(buffer);
 }
 
 fn default_stream_against_a_nonblocking_stream_is_reported() {
@@ -415,11 +399,8 @@ fn free_that_waits_is_not_reported() {
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
     fill(from, one);
     fill(to, two);
-    // SAFETY: each is freed once.
-    unsafe {
-        result::free_sync(from).expect("a free");
-        result::free_sync(to).expect("a free");
-    }
+    free(from);
+    free(to);
 }
 
 fn memory_of_a_stream_is_freed_in_its_order() {

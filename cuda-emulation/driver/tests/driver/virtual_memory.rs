@@ -12,7 +12,6 @@ use sys::CUresult::{
     CUDA_ERROR_OUT_OF_MEMORY as OUT_OF_MEMORY, CUDA_SUCCESS as SUCCESS,
 };
 
-use crate::process::Test;
 use crate::work::{context, nonblocking};
 
 crate::tests! {
@@ -24,50 +23,23 @@ crate::tests! {
     memory_of_a_file_descriptor_is_the_same
     free_memory_grows_back_once_memory_is_released_and_unmapped
     unordered_work_on_neighbours_that_are_mapped_is_not_reported
+    race_in_the_second_part_of_mapped_memory_is_reported [
+        "race in allocation", "cuMemsetD8Async on stream", "cuMemcpyDtoDAsync_v2 on stream", "reads bytes 0 to 100"
+    ]
+    race_at_two_addresses_of_the_same_memory_is_reported [
+        "race in allocation", "cuMemsetD8Async on stream", "writes bytes 50 to 150", "writes bytes 0 to 100"
+    ]
+    unmapping_under_work_is_reported [
+        "race in allocation", "cuMemsetD8Async on stream", "cuMemUnmap by the host"
+    ]
+    use_before_access_is_set_is_a_fault ["fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"]
+    use_by_a_device_without_access_is_a_fault [
+        "fault: cuMemsetD8_v2 writes allocation", "device 1 no such access"
+    ]
+    write_to_memory_that_may_be_read_is_a_fault [
+        "fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"
+    ]
 }
-
-pub(crate) const PLANTED: &[Test] = &[
-    Test::reporting(
-        "race_in_the_second_part_of_mapped_memory_is_reported",
-        race_across_parts,
-        &[
-            "race in allocation",
-            "cuMemsetD8Async on stream",
-            "cuMemcpyDtoDAsync_v2 on stream",
-            "reads bytes 0 to 100",
-        ],
-    ),
-    Test::reporting(
-        "race_at_two_addresses_of_the_same_memory_is_reported",
-        race_at_two_addresses,
-        &[
-            "race in allocation",
-            "cuMemsetD8Async on stream",
-            "writes bytes 50 to 150",
-            "writes bytes 0 to 100",
-        ],
-    ),
-    Test::reporting(
-        "unmapping_under_work_is_reported",
-        unmap_under_work,
-        &["race in allocation", "cuMemsetD8Async on stream", "cuMemUnmap by the host"],
-    ),
-    Test::reporting(
-        "use_before_access_is_set_is_a_fault",
-        use_without_access,
-        &["fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"],
-    ),
-    Test::reporting(
-        "use_by_a_device_without_access_is_a_fault",
-        use_by_another_device,
-        &["fault: cuMemsetD8_v2 writes allocation", "device 1 no such access"],
-    ),
-    Test::reporting(
-        "write_to_memory_that_may_be_read_is_a_fault",
-        write_without_permission,
-        &["fault: cuMemsetD8_v2 writes allocation", "device 0 no such access"],
-    ),
-];
 
 /// The granularity.
 pub(crate) const PART: usize = 2 << 20;
@@ -131,6 +103,15 @@ pub(crate) fn mapped(device: i32, parts: usize) -> u64 {
     address
 }
 
+/// Maps the same memory of device 0 at two addresses side by side.
+fn mapped_twice() -> u64 {
+    let (address, handle) = (reserve(2 * PART), create(0, PART));
+    map(address, handle);
+    map(address + PART as u64, handle);
+    assert_eq!(set_access(address, 2 * PART, 0, READ_WRITE), SUCCESS);
+    address
+}
+
 fn copy_across_mapped_memory_returns_the_data() {
     let _context = context(0);
     let address = mapped(0, 3);
@@ -155,10 +136,7 @@ fn copy_across_mapped_memory_returns_the_data() {
 
 fn memory_mapped_at_two_addresses_is_the_same() {
     let _context = context(0);
-    let (address, handle) = (reserve(2 * PART), create(0, PART));
-    map(address, handle);
-    map(address + PART as u64, handle);
-    assert_eq!(set_access(address, 2 * PART, 0, READ_WRITE), SUCCESS);
+    let address = mapped_twice();
     let mut back = [0_u8; 4];
     // SAFETY: the memory is as long, and nothing else uses it.
     unsafe {
@@ -414,7 +392,7 @@ fn unordered_work_on_neighbours_that_are_mapped_is_not_reported() {
     context.synchronize().expect("the end of all");
 }
 
-fn race_across_parts() {
+fn race_in_the_second_part_of_mapped_memory_is_reported() {
     let _context = context(0);
     let (one, two) = (nonblocking(), nonblocking());
     let (address, other) = (mapped(0, 2), mapped(0, 1));
@@ -426,13 +404,10 @@ fn race_across_parts() {
     }
 }
 
-fn race_at_two_addresses() {
+fn race_at_two_addresses_of_the_same_memory_is_reported() {
     let _context = context(0);
     let (one, two) = (nonblocking(), nonblocking());
-    let (address, handle) = (reserve(2 * PART), create(0, PART));
-    map(address, handle);
-    map(address + PART as u64, handle);
-    assert_eq!(set_access(address, 2 * PART, 0, READ_WRITE), SUCCESS);
+    let address = mapped_twice();
     // SAFETY: the memory is as long; that nothing orders the work is what this is about.
     unsafe {
         sys::cuMemsetD8Async(address, 1, 100, one).result().expect("a fill");
@@ -440,7 +415,7 @@ fn race_at_two_addresses() {
     }
 }
 
-fn unmap_under_work() {
+fn unmapping_under_work_is_reported() {
     let context = context(0);
     let stream = context.new_stream().expect("a stream");
     let address = mapped(0, 2);
@@ -461,7 +436,7 @@ fn fault(device: usize, address: u64) {
     }
 }
 
-fn use_without_access() {
+fn use_before_access_is_set_is_a_fault() {
     let _context = context(0);
     let address = reserve(2 * PART);
     for part in 0..2 {
@@ -471,12 +446,12 @@ fn use_without_access() {
     fault(0, address);
 }
 
-fn use_by_another_device() {
+fn use_by_a_device_without_access_is_a_fault() {
     let _context = context(0);
     fault(1, mapped(0, 2));
 }
 
-fn write_without_permission() {
+fn write_to_memory_that_may_be_read_is_a_fault() {
     let _context = context(0);
     let address = mapped(0, 2);
     assert_eq!(

@@ -20,9 +20,23 @@ pub(crate) fn context(device: usize) -> Arc<CudaContext> {
     context
 }
 
+/// Makes a device current, for the rest of the process.
+pub(crate) fn enter(device: usize) {
+    std::mem::forget(context(device));
+}
+
 pub(crate) fn memory() -> CUdeviceptr {
+    allocate(LENGTH)
+}
+
+pub(crate) fn allocate(length: usize) -> CUdeviceptr {
     // SAFETY: see above.
-    unsafe { result::malloc_sync(LENGTH) }.expect("memory")
+    unsafe { result::malloc_sync(length) }.expect("memory")
+}
+
+pub(crate) fn free(address: CUdeviceptr) {
+    // SAFETY: the tests free it once.
+    unsafe { result::free_sync(address) }.expect("a free");
 }
 
 pub(crate) fn nonblocking() -> CUstream {
