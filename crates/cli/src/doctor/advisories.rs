@@ -290,7 +290,7 @@ mod tests {
         }
         let mut system = System::at(root.path(), &environment);
         system.architecture = system_architecture.into();
-        let settings = Settings::read(&system, release);
+        let settings = Settings::of(&system);
         let situation = Situation { release, system: &system, settings: &settings, driver: &driver };
         advisory.holds(&situation, machine == Machine::Unknown(true))
     }
