@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::file;
 
 /// The text that the CPU backend writes before its reports.
-const CPU_BACKEND: &[u8] = b"libnccl-cpu: ";
+const CPU_BACKEND: &str = "libnccl-cpu: ";
 /// The error of a version that refuses unknown words in `NCCL_ALGO` and `NCCL_PROTO`; older ones ignore them.
 const UNKNOWN_WORD: &str = "Unrecognized element token";
 
@@ -106,10 +106,10 @@ impl NcclFile {
     }
 
     fn from_constants(constants: &[u8]) -> Self {
-        let is_cpu_backend = constants.windows(CPU_BACKEND.len()).any(|part| part == CPU_BACKEND);
-        let mut found = Self { is_cpu_backend, ..Self::default() };
+        let mut found = Self::default();
         for text in constants.split(|byte| !(0x20..0x7f).contains(byte)) {
             let Ok(text) = std::str::from_utf8(text) else { continue };
+            found.is_cpu_backend |= text.contains(CPU_BACKEND);
             if let Some((version, cuda)) =
                 text.strip_prefix("NCCL version ").and_then(|rest| rest.split_once("+cuda"))
             {

@@ -76,7 +76,7 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     for copy in &copies {
         let is_cpu = |library: &Library| library.file.is_cpu_backend && copy.file.is_cpu_backend;
         let is_same_version = copy.file.version == loaded || library.is_some_and(is_cpu);
-        let difference = library.filter(|_| is_same_version && copy.file.version.is_some());
+        let difference = library.filter(|library| is_same_version && library.file.identity.size > 0);
         let difference =
             difference.and_then(|library| copy.difference(system, library.path.as_ref()?, &library.file));
         findings.push(if let Some(difference) = difference {

@@ -162,11 +162,14 @@ impl Check {
             let failure = probe.failure.clone().unwrap_or_else(|| "the process printed no result".into());
             return Self { ok: false, problem: Some(failure + &line.unwrap_or_default()), address: None };
         };
-        let warnings = probe.warnings();
-        let reason = if warnings.is_empty() { String::new() } else { format!(": {}", warnings.join("; ")) };
+        let problem = answer.problem.as_ref().map(|problem| {
+            // The error has one of them already.
+            let warnings = probe.warnings().into_iter().filter(|warning| !problem.contains(warning));
+            [problem.as_str()].into_iter().chain(warnings).collect::<Vec<_>>().join("; ")
+        });
         Self {
             ok: answer.id.is_some(),
-            problem: answer.problem.as_ref().map(|problem| format!("{problem}{reason}")),
+            problem,
             address: probe.address().filter(|_| has_address).map(|(address, _)| address),
         }
     }
@@ -216,7 +219,7 @@ impl Library {
 
     /// Returns whether its ranks may be on several machines. Those of the CPU backend are on one.
     pub(crate) fn needs_network(&self) -> bool {
-        self.memory == MemorySpace::Device.to_string()
+        self.memory == MemorySpace::Device.to_string() && !self.file.is_cpu_backend
     }
 
     fn findings(&self, needs: Option<Version>) -> Vec<Finding> {

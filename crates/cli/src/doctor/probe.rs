@@ -1,6 +1,6 @@
 //! Runs the library in a child process, with NCCL's own logging, and collects what it did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -10,12 +10,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use cuda_common::finding::REPORT;
 use libnccl::Nccl;
-use libnccl::buffer::MemorySpace;
 use libnccl::internal::environment::variables;
+use libnccl_observe::variables::RECORDER;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
+use crate::nccl_file::NcclFile;
 use crate::run::THIS_PROGRAM;
 use crate::{gpu, library, output};
 
@@ -65,6 +67,8 @@ impl Probe {
     pub(crate) fn run(library: &Path) -> Self {
         let mut command = Command::new(THIS_PROGRAM);
         command.args(["doctor", "--probe"]).arg(library).envs(FORCED);
+        // The child must not write what a job would write.
+        command.env_remove(REPORT).env_remove(RECORDER);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         match command.spawn() {
             Ok(child) => Self::wait(child, LIMIT),
@@ -146,10 +150,15 @@ impl Probe {
     }
 
     /// Returns what the CPU backend and the CUDA emulation report of their own variables.
-    pub(crate) fn rejected_variables(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn rejected_variables(&self) -> BTreeSet<&str> {
         let lines = self.log.iter().filter(|line| line.starts_with("libnccl"));
         let texts = lines.filter_map(|line| Some(line.split_once(": ")?.1));
-        texts.filter(|text| text.trim_start_matches("invalid ").starts_with("LIBNCCL_CPU_"))
+        texts.filter(|text| text.trim_start_matches("invalid ").starts_with("LIBNCCL_CPU_")).collect()
+    }
+
+    /// Returns whether the CPU backend or the CUDA emulation reports this variable.
+    pub(crate) fn rejects(&self, name: &str) -> bool {
+        self.rejected_variables().iter().any(|text| text.split(' ').any(|word| word == name))
     }
 
     /// Returns the variables that the log names as set.
@@ -207,18 +216,28 @@ pub(super) fn child(path: &Path) -> Result<ExitCode> {
     let mut out = output::stdout();
     writeln!(out, "{}", serde_json::to_string(&answer)?)?;
     let value = |name: &str| answer.added.get(name).or(before.get(name));
-    let plugins = PLUGINS.iter().filter_map(|(variable, prefix)| {
-        let names = value(variable)?.split(',').filter(|name| !name.is_empty());
-        let problems: Vec<_> = names.filter_map(|name| open_plugin(name, prefix).err()).collect();
-        (!problems.is_empty()).then(|| ((*variable).to_owned(), problems.join("; ")))
-    });
-    writeln!(out, "{}", serde_json::to_string(&plugins.collect::<BTreeMap<_, _>>())?)?;
+    let mut plugins = BTreeMap::new();
+    for (variable, prefix) in PLUGINS {
+        let names = value(variable).map(|names| names.split(',').filter(|name| !name.is_empty()));
+        let problems: Vec<_> =
+            names.into_iter().flatten().filter_map(|name| open_plugin(name, prefix).err()).collect();
+        if !problems.is_empty() {
+            plugins.insert(variable, problems.join("; "));
+        }
+    }
+    let is_internal =
+        |name: &&String| ["", "IB", "Socket"].iter().any(|internal| name.eq_ignore_ascii_case(internal));
+    if value("NCCL_NET").is_some_and(|name| !is_internal(&name)) && value("NCCL_NET_PLUGIN").is_none() {
+        let problem = library::open_plugin("libnccl-net.so").err();
+        plugins.extend(problem.map(|problem| ("NCCL_NET", problem)));
+    }
+    writeln!(out, "{}", serde_json::to_string(&plugins)?)?;
     if gpu::stand_in().is_some() {
         // Its initialization checks its variables.
         let _ = gpu::count();
     }
-    if nccl.memory_space() == MemorySpace::Host {
-        // The CPU backend checks its variables when ranks wait for each other.
+    if NcclFile::read(path).is_some_and(|file| file.is_cpu_backend) {
+        // It checks some of its variables only now.
         let _ = nccl.init_all(&[0, 1]);
     }
     Ok(ExitCode::SUCCESS)
@@ -284,7 +303,7 @@ mod tests {
         assert_eq!(probe.interface(), Some(("eth0", "fe80::1".parse().unwrap())));
         assert_eq!(probe.warnings(), ["no interface"]);
         assert_eq!(probe.set_by_environment(), ["NCCL_SOCKET_IFNAME set by environment to eth0"]);
-        assert_eq!(probe.rejected_variables().count(), 2);
+        assert_eq!(probe.rejected_variables().len(), 2);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The doctor on fabricated machines: each problem, reports from the field, and healthy machines.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use libnccl::Version;
@@ -10,6 +10,7 @@ use super::driver::Driver;
 use super::examine;
 use super::finding::{Finding, Level};
 use super::library::{Check, Library, Missing, Search};
+use super::probe::{Answer, Probe};
 use super::report::Report;
 use crate::interface::Interface;
 use crate::nccl_file::NcclFile;
@@ -19,12 +20,15 @@ use crate::system::System;
 const SITE: &str = "/usr/local/lib/python3.12/site-packages";
 const IN_SITE: &str = "/usr/local/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
 const VARIABLES: &str = "NCCL_DEBUG\0NCCL_SOCKET_IFNAME\0NCCL_IB_HCA\0NCCL_IB_DISABLE\0NCCL_P2P_DISABLE\0\
-    NCCL_RAS_ADDR\0NCCL_COMM_ID\0NCCL_SOCKET_FAMILY\0NCCL_MNNVL_ENABLE\0NCCL_IB_TIMEOUT\0NCCL_RAS_ENABLE\0NCCL_ALGO\0NCCL_PROTO\0NCCL_TOPO_FILE\0NCCL_CONF_FILE\0";
+    NCCL_RAS_ADDR\0NCCL_COMM_ID\0NCCL_SOCKET_FAMILY\0NCCL_MNNVL_ENABLE\0NCCL_IB_TIMEOUT\0NCCL_RAS_ENABLE\0NCCL_ALGO\0NCCL_PROTO\0NCCL_TOPO_FILE\0NCCL_CONF_FILE\0\
+    NCCL_DEBUG_FILE\0NCCL_P2P_LEVEL\0NCCL_BUFFSIZE\0NCCL_NTHREADS\0NCCL_WORK_FIFO_BYTES\0NCCL_LAUNCH_MODE\0NCCL_HOSTID\0NCCL_GRAPH_FILE\0\
+    NCCL_NET\0NCCL_TUNER_PLUGIN\0NCCL_MIN_NCHANNELS\0NCCL_MAX_NCHANNELS\0";
 
 /// A machine whose files lie in a temporary folder.
 struct Machine {
     root: tempfile::TempDir,
     environment: Vec<(&'static str, &'static str)>,
+    probe: Probe,
     architecture: &'static str,
     driver: Driver,
     interfaces: Result<Vec<Interface>, String>,
@@ -47,18 +51,19 @@ impl Machine {
         };
         let environment = vec![("HOME", "/home/me"), ("NCCL_RAS_ENABLE", "0")];
         let interfaces = [
-            Interface::new("lo", "running", Some("127.0.0.1/8")),
-            Interface::new("eth0", "running", Some("10.0.0.1/24")),
-            Interface::new("docker0", "running", Some("172.17.0.1/16")),
+            Interface::new("lo", "running", Some("127.0.0.1")),
+            Interface::new("eth0", "running", Some("10.0.0.1")),
+            Interface::new("docker0", "running", Some("172.17.0.1")),
             Interface::new("ens9", "down", None),
         ];
         let machine = Self {
             root: tempfile::tempdir().unwrap(),
             environment,
+            probe: Probe::default(),
             architecture: "x86_64",
             driver,
             interfaces: Ok(interfaces.into()),
-            id: Check { ok: true, ..Check::default() },
+            id: Check { ok: true, problem: None, address: Some(Ipv4Addr::new(10, 0, 0, 1).into()) },
             missing: Vec::new(),
             needs: None,
         };
@@ -136,6 +141,7 @@ impl Machine {
             memory: "device".into(),
             unique_id: std::mem::take(&mut self.id),
             missing_functions: std::mem::take(&mut self.missing),
+            probe: std::mem::take(&mut self.probe),
             file,
             ..Library::default()
         };
@@ -303,7 +309,7 @@ fn other_release_in_the_search_path_is_a_warning_and_another_copy_of_the_same_is
         &[(
             "copies",
             Level::Warning,
-            "another release: /usr/lib/x86_64-linux-gnu/libnccl.so.2 (2.18.3 for CUDA 12.2)",
+            "another version: /usr/lib/x86_64-linux-gnu/libnccl.so.2 (2.18.3 for CUDA 12.2)",
         )],
     );
     let copies = report.sections.iter().find(|section| section.name == "copies").unwrap();
@@ -340,7 +346,7 @@ fn copies_are_found_wherever_the_search_looks() {
 fn copy_of_an_unknown_release_is_a_warning() {
     let copy = "/usr/lib/x86_64-linux-gnu/libnccl.so.2";
     let unknown = |machine: &mut Machine| write_library(&machine.place(copy), b"no release");
-    one(unknown, "copies", Level::Warning, &format!("another copy: {copy} (of an unknown release)"));
+    one(unknown, "copies", Level::Warning, &format!("another copy: {copy} (of an unknown version)"));
     // Nor is another one known to be the same as a library whose file does not tell its release.
     let release = |version: &str, path: Option<&str>| {
         let machine = Machine::healthy();
@@ -408,7 +414,7 @@ fn machine_without_a_library_is_a_problem() {
     let report = Machine::healthy().examine(Search::nothing());
     assert_finds(&report, &[("library", Level::Problem, "no NCCL library")]);
     let network = &report.sections.iter().find(|section| section.name == "network").unwrap().findings;
-    let expected = "NCCL takes eth0; ranks meet at 10.0.0.1 (eth0), by the rules of NCCL 2.32.3";
+    let expected = "no library to test them with; interfaces: lo 127.0.0.1, eth0 10.0.0.1, docker0 172.17.0.1, ens9 (down)";
     assert_eq!(network[0], Finding::ok(expected));
 }
 
@@ -533,118 +539,184 @@ fn limits_that_do_not_hold_are_no_finding() {
     assert_eq!(limits[0], Finding::ok("in a container of Docker"));
 }
 
-#[test]
-fn interfaces_are_compared_with_those_that_nccl_is_told_to_use() {
-    let problem = |value, text| one(set("NCCL_SOCKET_IFNAME", value), "network", Level::Problem, text);
-    problem("ib0", "NCCL_SOCKET_IFNAME=ib0 (environment) selects nothing: there is no interface ib0");
-    problem("=ens9", "selects nothing: ens9 is down");
-    problem("^eth,docker,lo", "selects nothing: ens9 is down");
-    problem("^eth,docker,lo,ens", "it leaves out all there are: lo, eth0, docker0, ens9");
-    problem("10.0.0.1", "there is no interface 10.0.0.1");
-    for value in ["eth", "=eth0", "^docker,lo", "docker0"] {
-        none(set("NCCL_SOCKET_IFNAME", value));
+/// Sets a variable, and the address in the id that the library made with it.
+fn made(name: &'static str, value: &'static str, address: &'static str) -> impl Fn(&mut Machine) {
+    move |machine| {
+        set(name, value)(machine);
+        machine.id.address = Some(address.parse().unwrap());
     }
-    let warning = |value, text| one(set("NCCL_SOCKET_IFNAME", value), "network", Level::Warning, text);
-    warning("^docker0", "ranks meet at 127.0.0.1 (lo), which other machines cannot reach; ens9 is down");
-    warning("lo", "ranks meet at 127.0.0.1 (lo), which other machines cannot reach");
+}
+
+#[test]
+fn interface_is_the_one_in_the_unique_id() {
+    let all = "interfaces: lo 127.0.0.1, eth0 10.0.0.1, docker0 172.17.0.1, ens9 (down)";
+    let names = |value, address| made("NCCL_SOCKET_IFNAME", value, address);
+    for value in ["eth", "=eth0", "^docker,lo", "eth0:5"] {
+        none(names(value, "10.0.0.1"));
+    }
+    let warning = |change: &dyn Fn(&mut Machine), text: &str| one(change, "network", Level::Warning, text);
+    warning(&names("lo", "127.0.0.1"), "ranks meet at 127.0.0.1 (lo), which other machines cannot reach");
+    warning(&names("docker0", "172.17.0.1"), &format!("(docker0), which other machines cannot reach; {all}"));
+    warning(&names("ens,docker9", "10.0.0.1"), &format!("the library uses eth0 nevertheless; {all}"));
+    warning(&names("eth0, lo", "10.0.0.1"), "no interface is named \" lo\"");
+    warning(&names("^eth0", "10.0.0.1"), "the library uses eth0 nevertheless");
     warning(
-        "^lo",
-        "selects eth0, docker0; ranks meet at 10.0.0.1 (eth0); of these, docker0 does not reach other",
+        &|machine| {
+            machine.interfaces.as_mut().unwrap()[1] = Interface::new("eth0", "unplugged", Some("10.0.0.1"))
+        },
+        "ranks meet at 10.0.0.1 (eth0), which is not connected: eth0 10.0.0.1 (no carrier)",
     );
-    warning("e", "NCCL ignores a value of one character");
-    warning("eth0,docker,eth1,ens", "there is no interface eth1, ens9 is down");
-    warning(
-        "eth0,eth0:1,et,eth,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,eth0,docker0",
-        "leaves out 2",
-    );
-    one(
-        |machine| machine.interfaces = Err("Permission denied".into()),
-        "network",
-        Level::Warning,
-        "the network interfaces cannot be read: Permission denied",
-    );
-    one(
-        |machine| machine.interfaces = Ok(Vec::new()),
-        "network",
-        Level::Problem,
-        "NCCL finds no network interface, and needs one even within a machine: there is none",
-    );
-    let down = |machine: &mut Machine| {
-        machine.interfaces = Ok(vec![
-            Interface::new("lo", "down", None),
-            Interface::new("eth0", "unplugged", Some("10.0.0.1/24")),
-            Interface::new("eth1", "running", None),
-        ]);
+    let alone = |machine: &mut Machine| {
+        machine.interfaces.as_mut().unwrap().truncate(1);
+        machine.id.address = Some(Ipv4Addr::LOCALHOST.into());
     };
-    one(down, "network", Level::Problem, "lo is down, eth0 has no carrier, eth1 has no address");
-    let family = |value| set("NCCL_SOCKET_FAMILY", value);
-    one(family("ipv6"), "network", Level::Warning, "NCCL ignores \"ipv6\"; expected AF_INET or AF_INET6");
-    one(family("AF_INET6"), "network", Level::Problem, "eth0 has no IPv6 address");
-    none(|machine| machine.interfaces.as_mut().unwrap().truncate(1));
+    none(alone);
+    none(|machine| machine.interfaces = Err("Permission denied".into()));
+    none(made("NCCL_COMM_ID", "10.0.0.9:5000", "10.0.0.9"));
 }
 
 #[test]
-fn comm_id_that_no_rank_can_use_is_found() {
-    let id = |value| set("NCCL_COMM_ID", value);
-    for value in ["10.0.0.9:5000", "172.17.0.1:65535"] {
-        none(id(value));
-    }
-    for (value, text) in [
-        ("", "expected ADDRESS:PORT"),
-        ("x", "expected ADDRESS:PORT"),
-        (":5000", "expected ADDRESS:PORT"),
-        ("[fd00::1:5000", "there is no ]"),
-        ("[fd00::x]:5000", "\"fd00::x\" is no IPv6 address"),
-        ("10.9.0.1:5000", "no interface is in the network of this address: lo, eth0, docker0, ens9"),
-        ("[fd00::1]:5000", "no interface is in the network of this address"),
-        ("10.0.0.9:0", "NCCL reads the port 0"),
-        ("10.0.0.9:http", "NCCL reads the port 0"),
-        ("10.0.0.9:70000", "NCCL reads the port 70000"),
-    ] {
-        one(id(value), "network", Level::Problem, text);
-    }
-    one(id("10.0.0.9"), "network", Level::Warning, "has no port; NCCL takes 65535");
-    one(id("127.0.0.1:5000"), "network", Level::Warning, "127.0.0.1 (lo) by NCCL_COMM_ID=127.0.0.1:5000");
-}
-
-#[test]
-fn sections_agree_about_the_unique_id() {
+fn failure_of_the_library_is_reported_with_the_interfaces() {
     let failed = |machine: &mut Machine| {
         machine.id = Check { ok: false, problem: Some("no socket interface found".into()), address: None };
     };
-    let examined = |change: &dyn Fn(&mut Machine)| {
+    let no_id = ("library", Level::Problem, "no unique id can be made: no socket interface found");
+    let examined = |name: Option<&'static str>| {
         let mut machine = Machine::healthy();
-        change(&mut machine);
+        failed(&mut machine);
+        machine.probe.answer = Some(Answer::default());
+        machine.environment.extend(name.map(|name| ("NCCL_SOCKET_IFNAME", name)));
         machine.report()
     };
-    let no_id = ("library", Level::Problem, "no unique id can be made: no socket interface found");
-    let text = "by NCCL's rules, NCCL takes eth0; ranks meet at 10.0.0.1 (eth0); but this library makes no unique id";
-    assert_finds(&examined(&failed), &[no_id, ("network", Level::Warning, text)]);
-    let nothing = |machine: &mut Machine| {
-        failed(machine);
-        set("NCCL_SOCKET_IFNAME", "eth9")(machine);
+    let text = "the library makes no unique id; interfaces: lo 127.0.0.1, eth0 10.0.0.1, docker0 172.17.0.1, ens9 (down)";
+    assert_finds(&examined(None), &[no_id, ("network", Level::Problem, text)]);
+    let text = format!("with NCCL_SOCKET_IFNAME=ib0 (environment), {text}");
+    assert_finds(&examined(Some("ib0")), &[no_id, ("network", Level::Problem, &text)]);
+    // A process that was killed says nothing of the network.
+    let mut machine = Machine::healthy();
+    failed(&mut machine);
+    assert_finds(&machine.report(), &[no_id]);
+    let plugin = |machine: &mut Machine| {
+        machine.probe = Probe {
+            answer: Some(Answer::default()),
+            plugins: [("NCCL_TUNER_PLUGIN".into(), "no such file".into())].into(),
+            failure: Some("the process ended with signal: 11".into()),
+            ..Probe::default()
+        };
     };
-    assert_finds(&examined(&nothing), &[no_id, ("network", Level::Problem, "there is no interface eth9")]);
-
-    let made = |address: &str, name: Option<&'static str>| {
-        let address: IpAddr = address.parse().unwrap();
-        move |machine: &mut Machine| {
-            machine.id.address = Some(address);
-            machine.environment.extend(name.map(|name| ("NCCL_SOCKET_IFNAME", name)));
-        }
-    };
-    let report = examined(&made("10.0.0.1", None));
-    assert_finds(&report, &[]);
-    let library = &report.sections[0].findings;
-    assert!(
-        library.contains(&Finding::ok("a unique id can be made; its address is 10.0.0.1")),
-        "{library:?}"
+    one(
+        plugin,
+        "library",
+        Level::Warning,
+        "did not end normally after the unique id: the process ended with signal: 11",
     );
-    let other = "ranks meet at 172.17.0.1 (docker0), as the library's unique id says; expected 10.0.0.1 by NCCL's rules";
-    assert_finds(&examined(&made("172.17.0.1", None)), &[("network", Level::Warning, other)]);
-    let unexpected = "ranks meet at 10.5.0.1, as the library's unique id says; expected none by NCCL's rules";
-    let found = bad(&examined(&made("10.5.0.1", Some("eth9"))), "network");
-    assert_eq!((found[0].level, found[0].text.as_str()), (Level::Warning, unexpected));
+    let named = |machine: &mut Machine| {
+        plugin(machine);
+        machine.probe.failure = None;
+        set("NCCL_TUNER_PLUGIN", "foo")(machine);
+    };
+    one(named, "variables", Level::Warning, "the plugin cannot be loaded: no such file");
+}
+
+/// The values of the report in `reproductions/4/users/sre.sh`, and others.
+#[test]
+fn values_that_nccl_reads_as_something_else_are_found() {
+    for (name, value, text) in [
+        ("NCCL_DEBUG", "INF0", "NCCL ignores this value"),
+        ("NCCL_DEBUG", "WARN # quiet", "the comment is part of the value"),
+        (
+            "NCCL_DEBUG_FILE",
+            "/nonexistent/dir/x.log",
+            "nothing can be written to /nonexistent/dir: No such file",
+        ),
+        ("NCCL_SOCKET_FAMILY", "ipv6", "NCCL ignores this value"),
+        ("NCCL_ALGO", "Ringg", "NCCL ignores \"Ringg\", which is unknown"),
+        ("NCCL_ALGO", "ring;allredduce:tree", "NCCL ignores \"allredduce\""),
+        ("NCCL_PROTO", "^LL256,LL", "NCCL ignores \"LL256\""),
+        ("NCCL_P2P_LEVEL", "NVLNK", "NCCL ignores this value"),
+        ("NCCL_P2P_LEVEL", "9", "NCCL reads a number above 4 as SYS"),
+        ("NCCL_P2P_DISABLE", "true", "NCCL reads it as 0"),
+        ("NCCL_P2P_DISABLE", "01", "NCCL_P2P_DISABLE=01 (environment): GPUs do not reach"),
+        ("NCCL_BUFFSIZE", "4M", "NCCL reads it as 4"),
+        ("NCCL_BUFFSIZE", "010000000", "NCCL reads it as 2097152"),
+        ("NCCL_BUFFSIZE", "99999999999999999999", "the number is too large, so NCCL uses the default"),
+        ("NCCL_BUFFSIZE", "1", "expected 65536 to 1073741824"),
+        ("NCCL_IB_TIMEOUT", "99", "expected 1 to 31"),
+        ("NCCL_NTHREADS", "100", "not a multiple of 32"),
+        ("NCCL_WORK_FIFO_BYTES", "3", "not a power of 2"),
+        ("NCCL_LAUNCH_MODE", "PARALEL", "NCCL ignores this value"),
+        ("NCCL_HOSTID", "", "an empty value makes NCCL take all machines for one"),
+        ("NCCL_TOPO_FILE", "", "an empty value is the name of a file"),
+        (
+            "NCCL_TOPO_FILE",
+            "/etc/topology.xml",
+            "NCCL_TOPO_FILE=/etc/topology.xml (environment): there is no such file",
+        ),
+        ("NCCL_BLOCKING_WAIT", "1", "PyTorch has retired this name"),
+        ("nccl_debug", "INFO", "the library does not know this variable"),
+    ] {
+        one(set(name, value), "variables", Level::Warning, text);
+    }
+    for (name, value, text) in [
+        ("NCCL_GRAPH_FILE", "/nonexistent.xml", "there is no such file"),
+        ("NCCL_GRAPH_FILE", "", "an empty value is the name of a file"),
+    ] {
+        one(set(name, value), "variables", Level::Problem, text);
+    }
+    for (name, value) in [
+        ("NCCL_DEBUG", "info"),
+        ("NCCL_ALGO", "ring;allreduce:tree,CollNetDirect"),
+        ("NCCL_PROTO", "^LL"),
+        ("NCCL_P2P_LEVEL", "SYS"),
+        ("NCCL_BUFFSIZE", "0x400000"),
+        ("NCCL_BUFFSIZE", "-2"),
+        ("NCCL_NET", "ib"),
+        ("NCCL_NTHREADS", "256"),
+        ("NCCL_DEBUG_FILE", "/dev/shm/x.%h.%p"),
+        ("NCCL_DEBUG_FILE", "relative"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "1"),
+        ("nccl_of_another_program", "1"),
+    ] {
+        none(set(name, value));
+    }
+    let minimum = |machine: &mut Machine| {
+        machine.environment.extend([("NCCL_MIN_NCHANNELS", "8"), ("NCCL_MAX_NCHANNELS", "4")]);
+    };
+    one(minimum, "variables", Level::Warning, "is above NCCL_MAX_NCHANNELS=4");
+    let no_device = |machine: &mut Machine| {
+        machine.remove("/sys/class/infiniband");
+        machine.environment.push(("NCCL_NET", "IB"));
+    };
+    one(no_device, "variables", Level::Problem, "there is no RDMA device with a link");
+    let parameter = |machine: &mut Machine| {
+        machine.environment.push(("NCCL_ALGO", "Ring"));
+        let parameters = [("NCCL_ALGO".into(), "TREE".into())].into();
+        machine.probe.answer = Some(Answer { parameters, ..Answer::default() });
+    };
+    one(parameter, "variables", Level::Warning, "the library reads \"TREE\"");
+    let refused = |machine: &mut Machine| {
+        machine.library(IN_SITE, "2.32.3", "12.9\0Unrecognized element token");
+        machine.package("nvidia_nccl_cu12", "2.32.3", IN_SITE);
+        machine.environment.push(("NCCL_PROTO", "LL256"));
+    };
+    one(refused, "variables", Level::Problem, "no communicator can be made, as \"LL256\" is unknown");
+}
+
+#[test]
+fn another_file_of_the_same_version_is_a_warning() {
+    let machine = Machine::healthy();
+    let copy = "/usr/lib/x86_64-linux-gnu/libnccl.so.2";
+    machine.library(copy, "2.32.3", "12.9");
+    let mut bytes = fs::read(machine.place(copy)).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(machine.place(copy), bytes).unwrap();
+    let text = format!("another file of the same version: {copy} (2.32.3 for CUDA 12.9): ");
+    let report = machine.report();
+    assert_finds(&report, &[("copies", Level::Warning, &text)]);
+    assert!(bad(&report, "copies")[0].text.contains(", hash "), "{report:?}");
+    let longer = |machine: &mut Machine| machine.library(copy, "2.32.3", "12.9\0more");
+    one(longer, "copies", Level::Warning, "bytes, no build id; the library: ");
 }
 
 #[test]
@@ -657,13 +729,18 @@ fn rdma_devices_that_nccl_cannot_use_are_found() {
     for value in
         ["=mlx5_0,mlx5_9", "mlx5_0, mlx5_1", "mlx5_1:1,mlx5_2:2", "mlx5_0,mlx5_1 ,mlx5_2", "mlx5_0,mlx5_1:x"]
     {
-        warning(&select(value), "but not all that it names: ");
+        warning(&select(value), ", but no port with a link is ");
     }
     warning(
         &select("mlx5_1:2,mlx4"),
-        "selects no RDMA device (mlx5_1:2: no such port with a link; mlx4: no such device)",
+        "selects no RDMA device (no port with a link is \"mlx5_1:2\", \"mlx4\"), so NCCL uses sockets",
     );
-    for value in ["mlx5_0,mlx5_7:1", "^mlx5_9", "^=mlx5_0", "mlx5"] {
+    let none_there = |machine: &mut Machine| {
+        machine.remove("/sys/class/infiniband");
+        select("mlx5_0")(machine);
+    };
+    warning(&none_there, "there is no RDMA device, so NCCL uses sockets");
+    for value in ["mlx5_0,mlx5_7:1", "^mlx5_9", "^=mlx5_0", "mlx5", "mlx5_0:", "mlx5_0:-1"] {
         none(select(value));
     }
     for value in ["1", "2", "0x1"] {
@@ -693,12 +770,6 @@ fn gpus_that_are_hidden_or_placed_nowhere_are_found() {
     let unplaced =
         |machine: &mut Machine| machine.write("/sys/bus/pci/devices/0000:01:00.0/numa_node", "-1\n");
     one(unplaced, "devices", Level::Warning, "1 of 8 GPUs have no NUMA node, and the machine has 2");
-    one(
-        set("NCCL_TOPO_FILE", "/etc/topology.xml"),
-        "devices",
-        Level::Warning,
-        "NCCL_TOPO_FILE=/etc/topology.xml (environment): there is no such file",
-    );
     one(set("NVIDIA_VISIBLE_DEVICES", "none"), "devices", Level::Warning, "NVIDIA_VISIBLE_DEVICES=none");
 }
 
@@ -818,18 +889,12 @@ fn configuration_files_are_read_as_nccl_does() {
         Level::Warning,
         "this user cannot read it",
     );
-    let of_release = |release: &str, text: &str| {
-        let mut machine = Machine::healthy();
-        machine.library(IN_SITE, release, "12.2");
-        machine.environment.push(("NCCL_CONF_FILE", "/etc/mine.conf"));
-        machine.write("/etc/mine.conf", text);
-        machine.write("/etc/nccl.conf", text);
-        bad(&machine.report(), "files")
+    let unread = |machine: &mut Machine| {
+        machine.write("/etc/nccl.conf", "NCCL_ALGO=Ring\nNCCL_DEBUG=WARN\nNCCL_PROTO=LL\n");
+        let added = [("NCCL_PROTO".into(), "LL\r".into()), ("NCCL_NTHREADS".into(), "64".into())].into();
+        machine.probe.answer = Some(Answer { added, ..Answer::default() });
     };
-    let old = of_release("2.22.3", "NCCL_ALGO=Ring\r\n");
-    assert!(old[0].text.contains("NCCL_ALGO=\"Ring\\r\": the carriage return is part"), "{old:?}");
-    assert!(old[1].text.contains("NCCL 2.22.3 does not read it, but 2.23.4 does"), "{old:?}");
-    assert_eq!(of_release("2.30.3", "NCCL_ALGO=Ring\r\n"), []);
+    one(unread, "files", Level::Warning, "/etc/nccl.conf: NCCL 2.32.3 does not read NCCL_ALGO from it");
 }
 
 #[test]
@@ -866,7 +931,14 @@ fn variables_that_the_library_does_not_know_are_named_with_the_nearest() {
     }
     let found = set("NCCL_FROBNICATION");
     assert!(found[0].advice.as_ref().unwrap().starts_with("remove it"), "{found:?}");
-    for name in ["NCCL_DEBUG", "NCCL_HOME", "NCCL_TESTS_DEVICE", "LIBNCCL_PATH", "NCCL_VERSION"] {
+    for name in [
+        "NCCL_RAS_ENABLE",
+        "NCCL_HOME",
+        "LIBNCCL_CPU_TIMEOUT",
+        "NCCL_TESTS_DEVICE",
+        "LIBNCCL_PATH",
+        "NCCL_VERSION",
+    ] {
         assert_eq!(set(name), [], "{name}");
     }
     assert!(set("NCCL_P2P_DISABLE")[0].text.contains("GPUs do not reach each other directly"));
@@ -875,15 +947,15 @@ fn variables_that_the_library_does_not_know_are_named_with_the_nearest() {
 #[test]
 fn report_as_text_ends_with_a_summary_and_as_json_has_the_documented_fields() {
     let mut machine = Machine::healthy();
-    machine.environment.push(("NCCL_SOCKET_IFNAME", "ib0"));
+    machine.environment.push(("NCCL_GRAPH_FILE", "/ib0"));
     let report = machine.report();
     let mut text = Vec::new();
     report.print(&mut anstream::StripStream::new(&mut text)).unwrap();
     let text = String::from_utf8(text).unwrap();
     assert!(text.starts_with("library\n  ok       /usr/local/lib/python3.12"), "{text}");
     assert!(
-        text.contains("\n  problem  NCCL_SOCKET_IFNAME=ib0")
-            && text.contains("\n           -> name interfaces that are up"),
+        text.contains("\n  problem  NCCL_GRAPH_FILE=/ib0")
+            && text.contains("\n           -> correct the name, or unset NCCL_GRAPH_FILE"),
         "{text}"
     );
     assert!(text.ends_with("1 problem, 0 warnings: a job would not start here, or not end well\n"), "{text}");
@@ -913,7 +985,7 @@ fn report_as_text_ends_with_a_summary_and_as_json_has_the_documented_fields() {
         "ras",
     ];
     assert_eq!(names, all);
-    let finding = &json["sections"][6]["findings"][0];
+    let finding = &json["sections"][8]["findings"][0];
     assert_eq!(finding["level"], "problem");
     assert!(finding["text"].is_string() && finding["advice"].is_string());
 }

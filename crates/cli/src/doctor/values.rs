@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
-use cuda_common::finding::{FAILURES, Failures, IGNORE, Ignored, STRICT};
+use cuda_common::finding::{FAILURES, Failures, IGNORE, Ignored, REPORT, STRICT};
 use cuda_common::stack::STACKS;
 
 use super::finding::Finding;
@@ -85,6 +86,10 @@ pub(super) fn findings(
     let mut findings = Vec::new();
     for (name, setting) in settings.iter() {
         let fault = match name.starts_with("LIBNCCL_CPU_") {
+            true if !known.is_cpu => None,
+            // The CPU backend reports some itself.
+            true if library.is_some_and(|library| library.probe.rejects(name)) => None,
+            true if name == REPORT => rules.output(&setting.value),
             true => of_cpu_backend(name, &setting.value),
             // Quotes, spaces and comments are found elsewhere.
             false if !is_read(name) || taken_literally(&setting.value).is_some() => None,
@@ -104,11 +109,15 @@ pub(super) fn findings(
     findings
 }
 
-/// Parses a variable of the CPU backend as its own code does; the backend itself reports others.
+/// Parses a variable that the CPU backend reads only in an operation.
 fn of_cpu_backend(name: &str, value: &str) -> Option<Fault> {
     let (is_valid, expected) = match name {
         STRICT | STACKS => (["0", "1"].contains(&value), "0 or 1".to_owned()),
         FAILURES => (Failures::parse(value).is_some(), Failures::EXPECTED.to_owned()),
+        "LIBNCCL_CPU_TIMEOUT" | "LIBNCCL_CPU_WARN_AFTER" => {
+            let seconds = value.trim().parse().ok().map(Duration::try_from_secs_f64);
+            (seconds.is_some_and(|seconds| seconds.is_ok()), "a number of seconds".to_owned())
+        }
         IGNORE => (Ignored::parse(value).is_some(), Ignored::expected()),
         _ => return None,
     };
@@ -128,11 +137,15 @@ impl Rules<'_> {
             _ => {}
         }
         if let Some(problem) = self.library.and_then(|library| library.probe.plugins.get(name)) {
-            let text = format!("the plugin cannot be loaded: {problem}");
-            return Some(Fault::new(
-                text,
-                "correct the name, or add the directory of the plugin to LD_LIBRARY_PATH",
-            ));
+            let advice = "correct the name, or add the directory of the plugin to LD_LIBRARY_PATH";
+            return Some(match name {
+                "NCCL_NET" => {
+                    let text = "no communicator can be made, as NCCL has the networks IB and Socket, and the plugin that \
+                                may have another cannot be loaded";
+                    Fault::new(format!("{text}: {problem}"), advice).problem()
+                }
+                _ => Fault::new(format!("the plugin cannot be loaded: {problem}"), advice),
+            });
         }
         let parameters = self.library.and_then(|library| library.probe.answer.as_ref());
         if let Some(read) = parameters.and_then(|answer| answer.parameters.get(name)) {
@@ -218,11 +231,11 @@ impl Rules<'_> {
             let fault = Fault::new(text, "unset NCCL_NET, or set it to Socket").problem();
             return (!network::has_rdma(self.system, self.settings)).then_some(fault);
         }
-        let text = "NCCL has the networks IB and Socket; others need a plugin of this name";
-        let fault = Fault::new(text, "correct NCCL_NET, or set NCCL_NET_PLUGIN to the plugin");
-        // Only the plugin has its name, so one that is loaded may be right.
-        let plugin = self.settings.value("NCCL_NET_PLUGIN");
-        plugin.is_none_or(|plugin| plugin.eq_ignore_ascii_case("none")).then_some(fault)
+        // A plugin that can be loaded may have the name.
+        let has_plugin =
+            self.settings.value("NCCL_NET_PLUGIN").is_none_or(|plugin| !plugin.eq_ignore_ascii_case("none"));
+        let text = "no communicator can be made, as NCCL has the networks IB and Socket, and NCCL_NET_PLUGIN excludes others";
+        (!has_plugin).then(|| Fault::new(text, "correct NCCL_NET or NCCL_NET_PLUGIN").problem())
     }
 
     fn integer(&self, name: &str, value: &str) -> Option<Fault> {
@@ -298,4 +311,33 @@ fn differs(value: &str, read: &str) -> bool {
     let is_same_switch =
         [true, false].iter().any(|is_on| is_switch(value, *is_on) && is_switch(read, *is_on));
     !is_open && !is_same_switch && words(value) != words(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{differs, of_cpu_backend};
+
+    #[test]
+    fn variables_of_the_cpu_backend_have_its_values() {
+        for (name, good, bad) in [
+            ("LIBNCCL_CPU_STRICT", "1", "yes"),
+            ("LIBNCCL_CPU_STACKS", "0", "2"),
+            ("LIBNCCL_CPU_TIMEOUT", "2.5", "abc"),
+            ("LIBNCCL_CPU_WARN_AFTER", " 0", "-1"),
+            ("LIBNCCL_CPU_FAILURES", "report", "x"),
+            ("LIBNCCL_CPU_IGNORE", "race,missing-call", "x"),
+        ] {
+            assert!(of_cpu_backend(name, good).is_none() && of_cpu_backend(name, bad).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_compared_by_their_words() {
+        for (value, read) in [("info", "INFO"), ("ENV,INIT", "INIT,ENV"), ("1", "TRUE"), ("^COLL", "INIT")] {
+            assert!(!differs(value, read), "{value}");
+        }
+        for (value, read) in [("INITT", "INIT,ENV"), ("2", "FALSE"), ("yes", "FALSE")] {
+            assert!(differs(value, read), "{value}");
+        }
+    }
 }

@@ -110,6 +110,7 @@ fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool
         || name.contains(char::is_whitespace)
         || is_others
         || OF_THIS_PROJECT.contains(&name)
+        || (!is_cpu && name.starts_with("LIBNCCL_CPU_"))
     {
         return None;
     }
