@@ -154,13 +154,12 @@ impl Search {
 impl Check {
     fn new(probe: &Probe, has_address: bool) -> Self {
         let Some(answer) = &probe.answer else {
-            let is_text = |line: &&String| {
-                !line.is_empty() && !line.chars().any(|part| part.is_control() || part == '\u{fffd}')
-            };
-            let line = probe.log.iter().rev().find(is_text);
-            let line = line.map(|line| format!(": {}", line.chars().take(200).collect::<String>()));
             let failure = probe.failure.clone().unwrap_or_else(|| "the process printed no result".into());
-            return Self { ok: false, problem: Some(failure + &line.unwrap_or_default()), address: None };
+            // The process's own error, which is the last line.
+            let errors = probe.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
+            let lines: Vec<_> =
+                [failure.as_str()].into_iter().chain(probe.warnings()).chain(errors).collect();
+            return Self { ok: false, problem: Some(lines.join("; ")), address: None };
         };
         let problem = answer.problem.as_ref().map(|problem| {
             // The error has one of them already.
