@@ -153,7 +153,7 @@ impl Search {
 
 impl Check {
     fn new(probe: &Probe, has_address: bool) -> Self {
-        let Some(answer) = &probe.answer else {
+        let Some(call) = &probe.call else {
             let failure = probe.failure.clone().unwrap_or_else(|| "the process printed no result".into());
             // The process's own error, which is the last line.
             let errors = probe.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
@@ -161,13 +161,13 @@ impl Check {
                 [failure.as_str()].into_iter().chain(probe.warnings()).chain(errors).collect();
             return Self { ok: false, problem: Some(lines.join("; ")), address: None };
         };
-        let problem = answer.problem.as_ref().map(|problem| {
+        let problem = call.problem.as_ref().map(|problem| {
             // The error has one of them already.
             let warnings = probe.warnings().into_iter().filter(|warning| !problem.contains(warning));
             [problem.as_str()].into_iter().chain(warnings).collect::<Vec<_>>().join("; ")
         });
         Self {
-            ok: answer.id.is_some(),
+            ok: call.id.is_some(),
             problem,
             address: probe.address().filter(|_| has_address).map(|(address, _)| address),
         }
@@ -244,7 +244,7 @@ impl Library {
                 "fix what `network` and `variables` list below; NCCL_DEBUG=INFO makes NCCL log more",
             ),
         });
-        if let (Some(failure), Some(_)) = (&self.probe.failure, &self.probe.answer) {
+        if let (Some(failure), Some(_)) = (&self.probe.failure, &self.probe.call) {
             findings.push(Finding::warning(
                 format!(
                     "the library or one of its plugins did not end normally after the unique id: {failure}"

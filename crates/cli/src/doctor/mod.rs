@@ -58,8 +58,8 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
     let library = search.library.as_ref();
     let found: Option<Version> = library.and_then(|library| library.version.parse().ok());
     let mut settings = Settings::of(system);
-    let answer = library.and_then(|library| library.probe.answer.as_ref());
-    let unread = answer.map(|answer| settings.correct(&answer.added, probe::is_forced)).unwrap_or_default();
+    let call = library.and_then(|library| library.probe.call.as_ref());
+    let unread = call.map(|call| settings.correct(&call.added, probe::is_forced)).unwrap_or_default();
     let rdma = network::has_rdma(system, &settings);
     let known = library.map(|library| Variables::of(&library.file)).unwrap_or_default();
     let has_advisories = library.is_some_and(Library::needs_driver) && !known.is_cpu;

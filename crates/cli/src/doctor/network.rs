@@ -73,7 +73,7 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
             id if id.ok => {
                 Finding::ok(format!("the address in the unique id is not known; interfaces: {shown}"))
             }
-            _ if library.probe.answer.is_none() => Finding::ok(text),
+            _ if library.probe.call.is_none() => Finding::ok(text),
             _ if set.is_empty() => Finding::problem(text, "bring an interface up: `ip link set lo up`"),
             _ => Finding::problem(
                 text,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use cuda_common::finding::REPORT;
@@ -23,6 +23,10 @@ use crate::{gpu, library, output};
 
 /// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The time between two looks at whether the child has ended.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The time for the rest of the streams of a child that has ended, which its own children may keep open.
+const GRACE: Duration = Duration::from_secs(1);
 /// The limit for each of the child's streams.
 const LONGEST: u64 = 1 << 20;
 /// The variables that the child has for itself, with their values.
@@ -42,18 +46,18 @@ const PLUGINS: [(&str, &str); 6] = [
 #[derive(Debug, Default)]
 pub(crate) struct Probe {
     /// `None` if the child did not get as far as this.
-    pub(crate) answer: Option<Answer>,
+    pub(crate) call: Option<Call>,
     /// The reason why each of these plugins cannot be loaded, by variable.
     pub(crate) plugins: BTreeMap<String, String>,
     /// The library's log.
     pub(crate) log: Vec<String>,
-    /// The reason why the child did not end normally.
+    /// The reason why the child failed.
     pub(crate) failure: Option<String>,
 }
 
 /// The result of `ncclGetUniqueId`, and its effect.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct Call {
     pub(crate) id: Option<Vec<u8>>,
     pub(crate) problem: Option<String>,
     /// The variables that NCCL added to the environment: the settings in its configuration files.
@@ -98,19 +102,27 @@ impl Probe {
             });
         }
         drop(sender);
-        let (mut probe, mut answers, end) = (Self::default(), 0, std::time::Instant::now() + limit);
+        let (mut probe, mut results) = (Self::default(), 0);
+        let (mut end, mut has_ended) = (Instant::now() + limit, false);
         let is_late = loop {
-            match lines.recv_timeout(end.saturating_duration_since(std::time::Instant::now())) {
+            match lines.recv_timeout(PAUSE) {
                 Ok((true, line)) => probe.log.push(line),
                 Ok((false, line)) => {
-                    match answers {
-                        0 => probe.answer = serde_json::from_str(&line).ok(),
+                    match results {
+                        0 => probe.call = serde_json::from_str(&line).ok(),
                         _ => probe.plugins = serde_json::from_str(&line).unwrap_or_default(),
                     }
-                    answers += 1;
+                    results += 1;
                 }
                 Err(RecvTimeoutError::Disconnected) => break false,
-                Err(RecvTimeoutError::Timeout) => break true,
+                Err(RecvTimeoutError::Timeout) if !has_ended => {
+                    has_ended = matches!(child.try_wait(), Ok(Some(_)));
+                    end = if has_ended { end.min(Instant::now() + GRACE) } else { end };
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if Instant::now() > end {
+                break !has_ended;
             }
         };
         if is_late {
@@ -128,7 +140,7 @@ impl Probe {
 
     /// Returns the address and port at which the ranks meet.
     pub(crate) fn address(&self) -> Option<(IpAddr, u16)> {
-        socket_address(self.answer.as_ref()?.id.as_ref()?)
+        socket_address(self.call.as_ref()?.id.as_ref()?)
     }
 
     /// Returns the name and the address of the interface in the line `Bootstrap : Using eth0:10.0.0.1<0>`.
@@ -207,15 +219,15 @@ pub(super) fn child(path: &Path) -> Result<ExitCode> {
     let nccl = library::load(Some(path))?;
     let id = nccl.unique_id();
     let added = environment().map(|[name, value]| (name, value));
-    let answer = Answer {
+    let call = Call {
         id: id.as_ref().ok().map(|id| id.as_bytes().to_vec()),
         problem: id.err().map(|error| error.to_string()),
         added: added.filter(|(name, _)| !before.contains_key(name)).collect(),
         parameters: parameters(&nccl, &before),
     };
     let mut out = output::stdout();
-    writeln!(out, "{}", serde_json::to_string(&answer)?)?;
-    let value = |name: &str| answer.added.get(name).or(before.get(name));
+    writeln!(out, "{}", serde_json::to_string(&call)?)?;
+    let value = |name: &str| call.added.get(name).or(before.get(name));
     let mut plugins = BTreeMap::new();
     for (variable, prefix) in PLUGINS {
         let names = value(variable).map(|names| names.split(',').filter(|name| !name.is_empty()));
@@ -284,11 +296,14 @@ mod tests {
         let hung = probe("sleep 60 & sleep 60", 1);
         assert!(start.elapsed() < Duration::from_secs(30));
         assert_eq!(hung.failure.as_deref(), Some("it took more than 1 s, and was killed"));
+        // A process that the child leaves behind does not matter.
+        let left = probe("sleep 60 & echo '{\"added\":{},\"parameters\":{}}'", 50);
+        assert!(left.failure.is_none() && left.call.is_some() && start.elapsed() < Duration::from_secs(30));
         let killed = probe("echo '{\"added\":{},\"parameters\":{},\"problem\":\"none\"}'; kill -9 $$", 30);
         assert_eq!(killed.failure.as_deref(), Some("the process ended with signal: 9 (SIGKILL)"));
-        assert_eq!(killed.answer.unwrap().problem.as_deref(), Some("none"));
+        assert_eq!(killed.call.unwrap().problem.as_deref(), Some("none"));
         let garbage = probe("head -c 3000000 /dev/urandom; head -c 3000000 /dev/urandom >&2", 30);
-        assert!(garbage.answer.is_none() && garbage.warnings().is_empty());
+        assert!(garbage.call.is_none() && garbage.warnings().is_empty());
     }
 
     #[test]

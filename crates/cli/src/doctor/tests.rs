@@ -10,7 +10,7 @@ use super::driver::Driver;
 use super::examine;
 use super::finding::{Finding, Level};
 use super::library::{Check, Library, Missing, Search};
-use super::probe::{Answer, Probe};
+use super::probe::{Call, Probe};
 use super::report::Report;
 use crate::interface::Interface;
 use crate::nccl_file::NcclFile;
@@ -578,7 +578,7 @@ fn changes_that_are_no_text_give_their_findings() {
     let parameter = |machine: &mut Machine| {
         machine.environment.push(("NCCL_ALGO", "Ring"));
         let parameters = [("NCCL_ALGO".into(), "TREE".into())].into();
-        machine.probe.answer = Some(Answer { parameters, ..Answer::default() });
+        machine.probe.call = Some(Call { parameters, ..Call::default() });
     };
     one(parameter, "variables", Level::Warning, "the library reads \"TREE\"");
     let refused = |machine: &mut Machine| {
@@ -612,7 +612,7 @@ fn failure_of_the_library_is_reported_with_the_interfaces() {
     let examined = |name: Option<&'static str>| {
         let mut machine = Machine::healthy();
         failed(&mut machine);
-        machine.probe.answer = Some(Answer::default());
+        machine.probe.call = Some(Call::default());
         machine.environment.extend(name.map(|name| ("NCCL_SOCKET_IFNAME", name)));
         machine.report()
     };
@@ -626,7 +626,7 @@ fn failure_of_the_library_is_reported_with_the_interfaces() {
     assert_finds(&machine.report(), &[no_id]);
     let plugin = |machine: &mut Machine| {
         machine.probe = Probe {
-            answer: Some(Answer::default()),
+            call: Some(Call::default()),
             plugins: [("NCCL_TUNER_PLUGIN".into(), "no such file".into())].into(),
             failure: Some("the process ended with signal: 11".into()),
             ..Probe::default()
@@ -761,7 +761,7 @@ fn configuration_files_are_read_as_nccl_does() {
     let unread = |machine: &mut Machine| {
         machine.write("/etc/nccl.conf", "NCCL_ALGO=Ring\nNCCL_DEBUG=WARN\nNCCL_PROTO=LL\n");
         let added = [("NCCL_PROTO".into(), "LL\r".into()), ("NCCL_NTHREADS".into(), "64".into())].into();
-        machine.probe.answer = Some(Answer { added, ..Answer::default() });
+        machine.probe.call = Some(Call { added, ..Call::default() });
     };
     one(unread, "files", Level::Warning, "/etc/nccl.conf: NCCL 2.32.3 does not read NCCL_ALGO from it");
 }

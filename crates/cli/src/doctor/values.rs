@@ -147,8 +147,8 @@ impl Rules<'_> {
                 _ => Fault::new(format!("the plugin cannot be loaded: {problem}"), advice),
             });
         }
-        let parameters = self.library.and_then(|library| library.probe.answer.as_ref());
-        if let Some(read) = parameters.and_then(|answer| answer.parameters.get(name)) {
+        let parameters = self.library.and_then(|library| library.probe.call.as_ref());
+        if let Some(read) = parameters.and_then(|call| call.parameters.get(name)) {
             return differs(value, read).then(|| {
                 Fault::new(format!("the library reads {read:?}"), format!("correct {name}, or unset it"))
             });
