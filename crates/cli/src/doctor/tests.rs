@@ -161,10 +161,14 @@ impl Machine {
     }
 }
 
+/// Returns the findings of a section.
+fn all<'a>(report: &'a Report, section: &str) -> &'a [Finding] {
+    &report.sections.iter().find(|found| found.name == section).expect(section).findings
+}
+
 /// Returns the findings of a section that are not fine.
 fn bad(report: &Report, section: &str) -> Vec<Finding> {
-    let section = report.sections.iter().find(|found| found.name == section).expect(section);
-    section.findings.iter().filter(|finding| finding.level != Level::Ok).cloned().collect()
+    all(report, section).iter().filter(|finding| finding.level != Level::Ok).cloned().collect()
 }
 
 /// Checks that these are the only findings that are not fine: section, level and a part of the text.
@@ -204,7 +208,7 @@ fn healthy_machine_of_the_cpu_implementation_has_no_finding() {
     );
     machine.environment.extend([("LIBNCCL_CPU_STRICT", "1"), ("NCCL_IB_HCA", "mlx5_0")]);
     machine.driver = Driver { problem: Some("no libcuda.so.1".into()), ..Driver::default() };
-    write_library(&machine.place("/opt/cpu/lib/libnccl.so.2"), b"NCCL version 2.32.3+cuda13.0\0");
+    write_library(&machine.place("/opt/cpu/lib/libnccl.so.2"), b"NCCL version \0libnccl-cpu: \0");
     let file = NcclFile::read(&machine.place("/opt/cpu/lib/libnccl.so.2")).unwrap();
     let library = Library {
         path: Some("/opt/cpu/lib/libnccl.so.2".into()),
@@ -234,17 +238,10 @@ fn two_packages_with_one_file_are_named_with_the_one_that_wrote_it() {
     assert_eq!(found.len(), 1, "{found:?}");
     let text = &found[0].text;
     assert!(text.starts_with("nvidia-nccl-cu12 2.32.3 and nvidia-nccl-cu13 2.28.9 share one file"), "{text}");
-    assert!(
-        text.contains("(2.28.9 for CUDA 13.0)") && text.ends_with("the file is that of nvidia-nccl-cu13"),
-        "{text}"
-    );
-    assert!(
-        found[0]
-            .advice
-            .as_ref()
-            .unwrap()
-            .starts_with("keep one: pip uninstall nvidia-nccl-cu12 nvidia-nccl-cu13")
-    );
+    assert!(text.contains("(2.28.9 for CUDA 13.0)"), "{text}");
+    assert!(text.ends_with("the file is that of nvidia-nccl-cu13"), "{text}");
+    let advice = found[0].advice.as_ref().unwrap();
+    assert!(advice.starts_with("keep one: pip uninstall nvidia-nccl-cu12 nvidia-nccl-cu13"), "{advice}");
 }
 
 /// The reports marin-community/marin 7344 and 8038: jobs on Grace hang with 2.28.9, and not with 2.30.7.
@@ -259,19 +256,14 @@ fn release_that_hangs_on_arm_is_a_problem_there_alone() {
         machine.report()
     };
     let report = examined("2.28.9", "aarch64");
-    let arm = bad(&report, "advisories");
     assert!(!report.starts);
-    assert!(
-        arm.iter().any(|finding| finding.level == Level::Problem
-            && finding.text.starts_with("arm-proxy-hang: NCCL 2.28.9"))
-    );
-    assert!(
-        arm.iter().any(|finding| finding.source.as_deref()
-            == Some("https://github.com/marin-community/marin/issues/7344"))
-    );
-    assert!(
-        bad(&examined("2.28.9", "x86_64"), "advisories").iter().all(|finding| !finding.text.contains("arm-"))
-    );
+    let source = "https://github.com/marin-community/marin/issues/7344";
+    let is_hang = |finding: &Finding| {
+        finding.text.starts_with("arm-proxy-hang: NCCL 2.28.9") && finding.source.as_deref() == Some(source)
+    };
+    let arm = bad(&report, "advisories");
+    assert!(arm.iter().any(|finding| finding.level == Level::Problem && is_hang(finding)), "{arm:?}");
+    assert!(!bad(&examined("2.28.9", "x86_64"), "advisories").iter().any(is_hang));
     assert_finds(&examined("2.30.7", "aarch64"), &[]);
 }
 
@@ -304,18 +296,10 @@ fn other_release_in_the_search_path_is_a_warning_and_another_copy_of_the_same_is
     machine.library("/opt/conda/envs/job/lib/libnccl.so.2", "2.32.3", "12.9");
     machine.environment.push(("CONDA_PREFIX", "/opt/conda"));
     let report = machine.report();
-    assert_finds(
-        &report,
-        &[(
-            "copies",
-            Level::Warning,
-            "another version: /usr/lib/x86_64-linux-gnu/libnccl.so.2 (2.18.3 for CUDA 12.2)",
-        )],
-    );
-    let copies = report.sections.iter().find(|section| section.name == "copies").unwrap();
-    assert!(
-        copies.findings.iter().any(|finding| finding.text.contains("/opt/conda/envs/job/lib/libnccl.so.2"))
-    );
+    let text = "another version: /usr/lib/x86_64-linux-gnu/libnccl.so.2 (2.18.3 for CUDA 12.2)";
+    assert_finds(&report, &[("copies", Level::Warning, text)]);
+    let is_copy = |finding: &Finding| finding.text.contains("/opt/conda/envs/job/lib/libnccl.so.2");
+    assert!(all(&report, "copies").iter().any(is_copy));
 }
 
 #[test]
@@ -336,9 +320,9 @@ fn copies_are_found_wherever_the_search_looks() {
         machine.environment.push((variable, value));
     }
     let report = machine.report();
-    let copies = report.sections.iter().find(|section| section.name == "copies").unwrap();
+    let copies = all(&report, "copies");
     for (_, _, file) in places {
-        assert!(copies.findings.iter().any(|finding| finding.text.contains(file)), "{file}: {copies:?}");
+        assert!(copies.iter().any(|finding| finding.text.contains(file)), "{file}: {copies:?}");
     }
 }
 
@@ -388,13 +372,13 @@ fn machine_without_a_driver_is_a_problem() {
 fn machine_without_a_library_is_a_problem() {
     let report = Machine::healthy().examine(Search::nothing());
     assert_finds(&report, &[("library", Level::Problem, "no NCCL library")]);
-    let network = &report.sections.iter().find(|section| section.name == "network").unwrap().findings;
     let expected = "no library to test them with; interfaces: lo 127.0.0.1, eth0 10.0.0.1, docker0 172.17.0.1, ens9 (down)";
-    assert_eq!(network[0], Finding::ok(expected));
+    assert_eq!(all(&report, "network")[0], Finding::ok(expected));
 }
 
-/// Changes of a healthy machine, alternatives between `||`, and the only finding that they give, or `ok`: `NAME=VALUE` sets a variable, `/path=TEXT` writes a file,
-/// `+/path=LINE` adds a first line to it, `-/path` removes a directory, and `id=ADDRESS` is the address in the unique id.
+/// The only finding, or `ok`, that changes of a healthy machine give: `NAME=VALUE` sets a variable, `/path=TEXT` writes a file,
+/// `+/path=LINE` adds a first line to it, `-/path` removes a directory, and `id=ADDRESS` is the address in the unique id. Changes
+/// are separated by `|`, alternatives by `||`.
 const CASES: &str = r#"
 limits warning: /dev/shm: 64 MiB <- /proc/self/mounts=shm /dev/shm tmpfs rw,size=65536k 0 0
 limits warning: there is no /dev/shm <- -/dev/shm
@@ -598,9 +582,8 @@ fn changes_that_are_no_text_give_their_findings() {
     unknown.remove("/sys/devices/system/node");
     let report = unknown.report();
     assert_finds(&report, &[]);
-    let of = |name| &report.sections.iter().find(|section| section.name == name).unwrap().findings;
-    assert_eq!(of("devices")[..], [Finding::ok("GPUs on the PCI bus: 8; NUMA nodes: unknown")]);
-    assert_eq!(of("limits")[0], Finding::ok("in a container of Docker"));
+    assert_eq!(all(&report, "devices"), [Finding::ok("GPUs on the PCI bus: 8; NUMA nodes: unknown")]);
+    assert_eq!(all(&report, "limits")[0], Finding::ok("in a container of Docker"));
 }
 
 #[test]
@@ -750,7 +733,7 @@ fn configuration_files_are_read_as_nccl_does() {
     assert!(found[0].text.contains("NCCL_DEBUG =\" INFO\": the spaces are part of the name"), "{found:?}");
     assert!(found[1].text.contains("NCCL_DEBUG =\" INFO\": the spaces are part of the value"), "{found:?}");
     assert!(found[2].text.contains("NCCL ignores the line \"nonsense\""), "{found:?}");
-    let files = &report.sections.iter().find(|section| section.name == "files").unwrap().findings;
+    let files = all(&report, "files");
     assert!(files.contains(&Finding::ok("/home/me/.nccl.conf sets NCCL_ALGO=Tree")), "{files:?}");
     for overridden in [
         "/etc/nccl.conf: NCCL_ALGO has no effect; its value is from /home/me/.nccl.conf",
@@ -821,25 +804,9 @@ fn report_as_text_ends_with_a_summary_and_as_json_has_the_documented_fields() {
         ["advice", "driver", "error", "header_version", "library", "schema", "sections", "starts", "tried"];
     assert_eq!(fields, expected);
     assert_eq!((&json["schema"], &json["starts"]), (&1.into(), &false.into()));
-    let names: Vec<_> = json["sections"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|section| section["name"].as_str().unwrap())
-        .collect();
-    let all = [
-        "library",
-        "copies",
-        "driver",
-        "devices",
-        "advisories",
-        "limits",
-        "network",
-        "files",
-        "variables",
-        "ras",
-    ];
-    assert_eq!(names, all);
+    let names: Vec<_> = report.sections.iter().map(|section| section.name).collect();
+    let expected = "library copies driver devices advisories limits network files variables ras";
+    assert_eq!(names.join(" "), expected);
     let finding = &json["sections"][8]["findings"][0];
     assert_eq!(finding["level"], "problem");
     assert!(finding["text"].is_string() && finding["advice"].is_string());
