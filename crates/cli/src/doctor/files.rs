@@ -12,15 +12,19 @@ pub(super) fn findings(
     unread: &[(String, PathBuf)],
     library: Option<&Library>,
 ) -> Vec<Finding> {
-    let mut findings: Vec<_> = settings.files.iter().flat_map(of_file).collect();
-    let version = library.map(|library| library.version.clone()).unwrap_or_default();
-    for (name, path) in unread {
-        let text = format!("{}: NCCL {version} does not read {name} from it", path.display());
-        findings.push(match library {
-            Some(library) if library.file.is_cpu_backend => Finding::ok(text + ", as the CPU backend reads no files"),
-            _ => Finding::warning(
+    let mut findings = Vec::new();
+    for file in &settings.files {
+        let unread = unread.iter().filter(|(_, path)| *path == file.path).map(|(name, _)| name.as_str());
+        let unread: Vec<_> = unread.collect();
+        findings.extend(of_file(file, &unread));
+        let Some(library) = library.filter(|_| !unread.is_empty()) else { continue };
+        let (path, version) = (file.path.display(), &library.version);
+        let text = format!("{path}: NCCL {version} does not read {} from it", unread.join(", "));
+        findings.push(match library.file.is_cpu_backend {
+            true => Finding::ok(text + ", as the CPU backend reads no files"),
+            false => Finding::warning(
                 text,
-                "move the setting to the environment, to ~/.nccl.conf or to /etc/nccl.conf: old versions ignore \
+                "move the settings to the environment, to ~/.nccl.conf or to /etc/nccl.conf: old versions ignore \
                  NCCL_CONF_FILE, and take the home directory from the list of users",
             ),
         });
@@ -32,7 +36,8 @@ pub(super) fn findings(
     findings
 }
 
-fn of_file(file: &ConfigurationFile) -> Vec<Finding> {
+/// Returns the findings about a file, of which the library did not read the names in `unread`.
+fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let path = file.path.display();
     let Some(lines) = &file.lines else {
         let unreadable = || {
@@ -61,6 +66,7 @@ fn of_file(file: &ConfigurationFile) -> Vec<Finding> {
         match line {
             Line::Set { overridden_by: Some(origin), .. } => findings
                 .push(Finding::ok(format!("{path}: {name} has no effect; its value is from {origin}"))),
+            _ if unread.contains(&name.as_str()) => {}
             _ => effective.push(format!("{name}={value}")),
         }
         let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");

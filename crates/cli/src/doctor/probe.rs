@@ -22,7 +22,7 @@ use crate::run::THIS_PROGRAM;
 use crate::{gpu, library, output};
 
 /// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(20);
 /// The time between two looks at whether the child has ended.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The time for the rest of the streams of a child that has ended, which its own children may keep open.
@@ -219,11 +219,12 @@ pub(super) fn child(path: &Path) -> Result<ExitCode> {
     let nccl = library::load(Some(path))?;
     let id = nccl.unique_id();
     let added = environment().map(|[name, value]| (name, value));
+    let added: BTreeMap<_, _> = added.filter(|(name, _)| !before.contains_key(name)).collect();
     let call = Call {
         id: id.as_ref().ok().map(|id| id.as_bytes().to_vec()),
         problem: id.err().map(|error| error.to_string()),
-        added: added.filter(|(name, _)| !before.contains_key(name)).collect(),
-        parameters: parameters(&nccl, &before),
+        parameters: parameters(&nccl, before.keys().chain(added.keys())),
+        added,
     };
     let mut out = output::stdout();
     writeln!(out, "{}", serde_json::to_string(&call)?)?;
@@ -255,13 +256,11 @@ pub(super) fn child(path: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parameters(nccl: &Nccl, environment: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+/// Returns the library's values of the variables that are set, as far as it has parameters for them.
+fn parameters<'a>(nccl: &Nccl, names: impl Iterator<Item = &'a String>) -> BTreeMap<String, String> {
     let Ok(parameters) = nccl.parameters() else { return BTreeMap::new() };
-    let keys = parameters.keys().unwrap_or_default().into_iter();
-    let keys = keys.filter(|key| environment.contains_key(key) && !is_forced(key));
-    keys.filter_map(|key| Some((parameters.get::<String>(&key).ok()??, key)))
-        .map(|(value, key)| (key, value))
-        .collect()
+    let names = names.filter(|name| name.starts_with("NCCL_") && !is_forced(name));
+    names.filter_map(|name| Some((name.clone(), parameters.get::<String>(name).ok()??))).collect()
 }
 
 /// Opens a plugin as NCCL does: by the given name, or as `PREFIX-NAME.so`.

@@ -76,7 +76,8 @@ pub(super) fn findings(
     // The section on files has theirs.
     let environment = settings.iter().filter(|(_, setting)| setting.origin == Origin::Environment);
     findings.extend(environment.filter_map(|(name, setting)| {
-        let part = taken_literally(&setting.value)?;
+        // The default of the format ends with a space.
+        let part = taken_literally(&setting.value).filter(|_| name != "NCCL_DEBUG_TIMESTAMP_FORMAT")?;
         let text = format!("{name}={:?} (environment): {part}", setting.value);
         Some(Finding::warning(text, format!("set {name} without them")))
     }));

@@ -313,14 +313,18 @@ fn doctor_outlives_the_process_of_a_library() {
         ("abort();", "the process ended with signal: 6 (SIGABRT)"),
         ("_exit(3);", "the process ended with exit status: 3"),
         (
-            "for (int i = 0; i < 1 << 21; i++) putchar(rand()), putc(rand(), stderr); _exit(3);",
+            "fwrite(text, 1, sizeof text, stdout), fwrite(text, 1, sizeof text, stderr), _exit(3);",
             "exit status: 3",
         ),
     ] {
         let text = format!(
             "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+             static char text[1 << 22];\n\
              int ncclGetVersion(int *version) {{ *version = 22707; return 0; }}\n\
-             int ncclGetUniqueId(void *id) {{ {body} return 0; }}\n"
+             int ncclGetUniqueId(void *id) {{\n\
+                 for (size_t at = 0; at < sizeof text; at++) text[at] = rand();\n\
+                 {body} return 0;\n\
+             }}\n"
         );
         fs::write(&source, text).expect("it is writable");
         run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]), 0);
