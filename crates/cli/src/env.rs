@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
             (title, newest.defaults.keys().cloned().collect())
         }
     };
-    let settings = Settings::read(&System::here(), nccl.as_ref().map_or(release, Nccl::version));
+    let settings = Settings::of(&System::here());
     let parameters = nccl.as_ref().and_then(|nccl| nccl.parameters().ok());
     // Other implementations may have the number of a release, and other defaults: their files have no such text.
     let is_newest = nccl.is_none() || file.is_some_and(|file| file.version == Some(release));
@@ -139,8 +139,6 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
 
-    use libnccl::Version;
-
     use super::variables;
     use crate::settings::Settings;
     use crate::system::System;
@@ -154,7 +152,7 @@ mod tests {
         let known: BTreeSet<_> =
             ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_NTHREADS", "NCCL_PROTO"].map(String::from).into();
         let default = |name: &str| (name == "NCCL_NTHREADS").then(|| "-2".into());
-        let found = variables(&known, &Settings::read(&system, Version::HEADER), default);
+        let found = variables(&known, &Settings::of(&system), default);
         let lines: Vec<_> = found
             .iter()
             .map(|found| (found.name.as_str(), found.value.as_deref(), found.origin.as_str(), found.known))

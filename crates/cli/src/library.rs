@@ -58,3 +58,15 @@ pub(crate) fn open(path: Option<&Path>) -> Result<Nccl> {
 pub(crate) fn is_named_by_variable(attempt: &Attempt) -> bool {
     attempt.source == libnccl::internal::PATH_VARIABLE && !attempt.path.as_os_str().is_empty()
 }
+
+/// Loads a plugin of NCCL, as NCCL does. It stays loaded.
+pub(crate) fn open_plugin(name: &str) -> Result<(), String> {
+    use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+    // SAFETY: the user has named the plugin for NCCL, which runs its initializers too.
+    let plugin = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
+    plugin.map(std::mem::forget).map_err(|error| match std::error::Error::source(&error) {
+        Some(reason) => reason.to_string(),
+        None => error.to_string(),
+    })
+}

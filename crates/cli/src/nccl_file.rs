@@ -3,16 +3,23 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::str::FromStr;
 
 use libnccl::Version;
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSection, ReadCache};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache};
+use serde::Serialize;
 
 use crate::file;
 
-/// The content of the file's strings.
+/// The text that the CPU backend writes before its reports.
+const CPU_BACKEND: &str = "libnccl-cpu: ";
+/// The error of a version that refuses unknown words in `NCCL_ALGO` and `NCCL_PROTO`; older ones ignore them.
+const UNKNOWN_WORD: &str = "Unrecognized element token";
+
+/// The identity of the file, and the content of its strings.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct NcclFile {
     /// The release, from the text that NCCL prints when it starts.
@@ -21,6 +28,29 @@ pub(crate) struct NcclFile {
     pub(crate) cuda: Option<Cuda>,
     /// The names of the variables that it reads.
     pub(crate) variables: BTreeSet<String>,
+    pub(crate) is_cpu_backend: bool,
+    /// True if it fails if `NCCL_ALGO` or `NCCL_PROTO` has an unknown word.
+    pub(crate) refuses_unknown_words: bool,
+    pub(crate) identity: Identity,
+}
+
+/// Properties by which two files of the same version differ.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Identity {
+    /// The size of the file in bytes.
+    pub(crate) size: u64,
+    /// The linker's build id in hexadecimal.
+    pub(crate) build_id: Option<String>,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes, ", self.size)?;
+        match &self.build_id {
+            Some(id) => write!(f, "build id {id}"),
+            None => f.write_str("no build id"),
+        }
+    }
 }
 
 /// A release of CUDA.
@@ -54,25 +84,67 @@ impl NcclFile {
     /// NCCL's file has hundreds of megabytes of GPU code: its constants alone are read.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         let cache = ReadCache::new(file::open(path, File::options().read(true)).ok()?);
-        let file = ElfFile64::<object::Endianness, _>::parse(&cache).ok()?;
+        let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
         let constants = file.section_by_name(".rodata")?.data().ok()?;
-        Some(Self::from_constants(constants))
+        let build_id = file.build_id().ok().flatten();
+        let build_id = build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect());
+        let identity = Identity { size: path.metadata().ok()?.len(), build_id };
+        Some(Self { identity, ..Self::from_constants(constants) })
+    }
+
+    /// Returns whether a shared object defines NCCL's functions, whatever its name.
+    pub(crate) fn has_nccl(path: &Path) -> bool {
+        let defines = || {
+            let cache = ReadCache::new(file::open(path, File::options().read(true)).ok()?);
+            let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
+            let is_nccl = |symbol: object::read::elf::ElfSymbol64<'_, '_, Endianness, _>| {
+                symbol.is_definition() && symbol.name() == Ok("ncclGetUniqueId")
+            };
+            Some(file.dynamic_symbols().any(is_nccl))
+        };
+        defines().unwrap_or(false)
     }
 
     fn from_constants(constants: &[u8]) -> Self {
         let mut found = Self::default();
         for text in constants.split(|byte| !(0x20..0x7f).contains(byte)) {
             let Ok(text) = std::str::from_utf8(text) else { continue };
+            found.is_cpu_backend |= text.contains(CPU_BACKEND);
             if let Some((version, cuda)) =
                 text.strip_prefix("NCCL version ").and_then(|rest| rest.split_once("+cuda"))
             {
                 found.version = version.parse().ok();
                 found.cuda = cuda.parse().ok();
+            } else if text.starts_with(UNKNOWN_WORD) {
+                found.refuses_unknown_words = true;
             } else if is_variable(text) {
                 found.variables.insert(text.into());
             }
         }
         found
+    }
+}
+
+/// Returns a 64-bit hash (FNV-1a over words of 8 bytes) of a whole file, which takes about 0.1 s for NCCL. Not cryptographic.
+pub(crate) fn hash(path: &Path) -> io::Result<u64> {
+    let mut file = file::open(path, File::options().read(true))?;
+    let (mut buffer, mut hash) = (vec![0; 1 << 20], 0xcbf2_9ce4_8422_2325_u64);
+    loop {
+        let mut length = 0;
+        while length < buffer.len() {
+            match file.read(&mut buffer[length..])? {
+                0 => break,
+                read => length += read,
+            }
+        }
+        for word in buffer[..length].chunks(8) {
+            let mut bytes = [0; 8];
+            bytes[..word.len()].copy_from_slice(word);
+            hash = (hash ^ u64::from_le_bytes(bytes)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        if length < buffer.len() {
+            return Ok(hash);
+        }
     }
 }
 
@@ -138,6 +210,7 @@ pub(crate) mod tests {
         let found = NcclFile::read(&file).unwrap();
         assert_eq!(found.version, Some(Version::new(2, 32, 3)));
         assert_eq!(found.cuda, Some(Cuda { major: 12, minor: 9 }));
+        assert_eq!(found.identity.to_string(), format!("{} bytes, no build id", found.identity.size));
         assert_eq!(found.variables.iter().collect::<Vec<_>>(), ["NCCL_DEBUG", "NCCL_P2P_DISABLE"]);
     }
 

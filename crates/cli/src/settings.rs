@@ -8,14 +8,6 @@ use libnccl::Version;
 
 use crate::system::System;
 
-/// The file that the administrator of a machine writes.
-const SYSTEM_FILE: &str = "/etc/nccl.conf";
-/// The release from which on `NCCL_CONF_FILE` names a file in place of the user's.
-pub(crate) const CONF_FILE: Version = Version::new(2, 23, 4);
-/// The release from which on the user's file is in `HOME`, no longer where the list of users has their folder, and carriage
-/// returns at the ends of lines are none of the value.
-const HOME: Version = Version::new(2, 30, 3);
-
 /// The variables that NCCL sees.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -30,11 +22,13 @@ pub(crate) struct Setting {
     pub(crate) origin: Origin,
 }
 
-/// The place that a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Environment,
     File(PathBuf),
+    /// A file that only the library read.
+    Library,
 }
 
 impl fmt::Display for Origin {
@@ -42,6 +36,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Environment => f.write_str("environment"),
             Self::File(path) => write!(f, "{}", path.display()),
+            Self::Library => f.write_str("another configuration file of the library"),
         }
     }
 }
@@ -65,32 +60,60 @@ pub(crate) enum Line {
 }
 
 impl Settings {
-    /// Reads the environment and the files as this release does. A variable that is set keeps its value, so the first place
-    /// counts.
-    pub(crate) fn read(system: &System, release: Version) -> Self {
-        let is_ours = |name: &str| name.starts_with("NCCL_") || name.starts_with("LIBNCCL_");
+    /// Reads the environment and the files, by the rule of the newest version: the file that `NCCL_CONF_FILE` names or else
+    /// `~/.nccl.conf`, then `/etc/nccl.conf`. The first value of a variable counts.
+    pub(crate) fn of(system: &System) -> Self {
+        let is_ours = |name: &str| {
+            let name = name.to_ascii_uppercase();
+            name.starts_with("NCCL_") || name.starts_with("LIBNCCL_")
+        };
         let environment = system.environment().iter().filter(|(name, _)| is_ours(name));
         let mut values: BTreeMap<_, _> = environment
             .map(|(name, value)| {
                 (name.clone(), Setting { value: value.clone(), origin: Origin::Environment })
             })
             .collect();
-        let named = system.variable("NCCL_CONF_FILE").filter(|_| release >= CONF_FILE).map(PathBuf::from);
-        let is_named = named.is_some();
-        let home = match release {
-            release if release >= HOME => system.variable("HOME").map(PathBuf::from),
-            _ => system.home.clone(),
-        };
-        let user = named.or_else(|| Some(home?.join(".nccl.conf")));
-        let user = user.map(|path| (path, is_named));
-        let paths = user.into_iter().chain([(SYSTEM_FILE.into(), false)]);
+        let named = system.variable("NCCL_CONF_FILE").map(|path| (PathBuf::from(path), true));
+        let home = system.variable("HOME").map(|home| (Path::new(home).join(".nccl.conf"), false));
+        let paths = named.or(home).into_iter().chain([("/etc/nccl.conf".into(), false)]);
         let files = paths.map(|(path, is_named)| {
-            let lines = system.read(&path).map(|text| add_lines(&mut values, &path, &text, release));
+            let lines = system.read(&path).map(|text| add_lines(&mut values, &path, &text));
             let exists = system.exists(&path);
             ConfigurationFile { path, lines, exists, is_named }
         });
         let files = files.collect();
         Self { values, files }
+    }
+
+    /// Does the same for `nccl bench`, which names a version.
+    pub(crate) fn read(system: &System, _: Version) -> Self {
+        Self::of(system)
+    }
+
+    /// Replaces the values of files by those that the library added to its environment. Returns the names and files of values
+    /// that the library did not read. Names that `is_unknown` selects keep their values.
+    pub(crate) fn correct(
+        &mut self,
+        added: &BTreeMap<String, String>,
+        is_unknown: impl Fn(&str) -> bool,
+    ) -> Vec<(String, PathBuf)> {
+        let mut unread = Vec::new();
+        self.values.retain(|name, setting| match (&setting.origin, added.get(name)) {
+            (Origin::File(_), Some(value)) => {
+                setting.value.clone_from(value);
+                true
+            }
+            (Origin::File(path), None) if !is_unknown(name) => {
+                unread.push((name.clone(), path.clone()));
+                false
+            }
+            _ => true,
+        });
+        for (name, value) in added {
+            let setting = Setting { value: value.clone(), origin: Origin::Library };
+            self.values.entry(name.clone()).or_insert(setting);
+        }
+        unread
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Setting> {
@@ -104,7 +127,7 @@ impl Settings {
 
     /// Returns the value of an option that is a number, as NCCL reads it: 0 if it begins with none.
     pub(crate) fn number(&self, name: &str) -> Option<i64> {
-        self.value(name).map(|value| integer(value, 0))
+        self.value(name).map(|value| integer(value).0)
     }
 
     /// Returns whether an option is set to anything but 0.
@@ -125,36 +148,39 @@ impl Settings {
     }
 }
 
-/// Returns the integer that a text begins with, as C's `strtoll` does; 0 if there is none. A radix of 0 is that of the
-/// prefix `0x` or `0`, or else 10.
-pub(crate) fn integer(text: &str, radix: u32) -> i64 {
-    let text =
-        text.trim_start_matches(|character: char| character.is_ascii_whitespace() || character == '\u{b}');
-    let (sign, digits) = match text.strip_prefix('-') {
+/// Returns the integer that a text begins with, as C's `strtoll` with base 0 does, and the rest of the text. Without a digit it
+/// is 0, and the whole text the rest.
+pub(crate) fn integer(text: &str) -> (i64, &str) {
+    let start = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
+    let (sign, digits) = match start.strip_prefix('-') {
         Some(rest) => (-1, rest),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
+        None => (1, start.strip_prefix('+').unwrap_or(start)),
     };
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
-    let (radix, digits) = match (radix, hexadecimal) {
-        (0, Some(rest)) => (16, rest),
-        (0, None) if digits.starts_with('0') => (8, digits),
-        (0, None) => (10, digits),
-        (radix, _) => (radix, digits),
-    };
-    let digits = digits.chars().map_while(|character| character.to_digit(radix));
-    digits.fold(0, |number: i64, digit| {
+    let (radix, digits) =
+        match hexadecimal.filter(|rest| rest.starts_with(|digit: char| digit.is_ascii_hexdigit())) {
+            Some(rest) => (16, rest),
+            None if digits.starts_with('0') => (8, digits),
+            None => (10, digits),
+        };
+    let rest = digits.trim_start_matches(|digit: char| digit.is_digit(radix));
+    let number = digits[..digits.len() - rest.len()].chars().filter_map(|digit| digit.to_digit(radix));
+    let number = number.fold(0, |number: i64, digit| {
         number.saturating_mul(radix.into()).saturating_add(sign * i64::from(digit))
-    })
+    });
+    (number, if rest.len() == digits.len() { text } else { rest })
 }
 
-/// Returns what is part of a value, and hardly meant: quotes and spaces around it, which no shell has removed. `None` for
-/// spaces around a number, which NCCL passes over.
+/// Returns the part of a value that is probably a mistake: quotes and spaces around it, and a comment. `None` for spaces around
+/// a number, which NCCL skips.
 pub(crate) fn taken_literally(value: &str) -> Option<&'static str> {
     let trimmed = value.trim();
-    let is_quoted = |quote: char| value.trim().starts_with(quote) || trimmed.ends_with(quote);
+    let is_quoted = |quote: char| trimmed.starts_with(quote) || trimmed.ends_with(quote);
     let is_number = !trimmed.is_empty() && trimmed.bytes().all(|byte| byte.is_ascii_digit());
     if is_quoted('"') || is_quoted('\'') {
         Some("the quotes are part of the value")
+    } else if value.contains(" #") || value.contains("\t#") {
+        Some("the comment is part of the value")
     } else if is_number || trimmed == value {
         None
     } else if value.ends_with('\r') {
@@ -165,9 +191,9 @@ pub(crate) fn taken_literally(value: &str) -> Option<&'static str> {
 }
 
 /// Parses the lines as NCCL does: `NAME=VALUE` with all spaces and quotes, or a comment if it begins with `#`.
-fn add_lines(values: &mut BTreeMap<String, Setting>, path: &Path, text: &str, release: Version) -> Vec<Line> {
-    let end = |line| if release >= HOME { str::strip_suffix(line, '\r').unwrap_or(line) } else { line };
-    let lines = text.split('\n').map(end).filter(|line| !line.is_empty() && !line.starts_with('#'));
+fn add_lines(values: &mut BTreeMap<String, Setting>, path: &Path, text: &str) -> Vec<Line> {
+    let lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let parse = |line: &str| {
         let Some((name, value)) = line.split_once('=') else { return Line::Ignored(line.into()) };
         let overridden_by = values.get(name).map(|setting| setting.origin.clone());
@@ -184,7 +210,6 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use libnccl::Version;
     use libnccl_test_support::random_inputs::{Random, inputs};
 
     use super::{Line, Settings, integer, taken_literally};
@@ -200,10 +225,7 @@ mod tests {
                 b"# a comment\nNCCL_ALGO=Tree\nNCCL_SOCKET_IFNAME==eth0\r\nno value\n\n=\n".to_vec();
             random.change_all(&mut bytes);
             fs::write(&file, bytes).unwrap();
-            let settings = Settings::read(
-                &System::at(root.path(), &[("NCCL_CONF_FILE", "/nccl.conf")]),
-                Version::HEADER,
-            );
+            let settings = Settings::of(&System::at(root.path(), &[("NCCL_CONF_FILE", "/nccl.conf")]));
             let lines = settings.files[0].lines.as_deref().unwrap();
             let set = lines.iter().filter(|line| matches!(line, Line::Set { overridden_by: None, .. }));
             assert_eq!(set.count() + 1, settings.iter().count());
@@ -211,62 +233,45 @@ mod tests {
     }
 
     #[test]
-    fn named_file_replaces_that_of_the_user() {
+    fn values_of_files_are_those_that_the_library_added() {
         let root = tempfile::tempdir().unwrap();
-        let system = System::at(root.path(), &[("HOME", "/home/me"), ("NCCL_CONF_FILE", "/etc/mine.conf")]);
-        let files = Settings::read(&system, Version::HEADER).files;
-        let paths: Vec<_> = files.iter().map(|file| (file.path.as_path(), file.is_named)).collect();
-        assert_eq!(paths, [(Path::new("/etc/mine.conf"), true), (Path::new("/etc/nccl.conf"), false)]);
-        assert!(files.iter().all(|file| file.lines.is_none()));
-    }
-
-    #[test]
-    fn files_are_those_of_the_release() {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in [
-            ("home/nccl.conf", "NCCL_ALGO=named\r\n"),
-            ("home/.nccl.conf", "NCCL_ALGO=home\r\n"),
-            ("list/.nccl.conf", "NCCL_ALGO=list\r\n"),
-        ] {
-            let place = root.path().join(path);
-            fs::create_dir_all(place.parent().unwrap()).unwrap();
-            fs::write(place, text).unwrap();
-        }
-        let value = |release: &str, variables: &[(&str, &str)]| {
-            let mut system = System::at(root.path(), variables);
-            system.home = Some("/list".into());
-            let settings = Settings::read(&system, release.parse().unwrap());
-            settings.value("NCCL_ALGO").unwrap().to_owned()
-        };
-        let (home, named) = (("HOME", "/home"), ("NCCL_CONF_FILE", "/home/nccl.conf"));
-        for (release, of_user, of_name) in [
-            ("2.13.4", "list\r", "list\r"),
-            ("2.22.3", "list\r", "list\r"),
-            ("2.23.4", "list\r", "named\r"),
-            ("2.29.7", "list\r", "named\r"),
-            ("2.30.3", "home", "named"),
-        ] {
-            assert_eq!(value(release, &[home]), of_user, "{release}");
-            assert_eq!(value(release, &[home, named]), of_name, "{release}");
-        }
+        fs::write(root.path().join("nccl.conf"), "NCCL_ALGO=Ring\nNCCL_PROTO=LL\nNCCL_DEBUG=INFO\n").unwrap();
+        let system = System::at(root.path(), &[("NCCL_CONF_FILE", "/nccl.conf"), ("NCCL_NET", "IB")]);
+        let mut settings = Settings::of(&system);
+        let paths: Vec<_> = settings.files.iter().map(|file| (file.path.as_path(), file.is_named)).collect();
+        assert_eq!(paths, [(Path::new("/nccl.conf"), true), (Path::new("/etc/nccl.conf"), false)]);
+        let added = [("NCCL_ALGO", "Ring\r"), ("NCCL_NTHREADS", "64")];
+        let added = added.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let unread = settings.correct(&added, |name| name == "NCCL_DEBUG");
+        assert_eq!(unread, [("NCCL_PROTO".to_owned(), Path::new("/nccl.conf").to_owned())]);
+        let texts = ["NCCL_ALGO", "NCCL_PROTO", "NCCL_DEBUG", "NCCL_NET", "NCCL_NTHREADS"]
+            .map(|name| settings.text(name));
+        let expected = [
+            "NCCL_ALGO=Ring\r (/nccl.conf)",
+            "NCCL_PROTO (not set)",
+            "NCCL_DEBUG=INFO (/nccl.conf)",
+            "NCCL_NET=IB (environment)",
+            "NCCL_NTHREADS=64 (another configuration file of the library)",
+        ];
+        assert_eq!(texts, expected);
     }
 
     #[test]
     fn numbers_are_those_of_c() {
-        for (text, radix, expected) in [
-            ("1", 0, 1),
-            (" \t+12x", 0, 12),
-            ("-3", 0, -3),
-            ("0x1F", 0, 31),
-            ("010", 0, 8),
-            ("010", 10, 10),
-            ("0x10", 10, 0),
-            ("true", 0, 0),
-            ("\"1\"", 0, 0),
-            ("", 0, 0),
-            ("99999999999999999999", 0, i64::MAX),
+        for (text, expected) in [
+            ("1", (1, "")),
+            (" \t+12x", (12, "x")),
+            ("-3", (-3, "")),
+            ("0x1F", (31, "")),
+            ("0x", (0, "x")),
+            ("010", (8, "")),
+            ("4M", (4, "M")),
+            ("true", (0, "true")),
+            ("\"1\"", (0, "\"1\"")),
+            ("", (0, "")),
+            ("99999999999999999999", (i64::MAX, "")),
         ] {
-            assert_eq!(integer(text, radix), expected, "{text:?}");
+            assert_eq!(integer(text), expected, "{text:?}");
         }
     }
 
@@ -279,6 +284,7 @@ mod tests {
             assert_eq!(taken_literally(value), Some("the spaces are part of the value"), "{value:?}");
         }
         assert_eq!(taken_literally("Ring\r"), Some("the carriage return is part of the value"));
+        assert_eq!(taken_literally("SYS # all"), Some("the comment is part of the value"));
         for value in ["", "eth0", "1 ", " 1", "1\r", "a b", "it's"] {
             assert_eq!(taken_literally(value), None, "{value:?}");
         }

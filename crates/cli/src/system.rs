@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use nix::unistd::{User, getuid};
 use rustix::fs::{Access, access};
 
 use crate::file;
@@ -19,8 +18,6 @@ pub(crate) struct System {
     pub(crate) architecture: String,
     /// The network interfaces, or the reason why they cannot be read.
     pub(crate) interfaces: Result<Vec<Interface>, String>,
-    /// The folder of this user by the list of users, whatever `HOME` says.
-    pub(crate) home: Option<PathBuf>,
 }
 
 impl System {
@@ -31,13 +28,11 @@ impl System {
         let environment = libnccl::internal::environment::variables()
             .map(|(name, value)| (lossy(name), lossy(value)))
             .collect();
-        let user = User::from_uid(getuid()).ok().flatten();
         Self {
             root: "/".into(),
             environment,
             architecture: std::env::consts::ARCH.into(),
             interfaces: Interface::all(),
-            home: user.map(|user| user.dir),
         }
     }
 
@@ -45,13 +40,7 @@ impl System {
     #[cfg(test)]
     pub(crate) fn at(root: &Path, environment: &[(&str, &str)]) -> Self {
         let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Self {
-            root: root.into(),
-            environment,
-            architecture: "x86_64".into(),
-            interfaces: Ok(Vec::new()),
-            home: None,
-        }
+        Self { root: root.into(), environment, architecture: "x86_64".into(), interfaces: Ok(Vec::new()) }
     }
 
     /// Returns the place of an absolute path of the examined machine.

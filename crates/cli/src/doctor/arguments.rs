@@ -30,4 +30,7 @@ pub(crate) struct DoctorArguments {
     /// Take a library older than this release for a problem
     #[arg(long, value_name = "RELEASE")]
     pub(crate) needs: Option<Version>,
+    /// Use this library in a process of its own, for the doctor
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub(crate) probe: Option<PathBuf>,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libnccl::internal::places::{
@@ -10,13 +11,17 @@ use libnccl::internal::places::{
 
 use super::finding::Finding;
 use super::library::Library;
-use crate::nccl_file::NcclFile;
+use crate::nccl_file::{NcclFile, hash};
 use crate::system::System;
 
 /// The processes whose mappings are read at most.
 const PROCESSES: usize = 1024;
+/// The size from which on any mapped library is searched for NCCL's functions: NCCL's GPU code is larger.
+const LARGE: u64 = 32 << 20;
+/// The library of PyTorch that may contain NCCL, in a directory of Python packages.
+const PYTORCH: &str = "torch/lib/libtorch_cuda.so";
 
-/// A file of NCCL.
+/// A file of NCCL, or a library that contains it.
 #[derive(Debug)]
 struct Copy {
     path: PathBuf,
@@ -25,11 +30,37 @@ struct Copy {
 
 impl Copy {
     fn text(&self) -> String {
-        let version =
-            self.file.version.map_or_else(|| "of an unknown release".into(), |version| version.to_string());
+        let version = match self.file.version {
+            Some(version) => version.to_string(),
+            None if self.file.is_cpu_backend => "libnccl's CPU backend".into(),
+            None => "of an unknown version".into(),
+        };
         let cuda = self.file.cuda.map(|cuda| format!(" for CUDA {cuda}")).unwrap_or_default();
-        format!("{} ({version}{cuda})", self.path.display())
+        let contains = if is_nccl(&self.path) { "" } else { ", which contains NCCL" };
+        format!("{}{contains} ({version}{cuda})", self.path.display())
     }
+
+    /// Compares with the library at `path`, which has the same version. Returns the difference, if there is one.
+    fn difference(&self, system: &System, path: &Path, library: &NcclFile) -> Option<String> {
+        let (own, other) = (&self.file.identity, &library.identity);
+        if own != other {
+            return Some(format!("{own}; the library: {other}"));
+        }
+        let places = [system.place(&self.path), system.place(path)];
+        let nodes = places.each_ref().map(|place| place.metadata().map(|file| (file.dev(), file.ino())).ok());
+        if nodes[0] == nodes[1] {
+            return None;
+        }
+        let [own_hash, other_hash] = places.map(|place| hash(&place).ok());
+        let shown = |hash: Option<u64>| hash.map_or("unreadable".into(), |hash| format!("{hash:016x}"));
+        (own_hash != other_hash)
+            .then(|| format!("{own}, hash {}; the library: hash {}", shown(own_hash), shown(other_hash)))
+    }
+}
+
+/// Returns whether the name of a file is that of NCCL.
+fn is_nccl(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnccl.so"))
 }
 
 pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Finding> {
@@ -43,12 +74,21 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
     let loaded = library.filter(|library| library.path.is_some());
     let loaded = loaded.and_then(|library| library.file.version.or(library.version.parse().ok()));
     for copy in &copies {
-        let differs = loaded.is_some() && copy.file.version != loaded;
-        findings.push(if differs {
-            let other = if copy.file.version.is_some() { "another release" } else { "another copy" };
+        let is_cpu = |library: &Library| library.file.is_cpu_backend && copy.file.is_cpu_backend;
+        let is_same_version = copy.file.version == loaded || library.is_some_and(is_cpu);
+        let difference = library.filter(|library| is_same_version && library.file.identity.size > 0);
+        let difference =
+            difference.and_then(|library| copy.difference(system, library.path.as_ref()?, &library.file));
+        findings.push(if let Some(difference) = difference {
+            Finding::warning(
+                format!("another file of the same version: {}: {difference}", copy.text()),
+                "make all programs of a job use one file: these two were built or changed separately",
+            )
+        } else if loaded.is_some() && !is_same_version {
+            let other = if copy.file.version.is_some() { "another version" } else { "another copy" };
             Finding::warning(
                 format!("{other}: {}", copy.text()),
-                "remove it, or make all programs of a job use one file: ranks of different releases do not connect",
+                "remove it, or make all programs of a job use one file: ranks of different versions do not connect",
             )
         } else {
             Finding::ok(format!("another copy: {}", copy.text()))
@@ -152,7 +192,9 @@ fn folders(system: &System) -> Vec<PathBuf> {
 fn on_machine(system: &System) -> Vec<Copy> {
     let in_folders = folders(system).into_iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
     let in_packages = packages(system).into_iter().map(|folder| folder.join(IN_PACKAGES));
-    let files = in_folders.chain(in_packages).filter(|file| system.exists(file));
+    let in_pytorch = packages(system).into_iter().map(|folder| folder.join(PYTORCH));
+    let in_pytorch = in_pytorch.filter(|file| NcclFile::has_nccl(&system.place(file)));
+    let files = in_folders.chain(in_packages).chain(in_pytorch).filter(|file| system.exists(file));
     let files: BTreeSet<_> = files.map(|file| canonical(system, &file)).collect();
     // The name of a linker script or of a broken file is of no use here: it is not a library.
     files
@@ -234,12 +276,19 @@ fn in_processes(system: &System) -> Vec<Finding> {
     let processes = system.names("/proc");
     let processes = processes.iter().filter(is_number).take(PROCESSES);
     let mut found: BTreeMap<BTreeSet<String>, Vec<String>> = BTreeMap::new();
+    let mut large: BTreeMap<String, bool> = BTreeMap::new();
+    let mut has_nccl = |path: &str| {
+        let contains = |path: &str| {
+            let place = system.place(path);
+            place.metadata().is_ok_and(|file| file.len() >= LARGE) && NcclFile::has_nccl(&place)
+        };
+        is_nccl(path.as_ref()) || *large.entry(path.into()).or_insert_with(|| contains(path))
+    };
     for process in processes {
         let Some(maps) = system.read(format!("/proc/{process}/maps")) else { continue };
-        let files = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
-        let is_nccl =
-            |path: &&str| path.rsplit('/').next().is_some_and(|name| name.starts_with("libnccl.so"));
-        let copies: BTreeSet<_> = files.filter(is_nccl).map(str::to_owned).collect();
+        let files: BTreeSet<_> = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
+        let copies: BTreeSet<_> =
+            files.into_iter().filter(|path| has_nccl(path)).map(str::to_owned).collect();
         if copies.len() > 1 {
             let name = system.line(format!("/proc/{process}/comm")).unwrap_or_default();
             found.entry(copies).or_default().push(format!("{process} ({name})"));

@@ -1,29 +1,24 @@
 //! The GPUs that a process sees, and where they are in the machine.
 
-use libnccl::Version;
-
 use super::driver::{Driver, nvidia_devices};
 use super::finding::Finding;
 use super::library::Library;
 use crate::settings::Settings;
 use crate::system::System;
 
-/// The release from which on NCCL uses NVLink between machines.
-const NVLINK_BETWEEN_MACHINES: Version = Version::new(2, 21, 5);
 const IMEX: &str = "/dev/nvidia-caps-imex-channels";
 
 pub(super) fn findings(
     system: &System,
     settings: &Settings,
     driver: &Driver,
-    release: Version,
     library: Option<&Library>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if library.is_some_and(Library::needs_driver) {
         findings.extend(device_files(system, driver));
         findings.extend(partition_files(system));
-        findings.extend(channels(system, settings, driver, release));
+        findings.extend(channels(system, settings, driver, library));
     }
     let on_bus = nvidia_devices(system);
     let gpus = driver.models.len().max(on_bus.len());
@@ -49,16 +44,6 @@ pub(super) fn findings(
             format!("{unplaced} of {} GPUs have no NUMA node, and the machine has {numa_nodes}", on_bus.len()),
             "describe the machine in a file and name it by NCCL_TOPO_FILE, or let the hypervisor pass the topology on",
         ));
-    }
-    if let Some(file) = settings.value("NCCL_TOPO_FILE") {
-        findings.push(if system.exists(file) {
-            Finding::ok(format!("the topology is read from {}", settings.text("NCCL_TOPO_FILE")))
-        } else {
-            Finding::warning(
-                format!("{}: there is no such file", settings.text("NCCL_TOPO_FILE")),
-                "correct the name, or unset NCCL_TOPO_FILE, which is needed in virtual machines only",
-            )
-        });
     }
     if findings.is_empty() {
         let gpus = on_bus.len();
@@ -109,11 +94,17 @@ fn partition_files(system: &System) -> Option<Finding> {
 }
 
 /// Judges the channels that GPUs of several machines share memory through, if there is NVLink between the machines.
-fn channels(system: &System, settings: &Settings, driver: &Driver, release: Version) -> Option<Finding> {
+fn channels(
+    system: &System,
+    settings: &Settings,
+    driver: &Driver,
+    library: Option<&Library>,
+) -> Option<Finding> {
     let has_nvlink =
         ["GB200", "GB300"].iter().any(|model| driver.models.iter().any(|name| name.contains(model)));
     let is_used = settings.number("NCCL_MNNVL_ENABLE").map_or(has_nvlink, |value| value != 0);
-    if !is_used || release < NVLINK_BETWEEN_MACHINES {
+    // Older versions do not use NVLink between machines.
+    if !is_used || !library.is_some_and(|library| library.file.variables.contains("NCCL_MNNVL_ENABLE")) {
         return None;
     }
     let names = system.names(IMEX);

@@ -75,7 +75,10 @@ impl Driver {
             return Finding::ok(format!("{text}; this library needs none"));
         }
         let on_bus = nvidia_devices(system).len();
-        let advice = if on_bus > 0 && !loaded {
+        let rejects = library.is_some_and(|library| !library.probe.rejected_variables().is_empty());
+        let advice = if stand_in.is_some() && rejects {
+            "correct the variable that `variables` lists below: the CUDA emulation does not start with it"
+        } else if on_bus > 0 && !loaded {
             "the machine has NVIDIA GPUs: install their driver, or start the container with `--gpus all`"
         } else if on_bus > 0 {
             "see `dmesg` and `nvidia-smi`: the driver's library and the kernel's module may differ, or the GPUs be hidden"

@@ -1,20 +1,33 @@
 //! The configuration files of NCCL, and what they change.
 
-use libnccl::Version;
+use std::path::PathBuf;
 
 use super::finding::Finding;
-use crate::settings::{CONF_FILE, ConfigurationFile, Line, Settings, taken_literally};
+use super::library::Library;
+use crate::settings::{ConfigurationFile, Line, Settings, taken_literally};
 
-pub(super) fn findings(settings: &Settings, release: Version) -> Vec<Finding> {
-    let mut findings: Vec<_> = settings.files.iter().flat_map(of_file).collect();
-    if release < CONF_FILE && settings.value("NCCL_CONF_FILE").is_some() {
-        findings.push(Finding::warning(
-            format!(
-                "{}: NCCL {release} does not read it, but {CONF_FILE} does",
-                settings.text("NCCL_CONF_FILE")
+/// Returns the findings; `unread` has the settings of files that the library did not read.
+pub(super) fn findings(
+    settings: &Settings,
+    unread: &[(String, PathBuf)],
+    library: Option<&Library>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in &settings.files {
+        let unread = unread.iter().filter(|(_, path)| *path == file.path).map(|(name, _)| name.as_str());
+        let unread: Vec<_> = unread.collect();
+        findings.extend(of_file(file, &unread));
+        let Some(library) = library.filter(|_| !unread.is_empty()) else { continue };
+        let (path, version) = (file.path.display(), &library.version);
+        let text = format!("{path}: NCCL {version} does not read {} from it", unread.join(", "));
+        findings.push(match library.file.is_cpu_backend {
+            true => Finding::ok(text + ", as the CPU backend reads no files"),
+            false => Finding::warning(
+                text,
+                "move the settings to the environment, to ~/.nccl.conf or to /etc/nccl.conf: old versions ignore \
+                 NCCL_CONF_FILE, and take the home directory from the list of users",
             ),
-            "move the settings to ~/.nccl.conf or /etc/nccl.conf, or into the environment",
-        ));
+        });
     }
     if findings.is_empty() {
         let paths: Vec<_> = settings.files.iter().map(|file| file.path.display().to_string()).collect();
@@ -23,7 +36,8 @@ pub(super) fn findings(settings: &Settings, release: Version) -> Vec<Finding> {
     findings
 }
 
-fn of_file(file: &ConfigurationFile) -> Vec<Finding> {
+/// Returns the findings about a file, of which the library did not read the names in `unread`.
+fn of_file(file: &ConfigurationFile, unread: &[&str]) -> Vec<Finding> {
     let path = file.path.display();
     let Some(lines) = &file.lines else {
         let unreadable = || {
@@ -39,23 +53,28 @@ fn of_file(file: &ConfigurationFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut effective = Vec::new();
     for line in lines {
-        match line {
-            Line::Set { name, value, overridden_by: None } => effective.push(format!("{name}={value}")),
-            Line::Set { name, overridden_by: Some(origin), .. } => {
-                findings
-                    .push(Finding::ok(format!("{path}: {name} has no effect; its value is from {origin}")));
+        let (name, value) = match line {
+            Line::Ignored(text) => {
+                findings.push(Finding::warning(
+                    format!("{path}: NCCL ignores the line {text:?}, which has no ="),
+                    "write NAME=VALUE, without spaces around =",
+                ));
+                continue;
             }
-            Line::Ignored(text) => findings.push(Finding::warning(
-                format!("{path}: NCCL ignores the line {text:?}, which has no ="),
-                "write NAME=VALUE, without spaces around =",
-            )),
+            Line::Set { name, value, .. } => (name, value),
+        };
+        match line {
+            Line::Set { overridden_by: Some(origin), .. } => findings
+                .push(Finding::ok(format!("{path}: {name} has no effect; its value is from {origin}"))),
+            _ if unread.contains(&name.as_str()) => {}
+            _ => effective.push(format!("{name}={value}")),
         }
-        let Line::Set { name, value, .. } = line else { continue };
         let of_name = name.contains(char::is_whitespace).then_some("the spaces are part of the name");
         for part in of_name.into_iter().chain(taken_literally(value)) {
             findings.push(Finding::warning(
                 format!("{path}: {name}={value:?}: {part}"),
-                "write NAME=VALUE, without spaces, quotes and `export`, and lines that end as on Linux",
+                "write NAME=VALUE, without spaces, quotes and `export`, comments on lines of their own, and lines that end \
+                 as on Linux",
             ));
         }
     }
@@ -66,9 +85,9 @@ fn of_file(file: &ConfigurationFile) -> Vec<Finding> {
 
 fn missing(path: &str) -> Finding {
     let advice = if path.starts_with('~') {
-        "give NCCL_CONF_FILE the whole path, as NCCL does not replace ~"
+        "give NCCL_CONF_FILE an absolute path, as NCCL does not expand ~"
     } else {
-        "correct NCCL_CONF_FILE, or unset it, with which NCCL reads ~/.nccl.conf"
+        "correct NCCL_CONF_FILE, or unset it to use ~/.nccl.conf"
     };
     Finding::warning(
         format!("NCCL_CONF_FILE={path}: there is no such file, which NCCL does not report"),

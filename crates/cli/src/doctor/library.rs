@@ -6,16 +6,14 @@ use std::path::{Path, PathBuf};
 use libnccl::buffer::MemorySpace;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::internal::PATH_VARIABLE;
-use libnccl::{Backend, Nccl, UniqueId, Version};
+use libnccl::{Backend, Nccl, Version};
 use serde::Serialize;
 
 use super::finding::Finding;
+use super::probe::Probe;
 use crate::library::{is_named_by_variable, load};
-use crate::nccl_file::NcclFile;
-use crate::variables::Variables;
+use crate::nccl_file::{Identity, NcclFile};
 
-/// The release from which on a unique id begins with 8 bytes of a number; the address is behind.
-const NUMBER_BEFORE_ADDRESS: Version = Version::new(2, 16, 2);
 const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the crate libnccl-cpu";
 
 /// The result of loading it.
@@ -47,13 +45,21 @@ pub(crate) struct Library {
     pub(crate) cuda: Option<String>,
     /// The memory that its communicators work on: `device` or `host`.
     pub(crate) memory: String,
+    /// The size and the build id of the file.
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
     pub(crate) unique_id: Check,
+    /// The lines of the library's log about settings, and its warnings.
+    pub(crate) log: Vec<String>,
     pub(crate) missing_functions: Vec<Missing>,
     /// Other libnccl files in this process, whose symbols may interfere with this one's.
     pub(crate) other_loaded_libraries: Vec<PathBuf>,
     /// The file's own strings.
     #[serde(skip)]
     pub(crate) file: NcclFile,
+    /// The outcome of a process that used it.
+    #[serde(skip)]
+    pub(crate) probe: Probe,
 }
 
 #[derive(Debug, Serialize)]
@@ -145,6 +151,29 @@ impl Search {
     }
 }
 
+impl Check {
+    fn new(probe: &Probe, has_address: bool) -> Self {
+        let Some(call) = &probe.call else {
+            let failure = probe.failure.clone().unwrap_or_else(|| "the process printed no result".into());
+            // The process's own error, which is the last line.
+            let errors = probe.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
+            let lines: Vec<_> =
+                [failure.as_str()].into_iter().chain(probe.warnings()).chain(errors).collect();
+            return Self { ok: false, problem: Some(lines.join("; ")), address: None };
+        };
+        let problem = call.problem.as_ref().map(|problem| {
+            // The error has one of them already.
+            let warnings = probe.warnings().into_iter().filter(|warning| !problem.contains(warning));
+            [problem.as_str()].into_iter().chain(warnings).collect::<Vec<_>>().join("; ")
+        });
+        Self {
+            ok: call.id.is_some(),
+            problem,
+            address: probe.address().filter(|_| has_address).map(|(address, _)| address),
+        }
+    }
+}
+
 impl Library {
     fn new(nccl: &Nccl) -> Self {
         let (path, source) = match nccl.backend() {
@@ -157,26 +186,27 @@ impl Library {
         let missing = missing
             .map(|function| Missing { name: function.name.into(), since: function.since.to_string() })
             .collect();
-        let unique_id = nccl.unique_id();
         let file = path.as_deref().and_then(NcclFile::read).unwrap_or_default();
-        // That of the CPU backend has another content.
-        let is_of_nccl = nccl.memory_space() == MemorySpace::Device && !Variables::of(&file).is_cpu;
-        let address = unique_id.as_ref().ok().filter(|_| is_of_nccl);
-        let address = address.and_then(|id| address_in(id, nccl.version()));
+        let probe = match &path {
+            Some(path) => Probe::run(path),
+            None => Probe { failure: Some("it has no file".into()), ..Probe::default() },
+        };
+        let lines = probe.set_by_environment().into_iter().chain(probe.warnings());
+        let log = lines.map(str::to_owned).collect();
         Self {
             path,
             source: source.into(),
             version: nccl.version().to_string(),
             cuda: file.cuda.map(|cuda| cuda.to_string()),
             memory: nccl.memory_space().to_string(),
-            unique_id: Check {
-                ok: unique_id.is_ok(),
-                problem: unique_id.err().map(|error| error.to_string()),
-                address,
-            },
+            identity: file.identity.clone(),
+            // The unique id of the CPU backend has another content.
+            unique_id: Check::new(&probe, nccl.memory_space() == MemorySpace::Device && !file.is_cpu_backend),
+            log,
             missing_functions: missing,
             other_loaded_libraries: nccl.other_loaded_libraries(),
             file,
+            probe,
         }
     }
 
@@ -188,7 +218,7 @@ impl Library {
 
     /// Returns whether its ranks may be on several machines. Those of the CPU backend are on one.
     pub(crate) fn needs_network(&self) -> bool {
-        self.memory == MemorySpace::Device.to_string()
+        self.memory == MemorySpace::Device.to_string() && !self.file.is_cpu_backend
     }
 
     fn findings(&self, needs: Option<Version>) -> Vec<Finding> {
@@ -201,6 +231,9 @@ impl Library {
         let about =
             format!("NCCL {version}{cuda}, for {memory} memory; this program knows NCCL {}", Version::HEADER);
         let mut findings = vec![Finding::ok(place), Finding::ok(about)];
+        if self.identity.size > 0 {
+            findings.push(Finding::ok(format!("its file: {}", self.identity)));
+        }
         findings.push(match &unique_id.problem {
             None => Finding::ok(match unique_id.address {
                 Some(address) => format!("a unique id can be made; its address is {address}"),
@@ -208,9 +241,17 @@ impl Library {
             }),
             Some(problem) => Finding::problem(
                 format!("no unique id can be made: {problem}"),
-                "see the network below, and set NCCL_DEBUG=INFO to see why",
+                "fix what `network` and `variables` list below; NCCL_DEBUG=INFO makes NCCL log more",
             ),
         });
+        if let (Some(failure), Some(_)) = (&self.probe.failure, &self.probe.call) {
+            findings.push(Finding::warning(
+                format!(
+                    "the library or one of its plugins did not end normally after the unique id: {failure}"
+                ),
+                "unset the variables that name plugins, one at a time",
+            ));
+        }
         let release: Option<Version> = version.parse().ok();
         if let (Some(release), Some(needs)) = (release, needs) {
             findings.push(if release < needs {
@@ -249,18 +290,6 @@ fn of_releases(missing: &[&Missing]) -> String {
     let names: Vec<_> = missing.iter().map(|missing| missing.name.as_str()).collect();
     let noun = if names.len() == 1 { "function" } else { "functions" };
     format!("{} {noun}{since}: {}", names.len(), names.join(", "))
-}
-
-/// Returns the address in a unique id of NCCL, which is that of an interface of this process, or of `NCCL_COMM_ID`.
-fn address_in(id: &UniqueId, release: Version) -> Option<IpAddr> {
-    let at = if release < NUMBER_BEFORE_ADDRESS { 0 } else { 8 };
-    let address = &id.as_bytes()[at..];
-    let family = u16::from_ne_bytes(*address.first_chunk()?);
-    match libc::c_int::from(family) {
-        libc::AF_INET => Some(IpAddr::from(*address[4..].first_chunk::<4>()?)),
-        libc::AF_INET6 => Some(IpAddr::from(*address[8..].first_chunk::<16>()?)),
-        _ => None,
-    }
 }
 
 impl Tried {

@@ -9,15 +9,15 @@ mod devices;
 mod driver;
 mod files;
 mod finding;
-mod interfaces;
 mod library;
 mod limits;
 mod network;
+mod probe;
 mod ras;
 mod report;
-mod selection;
 #[cfg(test)]
 mod tests;
+mod values;
 mod variables;
 
 use std::process::ExitCode;
@@ -37,6 +37,9 @@ use library::{Library, Search};
 use report::Report;
 
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
+    if let Some(library) = &arguments.probe {
+        return probe::child(library);
+    }
     if arguments.json {
         output::keep_libraries_out()?;
     }
@@ -54,29 +57,25 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
 fn examine(system: &System, search: Search, driver: Driver, needs: Option<Version>) -> Report {
     let library = search.library.as_ref();
     let found: Option<Version> = library.and_then(|library| library.version.parse().ok());
-    // Without a library, the rules are those of the newest.
-    let release = found.unwrap_or(Version::HEADER);
-    let settings = Settings::read(system, release);
-    let needs_driver = library.is_some_and(Library::needs_driver);
+    let mut settings = Settings::of(system);
+    let call = library.and_then(|library| library.probe.call.as_ref());
+    let unread = call.map(|call| settings.correct(&call.added, probe::is_forced)).unwrap_or_default();
     let rdma = network::has_rdma(system, &settings);
     let known = library.map(|library| Variables::of(&library.file)).unwrap_or_default();
-    let situation = found.map(|release| Situation { release, system, settings: &settings, driver: &driver });
+    let has_advisories = library.is_some_and(Library::needs_driver) && !known.is_cpu;
+    let situation = found.filter(|_| has_advisories);
+    let situation =
+        situation.map(|release| Situation { release, system, settings: &settings, driver: &driver });
     let sections = [
         ("library", search.findings(needs)),
         ("copies", copies::findings(system, library)),
         ("driver", driver.findings(system, library)),
-        ("devices", devices::findings(system, &settings, &driver, release, library)),
-        (
-            "advisories",
-            situation
-                .filter(|_| needs_driver)
-                .map(|situation| advisories::findings(&situation))
-                .unwrap_or_default(),
-        ),
+        ("devices", devices::findings(system, &settings, &driver, library)),
+        ("advisories", situation.map(|situation| advisories::findings(&situation)).unwrap_or_default()),
         ("limits", limits::findings(system, &settings, rdma)),
-        ("network", network::findings(system, &settings, release, library)),
-        ("files", files::findings(&settings, release)),
-        ("variables", variables::findings(&settings, &known.names, known.is_cpu)),
+        ("network", network::findings(system, &settings, library)),
+        ("files", files::findings(&settings, &unread, library)),
+        ("variables", variables::findings(system, &settings, &known, library)),
         ("ras", ras::findings(&settings)),
     ];
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());

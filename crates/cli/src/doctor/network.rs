@@ -1,17 +1,16 @@
 //! The network interfaces and RDMA devices, and those that NCCL is told to use.
 
-use libnccl::Version;
+use std::net::IpAddr;
 
 use super::finding::Finding;
-use super::interfaces;
 use super::library::Library;
-use super::selection::Selection;
-use crate::settings::Settings;
+use crate::interface::Interface;
+use crate::settings::{Settings, integer};
 use crate::system::System;
 
 const HCA: &str = "NCCL_IB_HCA";
-/// The release from which on NCCL has room for 32 devices, and as many entries of their list; it was 16.
-const MORE_DEVICES: Version = Version::new(2, 18, 5);
+const NAMES: &str = "NCCL_SOCKET_IFNAME";
+const COMM_ID: &str = "NCCL_COMM_ID";
 
 /// Returns the ports of RDMA devices that have a link.
 fn active_ports(system: &System) -> Vec<(String, u32)> {
@@ -36,26 +35,149 @@ pub(super) fn has_rdma(system: &System, settings: &Settings) -> bool {
     !settings.is_on("NCCL_IB_DISABLE") && !active_ports(system).is_empty()
 }
 
-pub(super) fn findings(
-    system: &System,
-    settings: &Settings,
-    release: Version,
-    library: Option<&Library>,
-) -> Vec<Finding> {
-    let id = library.map(|library| &library.unique_id);
-    let mut findings = if library.is_some_and(|library| !library.needs_network()) {
-        vec![Finding::ok("this library needs no network interface: its ranks are on one machine")]
-    } else {
-        interfaces::findings(system, settings, release, id)
+pub(super) fn findings(system: &System, settings: &Settings, library: Option<&Library>) -> Vec<Finding> {
+    let mut findings = match library {
+        Some(library) if !library.needs_network() => {
+            vec![Finding::ok("this library needs no network interface: its ranks are on one machine")]
+        }
+        _ => interfaces(system, settings, library),
     };
-    findings.extend(rdma(system, settings, release));
+    if library.is_none_or(Library::needs_network) {
+        findings.extend(rdma(system, settings));
+    }
     if library.is_some_and(Library::needs_driver) && has_rdma(system, settings) {
         findings.push(direct(system));
     }
     findings
 }
 
-fn rdma(system: &System, settings: &Settings, release: Version) -> Vec<Finding> {
+/// Reports the interface that the library used, and the machine's interfaces where they explain it.
+fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -> Vec<Finding> {
+    let (all, shown) = match &system.interfaces {
+        Ok(all) => {
+            let shown: Vec<_> = all.iter().map(ToString::to_string).collect();
+            (all.as_slice(), if shown.is_empty() { "none".into() } else { shown.join(", ") })
+        }
+        Err(error) => (&[][..], format!("unknown ({error})")),
+    };
+    let Some(library) = library else {
+        return vec![Finding::ok(format!("no library to test them with; interfaces: {shown}"))];
+    };
+    let set = [NAMES, "NCCL_SOCKET_FAMILY", COMM_ID].into_iter().filter(|name| settings.get(name).is_some());
+    let set: Vec<_> = set.map(|name| settings.text(name)).collect();
+    let set = if set.is_empty() { String::new() } else { format!("with {}, ", set.join(", ")) };
+    let Some(address) = library.unique_id.address else {
+        let text = format!("{set}the library makes no unique id; interfaces: {shown}");
+        // The section on the library has its error.
+        return vec![match &library.unique_id {
+            id if id.ok => {
+                Finding::ok(format!("the address in the unique id is not known; interfaces: {shown}"))
+            }
+            _ if library.probe.call.is_none() => Finding::ok(text),
+            _ if set.is_empty() => Finding::problem(text, "bring an interface up: `ip link set lo up`"),
+            _ => Finding::problem(
+                text,
+                format!(
+                    "name interfaces that are up and have an address in {NAMES}, separated by commas, without quotes and \
+                     spaces; in {COMM_ID}, an address of rank 0 in a network of this machine, and a port; or unset them"
+                ),
+            ),
+        }];
+    };
+    let of_address = |address: IpAddr| all.iter().find(|interface| interface.addresses.contains(&address));
+    let used = library.probe.interface();
+    let used = used.or_else(|| of_address(address).map(|interface| (interface.name.as_str(), address)));
+    let mut text = format!("{set}ranks meet at {address}");
+    match used {
+        Some((name, own)) if own == address => text += &format!(" ({name})"),
+        Some((name, own)) => text += &format!("; this machine uses {own} ({name})"),
+        None => {}
+    }
+    let mut findings = Vec::new();
+    let others = all.iter().any(|interface| interface.name != "lo" || interface.addresses.len() > 2);
+    let is_bridge = |name: &str| ["docker", "virbr"].iter().any(|prefix| name.starts_with(prefix));
+    let is_local = address.is_loopback() || used.is_some_and(|(name, _)| name == "lo" || is_bridge(name));
+    let interface = used.and_then(|(name, _)| all.iter().find(|interface| interface.name == name));
+    findings.push(if is_local && others {
+        Finding::warning(
+            format!("{text}, which other machines cannot reach; interfaces: {shown}"),
+            format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
+        )
+    } else if is_local {
+        Finding::ok(format!("{text}: there is no other interface, so ranks are on this machine alone"))
+    } else if let Some(interface) = interface.filter(|interface| !interface.is_running) {
+        Finding::warning(
+            format!("{text}, which is not connected: {interface}; interfaces: {shown}"),
+            format!("bring it up, or exclude it in {NAMES}"),
+        )
+    } else {
+        Finding::ok(text)
+    });
+    findings.extend(used.and_then(|(name, _)| difference(settings, name, all, &shown)));
+    findings.extend(library.probe.address().and_then(|(_, port)| comm_id_port(settings, port)));
+    findings
+}
+
+/// Compares the interface that the library used with `NCCL_SOCKET_IFNAME`, by a simple rule: a list of prefixes.
+fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -> Option<Finding> {
+    let value = settings.value(NAMES)?;
+    let list = List::parse(value);
+    let names: Vec<_> = all.iter().map(|interface| interface.name.as_str()).collect();
+    let unmatched: Vec<_> =
+        list.entries.iter().filter(|entry| !names.iter().any(|name| list.is(entry, name))).collect();
+    let text = if !list.has(used) && settings.get(COMM_ID).is_none() {
+        format!("{}: the library uses {used} nevertheless", settings.text(NAMES))
+    } else if !list.excludes && !unmatched.is_empty() {
+        let quoted: Vec<_> = unmatched.iter().map(|entry| format!("{entry:?}")).collect();
+        format!("{}: no interface is named {}", settings.text(NAMES), quoted.join(", "))
+    } else {
+        return None;
+    };
+    Some(Finding::warning(
+        format!("{text}; interfaces: {shown}"),
+        format!("correct {NAMES}: names separated by commas, without quotes and spaces"),
+    ))
+}
+
+/// Compares the port in the unique id with the one in `NCCL_COMM_ID`.
+fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
+    let value = settings.value(COMM_ID)?;
+    let finding = if port == 0 { Finding::problem } else { Finding::warning };
+    (!value.ends_with(&format!(":{port}"))).then(|| {
+        finding(
+            format!("{}: the library reads the port {port}", settings.text(COMM_ID)),
+            "write a port from 1 to 65535 after a colon, the same for all ranks",
+        )
+    })
+}
+
+/// A list of prefixes, separated by commas: to exclude after `^`, of whole names after `=`.
+struct List<'a> {
+    excludes: bool,
+    is_exact: bool,
+    entries: Vec<&'a str>,
+}
+
+impl<'a> List<'a> {
+    fn parse(text: &'a str) -> Self {
+        let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+        let (is_exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
+        Self { excludes, is_exact, entries: text.split(',').filter(|entry| !entry.is_empty()).collect() }
+    }
+
+    /// Returns whether an entry, of which a port after `:` is ignored, matches a name.
+    fn is(&self, entry: &str, name: &str) -> bool {
+        let entry = entry.split(':').next().unwrap_or_default();
+        if self.is_exact { name == entry } else { name.starts_with(entry) }
+    }
+
+    /// Returns whether the list selects a name.
+    fn has(&self, name: &str) -> bool {
+        (self.entries.is_empty() || self.entries.iter().any(|entry| self.is(entry, name))) != self.excludes
+    }
+}
+
+fn rdma(system: &System, settings: &Settings) -> Vec<Finding> {
     let devices = system.names("/sys/class/infiniband");
     if devices.is_empty() && !system.exists("/sys/class") {
         return vec![Finding::warning(
@@ -64,7 +186,13 @@ fn rdma(system: &System, settings: &Settings, release: Version) -> Vec<Finding> 
         )];
     }
     if devices.is_empty() {
-        return vec![Finding::ok("RDMA devices: none; between machines, NCCL uses sockets")];
+        return vec![match settings.value(HCA) {
+            Some(_) => Finding::warning(
+                format!("{}: there is no RDMA device, so NCCL uses sockets", settings.text(HCA)),
+                format!("load the driver of the device, give it to the container, or unset {HCA}"),
+            ),
+            None => Finding::ok("RDMA devices: none; between machines, NCCL uses sockets"),
+        }];
     }
     let ports = active_ports(system);
     if ports.is_empty() {
@@ -92,39 +220,33 @@ fn rdma(system: &System, settings: &Settings, release: Version) -> Vec<Finding> 
         findings.push(Finding::ok(format!("RDMA devices with a link: {shown}")));
         return findings;
     };
-    let selection = Selection::parse(value, if release < MORE_DEVICES { 16 } else { 32 }, release);
-    let selected: Vec<_> = ports.iter().filter(|(name, port)| selection.has(name, Some(*port))).collect();
+    // NCCL's log has its choice only once a communicator exists, so this is a rule: prefixes of names, with ports.
+    let list = List::parse(value);
+    let is_port = |entry: &str, port: u32| {
+        let wanted = entry.split(':').nth(1).filter(|wanted| !wanted.is_empty());
+        wanted.is_none_or(|wanted| [-1, i64::from(port)].contains(&integer(wanted).0))
+    };
+    let names = |entry: &str, (name, port): &(String, u32)| list.is(entry, name) && is_port(entry, *port);
+    let is_named = |port: &&(String, u32)| list.entries.iter().any(|entry| names(entry, port));
+    let is_selected = |port: &&(String, u32)| (list.entries.is_empty() || is_named(port)) != list.excludes;
+    let selected = ports.iter().filter(is_selected).map(|(name, port)| format!("{name}:{port}"));
+    let selected: Vec<_> = selected.collect();
+    let idle = list.entries.iter().filter(|_| !list.excludes);
+    let idle = idle.filter(|entry| !ports.iter().any(|port| names(entry, port)));
+    let idle: Vec<_> = idle.map(|entry| format!("{entry:?}")).collect();
+    let idle =
+        if idle.is_empty() { None } else { Some(format!("no port with a link is {}", idle.join(", "))) };
     let text = settings.text(HCA);
-    let idle = selection.entries.iter().filter(|_| !selection.excludes).filter_map(|entry| {
-        let is_named = |(name, port): &(String, u32)| selection.names(*entry, name, Some(*port));
-        if ports.iter().any(is_named) {
-            return None;
+    let advice = format!("correct {HCA}; with a link: {shown}");
+    findings.push(match (selected.is_empty(), idle) {
+        (true, idle) => {
+            let reason = idle.map(|idle| format!(" ({idle})")).unwrap_or_default();
+            Finding::warning(format!("{text} selects no RDMA device{reason}, so NCCL uses sockets"), advice)
         }
-        let without_link = devices.iter().any(|name| selection.names(*entry, name, None));
-        let problem = if without_link { "no such port with a link" } else { "no such device" };
-        Some(format!("{}: {problem}", entry.shown()))
-    });
-    let mut idle: Vec<_> = idle.collect();
-    if selection.left_out > 0 {
-        idle.push(format!("NCCL does not read the last {} entries", selection.left_out));
-    }
-    if selected.is_empty() {
-        let reason = if idle.is_empty() { String::new() } else { format!(" ({})", idle.join("; ")) };
-        findings.push(Finding::warning(
-            format!("{text} selects no RDMA device{reason}, so NCCL uses sockets; with a link: {shown}"),
-            "name one of them in NCCL_IB_HCA, or unset it",
-        ));
-        return findings;
-    }
-    let names: Vec<_> = selected.iter().map(|(name, port)| format!("{name}:{port}")).collect();
-    let chosen = format!("{text} selects {}", names.join(", "));
-    findings.push(if idle.is_empty() {
-        Finding::ok(chosen)
-    } else {
-        Finding::warning(
-            format!("{chosen}, but not all that it names: {}", idle.join("; ")),
-            format!("correct {HCA}; with a link: {shown}"),
-        )
+        (false, Some(idle)) => {
+            Finding::warning(format!("{text} selects {}, but {idle}", selected.join(", ")), advice)
+        }
+        (false, None) => Finding::ok(format!("{text} selects {}", selected.join(", "))),
     });
     findings
 }

@@ -92,8 +92,7 @@ mod tests {
 
     fn at(variable: &str, value: &str) -> Finding {
         let root = tempfile::tempdir().unwrap();
-        findings(&Settings::read(&System::at(root.path(), &[(variable, value)]), libnccl::Version::HEADER))
-            .remove(0)
+        findings(&Settings::of(&System::at(root.path(), &[(variable, value)]))).remove(0)
     }
 
     /// Serves one connection with this answer.

@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::finding::Finding;
+use super::library::Library;
+use super::values;
 use crate::settings::{Origin, Setting, Settings, taken_literally};
+use crate::system::System;
+use crate::variables::Variables;
 
-/// Variables of NCCL's builds, tests, images and of other programs, which the library does not read.
-const OF_OTHERS: [&str; 13] = [
+/// Variables of NCCL's builds, tests and images, which the library does not read.
+const OF_OTHERS: [&str; 11] = [
     "NCCL_HOME",
     "NCCL_ROOT",
     "NCCL_ROOT_DIR",
@@ -18,8 +22,15 @@ const OF_OTHERS: [&str; 13] = [
     "NCCL_STATIC",
     "NCCL_VERSION",
     "NCCL_CUDA_PATH",
-    "NCCL_BLOCKING_WAIT",
+];
+/// Variables of PyTorch, whose names begin with `TORCH_` since version 2.2.
+const OF_PYTORCH: [&str; 6] = [
     "NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_BLOCKING_WAIT",
+    "NCCL_DESYNC_DEBUG",
+    "NCCL_ENABLE_TIMING",
+    "NCCL_HEARTBEAT_TIMEOUT_SEC",
+    "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
 ];
 /// Beginnings of the variables of nccl-tests and of plugins.
 const PREFIXES: [&str; 6] = [
@@ -42,11 +53,16 @@ const SLOW: [(&str, &str); 3] = [
     ("NCCL_NVLS_ENABLE", "NVLink SHARP is off"),
 ];
 
-/// Returns the findings; `known` has the names that the library reads, none if they cannot be told, and `is_cpu` says
-/// that it is the CPU backend, which has no use for most of NCCL's.
-pub(super) fn findings(settings: &Settings, known: &BTreeSet<String>, is_cpu: bool) -> Vec<Finding> {
+/// Returns the findings; `known` has the names that the library reads, none if they are not known.
+pub(super) fn findings(
+    system: &System,
+    settings: &Settings,
+    known: &Variables,
+    library: Option<&Library>,
+) -> Vec<Finding> {
+    let Variables { names, is_cpu } = known;
     let mut findings: Vec<_> =
-        settings.iter().filter_map(|(name, setting)| unknown(name, setting, known, is_cpu)).collect();
+        settings.iter().filter_map(|(name, setting)| unknown(name, setting, names, *is_cpu)).collect();
     for (name, consequence) in SLOW {
         let is_slow = settings.number(name).is_some_and(|value| (value == 0) == name.ends_with("_ENABLE"));
         if !is_cpu && is_slow {
@@ -60,21 +76,34 @@ pub(super) fn findings(settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
     // The section on files has theirs.
     let environment = settings.iter().filter(|(_, setting)| setting.origin == Origin::Environment);
     findings.extend(environment.filter_map(|(name, setting)| {
-        let part = taken_literally(&setting.value)?;
+        // The default of the format ends with a space.
+        let part = taken_literally(&setting.value).filter(|_| name != "NCCL_DEBUG_TIMESTAMP_FORMAT")?;
         let text = format!("{name}={:?} (environment): {part}", setting.value);
         Some(Finding::warning(text, format!("set {name} without them")))
     }));
+    findings.extend(values::findings(system, settings, known, library));
+    for text in library.iter().flat_map(|library| library.probe.rejected_variables()) {
+        findings.push(Finding::warning(text, "correct the variable, or unset it"));
+    }
     if findings.is_empty() {
         let set = settings.iter().count();
-        findings.push(match known.len() {
+        findings.push(match names.len() {
             0 => Finding::ok(format!("set: {set}; there is no library to compare them with")),
             known => Finding::ok(format!("set: {set}; the library knows {known}, which `nccl env` lists")),
         });
     }
+    let log = library.map(|library| library.probe.set_by_environment()).unwrap_or_default();
+    findings.extend(log.into_iter().map(|line| Finding::ok(format!("NCCL's log: {line}"))));
     findings
 }
 
 fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool) -> Option<Finding> {
+    if OF_PYTORCH.contains(&name) {
+        return Some(Finding::warning(
+            format!("{name}={} ({}): PyTorch has retired this name", setting.value, setting.origin),
+            format!("write TORCH_{name}, which PyTorch 2.2 and newer read"),
+        ));
+    }
     let is_others = OF_OTHERS.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     // Of a name with spaces, which a file alone can have, the section on files tells.
     if known.is_empty()
@@ -82,6 +111,7 @@ fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool
         || name.contains(char::is_whitespace)
         || is_others
         || OF_THIS_PROJECT.contains(&name)
+        || (!is_cpu && name.starts_with("LIBNCCL_CPU_"))
     {
         return None;
     }
@@ -90,6 +120,13 @@ fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool
         setting.value, setting.origin
     );
     match nearest(name, known) {
+        // Names in lower case are NCCL's only if they are the same otherwise.
+        nearest
+            if name.starts_with(|first: char| first.is_lowercase())
+                && nearest != Some(&name.to_ascii_uppercase()) =>
+        {
+            None
+        }
         Some(nearest) => {
             Some(Finding::warning(text, format!("write {nearest}, if that is meant, or remove it")))
         }
@@ -100,7 +137,10 @@ fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool
 
 /// Returns the known name that is most like `name`, if one is like it.
 pub(super) fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
-    let stem = |name: &str| name.trim_start_matches("LIB").trim_start_matches("NCCL_").to_ascii_uppercase();
+    let stem = |name: &str| {
+        let name = name.to_ascii_uppercase();
+        name.trim_start_matches("LIB").trim_start_matches("NCCL_").to_owned()
+    };
     let wanted = stem(name);
     let likeness = |candidate: &String| strsim::normalized_damerau_levenshtein(&wanted, &stem(candidate));
     let rated = known.iter().map(|candidate| (likeness(candidate), candidate.as_str()));

@@ -267,6 +267,74 @@ fn doctor_that_needs_a_newer_release_fails() {
     assert_has(&error, &["\"2.27\" is not an NCCL version; expected major.minor.patch"]);
 }
 
+/// The CPU backend takes the place of a library of PyTorch that contains NCCL.
+#[test]
+fn doctor_finds_nccl_in_another_library_by_its_symbols() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let backend = libnccl_test_support::shared_object("nccl_cpu");
+    let file = folder.path().join("torch/lib/libtorch_cuda.so");
+    fs::create_dir_all(file.parent().expect("a folder")).expect("it is writable");
+    fs::copy(&backend, &file).expect("it is writable");
+    let environment = [("LIBNCCL_PATH", backend.as_path()), ("PYTHONPATH", folder.path())];
+    let path = fs::canonicalize(&file).expect("it is there");
+    let text = format!("another copy: {}, which contains NCCL (libnccl's CPU backend)", path.display());
+    assert_has(&doctor_in(&environment, ""), &[&format!("\n  ok       {text}\n")]);
+    let report = json(&doctor_in(&environment, "--json"));
+    let size = fs::metadata(&backend).expect("it is there").len();
+    assert_eq!(report["library"]["size"], size, "{report}");
+    assert!(report["library"]["build_id"].is_string() || report["library"]["build_id"].is_null(), "{report}");
+    // Another program, without NCCL.
+    fs::copy(NCCL, &file).expect("it is writable");
+    assert!(!doctor_in(&environment, "").contains("which contains NCCL"));
+}
+
+#[test]
+fn doctor_reports_variables_that_the_cpu_backend_rejects() {
+    let backend = libnccl_test_support::shared_object("nccl_cpu");
+    let mut environment = vec![("LIBNCCL_PATH", backend.as_path())];
+    for name in ["PLANT", "FAILURES", "IGNORE", "STRICT", "STACKS", "TIMEOUT", "WARN_AFTER"] {
+        let name = format!("LIBNCCL_CPU_{name}").leak();
+        environment.push((name, Path::new("nonsense")));
+    }
+    let (text, _) = run(nccl("doctor").env_clear().envs(environment.iter().copied()), 0);
+    for (name, _) in &environment[1..] {
+        let lines = text.lines().filter(|line| line.starts_with("  warning  ") && line.contains(name));
+        assert_eq!(lines.count(), 1, "{name}: {text}");
+    }
+    assert!(!text.contains("advisories"), "{text}");
+}
+
+/// A library that is none ends its process, or prints what is no log.
+#[test]
+fn doctor_outlives_the_process_of_a_library() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (source, library) = (folder.path().join("nccl.c"), folder.path().join("libnccl.so.2"));
+    for (body, problem) in [
+        ("abort();", "the process ended with signal: 6 (SIGABRT)"),
+        ("_exit(3);", "the process ended with exit status: 3"),
+        (
+            "fwrite(text, 1, sizeof text, stdout), fwrite(text, 1, sizeof text, stderr), _exit(3);",
+            "exit status: 3",
+        ),
+    ] {
+        let text = format!(
+            "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+             static char text[1 << 22];\n\
+             int ncclGetVersion(int *version) {{ *version = 22707; return 0; }}\n\
+             int ncclGetUniqueId(void *id) {{\n\
+                 for (size_t at = 0; at < sizeof text; at++) text[at] = rand();\n\
+                 {body} return 0;\n\
+             }}\n"
+        );
+        fs::write(&source, text).expect("it is writable");
+        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]), 0);
+        let text = doctor_in(&[("LIBNCCL_PATH", library.as_path())], "");
+        let line = text.lines().find(|line| line.contains("no unique id can be made: ")).expect("a problem");
+        assert!(line.starts_with("  problem  ") && line.ends_with(problem), "{line}");
+        assert_has(&text, &["the library makes no unique id; interfaces: "]);
+    }
+}
+
 /// Runs as nobody, with these options of a file system in /dev/shm.
 #[test]
 #[ignore = "needs root, mount namespaces and `setpriv`"]

@@ -59,6 +59,14 @@ fn doctor_names_the_stand_in() {
 }
 
 #[test]
+fn doctor_names_the_variable_that_the_stand_in_rejects() {
+    let mut command = on_devices(3, NCCL, "doctor");
+    let (table, _) = run(command.env("LIBNCCL_CPU_SEED", "nonsense"), 1);
+    let advice = "\n           -> correct the variable that `variables` lists below: the CUDA emulation does not start with it\n";
+    assert_has(&table, &[advice, "\n  warning  invalid LIBNCCL_CPU_SEED \"nonsense\"; it must be "]);
+}
+
+#[test]
 fn doctor_names_the_stand_in_without_devices() {
     assert_has(&nccl(0, "doctor", 1).0, &[&format!("\n  problem  {}: ", stand_in().1)]);
 }

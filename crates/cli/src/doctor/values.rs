@@ -1,0 +1,343 @@
+//! The values of variables, against what NCCL reads in them.
+//!
+//! NCCL parses most variables when it makes a communicator, which needs a GPU. These are rules, from its source code.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use cuda_common::finding::{FAILURES, Failures, IGNORE, Ignored, REPORT, STRICT};
+use cuda_common::stack::STACKS;
+
+use super::finding::Finding;
+use super::library::Library;
+use super::network;
+use crate::settings::{Setting, Settings, integer, taken_literally};
+use crate::system::System;
+use crate::variables::{Newest, Variables};
+
+const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
+const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"];
+const FAMILIES: [&str; 2] = ["AF_INET", "AF_INET6"];
+/// Integers among the variables that have no default in the table.
+const INTEGERS: [&str; 3] = ["NCCL_P2P_DISABLE", "NCCL_SET_THREAD_NAME", "NCCL_WARN_ENABLE_DEBUG_INFO"];
+
+/// The ranges of integers that have one.
+const RANGES: [(&str, i64, i64); 18] = [
+    ("NCCL_P2P_DISABLE", 0, 1),
+    ("NCCL_NVLS_ENABLE", 0, 2),
+    ("NCCL_CROSS_NIC", 0, 2),
+    ("NCCL_SHM_LOCALITY", 1, 2),
+    ("NCCL_IB_TIMEOUT", 1, 31),
+    ("NCCL_IB_RETRY_CNT", 0, 7),
+    ("NCCL_IB_SL", 0, 15),
+    ("NCCL_IB_TC", 0, 255),
+    ("NCCL_IB_GID_INDEX", 0, 255),
+    ("NCCL_NTHREADS", 64, 1024),
+    ("NCCL_LL128_NTHREADS", 64, 1024),
+    ("NCCL_MIN_NCHANNELS", 0, 64),
+    ("NCCL_MAX_NCHANNELS", 1, 64),
+    ("NCCL_MIN_CTAS", 1, 64),
+    ("NCCL_MAX_CTAS", 1, 64),
+    ("NCCL_BUFFSIZE", 1 << 16, 1 << 30),
+    ("NCCL_LL_BUFFSIZE", 1 << 12, 1 << 30),
+    ("NCCL_LL128_BUFFSIZE", 1 << 12, 1 << 30),
+];
+
+/// What is wrong with a value, and what to do.
+struct Fault {
+    text: String,
+    advice: String,
+    is_problem: bool,
+}
+
+impl Fault {
+    fn new(text: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { text: text.into(), advice: advice.into(), is_problem: false }
+    }
+
+    fn problem(self) -> Self {
+        Self { is_problem: true, ..self }
+    }
+}
+
+/// The inputs of the rules.
+struct Rules<'a> {
+    system: &'a System,
+    settings: &'a Settings,
+    library: Option<&'a Library>,
+    /// The defaults of the newest version.
+    defaults: BTreeMap<String, Option<String>>,
+}
+
+pub(super) fn findings(
+    system: &System,
+    settings: &Settings,
+    known: &Variables,
+    library: Option<&Library>,
+) -> Vec<Finding> {
+    let defaults = Newest::read().map(|newest| newest.defaults).unwrap_or_default();
+    let rules = Rules { system, settings, library, defaults };
+    let is_read = |name: &str| match known.is_cpu {
+        // The CPU backend ignores the values of most of NCCL's variables.
+        true => ["NCCL_DEBUG", "NCCL_DEBUG_FILE"].contains(&name),
+        false => known.names.is_empty() || known.names.contains(name),
+    };
+    let mut findings = Vec::new();
+    for (name, setting) in settings.iter() {
+        let fault = match name.starts_with("LIBNCCL_CPU_") {
+            true if !known.is_cpu => None,
+            // The CPU backend reports some itself.
+            true if library.is_some_and(|library| library.probe.rejects(name)) => None,
+            true if name == REPORT => rules.output(&setting.value),
+            true => of_cpu_backend(name, &setting.value),
+            // Quotes, spaces and comments are found elsewhere.
+            false if !is_read(name) || taken_literally(&setting.value).is_some() => None,
+            false => rules.judge(name, setting),
+        };
+        let Some(Fault { text, advice, is_problem }) = fault else { continue };
+        let finding = if is_problem { Finding::problem } else { Finding::warning };
+        findings.push(finding(format!("{}: {text}", settings.text(name)), advice));
+    }
+    let number = |name| settings.number(name).filter(|_| !known.is_cpu);
+    for (least, most) in [("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS")] {
+        if number(least).zip(number(most)).is_some_and(|(least, most)| least > most) {
+            let text = format!("{} is above {}", settings.text(least), settings.text(most));
+            findings.push(Finding::warning(text, format!("set {least} to at most {most}")));
+        }
+    }
+    findings
+}
+
+/// Parses a variable that the CPU backend reads only in an operation.
+fn of_cpu_backend(name: &str, value: &str) -> Option<Fault> {
+    let (is_valid, expected) = match name {
+        STRICT | STACKS => (["0", "1"].contains(&value), "0 or 1".to_owned()),
+        FAILURES => (Failures::parse(value).is_some(), Failures::EXPECTED.to_owned()),
+        "LIBNCCL_CPU_TIMEOUT" | "LIBNCCL_CPU_WARN_AFTER" => {
+            let seconds = value.trim().parse().ok().map(Duration::try_from_secs_f64);
+            (seconds.is_some_and(|seconds| seconds.is_ok()), "a number of seconds".to_owned())
+        }
+        IGNORE => (Ignored::parse(value).is_some(), Ignored::expected()),
+        _ => return None,
+    };
+    let is_valid = is_valid || value.is_empty();
+    (!is_valid).then(|| Fault::new("the value is ignored", format!("set {name} to {expected}")))
+}
+
+impl Rules<'_> {
+    fn judge(&self, name: &str, Setting { value, .. }: &Setting) -> Option<Fault> {
+        match name {
+            "NCCL_GRAPH_FILE" | "NCCL_TOPO_FILE" => return self.file(name, value),
+            "NCCL_HOSTID" if value.is_empty() => {
+                let text = "an empty value makes NCCL take all machines for one";
+                return Some(Fault::new(text, "unset NCCL_HOSTID, or give each machine another value"));
+            }
+            _ if value.is_empty() => return None,
+            _ => {}
+        }
+        if let Some(problem) = self.library.and_then(|library| library.probe.plugins.get(name)) {
+            let advice = "correct the name, or add the directory of the plugin to LD_LIBRARY_PATH";
+            return Some(match name {
+                "NCCL_NET" => {
+                    let text = "no communicator can be made, as NCCL has the networks IB and Socket, and the plugin that \
+                                may have another cannot be loaded";
+                    Fault::new(format!("{text}: {problem}"), advice).problem()
+                }
+                _ => Fault::new(format!("the plugin cannot be loaded: {problem}"), advice),
+            });
+        }
+        let parameters = self.library.and_then(|library| library.probe.call.as_ref());
+        if let Some(read) = parameters.and_then(|call| call.parameters.get(name)) {
+            return differs(value, read).then(|| {
+                Fault::new(format!("the library reads {read:?}"), format!("correct {name}, or unset it"))
+            });
+        }
+        match name {
+            "NCCL_DEBUG" => word(value, &["VERSION", "WARN", "INFO", "ABORT", "TRACE", "ATTN", "NONE"], true),
+            "NCCL_SOCKET_FAMILY" | "NCCL_IB_ADDR_FAMILY" => word(value, &FAMILIES, false),
+            "NCCL_LAUNCH_MODE" => word(value, &["PARALLEL", "GROUP"], true),
+            "NCCL_CHECK_MODE" => word(value, &["DEFAULT", "DEBUG_LOCAL", "DEBUG_GLOBAL"], true),
+            "NCCL_P2P_LEVEL" | "NCCL_NET_GDR_LEVEL" | "NCCL_NET_MERGE_LEVEL" => level(value),
+            "NCCL_ALGO" => {
+                const ALGORITHMS: [&str; 8] =
+                    ["Tree", "Ring", "CollNet", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"];
+                self.words(value, &ALGORITHMS)
+            }
+            "NCCL_PROTO" => self.words(value, &["LL", "LL128", "Simple"]),
+            "NCCL_NET" => self.network(value),
+            "NCCL_DEBUG_FILE" | "NCCL_TOPO_DUMP_FILE" | "NCCL_GRAPH_DUMP_FILE" => self.output(value),
+            _ => self.integer(name, value),
+        }
+    }
+
+    /// Judges a file that NCCL reads.
+    fn file(&self, name: &str, value: &str) -> Option<Fault> {
+        if self.system.read(value).is_some() {
+            return None;
+        }
+        let text = match value {
+            "" => "an empty value is the name of a file, which cannot be opened",
+            _ if self.system.exists(value) => "this user cannot read the file",
+            _ => "there is no such file",
+        };
+        let fault = Fault::new(text, format!("correct the name, or unset {name}"));
+        // Without a topology NCCL detects one; without graphs it fails.
+        Some(if name == "NCCL_GRAPH_FILE" { fault.problem() } else { fault })
+    }
+
+    /// Judges a file that NCCL writes.
+    fn output(&self, value: &str) -> Option<Fault> {
+        let directory = Path::new(value).parent()?;
+        let is_plain = value.starts_with('/') && !directory.to_string_lossy().contains('%');
+        let reason = self.system.denial(directory).filter(|_| is_plain)?;
+        let text = format!("nothing can be written to {}: {reason}", directory.display());
+        Some(Fault::new(text, "make the directory, or name a file in another one"))
+    }
+
+    /// Judges a list of words that may begin with `^`, or several of them for functions: `LL;allreduce:^LL128,Simple`.
+    fn words(&self, value: &str, words: &[&str]) -> Option<Fault> {
+        let is = |text: &&str, words: &[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
+        let mut unknown = Vec::new();
+        for part in value.split(';').filter(|part| !part.is_empty()) {
+            let (function, list) =
+                part.split_once(':').map_or((None, part), |(name, list)| (Some(name), list));
+            unknown.extend(function.filter(|function| !is(function, &FUNCTIONS)));
+            let list = list.trim_start_matches('^').split(',').filter(|word| !word.is_empty());
+            unknown.extend(list.filter(|word| !is(word, words)));
+        }
+        if unknown.is_empty() {
+            return None;
+        }
+        let shown: Vec<_> = unknown.iter().map(|word| format!("{word:?}")).collect();
+        let advice = format!("use {}", words.join(", "));
+        let is_refused = self.library.is_some_and(|library| library.file.refuses_unknown_words);
+        Some(match is_refused {
+            true => {
+                Fault::new(format!("no communicator can be made, as {} is unknown", shown.join(", ")), advice)
+                    .problem()
+            }
+            false => Fault::new(format!("NCCL ignores {}, which is unknown", shown.join(", ")), advice),
+        })
+    }
+
+    fn network(&self, value: &str) -> Option<Fault> {
+        if value.eq_ignore_ascii_case("Socket") {
+            return None;
+        }
+        if value.eq_ignore_ascii_case("IB") {
+            let text =
+                "no communicator can be made, as there is no RDMA device with a link that NCCL may use";
+            let fault = Fault::new(text, "unset NCCL_NET, or set it to Socket").problem();
+            return (!network::has_rdma(self.system, self.settings)).then_some(fault);
+        }
+        // A plugin that can be loaded may have the name.
+        let has_plugin =
+            self.settings.value("NCCL_NET_PLUGIN").is_none_or(|plugin| !plugin.eq_ignore_ascii_case("none"));
+        let text = "no communicator can be made, as NCCL has the networks IB and Socket, and NCCL_NET_PLUGIN excludes others";
+        (!has_plugin).then(|| Fault::new(text, "correct NCCL_NET or NCCL_NET_PLUGIN").problem())
+    }
+
+    fn integer(&self, name: &str, value: &str) -> Option<Fault> {
+        let default = self.defaults.get(name).cloned().flatten();
+        let default = default.and_then(|default| default.parse::<i64>().ok());
+        if default.is_none() && !INTEGERS.contains(&name) {
+            return None;
+        }
+        let (number, rest) = integer(value);
+        let decimal = value.trim_start_matches([' ', '\t', '+', '-', '0']);
+        let is_octal = value.trim_start().starts_with('0') && number != decimal.parse().unwrap_or(number);
+        if !rest.trim().is_empty() || is_octal {
+            let text = format!("NCCL reads it as {number}");
+            return Some(Fault::new(
+                text,
+                format!("set {name} to a decimal number without a unit, or unset it"),
+            ));
+        }
+        if number == i64::MAX || number == i64::MIN {
+            return Some(Fault::new(
+                "the number is too large, so NCCL uses the default",
+                format!("correct {name}"),
+            ));
+        }
+        let range = RANGES.iter().find(|(of, ..)| *of == name);
+        let is_default = default == Some(number);
+        match range.filter(|(_, least, most)| !(*least..=*most).contains(&number) && !is_default) {
+            Some((_, least, most)) => Some(Fault::new(
+                format!("expected {least} to {most}"),
+                format!("correct {name}, or unset it"),
+            )),
+            None if name.ends_with("_NTHREADS") && number % 32 != 0 => {
+                Some(Fault::new("NCCL ignores it, as it is not a multiple of 32", "use 64, 128, 256 or 512"))
+            }
+            None if name == "NCCL_WORK_FIFO_BYTES" && number.count_ones() != 1 => Some(Fault::new(
+                "NCCL ignores it, as it is not a power of 2",
+                format!("correct {name}, or unset it"),
+            )),
+            None => None,
+        }
+    }
+}
+
+fn word(value: &str, words: &[&str], ignores_case: bool) -> Option<Fault> {
+    let is = |word: &&str| if ignores_case { word.eq_ignore_ascii_case(value) } else { *word == value };
+    let fault = || Fault::new("NCCL ignores this value", format!("use {}", words.join(", ")));
+    (!words.iter().any(is)).then(fault)
+}
+
+/// Judges a level: a word in upper case, or an old number from 0 to 4.
+fn level(value: &str) -> Option<Fault> {
+    let advice = format!("use {}", LEVELS.join(", "));
+    match value.starts_with(|digit: char| digit.is_ascii_digit()) {
+        true if integer(value).0 > 4 => Some(Fault::new("NCCL reads a number above 4 as SYS", advice)),
+        true => None,
+        false => (!LEVELS.contains(&value)).then(|| Fault::new("NCCL ignores this value", advice)),
+    }
+}
+
+/// Returns whether a parameter's value is not the variable's, whatever the case and the order of words.
+fn differs(value: &str, read: &str) -> bool {
+    let words = |text: &str| {
+        let mut words: Vec<_> = text.split(',').map(|word| word.trim().to_ascii_uppercase()).collect();
+        words.sort();
+        words
+    };
+    let is_switch = |text: &str, is_on: bool| match is_on {
+        true => ["1", "T", "TRUE"].iter().any(|word| word.eq_ignore_ascii_case(text)),
+        false => ["0", "F", "FALSE"].iter().any(|word| word.eq_ignore_ascii_case(text)),
+    };
+    // What these leave to NCCL is not compared.
+    let is_open = value.starts_with('^') || value.to_ascii_uppercase().contains("ALL") || value.contains('%');
+    let is_same_switch =
+        [true, false].iter().any(|is_on| is_switch(value, *is_on) && is_switch(read, *is_on));
+    !is_open && !is_same_switch && words(value) != words(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{differs, of_cpu_backend};
+
+    #[test]
+    fn variables_of_the_cpu_backend_have_its_values() {
+        for (name, good, bad) in [
+            ("LIBNCCL_CPU_STRICT", "1", "yes"),
+            ("LIBNCCL_CPU_STACKS", "0", "2"),
+            ("LIBNCCL_CPU_TIMEOUT", "2.5", "abc"),
+            ("LIBNCCL_CPU_WARN_AFTER", " 0", "-1"),
+            ("LIBNCCL_CPU_FAILURES", "report", "x"),
+            ("LIBNCCL_CPU_IGNORE", "race,missing-call", "x"),
+        ] {
+            assert!(of_cpu_backend(name, good).is_none() && of_cpu_backend(name, bad).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_compared_by_their_words() {
+        for (value, read) in [("info", "INFO"), ("ENV,INIT", "INIT,ENV"), ("1", "TRUE"), ("^COLL", "INIT")] {
+            assert!(!differs(value, read), "{value}");
+        }
+        for (value, read) in [("INITT", "INIT,ENV"), ("2", "FALSE"), ("yes", "FALSE")] {
+            assert!(differs(value, read), "{value}");
+        }
+    }
+}
