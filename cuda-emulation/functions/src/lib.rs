@@ -195,6 +195,16 @@ pub fn addresses(functions: &[Function]) -> String {
     code + "];\n"
 }
 
+/// Generates the array `NAMES`, in order.
+#[must_use]
+pub fn names(functions: &[Function]) -> String {
+    let mut code = format!("const NAMES: [&std::ffi::CStr; {}] = [\n", functions.len());
+    for Function { name, .. } in functions {
+        let _ = writeln!(code, "    c\"{name}\",");
+    }
+    code + "];\n"
+}
+
 /// Returns the name of a function without its version suffix, such as `_v2`.
 #[must_use]
 pub fn base(name: &str) -> &str {

@@ -75,13 +75,15 @@ macro_rules! call {
         const _: unsafe fn($(call!(@declared $type $(=> $declared)?)),*) -> cudarc::driver::sys::CUresult =
             cudarc::driver::sys::$name;
         type Function = unsafe extern "C" fn($($type),*) -> $crate::status::Status;
-        static FUNCTION: std::sync::OnceLock<Option<Function>> = std::sync::OnceLock::new();
+        const INDEX: usize = $crate::driver::index_of(stringify!($name));
         let driver: &$crate::driver::Driver = $driver;
-        // SAFETY: the type is compared with the bindings.
-        let look_up = || unsafe { driver.0.get(concat!(stringify!($name), "\0").as_bytes()) };
-        match FUNCTION.get_or_init(|| look_up().ok().map(|symbol| *symbol)) {
-            // SAFETY: the caller keeps the function's contract.
-            Some(function) => unsafe { function($($argument),*) }.result(),
+        match driver.function(INDEX) {
+            Some(function) => {
+                // SAFETY: the driver's function has this type, which is compared with the bindings.
+                let function = unsafe { std::mem::transmute::<unsafe extern "C" fn(), Function>(function) };
+                // SAFETY: the caller keeps the function's contract.
+                unsafe { function($($argument),*) }.result()
+            }
             None => Err($crate::unsupported::report(stringify!($name), ": libcuda.so.1 lacks it")),
         }
     }};

@@ -14,9 +14,45 @@ use libloading::os::unix::Library;
 use crate::link_map::is_only_preloaded;
 use crate::status::{Result, Status};
 
-/// The library, which stays loaded.
+// The names of the driver's functions, in order.
+include!(concat!(env!("OUT_DIR"), "/driver_names.rs"));
+
+/// The driver's functions, in the order of `NAMES`. The library stays loaded.
+///
+/// They are looked up at once: a look-up takes the dynamic linker's lock, which another thread may hold while it waits for this one,
+/// such as in the constructor of a library.
 #[derive(Debug)]
-pub(crate) struct Driver(pub(crate) Library);
+pub(crate) struct Driver([Option<unsafe extern "C" fn()>; NAMES.len()]);
+
+impl Driver {
+    fn look_up(library: &Library) -> Self {
+        // SAFETY: functions of the driver; `call!` converts each to its type before the call.
+        Self(NAMES.map(|name| unsafe { library.get(name.to_bytes_with_nul()) }.ok().map(|symbol| *symbol)))
+    }
+
+    pub(crate) fn function(&self, index: usize) -> Option<unsafe extern "C" fn()> {
+        self.0[index]
+    }
+}
+
+/// Returns the index of a name in `NAMES`, at compile time.
+pub(crate) const fn index_of(name: &str) -> usize {
+    let mut index = 0;
+    while index < NAMES.len() {
+        let listed = NAMES[index].to_bytes();
+        if listed.len() == name.len() {
+            let mut at = 0;
+            while at < listed.len() && listed[at] == name.as_bytes()[at] {
+                at += 1;
+            }
+            if at == listed.len() {
+                return index;
+            }
+        }
+        index += 1;
+    }
+    panic!("driver/functions.txt has no function of this name")
+}
 
 /// Returns the driver, which the first call loads and initializes.
 pub(crate) fn get() -> Result<&'static Driver> {
@@ -31,7 +67,13 @@ pub(crate) fn get() -> Result<&'static Driver> {
 pub(crate) fn loaded() -> Result<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     Ok(DRIVER
-        .get_or_init(|| open_driver().map(Driver))
+        .get_or_init(|| {
+            let library = open_driver()?;
+            let driver = Driver::look_up(&library);
+            // Stays loaded.
+            std::mem::forget(library);
+            Some(driver)
+        })
         .as_ref()
         .ok_or(cudaError::cudaErrorInsufficientDriver)?)
 }

@@ -79,7 +79,7 @@ unsafe extern "C" fn resolve(address: CUdeviceptr, length: usize, out: *mut Memo
 }
 
 /// # Safety
-/// `accesses` is valid for `count` reads, `label` is null or a C string, and `run` and `release` may be called with `data` on any
+/// `accesses` is valid for `count` reads of valid values, `label` is null or a C string, and `run` and `release` may be called with `data` on any
 /// thread.
 unsafe extern "C" fn enqueue(
     stream: *mut c_void,

@@ -67,8 +67,8 @@ mod table {
 fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
     let index = table::FUNCTIONS.binary_search_by_key(&name, |(base, _)| base);
     let (_, versions) = table::FUNCTIONS[index.map_err(|_| Query::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)?];
-    // As on a GPU, -1 is newer than every version.
-    let version = version as c_uint;
+    // As on a GPU, -1 means the newest version.
+    let version = (version as c_uint).min(VERSION as c_uint);
     let found = versions.iter().rev().find(|(since, _)| *since <= version);
     let (_, function) = found.ok_or(Query::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)?;
     Ok(*function as *mut c_void)

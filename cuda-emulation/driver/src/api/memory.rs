@@ -272,6 +272,14 @@ fn none(code: c_uint) -> Result<u64> {
     Ok(if is_device { NO_DEVICE as u64 } else { 0 })
 }
 
+/// `CUmemLocation` as C passes it: its type may be any number.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Location {
+    _kind: c_uint,
+    _id: c_int,
+}
+
 api! {
     fn cuMemAlloc_v2(out: *mut CUdeviceptr, length: usize) = allocate(out, Kind::Device, 0, length);
 
@@ -402,14 +410,14 @@ api! {
     fn cuMemAdvise(address: CUdeviceptr, length: usize, _advice: c_uint, _device: c_int)
         = managed(address, length);
 
-    fn cuMemAdvise_v2(address: CUdeviceptr, length: usize, _advice: c_uint, _location: CUmemLocation)
+    fn cuMemAdvise_v2(address: CUdeviceptr, length: usize, _advice: c_uint, _location: Location)
         = managed(address, length);
 
     fn cuMemPrefetchAsync(address: CUdeviceptr, length: usize, _device: c_int, stream: CUstream)
         = prefetch("cuMemPrefetchAsync", address, length, stream);
 
     fn cuMemPrefetchAsync_v2(
-        address: CUdeviceptr, length: usize, _location: CUmemLocation, _flags: c_uint, stream: CUstream,
+        address: CUdeviceptr, length: usize, _location: Location, _flags: c_uint, stream: CUstream,
     ) = prefetch("cuMemPrefetchAsync_v2", address, length, stream);
 
     fn cuStreamAttachMemAsync(stream: CUstream, address: CUdeviceptr, length: usize, _flags: c_uint)

@@ -1,13 +1,14 @@
 //! Streams, host functions, and events.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult::*;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUresult, CUstream};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUgreenCtx, CUresult, CUstream};
 
 use super::context::PRIORITIES;
-use super::{put, query, result, synchronize};
+use super::{put, put_if_wanted, query, result, synchronize};
 use crate::callback::{Callback, Function};
 use crate::current::Current;
 use crate::driver::Driver;
@@ -187,6 +188,13 @@ api! {
 
     fn cuStreamGetCtx(stream: CUstream, out: *mut CUcontext)
         = describe(stream, out, |stream, _| stream.context.pointer());
+
+    fn cuStreamGetCtx_v2(stream: CUstream, out: *mut CUcontext, green: *mut CUgreenCtx) {
+        result(cuStreamGetCtx(stream, out))?;
+        // There are no green contexts. The address of one is optional.
+        put_if_wanted(green, ptr::null_mut());
+        Ok(())
+    }
 
     fn cuStreamGetDevice(stream: CUstream, out: *mut CUdevice) {
         let mut state = Driver::get()?.enter();

@@ -100,6 +100,7 @@ pub(crate) fn every_function_is_found_by_name_since_its_version() {
             continue;
         }
         assert_eq!(find(base, since), (exported(&library, name), SUCCESS), "{name}");
+        assert_eq!(find(base, -1), find(base, newest), "{name}");
         let is_version = |other: &&Function| libnccl_cuda_functions::base(&other.name) == base;
         let first = table.iter().filter(is_version).map(|version| version.first).min();
         if first == Some(function.first) {
