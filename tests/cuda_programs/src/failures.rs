@@ -213,13 +213,15 @@ fn reported_alone() {
     });
 }
 
-/// Appends findings to a file, and returns a function that waits until an operation has failed.
-fn watch_findings() -> impl Fn() {
+/// Appends findings to a file, and returns a function that waits until so many operations have failed.
+fn watch_findings() -> impl Fn(usize) {
     let file = std::env::temp_dir().join(format!("findings-{}", std::process::id()));
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("LIBNCCL_CPU_REPORT", &file) };
-    move || {
-        while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains("failed-operation")) {
+    move |count| {
+        let failed =
+            || std::fs::read_to_string(&file).map_or(0, |text| text.matches("failed-operation").count());
+        while failed() < count {
             std::thread::sleep(Duration::from_millis(1));
         }
         std::fs::remove_file(&file).unwrap();
@@ -240,7 +242,7 @@ fn pending_until_the_own_abort() {
         }
         has_aborted.wait();
         check(rank.all_reduce(&from, &mut to, &rank.stream));
-        wait_for_failure();
+        wait_for_failure(1);
         check(rank.all_reduce(&from, &mut to, &rank.stream));
         // SAFETY: a stream that lives.
         let query = || unsafe { cudarc::driver::sys::cuStreamQuery(rank.stream.cu_stream()) };
@@ -259,7 +261,7 @@ fn pending_until_the_own_destroy() {
     run_ranks(2, |rank| {
         let [_from, to] = reduce_differently(&rank);
         if rank.number == 0 {
-            wait_for_failure();
+            wait_for_failure(2);
         }
         has_failed.wait();
         // SAFETY: a stream that lives.

@@ -113,7 +113,8 @@ mod tests {
         assert!(job.level == Level::Ok && job.text.starts_with("a job of NCCL answers"), "{job:?}");
         let other = at("NCCL_RAS_ADDR", &server(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
         assert!(other.level == Level::Warning && other.text.contains("does not answer as"), "{other:?}");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        // An address of this host that no other test listens at.
+        let free = TcpListener::bind("127.83.71.9:0").unwrap().local_addr().unwrap().to_string();
         assert_eq!(at("NCCL_RAS_ADDR", &free), Finding::ok(format!("{free} is free")));
     }
 
