@@ -1,7 +1,12 @@
 //! The picture of all pairs: a cell for each, darker where it is slower.
 
+use anyhow::Result;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
 use super::matrix::{Link, Pairs};
-use crate::bench::plot::svg::Picture;
+use crate::bench::plot::theme::{self, BACKGROUND, FOREGROUND};
 
 /// The ranks up to which each cell shows its value.
 const MAX_WITH_TEXT: usize = 16;
@@ -13,110 +18,138 @@ const SIDE: i32 = 62;
 const MARGIN: i32 = 20;
 /// The room for the scale below.
 const FOOT: i32 = 66;
+const FONT: &str = "sans-serif";
 
-/// The colors of a scale, from the best value to the worst, which differ in brightness too.
-const SCALE: [[u8; 3]; 5] = [[245, 235, 158], [141, 208, 122], [58, 160, 144], [59, 92, 149], [66, 22, 92]];
+/// The colours of a scale, from the best value to the worst, which differ in brightness too.
+const SCALE: [(u8, u8, u8); 5] =
+    [(245, 235, 158), (141, 208, 122), (58, 160, 144), (59, 92, 149), (66, 22, 92)];
 
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// A matrix, as it is drawn.
 struct Map<'a> {
     title: String,
     unit: &'a str,
     value: fn(&Link) -> f64,
+    /// Set if a great value is a good one.
     is_more_better: bool,
-    range: (f64, f64),
-    /// The left edge of the first cell.
-    left: i32,
 }
 
-/// Draws the matrices of bandwidth and latency, the one at the left of the other.
-pub(crate) fn draw(pairs: &Pairs) -> String {
+/// Draws the matrices of bandwidth and latency beside each other.
+pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
     let ranks = pairs.links.len() as i32;
     let cell = (WIDTH / ranks).max(6);
     let width = SIDE + cell * ranks + 2 * MARGIN;
-    let mut picture = Picture::new(2 * width, HEAD + cell * ranks + FOOT);
-    picture.text((MARGIN, 24), 15, "start", FORE, &pairs.title());
-    let title = format!("Bandwidth of {} bytes", pairs.bytes());
-    for (title, unit, value, is_more_better, start) in [
-        (title, "GB/s", (|link| link.bandwidth) as fn(&Link) -> f64, true, 0),
-        ("Latency of 8 bytes".into(), "us", |link| link.latency_us, false, width),
-    ] {
-        let values = pairs.links.iter().flatten().flatten().map(value).filter(|value| *value > 0.0);
-        let range = values.fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), value| {
-            (least.min(value), most.max(value))
-        });
-        let map = Map { title, unit, value, is_more_better, range, left: start + SIDE + MARGIN };
-        map.draw(&mut picture, &pairs.links, cell);
+    let mut svg = String::new();
+    {
+        let size = (2 * width as u32, (HEAD + cell * ranks + FOOT) as u32);
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&BACKGROUND)?;
+        area.draw(&Text::new(pairs.title(), (MARGIN, 10), style(15, HPos::Left, VPos::Top)))?;
+        let (left, right) = area.split_horizontally(width);
+        let bandwidth = Map {
+            title: format!("Bandwidth of {} bytes", pairs.bytes()),
+            unit: "GB/s",
+            value: |link| link.bandwidth,
+            is_more_better: true,
+        };
+        let latency = Map {
+            title: "Latency of 8 bytes".into(),
+            unit: "us",
+            value: |link| link.latency_us,
+            is_more_better: false,
+        };
+        bandwidth.draw(&left, &pairs.links, cell)?;
+        latency.draw(&right, &pairs.links, cell)?;
+        area.present()?;
     }
-    picture.finish()
+    Ok(theme::themed(svg))
 }
 
-/// The style of texts outside the cells.
-const FORE: &str = "class=\"fore\"";
-
 impl Map<'_> {
-    fn draw(&self, picture: &mut Picture, links: &[Vec<Option<Link>>], cell: i32) {
-        let (left, side) = (self.left, cell * links.len() as i32);
-        picture.text((left, 52), 17, "start", FORE, &format!("{} ({})", self.title, self.unit));
-        picture.text((left + side / 2, 73), 13, "middle", FORE, "to rank");
-        picture.rotated_text((left - SIDE + 6, HEAD + side / 2), 13, "from rank");
+    fn draw(&self, area: &Area<'_>, links: &[Vec<Option<Link>>], cell: i32) -> Result<()> {
+        let (left, side) = (SIDE + MARGIN, cell * links.len() as i32);
+        let values = || links.iter().flatten().flatten().map(self.value).filter(|value| *value > 0.0);
+        let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+        let title = format!("{} ({})", self.title, self.unit);
+        area.draw(&Text::new(title, (left, 36), style(17, HPos::Left, VPos::Top)))?;
+        area.draw(&Text::new("to rank", (left + side / 2, 62), style(13, HPos::Center, VPos::Top)))?;
+        let turned = style(13, HPos::Center, VPos::Center).transform(FontTransform::Rotate270);
+        area.draw(&Text::new("from rank", (MARGIN + 2, HEAD + side / 2), turned))?;
         // As many labels as there is room for.
-        for rank in (0..links.len()).step_by((26 / cell + 1) as usize) {
-            let (middle, text) = (cell * rank as i32 + cell / 2, rank.to_string());
-            picture.text((left + middle, HEAD - 6), 13, "middle", FORE, &text);
-            picture.text((left - 8, HEAD + middle + 4), 13, "end", FORE, &text);
+        let step = (26 / cell + 1) as usize;
+        for rank in (0..links.len()).step_by(step) {
+            let middle = cell * rank as i32 + cell / 2;
+            let text = rank.to_string();
+            area.draw(&Text::new(
+                text.clone(),
+                (left + middle, HEAD - 6),
+                style(13, HPos::Center, VPos::Bottom),
+            ))?;
+            area.draw(&Text::new(text, (left - 8, HEAD + middle), style(13, HPos::Right, VPos::Center)))?;
         }
         for (from, row) in links.iter().enumerate() {
             for (to, link) in row.iter().enumerate() {
                 let Some(value) = link.as_ref().map(self.value) else { continue };
                 let (x, y) = (left + cell * to as i32, HEAD + cell * from as i32);
-                let badness = self.badness(value);
-                rectangle(picture, (x, y), (cell - 1, cell - 1), badness);
+                let badness = self.badness(value, least, most);
+                let color = color(badness);
+                area.draw(&Rectangle::new([(x, y), (x + cell - 1, y + cell - 1)], color.filled()))?;
                 if links.len() <= MAX_WITH_TEXT {
-                    let style = if badness < 0.5 { "fill=\"#000\"" } else { "fill=\"#fff\"" };
-                    let (place, size) = ((x + cell / 2, y + cell / 2 + 4), (cell / 4).clamp(9, 14));
-                    picture.text(place, size, "middle", style, &show(value));
+                    let text = (FONT, (cell / 4).clamp(9, 14)).into_font();
+                    let text = text.color(if badness < 0.5 { &BLACK } else { &WHITE });
+                    let text = text.pos(Pos::new(HPos::Center, VPos::Center));
+                    area.draw(&Text::new(show(value), (x + cell / 2, y + cell / 2), text))?;
                 }
             }
         }
-        self.scale(picture, HEAD + side + 18, side);
+        self.scale(area, (left, HEAD + side + 18), side, least, most)
     }
 
-    fn scale(&self, picture: &mut Picture, top: i32, width: i32) {
+    /// Draws the scale, from the best value to the worst.
+    fn scale(
+        &self,
+        area: &Area<'_>,
+        (left, top): (i32, i32),
+        width: i32,
+        least: f64,
+        most: f64,
+    ) -> Result<()> {
         const STEPS: i32 = 60;
-        let (left, (least, most)) = (self.left, self.range);
         for step in 0..STEPS {
-            let (begin, end) = (width * step / STEPS, width * (step + 1) / STEPS);
-            let badness = f64::from(step) / f64::from(STEPS - 1);
-            rectangle(picture, (left + begin, top), (end - begin, 12), badness);
+            let (begin, end) = (left + width * step / STEPS, left + width * (step + 1) / STEPS);
+            let color = color(f64::from(step) / f64::from(STEPS - 1));
+            area.draw(&Rectangle::new([(begin, top), (end, top + 12)], color.filled()))?;
         }
         let (best, worst) = if self.is_more_better { (most, least) } else { (least, most) };
-        for (x, anchor, value) in [(left, "start", best), (left + width, "end", worst)] {
-            picture.text((x, top + 30), 13, anchor, FORE, &format!("{} {}", show(value), self.unit));
-        }
+        let text = |value| format!("{} {}", show(value), self.unit);
+        area.draw(&Text::new(text(best), (left, top + 18), style(13, HPos::Left, VPos::Top)))?;
+        area.draw(&Text::new(text(worst), (left + width, top + 18), style(13, HPos::Right, VPos::Top)))?;
+        Ok(())
     }
 
     /// Returns the place of a value on the logarithmic scale: 0 for the best, 1 for the worst.
-    fn badness(&self, value: f64) -> f64 {
-        let (least, most) = self.range;
+    fn badness(&self, value: f64, least: f64, most: f64) -> f64 {
         let place = (value / least).ln() / (most / least).ln();
         let place = if place.is_finite() { place.clamp(0.0, 1.0) } else { 0.0 };
         if self.is_more_better && most > least { 1.0 - place } else { place }
     }
 }
 
-/// Draws a rectangle in the color of a place on the scale.
-fn rectangle(picture: &mut Picture, (x, y): (i32, i32), (width, height): (i32, i32), place: f64) {
-    let scaled = place.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
-    let index = (scaled as usize).min(SCALE.len() - 2);
-    let part = scaled - index as f64;
-    let [red, green, blue] = [0, 1, 2].map(|channel| {
-        let [low, high] = [0, 1].map(|step| f64::from(SCALE[index + step][channel]));
-        (low + (high - low) * part).round() as u8
-    });
-    picture.add(format_args!(
-        "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"#{red:02x}{green:02x}{blue:02x}\"/>"
-    ));
+fn style(size: i32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&FOREGROUND).pos(Pos::new(horizontal, vertical))
 }
 
+/// Returns the colour of a place on the scale.
+fn color(place: f64) -> RGBColor {
+    let scaled = place.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
+    let index = (scaled as usize).min(SCALE.len() - 2);
+    let (low, high, part) = (SCALE[index], SCALE[index + 1], scaled - index as f64);
+    let mix = |low: u8, high: u8| (f64::from(low) + (f64::from(high) - f64::from(low)) * part).round() as u8;
+    RGBColor(mix(low.0, high.0), mix(low.1, high.1), mix(low.2, high.2))
+}
+
+/// Shows three digits.
 fn show(value: f64) -> String {
     let decimals = match value {
         100.0.. => 0,

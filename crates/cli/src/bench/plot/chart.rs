@@ -1,79 +1,91 @@
 //! The picture: two charts with logarithmic axes, and a legend below.
 
+use std::ops::Range;
+
+use anyhow::Result;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
 use super::series::{Point, Series};
-use super::svg::{Picture, SERIES};
+use super::theme::{self, BACKGROUND, FOREGROUND, GRID, SERIES};
 use crate::bench::output::statistic::Statistic;
 
-/// The size of a chart, and the margins around its axes.
-const WIDTH: i32 = 500;
-const HEIGHT: i32 = 400;
-const LEFT: i32 = 78;
-const RIGHT: i32 = 14;
-const TOP: i32 = 40;
-const BOTTOM: i32 = 60;
+const WIDTH: u32 = 1000;
+/// The height of the charts.
+const HEIGHT: u32 = 400;
 /// The height of a line of the legend.
-const LINE: i32 = 24;
+const LINE: u32 = 24;
+const MARGIN: u32 = 14;
+const FONT: &str = "sans-serif";
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws series, at least one with a point.
-pub(crate) fn draw(series: &[Series], statistic: Statistic) -> String {
-    let mut picture = Picture::new(2 * WIDTH, HEIGHT + LINE * series.len() as i32 + RIGHT);
-    let title = format!("Bus bandwidth, {statistic}");
-    chart(&mut picture, 0, &title, "GB/s", series, |point| point.bandwidth);
-    chart(&mut picture, WIDTH, &format!("Time, {statistic}"), "microseconds", series, |point| point.time_us);
-    for (index, series) in series.iter().enumerate() {
-        let y = HEIGHT + LINE * index as i32 + LINE / 2;
-        let color = index % SERIES;
-        picture.add(format_args!("<path d=\"M70 {y}h28\" class=\"series{color}-line\" stroke-width=\"3\"/>"));
-        picture.add(format_args!("<circle cx=\"84\" cy=\"{y}\" r=\"4\" class=\"series{color}\"/>"));
-        picture.text((108, y + 5), 15, "start", "class=\"fore\"", &series.label);
+pub(crate) fn draw(series: &[Series], statistic: Statistic) -> Result<String> {
+    let mut svg = String::new();
+    {
+        let height = HEIGHT + LINE * series.len() as u32 + MARGIN;
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        area.fill(&BACKGROUND)?;
+        let (charts, legend) = area.split_vertically(HEIGHT);
+        let (left, right) = charts.split_horizontally(WIDTH / 2);
+        chart(&left, &format!("Bus bandwidth, {statistic}"), "GB/s", series, |point| point.bandwidth)?;
+        chart(&right, &format!("Time, {statistic}"), "microseconds", series, |point| point.time_us)?;
+        for (index, series) in series.iter().enumerate() {
+            let (x, y) = (70, (LINE * index as u32 + LINE / 2) as i32);
+            let color = SERIES[index % SERIES.len()];
+            legend.draw(&PathElement::new([(x, y), (x + 28, y)], color.stroke_width(3)))?;
+            legend.draw(&Circle::new((x + 14, y), 4, color.filled()))?;
+            let style = (FONT, 15).into_font().color(&FOREGROUND).pos(Pos::new(HPos::Left, VPos::Center));
+            legend.draw(&Text::new(series.label.clone(), (x + 38, y), style))?;
+        }
+        area.present()?;
     }
-    picture.finish()
+    Ok(theme::themed(svg))
 }
 
 fn chart(
-    picture: &mut Picture,
-    left: i32,
+    area: &Area<'_>,
     title: &str,
     unit: &str,
     series: &[Series],
     value: impl Fn(&Point) -> f64,
-) {
+) -> Result<()> {
     let points = || series.iter().flat_map(|series| &series.points);
-    let across = powers(points().map(|point| point.bytes.log2()));
-    let up = powers(points().map(|point| value(point).log10()));
-    let (x0, x1, y0, y1) = (left + LEFT, left + WIDTH - RIGHT, HEIGHT - BOTTOM, TOP);
-    let place = |power: f64, (least, most): (i32, i32), from: i32, to: i32| {
-        f64::from(from) + (power - f64::from(least)) / f64::from(most - least) * f64::from(to - from)
-    };
-    let (x, y) = (|power| place(power, across, x0, x1), |power| place(power, up, y0, y1));
-    let fore = "class=\"fore\"";
-    picture.text(((x0 + x1) / 2, 26), 19, "middle", fore, title);
-    picture.text(((x0 + x1) / 2, HEIGHT - 12), 14, "middle", fore, "size in bytes");
-    picture.rotated_text((left + 20, (y0 + y1) / 2), 14, unit);
-    for power in labels(across, 9) {
-        let x = x(power);
-        picture.add(format_args!("<path d=\"M{x:.1} {y0}V{y1}\" class=\"grid-line\"/>"));
-        picture.text((x as i32, y0 + 20), 13, "middle", fore, &show_bytes(power.exp2()));
-    }
-    for power in labels(up, 8) {
-        let y = y(power);
-        picture.add(format_args!("<path d=\"M{x0} {y:.1}H{x1}\" class=\"grid-line\"/>"));
-        picture.text((x0 - 8, y as i32 + 4), 13, "end", fore, &show_power(power));
-    }
-    picture.add(format_args!("<path d=\"M{x0} {y1}V{y0}H{x1}\" class=\"fore-line\"/>"));
+    let (across, up) = (
+        powers(points().map(|point| point.bytes.log2())),
+        powers(points().map(|point| value(point).log10())),
+    );
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 19).into_font().color(&FOREGROUND))
+        .margin(MARGIN)
+        .x_label_area_size(46)
+        .y_label_area_size(64)
+        .build_cartesian_2d(Axis::new(across, 9), Axis::new(up, 8))?;
+    let style = |size: i32| (FONT, size).into_font().color(&FOREGROUND);
+    chart
+        .configure_mesh()
+        .axis_style(FOREGROUND)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .label_style(style(13))
+        .axis_desc_style(style(14))
+        .x_desc("size in bytes")
+        .y_desc(unit)
+        .x_label_formatter(&|power| show_bytes(power.exp2()))
+        .y_label_formatter(&|power| show_power(*power))
+        .draw()?;
     for (index, series) in series.iter().enumerate() {
-        let color = index % SERIES;
-        let places = series.points.iter().map(|point| (x(point.bytes.log2()), y(value(point).log10())));
-        let line: Vec<_> = places.clone().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let line = line.join(" ");
-        picture.add(format_args!(
-            "<polyline points=\"{line}\" class=\"series{color}-line\" stroke-width=\"2\"/>"
-        ));
-        for (x, y) in places {
-            picture
-                .add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" class=\"series{color}\"/>"));
-        }
+        let color = SERIES[index % SERIES.len()];
+        let points: Vec<(f64, f64)> =
+            series.points.iter().map(|point| (point.bytes.log2(), value(point).log10())).collect();
+        chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
+        chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, color.filled())))?;
     }
+    Ok(())
 }
 
 /// Returns the whole powers around those of values, so that the axes begin and end with a label.
@@ -86,10 +98,36 @@ fn powers(of_values: impl Iterator<Item = f64>) -> (i32, i32) {
     (least, most.max(least + 1))
 }
 
-/// Returns about so many powers at most, from the first on.
-fn labels((least, most): (i32, i32), number: i32) -> impl Iterator<Item = f64> + Clone {
-    let step = (most - least) / (number + 1) + 1;
-    (least..=most).step_by(step as usize).map(f64::from)
+/// An axis of powers. The scale of plotters for logarithms does not end for values that are far apart.
+struct Axis {
+    powers: RangedCoordf64,
+    labels: Vec<f64>,
+}
+
+impl Axis {
+    /// Creates an axis from one power to another, with about so many labels at most.
+    fn new((least, most): (i32, i32), labels: i32) -> Self {
+        let step = (most - least) / (labels + 1) + 1;
+        let labels = (least..=most).step_by(step as usize).map(f64::from).collect();
+        Self { powers: (f64::from(least)..f64::from(most)).into(), labels }
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, power: &f64, limit: (i32, i32)) -> i32 {
+        self.powers.map(power, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if hint.weight().allow_light_points() { vec![] } else { self.labels.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.powers.range()
+    }
 }
 
 /// Shows a power of ten.
@@ -115,7 +153,7 @@ fn show(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{labels, powers, show, show_bytes, show_power};
+    use super::{Axis, powers, show, show_bytes, show_power};
 
     #[test]
     fn labels_are_short() {
@@ -136,10 +174,10 @@ mod tests {
     #[test]
     fn axes_of_any_values_have_few_labels() {
         for (least, most) in [(0.001, 1000.0), (1e-300, 1e300), (5e-324, f64::MAX), (7.0, 7.0)] {
-            let range = powers([least, most].map(f64::log10).into_iter());
-            let labels: Vec<_> = labels(range, 8).collect();
+            let (from, to) = powers([least, most].map(f64::log10).into_iter());
+            let Axis { labels, .. } = Axis::new((from, to), 8);
             assert!((2..=9).contains(&labels.len()), "{least} to {most}: {labels:?}");
-            assert_eq!(labels[0], f64::from(range.0));
+            assert_eq!(labels[0], f64::from(from));
         }
         assert_eq!(
             [-324.0, -6.0, 0.0, 9.0, 10.0].map(show_power),

@@ -2,7 +2,7 @@
 
 mod chart;
 mod series;
-pub(crate) mod svg;
+pub(crate) mod theme;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -65,5 +65,5 @@ pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
         anstream::eprintln!("warning: {rows}");
     }
     ensure!(!series.is_empty(), "there is nothing to draw: the results have no rows");
-    named_file::write(file, chart::draw(&series, statistic).as_bytes())
+    named_file::write(file, chart::draw(&series, statistic)?.as_bytes())
 }
