@@ -24,17 +24,20 @@ pub(crate) fn search_first(directories: &[PathBuf]) -> Result<OsString> {
     env::join_paths(all).context("cannot set LD_LIBRARY_PATH")
 }
 
-/// Returns `LD_PRELOAD` for a program with these libraries, which [`check`] has passed: before a library that has NCCL's functions
-/// too, and after all others of the user, such as sanitizers and allocators, which have to be first.
+/// Returns `LD_PRELOAD` for a program with these libraries, which [`check`] has passed: before those of the user that have the same
+/// functions, NCCL's or CUDA's, and after all others, such as sanitizers and allocators, which have to be first.
 pub(crate) fn preload(program: &OsStr, own: impl IntoIterator<Item = PathBuf>) -> Result<OsString> {
     let given = variable("LD_PRELOAD").unwrap_or_default();
     let is_separator = |byte: &u8| matches!(byte, b' ' | b':');
     let given = given.as_bytes().split(is_separator).filter(|path| !path.is_empty());
-    let mut all: Vec<PathBuf> = given.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
-    let is_nccl =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"libnccl.so"));
-    let place = all.iter().position(is_nccl).unwrap_or(all.len());
-    all.splice(place..place, own);
+    let given = given.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+    let (replaced, mut all): (Vec<PathBuf>, Vec<PathBuf>) = given.partition(|path| {
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        ["libnccl.so", "libcuda.so", "libcudart.so", "libnvidia-ml.so"]
+            .iter()
+            .any(|own| name.starts_with(own.as_bytes()))
+    });
+    all.extend(own.into_iter().chain(replaced));
     if let Some(sanitizer) = sanitizer(program)
         && !all.iter().any(|path| path.file_name() == sanitizer.file_name())
     {

@@ -33,7 +33,7 @@ pub(super) const TELL: Duration = Duration::from_secs(30);
 const DOUBT: Duration = Duration::from_secs(5);
 
 /// The longest wait before time limits are checked.
-const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const TICK: Duration = Duration::from_millis(20);
 
 /// Rank 0 of an exchange.
 pub(super) struct Root<'a> {
@@ -186,16 +186,22 @@ impl<'a> Root<'a> {
         self.job.size as usize - 1
     }
 
-    /// Waits until there is something to read, or for a tick.
+    /// Waits until there is something to read, a rank waits no longer, or for a tick.
     fn sleep(&self) {
+        let now = Instant::now();
+        let waiting =
+            self.joined.values().filter(|joined| joined.stage == Stage::Waits && joined.until > now);
+        let earliest = waiting.map(|joined| joined.until - now).min().unwrap_or(TICK);
+        let limit = TICK.min(earliest).min(self.deadline.remaining());
         let unidentified = self.unidentified.iter().map(|one| &one.peer.stream);
         let streams = unidentified.chain(self.joined.values().map(|joined| &joined.peer.stream));
         let streams = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
         let mut all: Vec<PollFd<'_>> = streams.chain([PollFd::new(self.listener, PollFlags::IN)]).collect();
         // A failure is a shorter sleep.
-        let _ = poll(&mut all, Some(&TICK));
+        let _ = poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() }));
         // Many ranks arrive together, and each look is a system call for each of them.
-        self.deadline.sleep(Duration::from_micros(20) * self.job.size.max(10));
+        let pause = Duration::from_micros(20) * self.job.size.max(10);
+        self.deadline.sleep(pause.min(limit.saturating_sub(now.elapsed())));
     }
 
     /// Looks at all connections.

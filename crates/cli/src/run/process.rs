@@ -61,6 +61,12 @@ pub(super) fn wait_without_reaping(pid: Pid) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether a child that has not been waited for has exited.
+pub(super) fn has_exited(pid: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).is_ok_and(|status| status.is_some())
+}
+
 /// Returns whether a signal asks the ranks to end.
 pub(super) fn asks_for_the_end(signal: Signal) -> bool {
     !matches!(signal, Signal::USR1 | Signal::USR2)

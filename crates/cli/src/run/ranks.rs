@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::arguments::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
-use super::process::{self, ROLE, asks_for_the_end, this_program, wait_without_reaping};
+use super::process::{self, ROLE, asks_for_the_end, has_exited, this_program, wait_without_reaping};
 use crate::preload;
 
 /// The variables that all ranks of an attempt share.
@@ -60,8 +60,8 @@ pub(super) struct Ranks<'a> {
     port: u16,
     children: Vec<Option<Child>>,
     ends: Vec<End>,
-    /// The signal by which the ranks were last asked to end.
-    sent: Option<Signal>,
+    /// The signal by which each rank was last asked to end.
+    sent: Vec<Option<Signal>>,
     /// Each thread that prints has it too.
     open: Option<Arc<Open>>,
 }
@@ -90,7 +90,7 @@ impl<'a> Ranks<'a> {
             port: 0,
             children: vec![],
             ends: vec![],
-            sent: None,
+            sent: vec![],
             open: None,
         }
     }
@@ -103,7 +103,7 @@ impl<'a> Ranks<'a> {
             self.port = free_port().context("no port is free")?;
             self.children.clear();
             self.ends.clear();
-            self.sent = None;
+            self.sent.clear();
             self.open = Some(Arc::new(Open(self.reports.clone())));
         }
         let log = self.arguments.log_dir.as_ref().map(|folder| folder.join(format!("attempt_{attempt}")));
@@ -121,15 +121,29 @@ impl<'a> Ranks<'a> {
         let pid = Pid::from_child(&child);
         self.children.push(Some(child));
         self.ends.push(None);
-        from_stdout.map_or(Ok(()), |from| self.copy(stdout, from))?;
-        from_stderr.map_or(Ok(()), |from| self.copy(stderr, from))?;
+        self.sent.push(None);
+        let streams = [
+            from_stdout.map(|from| self.copy(stdout, from)),
+            from_stderr.map(|from| self.copy(stderr, from)),
+        ];
+        let watched =
+            streams.into_iter().flatten().collect::<Result<()>>().and_then(|()| self.watch(rank, pid));
+        if watched.is_err()
+            && let Some(mut child) = self.children[rank].take()
+        {
+            let _ = child.kill().and_then(|()| child.wait());
+        }
+        watched
+    }
+
+    /// Reports the end of a rank.
+    fn watch(&self, rank: usize, pid: Pid) -> Result<()> {
         let reports = self.reports.clone();
         let wait = move || {
             let _ = wait_without_reaping(pid);
             let _ = reports.send(Report::Ended(rank));
         };
-        thread::Builder::new().spawn(wait).context("cannot start a thread")?;
-        Ok(())
+        thread::Builder::new().spawn(wait).map(drop).context("cannot start a thread")
     }
 
     fn copy(&self, output: Output, from: impl Read + Send + 'static) -> Result<()> {
@@ -151,7 +165,7 @@ impl<'a> Ranks<'a> {
     pub(super) fn reap(&mut self, rank: usize) -> Result<(Pid, ExitStatus)> {
         let mut child = self.children[rank].take().context("a rank ended twice")?;
         let status = child.wait()?;
-        self.ends[rank] = Some((status, self.sent));
+        self.ends[rank] = Some((status, self.sent[rank]));
         Ok((Pid::from_child(&child), status))
     }
 
@@ -187,11 +201,15 @@ impl<'a> Ranks<'a> {
 
     /// Sends a signal to the process groups of the ranks that have not ended.
     pub(super) fn send(&mut self, signal: Signal) {
-        if asks_for_the_end(signal) && !matches!(signal, Signal::STOP | Signal::CONT) {
-            self.sent = Some(signal);
-        }
-        for child in self.children.iter().flatten() {
-            let _ = kill_process_group(Pid::from_child(child), signal);
+        let asks = asks_for_the_end(signal) && !matches!(signal, Signal::STOP | Signal::CONT);
+        for (child, sent) in self.children.iter().zip(&mut self.sent) {
+            let Some(child) = child else { continue };
+            let pid = Pid::from_child(child);
+            // One that has exited already has not done so because of this signal.
+            if asks && !has_exited(pid) {
+                *sent = Some(signal);
+            }
+            let _ = kill_process_group(pid, signal);
         }
     }
 }
@@ -244,7 +262,7 @@ const RUNTIMES: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
 
 /// Returns the variables by which a program uses the CPU backend.
 fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'static str, OsString)>> {
-    let directories = cpu_directories(given)?;
+    let directories = cpu_directories(given, program)?;
     let files = |name: &'static str| directories.iter().map(move |directory| directory.join(name));
     let library = files(LIBRARY).find(|file| file.is_file()).context("no library")?;
     // First in the search of the dynamic linker; and preloaded for programs whose own path would come before it, as that of
@@ -259,9 +277,9 @@ fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'stat
 }
 
 /// Returns the directories of the CPU backend: the given one, that of an installation, or those of the Python package.
-fn cpu_directories(given: Option<&Path>) -> Result<Vec<PathBuf>> {
-    let program = env::current_exe().context("the path of this program is not known")?;
-    let beside = program.parent().unwrap_or(Path::new("/"));
+fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>> {
+    let own = env::current_exe().context("the path of this program is not known")?;
+    let beside = own.parent().unwrap_or(Path::new("/"));
     let candidates = match given {
         Some(directory) => vec![directory.to_owned()],
         None => vec![beside.join("libnccl-cpu"), beside.join("../lib/libnccl-cpu")],
@@ -270,7 +288,7 @@ fn cpu_directories(given: Option<&Path>) -> Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> =
         candidates.iter().find(|one| has_library(one)).cloned().into_iter().collect();
     if found.is_empty() && given.is_none() {
-        found = directories_of_wheel();
+        found = directories_of_wheel(program);
     }
     if !found.iter().any(has_library) {
         let names: Vec<_> = candidates.iter().map(|directory| directory.display().to_string()).collect();
@@ -287,9 +305,16 @@ fn cpu_directories(given: Option<&Path>) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Returns the directories of the Python package `libnccl_cpu`, if it is installed: that of the CUDA emulation, and that of NCCL.
-fn directories_of_wheel() -> Vec<PathBuf> {
-    let output = Command::new("python3").args(["-m", "libnccl_cpu", "cuda"]).stdin(Stdio::null()).output();
+/// Returns the directories of the Python package `libnccl_cpu`, if it is installed for the program, or else for `python3`: that of the
+/// CUDA emulation, and that of NCCL.
+fn directories_of_wheel(program: &OsStr) -> Vec<PathBuf> {
+    let is_python =
+        Path::new(program).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
+    let has_path = program.as_encoded_bytes().contains(&b'/');
+    let program = if has_path { absolute(program).unwrap_or_default() } else { program.into() };
+    let mut python = Command::new(if is_python { program } else { "python3".into() });
+    // Python runs modules in the current directory, of which nobody has asked for one.
+    let output = python.args(["-m", "libnccl_cpu", "cuda"]).current_dir("/").stdin(Stdio::null()).output();
     let printed = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
     let printed = printed.and_then(|printed| String::from_utf8(printed).ok()).unwrap_or_default();
     env::split_paths(printed.trim_end()).filter(|path| path.is_dir()).collect()

@@ -77,25 +77,25 @@ fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
         (
             format!("{RANK}/status"),
             Some(json!(null)),
-            "rank 1 of 2 is reported incompletely or with a contradiction: the report does not have its state",
+            "rank 1 of 2 cannot be judged: the report does not have its state",
             "      0  RUNNING,unknown ",
         ),
         (
             format!("{RANK}/collective_counts"),
             None,
-            "rank 1 of 2 is reported incompletely or with a contradiction: the report does not have its counters",
+            "rank 1 of 2 cannot be judged: the report does not have its counters",
             " AllReduce 7\n",
         ),
         (
             format!("{RANK}/rank"),
             Some(json!(0)),
-            "rank 0 of 2 is reported incompletely or with a contradiction: the report lists it 2 times",
+            "rank 0 of 2 cannot be judged: the report lists it 2 times",
             "      1  RUNNING ",
         ),
         (
             format!("{COMMUNICATOR}/size"),
             Some(json!(4)),
-            "communicator 0xab of 4 ranks is reported incompletely or with a contradiction: ranks 2, 3 have no entry",
+            "communicator 0xab of 4 ranks cannot be judged: ranks 2, 3 have no entry",
             "     4       2  RUNNING ",
         ),
         (
@@ -107,7 +107,7 @@ fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
         (
             "/communicators_count".into(),
             Some(json!(9)),
-            "problem: the job is reported incompletely or with a contradiction: the report states 9",
+            "problem: the job cannot be judged: the report states 9",
             " RUNNING ",
         ),
     ];

@@ -115,7 +115,7 @@ impl Verdict {
 /// |---|---|
 /// | dead, unresponsive, failed, incomplete | the last report shows it |
 /// | mismatched | three of four reports show it, and the last: counters are not read at one instant |
-/// | straggler | three of four reports, of two or more, show it behind the median by a quarter or more of what is launched from one report to the next |
+/// | straggler | three of four reports, of two or more, show it behind the median by a quarter or more of what is launched from one report to the next; half of them if its counters are equal in the first and the last |
 /// | frozen, idle | the counters of the first report and the last are equal |
 ///
 /// A report does not query all ranks at one instant. Ranks of a healthy job differ by what they launch meanwhile, which may be
@@ -135,6 +135,7 @@ pub fn verdicts(reports: &[Report]) -> Vec<Verdict> {
         let ranks: Vec<Ranks<'_>> = history.iter().map(|one| comparable(one)).collect();
         let communicator = listed[0];
         let mut findings = missing(history[0], communicator);
+        findings.extend(unready(history[0], communicator));
         findings.extend(failed(communicator));
         findings.extend(defects(communicator, listed.len()));
         findings.extend(mismatched(&ranks));
@@ -207,6 +208,22 @@ fn missing(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Vec<Fin
     };
     let found = last.missing_ranks.iter();
     found.filter_map(|missing| Some((kind(missing)?, Some(RankPlace::of_missing(missing))))).collect()
+}
+
+/// Incomplete for a rank that the first report and the last show in its initialization, while others are ready.
+fn unready(first: &ReportedCommunicator, last: &ReportedCommunicator) -> Vec<Finding> {
+    let is_in = |rank: &RankReport, state| rank.status.as_ref().is_some_and(|status| status.state() == state);
+    let was_unready =
+        |rank: u64| first.ranks.iter().any(|one| one.rank == rank && is_in(one, RankState::Init));
+    if !last.ranks.iter().any(|rank| is_in(rank, RankState::Running)) {
+        return Vec::new();
+    }
+    let unready = last.ranks.iter().filter(|rank| is_in(rank, RankState::Init) && was_unready(rank.rank));
+    unready
+        .map(|rank| {
+            (incomplete("it is still in its initialization, and others are ready"), Some(RankPlace::of(rank)))
+        })
+        .collect()
 }
 
 fn has_left(rank: &MissingRank) -> bool {
@@ -343,7 +360,13 @@ fn stragglers(history: &[Ranks<'_>]) -> Vec<Finding> {
     for (at, ranks) in history.iter().enumerate() {
         // A single report does not distinguish a rank that is behind from one that was queried before the others.
         let Some(neighbor) = history.get(if at == 0 { 1 } else { at - 1 }) else { break };
+        // Those that have called other collectives are not behind, and no measure for others.
         let mismatches = mismatches(ranks);
+        let ranks: Ranks<'_> = ranks
+            .iter()
+            .filter(|(rank, _)| !mismatches.contains_key(rank))
+            .map(|(rank, one)| (*rank, *one))
+            .collect();
         for name in names(ranks.values().copied()) {
             let launched = |ranks: &Ranks<'_>| -> Vec<u64> {
                 let mut all: Vec<u64> =
@@ -351,12 +374,11 @@ fn stragglers(history: &[Ranks<'_>]) -> Vec<Finding> {
                 all.sort_unstable();
                 all
             };
-            let all = launched(ranks);
+            let all = launched(&ranks);
             // Of two ranks, the median is the greater one: the one behind holds the other up.
             let (median, most) = (all[all.len() / 2], all[all.len() - 1]);
             let between = launched(neighbor).last().map_or(most, |before| most.abs_diff(*before));
-            let in_order = ranks.iter().filter(|(rank, _)| !mismatches.contains_key(rank));
-            for (rank, report) in in_order {
+            for (rank, report) in &ranks {
                 let Some(&launched) = report.collective_counts.get(name) else { continue };
                 if launched < median && (median - launched).saturating_mul(4) >= between {
                     let times = found.get(&(*rank, name)).map_or(0, |(times, _)| *times);
@@ -367,8 +389,12 @@ fn stragglers(history: &[Ranks<'_>]) -> Vec<Finding> {
             }
         }
     }
-    let usual = found.into_values().filter(|(times, _)| are_most(*times, history.len()));
-    usual.map(|(_, finding)| finding).collect()
+    let counters = |ranks: Option<&Ranks<'_>>, rank| Some(ranks?.get(&rank)?.collective_counts.clone());
+    let has_stopped = |rank| counters(history.first(), rank) == counters(history.last(), rank);
+    let usual = found.into_iter().filter(|((rank, _), (times, _))| {
+        are_most(*times, history.len()) || (has_stopped(*rank) && 2 * times >= history.len())
+    });
+    usual.map(|(_, (_, finding))| finding).collect()
 }
 
 /// Returns the collectives that the ranks count.
@@ -429,7 +455,7 @@ impl fmt::Display for VerdictKind {
                 }
             }
             Self::Incomplete { problem } => {
-                write!(f, "is reported incompletely or with a contradiction: {problem}")
+                write!(f, "cannot be judged: {problem}")
             }
             Self::Mismatched { than, more, less } => {
                 let [more, less] = [more, less].map(|amounts| {

@@ -181,7 +181,7 @@ fn missing_ranks_are_dead_unresponsive_or_gone() {
     let starts = [
         "rank 1 of 4 is dead: its process cannot be reached any more (process 101 on 10.0.0.2, device 1;",
         "rank 2 of 4 does not answer: its process is stopped, has ended, or cannot be reached (process 102",
-        "rank 3 of 4 is reported incompletely or with a contradiction: its process answers, but does not have this \
+        "rank 3 of 4 cannot be judged: its process answers, but does not have this \
          communicator (any longer) (process 103",
         "communicator 0xab of 4 ranks is frozen: no rank has launched a collective between the reports, and ranks 1, 2 \
          are missing",
@@ -207,7 +207,7 @@ fn rank_that_has_left_is_named_if_it_had_before_and_others_go_on() {
 #[track_caller]
 fn assert_incomplete(changes: &[(&str, Option<Value>)], subject: &str, problem: &str) {
     let texts = texts(&[odd(changes)]);
-    let start = format!("{subject} is reported incompletely or with a contradiction: {problem}");
+    let start = format!("{subject} cannot be judged: {problem}");
     assert!(texts.len() == 1 && texts[0].starts_with(&start), "{changes:?}: {texts:#?}");
 }
 
@@ -259,7 +259,7 @@ fn rank_whose_counters_are_unknown_is_no_straggler_and_holds_nobody_up() {
         report(&[rank(0, at, 0), rank(1, at, 0), unknown], &[])
     };
     let texts = texts(&[report(10), report(20), report(30)]);
-    assert!(texts.len() == 1 && texts[0].starts_with("rank 2 of 3 is reported incompletely"), "{texts:#?}");
+    assert!(texts.len() == 1 && texts[0].starts_with("rank 2 of 3 cannot be judged"), "{texts:#?}");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn contradictions_of_a_report_are_named() {
     }
     let mut twice = odd(&[("/communicators_count", Some(json!(3)))]);
     twice.communicators.push(twice.communicators[0].clone());
-    let text = "communicator 0xab of 2 ranks is reported incompletely or with a contradiction: the report lists it 2 times";
+    let text = "communicator 0xab of 2 ranks cannot be judged: the report lists it 2 times";
     assert_eq!(texts(&[twice]), [text]);
 }
 
@@ -325,6 +325,38 @@ fn time_outs_of_the_last_report_are_a_problem() {
     {
         assert_incomplete(&[absent], "the job", "the report does not say how many processes have timed out");
     }
+}
+
+#[test]
+fn rank_beside_a_mismatched_one_is_no_straggler() {
+    let reports = [1, 2, 3]
+        .map(|step| report(&[rank(0, 10 * step, 3 * step), rank(1, 10 * step - 1, 3 * step + 1)], &[]));
+    let texts = texts(&reports);
+    assert!(
+        texts.len() == 1 && texts[0].starts_with("rank 1 of 2 has called other collectives"),
+        "{texts:#?}"
+    );
+}
+
+#[test]
+fn rank_that_stays_in_its_initialization_is_named() {
+    let unready = |is_unready: bool| {
+        let mut ranks = [rank(0, 0, 0), rank(1, 0, 0)];
+        if is_unready {
+            ranks[1]["status"]["init_state"] = json!(7);
+        }
+        report(&ranks, &[])
+    };
+    let texts_of = |states: [bool; 2]| texts(&states.map(unready));
+    let expected = "rank 1 of 2 cannot be judged: it is still in its initialization, and others are ready";
+    let found = texts_of([true, true]);
+    assert!(found.len() == 1 && found[0].starts_with(expected), "{found:#?}");
+    assert_eq!(texts_of([true, false]), Vec::<String>::new());
+}
+
+#[test]
+fn rank_that_has_stopped_is_a_straggler_if_half_of_the_reports_show_it() {
+    assert_only(&[[5, 5, 5], [8, 5, 8]], "rank 1 of 3 is a straggler");
 }
 
 #[test]
