@@ -313,7 +313,7 @@ fn directories_of_wheel(program: &OsStr) -> Vec<PathBuf> {
     let has_path = program.as_encoded_bytes().contains(&b'/');
     let program = if has_path { absolute(program).unwrap_or_default() } else { program.into() };
     let mut python = Command::new(if is_python { program } else { "python3".into() });
-    // Python runs modules in the current directory, of which nobody has asked for one.
+    // `-m` searches the current directory first, where a module of this name may be any.
     let output = python.args(["-m", "libnccl_cpu", "cuda"]).current_dir("/").stdin(Stdio::null()).output();
     let printed = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
     let printed = printed.and_then(|printed| String::from_utf8(printed).ok()).unwrap_or_default();
