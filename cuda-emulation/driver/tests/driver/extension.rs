@@ -90,7 +90,8 @@ pub(crate) fn may_call_cuda() -> bool {
     code == CUresult::CUDA_ERROR_INVALID_HANDLE
 }
 
-fn resolve(address: CUdeviceptr, length: usize) -> Result<Memory, DriverError> {
+/// Finds the memory behind a range of addresses.
+pub(crate) fn resolve(address: CUdeviceptr, length: usize) -> Result<Memory, DriverError> {
     let mut memory = Memory { kind: MemoryKind::Host, device: -1, alias: ptr::null_mut(), id: 0 };
     // SAFETY: the memory is a variable.
     result(unsafe { (interface().resolve)(address, length, &raw mut memory) }).map(|()| memory)

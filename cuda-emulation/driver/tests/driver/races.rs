@@ -220,6 +220,16 @@ fn races_of_a_loop_are_reported_once_and_counted() {
     let Bench { streams: [one, _], buffers: [buffer, _] } = bench();
     // SAFETY: see above.
     unsafe { result::memset_d8_sync(buffer, 1, LENGTH) }.expect("a memset");
+    // All operations race with the memset only if it begins before them. This orders nothing.
+    let last = extension::resolve(buffer, LENGTH)
+        .expect("device memory")
+        .alias
+        .cast::<u8>()
+        .wrapping_add(LENGTH - 1);
+    // SAFETY: see above; another thread writes the byte.
+    while unsafe { last.read_volatile() } != 1 {
+        std::thread::yield_now();
+    }
     for number in 0..400 {
         let rank = number % 2;
         let call = |name| format!("{name}(count {number}, ncclFloat32, peer {})", 1 - rank);
