@@ -7,10 +7,16 @@ use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
+/// Opens a file, whose reads wait for the writer if it is a FIFO.
+pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
+    let file = open(path, File::options().read(true))?;
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
+}
+
 /// Reads a file. A FIFO is one whose writer has opened it already, as a shell's `<(...)` is.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = open(path, File::options().read(true))?;
-    fcntl_setfl(&file, OFlags::empty())?;
+    let mut file = open_to_read(path)?;
     let mut bytes = vec![];
     file.read_to_end(&mut bytes)?;
     if bytes.is_empty() && file.metadata()?.file_type().is_fifo() {

@@ -117,8 +117,8 @@ impl NcclFile {
                 found.cuda = cuda.parse().ok();
             } else if text.starts_with(UNKNOWN_WORD) {
                 found.refuses_unknown_words = true;
-            } else if is_variable(text) {
-                found.variables.insert(text.into());
+            } else if let Some(name) = variable(text) {
+                found.variables.insert(name.into());
             }
         }
         found
@@ -148,9 +148,12 @@ pub(crate) fn hash(path: &Path) -> io::Result<u64> {
     }
 }
 
-fn is_variable(text: &str) -> bool {
+/// Returns the variable's name that a text is. Up to 8 printable bytes of a number, and blanks, may come before it.
+fn variable(text: &str) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-    text.strip_prefix("NCCL_").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(is_name))
+    let (before, name) = text.split_at(text.find("NCCL_")?);
+    let is_variable = name.len() > 5 && name.bytes().all(is_name) && before.trim_start().len() <= 8;
+    is_variable.then_some(name)
 }
 
 #[cfg(test)]
@@ -205,7 +208,7 @@ pub(crate) mod tests {
         let file = folder.path().join("libnccl.so.2");
         write_library(
             &file,
-            b"\x01\x02NCCL version 2.32.3+cuda12.9\0NCCL_DEBUG\0\x07NCCL_P2P_DISABLE\0NCCL_ is no name\0NCCL_lower\0",
+            b"\x01\x02NCCL version 2.32.3+cuda12.9\0NCCL_DEBUG\0\x07MbP?NCCL_P2P_DISABLE\0wr_id == NCCL_IB_DUMMY\0NCCL_ is no name\0NCCL_lower\0",
         );
         let found = NcclFile::read(&file).unwrap();
         assert_eq!(found.version, Some(Version::new(2, 32, 3)));

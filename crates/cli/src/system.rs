@@ -1,6 +1,7 @@
 //! The machine that is examined: its files and the environment of a job.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -60,9 +61,20 @@ impl System {
         }
     }
 
-    /// Reads a file; `None` if it cannot be read.
+    /// Returns whether this process can read a regular file.
+    pub(crate) fn is_readable_file(&self, path: impl AsRef<Path>) -> bool {
+        let place = self.place(path);
+        place.is_file() && access(place, Access::READ_OK).is_ok()
+    }
+
+    /// Reads a file of a few megabytes; `None` if it cannot be read, such as one without an end.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
-        let bytes = file::read(&self.place(path)).ok()?;
+        const MOST: u64 = 16 << 20;
+        let mut bytes = vec![];
+        file::open_to_read(&self.place(path)).ok()?.take(MOST + 1).read_to_end(&mut bytes).ok()?;
+        if bytes.len() as u64 > MOST {
+            return None;
+        }
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -14,7 +15,7 @@ use cuda_common::finding::REPORT;
 use libnccl::Nccl;
 use libnccl::internal::environment::variables;
 use libnccl_observe::variables::RECORDER;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::nccl_file::NcclFile;
@@ -73,7 +74,7 @@ impl Probe {
         command.args(["doctor", "--probe"]).arg(library).envs(FORCED);
         // The child must not write what a job would write.
         command.env_remove(REPORT).env_remove(RECORDER);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         match command.spawn() {
             Ok(child) => Self::wait(child, LIMIT),
             Err(error) => {
@@ -104,6 +105,7 @@ impl Probe {
         drop(sender);
         let (mut probe, mut results) = (Self::default(), 0);
         let (mut end, mut has_ended) = (Instant::now() + limit, false);
+        let mut looked = Instant::now();
         let is_late = loop {
             match lines.recv_timeout(PAUSE) {
                 Ok((true, line)) => probe.log.push(line),
@@ -114,21 +116,22 @@ impl Probe {
                     }
                     results += 1;
                 }
-                Err(RecvTimeoutError::Disconnected) => break false,
-                Err(RecvTimeoutError::Timeout) if !has_ended => {
-                    has_ended = matches!(child.try_wait(), Ok(Some(_)));
-                    end = if has_ended { end.min(Instant::now() + GRACE) } else { end };
-                }
+                // It has closed its streams, but may not have ended.
+                Err(RecvTimeoutError::Disconnected) if has_ended => break false,
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(PAUSE),
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+            if !has_ended && looked.elapsed() >= PAUSE {
+                looked = Instant::now();
+                has_ended = matches!(child.try_wait(), Ok(Some(_)));
+                end = if has_ended { end.min(Instant::now() + GRACE) } else { end };
             }
             if Instant::now() > end {
                 break !has_ended;
             }
         };
-        if is_late {
-            // It may have ended just now.
-            let _ = child.kill();
-        }
+        // With the processes that the library has started.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         probe.failure = match child.wait() {
             _ if is_late => Some(format!("it took more than {} s, and was killed", limit.as_secs())),
             Ok(status) if status.success() => None,
@@ -278,6 +281,7 @@ fn open_plugin(name: &str, prefix: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
@@ -285,7 +289,7 @@ mod tests {
 
     fn probe(script: &str, limit: u64) -> Probe {
         let mut shell = Command::new("sh");
-        shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         Probe::wait(shell.spawn().unwrap(), Duration::from_secs(limit))
     }
 
@@ -301,6 +305,11 @@ mod tests {
         let killed = probe("echo '{\"added\":{},\"parameters\":{},\"problem\":\"none\"}'; kill -9 $$", 30);
         assert_eq!(killed.failure.as_deref(), Some("the process ended with signal: 9 (SIGKILL)"));
         assert_eq!(killed.call.unwrap().problem.as_deref(), Some("none"));
+        let silent = probe("exec >&- 2>&-; sleep 60", 1);
+        assert_eq!(silent.failure.as_deref(), Some("it took more than 1 s, and was killed"));
+        let noisy =
+            probe("(while sleep 0.01; do echo x >&2; done) & echo '{\"added\":{},\"parameters\":{}}'", 50);
+        assert!(noisy.failure.is_none() && noisy.call.is_some());
         let garbage = probe("head -c 3000000 /dev/urandom; head -c 3000000 /dev/urandom >&2", 30);
         assert!(garbage.call.is_none() && garbage.warnings().is_empty());
     }

@@ -173,7 +173,7 @@ impl Rules<'_> {
 
     /// Judges a file that NCCL reads.
     fn file(&self, name: &str, value: &str) -> Option<Fault> {
-        if self.system.read(value).is_some() {
+        if self.system.is_readable_file(value) {
             return None;
         }
         let text = match value {

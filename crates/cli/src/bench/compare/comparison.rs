@@ -1,5 +1,6 @@
 //! The comparison of two sides, row by row.
 
+use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 
 use anyhow::{Result, bail, ensure};
@@ -35,6 +36,9 @@ pub(super) struct Comparison {
     /// The number of rows that both sides have, without two times.
     #[serde(skip)]
     without_ratio: usize,
+    /// The rows of the first side that the second one lacks.
+    #[serde(skip)]
+    missing: usize,
     /// The rows with wrong elements.
     wrong: Vec<String>,
     geometric_mean: f64,
@@ -63,7 +67,7 @@ pub(super) struct Ratio {
     is_below: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 struct Key {
     bytes: u64,
     data_type: String,
@@ -107,6 +111,7 @@ impl Comparison {
             bail!("{name} and {other} cannot be compared; {row}");
         }
         ensure!(!rows.is_empty(), "{name} and {other} have no row in common");
+        let missing = own.iter().filter(|entry| find(others, &entry.key).is_none()).count();
         let mut unmatched = vec![];
         for (entries, others, name) in [(own, others, name), (others, own, other)] {
             let lacking = entries.iter().filter(|entry| find(others, &entry.key).is_none());
@@ -135,6 +140,7 @@ impl Comparison {
             rows,
             unmatched,
             without_ratio,
+            missing,
             wrong,
             sides: [describe(one, a), describe(two, b)],
         })
@@ -150,9 +156,9 @@ impl Comparison {
             (0, Some(threshold)) if below > 0 => {
                 Some(format!("{below} of {} ratios are below {threshold}", self.rows.len()))
             }
-            (0, Some(threshold)) if self.without_ratio > 0 => Some(format!(
+            (0, Some(threshold)) if self.without_ratio + self.missing > 0 => Some(format!(
                 "{} of the rows have no ratio, which could be below {threshold}",
-                self.without_ratio
+                self.without_ratio + self.missing
             )),
             _ => None,
         }
@@ -180,14 +186,15 @@ struct Entry<'a> {
 
 fn entries(report: &Report) -> Vec<Entry<'_>> {
     let mut entries: Vec<Entry<'_>> = vec![];
+    let mut numbers = HashMap::new();
     for row in &report.rows {
         for (measured, in_place) in [(&row.out_of_place, false), (&row.in_place, true)] {
             let Some(measured) = measured else { continue };
             let (data_type, op) = (row.data_type.clone(), row.op.clone());
             let mut key = Key { bytes: row.bytes, data_type, op, root: row.root, in_place, before: 0 };
-            while find(&entries, &key).is_some() {
-                key.before += 1;
-            }
+            let number = numbers.entry(key.clone()).or_insert(0);
+            key.before = *number;
+            *number += 1;
             entries.push(Entry { key, report, row, measured });
         }
     }

@@ -58,7 +58,8 @@ pub(crate) struct CompareArguments {
     pub(crate) measurement: Vec<OsString>,
 }
 
-fn ratio(text: &str) -> Result<f64, String> {
+/// Parses a limit.
+pub(super) fn ratio(text: &str) -> Result<f64, String> {
     let ratio = text.parse().ok().filter(|ratio: &f64| ratio.is_finite() && *ratio > 0.0);
     ratio.ok_or_else(|| "expected a number above 0, such as 0.95".into())
 }
@@ -96,8 +97,9 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
 fn read(path: &Path) -> Result<Side> {
     let name = path.display().to_string();
     let text = file::read(path).with_context(|| format!("cannot read {name}"))?;
-    let is_table = text.trim_ascii_start().starts_with(b"#");
-    let report = if is_table { nccl_tests::read(&text) } else { Report::from_json(&text) };
+    // Other lines, such as warnings of MPI, may come before the table.
+    let is_json = text.trim_ascii_start().starts_with(b"{");
+    let report = if is_json { Report::from_json(&text) } else { nccl_tests::read(&text) };
     let report = report.with_context(|| name.clone())?;
     Ok(Side { name, rounds: vec![report] })
 }

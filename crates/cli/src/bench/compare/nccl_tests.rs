@@ -14,13 +14,16 @@ pub(super) fn read(text: &[u8]) -> Result<Report> {
     let after = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
     let name = after("# Collective test starting: ")
         .context("no line \"# Collective test starting\": expected the output of nccl-tests or nccl bench")?;
-    let name = name.trim().trim_end_matches("_perf");
+    let name = name.trim().split("_perf").next().unwrap_or_default();
     let benchmark = Benchmark::from_str(name, false);
     let benchmark = benchmark.map_err(|_| anyhow::anyhow!("{name} is not an operation of nccl bench"))?;
     let ranks: Vec<Rank> = text.lines().filter_map(rank).collect();
     ensure!(!ranks.is_empty(), "no line \"#  Rank\"");
     let rows: Vec<Row> = text.lines().filter_map(|line| row(line, benchmark, ranks.len())).collect();
     ensure!(!rows.is_empty(), "no row of a measurement");
+    let found = rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
+    let has_failed = after("# Out of bounds values : ").is_some_and(|end| end.contains("FAILED"));
+    ensure!(found || !has_failed, "its last lines say FAILED, but no row has wrong elements");
     Ok(Report {
         program: after("# ").unwrap_or_default().into(),
         library: Library {
@@ -95,7 +98,8 @@ fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
     let measured = |first: usize| {
         let time_us: f64 = fields.get(first)?.parse().ok()?;
         let algbw = bytes as f64 * counted_share(benchmark, ranks) / time_us / 1e3;
-        let wrong = fields.get(first + 3)?.parse().ok();
+        // Counts from a million on are in exponential notation.
+        let wrong = fields.get(first + 3)?.parse().ok().map(|wrong: f64| wrong as u64);
         let busbw = algbw * bus_factor(benchmark, ranks);
         Some(Measured { time_us, algbw, busbw, wrong, iterations: vec![] })
     };
@@ -168,7 +172,18 @@ mod tests {
         };
         assert_eq!(row("reduce_perf", "max 3 1.5 0 0 0 2 0 0 0"), (Some("max".into()), Some(3), Some(1.5)));
         assert_eq!(row("sendrecv", "sum -1 N/A 0 0 0 2 0 0 0"), (None, None, None));
-        assert_eq!(row("hypercube_perf", "-1 1.5 0 0 0 2 0 0 N/A"), (None, None, Some(1.5)));
+        assert_eq!(row("hypercube_perf_mpi", "-1 1.5 0 0 0 2 0 0 N/A"), (None, None, Some(1.5)));
+    }
+
+    #[test]
+    fn many_wrong_elements_and_a_failure_are_kept() {
+        let wrong = TABLE
+            .replace("0.00    3 ", "0.00    2.09715e+06 ")
+            .replace("       3     1.00", "  2.09715e+06  1.00");
+        let report = read(wrong.as_bytes()).unwrap();
+        assert_eq!(report.rows[1].in_place.as_ref().unwrap().wrong, Some(2_097_150));
+        let failed = TABLE.replace("       3     1.00", "     N/A     1.00").replace(": 0 OK", ": 2 FAILED");
+        assert!(read(failed.as_bytes()).unwrap_err().to_string().contains("FAILED"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use super::compare::ratio;
 use super::output::conclude;
 use super::start::implementation::implementation;
 use super::start::{RankArguments, Start, interrupt};
@@ -43,10 +44,10 @@ pub(crate) struct PairsArguments {
     #[arg(short = 'n', long, default_value_t = 20, value_parser = whole::<u32>(1..=1_000_000))]
     pub(crate) iters: u32,
     /// Fail if a bandwidth is below this many GB/s
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", value_parser = ratio)]
     pub(crate) min_bandwidth: Option<f64>,
     /// Fail if a latency is above this many microseconds
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", value_parser = ratio)]
     pub(crate) max_latency: Option<f64>,
     /// Print JSON
     #[arg(long)]
