@@ -207,8 +207,9 @@ fn captured_operation_leaves_the_buffer_free() {
 // What the cases above rely on: without the guards, the same accesses are reported. On devices of its own, whose contexts
 // return an error from then on.
 fn memory_without_guards_is_a_race() {
-    // A rank that ends aborts its communicator, which would discard the other rank's operation before it runs.
-    let are_synchronized = Barrier::new(2);
+    // A rank that has synchronized has ordered what the other one does then, and one that ends aborts its communicator, which would
+    // discard the other rank's operation before it runs.
+    let both = Barrier::new(2);
     run_unchecked::<CudaCore>(6, |rank| {
         // SAFETY: its values do not matter.
         let send = unsafe { DeviceBuffer::<f32>::uninitialized_async(&rank.other, LENGTH) }.unwrap();
@@ -226,8 +227,9 @@ fn memory_without_guards_is_a_race() {
         let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);
         // SAFETY: as above: this is the free that lacks an order.
         let freed = unsafe { cuda_core::memory::free_async(address, rank.other.cu_stream()) };
+        both.wait();
         let synchronized = rank.context.synchronize();
-        are_synchronized.wait();
+        both.wait();
         assert!(freed.is_err() || synchronized.is_err(), "a free without an order is an error");
     });
 }

@@ -298,8 +298,9 @@ fn operation_in_a_capture_that_has_failed_says_so() {
 // What the cases above rely on: without the guards, the same accesses are reported. On devices of its own, whose contexts
 // return an error from then on.
 fn views_without_guards_are_a_race() {
-    // A rank that ends aborts its communicator, which would discard the other rank's operation before it runs.
-    let are_synchronized = Barrier::new(2);
+    // A rank that has synchronized has ordered what the other one does then, and one that ends aborts its communicator, which would
+    // discard the other rank's operation before it runs.
+    let both = Barrier::new(2);
     run_unchecked::<Cudarc>(6, |rank| {
         let send = rank.other.clone_htod(&rank.values(LENGTH)).unwrap();
         let mut recv = rank.stream.alloc_zeros::<f32>(LENGTH).unwrap();
@@ -316,8 +317,9 @@ fn views_without_guards_are_a_race() {
         };
         let _ = rank.comm.all_reduce(from, to, ReduceOp::Sum, &rank.stream);
         drop(send);
+        both.wait();
         let synchronized = rank.context.synchronize();
-        are_synchronized.wait();
+        both.wait();
         assert!(synchronized.is_err(), "a free without an order is an error");
     });
 }

@@ -37,6 +37,7 @@ for rank, recording in enumerate(recordings):
     assert stream != 0, "the program makes a stream of its own"
     expected = {"number": 1, "collective": 1, "message": None, "operation": "all_reduce_in_place", "data_type": "float"}
     expected |= {"sent": 4, "received": 4, "peer": None, "source": None, "group": None, "site": None}
+    expected |= {"function": "ncclAllReduce"}
     assert record == {**expected, "completed_ns": None, "state": "queued"}, record
 assert len(ids) == 1 and all(len(one) == 16 for one in ids), ids
 assert len(processes) == SIZE, processes
