@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use libnccl::Version;
-
 use crate::system::System;
 
 /// The variables that NCCL sees.
@@ -83,11 +81,6 @@ impl Settings {
         });
         let files = files.collect();
         Self { values, files }
-    }
-
-    /// Does the same for `nccl bench`, which names a version.
-    pub(crate) fn read(system: &System, _: Version) -> Self {
-        Self::of(system)
     }
 
     /// Replaces the values of files by those that the library added to its environment. Returns the names and files of values

@@ -43,8 +43,8 @@ pub(crate) struct Implementation {
 }
 
 /// Returns whether several ranks may share a device.
-pub(crate) fn may_share_devices(nccl: &Nccl) -> bool {
-    Settings::read(&System::here(), nccl.version()).value("NCCL_MULTI_RANK_GPU_ENABLE") == Some("1")
+pub(crate) fn may_share_devices() -> bool {
+    Settings::of(&System::here()).value("NCCL_MULTI_RANK_GPU_ENABLE") == Some("1")
 }
 
 /// Returns the implementation that the user selected, or else NCCL if it is available with a GPU, or else the CPU

@@ -100,7 +100,7 @@ impl Start {
         let Implementation { nccl, gpus, fallback } = implementation;
         let (processes, _) = self.processes_and_threads(arguments.ranks, gpus);
         let ranks = threads * ranks_per_thread;
-        self.check(self.check_devices(processes, ranks, gpus, may_share_devices(&nccl)))?;
+        self.check(self.check_devices(processes, ranks, gpus, may_share_devices()))?;
         if let Self::Processes = self
             && processes > 1
         {
