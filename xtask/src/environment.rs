@@ -31,7 +31,7 @@ const TOP: &str = "# Environment variables
 
 Those of this project: each is a constant in the sources, whose documentation this page has. `cargo xtask environment` writes it.
 Those of NCCL itself are in [its documentation](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html); `nccl env`
-prints what a library reads. [A table](../no-gpu.md#the-stand-in) lists CUDA's own variables and whether the CUDA emulation obeys them.
+prints what a library reads. [A table](../no-gpu.md#variables) lists CUDA's variables and whether the CUDA emulation obeys them.
 Tests have their own, `LIBNCCL_TEST_*`, each described where it is read.
 
 | variable | what | default | read by |
