@@ -136,8 +136,3 @@ pub mod internal {
         pub use crate::dynamic_linker::search::files;
     }
 }
-
-/// The README's program, as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
