@@ -1,4 +1,4 @@
-//! Memory that NCCL allocates, and when it is freed; for the reasons, see `docs/adr/002-owned-memory.md`.
+//! Memory that NCCL allocates, and when it is freed; for the reasons, see `docs/decisions.md#memory-is-leaked-rather-than-freed-during-work`.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
