@@ -1,4 +1,4 @@
-//! Memory that NCCL allocates, and when it is freed; for the reasons, see `docs/decisions.md#memory-is-leaked-rather-than-freed-during-work`.
+//! Memory allocated by NCCL, and when it is freed (reasons: `docs/decisions.md`).
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
