@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::bench_openmpi::median;
+use crate::bench_mpi::median;
 
 /// A program with nothing but one dependency: its name, the line of its Cargo.toml, and how much of cudarc's time it may
 /// take.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 use cuda_install::Profile;
 
-mod bench_openmpi;
+mod bench_mpi;
 mod bindings;
 mod build_script;
 mod build_time;
@@ -102,8 +102,8 @@ enum Task {
         /// The folder to put them into, created if needed
         directory: PathBuf,
     },
-    /// Compare the CPU backend's performance with OpenMPI's or another library's, which are downloaded if needed
-    BenchOpenmpi(bench_openmpi::Options),
+    /// Compare the speed of the CPU backend with OpenMPI, which is downloaded if needed, or with another build
+    BenchMpi(bench_mpi::Options),
     /// Measure cold builds of libnccl beside cudarc's, and fail beyond the limits
     BuildTime(build_time::Options),
 }
@@ -164,7 +164,7 @@ fn run(task: Task) -> Result<()> {
             println!("{}", gpu_pack::pack(&directory)?.display());
             Ok(())
         }
-        Task::BenchOpenmpi(options) => bench_openmpi::run(&options),
+        Task::BenchMpi(options) => bench_mpi::run(&options),
         Task::BuildTime(options) => build_time::run(root(), &options),
     }
 }

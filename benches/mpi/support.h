@@ -5,9 +5,6 @@
 double now(void); /* in seconds */
 double median(double *values, int count);
 
-/* Returns the bytes in a line such as "VmHWM:  123 kB" of a file in /proc. */
-double proc_bytes(const char *file, const char *name);
-
 /* Prints the reason and exits the process. */
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 

@@ -130,13 +130,10 @@ void measure(const struct rank *rank, const struct options *options, float *send
         if (!warm) warm_up(rank, operation, send, receive, count);
         warm = 1;
         double seconds = median_time(rank, options, send, receive, count);
-        double peak = max_over_ranks(rank, proc_bytes("/proc/self/status", "VmHWM:"));
         size_t out = sent(operation, count, rank->ranks), in = received(operation, count, rank->ranks);
-        size_t bytes = (out > in ? out : in) * sizeof(float);
-        size_t buffers = rank->in_process * (in + (send == receive ? 0 : out)) * sizeof(float);
         if (rank->index == 0) {
-            printf("%s\t%d\t%zu\t%.1f\t%.0f\t%zu\t%d\n", names[operation], rank->ranks, bytes, seconds * 1e9, peak,
-                   buffers, rank->in_process);
+            printf("%s\t%d\t%zu\t%.1f\n", names[operation], rank->ranks, (out > in ? out : in) * sizeof(float),
+                   seconds * 1e9);
             fflush(stdout);
         }
     }
@@ -152,15 +149,15 @@ static enum operation operation_named(const char *name) {
 }
 
 struct options parse(int argc, char **argv) {
-    struct options options = {.mode = PROCESSES, .ranks = 2, .min = 4, .max = 64 << 20, .factor = 4,
+    struct options options = {.ranks = 2, .min = 4, .max = 64 << 20, .factor = 4,
                               .batches = 7, .batch_seconds = 0.05, .limit = 120, .rank = -1, .shared = -1};
     const struct option known[] = {
         {"operation", required_argument, NULL, 'o'}, {"ranks", required_argument, NULL, 'n'},
         {"sizes", required_argument, NULL, 's'},     {"batches", required_argument, NULL, 'b'},
         {"seconds", required_argument, NULL, 't'},   {"limit", required_argument, NULL, 'l'},
         {"memory", required_argument, NULL, 'm'},    {"threads", no_argument, NULL, 'T'},
-        {"processes", no_argument, NULL, 'P'},       {"lifecycle", no_argument, NULL, 'L'},
-        {"rank", required_argument, NULL, 'r'},      {"shared", required_argument, NULL, 'f'},
+        {"processes", no_argument, NULL, 'P'},       {"rank", required_argument, NULL, 'r'},
+        {"shared", required_argument, NULL, 'f'},
         {NULL, 0, NULL, 0}};
     for (int letter; (letter = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         switch (letter) {
@@ -180,9 +177,8 @@ struct options parse(int argc, char **argv) {
                 fail("--memory: expected malloc or nccl, not %s", optarg);
             }
             break;
-        case 'T': options.mode = THREADS; break;
-        case 'P': options.mode = PROCESSES; break;
-        case 'L': options.mode = LIFECYCLE; break;
+        case 'T': options.threads = 1; break;
+        case 'P': options.threads = 0; break;
         case 'r': options.rank = atoi(optarg); break;
         case 'f': options.shared = atoi(optarg); break;
         default: exit(EXIT_FAILURE); /* getopt has printed the error */

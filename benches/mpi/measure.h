@@ -1,6 +1,6 @@
 /*
- * The measurement, independent of the library: mpi.c, nccl.c and oneccl.cpp supply the operations, measure.c does the
- * rest. So the programs share the command line, the loop, the check of the results and the output format.
+ * The measurement, independent of the library: mpi.c and nccl.c supply the operations, measure.c does the rest. So the programs share
+ * the command line, the loop, the check of the results and the output format.
  */
 #ifndef MEASURE_H
 #define MEASURE_H
@@ -11,12 +11,9 @@
 
 enum operation { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL, OPERATIONS };
 
-/* The setup of nccl.c's ranks, and what they do; the others leave the setup to the launcher. */
-enum mode { THREADS, PROCESSES, LIFECYCLE };
-
 struct options {
     enum operation operation;
-    enum mode mode;
+    int threads;         /* the ranks of nccl.c are threads instead of processes */
     int ranks;
     size_t min, max, factor; /* sizes in bytes */
     int batches;
@@ -29,11 +26,10 @@ struct options {
 struct rank {
     int index;
     int ranks;
-    int in_process;  /* the number of ranks in this process */
     void *communicator;
 };
 
-/* ---- Supplied by mpi.c, nccl.c and oneccl.cpp; exits the process on failure -------------------------------- */
+/* ---- Supplied by mpi.c and nccl.c; exits the process on failure ---------------------------------------- */
 
 /* Runs one operation on float32. `elements` is the count argument of the library. `send` and `receive` of a broadcast
    are the same buffer; only a broadcast has a root. */
@@ -48,7 +44,7 @@ double max_over_ranks(const struct rank *rank, double value);
 struct options parse(int argc, char **argv);
 
 /* Checks and measures each size, in buffers of `max` bytes. The first rank prints a line for each size: operation,
-   ranks, bytes, nanoseconds, peak resident bytes of a process, bytes of its buffers, ranks in the process. */
+   ranks, bytes, nanoseconds. */
 void measure(const struct rank *rank, const struct options *options, float *send, float *receive);
 
 /* Returns the count argument for a larger buffer of `bytes`; 0 if that is less than one element for each rank. */

@@ -52,7 +52,7 @@ static float *allocate(size_t bytes) {
 int main(int argc, char **argv) {
     struct options options = parse(argc, argv);
     require(MPI_Init(NULL, NULL), "MPI_Init");
-    struct rank rank = {.in_process = 1};
+    struct rank rank = {0};
     require(MPI_Comm_rank(MPI_COMM_WORLD, &rank.index), "MPI_Comm_rank");
     require(MPI_Comm_size(MPI_COMM_WORLD, &rank.ranks), "MPI_Comm_size");
     if (rank.ranks != options.ranks) fail("mpirun started %d ranks, not %d", rank.ranks, options.ranks);

@@ -25,19 +25,6 @@ double median(double *values, int count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-double proc_bytes(const char *path, const char *name) {
-    char line[256];
-    FILE *file = fopen(path, "r");
-    if (file == NULL) fail("cannot read %s", path);
-    double kilobytes = -1;
-    while (kilobytes < 0 && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, name, strlen(name)) == 0) kilobytes = atof(line + strlen(name));
-    }
-    fclose(file);
-    if (kilobytes < 0) fail("%s has no %s", path, name);
-    return kilobytes * 1024;
-}
-
 void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
