@@ -297,8 +297,7 @@ fn check_identity(process: Process, rank: usize) -> Result {
     match Process::from_pid(process.pid) {
         Ok(found) if found != process => Err(Error::usage(format!(
             "this process cannot tell whether that of rank {rank} runs, as they do not agree on its start time: they are \
-             in different time namespaces, or only one of them may call pidfd_open; with Linux 6.9 or newer, time \
-             namespaces make no difference"
+             in different time namespaces"
         ))),
         // The end of a process is detected later.
         _ => Ok(()),
