@@ -100,9 +100,6 @@ type Key = (u32, [u8; 16]);
 
 static JOINS: Mutex<BTreeMap<Key, Arc<SharedJoin>>> = Mutex::new(BTreeMap::new());
 
-/// The states that a root in this process has created but that not all processes have opened yet.
-static CREATED: Mutex<BTreeMap<Key, Arc<SharedState>>> = Mutex::new(BTreeMap::new());
-
 /// The time until a hello is resent if the kernel's socket buffer was full.
 const HELLO_RETRY: Duration = Duration::from_millis(1);
 
@@ -226,26 +223,5 @@ impl Drop for FirstRank {
         if lock(&self.0.progress).outcome.is_none() {
             self.end(Outcome::Ended(Err(Error::panic())));
         }
-    }
-}
-
-/// RAII guard that shares the state created by a root in this process with the process's other ranks.
-pub(super) struct CreatedState(Key);
-
-impl CreatedState {
-    pub(super) fn share(secret: [u8; 16], state: &Arc<SharedState>) -> Self {
-        let key = (std::process::id(), secret);
-        lock(&CREATED).insert(key, Arc::clone(state));
-        Self(key)
-    }
-
-    pub(super) fn find(secret: [u8; 16]) -> Option<Arc<SharedState>> {
-        lock(&CREATED).get(&(std::process::id(), secret)).cloned()
-    }
-}
-
-impl Drop for CreatedState {
-    fn drop(&mut self) {
-        lock(&CREATED).remove(&self.0);
     }
 }

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, accept_with, shutdown};
 
-use crate::bootstrap::join::{CreatedState, JoinContext, LimitedWait};
+use crate::bootstrap::join::{JoinContext, LimitedWait};
 use crate::bootstrap::unique_id::random;
 use crate::bootstrap::wire::{
     Hello, LIVENESS_INTERVAL, Message, POLL_INTERVAL, SOCKET_FLAGS, cancelled, gone, is_same_user, pid_of,
@@ -77,18 +77,11 @@ impl<'a> Root<'a> {
                 // With NCCL_COMM_ID, released ranks may immediately return to this address for another communicator, and must not
                 // find this listener there.
                 drop(self.listener);
-                for Connection { socket, .. } in &self.connections {
-                    let _ = send(socket, &Message::Ready);
-                }
+                send_to_all(&self.connections, &Message::Ready);
             }
             Err(error) if (self.context.check_cancelled)().is_ok() => self.refuse_all(error),
             // A cancelled rank must not linger. A peer replaces it.
-            Err(_) => {
-                let message = Message::Left(cancelled(self.hello.rank));
-                for Connection { socket, .. } in &self.connections {
-                    let _ = send(socket, &message);
-                }
-            }
+            Err(_) => send_to_all(&self.connections, &Message::Left(cancelled(self.hello.rank))),
         }
         result
     }
@@ -148,7 +141,8 @@ impl<'a> Root<'a> {
         let (state, file) = SharedState::create(&processes)?;
         state.set_nonce(random()?);
         let state = Arc::new(state);
-        let _created = CreatedState::share(self.hello.secret, &state);
+        // For the other ranks of this process, which find it by its nonce.
+        state.register();
         for Connection { socket, .. } in &self.connections {
             // The reply shows whether the process still exists.
             let _ = send_file(socket, &file);
@@ -169,11 +163,9 @@ impl<'a> Root<'a> {
     /// each other's state there and need no message.
     pub(super) fn refuse_all(&mut self, error: &Error) {
         let message = Message::Failed(error.clone());
-        let mut refused = self.former;
-        for Connection { socket, ranks, .. } in std::mem::take(&mut self.connections) {
-            let _ = send(&socket, &message);
-            refused += ranks.len();
-        }
+        send_to_all(&self.connections, &message);
+        let joined = self.connections.drain(..).map(|connection| connection.ranks.len());
+        let mut refused = self.former + joined.sum::<usize>();
         let ranks = self.hello.ranks;
         let end = Instant::now() + LINGER;
         while refused + 1 < self.expected && Instant::now() < end && !self.context.all_are_members(ranks) {
@@ -267,6 +259,12 @@ impl<'a> Root<'a> {
     }
 }
 
+fn send_to_all(connections: &[Connection], message: &Message) {
+    for Connection { socket, .. } in connections {
+        let _ = send(socket, message);
+    }
+}
+
 /// Describes the absent ranks, and the processes of the ranks that have joined: if ranks create several communicators in
 /// different orders, the reports together show which rank waits for which.
 fn describe(joined: &[Option<Process>], name: impl Fn(usize) -> String) -> String {
@@ -301,21 +299,5 @@ fn check_identity(process: Process, rank: usize) -> Result {
         ))),
         // The end of a process is detected later.
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn absent_ranks_are_listed_only_if_there_are_any() {
-        let process = Some(Process { pid: 7, identity: 0 });
-        let text = |joined: &[_]| describe(joined, |rank| rank.to_string());
-        assert_eq!(
-            text(&[process, None]),
-            "1 of 2 ranks have come; missing: rank 1; come: rank 0 (process 7)"
-        );
-        assert_eq!(text(&[process; 2]), "all 2 ranks have joined, but not all have confirmed it");
     }
 }

@@ -23,18 +23,13 @@ use crate::reduce::reduction::{self, Factor, Reduction};
 use crate::shm::access::Exposed;
 use crate::shm::buffer::{self, BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::{CallContext, RemoteBuffer};
-use crate::shm::layout::{EAGER_MAX, INLINE_MAX, STAGE};
+use crate::shm::layout::STAGE;
 use crate::shm::mem_alloc;
-use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::LOOM;
 
-/// Inputs of up to this many bytes are eager in any memory. Longer inputs of up to [`EAGER_MAX`] bytes are eager only if they are
-/// in memory that other ranks cannot use and would be staged otherwise. Without eager calls, calls of up to 16 KiB took 1.8 times as long
-/// (geometric mean; AMD EPYC family 26 model 2).
-const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
-
-/// Inputs of other ranks of up to this many bytes are prefetched completely. The processor prefetches longer inputs while it reads them.
-const PREFETCH_MAX: usize = 1 << 10;
+/// Inputs of up to this many bytes are eager. Without eager calls, calls of up to 16 KiB took 1.8 times as long (geometric mean; AMD EPYC
+/// family 26 model 2).
+const EAGER_INPUT_MAX: usize = if LOOM { 64 } else { 16 << 10 };
 
 pub(crate) struct Collective {
     pub(crate) call: Call,
@@ -89,7 +84,7 @@ impl Operation for Collective {
         }
         let input = call.buffer(call.function.shape().input);
         let step = state.next_step(rank).await?;
-        if input <= ALWAYS_EAGER_MAX {
+        if input <= EAGER_INPUT_MAX {
             let rank_args = call.factor().map(|_| RankArgs::new(call, local, false).to_words());
             let mut copy = vec![];
             let data = local.send.bytes(0, local.send.length(), &mut copy);
@@ -104,13 +99,6 @@ impl Operation for Collective {
                 }
             }
             state.wait_for(rank, step, sources.clone()).await?;
-            // The processor prefetches a longer input while reading it.
-            if (INLINE_MAX + 1..=PREFETCH_MAX).contains(&input) {
-                // The data arrives while this rank continues.
-                for other in sources.clone().filter(|other| *other != rank) {
-                    state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
-                }
-            }
             if !state.all_made(call_args, rank, step, sources.clone()) {
                 return Err(call::difference(state, rank, step, sources));
             }
@@ -149,10 +137,7 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     let own = RankArgs::new(call, local, true);
     let taken = mem_alloc::taken();
     let call_args = call::call_args(state, rank, call.header());
-    let is_eager_if_private = is_eager_if_private(call, state);
-    let is_eager = |args: &RankArgs| is_eager_if_private && !args.send.is_shared();
-    let (mut copy, length) = (vec![], if is_eager(&own) { local.send.length() } else { 0 });
-    state.publish(rank, step, call_args, local.send.bytes(0, length, &mut copy), Some(own.to_words()));
+    state.publish(rank, step, call_args, &[], Some(own.to_words()));
     let buffers = [local.send, local.recv.as_read()];
     let exposed = Exposed { buffers: &buffers, windows: 0 };
     if let Err(error) = state.wait_all(rank, step).await {
@@ -164,10 +149,6 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     }
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
-    if args.iter().all(is_eager) {
-        run_eager(call, local, step);
-        return Ok(());
-    }
     // Other ranks wrote to the file while another communicator's failure made this process's pages private.
     let check_taken = |()| {
         if mem_alloc::taken() == taken || own.recv.is_still(local.recv.as_read()) {
@@ -183,15 +164,6 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
         state.quiesce(rank, exposed).await;
     }
     done
-}
-
-/// Returns whether inputs in memory that other ranks cannot use are published with the arguments: staging would copy as much. Returns
-/// `false` if more than two ranks reduce whole inputs, because each rank would do the work of all.
-fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
-    let shape = call.function.shape();
-    call.buffer(shape.input) <= EAGER_MAX
-        && (call.ranks == 2 || !shape.operation.reduces || shape.input == Division::Blocks)
-        && !state.is_one_process()
 }
 
 /// Returns the call in the form that splits the work of a broadcast among the ranks.
@@ -264,17 +236,13 @@ fn describe(call: &Call, transport: Transport, context: CallContext<'_>, args: &
 }
 
 fn obstacle(call: &Call, args: &[RankArgs]) -> String {
+    let buffers = shared_buffers(call, args);
     if let Some(rank) = args.iter().position(RankArgs::is_private) {
-        return format!("NCCL_P2P_DISABLE is 1 at rank {rank}");
-    }
-    let private = |buffer: fn(&RankArgs) -> RemoteBuffer, is_used: &dyn Fn(usize) -> bool| {
-        (0..call.ranks).find(|rank| is_used(*rank) && !buffer(&args[*rank]).is_shared())
-    };
-    let sends = private(|args| args.send, &|rank| call.input(rank) > 0).map(|rank| ("send", rank));
-    let receives = || private(|args| args.recv, &|rank| call.shares_results() && call.output(rank) > 0);
-    match sends.or_else(|| receives().map(|rank| ("receive", rank))) {
-        Some((buffer, rank)) => format!("the {buffer} buffer of rank {rank} is not from ncclMemAlloc"),
-        None => "a rank cannot map another one's memory".into(),
+        format!("NCCL_P2P_DISABLE is 1 at rank {rank}")
+    } else if let Some((rank, _)) = buffers.iter().find(|(_, buffer)| !buffer.is_shared()) {
+        format!("a buffer of rank {rank} is not from ncclMemAlloc")
+    } else {
+        "a rank cannot map another one's memory".into()
     }
 }
 
@@ -452,9 +420,6 @@ const SCRATCH: usize = 16 << 10;
 /// more often.
 const NONTEMPORAL_BLOCK: usize = 1 << 10;
 
-/// Block size in bytes of a reduction with both non-temporal and ordinary targets.
-const MIXED_BLOCK: usize = 4 << 10;
-
 /// Block size in bytes of a copy to several ranks, so that the block stays in the second-level cache.
 const COPY_BLOCK: usize = 256 << 10;
 
@@ -501,13 +466,7 @@ fn run_task(call: &Call, sources: &[(ReadBuf, Option<Factor>)], targets: &[Outpu
         }
         return;
     }
-    let block = if !any_nontemporal {
-        SCRATCH
-    } else if targets.iter().all(|target| target.nontemporal) {
-        NONTEMPORAL_BLOCK
-    } else {
-        MIXED_BLOCK
-    };
+    let block = if any_nontemporal { NONTEMPORAL_BLOCK } else { SCRATCH };
     let mut scratch = vec![0; block.min(length)];
     for at in (0..length).step_by(block) {
         let result = &mut scratch[..block.min(length - at)];
@@ -556,7 +515,7 @@ fn reduce(
     } else {
         let (right, right_factor) = source(1);
         let right = right.bytes(at, length, &mut two);
-        reduction::join(reduction, data_type, result, left, left_factor, right, right_factor);
+        reduction::join(reduction, data_type, result, left, right, left_factor.zip(right_factor));
     }
     for (source, factor) in (2..count).map(source) {
         reduction::combine(reduction, data_type, result, source.bytes(at, length, &mut one), factor);

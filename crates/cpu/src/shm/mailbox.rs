@@ -18,7 +18,6 @@ pub(crate) const CELL: u64 = 16;
 const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
-/// The mailbox from one rank to another.
 pub(crate) struct Mailbox<'a> {
     state: &'a SharedState,
     sender: usize,
@@ -27,7 +26,6 @@ pub(crate) struct Mailbox<'a> {
     read: &'a AtomicU64,
     /// The position, plus one, of the last send that the receiver rejected, and two words from the receiver.
     rejected: [&'a AtomicU64; 3],
-    /// The byte offset of the ring in the segment.
     ring: usize,
     size: u64,
 }
@@ -69,12 +67,10 @@ impl<'a> Mailbox<'a> {
         self.size
     }
 
-    /// Returns the sender's position. Called by the sender.
     pub(crate) fn write_position(&self) -> u64 {
         self.written.load(Relaxed)
     }
 
-    /// Returns the receiver's position. Called by the receiver.
     pub(crate) fn read_position(&self) -> u64 {
         self.read.load(Relaxed)
     }
@@ -91,12 +87,10 @@ impl<'a> Mailbox<'a> {
         self.state.wake_waiting(self.receiver);
     }
 
-    /// Returns the number of bytes that the sender has written beyond `position`.
     pub(crate) fn available(&self, position: u64) -> u64 {
         self.written.load(Acquire).saturating_sub(position)
     }
 
-    /// Returns `true` if the receiver has read up to `position`.
     pub(crate) fn is_read(&self, position: u64) -> bool {
         self.read.load(Acquire) >= position
     }
@@ -141,7 +135,6 @@ impl<'a> Mailbox<'a> {
         position.store(start + 1, Release);
     }
 
-    /// Returns the words with which the receiver rejected the send at `start`, if it did.
     pub(crate) fn rejection(&self, start: u64) -> Option<[u64; 2]> {
         let [position, one, two] = self.rejected;
         (position.load(Acquire) == start + 1).then(|| [one.load(Relaxed), two.load(Relaxed)])
