@@ -1,13 +1,7 @@
 //! Collectives: publishing a call, comparing it with the other ranks' calls, and the transports.
 //!
-//! In the first step of a call, every rank publishes its arguments and compares them with the other ranks' arguments. All transports follow
-//! the same [plan](super::plan), so a result does not depend on size, memory, or the number of processes. The log states once per
-//! communicator why the direct transport is not used.
-//!
-//! - Eager: short inputs are published with the call, and every rank computes its whole result.
-//! - Direct: the ranks publish the locations of their buffers, and every rank runs its tasks on them. Buffers of other processes are
-//!   mapped. A second step confirms that all ranks are done.
-//! - Staged: the ranks copy their inputs through shared memory, one window per step.
+//! In the first step of a call, every rank publishes its arguments and compares them with the other ranks' arguments. All transports
+//! (docs/design.md) follow the same [plan](super::plan), so a result does not depend on size, memory, or the number of processes.
 
 use std::ops::Range;
 
@@ -27,8 +21,7 @@ use crate::shm::layout::STAGE;
 use crate::shm::mem_alloc;
 use crate::sync::primitive::LOOM;
 
-/// Inputs of up to this many bytes are eager. Without eager calls, calls of up to 16 KiB took 1.8 times as long (geometric mean; AMD EPYC
-/// family 26 model 2).
+/// Inputs of up to this many bytes are eager. docs/cpu-performance.md has the gain of each mechanism.
 const EAGER_INPUT_MAX: usize = if LOOM { 64 } else { 16 << 10 };
 
 pub(crate) struct Collective {
@@ -408,8 +401,7 @@ async fn run_staged(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Re
 }
 
 /// Block size in bytes of a reduction into the rank's own buffer, from which the block is copied to the other targets: `BLOCK` for two
-/// sources, and less for more sources, because the result is read again for each. With a separate buffer instead, reductions of 64 KiB to 4
-/// MiB took 1.13 times as long (geometric mean; AMD EPYC family 26 model 2).
+/// sources, and less for more sources, because the result is read again for each.
 const BLOCK: usize = 32 << 10;
 const BLOCK_OF_MORE: usize = 8 << 10;
 
@@ -423,8 +415,7 @@ const NONTEMPORAL_BLOCK: usize = 1 << 10;
 /// Block size in bytes of a copy to several ranks, so that the block stays in the second-level cache.
 const COPY_BLOCK: usize = 256 << 10;
 
-/// Number of bytes written by all ranks together from which non-temporal stores are used. Without them, calls of 16 and 64 MiB on buffers
-/// of `ncclMemAlloc` and of threads took 1.29 times as long (geometric mean; AMD EPYC family 26 model 2).
+/// Number of bytes written by all ranks together from which non-temporal stores are used.
 const NONTEMPORAL_MIN: usize = 32 << 20;
 
 /// Returns whether the result is too long to remain in a cache until it is used.

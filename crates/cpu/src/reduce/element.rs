@@ -5,9 +5,7 @@
 //! smallest bfloat16 upwards, an f32 holds all 16 bits of a product, and smaller products become 0 either way.
 //!
 //! Many small floats are computed together, so that every conversion is a separate, vectorized loop. Halves are converted by the processor's
-//! own instructions. Without them, an `all_reduce` of halves between two threads takes 1.4 to 5.7 times as long, or up to 8.6 times with the
-//! crate half 2.6.0, in blocks of 32 elements. `bfloat16` with that crate takes 3.9 to 12.4 times as long (1 KiB to 4 MiB; AMD EPYC family 26
-//! model 2).
+//! own instructions. docs/cpu-performance.md has the gain, also over the crate half.
 #![allow(unsafe_code)]
 
 /// An element of a buffer, or several elements that are computed together. Buffers are bytes, so elements need no alignment. Each

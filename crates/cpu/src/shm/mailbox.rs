@@ -108,21 +108,23 @@ impl<'a> Mailbox<'a> {
 
     /// Returns the memory of a range of positions, which must not wrap.
     pub(crate) fn memory(&self, range: Range<u64>) -> WriteBuf {
-        self.state.segment.memory(self.offset(range.start), (range.end - range.start) as usize)
+        let at = self.ring + (range.start % self.size) as usize;
+        self.state.segment.memory(at, (range.end - range.start) as usize)
     }
 
     /// Writes words at a position, in pairs, which never wrap.
     pub(crate) fn write_words(&self, position: u64, words: &[u64]) {
         for (index, [one, two]) in words.as_chunks().0.iter().enumerate() {
-            let bytes = (u128::from(*one) | u128::from(*two) << 64).to_le_bytes();
-            self.state.segment.write(self.offset(position + CELL * index as u64), &bytes);
+            let (at, bytes) =
+                (position + CELL * index as u64, (u128::from(*one) | u128::from(*two) << 64).to_le_bytes());
+            self.memory(at..at + CELL).write(0, &bytes);
         }
     }
 
     pub(crate) fn read_words<const N: usize>(&self, position: u64) -> [u64; N] {
         std::array::from_fn(|index| {
-            let mut bytes = [0; size_of::<u64>()];
-            self.state.segment.read(self.offset(position + (index * bytes.len()) as u64), &mut bytes);
+            let (at, mut bytes) = (position + 8 * index as u64, [0; 8]);
+            self.memory(at..at + 8).as_read().read(0, &mut bytes);
             u64::from_le_bytes(bytes)
         })
     }
@@ -161,9 +163,5 @@ impl<'a> Mailbox<'a> {
             })
             .await?;
         Ok(room)
-    }
-
-    fn offset(&self, position: u64) -> usize {
-        self.ring + (position % self.size) as usize
     }
 }

@@ -169,11 +169,7 @@ pub(crate) fn length(address: *mut c_void) -> Option<usize> {
 /// Removes the allocation at the program's address `address`.
 fn remove(address: usize) -> Option<Allocation> {
     let mut allocations = allocations();
-    let is_it = |allocation: &Allocation| allocation.address == address;
-    if allocations.get(&address).is_some_and(is_it) {
-        return allocations.remove(&address);
-    }
-    let place = allocations.iter().find(|(_, allocation)| is_it(allocation)).map(|(place, _)| *place)?;
+    let place = *allocations.iter().find(|(_, allocation)| allocation.address == address)?.0;
     allocations.remove(&place)
 }
 
