@@ -109,7 +109,6 @@ pub(crate) fn fail(id: &UniqueId, place: Option<(usize, usize)>, error: &Error) 
     }
 }
 
-/// Joins as the first rank of this process, or as the root.
 fn join_as_first(
     id: &UniqueId,
     first: &FirstRank,
@@ -159,7 +158,6 @@ fn join_as_first(
     }
 }
 
-/// Joins the root's rendezvous, with the other ranks of this process.
 fn join_as_peer(
     root: &Arc<OwnedFd>,
     hello: Hello,

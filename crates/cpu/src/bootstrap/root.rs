@@ -34,7 +34,6 @@ pub(super) struct Root<'a> {
     context: &'a JoinContext<'a>,
     /// The processes that have sent a hello.
     connections: Vec<Connection>,
-    /// The process of each rank, if the rank has joined.
     joined: Vec<Option<Process>>,
     /// Connections that have not sent a hello yet.
     unauthenticated: Vec<OwnedFd>,
@@ -44,7 +43,6 @@ pub(super) struct Root<'a> {
     expected: usize,
 }
 
-/// The connection to a process, which sends the hello of each of its ranks.
 struct Connection {
     socket: OwnedFd,
     process: Process,
@@ -52,7 +50,6 @@ struct Connection {
 }
 
 impl Connection {
-    /// Returns the error for ranks whose connection ended without a message.
     fn gone(&self) -> Error {
         let who = self.ranks.first().map_or_else(|| "a refused rank".into(), |rank| format!("rank {rank}"));
         gone(&who, Some(self.process))
@@ -69,7 +66,6 @@ impl<'a> Root<'a> {
         Self { listener, hello, context, connections, joined, unauthenticated, former: 0, expected }
     }
 
-    /// Waits for all ranks, and returns the state that they share.
     pub(super) fn run(mut self) -> Result<Arc<SharedState>> {
         let result = self.accept_all().and_then(|()| self.share_state());
         match &result {
@@ -124,7 +120,6 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Returns the error for a rank that conflicts with the ranks that have joined.
     fn conflict(&self, Hello { ranks, rank, .. }: Hello) -> Error {
         if ranks == self.hello.ranks {
             return Error::usage(format!("two callers passed rank {rank}"));
@@ -250,7 +245,6 @@ impl<'a> Root<'a> {
         Ok(Some((self.connections.len() - 1, hello)))
     }
 
-    /// Removes the connection of ranks that have failed or closed it.
     fn remove(&mut self, index: usize) -> Connection {
         let connection = self.connections.swap_remove(index);
         // A process whose call was refused has no rank.

@@ -15,11 +15,10 @@ use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 
 /// The first bytes of an id: the version of the rendezvous messages and of the shared memory layout.
-pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu6";
+pub(crate) const MAGIC: [u8; 8] = *b"ncclcpu7";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UniqueId {
-    /// The name of the rendezvous socket.
     pub(crate) public: [u8; 16],
     /// The secret that proves that a rank has the id.
     pub(crate) secret: [u8; 16],
@@ -31,7 +30,6 @@ pub(crate) struct UniqueId {
 /// The scope that ranks must share to reach each other and to observe each other's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scope {
-    /// The kernel's boot id.
     host: [u8; 36],
     /// The network namespace and the PID namespace.
     namespaces: [[u8; 8]; 2],
@@ -52,7 +50,6 @@ impl UniqueId {
         Ok(Self { public: random()?, secret: random()?, scope, is_of_address: false })
     }
 
-    /// Returns the id for an address and the current user.
     fn at(address: SocketAddr) -> Result<Self> {
         let scope = current_scope()?;
         let none = Self { public: [0; 16], secret: [0; 16], scope, is_of_address: false };
@@ -98,7 +95,6 @@ impl UniqueId {
 
     pub(crate) const SECRET_LENGTH: usize = 32;
 
-    /// Returns the id of the same scope with the public bytes and the secret in `bytes`.
     pub(crate) fn with_secret(&self, mut bytes: &[u8]) -> Self {
         let (public, secret) = (take(&mut bytes), take(&mut bytes));
         Self { public, secret, scope: self.scope, is_of_address: false }

@@ -49,7 +49,6 @@ pub(super) enum State {
     /// The rank's error is another rank's death or abort.
     Failed,
     Aborted,
-    /// The rank has destroyed its communicator.
     Left,
     Stopped,
     /// The process has ended, or executed another program.
@@ -59,7 +58,6 @@ pub(super) enum State {
 /// The processes with communicators, their devices and states.
 pub(super) type Processes = BTreeMap<Process, (BTreeSet<i64>, State)>;
 
-/// Collects this process's communicators, ordered by hash.
 pub(super) fn communicators() -> Vec<Communicator> {
     let mut processes = BTreeMap::new();
     let states = SharedState::registered();
@@ -266,7 +264,6 @@ pub(super) fn diagnostics() -> String {
     lines.map(|line| format!("{HOST}:{pid} NCCL DIAG {line}\n")).concat()
 }
 
-/// A change of a process that a monitor reports.
 pub(super) struct Event {
     name: &'static str,
     pub(super) group: &'static str,

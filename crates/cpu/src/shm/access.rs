@@ -244,16 +244,13 @@ mod tests {
         let state = SharedState::create(&[Process::current().unwrap(), process]).unwrap().0;
         // On behalf of the other process.
         let access = state.begin_access(1).unwrap();
-        let returned = std::thread::scope(|scope| {
-            let quiesce = scope.spawn(|| executor::run_one(state.quiesce(0, exposed), 2, |_| ()));
-            let begin = Instant::now();
-            while !quiesce.is_finished() && begin.elapsed() < limit {
-                std::thread::sleep(Duration::from_millis(1));
+        let begin = Instant::now();
+        let (mut other, mut returned) = (Some(other), true);
+        executor::run_one(state.quiesce(0, exposed), 2, |_| {
+            if begin.elapsed() > limit {
+                // The death of the other process ends the wait.
+                (other, returned) = (None, false);
             }
-            let returned = quiesce.is_finished();
-            // The death of the other process ends the wait.
-            drop(other);
-            returned
         });
         drop(access);
         returned

@@ -80,7 +80,6 @@ impl CallContext<'_> {
         self.peers.map(owner, &self.state.process(owner), handle?).map(Memory::Mapped)
     }
 
-    /// Returns the `length` bytes of `owner`'s `buffer` for reading.
     pub(crate) fn read_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<ReadBuf> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: `start` is the memory's address in this process. `owner`, or its caller, guaranteed the memory in the call that
@@ -88,7 +87,6 @@ impl CallContext<'_> {
         Ok(unsafe { ReadBuf::new(start, length) }.in_window(buffer.in_window))
     }
 
-    /// Returns the `length` bytes of `owner`'s `buffer` for writing.
     pub(crate) fn write_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<WriteBuf> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: as in `read_buf`; the collective's plan assigns each part to one rank.
@@ -122,7 +120,6 @@ impl CallContext<'_> {
         range.start(0, length).is_some().then_some(range)
     }
 
-    /// Returns `true` if `vote` is `true` on every rank.
     pub(crate) async fn all_agree(self, vote: bool) -> Result<bool> {
         let Self { state, rank, .. } = self;
         let step = state.next_step(rank).await?;
@@ -156,7 +153,6 @@ pub(crate) struct RemoteBuffer {
     address: u64,
     /// The handle of its memory, if other processes can map it.
     handle: Option<ShmHandle>,
-    /// Set if some of the buffer is in a window.
     in_window: bool,
 }
 
@@ -174,7 +170,6 @@ impl RemoteBuffer {
         Self { address: start.expose_provenance() as u64, handle, in_window: buffer.is_in_window() }
     }
 
-    /// Returns `true` if other ranks may use the buffer.
     pub(crate) fn is_published(self) -> bool {
         self.address != 0
     }
@@ -202,7 +197,6 @@ impl RemoteBuffer {
     }
 }
 
-/// Identifies an allocation by its owner's rank and its number there.
 type Key = (usize, u64);
 
 /// A rank's allocation, which this process can access.
@@ -223,7 +217,6 @@ pub(crate) struct PeerAccess {
 }
 
 impl PeerAccess {
-    /// Returns `true` on the first call for `transport`.
     pub(crate) fn is_first_use(&self, transport: u8) -> bool {
         // Nearly always `false`, in which case nothing is written.
         let bit = 1 << transport;

@@ -53,7 +53,6 @@ pub(crate) const MESSAGES: usize = 4;
 /// The total size in bytes of all mailbox rings, divided equally among them. Rings take memory only once they are used.
 const RINGS: usize = 256 << 20;
 
-/// The granularity of a ring.
 const PAGE: usize = 4 << 10;
 
 /// The distance in bytes between eager buffers: an odd number of pages plus some cache lines. Otherwise, short calls in
@@ -75,7 +74,6 @@ pub(super) const SLOTS: u64 = if LOOM { 2 } else { 8 };
 /// Staging buffers per rank: fewer than [`SLOTS`], because ranks that stage wait for all ranks.
 pub(super) const STAGES: u64 = 2;
 
-/// Words per cache line.
 pub(super) const LINE: usize = if LOOM { 4 } else { 8 };
 
 // Words of the header.
@@ -98,7 +96,6 @@ pub(super) const LAST_EMPTY_CALL: usize = LINE + 5;
 /// The first of the collective counters, one word per function. They are on a separate cache line, read only by RAS and by
 /// liveness checks.
 pub(super) const LAUNCHED: usize = (LAST_EMPTY_CALL + 1).next_multiple_of(LINE);
-/// The number of functions whose collectives are counted.
 pub(crate) const COUNTED: usize = 8;
 pub(super) const DEVICE: usize = LAUNCHED + COUNTED;
 pub(super) const PROGRAM: usize = DEVICE + 1;

@@ -30,7 +30,6 @@ const PAGE: usize = 4096;
 
 struct Allocation {
     number: u64,
-    /// The address that the program uses.
     address: usize,
     /// This process's mapping of the memory. CUDA has a separate mapping of device memory; device memory is looked up by the
     /// address of that mapping.
@@ -49,7 +48,6 @@ static ALLOCATIONS: RwLock<BTreeMap<usize, Allocation>> = RwLock::new(BTreeMap::
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// A handle to a process's shared memory that other processes can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShmHandle {
     /// The allocation's number, never 0 and never reused in a process.
@@ -91,7 +89,6 @@ pub(crate) fn allocate(size: usize) -> Result<*mut c_void> {
     Ok(memory.as_ptr().cast())
 }
 
-/// Allocates device memory on the calling thread's current device.
 fn allocate_on_device(driver: &'static Driver, size: usize) -> Result<*mut c_void> {
     // Checks the size, as for host memory.
     drop(Mapping::private(size)?);
@@ -103,7 +100,6 @@ fn allocate_on_device(driver: &'static Driver, size: usize) -> Result<*mut c_voi
     Ok(ptr::without_provenance_mut(address))
 }
 
-/// Adds an allocation that this process accesses at `place`.
 fn add(
     place: usize,
     address: usize,
@@ -240,7 +236,6 @@ mod tests {
     use super::*;
     use crate::shm::process::Process;
 
-    /// Memory that is freed on drop.
     struct Memory(*mut u8);
 
     impl Memory {
@@ -320,6 +315,14 @@ mod tests {
         }
         let other = 0_u8;
         assert_eq!((find(&raw const other, 1), find(ptr::null(), 0)), (None, None));
+        // Another test may have been given the address since.
+        let freed = memory.0;
+        drop(memory);
+        assert!(find(freed, 1).is_none_or(|now| now.allocation > whole.allocation));
+    }
+
+    #[test]
+    fn adjacent_allocations_are_told_apart() {
         // The kernel places mappings next to each other if possible.
         let memories: Vec<Memory> = (0..64).map(|_| Memory::new(4096)).collect();
         let handles: Vec<ShmHandle> = memories.iter().map(|memory| find(memory.0, 4096).unwrap()).collect();
@@ -328,9 +331,5 @@ mod tests {
             memories.iter().filter(|memory| find(memory.0.wrapping_add(4096), 1).is_some()).count();
         assert!(adjacent > 0, "nothing was tested");
         assert!(memories.iter().all(|memory| find(memory.0, 4097).is_none()));
-        // Another test may have been given the address since.
-        let freed = memory.0;
-        drop(memory);
-        assert!(find(freed, 1).is_none_or(|now| now.allocation > whole.allocation));
     }
 }

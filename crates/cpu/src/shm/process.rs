@@ -70,7 +70,6 @@ impl Process {
         program != 0 && ![0, program].contains(&self.program())
     }
 
-    /// Describes the state of a process that has ended or is stopped.
     pub(crate) fn condition(&self) -> Option<&'static str> {
         if self.ended() {
             return Some("has ended");
@@ -78,7 +77,6 @@ impl Process {
         self.is_stopped().then_some("is stopped by a signal or a debugger")
     }
 
-    /// Returns `true` if the process is certainly stopped, by a signal or a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state(), Some('T' | 't'))
     }
@@ -143,7 +141,6 @@ fn parse(text: &str) -> Option<Stat> {
 
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
-/// The process ids of this process and of the process that forked it.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static PARENT: AtomicU32 = AtomicU32::new(0);
 

@@ -90,7 +90,7 @@ fn mem_free_closes_file_descriptors() {
 }
 
 #[test]
-fn mem_alloc_beyond_the_limits_of_the_process_is_private_memory() {
+fn allocation_beyond_the_process_limits_is_private() {
     if !is_own_process() {
         return;
     }
