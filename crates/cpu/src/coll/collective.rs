@@ -17,12 +17,17 @@ use crate::reduce::reduction::{self, Factor, Reduction};
 use crate::shm::access::Exposed;
 use crate::shm::buffer::{self, BufferRange, ReadBuf, WriteBuf};
 use crate::shm::call_context::{CallContext, RemoteBuffer};
-use crate::shm::layout::STAGE;
+use crate::shm::layout::{EAGER_MAX, INLINE_MAX, STAGE};
 use crate::shm::mem_alloc;
+use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::LOOM;
 
-/// Inputs of up to this many bytes are eager. docs/cpu-performance.md has the gain of each mechanism.
-const EAGER_INPUT_MAX: usize = if LOOM { 64 } else { 16 << 10 };
+/// Inputs of up to this many bytes are eager in any memory. Longer inputs of up to [`EAGER_MAX`] bytes are eager only if they are
+/// in memory that other ranks cannot use and would be staged otherwise. docs/cpu-performance.md has the gain of each mechanism.
+const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
+
+/// Inputs of other ranks of up to this many bytes are prefetched completely. The processor prefetches longer inputs while it reads them.
+const PREFETCH_MAX: usize = 1 << 10;
 
 pub(crate) struct Collective {
     pub(crate) call: Call,
@@ -77,7 +82,7 @@ impl Operation for Collective {
         }
         let input = call.buffer(call.function.shape().input);
         let step = state.next_step(rank).await?;
-        if input <= EAGER_INPUT_MAX {
+        if input <= ALWAYS_EAGER_MAX {
             let rank_args = call.factor().map(|_| RankArgs::new(call, local, false).to_words());
             let mut copy = vec![];
             let data = local.send.bytes(0, local.send.length(), &mut copy);
@@ -92,6 +97,13 @@ impl Operation for Collective {
                 }
             }
             state.wait_for(rank, step, sources.clone()).await?;
+            // The processor prefetches a longer input while reading it.
+            if (INLINE_MAX + 1..=PREFETCH_MAX).contains(&input) {
+                // The data arrives while this rank continues.
+                for other in sources.clone().filter(|other| *other != rank) {
+                    state.eager(other, step, input).slice(call.needed(rank, input)).prefetch();
+                }
+            }
             if !state.all_made(call_args, rank, step, sources.clone()) {
                 return Err(call::difference(state, rank, step, sources));
             }
@@ -130,7 +142,10 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     let own = RankArgs::new(call, local, true);
     let taken = mem_alloc::taken();
     let call_args = call::call_args(state, rank, call.header());
-    state.publish(rank, step, call_args, &[], Some(own.to_words()));
+    let is_eager_if_private = is_eager_if_private(call, state);
+    let is_eager = |args: &RankArgs| is_eager_if_private && !args.send.is_shared();
+    let (mut copy, length) = (vec![], if is_eager(&own) { local.send.length() } else { 0 });
+    state.publish(rank, step, call_args, local.send.bytes(0, length, &mut copy), Some(own.to_words()));
     let buffers = [local.send, local.recv.as_read()];
     let exposed = Exposed { buffers: &buffers, windows: 0 };
     if let Err(error) = state.wait_all(rank, step).await {
@@ -142,6 +157,10 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
     }
     let args = |rank| RankArgs::from_words(state.rank_args(rank, step), own.factor.is_some());
     let args: Vec<RankArgs> = (0..call.ranks).map(args).collect();
+    if args.iter().all(is_eager) {
+        run_eager(call, local, step);
+        return Ok(());
+    }
     // Other ranks wrote to the file while another communicator's failure made this process's pages private.
     let check_taken = |()| {
         if mem_alloc::taken() == taken || own.recv.is_still(local.recv.as_read()) {
@@ -157,6 +176,15 @@ async fn run_on_buffers(call: &Call, local: &LocalCall<'_>, step: u64) -> Result
         state.quiesce(rank, exposed).await;
     }
     done
+}
+
+/// Returns whether inputs in memory that other ranks cannot use are published with the arguments: staging would copy as much. Returns
+/// `false` if more than two ranks reduce whole inputs, because each rank would do the work of all.
+fn is_eager_if_private(call: &Call, state: &SharedState) -> bool {
+    let shape = call.function.shape();
+    call.buffer(shape.input) <= EAGER_MAX
+        && (call.ranks == 2 || !shape.operation.reduces || shape.input == Division::Blocks)
+        && !state.is_one_process()
 }
 
 /// Returns the call in the form that splits the work of a broadcast among the ranks.
@@ -412,6 +440,9 @@ const SCRATCH: usize = 16 << 10;
 /// more often.
 const NONTEMPORAL_BLOCK: usize = 1 << 10;
 
+/// Block size in bytes of a reduction with both non-temporal and ordinary targets.
+const MIXED_BLOCK: usize = 4 << 10;
+
 /// Block size in bytes of a copy to several ranks, so that the block stays in the second-level cache.
 const COPY_BLOCK: usize = 256 << 10;
 
@@ -457,7 +488,13 @@ fn run_task(call: &Call, sources: &[(ReadBuf, Option<Factor>)], targets: &[Outpu
         }
         return;
     }
-    let block = if any_nontemporal { NONTEMPORAL_BLOCK } else { SCRATCH };
+    let block = if !any_nontemporal {
+        SCRATCH
+    } else if targets.iter().all(|target| target.nontemporal) {
+        NONTEMPORAL_BLOCK
+    } else {
+        MIXED_BLOCK
+    };
     let mut scratch = vec![0; block.min(length)];
     for at in (0..length).step_by(block) {
         let result = &mut scratch[..block.min(length - at)];

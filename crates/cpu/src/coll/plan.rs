@@ -252,6 +252,14 @@ impl Call {
         }
     }
 
+    /// Returns the byte range that `rank` uses of another rank's input of `length` bytes.
+    pub(super) fn needed(&self, rank: usize, length: usize) -> Range<usize> {
+        match self.function.shape().input {
+            Division::Blocks => self.part(Division::Blocks, rank),
+            Division::Whole | Division::Chunks => 0..length,
+        }
+    }
+
     /// Returns the number of bytes that all ranks together write.
     pub(super) fn written(&self) -> usize {
         let shape = self.function.shape();

@@ -109,6 +109,16 @@ impl ReadBuf {
         this < that + other.length() && that < this + self.length()
     }
 
+    pub(crate) fn prefetch(self) {
+        #[cfg(target_arch = "x86_64")]
+        for at in (0..self.length()).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+            // SAFETY: SSE is part of x86_64, and a prefetch is a hint: any address is valid.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.start.wrapping_add(at).cast()) };
+        }
+    }
+
     /// Copies `bytes.len()` bytes starting at `at` into `bytes`.
     pub(crate) fn read(self, at: usize, bytes: &mut [u8]) {
         let from = self.address(at, bytes.len());
