@@ -41,7 +41,6 @@ pub(super) struct Peer {
     pub(super) spare_socket: OwnedFd,
 }
 
-/// Connects to the root of an id, or becomes the root.
 pub(super) fn find_root(id: &UniqueId, check_cancelled: &dyn Fn() -> Result) -> Result<Role> {
     let election = if id.is_of_address { Election::enter(id, check_cancelled)? } else { None };
     // Only if its root exists. Otherwise the name may be of an earlier job, and ranks that use another directory do not know it.
@@ -108,13 +107,11 @@ fn find_root_at(name: &str, kind: Name, check_cancelled: &dyn Fn() -> Result) ->
 /// RAII guard of the lock that this user's ranks hold while electing a root.
 struct Election {
     directory: File,
-    /// The path of the directory, in errors.
     path: PathBuf,
     /// The file with the chosen name. It is only opened in the directory that was checked: another one may have the path by then.
     file: String,
 }
 
-/// The maximum length of a chosen name in bytes.
 const MAX_NAME: usize = 64;
 
 impl Election {
@@ -127,15 +124,12 @@ impl Election {
         let Some((directory, path)) = directories.find_map(|path| Some((open_private(&path)?, path))) else {
             return Ok(None);
         };
-        let began = Instant::now();
-        for attempt in 0.. {
-            if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
-                || began.elapsed() > LOCK_LIMIT
-            {
-                break;
-            }
+        let (began, mut attempt) = (Instant::now(), 0);
+        let is_locked = || flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok();
+        while !is_locked() && began.elapsed() <= LOCK_LIMIT {
             check_cancelled()?;
             pause(attempt);
+            attempt += 1;
         }
         Ok(Some(Self { directory, path, file: id.address_name() }))
     }

@@ -24,14 +24,12 @@ use crate::sync::lock;
 pub(crate) struct JoinContext<'a> {
     /// The name of the new communicator, in reports.
     pub(crate) name: &'a str,
-    /// Returns an error if the caller has cancelled the join.
     pub(crate) check_cancelled: &'a dyn Fn() -> Result,
     /// Called with a description of what this rank waits for.
     pub(crate) waits_for: &'a dyn Fn(String),
     pub(crate) parent: Option<ParentComm<'a>>,
 }
 
-/// The parent communicator, to which ranks of the new communicator belong.
 pub(crate) struct ParentComm<'a> {
     pub(crate) state: &'a SharedState,
     /// The parent's ranks that become the first ranks of the new communicator.
@@ -46,7 +44,6 @@ impl JoinContext<'_> {
         self.parent.as_ref().is_some_and(|parent| parent.members.len() == ranks)
     }
 
-    /// Returns the number of a rank, and its number in the parent if it has one.
     pub(super) fn rank_name(&self, rank: usize) -> String {
         match self.parent.as_ref().and_then(|parent| parent.members.get(rank)) {
             Some(member) => format!("{rank} (rank {member} of the parent)"),
@@ -67,7 +64,6 @@ impl JoinContext<'_> {
 /// A wait for other ranks that is reported after `WARN_AFTER` and fails after `TIMEOUT`.
 pub(super) struct LimitedWait {
     began: Instant,
-    /// Added to `TIMEOUT`.
     grace: Duration,
     is_reported: Cell<bool>,
 }
@@ -100,13 +96,9 @@ type Key = (u32, [u8; 16]);
 
 static JOINS: Mutex<BTreeMap<Key, Arc<SharedJoin>>> = Mutex::new(BTreeMap::new());
 
-/// The states that a root in this process has created but that not all processes have opened yet.
-static CREATED: Mutex<BTreeMap<Key, Arc<SharedState>>> = Mutex::new(BTreeMap::new());
-
 /// The time until a hello is resent if the kernel's socket buffer was full.
 const HELLO_RETRY: Duration = Duration::from_millis(1);
 
-/// The join of this process's ranks with one id.
 pub(super) struct SharedJoin {
     key: Key,
     progress: Mutex<Progress>,
@@ -140,7 +132,6 @@ pub(super) enum JoinRole {
 /// The first rank, which ends the join for the other ranks.
 pub(super) struct FirstRank(Arc<SharedJoin>);
 
-/// Enters this process's join with an id.
 pub(super) fn enter(secret: [u8; 16]) -> JoinRole {
     let key = (std::process::id(), secret);
     let mut joins = lock(&JOINS);
@@ -226,26 +217,5 @@ impl Drop for FirstRank {
         if lock(&self.0.progress).outcome.is_none() {
             self.end(Outcome::Ended(Err(Error::panic())));
         }
-    }
-}
-
-/// RAII guard that shares the state created by a root in this process with the process's other ranks.
-pub(super) struct CreatedState(Key);
-
-impl CreatedState {
-    pub(super) fn share(secret: [u8; 16], state: &Arc<SharedState>) -> Self {
-        let key = (std::process::id(), secret);
-        lock(&CREATED).insert(key, Arc::clone(state));
-        Self(key)
-    }
-
-    pub(super) fn find(secret: [u8; 16]) -> Option<Arc<SharedState>> {
-        lock(&CREATED).get(&(std::process::id(), secret)).cloned()
-    }
-}
-
-impl Drop for CreatedState {
-    fn drop(&mut self) {
-        lock(&CREATED).remove(&self.0);
     }
 }

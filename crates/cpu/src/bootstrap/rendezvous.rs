@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{SocketAddrUnix, bind, connect, listen};
 
 use crate::bootstrap::find_root::{Peer, Role, find_root};
-use crate::bootstrap::join::{self, CreatedState, FirstRank, JoinContext, JoinRole, LimitedWait, Outcome};
+use crate::bootstrap::join::{self, FirstRank, JoinContext, JoinRole, LimitedWait, Outcome};
 use crate::bootstrap::root::{LINGER, Root};
 use crate::bootstrap::unique_id::UniqueId;
 use crate::bootstrap::wire::{
@@ -109,7 +109,6 @@ pub(crate) fn fail(id: &UniqueId, place: Option<(usize, usize)>, error: &Error) 
     }
 }
 
-/// Joins as the first rank of this process, or as the root.
 fn join_as_first(
     id: &UniqueId,
     first: &FirstRank,
@@ -133,20 +132,18 @@ fn join_as_first(
         }
     };
     let connection = Arc::new(connection);
-    let result = join_as_peer(&connection, hello, first, context);
-    if result.is_err() && is_cancelled() {
-        let _ = send(&connection, &Message::Left(cancelled(hello.rank)));
-    } else if let Err(JoinError::Failed(error)) = &result {
-        // If the error came from the root, this has no effect.
-        let error = failed(&format!("rank {}", hello.rank), error);
-        let _ = send(&connection, &Message::Failed(error));
-    }
-    match result {
+    match join_as_peer(&connection, hello, first, context) {
         Ok(state) => {
             first.end(Outcome::Ended(Ok(Arc::clone(&state))));
             Ok(state)
         }
         Err(JoinError::Failed(error)) => {
+            // If the error came from the root, this has no effect.
+            let message = match is_cancelled() {
+                true => Message::Left(cancelled(hello.rank)),
+                false => Message::Failed(failed(&format!("rank {}", hello.rank), &error)),
+            };
+            let _ = send(&connection, &message);
             end(&error);
             Err(error)
         }
@@ -161,7 +158,6 @@ fn join_as_first(
     }
 }
 
-/// Joins the root's rendezvous, with the other ranks of this process.
 fn join_as_peer(
     root: &Arc<OwnedFd>,
     hello: Hello,
@@ -207,10 +203,10 @@ fn join_as_peer(
     let file =
         receive_ready()?.ok_or_else(|| Error::internal("the rendezvous root sent no shared memory"))?;
     let joined = first.complete();
-    let state = match CreatedState::find(hello.secret) {
-        Some(state) => state,
-        None => Arc::new(SharedState::open(file, ranks)?),
-    };
+    let state = SharedState::open(file, ranks)?;
+    // If the root is a rank of this process, they share its mapping.
+    let created = SharedState::registered().into_iter().find(|created| created.nonce() == state.nonce());
+    let state = created.unwrap_or_else(|| Arc::new(state));
     let _ = send(root, &Message::Ready);
     receive_ready().inspect_err(|_| {
         // Other ranks may already use the shared state. A rank beyond its number has made the root fail.

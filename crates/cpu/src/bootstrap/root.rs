@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, accept_with, shutdown};
 
-use crate::bootstrap::join::{CreatedState, JoinContext, LimitedWait};
+use crate::bootstrap::join::{JoinContext, LimitedWait};
 use crate::bootstrap::unique_id::random;
 use crate::bootstrap::wire::{
     Hello, LIVENESS_INTERVAL, Message, POLL_INTERVAL, SOCKET_FLAGS, cancelled, gone, is_same_user, pid_of,
@@ -34,7 +34,6 @@ pub(super) struct Root<'a> {
     context: &'a JoinContext<'a>,
     /// The processes that have sent a hello.
     connections: Vec<Connection>,
-    /// The process of each rank, if the rank has joined.
     joined: Vec<Option<Process>>,
     /// Connections that have not sent a hello yet.
     unauthenticated: Vec<OwnedFd>,
@@ -44,7 +43,6 @@ pub(super) struct Root<'a> {
     expected: usize,
 }
 
-/// The connection to a process, which sends the hello of each of its ranks.
 struct Connection {
     socket: OwnedFd,
     process: Process,
@@ -52,7 +50,6 @@ struct Connection {
 }
 
 impl Connection {
-    /// Returns the error for ranks whose connection ended without a message.
     fn gone(&self) -> Error {
         let who = self.ranks.first().map_or_else(|| "a refused rank".into(), |rank| format!("rank {rank}"));
         gone(&who, Some(self.process))
@@ -69,7 +66,6 @@ impl<'a> Root<'a> {
         Self { listener, hello, context, connections, joined, unauthenticated, former: 0, expected }
     }
 
-    /// Waits for all ranks, and returns the state that they share.
     pub(super) fn run(mut self) -> Result<Arc<SharedState>> {
         let result = self.accept_all().and_then(|()| self.share_state());
         match &result {
@@ -77,18 +73,11 @@ impl<'a> Root<'a> {
                 // With NCCL_COMM_ID, released ranks may immediately return to this address for another communicator, and must not
                 // find this listener there.
                 drop(self.listener);
-                for Connection { socket, .. } in &self.connections {
-                    let _ = send(socket, &Message::Ready);
-                }
+                send_to_all(&self.connections, &Message::Ready);
             }
             Err(error) if (self.context.check_cancelled)().is_ok() => self.refuse_all(error),
             // A cancelled rank must not linger. A peer replaces it.
-            Err(_) => {
-                let message = Message::Left(cancelled(self.hello.rank));
-                for Connection { socket, .. } in &self.connections {
-                    let _ = send(socket, &message);
-                }
-            }
+            Err(_) => send_to_all(&self.connections, &Message::Left(cancelled(self.hello.rank))),
         }
         result
     }
@@ -131,7 +120,6 @@ impl<'a> Root<'a> {
         Ok(())
     }
 
-    /// Returns the error for a rank that conflicts with the ranks that have joined.
     fn conflict(&self, Hello { ranks, rank, .. }: Hello) -> Error {
         if ranks == self.hello.ranks {
             return Error::usage(format!("two callers passed rank {rank}"));
@@ -148,7 +136,8 @@ impl<'a> Root<'a> {
         let (state, file) = SharedState::create(&processes)?;
         state.set_nonce(random()?);
         let state = Arc::new(state);
-        let _created = CreatedState::share(self.hello.secret, &state);
+        // For the other ranks of this process, which find it by its nonce.
+        state.register();
         for Connection { socket, .. } in &self.connections {
             // The reply shows whether the process still exists.
             let _ = send_file(socket, &file);
@@ -169,11 +158,9 @@ impl<'a> Root<'a> {
     /// each other's state there and need no message.
     pub(super) fn refuse_all(&mut self, error: &Error) {
         let message = Message::Failed(error.clone());
-        let mut refused = self.former;
-        for Connection { socket, ranks, .. } in std::mem::take(&mut self.connections) {
-            let _ = send(&socket, &message);
-            refused += ranks.len();
-        }
+        send_to_all(&self.connections, &message);
+        let joined = self.connections.drain(..).map(|connection| connection.ranks.len());
+        let mut refused = self.former + joined.sum::<usize>();
         let ranks = self.hello.ranks;
         let end = Instant::now() + LINGER;
         while refused + 1 < self.expected && Instant::now() < end && !self.context.all_are_members(ranks) {
@@ -258,12 +245,17 @@ impl<'a> Root<'a> {
         Ok(Some((self.connections.len() - 1, hello)))
     }
 
-    /// Removes the connection of ranks that have failed or closed it.
     fn remove(&mut self, index: usize) -> Connection {
         let connection = self.connections.swap_remove(index);
         // A process whose call was refused has no rank.
         self.former += connection.ranks.len().max(1);
         connection
+    }
+}
+
+fn send_to_all(connections: &[Connection], message: &Message) {
+    for Connection { socket, .. } in connections {
+        let _ = send(socket, message);
     }
 }
 
@@ -297,26 +289,9 @@ fn check_identity(process: Process, rank: usize) -> Result {
     match Process::from_pid(process.pid) {
         Ok(found) if found != process => Err(Error::usage(format!(
             "this process cannot tell whether that of rank {rank} runs, as they do not agree on its start time: they are \
-             in different time namespaces, or only one of them may call pidfd_open; with Linux 6.9 or newer, time \
-             namespaces make no difference"
+             in different time namespaces"
         ))),
         // The end of a process is detected later.
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn absent_ranks_are_listed_only_if_there_are_any() {
-        let process = Some(Process { pid: 7, identity: 0 });
-        let text = |joined: &[_]| describe(joined, |rank| rank.to_string());
-        assert_eq!(
-            text(&[process, None]),
-            "1 of 2 ranks have come; missing: rank 1; come: rank 0 (process 7)"
-        );
-        assert_eq!(text(&[process; 2]), "all 2 ranks have joined, but not all have confirmed it");
     }
 }

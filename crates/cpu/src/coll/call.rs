@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
 use cuda_common::finding::Finding;
-use libnccl::observer::{Extent, Operation};
+use libnccl::observer::Operation;
 
 use crate::diag::debug::Subsystem;
 use crate::diag::error::Error;
@@ -76,20 +76,22 @@ pub(crate) enum PeerCall {
     WaitSignal,
 }
 
-impl PeerCall {
-    /// The calls by number, with their names.
-    const ALL: [(Self, &str); 5] = [
-        (Self::Send, "ncclSend"),
-        (Self::Recv, "ncclRecv"),
-        (Self::PutSignal, "ncclPutSignal"),
-        (Self::Signal, "ncclSignal"),
-        (Self::WaitSignal, "ncclWaitSignal"),
-    ];
-
-    fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-}
+/// The calls by number, with their names.
+const PEER_CALLS: [(PeerCall, &str); 5] = [
+    (PeerCall::Send, "ncclSend"),
+    (PeerCall::Recv, "ncclRecv"),
+    (PeerCall::PutSignal, "ncclPutSignal"),
+    (PeerCall::Signal, "ncclSignal"),
+    (PeerCall::WaitSignal, "ncclWaitSignal"),
+];
+const CONTROL_CALLS: [(ControlCall, &str); 6] = [
+    (ControlCall::Split, "ncclCommSplit"),
+    (ControlCall::Grow, "ncclCommGrow"),
+    (ControlCall::Suspend, "ncclCommSuspend"),
+    (ControlCall::Resume, "ncclCommResume"),
+    (ControlCall::RegisterWindow, "ncclCommWindowRegister"),
+    (ControlCall::Arguments, "ncclCommInitRank"),
+];
 
 /// Flag of a [grouped](CallHeader::Collective::is_grouped) collective. No data type has this bit.
 const GROUPED: u8 = 0x80;
@@ -100,33 +102,15 @@ const FIRST_PEER_CALL: u8 = 0x40;
 /// The number of the first control call, above the numbers of all other calls.
 const FIRST_CONTROL_CALL: u64 = 0x80;
 
-impl ControlCall {
-    /// The calls by number, with their names.
-    const ALL: [(Self, &str); 6] = [
-        (Self::Split, "ncclCommSplit"),
-        (Self::Grow, "ncclCommGrow"),
-        (Self::Suspend, "ncclCommSuspend"),
-        (Self::Resume, "ncclCommResume"),
-        (Self::RegisterWindow, "ncclCommWindowRegister"),
-        (Self::Arguments, "ncclCommInitRank"),
-    ];
-
-    fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-}
-
 impl CallHeader {
     pub(crate) const NO_REDUCTION: u8 = 0xff;
     const NO_DATA_TYPE: u8 = 0xff;
 
-    /// Returns the header of a call that names one peer.
     pub(crate) fn of_elements(call: PeerCall, peer: usize, data_type: DataType, count: usize) -> Self {
         let data_type = data_type.raw().0 as u8;
         Self::PointToPoint { call, data_type, peer: peer as u32, count: count as u64 }
     }
 
-    /// Returns the header of a call that names one peer and whose elements have no type.
     pub(crate) fn of_bytes(call: PeerCall, peer: usize, bytes: usize) -> Self {
         Self::PointToPoint { call, data_type: Self::NO_DATA_TYPE, peer: peer as u32, count: bytes as u64 }
     }
@@ -162,11 +146,11 @@ impl CallHeader {
             return Self::Collective { function, data_type, reduction, root, count, is_grouped };
         }
         let index = number.checked_sub(FIRST_PEER_CALL).map(usize::from);
-        if let Some((call, _)) = index.and_then(|index| PeerCall::ALL.get(index)) {
+        if let Some((call, _)) = index.and_then(|index| PEER_CALLS.get(index)) {
             return Self::PointToPoint { call: *call, data_type, peer: (head >> 32) as u32, count };
         }
         let index = head.checked_sub(FIRST_CONTROL_CALL).and_then(|index| usize::try_from(index).ok());
-        match index.and_then(|index| ControlCall::ALL.get(index)) {
+        match index.and_then(|index| CONTROL_CALLS.get(index)) {
             Some((call, _)) => Self::Control { call: *call, length: count },
             None => Self::Unknown { number: head },
         }
@@ -190,17 +174,14 @@ impl CallHeader {
     ) -> String {
         const NONE: u8 = CallHeader::NO_REDUCTION;
         let number = |number: u8| if number == NONE { 0 } else { number };
-        let (name, count, data_type, reduction, root) = match self {
-            Self::Collective { function, data_type, reduction, root, count, .. } => {
-                (function.symbol(), count, data_type, number(reduction), root)
+        let (count, data_type, reduction, root) = match self {
+            Self::Collective { data_type, reduction, root, count, .. } => {
+                (count, data_type, number(reduction), root)
             }
-            Self::PointToPoint { call, data_type, peer, count } => {
-                (call.name(), count, number(data_type), 0, peer)
-            }
-            Self::Control { call, length } => (call.name(), length, 0, 0, 0),
-            Self::Unknown { number } => ("", number, 0, 0, 0),
+            Self::PointToPoint { data_type, peer, count, .. } => (count, number(data_type), 0, peer),
+            Self::Control { length: count, .. } | Self::Unknown { number: count } => (count, 0, 0, 0),
         };
-        let (name, calls) = (name.trim_start_matches("nccl"), context.state.calls(context.rank));
+        let (name, calls) = (self.name().trim_start_matches("nccl"), context.state.calls(context.rank));
         let is_put = matches!(self, Self::PointToPoint { call: PeerCall::PutSignal, .. });
         let (send, recv) = (send.start, if is_put { 0 } else { recv.start });
         format!(
@@ -212,9 +193,9 @@ impl CallHeader {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Collective { function, .. } => function.shape().operation.function,
-            Self::PointToPoint { call, .. } => call.name(),
-            Self::Control { call, .. } => call.name(),
+            Self::Collective { function, .. } => function.symbol(),
+            Self::PointToPoint { call, .. } => PEER_CALLS[call as usize].1,
+            Self::Control { call, .. } => CONTROL_CALLS[call as usize].1,
             Self::Unknown { .. } => "a function",
         }
     }
@@ -243,18 +224,18 @@ impl CallHeader {
         let is_grouped = |header| matches!(header, Self::Collective { is_grouped: true, .. });
         let (own, others) = (numbers(self), numbers(other));
         let all = ["counts", "data types", "reductions", "roots"].into_iter().zip(own).zip(others);
-        let differing: Vec<&str> =
+        let mut differing: Vec<&str> =
             all.filter_map(|((what, own), other)| (own != other).then_some(what)).collect();
         let name = self.name();
-        if !differing.is_empty() {
-            return format!("the ranks called {name} with different {}", differing.join(" and "));
-        }
-        match (is_grouped(self), is_grouped(other)) {
-            (one, two) if one == two => format!("the ranks called {name} with different arguments"),
-            _ => format!(
+        if differing.is_empty() && is_grouped(self) != is_grouped(other) {
+            return format!(
                 "some of the ranks called {name} in one group with the collective before it, and the others did not"
-            ),
+            );
         }
+        if differing.is_empty() {
+            differing.push("arguments");
+        }
+        format!("the ranks called {name} with different {}", differing.join(" and "))
     }
 }
 
@@ -273,15 +254,15 @@ impl fmt::Display for CallHeader {
                 }
                 f.write_str(")")
             }
-            Self::PointToPoint { call, data_type, peer, count } => {
-                f.write_str(call.name())?;
+            Self::PointToPoint { data_type, peer, count, .. } => {
+                f.write_str(self.name())?;
                 match data_type {
                     Self::NO_DATA_TYPE if count == 0 => write!(f, "(peer {peer})"),
                     Self::NO_DATA_TYPE => write!(f, "({count} bytes, peer {peer})"),
                     _ => write!(f, "(count {count}, {}, peer {peer})", data_type::name(data_type.into())),
                 }
             }
-            Self::Control { call, .. } => f.write_str(call.name()),
+            Self::Control { .. } => f.write_str(self.name()),
             Self::Unknown { number } => write!(f, "function {number}"),
         }
     }
@@ -431,51 +412,33 @@ pub(super) enum Division {
     Blocks,
 }
 
-/// Number of functions that a rank can call.
-const FUNCTIONS: usize = functions_before(Operation::ALL.len());
-
-/// The shapes of the functions in the order of their operations, followed by [`Function::SCATTER_ALLGATHER`].
-static SHAPES: [Shape; FUNCTIONS + 1] = {
-    let mut shapes = [Shape::new(Operation::of("broadcast"), true); FUNCTIONS + 1];
-    let mut number = 0;
-    while number < Operation::ALL.len() {
-        let operation = &Operation::ALL[number];
-        if is_function(operation) {
-            shapes[functions_before(number)] = Shape::new(operation, operation.reduces);
-        }
-        number += 1;
-    }
-    shapes
+/// The functions by number, followed by [`Function::SCATTER_ALLGATHER`]. Where ranks share the work on a whole buffer, it has chunks.
+static SHAPES: [Shape; 9] = {
+    use Division::{Blocks, Chunks, Whole};
+    [
+        Shape::new("all_reduce", Chunks, Chunks),
+        Shape::new("broadcast", Whole, Whole),
+        Shape::new("reduce", Chunks, Chunks),
+        Shape::new("all_gather", Whole, Blocks),
+        Shape::new("reduce_scatter", Blocks, Whole),
+        Shape::new("all_to_all", Blocks, Blocks),
+        Shape::new("gather", Whole, Blocks),
+        Shape::new("scatter", Blocks, Whole),
+        Shape::new("broadcast", Chunks, Chunks),
+    ]
 };
-
-/// Returns the number of operations before `place` in the table that are functions.
-const fn functions_before(place: usize) -> usize {
-    let (mut number, mut functions) = (0, 0);
-    while number < place {
-        functions += is_function(&Operation::ALL[number]) as usize;
-        number += 1;
-    }
-    functions
-}
-
-/// Returns whether the operation is a single call of a function that all ranks call with the same count.
-const fn is_function(operation: &Operation) -> bool {
-    let has_one_count = matches!(
-        (operation.sends, operation.receives),
-        (Extent::Count | Extent::CountPerRank, Extent::Count | Extent::CountPerRank)
-    );
-    has_one_count && !operation.is_in_place && !operation.is_point_to_point()
-}
 
 impl Function {
     pub(crate) const ALL_REDUCE: Self = Self::named("all_reduce");
     /// A broadcast whose work is split among all ranks. Ranks cannot call it.
-    pub(super) const SCATTER_ALLGATHER: Self = Self { number: FUNCTIONS as u8 };
+    pub(super) const SCATTER_ALLGATHER: Self = Self { number: 8 };
 
     pub(crate) const fn named(name: &str) -> Self {
-        let operation = Operation::of(name);
-        assert!(is_function(operation));
-        Self { number: functions_before(operation.number()) as u8 }
+        let (operation, mut number) = (Operation::of(name), 0);
+        while SHAPES[number].operation.number() != operation.number() {
+            number += 1;
+        }
+        Self { number: number as u8 }
     }
 
     pub(super) fn from_number(number: u8) -> Option<Self> {
@@ -498,24 +461,8 @@ impl Function {
 }
 
 impl Shape {
-    /// Returns the shape of an operation. If ranks share the work and neither buffer has blocks, the buffers are divided among the ranks.
-    const fn new(operation: &Operation, shares_work: bool) -> Self {
-        let whole = match (operation.sends, operation.receives) {
-            (Extent::Count, Extent::Count) if shares_work => Division::Chunks,
-            _ => Division::Whole,
-        };
-        Self {
-            operation: *operation,
-            input: Division::new(operation.sends, whole),
-            output: Division::new(operation.receives, whole),
-        }
-    }
-}
-
-impl Division {
-    /// Returns `Blocks` for [`Extent::CountPerRank`], and `whole` otherwise.
-    const fn new(extent: Extent, whole: Self) -> Self {
-        if matches!(extent, Extent::CountPerRank) { Self::Blocks } else { whole }
+    const fn new(operation: &str, input: Division, output: Division) -> Self {
+        Self { operation: *Operation::of(operation), input, output }
     }
 }
 
@@ -523,69 +470,61 @@ impl Division {
 mod tests {
     use super::*;
 
+    fn collective(function: &str, data_type: u8, reduction: u8, root: u32, count: u64) -> CallHeader {
+        let function = Function::named(function);
+        CallHeader::Collective { function, data_type, reduction, root, count, is_grouped: root == 1023 }
+    }
+
     #[test]
     fn difference_is_one_of_functions_only_if_these_differ() {
-        let call = |function, data_type, reduction, root, count| CallHeader::Collective {
-            function,
-            data_type,
-            reduction,
-            root,
-            count,
-            is_grouped: false,
-        };
-        let (sum, scatter) = (Function::ALL_REDUCE, Function::named("scatter"));
-        let one = call(sum, 7, 0, 0, 10);
-        let control = |call| CallHeader::Control { call, length: 8 };
-        for (other, what) in [
-            (call(sum, 7, 0, 0, 11), "ncclAllReduce with different counts"),
-            (call(sum, 8, 0, 0, 10), "ncclAllReduce with different data types"),
-            (call(sum, 7, 2, 0, 10), "ncclAllReduce with different reductions"),
-            (call(sum, 8, 0, 0, 5), "ncclAllReduce with different counts and data types"),
-            (call(scatter, 7, 0, 0, 10), "different functions"),
-            (control(ControlCall::Split), "different functions"),
+        const NONE: u8 = CallHeader::NO_REDUCTION;
+        let control = |call, length| CallHeader::Control { call, length };
+        let (sum, scatter) = (collective("all_reduce", 7, 0, 0, 10), collective("scatter", 7, NONE, 0, 1));
+        let grouped = "some of the ranks called ncclAllReduce in one group with the collective before it, and the others did not";
+        for (one, other, text) in [
+            (
+                sum,
+                collective("all_reduce", 7, 0, 0, 11),
+                "the ranks called ncclAllReduce with different counts",
+            ),
+            (
+                sum,
+                collective("all_reduce", 7, 2, 0, 10),
+                "the ranks called ncclAllReduce with different reductions",
+            ),
+            (
+                sum,
+                collective("all_reduce", 8, 0, 0, 5),
+                "the ranks called ncclAllReduce with different counts and data types",
+            ),
+            (sum, scatter, "the ranks called different functions"),
+            (sum, control(ControlCall::Split, 8), "the ranks called different functions"),
+            (
+                control(ControlCall::Split, 8),
+                control(ControlCall::Split, 9),
+                "the ranks called ncclCommSplit with different arguments",
+            ),
+            (
+                scatter,
+                collective("scatter", 7, NONE, 3, 1),
+                "the ranks called ncclScatter with different roots",
+            ),
+            (sum, CallHeader::decode([sum.encode()[0] | u64::from(GROUPED) << 8, 10]), grouped),
         ] {
-            assert_eq!(one.describe_difference(other), format!("the ranks called {what}"));
-            assert_eq!(other.describe_difference(one), format!("the ranks called {what}"));
+            assert_eq!([one.describe_difference(other), other.describe_difference(one)], [text; 2]);
         }
-        let CallHeader::Collective { function, data_type, reduction, root, count, .. } = one else {
-            panic!()
-        };
-        let grouped =
-            CallHeader::Collective { function, data_type, reduction, root, count, is_grouped: true };
-        for (one, other) in [(one, grouped), (grouped, one)] {
-            let text = "some of the ranks called ncclAllReduce in one group with the collective before it, ";
-            assert!(one.describe_difference(other).starts_with(text));
-        }
-        let of_root = |root| call(scatter, 7, CallHeader::NO_REDUCTION, root, 1);
-        assert_eq!(
-            of_root(0).describe_difference(of_root(3)),
-            "the ranks called ncclScatter with different roots"
-        );
-        let longer = CallHeader::Control { call: ControlCall::Split, length: 9 };
-        assert_eq!(
-            control(ControlCall::Split).describe_difference(longer),
-            "the ranks called ncclCommSplit with different arguments"
-        );
     }
 
     #[test]
     fn header_of_every_kind_is_decoded_and_displayed() {
-        let collective = |function, reduction, root| CallHeader::Collective {
-            function,
-            data_type: 7,
-            reduction,
-            root,
-            count: 1 << 40,
-            is_grouped: root > 0,
-        };
         for (header, text) in [
             (
-                collective(Function::ALL_REDUCE, 2, 0),
+                collective("all_reduce", 7, 2, 0, 1 << 40),
                 "ncclAllReduce(count 1099511627776, ncclFloat32, ncclMax)",
             ),
             (
-                collective(Function::named("scatter"), CallHeader::NO_REDUCTION, 1023),
-                "ncclScatter(count 1099511627776, ncclFloat32, root 1023)",
+                collective("scatter", 7, CallHeader::NO_REDUCTION, 1023, 1),
+                "ncclScatter(count 1, ncclFloat32, root 1023)",
             ),
             (
                 CallHeader::of_elements(PeerCall::Recv, 3, DataType::Float32, 9),
@@ -593,34 +532,10 @@ mod tests {
             ),
             (CallHeader::of_bytes(PeerCall::PutSignal, 0, 40), "ncclPutSignal(40 bytes, peer 0)"),
             (CallHeader::of_bytes(PeerCall::WaitSignal, 1023, 0), "ncclWaitSignal(peer 1023)"),
-            (CallHeader::Control { call: ControlCall::Split, length: 40 }, "ncclCommSplit"),
             (CallHeader::Control { call: ControlCall::RegisterWindow, length: 48 }, "ncclCommWindowRegister"),
             (CallHeader::Unknown { number: 0x1234_5678_90ab_cdef }, "function 1311768467294899695"),
         ] {
             assert_eq!((CallHeader::decode(header.encode()), header.to_string()), (header, text.into()));
         }
-    }
-
-    #[test]
-    fn work_on_whole_buffers_is_divided_where_ranks_reduce_or_share_it() {
-        let divisions = |function: Function| (function.shape().input, function.shape().output);
-        for function in [Function::ALL_REDUCE, Function::named("reduce"), Function::SCATTER_ALLGATHER] {
-            assert_eq!(divisions(function), (Division::Chunks, Division::Chunks));
-        }
-        assert_eq!(divisions(Function::named("broadcast")), (Division::Whole, Division::Whole));
-        assert_eq!(divisions(Function::named("reduce_scatter")), (Division::Blocks, Division::Whole));
-    }
-
-    #[test]
-    fn functions_have_the_numbers_of_their_places() {
-        let functions: Vec<_> = (0..).map_while(Function::from_number).collect();
-        assert_eq!(functions.last(), Some(&Function::SCATTER_ALLGATHER));
-        for function in &functions[..FUNCTIONS] {
-            assert_eq!(Function::named(function.shape().operation.name), *function);
-        }
-        let names: Vec<_> = functions.iter().map(|function| function.symbol()).collect();
-        // Ranks from other builds of this library use these numbers.
-        let oldest = ["ncclAllReduce", "ncclBroadcast", "ncclReduce", "ncclAllGather", "ncclReduceScatter"];
-        assert_eq!(names[..5], oldest);
     }
 }

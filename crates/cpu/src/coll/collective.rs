@@ -1,13 +1,7 @@
 //! Collectives: publishing a call, comparing it with the other ranks' calls, and the transports.
 //!
-//! In the first step of a call, every rank publishes its arguments and compares them with the other ranks' arguments. All transports follow
-//! the same [plan](super::plan), so a result does not depend on size, memory, or the number of processes. The log states once per
-//! communicator why the direct transport is not used.
-//!
-//! - Eager: short inputs are published with the call, and every rank computes its whole result.
-//! - Direct: the ranks publish the locations of their buffers, and every rank runs its tasks on them. Buffers of other processes are
-//!   mapped. A second step confirms that all ranks are done.
-//! - Staged: the ranks copy their inputs through shared memory, one window per step.
+//! In the first step of a call, every rank publishes its arguments and compares them with the other ranks' arguments. All transports
+//! (docs/design.md) follow the same [plan](super::plan), so a result does not depend on size, memory, or the number of processes.
 
 use std::ops::Range;
 
@@ -29,8 +23,7 @@ use crate::shm::shared_state::SharedState;
 use crate::sync::primitive::LOOM;
 
 /// Inputs of up to this many bytes are eager in any memory. Longer inputs of up to [`EAGER_MAX`] bytes are eager only if they are
-/// in memory that other ranks cannot use and would be staged otherwise. Without eager calls, calls of up to 16 KiB took 1.8 times as long
-/// (geometric mean; AMD EPYC family 26 model 2).
+/// in memory that other ranks cannot use and would be staged otherwise. docs/cpu-performance.md has the gain of each mechanism.
 const ALWAYS_EAGER_MAX: usize = if LOOM { EAGER_MAX } else { 16 << 10 };
 
 /// Inputs of other ranks of up to this many bytes are prefetched completely. The processor prefetches longer inputs while it reads them.
@@ -264,17 +257,13 @@ fn describe(call: &Call, transport: Transport, context: CallContext<'_>, args: &
 }
 
 fn obstacle(call: &Call, args: &[RankArgs]) -> String {
+    let buffers = shared_buffers(call, args);
     if let Some(rank) = args.iter().position(RankArgs::is_private) {
-        return format!("NCCL_P2P_DISABLE is 1 at rank {rank}");
-    }
-    let private = |buffer: fn(&RankArgs) -> RemoteBuffer, is_used: &dyn Fn(usize) -> bool| {
-        (0..call.ranks).find(|rank| is_used(*rank) && !buffer(&args[*rank]).is_shared())
-    };
-    let sends = private(|args| args.send, &|rank| call.input(rank) > 0).map(|rank| ("send", rank));
-    let receives = || private(|args| args.recv, &|rank| call.shares_results() && call.output(rank) > 0);
-    match sends.or_else(|| receives().map(|rank| ("receive", rank))) {
-        Some((buffer, rank)) => format!("the {buffer} buffer of rank {rank} is not from ncclMemAlloc"),
-        None => "a rank cannot map another one's memory".into(),
+        format!("NCCL_P2P_DISABLE is 1 at rank {rank}")
+    } else if let Some((rank, _)) = buffers.iter().find(|(_, buffer)| !buffer.is_shared()) {
+        format!("a buffer of rank {rank} is not from ncclMemAlloc")
+    } else {
+        "a rank cannot map another one's memory".into()
     }
 }
 
@@ -440,8 +429,7 @@ async fn run_staged(call: &Call, local: &LocalCall<'_>, args: &[RankArgs]) -> Re
 }
 
 /// Block size in bytes of a reduction into the rank's own buffer, from which the block is copied to the other targets: `BLOCK` for two
-/// sources, and less for more sources, because the result is read again for each. With a separate buffer instead, reductions of 64 KiB to 4
-/// MiB took 1.13 times as long (geometric mean; AMD EPYC family 26 model 2).
+/// sources, and less for more sources, because the result is read again for each.
 const BLOCK: usize = 32 << 10;
 const BLOCK_OF_MORE: usize = 8 << 10;
 
@@ -458,8 +446,7 @@ const MIXED_BLOCK: usize = 4 << 10;
 /// Block size in bytes of a copy to several ranks, so that the block stays in the second-level cache.
 const COPY_BLOCK: usize = 256 << 10;
 
-/// Number of bytes written by all ranks together from which non-temporal stores are used. Without them, calls of 16 and 64 MiB on buffers
-/// of `ncclMemAlloc` and of threads took 1.29 times as long (geometric mean; AMD EPYC family 26 model 2).
+/// Number of bytes written by all ranks together from which non-temporal stores are used.
 const NONTEMPORAL_MIN: usize = 32 << 20;
 
 /// Returns whether the result is too long to remain in a cache until it is used.
@@ -556,7 +543,7 @@ fn reduce(
     } else {
         let (right, right_factor) = source(1);
         let right = right.bytes(at, length, &mut two);
-        reduction::join(reduction, data_type, result, left, left_factor, right, right_factor);
+        reduction::join(reduction, data_type, result, left, right, left_factor.zip(right_factor));
     }
     for (source, factor) in (2..count).map(source) {
         reduction::combine(reduction, data_type, result, source.bytes(at, length, &mut one), factor);

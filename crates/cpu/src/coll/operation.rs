@@ -163,22 +163,3 @@ pub(crate) async fn make_together(
     }
     Err(call::difference(state, rank, step, 0..state.ranks()))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flip_changes_the_middle_element_alone() {
-        for (count, middle) in [(1, 0), (2, 1), (5, 2)] {
-            let elements = vec![3_f32; count];
-            let mut bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_ne_bytes()).collect();
-            flip(&mut bytes, 4);
-            let flipped = bytes.chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap()));
-            let differs: Vec<usize> =
-                flipped.enumerate().filter(|(_, element)| *element != 3.0).map(|(index, _)| index).collect();
-            assert_eq!(differs, [middle], "{count} elements");
-        }
-        flip(&mut [], 8);
-    }
-}

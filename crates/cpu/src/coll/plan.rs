@@ -33,11 +33,9 @@ pub(crate) struct Call {
     /// 0 if the function has no root.
     root: usize,
     pub(super) ranks: usize,
-    /// Number of bytes of `count` elements.
     pub(super) bytes: usize,
     /// Number of bytes of a chunk if the elements are divided among the ranks.
     chunk: usize,
-    /// See [`CallHeader::Collective::is_grouped`].
     pub(super) is_grouped: bool,
 }
 

@@ -49,7 +49,6 @@ pub(super) enum State {
     /// The rank's error is another rank's death or abort.
     Failed,
     Aborted,
-    /// The rank has destroyed its communicator.
     Left,
     Stopped,
     /// The process has ended, or executed another program.
@@ -59,7 +58,6 @@ pub(super) enum State {
 /// The processes with communicators, their devices and states.
 pub(super) type Processes = BTreeMap<Process, (BTreeSet<i64>, State)>;
 
-/// Collects this process's communicators, ordered by hash.
 pub(super) fn communicators() -> Vec<Communicator> {
     let mut processes = BTreeMap::new();
     let states = SharedState::registered();
@@ -91,11 +89,6 @@ impl Communicator {
             secondary_hash: [first.identity, first.pid],
             ranks: (0..state.ranks()).map(|rank| Rank::new(state, rank, processes)).collect(),
         }
-    }
-
-    /// Returns the ranks that have the communicator.
-    pub(super) fn members(&self) -> impl Iterator<Item = &Rank> {
-        self.ranks.iter().filter(|rank| rank.is_member())
     }
 }
 
@@ -134,12 +127,6 @@ fn state_of(process: Process) -> State {
         State::Running
     }
 }
-
-/// The maximum number of ranks or lines listed in a section of the text report.
-const MAX_LISTED: usize = 10;
-
-/// A kind of finding that is a warning.
-const MISMATCH: &str = "MISMATCH";
 
 fn version() -> String {
     format!("{NCCL_MAJOR}.{NCCL_MINOR}.{NCCL_PATCH}+cpu{}", env!("CARGO_PKG_VERSION"))
@@ -207,26 +194,34 @@ fn missing_rank(rank: &Rank) -> Value {
     value
 }
 
-/// Returns the report as text. A verbose report has a line for each rank.
+/// Returns the report as text in NCCL's sections. A verbose report has a line for each rank.
 pub(super) fn text(is_verbose: bool) -> String {
     let began = Instant::now();
     let communicators = communicators();
-    let (mut table, mut errors, mut warnings) = (String::new(), String::new(), String::new());
+    let (mut table, mut errors) = (String::new(), String::new());
     for communicator in &communicators {
         let Communicator { hash, ranks, .. } = communicator;
-        let findings = findings(communicator);
-        let kinds: Vec<&str> = findings.iter().map(|(kind, _)| *kind).collect();
+        let lines_of = |states: &[State]| {
+            let ranks = ranks.iter().filter(|rank| states.contains(&rank.state));
+            ranks.map(describe).collect::<String>()
+        };
+        let mut kinds = vec![];
+        for (kind, states) in
+            [("INCOMPLETE", &[State::Stopped, State::Dead][..]), ("ERROR", &[State::Failed])]
+        {
+            let lines = lines_of(states);
+            if !lines.is_empty() {
+                kinds.push(kind);
+                errors += &format!("{hash:016x} {kind}\n{lines}\n");
+            }
+        }
         let kinds = if kinds.is_empty() { "OK".into() } else { kinds.join(",") };
-        let (size, missing) = (ranks.len(), ranks.len() - communicator.members().count());
+        let (size, missing) = (ranks.len(), ranks.iter().filter(|rank| !rank.is_member()).count());
         let has_aborted = ranks.iter().any(|rank| rank.state == State::Aborted);
         let status = if has_aborted { "ABORT" } else { "RUNNING" };
         table += &format!("{hash:016x}  {size:>8}  {missing:>8}  {status:>8}  {kinds:>6}\n");
         if is_verbose {
-            table.extend(ranks.iter().map(|rank| describe(rank) + "\n"));
-        }
-        for (kind, lines) in findings {
-            let section = if kind == MISMATCH { &mut warnings } else { &mut errors };
-            *section += &format!("{hash:016x} {kind}\n{}\n\n", first(&lines));
+            table.extend(ranks.iter().map(describe));
         }
     }
     if communicators.is_empty() {
@@ -241,59 +236,8 @@ pub(super) fn text(is_verbose: bool) -> String {
          Job summary\n===========\n\n  Nodes  Processes     GPUs\n{nodes:>7}  {processes:>9}  {devices:>7}\n\n\
          Communicators... ({elapsed:.3}s)\n=============\n\n\
          \u{20}   Communicator     Ranks   Missing    Status  Errors\n{table}\n\
-         Errors\n======\n\n{errors}Warnings\n========\n\n{warnings}"
+         Errors\n======\n\n{errors}Warnings\n========\n\n"
     )
-}
-
-/// Returns the problems of a communicator: each kind with its lines.
-fn findings(communicator: &Communicator) -> Vec<(&'static str, Vec<String>)> {
-    let ranks_in = |states: &[State]| {
-        let ranks = communicator.ranks.iter().filter(|rank| states.contains(&rank.state));
-        ranks.map(describe).collect()
-    };
-    let findings = [
-        ("INCOMPLETE", ranks_in(&[State::Stopped, State::Dead])),
-        ("ERROR", ranks_in(&[State::Failed])),
-        (MISMATCH, differences(communicator)),
-    ];
-    findings.into_iter().filter(|(_, lines)| !lines.is_empty()).collect()
-}
-
-/// Returns the differences between the ranks of a communicator, one per line.
-fn differences(communicator: &Communicator) -> Vec<String> {
-    let left = communicator.ranks.iter().filter(|rank| rank.state == State::Left);
-    let left: Vec<usize> = left.map(|rank| rank.rank).collect();
-    let mut lines = Vec::new();
-    if !left.is_empty() {
-        lines.push(format!("  Destroyed by {}", list(&left)));
-    }
-    for (index, (function, _)) in COUNTED.iter().enumerate() {
-        let mut ranks_by_count: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        for rank in communicator.members() {
-            ranks_by_count.entry(rank.launched[index]).or_default().push(rank.rank);
-        }
-        let counts = ranks_by_count.iter().filter(|_| ranks_by_count.len() > 1);
-        lines
-            .extend(counts.map(|(count, ranks)| format!("  {count} {function} launched by {}", list(ranks))));
-    }
-    lines
-}
-
-fn list(ranks: &[usize]) -> String {
-    let listed = || ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    match ranks.len() {
-        1 => format!("rank {}", listed()),
-        2..=MAX_LISTED => format!("ranks {}", listed()),
-        count => format!("{count} ranks"),
-    }
-}
-
-/// Joins at most the first [`MAX_LISTED`] lines.
-fn first(lines: &[String]) -> String {
-    match lines.len() {
-        ..=MAX_LISTED => lines.join("\n"),
-        count => format!("{}\n  ... and {} more", lines[..MAX_LISTED].join("\n"), count - MAX_LISTED),
-    }
 }
 
 fn describe(rank: &Rank) -> String {
@@ -306,23 +250,20 @@ fn describe(rank: &Rank) -> String {
         State::Stopped => "does not respond: its process is stopped",
         State::Dead => "is dead: its process has ended",
     };
-    format!("  Rank {rank} {what} -- GPU {device} managed by process {} on node {HOST}", process.pid)
+    format!("  Rank {rank} {what} -- GPU {device} managed by process {} on node {HOST}\n", process.pid)
 }
 
 /// Returns the diagnostics, which only cover how the ranks reach each other.
 pub(super) fn diagnostics() -> String {
-    let peers = processes(&communicators()).len();
+    let (pid, peers) = (std::process::id(), processes(&communicators()).len());
     let lines = [
         "=== RAS Diagnostics ===",
-        "[INFO] GPU inventory: none, this is the CPU backend",
         "[OK]   transport: shared memory of one host",
         &format!("RAS diagnostics completed across {peers} RAS peers"),
     ];
-    let pid = std::process::id();
     lines.map(|line| format!("{HOST}:{pid} NCCL DIAG {line}\n")).concat()
 }
 
-/// A change of a process that a monitor reports.
 pub(super) struct Event {
     name: &'static str,
     pub(super) group: &'static str,

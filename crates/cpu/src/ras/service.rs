@@ -19,7 +19,6 @@ use super::report::{self, Event, communicators, processes};
 use crate::diag::debug::{self, Subsystem};
 use crate::sync::lock;
 
-/// NCCL's default.
 const DEFAULT_ADDRESS: &str = "localhost:28028";
 
 /// The maximum number of connections that the kernel queues until they are accepted.
@@ -32,7 +31,6 @@ const MAX_CLIENTS: usize = 64;
 /// The time limit for sending a request and for reading its response. A monitoring client may be quiet for longer.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// The interval between checks of the processes for monitoring clients.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// The maximum length of a request in bytes, as in NCCL.
@@ -62,7 +60,6 @@ static ADDRESS: LazyLock<Option<SocketAddr>> = LazyLock::new(|| {
 
 /// A process's service. It ends when its last user drops it.
 pub(crate) struct Service {
-    /// An event that ends the thread.
     end: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     /// The pid of the process that has the thread. A forked child has none.
@@ -187,16 +184,12 @@ fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
 
 struct Client {
     stream: TcpStream,
-    /// The bytes of an incomplete request.
     input: Vec<u8>,
-    /// The bytes that have yet to be sent.
     output: Vec<u8>,
     is_json: bool,
-    /// The groups of events that the client monitors.
     groups: Vec<String>,
     /// Set if the connection ends after the output.
     ends: bool,
-    /// The time of the last complete request.
     heard: Instant,
 }
 

@@ -5,9 +5,7 @@
 //! smallest bfloat16 upwards, an f32 holds all 16 bits of a product, and smaller products become 0 either way.
 //!
 //! Many small floats are computed together, so that every conversion is a separate, vectorized loop. Halves are converted by the processor's
-//! own instructions. Without them, an `all_reduce` of halves between two threads takes 1.4 to 5.7 times as long, or up to 8.6 times with the
-//! crate half 2.6.0, in blocks of 32 elements. `bfloat16` with that crate takes 3.9 to 12.4 times as long (1 KiB to 4 MiB; AMD EPYC family 26
-//! model 2).
+//! own instructions. docs/cpu-performance.md has the gain, also over the crate half.
 #![allow(unsafe_code)]
 
 /// An element of a buffer, or several elements that are computed together. Buffers are bytes, so elements need no alignment. Each
@@ -57,7 +55,7 @@ macro_rules! extremes {
     };
     (@ $name:ident, $bits:ty, $infinity:expr, $loses:tt) => {
         #[inline(always)]
-        pub(crate) fn $name(left: $bits, right: $bits) -> $bits {
+        fn $name(left: $bits, right: $bits) -> $bits {
             const MAGNITUDE: $bits = <$bits>::MAX >> 1;
             let key = |bits: $bits| {
                 bits.cast_signed() ^ ((bits.cast_signed() >> (<$bits>::BITS - 1)) & MAGNITUDE.cast_signed())
@@ -68,33 +66,85 @@ macro_rules! extremes {
         }
     };
 }
-pub(crate) use extremes;
+/// Implements [`Element`] with an expression for each function of two elements, and the other functions of the trait.
+macro_rules! element {
+    ($type:ty: |$one:ident, $other:ident| $add:expr, $multiply:expr, $maximum:expr, $minimum:expr; $($functions:tt)*) => {
+        impl Element for $type {
+            element!(@ add, $one, $other, $add);
+            element!(@ multiply, $one, $other, $multiply);
+            element!(@ maximum, $one, $other, $maximum);
+            element!(@ minimum, $one, $other, $minimum);
+            $($functions)*
+        }
+    };
+    (@ $name:ident, $one:ident, $other:ident, $value:expr) => {
+        #[inline(always)]
+        fn $name(self, $other: Self) -> Self {
+            let $one = self;
+            $value
+        }
+    };
+}
+
+/// Defines the conversions of one number from and to the first bytes.
+macro_rules! scalar {
+    () => {
+        fn first(bytes: [u8; 8]) -> Self {
+            Self::from_ne_bytes(padded(&bytes))
+        }
+
+        fn to_padded(self) -> [u8; 8] {
+            padded(&self.to_ne_bytes())
+        }
+    };
+}
+
+macro_rules! integers {
+    ($($type:ty: $divide:expr),*) => {$(
+        element!($type: |one, other| one.wrapping_add(other), one.wrapping_mul(other), one.max(other), one.min(other);
+            #[inline(always)]
+            fn divide(self, ranks: usize) -> Self {
+                let divide: fn(Self, usize) -> Self = $divide;
+                divide(self, ranks)
+            }
+
+            scalar!();
+        );
+    )*};
+}
+
+macro_rules! floats {
+    ($($type:ty: $maximum:ident, $minimum:ident),*) => {$(
+        element!($type: |one, other|
+            one + other,
+            one * other,
+            Self::from_bits($maximum(one.to_bits(), other.to_bits())),
+            Self::from_bits($minimum(one.to_bits(), other.to_bits()));
+
+            fn reciprocal(ranks: usize) -> Option<Self> {
+                Some(1.0 / ranks as Self)
+            }
+
+            scalar!();
+        );
+    )*};
+}
+
+// There are no vector instructions for integer division, but there are for floats. The quotient of integers of fewer than 53 bits
+// is never rounded up to an integer: its distance to the next integer exceeds the precision of an f64.
+integers!(
+    i8: |sum, ranks| (f64::from(sum) / ranks as f64) as i8,
+    u8: |sum, ranks| (f64::from(sum) / ranks as f64) as u8,
+    i32: |sum, ranks| (f64::from(sum) / ranks as f64) as i32,
+    u32: |sum, ranks| (f64::from(sum) / ranks as f64) as u32,
+    i64: |sum, ranks| sum / ranks as i64,
+    u64: |sum, ranks| sum / ranks as u64
+);
+extremes!(larger32, smaller32, u32, f32::INFINITY.to_bits());
+extremes!(larger64, smaller64, u64, f64::INFINITY.to_bits());
+floats!(f32: larger32, smaller32, f64: larger64, smaller64);
 
 const LANES: usize = 32;
-
-/// Converts halves to f32. Returns `None` if the CPU lacks the instructions.
-#[inline(always)]
-fn widen_by_cpu(halves: [u16; LANES]) -> Option<[f32; LANES]> {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("f16c") {
-        // SAFETY: the CPU has the instructions that the function is compiled for.
-        return Some(unsafe { f16c::widen(halves) });
-    }
-    let _ = halves;
-    None
-}
-
-/// Rounds f32 to the nearest halves, ties to even. Returns `None` if the CPU lacks the instructions.
-#[inline(always)]
-fn narrow_by_cpu(values: [f32; LANES]) -> Option<[u16; LANES]> {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("f16c") {
-        // SAFETY: the CPU has the instructions that the function is compiled for.
-        return Some(unsafe { f16c::narrow(values) });
-    }
-    let _ = values;
-    None
-}
 
 #[cfg(target_arch = "x86_64")]
 mod f16c {
@@ -179,14 +229,26 @@ macro_rules! each {
     }};
 }
 
+/// Converts halves to f32.
 #[inline(always)]
 fn values(halves: [u16; LANES]) -> [f32; LANES] {
-    if let Some(values) = widen_by_cpu(halves) { values } else { each!(halves, widen) }
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("f16c") {
+        // SAFETY: the CPU has the instructions that the function is compiled for.
+        return unsafe { f16c::widen(halves) };
+    }
+    each!(halves, widen)
 }
 
+/// Rounds f32 to the nearest halves, ties to even.
 #[inline(always)]
 fn nearest(values: [f32; LANES]) -> [u16; LANES] {
-    if let Some(halves) = narrow_by_cpu(values) { halves } else { each!(values, narrow) }
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("f16c") {
+        // SAFETY: the CPU has the instructions that the function is compiled for.
+        return unsafe { f16c::narrow(values) };
+    }
+    each!(values, narrow)
 }
 
 /// Applies `$function` to the elements of two arrays.
@@ -258,29 +320,13 @@ impl Float16 {
     }
 }
 
-impl Element for Float16 {
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        Self(nearest(pairwise!(values(self.0), values(other.0), |one, other| one + other)))
-    }
-
-    #[inline(always)]
-    fn multiply(self, other: Self) -> Self {
-        Self(nearest(pairwise!(values(self.0), values(other.0), |one, other| one * other)))
-    }
-
-    #[inline(always)]
-    fn maximum(self, other: Self) -> Self {
-        Self(pairwise!(self.0, other.0, |one, other| larger_half(one, other)))
-    }
-
-    #[inline(always)]
-    fn minimum(self, other: Self) -> Self {
-        Self(pairwise!(self.0, other.0, |one, other| smaller_half(one, other)))
-    }
-
+element!(Float16: |left, right|
+    Self(nearest(pairwise!(values(left.0), values(right.0), |one, other| one + other))),
+    Self(nearest(pairwise!(values(left.0), values(right.0), |one, other| one * other))),
+    Self(pairwise!(left.0, right.0, |one, other| larger_half(one, other))),
+    Self(pairwise!(left.0, right.0, |one, other| smaller_half(one, other)));
     lanes!(u16);
-}
+);
 
 /// `LANES` elements of bfloat16: the upper halves of f32.
 #[derive(Clone, Copy)]
@@ -303,29 +349,13 @@ impl Bfloat16 {
     }
 }
 
-impl Element for Bfloat16 {
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        Self(pairwise!(self.0, other.0, |one, other| Self::one(Self::value(one) + Self::value(other))))
-    }
-
-    #[inline(always)]
-    fn multiply(self, other: Self) -> Self {
-        Self(pairwise!(self.0, other.0, |one, other| Self::one(Self::value(one) * Self::value(other))))
-    }
-
-    #[inline(always)]
-    fn maximum(self, other: Self) -> Self {
-        Self(pairwise!(self.0, other.0, |one, other| larger_bfloat16(one, other)))
-    }
-
-    #[inline(always)]
-    fn minimum(self, other: Self) -> Self {
-        Self(pairwise!(self.0, other.0, |one, other| smaller_bfloat16(one, other)))
-    }
-
+element!(Bfloat16: |left, right|
+    Self(pairwise!(left.0, right.0, |one, other| Self::one(Self::value(one) + Self::value(other)))),
+    Self(pairwise!(left.0, right.0, |one, other| Self::one(Self::value(one) * Self::value(other)))),
+    Self(pairwise!(left.0, right.0, |one, other| larger_bfloat16(one, other))),
+    Self(pairwise!(left.0, right.0, |one, other| smaller_bfloat16(one, other)));
     lanes!(u16);
-}
+);
 
 /// Defines `LANES` elements of an 8-bit float. Its bits are the bits of a half from bit `$shift` on; the half's value is `$scale`
 /// times smaller. A result that is too large becomes the largest number, `$largest`. Magnitudes from `$nan` on are NaN.
@@ -378,31 +408,13 @@ macro_rules! float8 {
             }
         }
 
-        impl Element for $type {
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                let (left, right) = (values(self.halves()), values(other.halves()));
-                Self::new(nearest(pairwise!(left, right, |one, other| one + other)))
-            }
-
-            #[inline(always)]
-            fn multiply(self, other: Self) -> Self {
-                let (left, right) = (values(self.halves()), values(other.halves()));
-                Self::new(nearest(pairwise!(left, right, |one, other| one * other * $scale)))
-            }
-
-            #[inline(always)]
-            fn maximum(self, other: Self) -> Self {
-                Self::new(pairwise!(self.halves(), other.halves(), |one, other| larger_half(one, other)))
-            }
-
-            #[inline(always)]
-            fn minimum(self, other: Self) -> Self {
-                Self::new(pairwise!(self.halves(), other.halves(), |one, other| smaller_half(one, other)))
-            }
-
+        element!($type: |left, right|
+            Self::new(nearest(pairwise!(values(left.halves()), values(right.halves()), |one, other| one + other))),
+            Self::new(nearest(pairwise!(values(left.halves()), values(right.halves()), |one, other| one * other * $scale))),
+            Self::new(pairwise!(left.halves(), right.halves(), |one, other| larger_half(one, other))),
+            Self::new(pairwise!(left.halves(), right.halves(), |one, other| smaller_half(one, other)));
             lanes!(u8);
-        }
+        );
     )*};
 }
 

@@ -7,7 +7,7 @@
 use libnccl::sys::ncclRedOp_t;
 
 use crate::reduce::data_type::DataType;
-use crate::reduce::element::{Bfloat16, Element, Float8e4m3, Float8e5m2, Float16, extremes, padded};
+use crate::reduce::element::{Bfloat16, Element, Float8e4m3, Float8e5m2, Float16, padded};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Reduction {
@@ -60,45 +60,25 @@ macro_rules! with_element {
     }};
 }
 
-/// Computes each element of `$result` from one of: its present value; its present value and its counterpart in `$input`; its
-/// counterparts in two inputs. If the type holds several elements, fewer may remain at the end. This is a macro because closures
-/// are not always inlined.
+/// Computes each element of `$result` from its present value and its counterparts in the inputs. If the type holds several elements,
+/// fewer may remain at the end. This is a macro because closures are not always inlined.
 macro_rules! each {
-    ($element:ident of $result:ident: |$old:ident| $value:expr) => {{
+    ($element:ident of $result:ident: |$old:ident $(, $new:ident in $input:ident)*| $value:expr) => {{
         let (elements, rest) = $result.as_chunks_mut();
-        for element in elements {
-            let $old = $element::from_ne_bytes(*element);
-            *element = $value.to_ne_bytes();
-        }
+        $(
+            let ($input, $new) = $input.as_chunks();
+            // The compiler then checks no index in the loop.
+            let $input = &$input[..elements.len()];
+        )*
         if !rest.is_empty() {
             let $old = $element::from_ne_bytes(padded(rest));
+            $(let $new = $element::from_ne_bytes(padded($new));)*
             rest.copy_from_slice(&$value.to_ne_bytes()[..rest.len()]);
         }
-    }};
-    ($element:ident of $result:ident: |$old:ident, $new:ident in $input:ident| $value:expr) => {{
-        let (elements, rest) = $result.as_chunks_mut();
-        let (inputs, input) = $input.as_chunks();
-        for (element, input) in elements.iter_mut().zip(inputs) {
-            let ($old, $new) = ($element::from_ne_bytes(*element), $element::from_ne_bytes(*input));
-            *element = $value.to_ne_bytes();
-        }
-        if !rest.is_empty() {
-            let ($old, $new) =
-                ($element::from_ne_bytes(padded(rest)), $element::from_ne_bytes(padded(input)));
-            rest.copy_from_slice(&$value.to_ne_bytes()[..rest.len()]);
-        }
-    }};
-    ($element:ident of $result:ident: |$one:ident in $left:ident, $other:ident in $right:ident| $value:expr) => {{
-        let (elements, rest) = $result.as_chunks_mut();
-        let ((lefts, left), (rights, right)) = ($left.as_chunks(), $right.as_chunks());
-        for ((element, left), right) in elements.iter_mut().zip(lefts).zip(rights) {
-            let ($one, $other) = ($element::from_ne_bytes(*left), $element::from_ne_bytes(*right));
-            *element = $value.to_ne_bytes();
-        }
-        if !rest.is_empty() {
-            let ($one, $other) =
-                ($element::from_ne_bytes(padded(left)), $element::from_ne_bytes(padded(right)));
-            rest.copy_from_slice(&$value.to_ne_bytes()[..rest.len()]);
+        for index in 0..elements.len() {
+            let $old = $element::from_ne_bytes(elements[index]);
+            $(let $new = $element::from_ne_bytes($input[index]);)*
+            elements[index] = $value.to_ne_bytes();
         }
     }};
 }
@@ -155,30 +135,27 @@ impl Reduction {
 }
 
 vectorized! {
-    /// Computes result = left (x left's factor) op right (x right's factor). With factors, op is a sum.
+    /// Computes result = left (x its factor) op right (x its factor). With factors, op is a sum.
     join, join_portably = |
         reduction: Reduction,
         data_type: DataType,
         result: &mut [u8],
         left: &[u8],
-        left_factor: Option<Factor>,
         right: &[u8],
-        right_factor: Option<Factor>
+        factors: Option<(Factor, Factor)>
     | {
-        with_element!(data_type, E => match (left_factor, right_factor, reduction) {
-            (None, None, Reduction::Sum | Reduction::Avg | Reduction::PreMulSum(_)) => {
-                each!(E of result: |one in left, other in right| Element::add(one, other));
+        with_element!(data_type, E => match (factors, reduction) {
+            (None, Reduction::Sum | Reduction::Avg | Reduction::PreMulSum(_)) => {
+                each!(E of result: |_old, one in left, other in right| Element::add(one, other));
             }
-            (None, None, Reduction::Prod) => each!(E of result: |one in left, other in right| Element::multiply(one, other)),
-            (None, None, Reduction::Max) => each!(E of result: |one in left, other in right| Element::maximum(one, other)),
-            (None, None, Reduction::Min) => each!(E of result: |one in left, other in right| Element::minimum(one, other)),
-            (Some(Factor(one)), Some(Factor(other)), _) => {
+            (None, Reduction::Prod) => each!(E of result: |_old, one in left, other in right| Element::multiply(one, other)),
+            (None, Reduction::Max) => each!(E of result: |_old, one in left, other in right| Element::maximum(one, other)),
+            (None, Reduction::Min) => each!(E of result: |_old, one in left, other in right| Element::minimum(one, other)),
+            (Some((Factor(one), Factor(other))), _) => {
                 let (scale, other_scale) = (E::first(one), E::first(other));
-                each!(E of result: |one in left, other in right| Element::add(one.multiply(scale), other.multiply(other_scale)));
-            }
-            _ => {
-                begin(data_type, result, left, left_factor);
-                combine(reduction, data_type, result, right, right_factor);
+                each!(E of result: |_old, one in left, other in right| {
+                    Element::add(one.multiply(scale), other.multiply(other_scale))
+                });
             }
         });
     }
@@ -257,98 +234,6 @@ pub(crate) fn name(number: u64) -> String {
     }
 }
 
-macro_rules! integers {
-    ($($type:ty: $divide:expr),*) => {$(
-        impl Element for $type {
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self.wrapping_add(other)
-            }
-
-            #[inline(always)]
-            fn multiply(self, other: Self) -> Self {
-                self.wrapping_mul(other)
-            }
-
-            #[inline(always)]
-            fn maximum(self, other: Self) -> Self {
-                self.max(other)
-            }
-
-            #[inline(always)]
-            fn minimum(self, other: Self) -> Self {
-                self.min(other)
-            }
-
-            #[inline(always)]
-            fn divide(self, ranks: usize) -> Self {
-                let divide: fn(Self, usize) -> Self = $divide;
-                divide(self, ranks)
-            }
-
-            fn first(bytes: [u8; 8]) -> Self {
-                Self::from_ne_bytes(padded(&bytes))
-            }
-
-            fn to_padded(self) -> [u8; 8] {
-                padded(&self.to_ne_bytes())
-            }
-        }
-    )*};
-}
-
-macro_rules! floats {
-    ($($type:ty: $maximum:ident, $minimum:ident),*) => {$(
-        impl Element for $type {
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                self + other
-            }
-
-            #[inline(always)]
-            fn multiply(self, other: Self) -> Self {
-                self * other
-            }
-
-            #[inline(always)]
-            fn maximum(self, other: Self) -> Self {
-                Self::from_bits($maximum(self.to_bits(), other.to_bits()))
-            }
-
-            #[inline(always)]
-            fn minimum(self, other: Self) -> Self {
-                Self::from_bits($minimum(self.to_bits(), other.to_bits()))
-            }
-
-            fn reciprocal(ranks: usize) -> Option<Self> {
-                Some(1.0 / ranks as Self)
-            }
-
-            fn first(bytes: [u8; 8]) -> Self {
-                Self::from_ne_bytes(padded(&bytes))
-            }
-
-            fn to_padded(self) -> [u8; 8] {
-                padded(&self.to_ne_bytes())
-            }
-        }
-    )*};
-}
-
-// There are no vector instructions for integer division, but there are for floats. The quotient of integers of fewer than 53 bits
-// is never rounded up to an integer: its distance to the next integer exceeds the precision of an f64.
-integers!(
-    i8: |sum, ranks| (f64::from(sum) / ranks as f64) as i8,
-    u8: |sum, ranks| (f64::from(sum) / ranks as f64) as u8,
-    i32: |sum, ranks| (f64::from(sum) / ranks as f64) as i32,
-    u32: |sum, ranks| (f64::from(sum) / ranks as f64) as u32,
-    i64: |sum, ranks| sum / ranks as i64,
-    u64: |sum, ranks| sum / ranks as u64
-);
-extremes!(larger32, smaller32, u32, f32::INFINITY.to_bits());
-extremes!(larger64, smaller64, u64, f64::INFINITY.to_bits());
-floats!(f32: larger32, smaller32, f64: larger64, smaller64);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,24 +246,6 @@ mod tests {
             assert_eq!(name, format!("nccl{reduction:?}"));
         }
         assert_eq!(Reduction::built_in(ncclRedOp_t(CUSTOM.into())), None);
-    }
-
-    /// Reduces one element of each rank using `begin` and `join`.
-    fn reduce<const N: usize>(op: Reduction, data_type: DataType, inputs: &[[u8; N]]) -> [u8; N] {
-        let factor = op.factor(data_type, inputs.len());
-        let (mut result, mut joined) = ([0; N], [0; N]);
-        begin(data_type, &mut result, &inputs[0], factor);
-        for (rank, input) in inputs.iter().enumerate().skip(1) {
-            if rank == 1 {
-                join(op, data_type, &mut joined, &inputs[0], factor, input, factor);
-            } else {
-                combine(op, data_type, &mut joined, input, factor);
-            }
-            combine(op, data_type, &mut result, input, factor);
-            assert!(joined == result || is_nan(data_type, &result));
-        }
-        finish(op, data_type, inputs.len(), &mut result);
-        result
     }
 
     fn is_nan(data_type: DataType, element: &[u8]) -> bool {
@@ -396,41 +263,22 @@ mod tests {
         }
     }
 
-    fn i8s(op: Reduction, inputs: &[i8]) -> i8 {
-        let inputs: Vec<_> = inputs.iter().map(|input| input.to_ne_bytes()).collect();
-        i8::from_ne_bytes(reduce(op, DataType::Int8, &inputs))
-    }
-
-    fn u32s(op: Reduction, inputs: &[u32]) -> u32 {
-        let inputs: Vec<_> = inputs.iter().map(|input| input.to_ne_bytes()).collect();
-        u32::from_ne_bytes(reduce(op, DataType::Uint32, &inputs))
-    }
-
     #[test]
     fn integer_average_of_any_number_of_ranks_truncates() {
-        let mut many = [0; 200];
-        many[7] = -128;
-        assert_eq!(i8s(Reduction::Avg, &many), 0, "more ranks than the type holds");
+        let average = |sum: u32, ranks| {
+            let mut bytes = sum.to_ne_bytes();
+            finish(Reduction::Avg, DataType::Uint32, ranks, &mut bytes);
+            u32::from_ne_bytes(bytes)
+        };
         for ranks in 2..300 {
-            let mut inputs = vec![0; ranks];
             for quotient in [1, 2, u32::MAX / ranks as u32] {
-                inputs[1] = quotient * ranks as u32;
-                assert_eq!(u32s(Reduction::Avg, &inputs), quotient);
-                inputs[1] -= 1;
-                assert_eq!(u32s(Reduction::Avg, &inputs), quotient - 1);
+                let sum = quotient * ranks as u32;
+                assert_eq!([average(sum, ranks), average(sum - 1, ranks)], [quotient, quotient - 1]);
             }
         }
-    }
-
-    #[test]
-    fn pre_mul_sum_takes_a_factor_per_rank() {
-        let two = Some(Factor([2; 8]));
-        let op = Reduction::PreMulSum([2; 8]);
-        for (left, right, expected) in [(two, None, [9, 12]), (None, two, [12, 15]), (two, two, [14, 18])] {
-            let mut result = [0; 2];
-            join(op, DataType::Uint8, &mut result, &[2, 3], left, &[5, 6], right);
-            assert_eq!(result, expected);
-        }
+        let mut most = i8::MIN.to_ne_bytes();
+        finish(Reduction::Avg, DataType::Int8, 200, &mut most);
+        assert_eq!(most, [0], "more ranks than the type holds");
     }
 
     /// Results do not depend on the CPU, the alignment or the number of elements computed together.
@@ -455,13 +303,13 @@ mod tests {
                 for elements in [0, 1, 2, 31, 32, 33, 63, ELEMENTS] {
                     let (left, right) = (&left[..elements * size], &right[..elements * size]);
                     let mut whole = vec![0; elements * size + 1];
-                    join(op, data_type, &mut whole[1..], left, factor, right, factor);
+                    join(op, data_type, &mut whole[1..], left, right, factor.zip(factor));
                     finish(op, data_type, 3, &mut whole[1..]);
                     // One element at a time, using the portable kernels.
                     for at in (0..elements * size).step_by(size) {
                         let (left, right) = (&left[at..][..size], &right[at..][..size]);
                         let mut single = vec![0; size];
-                        join_portably(op, data_type, &mut single, left, factor, right, factor);
+                        join_portably(op, data_type, &mut single, left, right, factor.zip(factor));
                         finish(op, data_type, 3, &mut single);
                         let element = &whole[1 + at..][..size];
                         assert!(

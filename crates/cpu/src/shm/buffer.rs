@@ -22,7 +22,6 @@ pub(crate) struct ReadBuf {
 #[derive(Clone, Copy)]
 pub(crate) struct WriteBuf(ReadBuf);
 
-/// The address range of a buffer.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct BufferRange {
     pub(crate) start: usize,
@@ -95,7 +94,6 @@ impl ReadBuf {
         BufferRange { start: self.start.addr(), length: self.length() }
     }
 
-    /// Returns `true` if some of the memory is in a window.
     #[inline]
     pub(super) fn is_in_window(self) -> bool {
         self.extent & IN_WINDOW != 0
@@ -220,7 +218,6 @@ impl WriteBuf {
         }
     }
 
-    /// Implements `copy` for window memory.
     fn copy_of_window(self, from: ReadBuf) {
         if !self.0.is_in_window() {
             return self.fill(|bytes| from.read(0, bytes));

@@ -37,34 +37,24 @@ impl CallContext<'_> {
     /// Returns `true` if every rank can directly use all `buffers`, which are paired with their owners. All ranks must call this
     /// with the same buffers; all get the same result.
     pub(crate) async fn all_can_map(self, buffers: &[(usize, RemoteBuffer)]) -> Result<bool> {
-        if buffers.iter().any(|(_, buffer)| !buffer.is_published()) {
-            return Ok(false);
-        }
         if self.state.is_one_process() {
-            return Ok(true);
+            return Ok(buffers.iter().all(|(_, buffer)| buffer.is_published()));
         }
-        let Some(handles) = buffers
-            .iter()
-            .map(|(owner, buffer)| Some((*owner, buffer.handle?)))
-            .collect::<Option<Vec<(usize, ShmHandle)>>>()
-        else {
-            return Ok(false);
+        let handle = |(owner, buffer): &(usize, RemoteBuffer)| {
+            let handle = buffer.handle?;
+            Some(((*owner, handle.allocation), handle))
         };
-        let unknown = |known: &BTreeMap<_, _>| {
-            handles.iter().filter(|(owner, handle)| !known.contains_key(&(*owner, handle.allocation))).count()
-        };
-        if unknown(&lock(&self.peers.known)) > 0 {
+        let Some(handles) = buffers.iter().map(handle).collect::<Option<Vec<_>>>() else { return Ok(false) };
+        let is_unknown = |known: &BTreeMap<Key, _>| handles.iter().any(|(key, _)| !known.contains_key(key));
+        if is_unknown(&lock(&self.peers.known)) {
             self.map_unknown(&handles).await?;
         }
         let known = lock(&self.peers.known);
-        let is_denied = |(owner, handle): &(usize, ShmHandle)| {
-            matches!(known.get(&(*owner, handle.allocation)), None | Some(Access::Denied))
-        };
-        Ok(!handles.iter().any(is_denied))
+        Ok(handles.iter().all(|(key, _)| known.get(key).is_some_and(Option::is_some)))
     }
 
     /// Maps the allocations in `handles` that are not in the cache, and notifies the other ranks whether that succeeded.
-    async fn map_unknown(self, handles: &[(usize, ShmHandle)]) -> Result {
+    async fn map_unknown(self, handles: &[(Key, ShmHandle)]) -> Result {
         let mut new = BTreeMap::new();
         {
             let mut known = lock(&self.peers.known);
@@ -72,23 +62,24 @@ impl CallContext<'_> {
                 // All ranks cache the same allocations, so they all clear the cache at the same time.
                 *known = BTreeMap::new();
             }
-            for (owner, handle) in handles {
-                let key = (*owner, handle.allocation);
-                if !known.contains_key(&key) && !new.contains_key(&key) {
-                    new.insert(key, self.access(*owner, *handle));
-                }
+            for (key, handle) in handles.iter().filter(|(key, _)| !known.contains_key(key)) {
+                new.entry(*key).or_insert_with(|| self.memory(key.0, Some(*handle)));
             }
         }
-        let possible = !new.values().any(|access| matches!(access, Access::Denied));
-        let possible = self.all_agree(possible).await?;
-        let mut known = lock(&self.peers.known);
-        for (key, access) in new {
-            known.insert(key, if possible { access } else { Access::Denied });
-        }
+        let possible = self.all_agree(new.values().all(Option::is_some)).await?;
+        let new = new.into_iter().map(|(key, memory)| (key, memory.filter(|_| possible)));
+        lock(&self.peers.known).extend(new);
         Ok(())
     }
 
-    /// Returns the `length` bytes of `owner`'s `buffer` for reading.
+    /// Returns an allocation of `owner`, or `None` if this process cannot access it.
+    fn memory(self, owner: usize, handle: Option<ShmHandle>) -> Option<Memory> {
+        if self.same_process(owner) {
+            return Some(Memory::SameProcess);
+        }
+        self.peers.map(owner, &self.state.process(owner), handle?).map(Memory::Mapped)
+    }
+
     pub(crate) fn read_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<ReadBuf> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: `start` is the memory's address in this process. `owner`, or its caller, guaranteed the memory in the call that
@@ -96,7 +87,6 @@ impl CallContext<'_> {
         Ok(unsafe { ReadBuf::new(start, length) }.in_window(buffer.in_window))
     }
 
-    /// Returns the `length` bytes of `owner`'s `buffer` for writing.
     pub(crate) fn write_buf(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Result<WriteBuf> {
         let start = self.start(owner, buffer, length)?;
         // SAFETY: as in `read_buf`; the collective's plan assigns each part to one rank.
@@ -110,7 +100,7 @@ impl CallContext<'_> {
         let unmapped = || Error::internal(format!("memory of rank {owner} is no longer mapped"));
         let handle = buffer.handle.ok_or_else(unmapped)?;
         let known = lock(&self.peers.known);
-        let Some(Access::Mapped(mapping)) = known.get(&(owner, handle.allocation)) else {
+        let Some(Some(Memory::Mapped(mapping))) = known.get(&(owner, handle.allocation)) else {
             return Err(unmapped());
         };
         let range = mapping.range(handle.offset, length);
@@ -125,29 +115,11 @@ impl CallContext<'_> {
 
     /// Returns the `length` bytes of `owner`'s `buffer`, or `None` if this rank cannot access them. Does not involve other ranks.
     pub(crate) fn map(self, owner: usize, buffer: RemoteBuffer, length: usize) -> Option<MappedRange> {
-        if !buffer.is_published() {
-            return None;
-        }
-        let memory = if self.same_process(owner) {
-            RangeMemory::Address(buffer.address)
-        } else {
-            let handle = buffer.handle?;
-            let mapping = self.peers.map(owner, &self.state.process(owner), handle)?;
-            mapping.range(handle.offset, length)?;
-            RangeMemory::Mapping(mapping, handle.offset)
-        };
-        Some(MappedRange { memory, length, in_window: buffer.in_window })
+        let memory = if buffer.is_published() { self.memory(owner, buffer.handle)? } else { return None };
+        let range = MappedRange { memory, buffer, length };
+        range.start(0, length).is_some().then_some(range)
     }
 
-    fn access(self, owner: usize, handle: ShmHandle) -> Access {
-        if self.same_process(owner) {
-            return Access::SameProcess;
-        }
-        let mapping = self.peers.map(owner, &self.state.process(owner), handle);
-        mapping.map_or(Access::Denied, Access::Mapped)
-    }
-
-    /// Returns `true` if `vote` is `true` on every rank.
     pub(crate) async fn all_agree(self, vote: bool) -> Result<bool> {
         let Self { state, rank, .. } = self;
         let step = state.next_step(rank).await?;
@@ -158,7 +130,7 @@ impl CallContext<'_> {
 }
 
 /// The maximum number of other ranks' allocations in the cache, and of other processes' allocations that stay mapped.
-pub(super) const CACHE_SIZE: usize = 256;
+const CACHE_SIZE: usize = 256;
 
 /// `NCCL_P2P_DISABLE=1`, as in NCCL: no rank accesses another rank's memory, and all data is staged.
 static P2P_DISABLED: LazyLock<bool> = LazyLock::new(|| {
@@ -181,7 +153,6 @@ pub(crate) struct RemoteBuffer {
     address: u64,
     /// The handle of its memory, if other processes can map it.
     handle: Option<ShmHandle>,
-    /// Set if some of the buffer is in a window.
     in_window: bool,
 }
 
@@ -199,7 +170,6 @@ impl RemoteBuffer {
         Self { address: start.expose_provenance() as u64, handle, in_window: buffer.is_in_window() }
     }
 
-    /// Returns `true` if other ranks may use the buffer.
     pub(crate) fn is_published(self) -> bool {
         self.address != 0
     }
@@ -227,22 +197,19 @@ impl RemoteBuffer {
     }
 }
 
-/// Identifies an allocation by its owner's rank and its number there.
-pub(super) type Key = (usize, u64);
+type Key = (usize, u64);
 
-/// A rank's access to another rank's allocation.
-pub(super) enum Access {
+/// A rank's allocation, which this process can access.
+enum Memory {
     SameProcess,
     Mapped(Arc<Mapping>),
-    /// Not every rank has access.
-    Denied,
 }
 
 /// A communicator's cache of other ranks' allocations.
 #[derive(Default)]
 pub(crate) struct PeerAccess {
-    /// The cached allocations, the same on all ranks.
-    known: Mutex<BTreeMap<Key, Access>>,
+    /// The cached allocations, the same on all ranks. `None` if not every rank can access the allocation.
+    known: Mutex<BTreeMap<Key, Option<Memory>>>,
     /// This rank's mappings, including allocations that only two ranks use. `None` if the allocation cannot be mapped.
     mappings: Mutex<BTreeMap<Key, Option<Arc<Mapping>>>>,
     /// The transports that have been logged, one bit each.
@@ -250,7 +217,6 @@ pub(crate) struct PeerAccess {
 }
 
 impl PeerAccess {
-    /// Returns `true` on the first call for `transport`.
     pub(crate) fn is_first_use(&self, transport: u8) -> bool {
         // Nearly always `false`, in which case nothing is written.
         let bit = 1 << transport;
@@ -258,7 +224,7 @@ impl PeerAccess {
     }
 
     /// Returns the mapping of an allocation of `owner`, the process of rank `rank`.
-    pub(super) fn map(&self, rank: usize, owner: &Process, handle: ShmHandle) -> Option<Arc<Mapping>> {
+    fn map(&self, rank: usize, owner: &Process, handle: ShmHandle) -> Option<Arc<Mapping>> {
         let mut mappings = lock(&self.mappings);
         let key = (rank, handle.allocation);
         if mappings.len() >= CACHE_SIZE && !mappings.contains_key(&key) {
@@ -280,14 +246,9 @@ impl PeerAccess {
 
 /// A range of a rank's memory, accessible during the lifetime of this value.
 pub(crate) struct MappedRange {
-    memory: RangeMemory,
+    memory: Memory,
+    buffer: RemoteBuffer,
     length: usize,
-    in_window: bool,
-}
-
-pub(super) enum RangeMemory {
-    Address(u64),
-    Mapping(Arc<Mapping>, u64),
 }
 
 impl MappedRange {
@@ -300,8 +261,8 @@ impl MappedRange {
     #[cfg(feature = "device-api")]
     pub(crate) fn mapped_at(&self, at: usize) -> Option<usize> {
         match self.memory {
-            RangeMemory::Address(_) => None,
-            RangeMemory::Mapping(..) => self.start(at, 1).map(|start| start.expose_provenance()),
+            Memory::SameProcess => None,
+            Memory::Mapped(_) => self.start(at, 1).map(|start| start.expose_provenance()),
         }
     }
 
@@ -310,7 +271,7 @@ impl MappedRange {
         // SAFETY: `start` checks the bounds. The owner guaranteed the memory when publishing it, and keeps it until no rank uses
         // it any more.
         let memory = self.start(at, length).map(|start| unsafe { ReadBuf::new(start, length) })?;
-        Some(memory.in_window(self.in_window))
+        Some(memory.in_window(self.buffer.in_window))
     }
 
     /// Returns the `length` bytes at `at` for writing, or `None` if they are out of bounds.
@@ -318,7 +279,7 @@ impl MappedRange {
         // SAFETY: as in `read_buf`. The owner published the memory for writing, and the ranks' own synchronization rules out
         // concurrent accesses.
         let memory = self.start(at, length).map(|start| unsafe { WriteBuf::new(start, length) })?;
-        Some(memory.in_window(self.in_window))
+        Some(memory.in_window(self.buffer.in_window))
     }
 
     fn start(&self, at: usize, length: usize) -> Option<*mut u8> {
@@ -326,11 +287,12 @@ impl MappedRange {
             return None;
         }
         match &self.memory {
-            RangeMemory::Address(address) => {
-                Some(std::ptr::with_exposed_provenance_mut((*address as usize).checked_add(at)?))
+            Memory::SameProcess => {
+                Some(std::ptr::with_exposed_provenance_mut((self.buffer.address as usize).checked_add(at)?))
             }
-            RangeMemory::Mapping(mapping, offset) => {
-                mapping.range(offset.checked_add(at as u64)?, length).map(std::ptr::NonNull::as_ptr)
+            Memory::Mapped(mapping) => {
+                let offset = self.buffer.handle?.offset.checked_add(at as u64)?;
+                mapping.range(offset, length).map(std::ptr::NonNull::as_ptr)
             }
         }
     }

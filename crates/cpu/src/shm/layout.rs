@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|
 //! | header: abort flag | any rank, once | all | `AcqRel` compare-exchange, Acquire | never: the first reason counts |
 //! | header: nonce | the root, before it sends the segment | all | Relaxed; the socket orders | never |
-//! | header: liveness checks | the process that performs the check | all processes | Relaxed | counts up |
+//! | header: last check of liveness | the process that performs the check | all processes | Relaxed | each check |
 //! | rank: process, identity | the root, before it sends the segment | all | Relaxed; the socket orders | never |
 //! | rank: departed | the rank, once | all | Release, Acquire | never |
 //! | rank: accesses | the rank | a rank that reclaims memory | `SeqCst` fences (`shm::access`), Release, Acquire | counts up |
@@ -53,7 +53,6 @@ pub(crate) const MESSAGES: usize = 4;
 /// The total size in bytes of all mailbox rings, divided equally among them. Rings take memory only once they are used.
 const RINGS: usize = 256 << 20;
 
-/// The granularity of a ring.
 const PAGE: usize = 4 << 10;
 
 /// The distance in bytes between eager buffers: an odd number of pages plus some cache lines. Otherwise, short calls in
@@ -75,13 +74,13 @@ pub(super) const SLOTS: u64 = if LOOM { 2 } else { 8 };
 /// Staging buffers per rank: fewer than [`SLOTS`], because ranks that stage wait for all ranks.
 pub(super) const STAGES: u64 = 2;
 
-/// Words per cache line.
 pub(super) const LINE: usize = if LOOM { 4 } else { 8 };
 
 // Words of the header.
 pub(super) const ABORT_FLAG: usize = 0;
 pub(super) const NONCE: usize = 1;
-pub(super) const LIVENESS_CHECKS: usize = 3;
+/// The time of the last check of liveness, in milliseconds since 1970.
+pub(super) const LAST_CHECK: usize = 3;
 const HEADER: usize = LINE;
 
 // Words of a rank's control block.
@@ -97,7 +96,6 @@ pub(super) const LAST_EMPTY_CALL: usize = LINE + 5;
 /// The first of the collective counters, one word per function. They are on a separate cache line, read only by RAS and by
 /// liveness checks.
 pub(super) const LAUNCHED: usize = (LAST_EMPTY_CALL + 1).next_multiple_of(LINE);
-/// The number of functions whose collectives are counted.
 pub(crate) const COUNTED: usize = 8;
 pub(super) const DEVICE: usize = LAUNCHED + COUNTED;
 pub(super) const PROGRAM: usize = DEVICE + 1;
@@ -253,7 +251,7 @@ mod tests {
     #[test]
     fn layout_has_no_overlaps_and_no_gaps_between_buffers() {
         let layout = Layout::new(3).unwrap();
-        let mut words = vec![ABORT_FLAG, NONCE, NONCE + 1, LIVENESS_CHECKS];
+        let mut words = vec![ABORT_FLAG, NONCE, NONCE + 1, LAST_CHECK];
         let mut bytes = vec![];
         for rank in 0..3 {
             let single = (PROCESS..=ACCESSES).chain(STEP..=LAST_EMPTY_CALL).chain(LAUNCHED..=IN_GROUP);

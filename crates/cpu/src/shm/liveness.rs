@@ -7,16 +7,14 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use crate::diag::error::{Error, Result};
-use crate::shm::layout::{ABORT_FLAG, DEPARTED, LIVENESS_CHECKS, PROGRAM};
+use crate::shm::layout::{ABORT_FLAG, DEPARTED, LAST_CHECK, PROGRAM};
 use crate::shm::shared_state::SharedState;
 use crate::sync::backoff;
-use crate::sync::lock;
 use crate::sync::primitive::{AtomicU64, LOOM, sleep_on, wake_all};
 
-/// How often one of the waiting processes checks that the others have not ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The value of a rank's sleepers word while other ranks sleep until it makes progress.
@@ -217,7 +215,6 @@ impl SharedState {
         self.depart_as(rank, DEPARTED_ANYHOW);
     }
 
-    /// Records that `rank` has departed because it aborted.
     pub(crate) fn depart_aborted(&self, rank: usize) {
         self.depart_as(rank, ABORTED);
     }
@@ -231,11 +228,9 @@ impl SharedState {
 
     /// Records that `rank` has departed because it has made all its calls.
     pub(crate) fn leave(&self, rank: usize) {
-        self.control(rank)[DEPARTED].store(LEFT, Release);
-        self.wake_waiting(rank);
+        self.depart_as(rank, LEFT);
     }
 
-    /// Returns `true` if `rank` has made all its calls.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
         self.control(rank)[DEPARTED].load(Acquire) == LEFT
     }
@@ -252,20 +247,14 @@ impl SharedState {
         }
     }
 
-    /// Returns `true` if this process has observed no check by any process for [`CHECK_INTERVAL`] and was the first to count the
-    /// next check. The processes need no common clock, which time namespaces would break. If the process that counted a check
-    /// dies or stops, another one is due an interval later.
+    /// Returns `true` if no process has checked the others for [`CHECK_INTERVAL`], or the clock was set, and this process is the first to
+    /// start the next check. If it dies or stops during the check, another one is due an interval later.
     fn is_check_due(&self) -> bool {
-        let checks = self.segment.word(LIVENESS_CHECKS);
-        let (count, now) = (checks.load(Relaxed), Instant::now());
-        let mut last = lock(&self.last_check);
-        let (known, at) = *last;
-        if known == count && now - at < CHECK_INTERVAL {
-            return false;
-        }
-        let is_first = known == count && checks.compare_exchange(count, count + 1, Relaxed, Relaxed).is_ok();
-        *last = (checks.load(Relaxed), now);
-        is_first
+        let last = self.segment.word(LAST_CHECK);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let (before, now) = (last.load(Relaxed), now.as_millis() as u64);
+        u128::from(now.abs_diff(before)) >= CHECK_INTERVAL.as_millis()
+            && last.compare_exchange(before, now, Relaxed, Relaxed).is_ok()
     }
 
     fn check_processes(&self) {
@@ -300,6 +289,8 @@ fn wake(sleepers: &AtomicU64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::shm::process::Process;
 
@@ -312,36 +303,16 @@ mod tests {
         assert_eq!(state.check_abort().unwrap_err().text, "rank 1 aborted the communicator");
     }
 
-    /// Returns two processes' views of one segment.
-    fn two_views() -> [SharedState; 2] {
+    #[test]
+    fn one_of_two_waiting_processes_checks_once_an_interval() {
         let current = Process::current().unwrap();
         let other = Process { identity: current.identity + 1, ..current };
         let (state, file) = SharedState::create(&[current, other]).unwrap();
-        [SharedState::open(file, 2).unwrap(), state]
-    }
-
-    #[test]
-    fn one_of_two_waiting_processes_checks_once_an_interval() {
-        let views = two_views();
-        let (began, mut checks) = (Instant::now(), [0, 0]);
+        let views = [SharedState::open(file, 2).unwrap(), state];
+        let (began, mut checks) = (Instant::now(), 0);
         while began.elapsed() < 6 * CHECK_INTERVAL {
-            for (view, checks) in views.iter().zip(&mut checks) {
-                *checks += u64::from(view.is_check_due());
-            }
+            checks += views.iter().filter(|view| view.is_check_due()).count();
         }
-        let counted = views[0].segment.word(LIVENESS_CHECKS).load(Relaxed);
-        assert_eq!(checks[0] + checks[1], counted);
-        assert!((1..=6).contains(&counted), "{checks:?}");
-    }
-
-    #[test]
-    fn check_is_due_again_if_the_process_that_counted_the_last_one_ended() {
-        let [view, other] = two_views();
-        other.segment.word(LIVENESS_CHECKS).store(1, Relaxed);
-        let began = Instant::now();
-        while !view.is_check_due() {
-            assert!(began.elapsed() < 25 * CHECK_INTERVAL);
-        }
-        assert!(began.elapsed() >= CHECK_INTERVAL);
+        assert!((2..=7).contains(&checks), "{checks}");
     }
 }

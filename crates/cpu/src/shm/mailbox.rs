@@ -18,7 +18,6 @@ pub(crate) const CELL: u64 = 16;
 const WHOLE_MAX: u64 = if LOOM { u64::MAX } else { 64 << 10 };
 const CHUNKS: u64 = if LOOM { 2 } else { 4 };
 
-/// The mailbox from one rank to another.
 pub(crate) struct Mailbox<'a> {
     state: &'a SharedState,
     sender: usize,
@@ -27,7 +26,6 @@ pub(crate) struct Mailbox<'a> {
     read: &'a AtomicU64,
     /// The position, plus one, of the last send that the receiver rejected, and two words from the receiver.
     rejected: [&'a AtomicU64; 3],
-    /// The byte offset of the ring in the segment.
     ring: usize,
     size: u64,
 }
@@ -69,12 +67,10 @@ impl<'a> Mailbox<'a> {
         self.size
     }
 
-    /// Returns the sender's position. Called by the sender.
     pub(crate) fn write_position(&self) -> u64 {
         self.written.load(Relaxed)
     }
 
-    /// Returns the receiver's position. Called by the receiver.
     pub(crate) fn read_position(&self) -> u64 {
         self.read.load(Relaxed)
     }
@@ -91,12 +87,10 @@ impl<'a> Mailbox<'a> {
         self.state.wake_waiting(self.receiver);
     }
 
-    /// Returns the number of bytes that the sender has written beyond `position`.
     pub(crate) fn available(&self, position: u64) -> u64 {
         self.written.load(Acquire).saturating_sub(position)
     }
 
-    /// Returns `true` if the receiver has read up to `position`.
     pub(crate) fn is_read(&self, position: u64) -> bool {
         self.read.load(Acquire) >= position
     }
@@ -114,21 +108,23 @@ impl<'a> Mailbox<'a> {
 
     /// Returns the memory of a range of positions, which must not wrap.
     pub(crate) fn memory(&self, range: Range<u64>) -> WriteBuf {
-        self.state.segment.memory(self.offset(range.start), (range.end - range.start) as usize)
+        let at = self.ring + (range.start % self.size) as usize;
+        self.state.segment.memory(at, (range.end - range.start) as usize)
     }
 
     /// Writes words at a position, in pairs, which never wrap.
     pub(crate) fn write_words(&self, position: u64, words: &[u64]) {
         for (index, [one, two]) in words.as_chunks().0.iter().enumerate() {
-            let bytes = (u128::from(*one) | u128::from(*two) << 64).to_le_bytes();
-            self.state.segment.write(self.offset(position + CELL * index as u64), &bytes);
+            let (at, bytes) =
+                (position + CELL * index as u64, (u128::from(*one) | u128::from(*two) << 64).to_le_bytes());
+            self.memory(at..at + CELL).write(0, &bytes);
         }
     }
 
     pub(crate) fn read_words<const N: usize>(&self, position: u64) -> [u64; N] {
         std::array::from_fn(|index| {
-            let mut bytes = [0; size_of::<u64>()];
-            self.state.segment.read(self.offset(position + (index * bytes.len()) as u64), &mut bytes);
+            let (at, mut bytes) = (position + 8 * index as u64, [0; 8]);
+            self.memory(at..at + 8).as_read().read(0, &mut bytes);
             u64::from_le_bytes(bytes)
         })
     }
@@ -141,7 +137,6 @@ impl<'a> Mailbox<'a> {
         position.store(start + 1, Release);
     }
 
-    /// Returns the words with which the receiver rejected the send at `start`, if it did.
     pub(crate) fn rejection(&self, start: u64) -> Option<[u64; 2]> {
         let [position, one, two] = self.rejected;
         (position.load(Acquire) == start + 1).then(|| [one.load(Relaxed), two.load(Relaxed)])
@@ -168,9 +163,5 @@ impl<'a> Mailbox<'a> {
             })
             .await?;
         Ok(room)
-    }
-
-    fn offset(&self, position: u64) -> usize {
-        self.ring + (position % self.size) as usize
     }
 }

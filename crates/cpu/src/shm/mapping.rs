@@ -28,13 +28,6 @@ fn create_file() -> rustix_io::Result<OwnedFd> {
     memfd_create("libnccl-cpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// Sets a file's final length in bytes, all zero.
-fn set_length(file: impl AsFd, length: usize) -> rustix_io::Result<()> {
-    ftruncate(&file, length as u64)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-}
-
-/// Returns `true` if a file can no longer shrink.
 fn is_sealed(file: impl AsFd) -> rustix_io::Result<bool> {
     Ok(fcntl_get_seals(file)?.contains(SealFlags::SHRINK))
 }
@@ -48,7 +41,6 @@ pub(crate) fn is_own_byte_readable(address: usize) -> bool {
     unsafe { process_vm_readv(libc::getpid(), &raw const own, 1, &raw const other, 1, 0) == 1 }
 }
 
-/// Memory mapped by this process, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -62,7 +54,6 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps zeroed memory that is private to this process.
     pub(crate) fn private(length: usize) -> Result<Self> {
         // SAFETY: the kernel chooses an address where nothing is mapped.
         let start = unsafe {
@@ -98,7 +89,9 @@ impl Mapping {
                 Errno::FBIG,
             ));
         }
-        set_length(&file, length).map_err(cannot_create)?;
+        ftruncate(&file, length as u64).map_err(cannot_create)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals).map_err(cannot_create)?;
         Ok((Self::map(&file, length)?, file))
     }
 

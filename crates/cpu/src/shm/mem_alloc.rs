@@ -7,9 +7,8 @@
 //! when the process that allocated it frees it. Pages that were [taken back](take_back) are no longer shared.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
-use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +16,7 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use cuda_common::finding::Finding;
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::param::page_size;
 
 use crate::cuda::{Driver, driver};
 use crate::diag::debug::{self, Subsystem};
@@ -30,7 +30,6 @@ const PAGE: usize = 4096;
 
 struct Allocation {
     number: u64,
-    /// The address that the program uses.
     address: usize,
     /// This process's mapping of the memory. CUDA has a separate mapping of device memory; device memory is looked up by the
     /// address of that mapping.
@@ -41,7 +40,7 @@ struct Allocation {
     /// The pid of the process that allocated the memory, not of a forked child.
     process: u32,
     /// The offsets of the pages that this process has taken back. They no longer belong to the file.
-    taken: Vec<Range<usize>>,
+    taken: BTreeSet<usize>,
 }
 
 /// The allocations, keyed by the address at which this process accesses them.
@@ -49,7 +48,6 @@ static ALLOCATIONS: RwLock<BTreeMap<usize, Allocation>> = RwLock::new(BTreeMap::
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// A handle to a process's shared memory that other processes can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShmHandle {
     /// The allocation's number, never 0 and never reused in a process.
@@ -87,11 +85,10 @@ pub(crate) fn allocate(size: usize) -> Result<*mut c_void> {
         }
     };
     let memory = mapping.start();
-    add(memory.addr().get(), Allocation::new(memory.addr().get(), mapping, None, file));
+    add(memory.addr().get(), memory.addr().get(), mapping, None, file);
     Ok(memory.as_ptr().cast())
 }
 
-/// Allocates device memory on the calling thread's current device.
 fn allocate_on_device(driver: &'static Driver, size: usize) -> Result<*mut c_void> {
     // Checks the size, as for host memory.
     drop(Mapping::private(size)?);
@@ -99,21 +96,21 @@ fn allocate_on_device(driver: &'static Driver, size: usize) -> Result<*mut c_voi
     let device = driver.current_device()?;
     let address = driver.on_device(device, || driver.allocate_shared(file.as_fd(), size))?;
     let place = driver.resolve("the memory", address, size)?;
-    add(place, Allocation::new(address, mapping, Some(driver), Some(file)));
+    add(place, address, mapping, Some(driver), Some(file));
     Ok(ptr::without_provenance_mut(address))
 }
 
-impl Allocation {
-    fn new(address: usize, mapping: Mapping, driver: Option<&'static Driver>, file: Option<OwnedFd>) -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { number, address, mapping, driver, file, process: std::process::id(), taken: Vec::new() }
-    }
-}
-
-/// Adds an allocation that this process accesses at `place`.
-fn add(place: usize, allocation: Allocation) {
-    allocations().insert(place, allocation);
+fn add(
+    place: usize,
+    address: usize,
+    mapping: Mapping,
+    driver: Option<&'static Driver>,
+    file: Option<OwnedFd>,
+) {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    let (process, taken) = (std::process::id(), BTreeSet::new());
+    allocations().insert(place, Allocation { number, address, mapping, driver, file, process, taken });
 }
 
 /// Frees memory returned by [`allocate`].
@@ -168,11 +165,7 @@ pub(crate) fn length(address: *mut c_void) -> Option<usize> {
 /// Removes the allocation at the program's address `address`.
 fn remove(address: usize) -> Option<Allocation> {
     let mut allocations = allocations();
-    let is_it = |allocation: &Allocation| allocation.address == address;
-    if allocations.get(&address).is_some_and(is_it) {
-        return allocations.remove(&address);
-    }
-    let place = allocations.iter().find(|(_, allocation)| is_it(allocation)).map(|(place, _)| *place)?;
+    let place = *allocations.iter().find(|(_, allocation)| allocation.address == address)?.0;
     allocations.remove(&place)
 }
 
@@ -184,11 +177,9 @@ pub(crate) fn find(start: *const u8, length: usize) -> Option<ShmHandle> {
         allocations.range(..=start.addr()).next_back()?;
     let (file, offset) = (file.as_ref()?, (start.addr() - first) as u64);
     mapping.range(offset, length)?;
-    let (begin, end) = (offset as usize, offset as usize + length);
-    if taken.iter().any(|taken| begin < taken.end && taken.start < end) {
-        return None;
-    }
-    Some(ShmHandle { allocation: *number, file: file.as_raw_fd().unsigned_abs(), offset })
+    let first_page = offset as usize / page_size() * page_size();
+    let is_taken = taken.range(first_page..offset as usize + length).next().is_some();
+    (!is_taken).then(|| ShmHandle { allocation: *number, file: file.as_raw_fd().unsigned_abs(), offset })
 }
 
 /// Returns the number of times that memory was taken back. If the number is the same before and after a call, other processes'
@@ -218,27 +209,20 @@ pub(crate) fn take_back(start: *const u8, length: usize, windows: usize) -> Resu
     if driver.is_some() || *process != std::process::id() {
         return Err(Error::usage("it is device memory, or memory of a parent process"));
     }
-    let page = rustix::param::page_size();
+    let page = page_size();
     let end = offset.saturating_add(length).checked_next_multiple_of(page);
     let pages = offset / page * page..end.unwrap_or(usize::MAX).min(mapping.length());
     if window_memory::count(mapping.start().as_ptr().wrapping_add(pages.start), pages.len()) > windows {
         return Err(Error::usage("some of it is in a window"));
     }
     TAKEN.fetch_add(1, Ordering::AcqRel);
-    // Pages that are already private may contain bytes that the file does not.
-    let mut at = pages.start;
-    while at < pages.end {
-        if let Some(known) = taken.iter().find(|known| known.contains(&at)) {
-            at = known.end;
-            continue;
+    for at in pages.clone().step_by(page) {
+        // A page that is already private may contain bytes that the file does not.
+        if !taken.contains(&at) {
+            let mapped = mapping.make_private(&*file, at..pages.end.min(at + page));
+            mapped.map_err(|error| Error::system("it cannot be mapped", error))?;
+            taken.insert(at);
         }
-        let next = taken.iter().map(|known| known.start).filter(|known| *known > at).min();
-        let part = at..next.unwrap_or(pages.end).min(pages.end);
-        mapping
-            .make_private(&*file, part.clone())
-            .map_err(|error| Error::system("it cannot be mapped", error))?;
-        at = part.end;
-        taken.push(part);
     }
     mapping.copy_pages(pages).map_err(|error| Error::system("it cannot be copied", error))
 }
@@ -250,13 +234,8 @@ fn allocations() -> RwLockWriteGuard<'static, BTreeMap<usize, Allocation>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
-
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
     use crate::shm::process::Process;
 
-    /// Memory that is freed on drop.
     struct Memory(*mut u8);
 
     impl Memory {
@@ -326,100 +305,31 @@ mod tests {
     }
 
     #[test]
-    fn pointer_is_found_up_to_the_end_of_the_last_page() {
+    fn pointer_is_found_in_its_allocation_alone() {
         let memory = Memory::new(10_000);
         let whole = find(memory.0, 12_288).unwrap();
-        assert_ne!(whole.allocation, 0);
         assert_eq!(whole.offset, 0);
         assert_eq!(find(memory.0.wrapping_add(12_287), 1), Some(ShmHandle { offset: 12_287, ..whole }));
-        assert_eq!(find(memory.0, 12_289), None);
-        assert_eq!(find(memory.0.wrapping_add(12_287), 2), None);
-        assert_eq!(find(memory.0, usize::MAX), None);
+        for (offset, length) in [(0, 12_289), (12_287, 2), (0, usize::MAX)] {
+            assert_eq!(find(memory.0.wrapping_add(offset), length), None, "{offset}+{length}");
+        }
         let other = 0_u8;
-        assert_eq!(find(&raw const other, 1), None);
-        assert_eq!(find(ptr::null(), 0), None);
+        assert_eq!((find(&raw const other, 1), find(ptr::null(), 0)), (None, None));
+        // Another test may have been given the address since.
+        let freed = memory.0;
+        drop(memory);
+        assert!(find(freed, 1).is_none_or(|now| now.allocation > whole.allocation));
     }
 
     #[test]
     fn adjacent_allocations_are_told_apart() {
         // The kernel places mappings next to each other if possible.
         let memories: Vec<Memory> = (0..64).map(|_| Memory::new(4096)).collect();
-        let (mut numbers, mut adjacent) = (Vec::new(), 0);
-        for memory in &memories {
-            let handle = find(memory.0, 4096).unwrap();
-            let end = memory.0.wrapping_add(4096);
-            assert_eq!(find(end.wrapping_sub(1), 1), Some(ShmHandle { offset: 4095, ..handle }));
-            assert_eq!(find(memory.0, 4097), None);
-            if let Some(after) = find(end, 1) {
-                assert_eq!(after.offset, 0);
-                adjacent += 1;
-            }
-            numbers.push((handle.allocation, handle.file));
-        }
+        let handles: Vec<ShmHandle> = memories.iter().map(|memory| find(memory.0, 4096).unwrap()).collect();
+        assert!(handles.is_sorted_by(|one, two| one.allocation < two.allocation));
+        let adjacent =
+            memories.iter().filter(|memory| find(memory.0.wrapping_add(4096), 1).is_some()).count();
         assert!(adjacent > 0, "nothing was tested");
-        numbers.sort_unstable();
-        numbers.dedup_by_key(|(allocation, _)| *allocation);
-        assert_eq!(numbers.len(), 64);
-        numbers.sort_unstable_by_key(|(_, file)| *file);
-        numbers.dedup_by_key(|(_, file)| *file);
-        assert_eq!(numbers.len(), 64);
-    }
-
-    #[test]
-    fn freed_memory_is_not_found_and_its_number_not_reused() {
-        let mut last = 0;
-        for _ in 0..10 {
-            let memory = Memory::new(4096);
-            let handle = find(memory.0, 4096).unwrap();
-            assert!(handle.allocation > last);
-            last = handle.allocation;
-            let start = memory.0;
-            drop(memory);
-            // Another test may have been given the address since.
-            assert!(find(start, 1).is_none_or(|now| now.allocation > last));
-        }
-    }
-
-    /// Runs in a child process because the limits apply to a whole process.
-    #[test]
-    fn allocation_beyond_the_process_limits_is_private() {
-        const CHILD: &str = "LIBNCCL_TEST_LIMITS";
-        if std::env::var_os(CHILD).is_none() {
-            let name = "shm::mem_alloc::tests::allocation_beyond_the_process_limits_is_private";
-            let mut child = Command::new(std::env::current_exe().unwrap());
-            let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "").output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-            assert!(text.contains("1 passed"), "{text}");
-            return;
-        }
-        let limit = |resource, current| {
-            let maximum = getrlimit(resource).maximum;
-            setrlimit(resource, Rlimit { current: Some(current), maximum }).unwrap();
-        };
-        let used = |memory: &Memory| {
-            // SAFETY: 4096 bytes, of this test only.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(memory.0, 4096) };
-            assert!(bytes.iter().all(|byte| *byte == 0));
-            bytes.fill(1);
-        };
-        limit(Resource::Fsize, 8192);
-        assert!(find(Memory::new(8192).0, 1).is_some());
-        let long = Memory::new(8193);
-        assert_eq!(find(long.0, 1), None, "longer than a file may be");
-        used(&long);
-
-        limit(Resource::Nofile, 400);
-        let memories: Vec<Memory> = (0..400).map(|_| Memory::new(4096)).collect();
-        memories.iter().for_each(used);
-        let shared = memories.iter().filter(|memory| find(memory.0, 1).is_some()).count();
-        assert!((1..=201).contains(&shared), "half of the file descriptors: {shared}");
-        std::fs::File::open("/proc/self/exe").expect("file descriptors are left");
-
-        limit(Resource::Nofile, 1);
-        std::fs::File::open("/proc/self/exe").expect_err("no file descriptor is left");
-        let memory = Memory::new(4096);
-        used(&memory);
-        assert_eq!(find(memory.0, 1), None);
+        assert!(memories.iter().all(|memory| find(memory.0, 4097).is_none()));
     }
 }

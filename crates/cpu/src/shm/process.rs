@@ -1,8 +1,7 @@
 //! Process identity, and checks whether a process is still running.
 //!
-//! A pid may be reused by a later process. The inode of a pidfd distinguishes the two: Linux 6.9 and newer never reuse it, and it
-//! is the same in all namespaces. Older kernels use the start time in `/proc`. A lock that the kernel releases when a process
-//! dies would survive in its forked children; these identities do not.
+//! A pid may be reused by a later process, which has another start time in `/proc`. A lock that the kernel releases when a process
+//! dies would survive in its forked children; a start time does not.
 //!
 //! A process that executes another program remains the same process, but its rank no longer exists. The kernel places each
 //! program's first stack at a random address, which `/proc` reports. Detecting the closing of the program's file descriptors
@@ -14,15 +13,11 @@
 
 use std::fs::{read_link, read_to_string};
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::sync::Once;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Once, OnceLock};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::diag::error::Error;
 
@@ -30,31 +25,8 @@ use crate::diag::error::Error;
 pub(crate) struct Process {
     /// The pid in the PID namespace that all ranks share.
     pub(crate) pid: u64,
-    /// A number that no other process with this pid has: the inode of its pidfd, or the start time in clock ticks.
+    /// The start time in clock ticks, which no other process with this pid has.
     pub(crate) identity: u64,
-}
-
-struct Status {
-    identity: u64,
-    ended: bool,
-}
-
-/// Returns `true` if pidfds can be opened and have unique inodes.
-fn has_pidfd_inodes() -> io::Result<bool> {
-    const PIDFS: i64 = 0x5049_4446;
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    if let Some(known) = KNOWN.get() {
-        return Ok(*known);
-    }
-    let found = match open_pidfd(std::process::id().into()) {
-        Ok(pidfd) => fstatfs(&pidfd)?.f_type == PIDFS,
-        Err(error) => match Errno::from_io_error(&error) {
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(error),
-            // An older kernel, an emulator or a seccomp filter.
-            _ => false,
-        },
-    };
-    Ok(*KNOWN.get_or_init(|| found))
 }
 
 impl Process {
@@ -74,14 +46,14 @@ impl Process {
     }
 
     pub(crate) fn from_pid(pid: u64) -> io::Result<Self> {
-        Ok(Self { pid, identity: status(pid)?.identity })
+        Ok(Self { pid, identity: read_stat(pid)?.started })
     }
 
     /// Returns `true` if the process has certainly ended. Returns `false` if that is uncertain, for example without file
     /// descriptors.
     pub(crate) fn ended(&self) -> bool {
-        match status(self.pid) {
-            Ok(status) => status.ended || status.identity != self.identity,
+        match read_stat(self.pid) {
+            Ok(stat) => stat.has_ended() || stat.started != self.identity,
             Err(error) => error.kind() == ErrorKind::NotFound,
         }
     }
@@ -98,7 +70,6 @@ impl Process {
         program != 0 && ![0, program].contains(&self.program())
     }
 
-    /// Describes the state of a process that has ended or is stopped.
     pub(crate) fn condition(&self) -> Option<&'static str> {
         if self.ended() {
             return Some("has ended");
@@ -106,7 +77,6 @@ impl Process {
         self.is_stopped().then_some("is stopped by a signal or a debugger")
     }
 
-    /// Returns `true` if the process is certainly stopped, by a signal or a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state(), Some('T' | 't'))
     }
@@ -115,28 +85,6 @@ impl Process {
     pub(crate) fn state(&self) -> Option<char> {
         read_stat(self.pid).ok().map(|stat| stat.state)
     }
-}
-
-fn status(pid: u64) -> io::Result<Status> {
-    if has_pidfd_inodes()? { status_by_pidfd(pid) } else { read_stat(pid).map(Stat::status) }
-}
-
-/// Returns the status of a process. A pidfd is readable once all threads have ended, before the parent is notified.
-fn status_by_pidfd(pid: u64) -> io::Result<Status> {
-    let pidfd = open_pidfd(pid)?;
-    let identity = fstat(&pidfd)?.st_ino;
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&now))? > 0;
-    Ok(Status { identity, ended })
-}
-
-fn open_pidfd(pid: u64) -> io::Result<OwnedFd> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
-    pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
-        // The last two: the pid now belongs to a thread.
-        Errno::SRCH | Errno::INVAL | Errno::NOENT => ErrorKind::NotFound.into(),
-        error => error.into(),
-    })
 }
 
 /// Checks that `/proc` shows this process under its pid.
@@ -162,10 +110,9 @@ struct Stat {
 }
 
 impl Stat {
-    fn status(self) -> Status {
-        // A process whose first thread has exited while others run is shown as a zombie with several threads.
-        let ended = matches!(self.state, 'Z' | 'X') && self.threads <= 1;
-        Status { identity: self.started, ended }
+    /// A process whose first thread has exited while others run is shown as a zombie with several threads.
+    fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 }
 
@@ -194,7 +141,6 @@ fn parse(text: &str) -> Option<Stat> {
 
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
-/// The process ids of this process and of the process that forked it.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
@@ -239,36 +185,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn killed_process_has_ended_before_and_after_reaping() {
-        type Look = fn(u64) -> io::Result<Status>;
-        let looks: [Look; 2] = [status_by_pidfd, |pid| read_stat(pid).map(Stat::status)];
-        for look in looks {
-            let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-            let pid = child.id().into();
-            let Ok(before) = look(pid) else {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                continue;
-            };
-            assert!(!before.ended);
-            child.kill().unwrap();
-            let deadline = Instant::now() + Duration::from_secs(5);
-            while !look(pid).unwrap().ended {
-                assert!(Instant::now() < deadline, "a zombie counts as ended");
-            }
-            assert_eq!(look(pid).unwrap().identity, before.identity);
-            child.wait().unwrap();
-            assert_eq!(look(pid).map(drop).unwrap_err().kind(), ErrorKind::NotFound);
-        }
-    }
-
-    #[test]
-    fn later_process_with_the_same_pid_is_another_one() {
-        let current = Process::current().unwrap();
-        assert!(Process { identity: current.identity + 1, ..current }.ended());
-    }
-
-    #[test]
     fn process_that_executes_another_program_has_another_mark() {
         let randomizes = read_to_string("/proc/sys/kernel/randomize_va_space").unwrap();
         if randomizes.trim() == "0" {
@@ -302,18 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn proc_of_another_pid_namespace_is_an_error() {
-        let current = Process::current().unwrap();
-        check_proc(current.pid).unwrap();
-        let text = check_proc(current.pid + 1).unwrap_err().to_string();
-        assert!(text.starts_with("/proc is of another PID namespace"), "{text}");
-    }
-
-    #[test]
     fn stat_with_spaces_and_parentheses_in_the_name_is_parsed() {
         let line = "7 (a) Z (b)) S 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 3 0 4711 0 0";
-        let status = parse(line).unwrap().status();
-        assert!(!status.ended);
-        assert_eq!(status.identity, 4711);
+        let stat = parse(line).unwrap();
+        assert!(!stat.has_ended());
+        assert_eq!(stat.started, 4711);
     }
 }

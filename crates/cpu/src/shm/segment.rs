@@ -62,14 +62,6 @@ impl Segment {
         unsafe { self.atomics.get(start) }
     }
 
-    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        self.memory(at, bytes.len()).write(0, bytes);
-    }
-
-    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
-        self.memory(at, bytes.len()).as_read().read(0, bytes);
-    }
-
     /// Returns the `length` bytes at `at`.
     pub(crate) fn memory(&self, at: usize, length: usize) -> WriteBuf {
         let start = self.address(at, length);
@@ -146,13 +138,13 @@ mod tests {
         let length = 8 * page;
         let (segment, _) = Segment::create(3, length).unwrap();
         assert_eq!(segment.resident(0, length), 0);
-        segment.write(0, &vec![7; length]);
+        segment.memory(0, length).write(0, &vec![7; length]);
         // The bytes begin after three words, so the first and last pages are partial.
         assert_eq!(segment.resident(0, length), 7 * page);
         segment.release(page, 3 * page);
         assert_eq!(segment.resident(0, length), 5 * page);
         let mut bytes = vec![0; length];
-        segment.read(0, &mut bytes);
+        segment.memory(0, length).as_read().read(0, &mut bytes);
         let zero = bytes.iter().filter(|byte| **byte == 0).count();
         assert_eq!((bytes[page], bytes[4 * page - 1], zero), (7, 7, 2 * page), "only whole pages");
         segment.release(1, page);
@@ -160,15 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn open_with_another_size_is_refused() {
-        let (_, file) = Segment::create(3, 100).unwrap();
-        assert!(Segment::open(&file, 3, 101).is_err());
-        assert!(rustix::fs::ftruncate(&file, 0).is_err(), "sealed");
-    }
-
-    #[test]
     #[should_panic(expected = "bytes 91+10 of 100")]
-    fn write_outside_the_segment_panics() {
-        Segment::create(3, 100).unwrap().0.write(91, b"0123456789");
+    fn memory_outside_the_segment_panics() {
+        Segment::create(3, 100).unwrap().0.memory(91, 10);
     }
 }

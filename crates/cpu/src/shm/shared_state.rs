@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::Instant;
 
 use crate::diag::error::Result;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
@@ -34,7 +33,6 @@ const ONE_EMPTY_CALL: u64 = 1 << 24;
 /// The digest of the calls in which a rank did not wait for all other ranks, in bits that are also unused in every header.
 pub(crate) const UNAWAITED: u64 = 0xffff << 48;
 
-/// The bits in which a rank publishes its earlier calls with each call.
 pub(crate) const EARLIER_CALLS: u64 = EMPTY_CALLS | UNAWAITED;
 
 static REGISTERED: Mutex<Vec<Weak<SharedState>>> = Mutex::new(Vec::new());
@@ -45,8 +43,6 @@ pub(crate) struct SharedState {
     pub(super) layout: Layout,
     pub(super) processes: Vec<Process>,
     is_one_process: bool,
-    /// The last count of liveness checks, and when this process first observed it.
-    pub(super) last_check: Mutex<(u64, Instant)>,
     name: OnceLock<String>,
     /// The thread that created the communicator of each rank of this process.
     makers: Mutex<Vec<Option<u64>>>,
@@ -54,10 +50,8 @@ pub(crate) struct SharedState {
     enqueued: Mutex<Vec<Option<Enqueued>>>,
 }
 
-/// A rank's collectives that were enqueued on streams.
 #[derive(Debug, Clone, Copy)]
 struct Enqueued {
-    /// The thread that enqueued the last collective, and its group.
     thread: u64,
     group: u64,
     calls: u64,
@@ -87,14 +81,12 @@ impl SharedState {
 
     fn new(segment: Segment, layout: Layout, processes: Vec<Process>) -> Self {
         let is_one_process = processes.windows(2).all(|pair| pair[0] == pair[1]);
-        let last_check = Mutex::new((0, Instant::now()));
         let makers = Mutex::new(vec![None; processes.len()]);
         let state = Self {
             segment,
             layout,
             processes,
             is_one_process,
-            last_check,
             makers,
             name: OnceLock::new(),
             enqueued: Mutex::default(),
@@ -127,7 +119,6 @@ impl SharedState {
         (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
     }
 
-    /// Sets the communicator's name in reports unless it is already set.
     pub(crate) fn set_name(&self, name: String) {
         let _ = self.name.set(name);
     }
@@ -136,7 +127,6 @@ impl SharedState {
         self.name.get().map_or("a communicator", String::as_str)
     }
 
-    /// Registers this state of one of this process's communicators.
     pub(crate) fn register(self: &Arc<Self>) {
         let mut registered = lock(&REGISTERED);
         registered.retain(|state| state.strong_count() > 0);
@@ -158,7 +148,6 @@ impl SharedState {
         self.processes[rank]
     }
 
-    /// Returns `true` if all ranks are threads of one process.
     pub(crate) fn is_one_process(&self) -> bool {
         self.is_one_process
     }
@@ -249,7 +238,6 @@ impl SharedState {
         ranks.all(|other| other == rank || self.call_args(other, step) == own)
     }
 
-    /// Returns the `length` bytes of eager data that `rank` publishes with `step`.
     pub(crate) fn eager(&self, rank: usize, step: u64, length: usize) -> ReadBuf {
         self.eager_memory(rank, step, length).as_read()
     }
@@ -268,7 +256,6 @@ impl SharedState {
         self.layout.ring
     }
 
-    /// Returns `length` bytes at `at` of the staging buffer of `rank` for `step`.
     pub(crate) fn staged(&self, rank: usize, step: u64, at: usize, length: usize) -> WriteBuf {
         assert!(at <= STAGE && length <= STAGE - at, "{length} bytes at {at} of a stage");
         self.segment.memory(self.layout.stage(rank, step) + at, length)
@@ -291,7 +278,6 @@ impl SharedState {
         self.wait_for(rank, step, 0..self.ranks()).await
     }
 
-    /// Waits until `ranks` have announced `step`.
     pub(crate) async fn wait_for(&self, rank: usize, step: u64, ranks: Range<usize>) -> Result {
         // Each rank begins with its neighbor, so that the ranks do not all poll the same one.
         let (mut other, mut awaited) = (rank, 0);
@@ -329,7 +315,6 @@ impl SharedState {
         self.control(rank)[DEVICE].store(u64::from(device.unsigned_abs()) + 1, Relaxed);
     }
 
-    /// Returns the device of `rank`, or `None` if it has not been recorded.
     pub(crate) fn device(&self, rank: usize) -> Option<u64> {
         self.control(rank)[DEVICE].load(Relaxed).checked_sub(1)
     }
@@ -391,12 +376,10 @@ impl SharedState {
         self.control(rank)[LAST_EMPTY_CALL].load(Relaxed)
     }
 
-    /// Records whether calls of `rank` wait for the end of a group.
     pub(crate) fn set_in_group(&self, rank: usize, is_in_group: bool) {
         self.control(rank)[IN_GROUP].store(is_in_group.into(), Relaxed);
     }
 
-    /// Returns `true` if calls of `rank` wait for the end of a group.
     pub(crate) fn is_in_group(&self, rank: usize) -> bool {
         self.control(rank)[IN_GROUP].load(Relaxed) != 0
     }
@@ -414,7 +397,6 @@ impl SharedState {
         control[FAILED_CALL].store(control[CALLS].load(Relaxed) + 1, Release);
     }
 
-    /// Returns the error of the last call of `rank` if it failed before other ranks could observe it.
     pub(crate) fn failed_call(&self, rank: usize) -> Option<String> {
         let control = self.control(rank);
         if control[FAILED_CALL].load(Acquire) != control[CALLS].load(Relaxed) + 1 {
@@ -443,7 +425,6 @@ impl SharedState {
         })
     }
 
-    /// Records that this thread created the communicator of `rank`.
     pub(crate) fn set_maker(&self, rank: usize) {
         lock(&self.makers)[rank] = Some(thread_number());
     }
@@ -481,7 +462,6 @@ impl SharedState {
         (0..self.ranks()).filter(|other| self.begun_steps(*other) < own).collect()
     }
 
-    /// Returns the single words of `rank`'s control block.
     pub(super) fn control(&self, rank: usize) -> &[AtomicU64; RANK_WORDS] {
         self.segment.words(self.layout.control(rank, 0))
     }
@@ -498,35 +478,5 @@ impl SharedState {
 
     fn rank_args_words(&self, rank: usize, step: u64) -> &[AtomicU64; RANK_ARGS] {
         self.segment.words(self.layout.rank_args(rank, step))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shm::layout::EAGER_MAX;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    fn next_step(state: &SharedState, rank: usize) -> u64 {
-        let mut step = pin!(state.next_step(rank));
-        let Poll::Ready(step) = step.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-            panic!("rank {rank} has to wait for its next step")
-        };
-        step.unwrap()
-    }
-
-    #[test]
-    fn published_record_of_any_length_is_read_back() {
-        let state = SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0;
-        for length in [0, 1, 8, INLINE_MAX, INLINE_MAX + 1, EAGER_MAX] {
-            let eager: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
-            let (call_args, rank_args) = ([7, length as u64], std::array::from_fn(|index| index as u64));
-            let step = next_step(&state, 1);
-            state.publish(1, step, call_args, &eager, Some(rank_args));
-            assert_eq!(state.published(1, step).load(Relaxed), step);
-            assert_eq!((state.call_args(1, step), state.rank_args(1, step)), (call_args, rank_args));
-            assert_eq!(state.eager(1, step, length).bytes(0, length, &mut vec![]), eager);
-        }
     }
 }

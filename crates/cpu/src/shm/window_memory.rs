@@ -52,20 +52,15 @@ fn ranges() -> RwLockWriteGuard<'static, Vec<Range<usize>>> {
 /// Returns `true` if some of the `length` bytes at `start` are in a window.
 #[inline]
 pub(super) fn overlaps(start: *const u8, length: usize) -> bool {
-    COUNT.load(Relaxed) != 0 && is_listed(start.addr(), length)
+    COUNT.load(Relaxed) != 0 && count(start, length) > 0
 }
 
 /// Returns the number of windows that contain some of the `length` bytes at `start`.
+#[cold]
 pub(super) fn count(start: *const u8, length: usize) -> usize {
     let ranges = RANGES.read().unwrap_or_else(PoisonError::into_inner);
     let end = start.addr().saturating_add(length);
     ranges.iter().filter(|range| start.addr() < range.end && range.start < end).count()
-}
-
-#[cold]
-fn is_listed(start: usize, length: usize) -> bool {
-    let ranges = RANGES.read().unwrap_or_else(PoisonError::into_inner);
-    ranges.iter().any(|range| start < range.end && range.start < start.saturating_add(length))
 }
 
 /// Copies from `from`, in window memory, to `to`.

@@ -21,7 +21,6 @@ thread_local! {
     static NAP: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Sets the maximum number of tests by [`spin`] on this thread.
 pub(super) fn set_spin_budget(spins: u32) {
     SPIN_BUDGET.set(spins);
 }
@@ -51,7 +50,6 @@ pub(crate) fn take_nap() -> Option<Duration> {
     NAP.take()
 }
 
-/// Records that a waiting operation has made progress.
 pub(crate) fn note_progress() {
     PROGRESS.set(true);
     // The next wait begins by spinning.
@@ -68,7 +66,6 @@ fn sleep_time(doublings: u32, waited: Duration) -> Duration {
     Duration::from_micros(32 << doublings).max(waited / 64).min(LONGEST_SLEEP)
 }
 
-/// Returns the maximum next sleep time of a thread that another rank wakes.
 fn nap_time(waited: Duration) -> Duration {
     (waited / 4).clamp(Duration::from_millis(1), LONGEST_NAP)
 }
@@ -77,7 +74,6 @@ fn nap_time(waited: Duration) -> Duration {
 pub(super) struct Backoff {
     spins: u32,
     turns: u32,
-    /// The beginning of the wait, if known.
     began: Option<Instant>,
     checked: Option<Instant>,
 }

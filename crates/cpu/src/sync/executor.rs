@@ -63,7 +63,6 @@ pub(crate) fn run<E>(
 mod tests {
     use super::*;
     use std::future::poll_fn;
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::sync::{Arc, Mutex};
 
     /// Logs `name` after `polls` polls.
@@ -101,14 +100,5 @@ mod tests {
         let queue = VecDeque::from([after(1, "bad", &log), after(1, "good", &log)]);
         assert_eq!(run(vec![queue], 1, |_| ()).unwrap_err(), "bad");
         assert_eq!(*log.lock().unwrap(), ["bad", "good"]);
-    }
-
-    #[test]
-    fn idle_wait_checks_liveness_repeatedly() {
-        let checks = AtomicU32::new(0);
-        let twice = poll_fn(|_| if checks.load(Relaxed) < 2 { Poll::Pending } else { Poll::Ready(()) });
-        run_one(twice, 1, |_| {
-            checks.fetch_add(1, Relaxed);
-        });
     }
 }

@@ -33,7 +33,6 @@ mod native {
 
     use rustix::thread::futex::{Flags, Timespec, wait, wake};
 
-    /// The words at the start of a mapping as atomics.
     #[derive(Debug)]
     pub(crate) struct AtomicWords(NonNull<AtomicU64>);
 
@@ -81,7 +80,6 @@ mod native {
         let _ = wait(half(word), Flags::empty(), value as u32, Some(&longest));
     }
 
-    /// Wakes all threads that sleep on `word`.
     pub(crate) fn wake_all(word: &AtomicU64) {
         let _ = wake(half(word), Flags::empty(), i32::MAX as u32);
     }

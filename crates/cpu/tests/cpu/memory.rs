@@ -1,11 +1,13 @@
 //! `ncclMemAlloc` and `ncclMemFree`.
 
 use std::ffi::c_void;
+use std::fs::File;
 use std::ptr;
 
 use crate::common::processes::is_own_process;
 use crate::common::{ARGUMENT, OK, alone, assert_last_error, last_error};
 use libnccl::sys::ncclResult_t;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn allocate(size: usize) -> *mut c_void {
     let mut memory = ptr::null_mut();
@@ -85,4 +87,32 @@ fn mem_free_closes_file_descriptors() {
     }
     assert!(kept.into_iter().all(|memory| free(memory) == OK));
     assert_eq!(files(), before);
+}
+
+#[test]
+fn allocation_beyond_the_process_limits_is_private() {
+    if !is_own_process() {
+        return;
+    }
+    let limit = |resource, current| {
+        let maximum = getrlimit(resource).maximum;
+        setrlimit(resource, Rlimit { current: Some(current), maximum }).unwrap();
+    };
+    let use_memory = |size| {
+        // SAFETY: ncclMemAlloc has returned `size` initialized bytes, which only this test uses.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(allocate(size).cast::<u8>(), size) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        bytes.fill(1);
+    };
+    let before = files();
+    limit(Resource::Fsize, 8192);
+    use_memory(8192);
+    use_memory(8193);
+    assert_eq!(files(), before + 1, "the second is longer than a file may be");
+    limit(Resource::Nofile, 400);
+    (0..400).for_each(|_| use_memory(4096));
+    assert!((before + 2..=before + 201).contains(&files()), "half of the file descriptors: {}", files());
+    limit(Resource::Nofile, 1);
+    File::open("/proc/self/exe").expect_err("no file descriptor is left");
+    use_memory(4096);
 }

@@ -1,5 +1,4 @@
-//! Ranks in PID and time namespaces of their own, and where `pidfd_open` is refused: a rank's death is noticed, or the
-//! initialisation says why it could not be.
+//! Ranks in PID and time namespaces of their own: a rank's death is noticed, or the initialization says why it could not be.
 //!
 //! The tests print that they are skipped if no namespaces can be created.
 #![allow(unsafe_code)]
@@ -9,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::processes::{RankProcess, command, deny_syscall, finish};
+use crate::common::processes::{RankProcess, command, finish};
 use crate::common::watchdog::Watchdog;
 use crate::common::{Comm, OK, REMOTE, SOON, USAGE, all_reduce, init_rank, last_error, unique_id};
 use libnccl::sys::ncclUniqueId;
@@ -21,12 +20,8 @@ rank_tasks! {
     "refused" => print_refusal,
 }
 
-/// The text of a process that may not install a seccomp filter, as under QEMU's user-mode emulation.
-const CANNOT_BE_REFUSED: &str = "cannot be refused here";
-
 /// Sums until the other rank dies, which it does after the first sum.
 fn sum_until_death(process: &RankProcess) {
-    refuse_pidfds(process);
     let Comm(comm) = process.join();
     assert_eq!(all_reduce(&mut [1], comm), OK, "{}", last_error());
     // Long enough that it would have been taken for dead.
@@ -40,7 +35,6 @@ fn sum_until_death(process: &RankProcess) {
 }
 
 fn sum_until_killed(process: &RankProcess) {
-    refuse_pidfds(process);
     let Comm(comm) = process.join();
     assert_eq!([all_reduce(&mut [1], comm), all_reduce(&mut [1], comm)], [OK; 2], "{}", last_error());
     // SAFETY: it sends a signal.
@@ -48,12 +42,9 @@ fn sum_until_killed(process: &RankProcess) {
 }
 
 /// Runs both ranks of a pair in the namespaces of this process.
-fn run_pair(process: &RankProcess) {
+fn run_pair(_: &RankProcess) {
     let id = unique_id();
-    let start = |task: &str, rank| {
-        let task = [&[task.to_owned()], &process.arguments[..]].concat().join(" ");
-        command(&task, &id, 2, &[rank]).spawn().unwrap()
-    };
+    let start = |task: &str, rank| command(task, &id, 2, &[rank]).spawn().unwrap();
     let [mut killed, survivor] = [start("sum_until_killed", 0), start("sum_until_death", 1)];
     let printed = finish(survivor);
     assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL), "it failed before");
@@ -61,19 +52,10 @@ fn run_pair(process: &RankProcess) {
 }
 
 fn print_refusal(process: &RankProcess) {
-    refuse_pidfds(process);
     let is_alone = process.arguments.iter().any(|argument| argument == "alone");
     let (id, ranks) = if is_alone { (unique_id(), 1) } else { (process.id, process.ranks) };
     let code = init_rank(id, ranks, process.rank()).map(drop);
     eprintln!("{code:?}: {}", last_error());
-}
-
-/// Lets `pidfd_open` fail as on an older kernel, if the task's argument says so.
-fn refuse_pidfds(process: &RankProcess) {
-    let is_asked = process.arguments.first().is_some_and(|argument| argument == "without_pidfd");
-    if is_asked && !deny_syscall(libc::SYS_pidfd_open, libc::ENOSYS) {
-        eprintln!("pidfd_open {CANNOT_BE_REFUSED}");
-    }
 }
 
 /// Returns the command of a rank process in new namespaces, made by the options of `unshare`; `None` if they cannot be.
@@ -121,42 +103,12 @@ fn death_in_a_time_namespace_is_noticed() {
 }
 
 #[test]
-fn death_is_noticed_without_pidfd_open() {
-    assert_death_is_noticed(Some(command("pair without_pidfd", &unique_id(), 1, &[0])));
-}
-
-/// Returns `true` if the kernel gives each process's pidfd an inode of its own: Linux 6.9 and newer.
-fn has_pidfd_inodes() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    (numbers.next(), numbers.next()) >= (Some(6), Some(9))
-}
-
-#[test]
-fn death_is_noticed_across_time_namespaces() {
+fn init_across_time_namespaces_is_refused() {
     let (_watchdog, id) = (Watchdog::new(), unique_id());
-    let Some(mut killed) = unshare(TIME, "sum_until_killed", &id, 0) else { return };
-    if !has_pidfd_inodes() {
-        return println!("skipped: the kernel is older than 6.9");
-    }
-    let mut killed = killed.spawn().unwrap();
-    let printed = finish(command("sum_until_death", &id, 2, &[1]).spawn().unwrap());
-    assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL), "it failed before");
-    assert!(printed.contains("noticed after"), "{printed}");
-}
-
-#[test]
-fn init_across_time_namespaces_without_pidfd_open_is_refused() {
-    let (_watchdog, id) = (Watchdog::new(), unique_id());
-    let task = "refused without_pidfd";
-    let Some(mut inside) = unshare(TIME, task, &id, 0) else { return };
-    let children = [inside.spawn().unwrap(), command(task, &id, 2, &[1]).spawn().unwrap()];
+    let Some(mut inside) = unshare(TIME, "refused", &id, 0) else { return };
+    let children = [inside.spawn().unwrap(), command("refused", &id, 2, &[1]).spawn().unwrap()];
     for child in children {
         let printed = finish(child);
-        if printed.contains(CANNOT_BE_REFUSED) {
-            println!("skipped: pidfd_open {CANNOT_BE_REFUSED}");
-            continue;
-        }
         assert!(printed.contains(&format!("Err({USAGE:?})")), "{printed}");
         assert!(printed.contains("they are in different time namespaces"), "{printed}");
     }

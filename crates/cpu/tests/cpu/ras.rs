@@ -202,13 +202,6 @@ fn rank_that_does_not_call_is_the_straggler_of_a_frozen_communicator() {
     assert_eq!(kinds(std::slice::from_ref(&report)), [], "one report does not tell late from asked early");
     let frozen = VerdictKind::Frozen { behind: vec![1], missing: vec![] };
     assert_eq!(kinds(&[report, job.report(|_| true)]), [(frozen, None), (straggler, Some(1))]);
-    let text = job.client().status().unwrap();
-    for lines in [
-        " MISMATCH\n  2 AllReduce launched by rank 1\n  3 AllReduce launched by ranks 0,2,3,4\n\n",
-        "RUNNING  MISMATCH",
-    ] {
-        assert!(text.contains(lines), "{lines:?} in {text}");
-    }
 }
 
 #[test]

@@ -198,27 +198,6 @@ fn read_to_end(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Makes a system call fail with `error`, in this thread and those that it starts, and returns whether that is possible
-/// here: under QEMU's user-mode emulation it is not.
-pub(crate) fn deny_syscall(call: libc::c_long, error: libc::c_int) -> bool {
-    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W};
-    // SAFETY: the functions only combine numbers. The call's number is the first word of the filter's input.
-    let mut filter = unsafe {
-        [
-            BPF_STMT((BPF_LD | BPF_W | BPF_ABS) as u16, 0),
-            BPF_JUMP((BPF_JMP | BPF_JEQ | BPF_K) as u16, call as u32, 0, 1),
-            BPF_STMT((BPF_RET | BPF_K) as u16, libc::SECCOMP_RET_ERRNO | error as u32),
-            BPF_STMT((BPF_RET | BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
-        ]
-    };
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the kernel copies the program, which is as long as it says.
-    unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-    }
-}
-
 /// Runs `task` in a process for each rank of a communicator, and waits until all have succeeded.
 #[track_caller]
 pub(crate) fn run(task: &str, ranks: usize) {
