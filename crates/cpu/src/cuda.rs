@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -54,14 +53,8 @@ impl Stream {
     }
 }
 
-/// Whether operations on a stream are captured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Capture {
-    /// Operations are executed.
-    None,
-    /// Operations become part of a graph, which is captured under this number.
-    Graph(u64),
-}
+/// The number of the graph into which operations on a stream are captured, or `None` if they are executed.
+pub(crate) type Capture = Option<u64>;
 
 /// An event, destroyed on drop.
 pub(crate) struct Event {
@@ -73,12 +66,6 @@ pub(crate) struct Event {
 unsafe impl Send for Event {}
 // SAFETY: likewise.
 unsafe impl Sync for Event {}
-
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Event({:p})", self.event)
-    }
-}
 
 impl Event {
     /// Returns `true` if the recorded work is done, or its device has failed.
@@ -106,7 +93,6 @@ impl Drop for Event {
 macro_rules! define_functions {
     ($($name:ident($($argument:ty),*);)*) => {
         /// Functions of CUDA's driver, by name. All return a `CUresult`.
-        #[derive(Debug)]
         #[allow(non_snake_case)]
         struct Functions {
             $($name: unsafe extern "C" fn($($argument),*) -> c_uint,)*
@@ -163,7 +149,6 @@ define_functions! {
 }
 
 /// The emulated CUDA driver.
-#[derive(Debug)]
 pub(crate) struct Driver {
     functions: Functions,
     interface: &'static Interface,
@@ -172,10 +157,24 @@ pub(crate) struct Driver {
 /// Returns the emulated driver if the process has loaded it.
 pub(crate) fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
-    if DRIVER.get().is_none() && !Driver::is_loaded() {
+    /// The number of loaded objects at which there was no CUDA driver. Caches the result because the linker opens files to
+    /// determine it.
+    static WITHOUT: AtomicU64 = AtomicU64::new(0);
+    if let Some(driver) = DRIVER.get() {
+        return driver.as_ref();
+    }
+    let objects = loaded_objects();
+    if WITHOUT.load(Ordering::Relaxed) == objects {
         return None;
     }
-    DRIVER.get_or_init(Driver::find).as_ref()
+    // SAFETY: a C string; loads nothing.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        WITHOUT.store(objects, Ordering::Relaxed);
+        return None;
+    }
+    // SAFETY: a valid handle, which is not used any more.
+    DRIVER.get_or_init(|| unsafe { Driver::find(library) }).as_ref()
 }
 
 /// Returns the number of objects, such as libraries, that the process has loaded so far.
@@ -193,53 +192,30 @@ fn loaded_objects() -> u64 {
 }
 
 impl Driver {
-    /// Opens the CUDA driver that the process has loaded, or returns null.
-    fn open() -> *mut c_void {
-        // SAFETY: a C string; loads nothing.
-        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
-    }
-
-    fn is_loaded() -> bool {
-        /// The number of loaded objects at which there was no CUDA driver. Caches the result because the linker opens files to
-        /// determine it.
-        static WITHOUT: AtomicU64 = AtomicU64::new(0);
-        let objects = loaded_objects();
-        if WITHOUT.load(Ordering::Relaxed) == objects {
-            return false;
-        }
-        let library = Self::open();
-        if library.is_null() {
-            WITHOUT.store(objects, Ordering::Relaxed);
-            return false;
-        }
-        // SAFETY: a valid handle, not used any more.
-        unsafe { libc::dlclose(library) == 0 }
-    }
-
-    fn find() -> Option<Self> {
-        let library = Self::open();
-        if library.is_null() {
-            return None;
-        }
-        let unusable = |why: String| {
-            debug::warn_on_stderr(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
-            None
-        };
-        // SAFETY: a valid handle, which is closed only if the driver is NVIDIA's.
-        let interface = match unsafe { Interface::of(library) } {
-            Ok(Some(interface)) => interface,
+    /// Returns the driver of a library, or `None` if it is NVIDIA's, or unusable.
+    ///
+    /// # Safety
+    ///
+    /// `library` must be a valid handle, which this takes.
+    unsafe fn find(library: *mut c_void) -> Option<Self> {
+        // SAFETY: the caller's contract. The handle is closed only if the driver is NVIDIA's.
+        let found = match unsafe { Interface::of(library) } {
             Ok(None) => {
-                // SAFETY: a valid handle, not used any more.
+                // SAFETY: the caller's contract.
                 unsafe { libc::dlclose(library) };
                 return None;
             }
-            Err(why) => return unusable(why),
+            // SAFETY: the handle is never closed.
+            Ok(Some(interface)) => match unsafe { Functions::look_up(library) } {
+                Ok(functions) => Ok(Self { functions, interface }),
+                Err(name) => Err(format!("it has no {name}")),
+            },
+            Err(why) => Err(why),
         };
-        // SAFETY: the handle is never closed.
-        match unsafe { Functions::look_up(library) } {
-            Ok(functions) => Some(Self { functions, interface }),
-            Err(name) => unusable(format!("it has no {name}")),
-        }
+        let report = |why: &String| {
+            debug::warn_on_stderr(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
+        };
+        found.inspect_err(report).ok()
     }
 
     /// Returns the calling thread's current device, or device 0 if the thread has not chosen one.
@@ -412,39 +388,21 @@ impl Driver {
                     .into(),
             });
         }
-        Ok(if status == CU_STREAM_CAPTURE_STATUS_NONE { Capture::None } else { Capture::Graph(id) })
+        Ok((status != CU_STREAM_CAPTURE_STATUS_NONE).then_some(id))
     }
 
-    /// Records the work enqueued on `stream` so far.
-    pub(crate) fn record(&self, event: &Event, stream: Stream) -> Result {
-        self.record_with_flags(event, stream, 0)
-    }
-
-    /// Records the work enqueued on `stream` so far; if the stream is captured, at each launch of the graph.
-    pub(crate) fn record_at_launch(&self, event: &Event, stream: Stream, capture: Capture) -> Result {
-        let flags = if capture == Capture::None { 0 } else { CU_EVENT_RECORD_EXTERNAL };
-        self.record_with_flags(event, stream, flags)
-    }
-
-    fn record_with_flags(&self, event: &Event, stream: Stream, flags: c_uint) -> Result {
+    /// Records the work enqueued on `stream` so far; with a `capture` of the stream, at each launch of the graph.
+    pub(crate) fn record(&self, event: &Event, stream: Stream, capture: Capture) -> Result {
+        let flags = if capture.is_some() { CU_EVENT_RECORD_EXTERNAL } else { 0 };
         // SAFETY: an event that lives; the stream is the caller's, by the contract of NCCL's functions.
         let code = unsafe { (self.functions.cuEventRecordWithFlags)(event.event, stream.0, flags) };
         self.check("cuEventRecord", code)
     }
 
-    /// Makes `stream` wait for the work that `event` has recorded.
-    pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result {
-        self.wait_with_flags(stream, event, 0)
-    }
-
-    /// Makes `stream` wait for the work that `event` has recorded; if the stream is captured, at each launch of the graph.
-    pub(crate) fn wait_at_launch(&self, stream: Stream, event: &Event, capture: Capture) -> Result {
-        let flags = if capture == Capture::None { 0 } else { CU_EVENT_WAIT_EXTERNAL };
-        self.wait_with_flags(stream, event, flags)
-    }
-
-    fn wait_with_flags(&self, stream: Stream, event: &Event, flags: c_uint) -> Result {
-        // SAFETY: as in `record_with_flags`.
+    /// Makes `stream` wait for the work that `event` has recorded; with a `capture` of the stream, at each launch of the graph.
+    pub(crate) fn wait(&self, stream: Stream, event: &Event, capture: Capture) -> Result {
+        let flags = if capture.is_some() { CU_EVENT_WAIT_EXTERNAL } else { 0 };
+        // SAFETY: as in `record`.
         let code = unsafe { (self.functions.cuStreamWaitEvent)(stream.0, event.event, flags) };
         self.check("cuStreamWaitEvent", code)
     }

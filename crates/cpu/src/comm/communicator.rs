@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use cuda_common::finding::Finding;
-use libnccl::sys::{ncclComm_t, ncclRedOp_t};
+use libnccl::sys::ncclComm_t;
 
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call::CallHeader;
@@ -20,15 +20,12 @@ use crate::comm::invalid_buffer::Running;
 use crate::comm::jobs::{Jobs, StreamJobs};
 use crate::comm::open_group::QueuedCalls;
 use crate::comm::registry::{Children, CustomReductions, Registry};
-use crate::comm::window::Windows;
+use crate::comm::window::Window;
 use crate::cuda::{Driver, driver};
 use crate::diag::error::{Error, Result};
 use crate::diag::settings::{self, Fault, STRICT};
 use crate::diag::{debug, report};
 use crate::ras::service::Service;
-use crate::reduce::data_type::DataType;
-use crate::reduce::reduction::Reduction;
-use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
@@ -69,7 +66,7 @@ pub(crate) struct Communicator {
     /// Set once an operation has reported to the caller that the ranks made different calls.
     pub(crate) knows_mistake: AtomicBool,
     pub(crate) custom_reductions: CustomReductions,
-    pub(crate) windows: Arc<Windows>,
+    pub(crate) windows: Arc<Registry<Arc<Window>>>,
     pub(crate) registrations: Registry<Range<usize>>,
     pub(crate) suspended: Arc<AtomicBool>,
     /// The caller's handle, or 0 before it exists.
@@ -284,18 +281,6 @@ impl Communicator {
     /// Cancels this rank's wait for other ranks to join.
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
-    }
-
-    /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.
-    pub(crate) fn reduction(
-        &self,
-        op: ncclRedOp_t,
-        data_type: DataType,
-    ) -> Result<(Reduction, Option<ReadBuf>)> {
-        match Reduction::built_in(op) {
-            Some(reduction) => Ok((reduction, None)),
-            None => self.custom_reductions.get(op, data_type),
-        }
     }
 }
 

@@ -41,15 +41,15 @@ thread_local! {
     static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
 }
 
-/// Adds a communicator and returns its handle. A process may use up its handle numbers.
-pub(crate) fn add(communicator: Arc<Communicator>) -> Result<ncclComm_t> {
+/// Adds a communicator and returns its handle.
+pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let number = registry::communicator_number(process::fork_generation())?;
+    let number = registry::communicator_number(process::fork_generation());
     // Far from any real object, and aligned, in case a debugger dereferences it.
     let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
     communicator.handle.store(handle.addr(), Relaxed);
     table.insert(number, communicator);
-    Ok(handle)
+    handle
 }
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn handle_destroyed_by_another_thread_is_unknown_and_dropped() {
         let communicator = Arc::new(Communicator::new(0, None, Config::default()));
-        let (kept, handle) = (Arc::downgrade(&communicator), add(communicator).unwrap());
+        let (kept, handle) = (Arc::downgrade(&communicator), add(communicator));
         with(handle, |_| Ok(())).unwrap();
         let address = handle.addr();
         let destroy = move || drop(remove(ptr::without_provenance_mut(address)).unwrap());

@@ -42,12 +42,12 @@ impl Init {
 
     /// Writes the handle before the initialization ends, so that the caller can poll it, and returns the communicator. In NCCL, all functions
     /// except split and shrink do so.
-    pub(crate) fn hand_out_early(&self) -> Result<Option<Arc<Communicator>>> {
+    pub(crate) fn hand_out_early(&self) -> Option<Arc<Communicator>> {
         if matches!(self.function, "ncclCommSplit" | "ncclCommShrink") {
-            return Ok(None);
+            return None;
         }
-        self.out.write(handle::add(Arc::clone(&self.communicator))?);
-        Ok(Some(Arc::clone(&self.communicator)))
+        self.out.write(handle::add(Arc::clone(&self.communicator)));
+        Some(Arc::clone(&self.communicator))
     }
 
     fn join(&self) -> Result<Option<RankInfo>> {
@@ -59,10 +59,9 @@ impl Init {
     }
 
     /// Makes the communicator usable after its ranks have joined, and writes its handle.
-    fn complete(&self, joined: Option<RankInfo>) -> Result {
+    fn complete(&self, joined: Option<RankInfo>) {
         let Some(rank_info) = joined else {
-            self.out.write(ptr::null_mut());
-            return Ok(());
+            return self.out.write(ptr::null_mut());
         };
         let communicator = &self.communicator;
         if self.parent.is_some() {
@@ -74,12 +73,9 @@ impl Init {
         };
         communicator.join(rank_info, fault);
         if communicator.handle().is_null() {
-            let handle =
-                handle::add(Arc::clone(communicator)).inspect_err(|error| communicator.fail(error))?;
-            self.out.write(handle);
+            self.out.write(handle::add(Arc::clone(communicator)));
         }
         debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
-        Ok(())
     }
 }
 
@@ -129,7 +125,8 @@ pub(crate) fn run_all(inits: &[Init]) -> Result {
         inits.iter().for_each(|init| init.communicator.fail(&error));
         return Err(error);
     }
-    inits.iter().zip(joined).try_for_each(|(init, joined)| init.complete(joined.into_inner().flatten()))
+    inits.iter().zip(joined).for_each(|(init, joined)| init.complete(joined.into_inner().flatten()));
+    Ok(())
 }
 
 /// Runs the initializations of one thread in order. If one fails or panics, all initializations of the group end, because they may wait for

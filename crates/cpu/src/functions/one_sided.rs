@@ -17,10 +17,8 @@ use super::guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::call::{CallHeader, PeerCall};
 use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
-use crate::comm::queued_operation::Queue;
 use crate::comm::window::Window;
 use crate::comm::{group, handle};
-use crate::cuda::Stream;
 use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
@@ -54,7 +52,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
             ))
         })?;
         check_not_null(localbuff, "the local buffer")?;
-        if !communicator.windows.contain(localbuff.addr(), bytes) {
+        if !communicator.windows.any(|window| window.contains(localbuff.addr(), bytes)) {
             return Err(Error::argument(format!(
                 "the local buffer, {bytes} bytes at {localbuff:p}, is not inside a window of this rank with \
                  NCCL_WIN_COLL_SYMMETRIC"
@@ -73,7 +71,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { ReadBuf::of_caller(localbuff.cast(), bytes) };
         let put = PutSignal { from, to, window, signal };
-        group::run(&communicator, context, Queue::Put, bytes.saturating_mul(2), put, Stream::new(stream))
+        group::run(&communicator, context, put, stream)
     })
 }
 
@@ -90,7 +88,7 @@ pub(super) unsafe extern "C" fn ncclSignal(
         let context = communicator.check_operable()?;
         let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
         check_signals(&communicator)?;
-        group::run(&communicator, context, Queue::Put, 0, signal, Stream::new(stream))
+        group::run(&communicator, context, signal, stream)
     })
 }
 
@@ -116,7 +114,7 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
             all.push(awaited(&communicator, context.state.ranks(), description)?);
         }
         check_signals(&communicator)?;
-        group::run(&communicator, context, Queue::Wait, 0, WaitSignals(all), Stream::new(stream))
+        group::run(&communicator, context, WaitSignals(all), stream)
     })
 }
 
@@ -174,7 +172,7 @@ fn signal_index(communicator: &Communicator, sigIdx: c_int, ctx: c_int) -> Resul
 
 /// Checks that signals can be used. NCCL prepares them with the first window.
 fn check_signals(communicator: &Communicator) -> Result {
-    if communicator.windows.any_registered() || communicator.config.eager_signals {
+    if communicator.windows.any_added() || communicator.config.eager_signals {
         return Ok(());
     }
     Err(Error::usage(

@@ -15,9 +15,7 @@ use super::guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::call::{CallHeader, PeerCall};
 use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
-use crate::comm::queued_operation::Queue;
 use crate::comm::{group, handle};
-use crate::cuda::Stream;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::report;
 use crate::diag::settings::STRICT;
@@ -69,7 +67,7 @@ pub(super) unsafe extern "C" fn ncclSend(
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { ReadBuf::of_caller(sendbuff.cast(), message.bytes()) };
         let send = SendMessage { message, peer, from };
-        group::run(communicator, context, Queue::SendTo(peer), from.length(), send, Stream::new(stream))
+        group::run(communicator, context, send, stream)
     };
     guard_in_group("ncclSend", || handle::with(comm, call))
 }
@@ -89,7 +87,7 @@ pub(super) unsafe extern "C" fn ncclRecv(
         // SAFETY: the C declaration's contract, as for collectives.
         let to = unsafe { WriteBuf::of_caller(recvbuff.cast(), message.bytes()) };
         let recv = RecvMessage { message, peer, to };
-        group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv, Stream::new(stream))
+        group::run(communicator, context, recv, stream)
     };
     guard_in_group("ncclRecv", || handle::with(comm, call))
 }

@@ -194,6 +194,6 @@ fn end_jobs(communicator: &Communicator) {
 /// Closes the windows, because the caller may free their memory now.
 fn remove_windows(communicator: &Communicator) {
     if let Ok(context) = communicator.context() {
-        communicator.windows.remove_all(context);
+        communicator.windows.remove_all().iter().for_each(|window| window.close(context.state));
     }
 }
