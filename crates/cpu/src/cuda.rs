@@ -47,7 +47,6 @@ impl Stream {
         Self(stream.cast())
     }
 
-    /// Returns the handle as a number, for the log.
     pub(crate) fn addr(self) -> usize {
         self.0.addr()
     }
@@ -70,16 +69,15 @@ unsafe impl Sync for Event {}
 impl Event {
     /// Returns `true` if the recorded work is done, or its device has failed.
     pub(crate) fn is_over(&self) -> bool {
-        let _relaxed = self.driver.relax();
         // SAFETY: an event that lives.
-        unsafe { (self.driver.functions.cuEventQuery)(self.event) != CUDA_ERROR_NOT_READY }
+        let query = || unsafe { (self.driver.functions.cuEventQuery)(self.event) };
+        self.driver.relaxed(query) != CUDA_ERROR_NOT_READY
     }
 
     /// Waits until the recorded work is done, or its device has failed.
     pub(crate) fn synchronize(&self) {
-        let _relaxed = self.driver.relax();
         // SAFETY: an event that lives.
-        let _ = unsafe { (self.driver.functions.cuEventSynchronize)(self.event) };
+        let _ = self.driver.relaxed(|| unsafe { (self.driver.functions.cuEventSynchronize)(self.event) });
     }
 }
 
@@ -102,7 +100,6 @@ macro_rules! define_functions {
             /// Looks up all functions, or returns the name of a missing one.
             ///
             /// # Safety
-            ///
             /// `library` must be a handle of the emulated driver, which must never be unloaded.
             unsafe fn look_up(library: *mut c_void) -> Result<Self, &'static str> {
                 Ok(Self {
@@ -148,7 +145,6 @@ define_functions! {
     cuMemFree_v2(CuDevicePtr);
 }
 
-/// The emulated CUDA driver.
 pub(crate) struct Driver {
     functions: Functions,
     interface: &'static Interface,
@@ -195,7 +191,6 @@ impl Driver {
     /// Returns the driver of a library, or `None` if it is NVIDIA's, or unusable.
     ///
     /// # Safety
-    ///
     /// `library` must be a valid handle, which this takes.
     unsafe fn find(library: *mut c_void) -> Option<Self> {
         // SAFETY: the caller's contract. The handle is closed only if the driver is NVIDIA's.
@@ -224,7 +219,6 @@ impl Driver {
         Ok(self.device_of_context().unwrap_or(0))
     }
 
-    /// Returns the number of devices.
     pub(crate) fn devices(&self) -> Result<i32> {
         self.check("cuInit", self.init())?;
         let mut count = 0;
@@ -407,13 +401,15 @@ impl Driver {
         self.check("cuStreamWaitEvent", code)
     }
 
-    /// Allows this thread to wait even if streams are being captured, until the result is dropped: the work that NCCL waits for
-    /// is not captured.
-    fn relax(&self) -> Relaxed<'_> {
+    /// Calls a function of CUDA that may wait even if this thread is capturing streams: the work that NCCL waits for is not captured.
+    fn relaxed(&self, call: impl FnOnce() -> c_uint) -> c_uint {
         let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: a valid mode, which is replaced by the previous one.
         let _ = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
-        Relaxed(self, mode)
+        let code = call();
+        // SAFETY: the mode that was replaced.
+        let _ = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+        code
     }
 
     /// Maps a file of `length` bytes as device memory of the current device.
@@ -428,7 +424,6 @@ impl Driver {
     /// Frees device memory once all work of its context is done.
     ///
     /// # Safety
-    ///
     /// The memory must no longer be used.
     pub(crate) unsafe fn free(&self, address: usize) -> Result {
         // SAFETY: the caller's contract.
@@ -467,20 +462,9 @@ impl Drop for Popped<'_> {
     }
 }
 
-/// RAII guard that restores the thread's capture mode when it is dropped.
-struct Relaxed<'a>(&'a Driver, c_uint);
-
-impl Drop for Relaxed<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the mode that was replaced.
-        let _ = unsafe { (self.0.functions.cuThreadExchangeStreamCaptureMode)(&raw mut self.1) };
-    }
-}
-
 /// Calls the work at `data`.
 ///
 /// # Safety
-///
 /// `data` must be from `enqueue`, and must not have been released.
 unsafe extern "C" fn call(data: *mut c_void) {
     // SAFETY: the caller's contract.
@@ -492,7 +476,6 @@ unsafe extern "C" fn call(data: *mut c_void) {
 /// Drops the work at `data`.
 ///
 /// # Safety
-///
 /// `data` must be from `enqueue`, and must no longer be used.
 unsafe extern "C" fn release(data: *mut c_void) {
     // SAFETY: the caller's contract.

@@ -307,43 +307,37 @@ impl Group {
         }
         let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
         let blocking = callers.iter().filter(|communicator| communicator.config.blocking).count();
+        if blocking > 0 && blocking < callers.len() {
+            return Err(Error::argument(format!(
+                "{blocking} of the {} communicators in this group are blocking and the others are nonblocking",
+                callers.len()
+            )));
+        }
+        let on_streams: Vec<_> =
+            self.operations.extract_if(.., |operation| operation.on_stream.is_some()).collect();
+        let has_others = !self.inits.is_empty() || !self.operations.is_empty();
         if blocking == callers.len() {
-            let on_streams = self.take_stream_operations();
-            if !self.inits.is_empty() || !self.operations.is_empty() {
+            if has_others {
                 callers.iter().for_each(|communicator| communicator.synchronize());
             }
             self.run()?;
             queued_operation::enqueue_on_streams(on_streams)?;
             return Ok(Progress::Done);
         }
-        if blocking > 0 {
-            return Err(Error::argument(format!(
-                "{blocking} of the {} communicators in this group are blocking and the others are nonblocking",
-                callers.len()
-            )));
+        if !on_streams.is_empty() && has_others {
+            return Err(Error::usage(
+                "a group of nonblocking communicators has operations on streams, and calls that make or change a \
+                 communicator: make them one after the other",
+            ));
         }
-        let on_streams = self.take_stream_operations();
         if !on_streams.is_empty() {
-            if !self.inits.is_empty() || !self.operations.is_empty() {
-                return Err(Error::usage(
-                    "a group of nonblocking communicators has operations on streams, and calls that make or change a \
-                     communicator: make them one after the other",
-                ));
-            }
-            queued_operation::enqueue_on_streams(on_streams)?;
-            return Ok(Progress::Running);
-        }
-        if self.inits.is_empty() {
+            queued_operation::enqueue_on_streams(on_streams)
+        } else if self.inits.is_empty() {
             queued_operation::enqueue_jobs(self.operations, &callers)
         } else {
             self.run_in_one_job(&callers)
         }?;
         Ok(Progress::Running)
-    }
-
-    /// Separates the operations that run on streams.
-    fn take_stream_operations(&mut self) -> Vec<QueuedOperation> {
-        self.operations.extract_if(.., |operation| operation.on_stream.is_some()).collect()
     }
 
     /// Runs all calls as one job of each of the communicators. The job is exclusive.

@@ -204,38 +204,32 @@ pub(crate) fn join_state(
     ranks: usize,
     rank: usize,
 ) -> Result<Arc<SharedState>> {
-    let name = &communicator.name(id);
-    let Some((old, parent)) = parent else {
-        let context = JoinContext {
-            name,
-            check_cancelled: &|| check_cancelled(communicator),
-            waits_for: &|text| *lock(&communicator.join_wait) = text,
-            parent: None,
-        };
-        return rendezvous::join(id, ranks, rank, &context)
-            .inspect(|_| lock(&communicator.join_wait).clear());
-    };
-    let stopped = old.stopped();
-    let RankInfo { state, rank: old_rank, .. } = old.rank_info()?;
+    let (old, parent) = parent.unzip();
+    // The caller receives the handle of a child only when it is complete, and queries the parent until then.
+    let queried = old.unwrap_or(communicator);
+    let stopped = old.and_then(Communicator::stopped);
     let context = JoinContext {
-        name,
+        name: &communicator.name(id),
         check_cancelled: &|| {
             check_cancelled(communicator)?;
+            let Some(old) = old else { return Ok(()) };
             check_cancelled(old)?;
             if old.stopped() != stopped { Err(cancelled("revoked")) } else { Ok(()) }
         },
-        // The caller receives the new communicator's handle only when it is complete, and queries the parent until then.
-        waits_for: &|text| *lock(&old.join_wait) = text,
-        parent: Some(parent),
+        waits_for: &|text| *lock(&queried.join_wait) = text,
+        parent,
     };
     let joined = rendezvous::join(id, ranks, rank, &context);
-    lock(&old.join_wait).clear();
+    lock(&queried.join_wait).clear();
     joined.inspect_err(|error| {
         // The other ranks detect failures of another rank, but not this rank's own errors. This rank therefore departs from the parent,
         // with which it is out of sync as well.
-        if error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled() {
+        let is_own = error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled();
+        if let Some(old) = old.filter(|_| is_own) {
             old.fail(error);
-            state.depart(*old_rank);
+            if let Some(RankInfo { state, rank, .. }) = old.rank_info.get() {
+                state.depart(*rank);
+            }
         }
     })
 }

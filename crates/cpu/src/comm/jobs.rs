@@ -73,6 +73,17 @@ impl Jobs {
         sent.ok_or_else(|| Error::internal("the thread of a nonblocking communicator has ended"))
     }
 
+    /// Runs `work` as a job on the thread, which it starts if necessary.
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        is_exclusive: bool,
+        work: impl FnOnce() -> Result + Send + 'static,
+    ) -> Result {
+        self.start_thread()?;
+        let job = self.begin(is_exclusive);
+        self.push(move || job.end(work()))
+    }
+
     /// Ends the thread after it has run the queued work.
     pub(crate) fn end_thread(&self) {
         *lock(&self.thread) = None;
@@ -321,25 +332,21 @@ mod tests {
 
     use super::*;
 
-    fn add(jobs: &Arc<Jobs>, is_exclusive: bool, work: impl FnOnce() -> Result + Send + 'static) {
-        jobs.start_thread().unwrap();
-        let job = jobs.begin(is_exclusive);
-        jobs.push(move || job.end(work())).unwrap();
-    }
-
     #[test]
     fn job_that_panics_is_an_error_and_the_next_runs() {
         let jobs = Arc::new(Jobs::default());
         let (go, wait) = mpsc::channel();
         let (sender, receiver) = mpsc::channel();
-        add(&jobs, true, move || {
+        let panics = move || {
             wait.recv().unwrap();
             panic!("on purpose")
-        });
-        add(&jobs, false, move || {
+        };
+        jobs.run(true, panics).unwrap();
+        let succeeds = move || {
             sender.send(()).unwrap();
             Ok(())
-        });
+        };
+        jobs.run(false, succeeds).unwrap();
         go.send(()).unwrap();
         receiver.recv().unwrap();
         jobs.wait_idle();
@@ -351,12 +358,13 @@ mod tests {
     fn discarded_result_of_jobs_in_progress_is_not_reported() {
         let jobs = Arc::new(Jobs::default());
         let (go, wait) = mpsc::channel();
-        add(&jobs, false, move || {
+        let fails = move || {
             wait.recv().unwrap();
             Err(Error::usage("too late"))
-        });
+        };
+        jobs.run(false, fails).unwrap();
         jobs.discard_result();
-        add(&jobs, false, || Ok(()));
+        jobs.run(false, || Ok(())).unwrap();
         go.send(()).unwrap();
         jobs.wait_idle();
         assert!(jobs.result().is_ok());

@@ -299,16 +299,12 @@ pub(super) fn enqueue_jobs(
         let own: Vec<_> = operations.extract_if(.., is_own).collect();
         let is_exclusive = own.iter().any(QueuedOperation::is_exclusive);
         let jobs = Arc::clone(&communicator.jobs);
-        let job = jobs.begin(is_exclusive);
         let communicator = Arc::clone(communicator);
-        jobs.push(move || {
+        jobs.run(is_exclusive, move || {
             communicator.synchronize();
-            let result = communicator.check_usable().and_then(|()| {
-                drop(communicator);
-                run(&own).inspect_err(|error| error::set_last(&error.text))
-            });
-            drop(own);
-            job.end(result);
+            communicator.check_usable()?;
+            drop(communicator);
+            run(&own).inspect_err(|error| error::set_last(&error.text))
         })?;
     }
     Ok(())

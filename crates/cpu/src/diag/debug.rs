@@ -27,7 +27,6 @@ pub(crate) enum Subsystem {
     SharedMemory = 1 << 3,
     Environment = 1 << 7,
     Allocation = 1 << 8,
-    /// Rendezvous of ranks.
     Bootstrap = 1 << 12,
     Registration = 1 << 13,
     Ras = 1 << 15,
@@ -51,7 +50,6 @@ const VERSION: u32 = 1 << 29;
 /// The settings since the last [`reset`]. A thread may still write a line with earlier settings.
 static SETTINGS: Mutex<Option<Arc<Settings>>> = Mutex::new(None);
 
-/// Logs a line at level INFO.
 pub(crate) fn info(subsystem: Subsystem, text: impl FnOnce() -> String) {
     let bits = subsystem as u32;
     if bits & Init as u32 != 0 {

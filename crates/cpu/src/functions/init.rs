@@ -235,12 +235,11 @@ fn note_used(id: &UniqueId) {
     used.push_back(id.public);
 }
 
-/// Minimum length of a pre-shared key in bytes.
-const MIN_KEY: usize = 32;
-
 pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
     const NONE: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE.0 as i64;
     const PSK: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK.0 as i64;
+    /// Minimum length in bytes.
+    const MIN_KEY: usize = 32;
     guard(|| {
         if config.is_null() {
             return Ok(());

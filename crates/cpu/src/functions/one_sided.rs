@@ -270,34 +270,3 @@ impl Operation for WaitSignals {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shm::call_context::PeerAccess;
-    use crate::shm::liveness::AbortReason;
-    use crate::shm::process::Process;
-    use crate::shm::shared_state::SharedState;
-    use crate::sync::executor::run_one;
-
-    #[test]
-    fn signals_are_counted_by_pair_and_index_and_consumed_once() {
-        let state = SharedState::create(&[Process::current().unwrap(); 3]).unwrap().0;
-        let peers = PeerAccess::default();
-        let context = |rank| CallContext { state: &state, rank, peers: &peers };
-        for _ in 0..3 {
-            run_one(Signal { peer: 1, index: 5 }.run(context(0)), 1, |_| ()).unwrap();
-        }
-        let wait_for = |peer, index, count| {
-            let wait = WaitSignals(vec![AwaitedSignal { peer, index, count }]);
-            // If the signals have not been raised, an abort ends the wait.
-            run_one(wait.run(context(1)), 1, |_| state.set_abort(2, AbortReason::Failed))
-        };
-        wait_for(0, 5, 2).unwrap();
-        wait_for(0, 5, 1).unwrap();
-        wait_for(0, 5, 0).unwrap();
-        for (peer, index) in [(0, 5), (0, 4), (2, 5)] {
-            assert_eq!(wait_for(peer, index, 1).unwrap_err().text, "rank 2 failed");
-        }
-    }
-}

@@ -164,11 +164,11 @@ impl Operation for SendMessage {
             let same_process = state.process(rank) == state.process(peer);
             let buffer = RemoteBuffer::new(from, !same_process);
             if same_process || buffer.is_shared() {
-                outcome = message.send_by_rendezvous(context, &mailbox, peer, from, buffer).await?;
+                outcome = self.send_by_rendezvous(context, &mailbox, buffer).await?;
             }
         }
         if let Outcome::Nack = outcome {
-            outcome = message.send_eagerly(state, &mailbox, peer, from).await?;
+            outcome = self.send_eagerly(state, &mailbox).await?;
         }
         match outcome {
             Outcome::Mismatch(expected) => Err(mismatch(rank, message.to_words(), peer, expected)),
@@ -191,7 +191,7 @@ impl Operation for RecvMessage {
     }
 
     async fn run(&self, context: CallContext<'_>) -> Result {
-        let Self { message, peer, to } = *self;
+        let Self { message, peer, .. } = *self;
         let CallContext { state, rank, .. } = context;
         let mailbox = Mailbox::new(state, peer, rank);
         loop {
@@ -209,11 +209,11 @@ impl Operation for RecvMessage {
                 return Err(mismatch(peer, sent, rank, message.to_words()));
             }
             if !is_rendezvous {
-                return receive_eagerly(context, &mailbox, peer, elements..end, to).await;
+                return self.receive_eagerly(state, &mailbox, elements..end).await;
             }
             state.wait(peer, || mailbox.available(start) >= REQUEST).await?;
             let buffer = RemoteBuffer::from_words(mailbox.read_words(elements));
-            let is_copied = receive_by_rendezvous(context, peer, buffer, to)?;
+            let is_copied = self.receive_by_rendezvous(context, buffer)?;
             if !is_copied {
                 mailbox.reject(start, NACK);
             }
@@ -233,19 +233,20 @@ impl Message {
     pub(crate) fn bytes(self) -> usize {
         self.count * self.data_type.size()
     }
+}
 
+impl SendMessage {
     /// Sends the location of the elements. The receiver copies them from there.
     async fn send_by_rendezvous(
-        self,
+        &self,
         CallContext { state, rank, .. }: CallContext<'_>,
         mailbox: &Mailbox<'_>,
-        peer: usize,
-        from: ReadBuf,
         buffer: RemoteBuffer,
     ) -> Result<Outcome> {
+        let Self { message, peer, from } = *self;
         let start = mailbox.write_position();
         mailbox.wait_for_room(peer, start, start, REQUEST).await?;
-        let [count, data_type] = self.to_words();
+        let [count, data_type] = message.to_words();
         mailbox.write_words(start, &[count, data_type | RENDEZVOUS]);
         mailbox.write_words(start + HEADER, &buffer.to_words());
         let end = start + REQUEST;
@@ -258,22 +259,17 @@ impl Message {
     }
 
     /// Sends the elements through the ring.
-    async fn send_eagerly(
-        self,
-        state: &SharedState,
-        mailbox: &Mailbox<'_>,
-        peer: usize,
-        from: ReadBuf,
-    ) -> Result<Outcome> {
+    async fn send_eagerly(&self, state: &SharedState, mailbox: &Mailbox<'_>) -> Result<Outcome> {
+        let Self { message, peer, from } = *self;
         let start = mailbox.write_position();
         let elements = start + HEADER;
-        let end = elements + self.bytes() as u64;
+        let end = elements + message.bytes() as u64;
         let next = end.next_multiple_of(HEADER);
         let Some(room) = mailbox.wait_for_room(peer, start, start, HEADER).await? else {
             return Err(Error::remote(format!("rank {peer} rejected a message before it was sent")));
         };
         let mut space = room - HEADER;
-        mailbox.write_words(start, &self.to_words());
+        mailbox.write_words(start, &message.to_words());
         let mut at = elements;
         loop {
             // As many elements as fit are published together with the header.
@@ -319,49 +315,45 @@ async fn taken(
     })
 }
 
-async fn receive_eagerly(
-    CallContext { state, .. }: CallContext<'_>,
-    mailbox: &Mailbox<'_>,
-    peer: usize,
-    positions: Range<u64>,
-    to: WriteBuf,
-) -> Result {
-    let Range { start, end } = positions;
-    let next = end.next_multiple_of(HEADER);
-    let mut at = start;
-    if at == end {
-        mailbox.release(next);
+impl RecvMessage {
+    async fn receive_eagerly(
+        &self,
+        state: &SharedState,
+        mailbox: &Mailbox<'_>,
+        Range { start, end }: Range<u64>,
+    ) -> Result {
+        let next = end.next_multiple_of(HEADER);
+        let mut at = start;
+        if at == end {
+            mailbox.release(next);
+        }
+        while at < end {
+            state.wait(self.peer, || mailbox.available(at) > 0).await?;
+            let length = mailbox.chunk(at, mailbox.available(at).min(end - at), end - start + HEADER);
+            let ring = mailbox.memory(at..at + length).as_read();
+            self.to.slice((at - start) as usize..(at - start + length) as usize).copy(ring, false);
+            at += length;
+            mailbox.release(if at == end { next } else { at });
+        }
+        Ok(())
     }
-    while at < end {
-        state.wait(peer, || mailbox.available(at) > 0).await?;
-        let length = mailbox.chunk(at, mailbox.available(at).min(end - at), end - start + HEADER);
-        let ring = mailbox.memory(at..at + length).as_read();
-        to.slice((at - start) as usize..(at - start + length) as usize).copy(ring, false);
-        at += length;
-        mailbox.release(if at == end { next } else { at });
-    }
-    Ok(())
-}
 
-/// Copies the elements from the sender's buffer. Returns `false` if this rank cannot access the buffer.
-fn receive_by_rendezvous(
-    context: CallContext<'_>,
-    peer: usize,
-    buffer: RemoteBuffer,
-    to: WriteBuf,
-) -> Result<bool> {
-    let length = to.length();
-    let _access = context.state.begin_access(context.rank)?;
-    let range = context.map(peer, buffer, length);
-    let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
-        return Ok(false);
-    };
-    // Overlapping buffers can only be copied through the ring.
-    if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
-        return Ok(false);
+    /// Copies the elements from the sender's buffer. Returns `false` if this rank cannot access the buffer.
+    fn receive_by_rendezvous(&self, context: CallContext<'_>, buffer: RemoteBuffer) -> Result<bool> {
+        let Self { peer, to, .. } = *self;
+        let length = to.length();
+        let _access = context.state.begin_access(context.rank)?;
+        let range = context.map(peer, buffer, length);
+        let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
+            return Ok(false);
+        };
+        // Overlapping buffers can only be copied through the ring.
+        if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
+            return Ok(false);
+        }
+        to.copy(from, length as u64 >= NON_TEMPORAL_MIN);
+        Ok(true)
     }
-    to.copy(from, length as u64 >= NON_TEMPORAL_MIN);
-    Ok(true)
 }
 
 /// Returns the sends to `peer` that are in the mailbox, in order.

@@ -238,7 +238,6 @@ struct Parameter {
     text: fn() -> &'static CStr,
 }
 
-/// All parameters.
 static PARAMETERS: [Parameter; 4] = [
     // The facade detects an implementation on host memory by this parameter.
     Parameter::new(c"LIBNCCL_MEMORY_SPACE", "Memory space of buffers", TEXT, memory_space),
@@ -295,7 +294,6 @@ impl Parameter {
         number.to_ne_bytes().to_vec()
     }
 
-    /// Checks that the value has exactly this type.
     fn check_kind(&self, kind: &str) -> Result {
         if self.kind == kind {
             return Ok(());
