@@ -42,8 +42,6 @@ pub(crate) struct Communicator {
     runs_at_once: bool,
     pub(crate) config: Config,
     pub(crate) rank_info: OnceLock<RankInfo>,
-    /// The planted fault of the rank. Set when the rank joins.
-    pub(crate) fault: OnceLock<Fault>,
     pub(crate) peers: PeerAccess,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) stream_jobs: StreamJobs,
@@ -83,6 +81,8 @@ pub(crate) struct RankInfo {
     pub(crate) rank: usize,
     /// The secret that the ranks share, from which child ids are derived.
     pub(crate) id: UniqueId,
+    /// The planted fault of the rank.
+    pub(crate) fault: Option<Fault>,
 }
 
 /// The call after which a communicator starts no operations and can only be used to create others.
@@ -113,10 +113,7 @@ impl Communicator {
         }
     }
 
-    pub(crate) fn join(&self, rank_info: RankInfo, fault: Option<Fault>) {
-        if let Some(fault) = fault {
-            let _ = self.fault.set(fault);
-        }
+    pub(crate) fn join(&self, rank_info: RankInfo) {
         rank_info.state.set_name(self.name(&rank_info.id));
         rank_info.state.register();
         self.running.set_rank(rank_info.rank);
@@ -135,7 +132,7 @@ impl Communicator {
     }
 
     pub(crate) fn fault(&self) -> Option<Fault> {
-        self.fault.get().copied()
+        self.rank_info.get()?.fault
     }
 
     /// Sleeps for the rank's planted delay, if any. An abort ends the delay and is an error, because the other ranks may already have
@@ -178,7 +175,7 @@ impl Communicator {
 
     pub(crate) fn describe(&self) -> String {
         let name = self.config_name();
-        let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id }| {
+        let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id, .. }| {
             format!(" rank {rank} nranks {} cudaDev {} commId {}", state.ranks(), self.device, id.short())
         });
         format!("comm {:p}{name}{rank}", self.handle())

@@ -393,7 +393,7 @@ mod tests {
         let state = Arc::new(SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0);
         let communicator = Arc::new(Communicator::new(0, None, Config::default()));
         let id = UniqueId::generate().unwrap();
-        communicator.join(RankInfo { state: Arc::clone(&state), rank: 1, id }, None);
+        communicator.join(RankInfo { state: Arc::clone(&state), rank: 1, id, fault: None });
         let context = communicator.check_operable().unwrap();
         let run = || run(&communicator, context, Panic, ptr::null_mut());
         assert!(catch_unwind(AssertUnwindSafe(run)).is_err());

@@ -67,11 +67,7 @@ impl Init {
         if self.parent.is_some() {
             communicator.config.log_network();
         }
-        let fault = match &self.parent {
-            Some(parent) => parent.fault(),
-            None => settings::fault_of_rank(rank_info.rank),
-        };
-        communicator.join(rank_info, fault);
+        communicator.join(rank_info);
         if communicator.handle().is_null() {
             self.out.write(handle::add(Arc::clone(communicator)));
         }
@@ -189,12 +185,14 @@ pub(crate) fn join(
     ranks: usize,
     rank: usize,
 ) -> Result<RankInfo> {
+    let old = parent.as_ref().map(|(old, _)| *old);
     let state = join_state(communicator, parent, &id, ranks, rank)?;
     // Its ranks exchange their devices before it is complete.
     state.set_name(communicator.name(&id));
     // With `NCCL_COMM_ID`, communicators share one id. Ids derived from it must differ.
     id.secret = state.nonce();
-    Ok(RankInfo { state, rank, id })
+    let fault = old.map_or_else(|| settings::fault_of_rank(rank), Communicator::fault);
+    Ok(RankInfo { state, rank, id, fault })
 }
 
 pub(crate) fn join_state(

@@ -117,10 +117,6 @@ impl<T: Object> Registry<T> {
         self.any_added.load(Relaxed)
     }
 
-    pub(crate) fn any(&self, test: impl FnMut(&T) -> bool) -> bool {
-        lock(&self.objects).values().any(test)
-    }
-
     pub(crate) fn find(&self, mut test: impl FnMut(&T) -> bool) -> Option<usize> {
         lock(&self.objects).iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
     }

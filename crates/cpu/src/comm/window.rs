@@ -17,7 +17,6 @@ use crate::diag::error::{Error, Result};
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::access::{Exposed, WindowId};
-use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::{CallContext, MappedRange, RemoteBuffer};
 use crate::shm::layout::WINDOWS;
 use crate::shm::shared_state::SharedState;
@@ -79,11 +78,6 @@ impl WindowPart {
     }
 }
 
-/// Returns the memory of a window that is being closed. Other ranks map it.
-fn exposed(memory: &[ReadBuf]) -> Exposed<'_> {
-    Exposed { buffers: memory, windows: 1 }
-}
-
 impl Window {
     /// Registers a window together with all other ranks. Each rank contributes its `part`. Returns `None` unless all ranks can use all
     /// parts. Without a window, no other rank accesses the memory any more.
@@ -101,7 +95,7 @@ impl Window {
         }
         // Another rank may have created its window and put data into it.
         if let Some(id) = id {
-            state.close_window(rank, id, exposed(own.as_slice())).await;
+            state.close_window(rank, id, Exposed { buffers: own.as_slice(), windows: 1 }).await;
         }
         parts.map(|_| None)
     }
@@ -151,7 +145,8 @@ impl Window {
     pub(crate) fn close(&self, state: &SharedState) {
         let own = self.part(self.rank);
         let own = own.read_buf(0, own.length());
-        let close = state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice()));
+        let exposed = Exposed { buffers: own.as_slice(), windows: 1 };
+        let close = state.close_window(self.rank, self.parts[self.rank].id, exposed);
         executor::run_one(close, state.ranks(), |_| ());
     }
 

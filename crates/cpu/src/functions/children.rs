@@ -99,7 +99,7 @@ fn split(
     color: c_int,
     key: c_int,
 ) -> Result<Option<RankInfo>> {
-    let RankInfo { state, rank, id } = parent.rank_info()?;
+    let RankInfo { state, rank, id, .. } = parent.rank_info()?;
     let own = [&color.to_ne_bytes()[..], &key.to_ne_bytes(), &UniqueId::generate()?.secret_bytes()].concat();
     let is_healthy = parent.stopped().is_none();
     let proposals = if is_healthy {
@@ -284,7 +284,7 @@ fn grow(
     ranks: usize,
     grow_id: Option<UniqueId>,
 ) -> Result<Option<RankInfo>> {
-    let RankInfo { state, rank, id } = parent.rank_info()?;
+    let RankInfo { state, rank, id, .. } = parent.rank_info()?;
     let secret = grow_id.map_or([0; UniqueId::SECRET_LENGTH], |id| id.secret_bytes());
     let own = [&(ranks as u64).to_ne_bytes()[..], &secret].concat();
     let proposals = allgather(communicator, parent, state, *rank, ControlCall::Grow, &own)

@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
 ) -> ncclResult_t {
     guard_comm(comm, |communicator| {
         let context = communicator.check_ready()?;
-        let RankInfo { state, rank, id } = communicator.rank_info()?;
+        let RankInfo { state, rank, id, .. } = communicator.rank_info()?;
         check_not_null(props, "the properties")?;
         // SAFETY: the C declaration's contract: the first fields exist in every version.
         let (magic, version) = unsafe { ((*props).magic, (*props).version) };

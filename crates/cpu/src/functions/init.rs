@@ -193,8 +193,8 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
             let config = Config::default();
             config.log_network();
             let communicator = Communicator::new(device, driver, config);
-            communicator
-                .join(RankInfo { state: Arc::clone(&state), rank, id }, settings::fault_of_rank(rank));
+            let fault = settings::fault_of_rank(rank);
+            communicator.join(RankInfo { state: Arc::clone(&state), rank, id, fault });
             let communicator = Arc::new(communicator);
             handles.push(handle::add(Arc::clone(&communicator)));
             debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));

@@ -41,7 +41,8 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
     guard_in_group("ncclPutSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
-        let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
+        check_flags(flags)?;
+        let signal = Signal::new(&communicator, context, peer, sigIdx, ctx)?;
         let bytes = DataType::new(datatype)?.bytes(count)?;
         let window = communicator.windows.get(peerWin.addr())?;
         let part = window.part(signal.peer);
@@ -52,7 +53,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
             ))
         })?;
         check_not_null(localbuff, "the local buffer")?;
-        if !communicator.windows.any(|window| window.contains(localbuff.addr(), bytes)) {
+        if communicator.windows.find(|window| window.contains(localbuff.addr(), bytes)).is_none() {
             return Err(Error::argument(format!(
                 "the local buffer, {bytes} bytes at {localbuff:p}, is not inside a window of this rank with \
                  NCCL_WIN_COLL_SYMMETRIC"
@@ -86,7 +87,8 @@ pub(super) unsafe extern "C" fn ncclSignal(
     guard_in_group("ncclSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
-        let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
+        check_flags(flags)?;
+        let signal = Signal::new(&communicator, context, peer, sigIdx, ctx)?;
         check_signals(&communicator)?;
         group::run(&communicator, context, signal, stream)
     })
@@ -110,41 +112,37 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
         // SAFETY: the C declaration's contract: the array has this many entries.
         let descriptions = unsafe { slice::from_raw_parts(signalDescs, number) };
         let mut all = Vec::with_capacity(number);
-        for description in descriptions {
-            all.push(awaited(&communicator, context.state.ranks(), description)?);
+        for ncclWaitSignalDesc_t { opCnt, peer, sigIdx, ctx } in descriptions {
+            let count = u64::try_from(*opCnt)
+                .ok()
+                .filter(|count| *count > 0)
+                .ok_or_else(|| Error::argument(format!("invalid opCnt {opCnt}: it has to be at least 1")))?;
+            let signal = Signal::new(&communicator, context, *peer, *sigIdx, *ctx)?;
+            all.push(AwaitedSignal { signal, count });
         }
         check_signals(&communicator)?;
         group::run(&communicator, context, WaitSignals(all), stream)
     })
 }
 
-fn awaited(
-    communicator: &Communicator,
-    ranks: usize,
-    description: &ncclWaitSignalDesc_t,
-) -> Result<AwaitedSignal> {
-    let ncclWaitSignalDesc_t { opCnt, peer, sigIdx, ctx } = *description;
-    let count = u64::try_from(opCnt)
-        .ok()
-        .filter(|count| *count > 0)
-        .ok_or_else(|| Error::argument(format!("invalid opCnt {opCnt}: it has to be at least 1")))?;
-    let (peer, index) = (check_rank(peer, ranks, "peer")?, signal_index(communicator, sigIdx, ctx)?);
-    Ok(AwaitedSignal { peer, index, count })
-}
-
-fn raised(
-    communicator: &Communicator,
-    ranks: usize,
-    peer: c_int,
-    sigIdx: c_int,
-    ctx: c_int,
-    flags: c_uint,
-) -> Result<Signal> {
+fn check_flags(flags: c_uint) -> Result {
     if flags != 0 {
         return Err(Error::argument(format!("invalid flags {flags:#x}: they have to be 0")));
     }
-    let peer = check_rank(peer, ranks, "peer")?;
-    Ok(Signal { peer, index: signal_index(communicator, sigIdx, ctx)? })
+    Ok(())
+}
+
+impl Signal {
+    fn new(
+        communicator: &Communicator,
+        context: CallContext<'_>,
+        peer: c_int,
+        sigIdx: c_int,
+        ctx: c_int,
+    ) -> Result<Self> {
+        let peer = check_rank(peer, context.state.ranks(), "peer")?;
+        Ok(Self { peer, index: signal_index(communicator, sigIdx, ctx)? })
+    }
 }
 
 /// Returns the index of a signal among all signals of a pair of ranks.
@@ -203,10 +201,8 @@ pub(crate) struct Signal {
 /// A wait for signals. Each awaited signal is consumed.
 pub(crate) struct WaitSignals(pub(crate) Vec<AwaitedSignal>);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedSignal {
-    pub(crate) peer: usize,
-    pub(crate) index: usize,
+    pub(crate) signal: Signal,
     pub(crate) count: u64,
 }
 
@@ -257,11 +253,11 @@ impl Operation for Signal {
 
 impl Operation for WaitSignals {
     fn header(&self) -> CallHeader {
-        CallHeader::of_bytes(PeerCall::WaitSignal, self.0.first().map_or(0, |signal| signal.peer), 0)
+        CallHeader::of_bytes(PeerCall::WaitSignal, self.0.first().map_or(0, |awaited| awaited.signal.peer), 0)
     }
 
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
-        for AwaitedSignal { peer, index, count } in &self.0 {
+        for AwaitedSignal { signal: Signal { peer, index }, count } in &self.0 {
             let (raised, awaited) = state.signal(*peer, rank, *index);
             let before = awaited.load(Relaxed);
             state.wait(*peer, || raised.load(Acquire).wrapping_sub(before) >= *count).await?;

@@ -100,8 +100,11 @@ const RENDEZVOUS: u64 = 1 << 32;
 /// Number of bytes of a rendezvous request.
 const REQUEST: u64 = HEADER + (RemoteBuffer::WORDS * size_of::<u64>()) as u64;
 
+/// The receiver's reason to reject a transfer: the header that it expects, or [`NACK`].
+type Rejection = [u64; 2];
+
 /// Rejection of a rendezvous, with which the receiver requests the elements themselves. No header has this value.
-const NACK: [u64; 2] = [u64::MAX; 2];
+const NACK: Rejection = [u64::MAX; 2];
 
 /// Number of bytes from which a transfer uses non-temporal stores.
 const NON_TEMPORAL_MIN: u64 = 4 << 20;
@@ -123,14 +126,6 @@ pub(crate) struct RecvMessage {
     pub(crate) message: Message,
     pub(crate) peer: usize,
     pub(crate) to: WriteBuf,
-}
-
-enum Outcome {
-    Sent,
-    /// The receiver cannot use the sender's memory.
-    Nack,
-    /// The receiver expects other arguments.
-    Mismatch([u64; 2]),
 }
 
 impl Operation for SendMessage {
@@ -159,20 +154,20 @@ impl Operation for SendMessage {
         }
         let mailbox = Mailbox::new(state, rank, peer);
         Mailbox::note_sent(state, rank, peer);
-        let mut outcome = Outcome::Nack;
+        let mut rejection = Some(NACK);
         if message.bytes() > MESSAGE_MAX {
             let same_process = state.process(rank) == state.process(peer);
             let buffer = RemoteBuffer::new(from, !same_process);
             if same_process || buffer.is_shared() {
-                outcome = self.send_by_rendezvous(context, &mailbox, buffer).await?;
+                rejection = self.send_by_rendezvous(context, &mailbox, buffer).await?;
             }
         }
-        if let Outcome::Nack = outcome {
-            outcome = self.send_eagerly(state, &mailbox).await?;
+        if rejection == Some(NACK) {
+            rejection = self.send_eagerly(state, &mailbox).await?;
         }
-        match outcome {
-            Outcome::Mismatch(expected) => Err(mismatch(rank, message.to_words(), peer, expected)),
-            Outcome::Sent | Outcome::Nack => Ok(()),
+        match rejection {
+            None | Some(NACK) => Ok(()),
+            Some(expected) => Err(mismatch(rank, message.to_words(), peer, expected)),
         }
     }
 }
@@ -242,7 +237,7 @@ impl SendMessage {
         CallContext { state, rank, .. }: CallContext<'_>,
         mailbox: &Mailbox<'_>,
         buffer: RemoteBuffer,
-    ) -> Result<Outcome> {
+    ) -> Result<Option<Rejection>> {
         let Self { message, peer, from } = *self;
         let start = mailbox.write_position();
         mailbox.wait_for_room(peer, start, start, REQUEST).await?;
@@ -251,15 +246,15 @@ impl SendMessage {
         mailbox.write_words(start + HEADER, &buffer.to_words());
         let end = start + REQUEST;
         mailbox.publish(end);
-        let outcome = taken(state, mailbox, peer, start..end).await;
-        if outcome.is_err() {
+        let rejection = taken(state, mailbox, peer, start..end).await;
+        if rejection.is_err() {
             state.quiesce(rank, Exposed { buffers: &[from], windows: 0 }).await;
         }
-        outcome
+        rejection
     }
 
     /// Sends the elements through the ring.
-    async fn send_eagerly(&self, state: &SharedState, mailbox: &Mailbox<'_>) -> Result<Outcome> {
+    async fn send_eagerly(&self, state: &SharedState, mailbox: &Mailbox<'_>) -> Result<Option<Rejection>> {
         let Self { message, peer, from } = *self;
         let start = mailbox.write_position();
         let elements = start + HEADER;
@@ -279,11 +274,7 @@ impl SendMessage {
             at += length;
             if at == end {
                 mailbox.publish(next);
-                return if *STRICT {
-                    taken(state, mailbox, peer, start..next).await
-                } else {
-                    Ok(Outcome::Sent)
-                };
+                return if *STRICT { taken(state, mailbox, peer, start..next).await } else { Ok(None) };
             }
             space -= length;
             mailbox.publish(at);
@@ -292,7 +283,7 @@ impl SendMessage {
                     Some(room) => space = room,
                     None => {
                         mailbox.publish(next);
-                        return Ok(Outcome::Mismatch(mailbox.rejection(start).unwrap_or(NACK)));
+                        return Ok(mailbox.rejection(start));
                     }
                 }
             }
@@ -300,19 +291,15 @@ impl SendMessage {
     }
 }
 
-/// Waits until the receiver has read the complete transfer at `positions`.
+/// Waits until the receiver has read the complete transfer at `positions`, or has rejected it.
 async fn taken(
     state: &SharedState,
     mailbox: &Mailbox<'_>,
     peer: usize,
     positions: Range<u64>,
-) -> Result<Outcome> {
+) -> Result<Option<Rejection>> {
     state.wait(peer, || mailbox.is_read(positions.end)).await?;
-    Ok(match mailbox.rejection(positions.start) {
-        None => Outcome::Sent,
-        Some(NACK) => Outcome::Nack,
-        Some(expected) => Outcome::Mismatch(expected),
-    })
+    Ok(mailbox.rejection(positions.start))
 }
 
 impl RecvMessage {
