@@ -6,6 +6,8 @@
 use std::ffi::c_void;
 use std::process::{Child, Stdio};
 use std::ptr;
+use std::sync::mpsc;
+use std::thread;
 
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{ARGUMENT, Comm, F32, OK, STREAM, SUM, last_error, unique_id, wait_for_peers};
@@ -110,7 +112,11 @@ const PROGRAMS: &[Program] = &[
         open_group_of_inits,
         "a rank called ncclCommInitRank in a group that has not ended",
     ),
-    ("exit_in_an_open_group", exit_in_group, "ncclGroupEnd is missing before the exit of the process"),
+    (
+        "exit_while_a_thread_has_a_group_open",
+        exit_in_group,
+        "ncclGroupEnd is missing before the exit of the process",
+    ),
     (
         "split_that_is_refused_on_one_rank",
         |process| refused_split(process.join(), process.rank()),
@@ -308,9 +314,16 @@ fn open_group_of_split(process: &RankProcess) {
 }
 
 fn exit_in_group(process: &RankProcess) {
-    let comm = process.join();
-    report(nccl!(ncclGroupStart()));
-    report(sum(4, comm.0));
+    let (comm, (open, opened)) = (process.join(), mpsc::channel());
+    thread::spawn(move || {
+        report(nccl!(ncclGroupStart()));
+        report(sum(4, { comm }.0));
+        open.send(()).unwrap();
+        loop {
+            thread::park();
+        }
+    });
+    opened.recv().unwrap();
     std::process::exit(0);
 }
 
