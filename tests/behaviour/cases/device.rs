@@ -72,8 +72,7 @@ fn null_communicator_in_device_api_is_invalid_argument(nccl: &Nccl) {
 
 /// The CPU backend refuses these functions, which only kernels need.
 fn requirements_are_those_of_nccl(nccl: &Nccl) {
-    let space =
-        nccl.parameters().and_then(|parameters| parameters.get::<String>("LIBNCCL_MEMORY_SPACE"));
+    let space = nccl.parameters().and_then(|parameters| parameters.get::<String>("LIBNCCL_MEMORY_SPACE"));
     if matches!(space, Ok(Some(_))) {
         return;
     }
