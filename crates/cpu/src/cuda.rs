@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -48,20 +47,13 @@ impl Stream {
         Self(stream.cast())
     }
 
-    /// Returns the handle as a number, for the log.
     pub(crate) fn addr(self) -> usize {
         self.0.addr()
     }
 }
 
-/// Whether operations on a stream are captured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Capture {
-    /// Operations are executed.
-    None,
-    /// Operations become part of a graph, which is captured under this number.
-    Graph(u64),
-}
+/// The number of the graph into which operations on a stream are captured, or `None` if they are executed.
+pub(crate) type Capture = Option<u64>;
 
 /// An event, destroyed on drop.
 pub(crate) struct Event {
@@ -74,25 +66,18 @@ unsafe impl Send for Event {}
 // SAFETY: likewise.
 unsafe impl Sync for Event {}
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Event({:p})", self.event)
-    }
-}
-
 impl Event {
     /// Returns `true` if the recorded work is done, or its device has failed.
     pub(crate) fn is_over(&self) -> bool {
-        let _relaxed = self.driver.relax();
         // SAFETY: an event that lives.
-        unsafe { (self.driver.functions.cuEventQuery)(self.event) != CUDA_ERROR_NOT_READY }
+        let query = || unsafe { (self.driver.functions.cuEventQuery)(self.event) };
+        self.driver.relaxed(query) != CUDA_ERROR_NOT_READY
     }
 
     /// Waits until the recorded work is done, or its device has failed.
     pub(crate) fn synchronize(&self) {
-        let _relaxed = self.driver.relax();
         // SAFETY: an event that lives.
-        let _ = unsafe { (self.driver.functions.cuEventSynchronize)(self.event) };
+        let _ = self.driver.relaxed(|| unsafe { (self.driver.functions.cuEventSynchronize)(self.event) });
     }
 }
 
@@ -106,7 +91,6 @@ impl Drop for Event {
 macro_rules! define_functions {
     ($($name:ident($($argument:ty),*);)*) => {
         /// Functions of CUDA's driver, by name. All return a `CUresult`.
-        #[derive(Debug)]
         #[allow(non_snake_case)]
         struct Functions {
             $($name: unsafe extern "C" fn($($argument),*) -> c_uint,)*
@@ -116,7 +100,6 @@ macro_rules! define_functions {
             /// Looks up all functions, or returns the name of a missing one.
             ///
             /// # Safety
-            ///
             /// `library` must be a handle of the emulated driver, which must never be unloaded.
             unsafe fn look_up(library: *mut c_void) -> Result<Self, &'static str> {
                 Ok(Self {
@@ -162,8 +145,6 @@ define_functions! {
     cuMemFree_v2(CuDevicePtr);
 }
 
-/// The emulated CUDA driver.
-#[derive(Debug)]
 pub(crate) struct Driver {
     functions: Functions,
     interface: &'static Interface,
@@ -172,10 +153,24 @@ pub(crate) struct Driver {
 /// Returns the emulated driver if the process has loaded it.
 pub(crate) fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
-    if DRIVER.get().is_none() && !Driver::is_loaded() {
+    /// The number of loaded objects at which there was no CUDA driver. Caches the result because the linker opens files to
+    /// determine it.
+    static WITHOUT: AtomicU64 = AtomicU64::new(0);
+    if let Some(driver) = DRIVER.get() {
+        return driver.as_ref();
+    }
+    let objects = loaded_objects();
+    if WITHOUT.load(Ordering::Relaxed) == objects {
         return None;
     }
-    DRIVER.get_or_init(Driver::find).as_ref()
+    // SAFETY: a C string; loads nothing.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        WITHOUT.store(objects, Ordering::Relaxed);
+        return None;
+    }
+    // SAFETY: a valid handle, which is not used any more.
+    DRIVER.get_or_init(|| unsafe { Driver::find(library) }).as_ref()
 }
 
 /// Returns the number of objects, such as libraries, that the process has loaded so far.
@@ -193,53 +188,29 @@ fn loaded_objects() -> u64 {
 }
 
 impl Driver {
-    /// Opens the CUDA driver that the process has loaded, or returns null.
-    fn open() -> *mut c_void {
-        // SAFETY: a C string; loads nothing.
-        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
-    }
-
-    fn is_loaded() -> bool {
-        /// The number of loaded objects at which there was no CUDA driver. Caches the result because the linker opens files to
-        /// determine it.
-        static WITHOUT: AtomicU64 = AtomicU64::new(0);
-        let objects = loaded_objects();
-        if WITHOUT.load(Ordering::Relaxed) == objects {
-            return false;
-        }
-        let library = Self::open();
-        if library.is_null() {
-            WITHOUT.store(objects, Ordering::Relaxed);
-            return false;
-        }
-        // SAFETY: a valid handle, not used any more.
-        unsafe { libc::dlclose(library) == 0 }
-    }
-
-    fn find() -> Option<Self> {
-        let library = Self::open();
-        if library.is_null() {
-            return None;
-        }
-        let unusable = |why: String| {
-            debug::warn_on_stderr(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
-            None
-        };
-        // SAFETY: a valid handle, which is closed only if the driver is NVIDIA's.
-        let interface = match unsafe { Interface::of(library) } {
-            Ok(Some(interface)) => interface,
+    /// Returns the driver of a library, or `None` if it is NVIDIA's, or unusable.
+    ///
+    /// # Safety
+    /// `library` must be a valid handle, which this takes.
+    unsafe fn find(library: *mut c_void) -> Option<Self> {
+        // SAFETY: the caller's contract. The handle is closed only if the driver is NVIDIA's.
+        let found = match unsafe { Interface::of(library) } {
             Ok(None) => {
-                // SAFETY: a valid handle, not used any more.
+                // SAFETY: the caller's contract.
                 unsafe { libc::dlclose(library) };
                 return None;
             }
-            Err(why) => return unusable(why),
+            // SAFETY: the handle is never closed.
+            Ok(Some(interface)) => match unsafe { Functions::look_up(library) } {
+                Ok(functions) => Ok(Self { functions, interface }),
+                Err(name) => Err(format!("it has no {name}")),
+            },
+            Err(why) => Err(why),
         };
-        // SAFETY: the handle is never closed.
-        match unsafe { Functions::look_up(library) } {
-            Ok(functions) => Some(Self { functions, interface }),
-            Err(name) => unusable(format!("it has no {name}")),
-        }
+        let report = |why: &String| {
+            debug::warn_on_stderr(&format!("the stand-in for CUDA, libcuda.so.1, is not used: {why}"));
+        };
+        found.inspect_err(report).ok()
     }
 
     /// Returns the calling thread's current device, or device 0 if the thread has not chosen one.
@@ -248,7 +219,6 @@ impl Driver {
         Ok(self.device_of_context().unwrap_or(0))
     }
 
-    /// Returns the number of devices.
     pub(crate) fn devices(&self) -> Result<i32> {
         self.check("cuInit", self.init())?;
         let mut count = 0;
@@ -412,50 +382,34 @@ impl Driver {
                     .into(),
             });
         }
-        Ok(if status == CU_STREAM_CAPTURE_STATUS_NONE { Capture::None } else { Capture::Graph(id) })
+        Ok((status != CU_STREAM_CAPTURE_STATUS_NONE).then_some(id))
     }
 
-    /// Records the work enqueued on `stream` so far.
-    pub(crate) fn record(&self, event: &Event, stream: Stream) -> Result {
-        self.record_with_flags(event, stream, 0)
-    }
-
-    /// Records the work enqueued on `stream` so far; if the stream is captured, at each launch of the graph.
-    pub(crate) fn record_at_launch(&self, event: &Event, stream: Stream, capture: Capture) -> Result {
-        let flags = if capture == Capture::None { 0 } else { CU_EVENT_RECORD_EXTERNAL };
-        self.record_with_flags(event, stream, flags)
-    }
-
-    fn record_with_flags(&self, event: &Event, stream: Stream, flags: c_uint) -> Result {
+    /// Records the work enqueued on `stream` so far; with a `capture` of the stream, at each launch of the graph.
+    pub(crate) fn record(&self, event: &Event, stream: Stream, capture: Capture) -> Result {
+        let flags = if capture.is_some() { CU_EVENT_RECORD_EXTERNAL } else { 0 };
         // SAFETY: an event that lives; the stream is the caller's, by the contract of NCCL's functions.
         let code = unsafe { (self.functions.cuEventRecordWithFlags)(event.event, stream.0, flags) };
         self.check("cuEventRecord", code)
     }
 
-    /// Makes `stream` wait for the work that `event` has recorded.
-    pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result {
-        self.wait_with_flags(stream, event, 0)
-    }
-
-    /// Makes `stream` wait for the work that `event` has recorded; if the stream is captured, at each launch of the graph.
-    pub(crate) fn wait_at_launch(&self, stream: Stream, event: &Event, capture: Capture) -> Result {
-        let flags = if capture == Capture::None { 0 } else { CU_EVENT_WAIT_EXTERNAL };
-        self.wait_with_flags(stream, event, flags)
-    }
-
-    fn wait_with_flags(&self, stream: Stream, event: &Event, flags: c_uint) -> Result {
-        // SAFETY: as in `record_with_flags`.
+    /// Makes `stream` wait for the work that `event` has recorded; with a `capture` of the stream, at each launch of the graph.
+    pub(crate) fn wait(&self, stream: Stream, event: &Event, capture: Capture) -> Result {
+        let flags = if capture.is_some() { CU_EVENT_WAIT_EXTERNAL } else { 0 };
+        // SAFETY: as in `record`.
         let code = unsafe { (self.functions.cuStreamWaitEvent)(stream.0, event.event, flags) };
         self.check("cuStreamWaitEvent", code)
     }
 
-    /// Allows this thread to wait even if streams are being captured, until the result is dropped: the work that NCCL waits for
-    /// is not captured.
-    fn relax(&self) -> Relaxed<'_> {
+    /// Calls a function of CUDA that may wait even if this thread is capturing streams: the work that NCCL waits for is not captured.
+    fn relaxed(&self, call: impl FnOnce() -> c_uint) -> c_uint {
         let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: a valid mode, which is replaced by the previous one.
         let _ = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
-        Relaxed(self, mode)
+        let code = call();
+        // SAFETY: the mode that was replaced.
+        let _ = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+        code
     }
 
     /// Maps a file of `length` bytes as device memory of the current device.
@@ -470,7 +424,6 @@ impl Driver {
     /// Frees device memory once all work of its context is done.
     ///
     /// # Safety
-    ///
     /// The memory must no longer be used.
     pub(crate) unsafe fn free(&self, address: usize) -> Result {
         // SAFETY: the caller's contract.
@@ -509,20 +462,9 @@ impl Drop for Popped<'_> {
     }
 }
 
-/// RAII guard that restores the thread's capture mode when it is dropped.
-struct Relaxed<'a>(&'a Driver, c_uint);
-
-impl Drop for Relaxed<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the mode that was replaced.
-        let _ = unsafe { (self.0.functions.cuThreadExchangeStreamCaptureMode)(&raw mut self.1) };
-    }
-}
-
 /// Calls the work at `data`.
 ///
 /// # Safety
-///
 /// `data` must be from `enqueue`, and must not have been released.
 unsafe extern "C" fn call(data: *mut c_void) {
     // SAFETY: the caller's contract.
@@ -534,7 +476,6 @@ unsafe extern "C" fn call(data: *mut c_void) {
 /// Drops the work at `data`.
 ///
 /// # Safety
-///
 /// `data` must be from `enqueue`, and must no longer be used.
 unsafe extern "C" fn release(data: *mut c_void) {
     // SAFETY: the caller's contract.

@@ -1,4 +1,4 @@
-/* The host functions of the device API: teams, addresses of windows, and the error for what needs kernels. */
+/* The host functions of the device API: teams, addresses of windows, and the error for what only kernels need. */
 
 #include "processes.h"
 #include "threads.h"
@@ -29,25 +29,10 @@ static void check_teams(ncclComm_t comm, int ranks, int rank) {
     expect_team(ranks, rank, 1, world);
     expect_team(ranks, rank, 1, lsa);
     expect_team(1, 0, ranks, rail);
-    expect_team(1, 0, 1, ncclTeamCft(comm, NCCL_CFT_TEAM_FLAT));
-    expect_team(1, 0, 1, ncclTeamCft(comm, NCCL_CFT_TEAM_HIER_MULTIMEM));
-    expect_team(1 / ranks, 0, ranks, ncclTeamCft(comm, NCCL_CFT_TEAM_HIER_LSA));
-    expect_team(0, 0, 0, ncclTeamCft(comm, (ncclCftTeamMode_t)7));
-    expect_team(1, 0, 1, ncclTeamCftMultimem(comm));
     ncclCommProperties_t properties = {
         .size = sizeof properties, .magic = NCCL_API_MAGIC, .version = NCCL_VERSION_CODE};
     CHECK(ncclCommQueryProperties(comm, &properties));
     REQUIRE_EQUAL(1, properties.nLsaTeams);
-
-    REQUIRE_EQUAL(rank, ncclTeamRankToWorld(comm, rail, rail.rank));
-    /* Every second rank, so that the caller's number is not its rank. */
-    const ncclTeam_t seconds = {ranks / 2, rank / 2, 2};
-    for (int peer = 0; peer < ranks; peer++) {
-        REQUIRE_EQUAL(peer, ncclTeamRankToWorld(comm, world, peer));
-        REQUIRE_EQUAL(peer, ncclTeamRankToLsa(comm, lsa, peer));
-        REQUIRE_EQUAL(rank % 2 + 2 * peer, ncclTeamRankToWorld(comm, seconds, peer));
-        REQUIRE_EQUAL(rank % 2 + 2 * peer, ncclTeamRankToLsa(comm, seconds, peer));
-    }
 }
 
 /* Each rank reads the values of all others at the addresses that it gets. */
@@ -63,7 +48,7 @@ static void check_addresses(ncclComm_t comm, int ranks, int rank) {
         CHECK(ncclGetPeerDevicePointer(window, 0, peer, &address));
         for (int i = 0; i < COUNT; i++)
             REQUIRE_EQUAL(value_of(peer, i), ((const int *)address)[i]);
-        CHECK(ncclGetLsaDevicePointer(window, SIZE - sizeof(int), peer, &address));
+        CHECK(ncclGetPeerDevicePointer(window, SIZE - sizeof(int), peer, &address));
         REQUIRE_EQUAL(value_of(peer, COUNT - 1), *(const int *)address);
     }
     CHECK(ncclGetPeerDevicePointer(window, 0, rank, &address));
@@ -72,25 +57,12 @@ static void check_addresses(ncclComm_t comm, int ranks, int rank) {
     REQUIRE_RESULT(ncclInvalidArgument, ncclGetPeerDevicePointer(window, SIZE, rank, &address));
     expect_error("invalid offset 16384: the window of rank");
     REQUIRE_RESULT(ncclInvalidArgument, ncclGetPeerDevicePointer(window, 0, ranks, &address));
-    REQUIRE_RESULT(ncclInvalidArgument, ncclGetLsaDevicePointer(window, 0, -1, &address));
     REQUIRE_RESULT(ncclInvalidArgument, ncclGetPeerDevicePointer(window, 0, rank, NULL));
     REQUIRE(address == memory);
 
-    /* There is no multicast, and no logical endpoint. */
+    /* There is no multicast. */
     CHECK(ncclGetLsaMultimemDevicePointer(window, 0, &address));
     REQUIRE(address == NULL);
-    address = memory;
-    CHECK(ncclGetMultimemDevicePointer(window, 0, (ncclMultimemHandle_t){memory}, &address));
-    REQUIRE(address == NULL);
-    REQUIRE_RESULT(
-        ncclInvalidArgument, ncclGetMultimemDevicePointer(window, 0, (ncclMultimemHandle_t){NULL}, &address));
-    ncclCftLeId endpoint = 0;
-    size_t offset = 0;
-    REQUIRE_RESULT(ncclInvalidArgument, ncclGetMultimemDeviceLeInfo(window, 0, &endpoint, &offset));
-    REQUIRE_RESULT(ncclInvalidArgument, ncclGetPeerDeviceLeInfo(window, 0, rank, &endpoint, &offset));
-    REQUIRE_RESULT(
-        ncclInvalidArgument, ncclGetCftDeviceLeInfo(window, 0, 0, ncclTeamWorld(comm), &endpoint, &offset));
-    expect_error("see cftSupport");
 
     /* No rank ends its part before all have read it. */
     int one = 1;
@@ -110,6 +82,14 @@ static void check_what_needs_kernels(ncclComm_t comm) {
     REQUIRE_RESULT(ncclInvalidArgument, ncclDevCommCreate(comm, NULL, &made));
     REQUIRE_RESULT(ncclInvalidUsage, ncclDevCommDestroy(comm, &made));
     expect_error("there is no device communicator to destroy");
+
+    void *address = NULL;
+    expect_team(0, 0, 0, ncclTeamCftMultimem(comm));
+    expect_error("ncclTeamCftMultimem is for kernels, and the CPU backend runs none: see deviceApiSupport");
+    REQUIRE_EQUAL(-1, ncclTeamRankToWorld(comm, ncclTeamWorld(comm), 0));
+    REQUIRE_EQUAL(-1, ncclLLA2ACalcSlots(16, 4));
+    REQUIRE_RESULT(ncclInvalidArgument, ncclGetLsaDevicePointer(NULL, 0, 0, &address));
+    expect_error("ncclGetLsaDevicePointer is for kernels");
 }
 
 static void check_rank(ncclComm_t comm, int ranks, int rank) {
@@ -140,10 +120,6 @@ static void check_null(void) {
     expect_error("the communicator is NULL");
     expect_team(0, 0, 0, ncclTeamLsa(NULL));
     expect_team(0, 0, 0, ncclTeamRail(NULL));
-    expect_team(0, 0, 0, ncclTeamCft(NULL, NCCL_CFT_TEAM_FLAT));
-    expect_team(0, 0, 0, ncclTeamCftMultimem(NULL));
-    REQUIRE_EQUAL(-1, ncclTeamRankToWorld(NULL, (ncclTeam_t){1, 0, 1}, 0));
-    REQUIRE_EQUAL(-1, ncclTeamRankToLsa(NULL, (ncclTeam_t){1, 0, 1}, 0));
     REQUIRE_RESULT(ncclInvalidArgument, ncclDevCommDestroy(NULL, &made));
     REQUIRE_RESULT(ncclInvalidArgument, ncclGetPeerDevicePointer(NULL, 0, 0, &address));
     expect_error("the window is NULL");

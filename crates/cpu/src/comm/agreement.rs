@@ -45,24 +45,27 @@ pub(crate) fn check(
     }
     let exchange =
         |own: &[u8]| exchange(state, *rank, (ControlCall::Arguments, 0), own, || communicator.is_cancelled());
-    let arguments = Arguments::new(communicator, function, arguments).to_text();
-    let digest = fnv1a(&[arguments.as_bytes()]).to_ne_bytes();
-    let device = match communicator.known_driver() {
-        Some(driver) => Device::find(driver, communicator.device)?.to_bytes(),
-        None => vec![0; DEVICE_LENGTH],
-    };
-    let own = [&device[..], &digest].concat();
-    let all = exchange(&own)?;
-    if communicator.known_driver().is_some() {
-        check_devices(&all)?;
+    let arguments = arguments_text(communicator, function, arguments);
+    let mut own = Summary { digest: fnv1a(&[arguments.as_bytes()]) as u64, ..Summary::default() };
+    if let Some(driver) = communicator.known_driver() {
+        own.set_device(driver, communicator.device)?;
     }
-    if all.iter().all(|other| other[DEVICE_LENGTH..] == all[0][DEVICE_LENGTH..]) {
+    let all: Option<Vec<Summary>> =
+        exchange(&own.to_bytes())?.iter().map(|bytes| Summary::of_bytes(bytes)).collect();
+    let all = all.ok_or_else(|| Error::internal("a rank sent no device"))?;
+    if communicator.known_driver().is_some()
+        && !may_repeat()
+        && let Some(text) = repeated(&all)
+    {
+        return Err(Error::usage(text));
+    }
+    if all.iter().all(|other| other.digest == own.digest) {
         return Ok(());
     }
     let mut own = arguments.into_bytes();
     own.resize(LENGTH, 0);
-    let all = exchange(&own)?;
-    let all: Vec<_> = all.iter().map(|text| Arguments::parse(&String::from_utf8_lossy(text))).collect();
+    let all: Vec<String> = exchange(&own)?.iter().map(|text| String::from_utf8_lossy(text).into()).collect();
+    let all: Vec<&str> = all.iter().map(|text| text.trim_end_matches('\0')).collect();
     let Some((other, text)) = difference(&all) else { return Ok(()) };
     if other == *rank {
         report::report(Finding::DifferentArguments, other, &format!("{text}; {}", state.name()));
@@ -70,44 +73,17 @@ pub(crate) fn check(
     if *STRICT { Err(Error::usage(format!("{text} (LIBNCCL_CPU_STRICT is 1)"))) } else { Ok(()) }
 }
 
-#[derive(PartialEq, Eq)]
-struct Arguments {
-    call: String,
-    values: Vec<(String, String)>,
-}
-
-impl Arguments {
-    fn new(communicator: &Communicator, function: &str, arguments: &[(&str, String)]) -> Self {
-        let mut values = arguments.to_vec();
-        let config = &communicator.config;
-        values.extend(config.options.iter().map(|(name, value)| (*name, value.to_string())));
-        let names = [("netName", &config.network), ("commName", &config.name)];
-        values.extend(names.into_iter().filter_map(|(what, name)| Some((what, quote(name.as_ref()?)))));
-        let values = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Self { call: function.to_owned(), values }
+/// Returns the arguments and options as the ranks compare them: a line for the called function, and a line `name=value` for each.
+fn arguments_text(communicator: &Communicator, function: &str, arguments: &[(&str, String)]) -> String {
+    let config = &communicator.config;
+    let options = config.options.iter().map(|(name, value)| (*name, value.to_string()));
+    let names = [("netName", &config.network), ("commName", &config.name)];
+    let names = names.into_iter().filter_map(|(what, name)| Some((what, quote(name.as_ref()?))));
+    let mut text = function.to_owned();
+    for (name, value) in arguments.iter().cloned().chain(options).chain(names) {
+        let _ = write!(text, "\n{name}={value}");
     }
-
-    /// Returns one line for the call and one for each value.
-    fn to_text(&self) -> String {
-        let mut text = self.call.clone();
-        for (name, value) in &self.values {
-            let _ = write!(text, "\n{name}={value}");
-        }
-        text
-    }
-
-    /// Parses the text of another rank, up to a NUL or the end. The text may be malformed.
-    fn parse(text: &str) -> Self {
-        let mut lines = text.split('\0').next().unwrap_or_default().lines();
-        let call = lines.next().unwrap_or_default().to_owned();
-        let value =
-            |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Self { call, values: lines.filter_map(value).collect() }
-    }
-
-    fn value(&self, name: &str) -> &str {
-        self.values.iter().find(|(known, _)| known == name).map_or("unset", |(_, value)| value)
-    }
+    text
 }
 
 /// Returns a name without line breaks.
@@ -117,24 +93,24 @@ fn quote(name: &str) -> String {
 }
 
 /// Returns the first rank whose arguments differ, and a description of the difference. Each rank is compared with the first rank that
-/// called the same function, because the new ranks of a growing communicator call a different function.
-fn difference(all: &[Arguments]) -> Option<(usize, String)> {
-    all.iter().enumerate().find_map(|(rank, own)| {
-        let first = all.iter().position(|other| is_same_call(&other.call, &own.call))?;
-        let names = all[first].values.iter().chain(&own.values).map(|(name, _)| name);
-        let mut differing: Vec<&String> = vec![];
-        for name in names {
-            if own.value(name) != all[first].value(name) && !differing.contains(&name) {
-                differing.push(name);
+/// called the same function, because the new ranks of a growing communicator call a different function. The texts may be malformed.
+fn difference(all: &[&str]) -> Option<(usize, String)> {
+    let call = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    let values = |rank: usize| all[rank].lines().filter_map(|line| line.split_once('='));
+    let value =
+        |rank, wanted| values(rank).find(|(name, _)| *name == wanted).map_or("unset", |(_, value)| value);
+    (0..all.len()).find_map(|rank| {
+        let own = call(all[rank]);
+        let first = all.iter().position(|other| is_same_call(&call(other), &own))?;
+        let mut differing: Vec<String> = vec![];
+        for (name, _) in values(first).chain(values(rank)) {
+            let (here, there) = (value(rank, name), value(first, name));
+            let text = format!("{name} (rank {rank}: {here}, rank {first}: {there})");
+            if here != there && !differing.contains(&text) {
+                differing.push(text);
             }
         }
-        let differing: Vec<String> = differing
-            .into_iter()
-            .map(|name| {
-                format!("{name} (rank {rank}: {}, rank {first}: {})", own.value(name), all[first].value(name))
-            })
-            .collect();
-        let text = format!("the ranks called {} with different {}", own.call, differing.join(" and "));
+        let text = format!("the ranks called {own} with different {}", differing.join(" and "));
         (!differing.is_empty()).then_some((rank, text))
     })
 }
@@ -169,48 +145,37 @@ pub(crate) fn may_repeat() -> bool {
     variable("NCCL_MULTI_RANK_GPU_ENABLE").is_some_and(|value| value == "1")
 }
 
-const DEVICE_LENGTH: usize = 16;
-
-/// A rank's device in the form that the ranks compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Device {
+/// What the ranks exchange first: their devices, which are 0 on host memory, and digests of their arguments.
+#[derive(Clone, Copy, Default)]
+struct Summary {
     /// The device number in the rank's process.
     number: i32,
     /// The number of the PCI bus, which is the same in all processes.
     bus: i32,
     /// Bit set of the buses of the devices that are visible to the rank's process.
     visible: u64,
+    digest: u64,
 }
 
-impl Device {
-    fn find(driver: &Driver, number: i32) -> Result<Self> {
-        let mut visible = 0;
+impl Summary {
+    fn set_device(&mut self, driver: &Driver, number: i32) -> Result {
         for device in 0..driver.devices()? {
-            visible |= 1_u64.rotate_left(driver.bus(device)?.unsigned_abs());
+            self.visible |= 1_u64.rotate_left(driver.bus(device)?.unsigned_abs());
         }
-        Ok(Self { number, bus: driver.bus(number)?, visible })
+        (self.number, self.bus) = (number, driver.bus(number)?);
+        Ok(())
     }
 
     fn to_bytes(self) -> Vec<u8> {
-        [&self.number.to_ne_bytes()[..], &self.bus.to_ne_bytes(), &self.visible.to_ne_bytes()].concat()
+        let words = [self.number as u64, self.bus as u64, self.visible, self.digest];
+        words.map(u64::to_ne_bytes).concat()
     }
 
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
-        Some(Self {
-            number: i32::from_ne_bytes(*bytes.first_chunk()?),
-            bus: i32::from_ne_bytes(*bytes.get(4..)?.first_chunk()?),
-            visible: u64::from_ne_bytes(*bytes.get(8..)?.first_chunk()?),
-        })
+        let (words, _) = bytes.as_chunks();
+        let [number, bus, visible, digest] = <[[u8; 8]; 4]>::try_from(words).ok()?.map(u64::from_ne_bytes);
+        Some(Self { number: number as i32, bus: bus as i32, visible, digest })
     }
-}
-
-fn check_devices(all: &[Vec<u8>]) -> Result {
-    if may_repeat() {
-        return Ok(());
-    }
-    let all: Option<Vec<Device>> = all.iter().map(|bytes| Device::of_bytes(bytes)).collect();
-    let all = all.ok_or_else(|| Error::internal("a rank sent no device"))?;
-    repeated(&all).map_or(Ok(()), |text| Err(Error::usage(text)))
 }
 
 /// Returns the prefix of an error if there are fewer devices than ranks, and an empty string otherwise.
@@ -223,7 +188,7 @@ pub(crate) fn shortage(ranks: usize, devices: usize) -> String {
 }
 
 /// Describes the first two ranks that have the same device.
-fn repeated(devices: &[Device]) -> Option<String> {
+fn repeated(devices: &[Summary]) -> Option<String> {
     let (one, other) = (0..devices.len()).find_map(|other| {
         let one = devices[..other].iter().position(|device| device.bus == devices[other].bus)?;
         Some((one, other))
@@ -246,97 +211,55 @@ fn repeated(devices: &[Device]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn arguments(text: &str) -> Arguments {
-        let parsed = Arguments::parse(&format!("{text}\0\0"));
-        assert_eq!(parsed.to_text(), text);
-        parsed
-    }
-
-    fn check_difference(texts: &[&str]) -> Option<(usize, String)> {
-        difference(&texts.iter().map(|text| arguments(text)).collect::<Vec<_>>())
-    }
-
     #[test]
-    fn difference_names_both_ranks_and_values() {
-        let both = "ncclCommSplit\nminCTAs=4\ncommName=\"a=b\"";
-        assert_eq!(check_difference(&[both, both]), None);
-        let text = "the ranks called ncclCommSplit with different minCTAs (rank 2: unset, rank 0: 4) and commName (rank 2: \"c\", \
-                    rank 0: \"a=b\")";
-        assert_eq!(check_difference(&[both, both, "ncclCommSplit\ncommName=\"c\""]), Some((2, text.into())));
-    }
-
-    #[test]
-    fn ranks_that_grow_a_communicator_are_not_compared_with_new_ones() {
-        let texts = [
-            "ncclCommGrow\nminCTAs=2",
-            "ncclCommGrow\nminCTAs=2",
-            "ncclCommInitRank",
-            "ncclCommInitRank\nminCTAs=2",
-        ];
-        assert_eq!(check_difference(&texts[..3]), None);
-        let (rank, text) = check_difference(&texts).unwrap();
-        assert_eq!(rank, 3);
-        assert!(text.contains("minCTAs (rank 3: 2, rank 2: unset)"), "{text}");
-    }
-
-    #[test]
-    fn one_id_differs_from_several() {
-        let (rank, text) =
-            check_difference(&["ncclCommInitRank", "ncclCommInitRankScalable\nnId=2"]).unwrap();
-        assert_eq!(
-            (rank, text.as_str()),
-            (1, "the ranks called ncclCommInitRankScalable with different nId (rank 1: 2, rank 0: unset)")
-        );
-    }
-
-    #[test]
-    fn text_of_another_rank_may_be_any() {
-        for text in ["", "\n\n=\n", "\0", "a\nb\n=c=d"] {
-            Arguments::parse(text);
+    fn difference_names_ranks_that_called_the_same_function_and_their_values() {
+        let [none, two] = ["ncclCommInitRank", "ncclCommInitRank\nminCTAs=2"];
+        let [both, other] = ["ncclCommSplit\nminCTAs=4\ncommName=\"a=b\"", "ncclCommSplit\ncommName=\"c\""];
+        let [grown, several] = ["ncclCommGrow\nminCTAs=2", "ncclCommInitRankScalable\nnId=2"];
+        for (texts, expected) in [
+            (&[both, both][..], None),
+            (&[grown, grown, none], None),
+            (
+                &[grown, none, two],
+                Some((2, "ncclCommInitRank with different minCTAs (rank 2: 2, rank 1: unset)")),
+            ),
+            (
+                &[none, several],
+                Some((1, "ncclCommInitRankScalable with different nId (rank 1: 2, rank 0: unset)")),
+            ),
+            (
+                &[both, both, other],
+                Some((
+                    2,
+                    "ncclCommSplit with different minCTAs (rank 2: unset, rank 0: 4) and commName (rank 2: \"c\", rank 0: \"a=b\")",
+                )),
+            ),
+        ] {
+            let expected = expected.map(|(rank, text)| (rank, format!("the ranks called {text}")));
+            assert_eq!(difference(texts), expected);
         }
-    }
-
-    #[test]
-    fn name_is_one_line() {
+        let _malformed = difference(&["", "\n\n=\n", "a\nb\n=c=d"]);
         assert_eq!(quote("a\nb"), "\"a\\nb\"");
-        assert_eq!(quote(&"x".repeat(1000)).len(), NAME + 2);
-    }
-
-    fn device(number: i32, bus: i32, visible: &[i32]) -> Device {
-        let visible = visible.iter().fold(0, |all, bus| all | 1_u64.rotate_left(bus.unsigned_abs()));
-        Device { number, bus, visible }
     }
 
     #[test]
-    fn devices_are_compared_by_their_bus() {
-        let [first, second] = [3, 4].map(|bus| device(0, bus, &[bus]));
-        assert_eq!(repeated(&[first, second]), None);
-        let both = |number, bus| device(number, bus, &[3, 4]);
+    fn devices_are_compared_by_their_bus_and_counted_over_all_ranks() {
+        let device = |number, bus, visible: &[u32]| {
+            let visible = visible.iter().fold(0, |all, bus| all | 1_u64.rotate_left(*bus));
+            Summary::of_bytes(&Summary { number, bus, visible, digest: 0 }.to_bytes()).unwrap()
+        };
+        let (both, one) = (|number, bus| device(number, bus, &[3, 4]), device(0, 1, &[1]));
+        assert_eq!(repeated(&[device(0, 3, &[3]), device(0, 4, &[4])]), None);
         assert_eq!(repeated(&[both(0, 3), both(1, 4)]), None);
         assert_eq!(
             repeated(&[both(0, 3), device(0, 4, &[4]), both(1, 4)]).unwrap(),
             "3 ranks, 2 devices: rank 1 on device 0 and rank 2 on device 1 are both on the GPU with PCI bus id 0000:04:00.0, which \
              NCCL_MULTI_RANK_GPU_ENABLE=1 allows"
         );
-    }
-
-    #[test]
-    fn too_few_devices_are_counted_over_all_ranks() {
-        let text = |devices: &[Device]| repeated(devices).unwrap();
-        let one = device(0, 1, &[1]);
-        assert!(
-            text(&[one, one])
-                .starts_with("2 ranks, 1 device: rank 0 and rank 1 are both on device 0 with PCI")
-        );
+        let text = repeated(&[one, one]).unwrap();
+        assert!(text.starts_with("2 ranks, 1 device: rank 0 and rank 1 are both on device 0 with PCI"));
         let all = |number| device(number, number + 1, &[1, 2, 64]);
-        assert!(text(&[all(0), all(1), all(0)]).starts_with("rank 0 and rank 2 are both on device 0 with"));
-        assert!(text(&[all(0), all(1), all(0), one]).starts_with("4 ranks, 3 devices: rank 0 and rank 2"));
-    }
-
-    #[test]
-    fn device_survives_the_exchange() {
-        let device = device(-1, 64, &[1, 63, 64]);
-        assert_eq!(Device::of_bytes(&device.to_bytes()), Some(device));
-        assert_eq!(Device::of_bytes(&[0; 15]), None);
+        assert!(repeated(&[all(0), all(1), all(0)]).unwrap().starts_with("rank 0 and rank 2 are both on"));
+        assert!(repeated(&[all(0), all(1), all(0), one]).unwrap().starts_with("4 ranks, 3 devices: rank 0"));
     }
 }

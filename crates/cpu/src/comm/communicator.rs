@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use cuda_common::finding::Finding;
-use libnccl::sys::{ncclComm_t, ncclRedOp_t};
+use libnccl::sys::ncclComm_t;
 
 use crate::bootstrap::unique_id::UniqueId;
 use crate::coll::call::CallHeader;
@@ -20,15 +20,12 @@ use crate::comm::invalid_buffer::Running;
 use crate::comm::jobs::{Jobs, StreamJobs};
 use crate::comm::open_group::QueuedCalls;
 use crate::comm::registry::{Children, CustomReductions, Registry};
-use crate::comm::window::Windows;
+use crate::comm::window::Window;
 use crate::cuda::{Driver, driver};
 use crate::diag::error::{Error, Result};
 use crate::diag::settings::{self, Fault, STRICT};
 use crate::diag::{debug, report};
 use crate::ras::service::Service;
-use crate::reduce::data_type::DataType;
-use crate::reduce::reduction::Reduction;
-use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::{CallContext, PeerAccess};
 use crate::shm::liveness::AbortReason;
 use crate::shm::shared_state::SharedState;
@@ -45,8 +42,6 @@ pub(crate) struct Communicator {
     runs_at_once: bool,
     pub(crate) config: Config,
     pub(crate) rank_info: OnceLock<RankInfo>,
-    /// The planted fault of the rank. Set when the rank joins.
-    pub(crate) fault: OnceLock<Fault>,
     pub(crate) peers: PeerAccess,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) stream_jobs: StreamJobs,
@@ -69,7 +64,7 @@ pub(crate) struct Communicator {
     /// Set once an operation has reported to the caller that the ranks made different calls.
     pub(crate) knows_mistake: AtomicBool,
     pub(crate) custom_reductions: CustomReductions,
-    pub(crate) windows: Arc<Windows>,
+    pub(crate) windows: Arc<Registry<Arc<Window>>>,
     pub(crate) registrations: Registry<Range<usize>>,
     pub(crate) suspended: Arc<AtomicBool>,
     /// The caller's handle, or 0 before it exists.
@@ -86,6 +81,8 @@ pub(crate) struct RankInfo {
     pub(crate) rank: usize,
     /// The secret that the ranks share, from which child ids are derived.
     pub(crate) id: UniqueId,
+    /// The planted fault of the rank.
+    pub(crate) fault: Option<Fault>,
 }
 
 /// The call after which a communicator starts no operations and can only be used to create others.
@@ -116,10 +113,7 @@ impl Communicator {
         }
     }
 
-    pub(crate) fn join(&self, rank_info: RankInfo, fault: Option<Fault>) {
-        if let Some(fault) = fault {
-            let _ = self.fault.set(fault);
-        }
+    pub(crate) fn join(&self, rank_info: RankInfo) {
         rank_info.state.set_name(self.name(&rank_info.id));
         rank_info.state.register();
         self.running.set_rank(rank_info.rank);
@@ -138,7 +132,7 @@ impl Communicator {
     }
 
     pub(crate) fn fault(&self) -> Option<Fault> {
-        self.fault.get().copied()
+        self.rank_info.get()?.fault
     }
 
     /// Sleeps for the rank's planted delay, if any. An abort ends the delay and is an error, because the other ranks may already have
@@ -181,7 +175,7 @@ impl Communicator {
 
     pub(crate) fn describe(&self) -> String {
         let name = self.config_name();
-        let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id }| {
+        let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id, .. }| {
             format!(" rank {rank} nranks {} cudaDev {} commId {}", state.ranks(), self.device, id.short())
         });
         format!("comm {:p}{name}{rank}", self.handle())
@@ -284,18 +278,6 @@ impl Communicator {
     /// Cancels this rank's wait for other ranks to join.
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
-    }
-
-    /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.
-    pub(crate) fn reduction(
-        &self,
-        op: ncclRedOp_t,
-        data_type: DataType,
-    ) -> Result<(Reduction, Option<ReadBuf>)> {
-        match Reduction::built_in(op) {
-            Some(reduction) => Ok((reduction, None)),
-            None => self.custom_reductions.get(op, data_type),
-        }
     }
 }
 

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
-use std::fmt::Display;
 use std::mem::offset_of;
 use std::ops::RangeInclusive;
 use std::ptr;
@@ -52,37 +51,36 @@ const NAMES_SINCE: u32 = 22700;
 /// The first version whose config has the network name.
 const NETWORKS_SINCE: u32 = 21700;
 
-/// A field: its name in NCCL's log, its name in the struct, the version since which it is used, its value, and the valid values.
-type Field = (&'static str, &'static str, u32, c_int, RangeInclusive<c_int>);
+/// A field: its name, the version since which it is used, its value, and the valid values.
+type Field = (&'static str, u32, c_int, RangeInclusive<c_int>);
 
-/// Returns the fields, in the order in which NCCL logs them.
 fn fields(config: &ncclConfig_t) -> [Field; 21] {
     const SWITCH: RangeInclusive<c_int> = 0..=1;
     const POSITIVE: RangeInclusive<c_int> = 1..=c_int::MAX;
     const COUNT: RangeInclusive<c_int> = 0..=c_int::MAX;
     const ANY: RangeInclusive<c_int> = c_int::MIN..=c_int::MAX;
     [
-        ("Blocking", "blocking", 21400, config.blocking, SWITCH),
-        ("CGA cluster size", "cgaClusterSize", 21700, config.cgaClusterSize, COUNT),
-        ("Min CTAs", "minCTAs", 21700, config.minCTAs, POSITIVE),
-        ("Max CTAs", "maxCTAs", 21700, config.maxCTAs, POSITIVE),
-        ("Split share", "splitShare", 0, config.splitShare, SWITCH),
-        ("Traffic class", "trafficClass", 22500, config.trafficClass, ANY),
-        ("Collnet enable", "collnetEnable", 22700, config.collnetEnable, SWITCH),
-        ("CTA policy flags", "CTAPolicy", 22700, config.CTAPolicy, 0..=3),
-        ("shrinkShare", "shrinkShare", 22700, config.shrinkShare, SWITCH),
-        ("nvlsCTAs", "nvlsCTAs", 22700, config.nvlsCTAs, POSITIVE),
-        ("nChannelsPerNetPeer", "nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, 1..=64),
-        ("nvlinkCentricSched", "nvlinkCentricSched", 22800, config.nvlinkCentricSched, SWITCH),
-        ("graphUsageMode", "graphUsageMode", 22900, config.graphUsageMode, 0..=2),
-        ("numRmaCtx", "numRmaCtx", 22900, config.numRmaCtx, COUNT),
-        ("maxP2pPeers", "maxP2pPeers", 23000, config.maxP2pPeers, POSITIVE),
-        ("graphStreamOrdering", "graphStreamOrdering", 23005, config.graphStreamOrdering, SWITCH),
-        ("launchOrderImplicit", "launchOrderImplicit", 23100, config.launchOrderImplicit, SWITCH),
-        ("numRmaSig", "numRmaSig", 23100, config.numRmaSig, COUNT),
-        ("rmaEagerInit", "rmaEagerInit", 23100, config.rmaEagerInit, SWITCH),
-        ("hostCftMode", "hostCftMode", 23100, config.hostCftMode, 1..=3),
-        ("nvlsHostMode", "nvlsHostMode", 23100, config.nvlsHostMode, COUNT),
+        ("blocking", 21400, config.blocking, SWITCH),
+        ("cgaClusterSize", 21700, config.cgaClusterSize, COUNT),
+        ("minCTAs", 21700, config.minCTAs, POSITIVE),
+        ("maxCTAs", 21700, config.maxCTAs, POSITIVE),
+        ("splitShare", 0, config.splitShare, SWITCH),
+        ("trafficClass", 22500, config.trafficClass, ANY),
+        ("collnetEnable", 22700, config.collnetEnable, SWITCH),
+        ("CTAPolicy", 22700, config.CTAPolicy, 0..=3),
+        ("shrinkShare", 22700, config.shrinkShare, SWITCH),
+        ("nvlsCTAs", 22700, config.nvlsCTAs, POSITIVE),
+        ("nChannelsPerNetPeer", 22800, config.nChannelsPerNetPeer, 1..=64),
+        ("nvlinkCentricSched", 22800, config.nvlinkCentricSched, SWITCH),
+        ("graphUsageMode", 22900, config.graphUsageMode, 0..=2),
+        ("numRmaCtx", 22900, config.numRmaCtx, COUNT),
+        ("maxP2pPeers", 23000, config.maxP2pPeers, POSITIVE),
+        ("graphStreamOrdering", 23005, config.graphStreamOrdering, SWITCH),
+        ("launchOrderImplicit", 23100, config.launchOrderImplicit, SWITCH),
+        ("numRmaSig", 23100, config.numRmaSig, COUNT),
+        ("rmaEagerInit", 23100, config.rmaEagerInit, SWITCH),
+        ("hostCftMode", 23100, config.hostCftMode, 1..=3),
+        ("nvlsHostMode", 23100, config.nvlsHostMode, COUNT),
     ]
 }
 
@@ -90,18 +88,17 @@ impl Config {
     /// Checks a complete `config`, in which fields missing from the caller's struct are unset. Fields newer than its version are ignored,
     /// as in NCCL.
     fn new(config: &ncclConfig_t, name: Option<String>, network: Option<String>) -> Result<Self> {
-        let fields = fields(config);
-        let set = |name: &str| {
-            let known = fields.iter().find(|(_, known, ..)| *known == name);
-            known
-                .filter(|(_, _, since, value, _)| config.version >= *since && *value != NCCL_CONFIG_UNDEF_INT)
-                .map(|(_, _, _, value, _)| *value)
-        };
-        for (_, name, _, _, allowed) in &fields {
-            if let Some(value) = set(name).filter(|value| !allowed.contains(value)) {
-                return Err(invalid(name, value, &expectation(allowed)));
+        let mut options = vec![];
+        for (name, since, value, allowed) in fields(config) {
+            if config.version < since || value == NCCL_CONFIG_UNDEF_INT {
+                continue;
             }
+            if !allowed.contains(&value) {
+                return Err(invalid(name, value, &expectation(&allowed)));
+            }
+            options.push((name, value));
         }
+        let set = |wanted| options.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         if let Some(mode) = set("nvlsHostMode").filter(|mode| *mode > 3 && *mode != c_int::MAX) {
             return Err(invalid("nvlsHostMode", mode, "a value of ncclNvlsHostMode_t"));
         }
@@ -110,28 +107,11 @@ impl Config {
         {
             return Err(invalid("minCTAs", least, &format!("at most maxCTAs, which is {most}")));
         }
-        // In NCCL's order. NCCL logs the values that are set.
-        for (what, field, ..) in &fields {
-            log_value(what, set(field));
-            match *field {
-                "maxCTAs" => log_value("Net name", network.as_ref()),
-                "trafficClass" => log_value("Comm name", name.as_ref()),
-                _ => {}
-            }
-        }
-        Ok(Self {
-            blocking: set("blocking") != Some(0),
-            contexts: set("numRmaCtx").unwrap_or(1),
-            signals: set("numRmaSig").unwrap_or(1),
-            eager_signals: set("rmaEagerInit") == Some(1),
-            name,
-            network,
-            options: fields
-                .iter()
-                .filter_map(|(_, field, ..)| Some((*field, set(field)?)))
-                .filter(|(field, _)| *field != "blocking")
-                .collect(),
-        })
+        let blocking = set("blocking") != Some(0);
+        let (contexts, signals) = (set("numRmaCtx").unwrap_or(1), set("numRmaSig").unwrap_or(1));
+        let eager_signals = set("rmaEagerInit") == Some(1);
+        options.retain(|(name, _)| *name != "blocking");
+        Ok(Self { blocking, contexts, signals, eager_signals, name, network, options })
     }
 
     /// Logs the network that NCCL would use: the network of `NCCL_NET`, or of the config. Tools use it to distinguish runs.
@@ -143,12 +123,6 @@ impl Config {
                 own.as_ref().or(self.network.as_ref()).map_or("Socket", String::as_str)
             )
         });
-    }
-}
-
-fn log_value(what: &str, value: Option<impl Display>) {
-    if let Some(value) = value {
-        debug::info(Subsystem::Environment, || format!("Comm config {what} set to {value}"));
     }
 }
 
@@ -201,6 +175,15 @@ pub(crate) unsafe fn complete<T>(given: *const T, size: usize, mut unset: T) -> 
     unset
 }
 
+pub(crate) fn check_magic(magic: u32, what: &str, initializer: &str) -> Result {
+    if magic == NCCL_API_MAGIC {
+        return Ok(());
+    }
+    Err(Error::argument(format!(
+        "the magic of the {what} is {magic:#x} and has to be {NCCL_API_MAGIC:#x}: start from {initializer}"
+    )))
+}
+
 pub(crate) fn check_rank_count(number: c_int) -> Result<usize> {
     usize::try_from(number).ok().filter(|ranks| (1..=MAX_RANKS).contains(ranks)).ok_or_else(|| {
         Error::argument(format!("invalid number of ranks {number}: it has to be in 1..={MAX_RANKS}"))
@@ -227,12 +210,7 @@ pub(crate) unsafe fn check_config(config: *const ncclCollConfig_t) -> Result {
     // SAFETY: the struct has this many bytes.
     let complete = unsafe { complete(config, size, ncclCollConfig_t::initializer()) };
     let ncclCollConfig_t { magic, forceAlgSelection: force, CTAPolicy: policy, .. } = complete;
-    if magic != NCCL_API_MAGIC {
-        return Err(Error::argument(format!(
-            "the magic of the collective's config is {magic:#x} and has to be {NCCL_API_MAGIC:#x}: start from \
-             NCCL_COLLCONFIG_INITIALIZER"
-        )));
-    }
+    check_magic(magic, "collective's config", "NCCL_COLLCONFIG_INITIALIZER")?;
     if policy != NCCL_CONFIG_UNDEF_INT && !(0..=3).contains(&policy) {
         return Err(Error::argument(format!(
             "invalid CTAPolicy {policy} in the collective's config: it has to be at least 0 and at most 3"

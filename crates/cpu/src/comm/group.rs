@@ -12,6 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Once};
 
+use libnccl::sys::cudaStream_t;
+
 use crate::coll::call::CallHeader;
 use crate::coll::operation::{OnStream, Operation};
 use crate::coll::wait_report::{self, WaitReport};
@@ -64,6 +66,7 @@ fn with_group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
         if group.generation != process::fork_generation() {
             // A forked child does not take part in a group that its parent began.
             **group = Group { generation: process::fork_generation(), ..Group::default() };
+            open_group::clear();
         }
         act(group)
     })
@@ -135,25 +138,21 @@ pub(crate) fn fail_unended(function: &str, error: &Error) {
     with_group(|group| group.fail(function, error));
 }
 
-/// Runs `operation`, which reads and writes `bytes` bytes in total, at the end of the group, or immediately if none is open. On a
-/// communicator of CUDA devices, enqueues it on `stream` instead. `context` belongs to `communicator`.
+/// Runs `operation` at the end of the group, or immediately if none is open. On a communicator of CUDA devices, enqueues it on `stream`
+/// instead. `context` belongs to `communicator`.
 pub(crate) fn run(
     communicator: &Arc<Communicator>,
     context: CallContext<'_>,
-    queue: Queue,
-    bytes: usize,
     mut operation: impl Operation,
-    stream: Stream,
+    stream: cudaStream_t,
 ) -> Result<Progress> {
-    let header = operation.header();
-    debug::info(header.subsystem(), || {
-        header.log_line(operation.ranges(), communicator.handle().addr(), context, stream.addr())
-    });
+    let stream = Stream::new(stream);
+    let header = log(communicator, context, &operation, stream.addr());
     if stream.addr() > LAST_SPECIAL_STREAM && *STRICT && communicator.driver().is_none() {
         report_unused(header, stream);
     }
     let now = GROUP.with_borrow(|group| group.depth == 0);
-    if now && communicator.runs_at_once() && queue.peer() != Some(context.rank) {
+    if now && communicator.runs_at_once() && Queue::of(header).peer() != Some(context.rank) {
         let buffers = operation.ranges();
         return run_now(communicator, context, header, buffers, pin!(operation.run(context)));
     }
@@ -164,9 +163,22 @@ pub(crate) fn run(
     if is_collective(header) && with_group(|group| group.operations.iter().rev().any(is_before)) {
         operation.set_grouped();
     }
-    let operation = QueuedOperation::new(communicator, queue, bytes, operation, on_stream)?;
+    let operation = QueuedOperation::new(communicator, operation, on_stream)?;
     context.state.set_in_group(context.rank, !now);
     add(operation)
+}
+
+fn log(
+    communicator: &Communicator,
+    context: CallContext<'_>,
+    operation: &impl Operation,
+    stream: usize,
+) -> CallHeader {
+    let header = operation.header();
+    debug::info(header.subsystem(), || {
+        header.log_line(operation.ranges(), communicator.handle().addr(), context, stream)
+    });
+    header
 }
 
 /// The largest number that stands for a default stream: `cudaStreamPerThread`.
@@ -220,11 +232,8 @@ pub(crate) fn run_on_host(
     context: CallContext<'_>,
     operation: impl Operation,
 ) -> Result<Progress> {
-    let header = operation.header();
-    debug::info(header.subsystem(), || {
-        header.log_line(operation.ranges(), communicator.handle().addr(), context, 0)
-    });
-    add(QueuedOperation::new(communicator, Queue::Collective, 0, operation, None)?)
+    log(communicator, context, &operation, 0);
+    add(QueuedOperation::new(communicator, operation, None)?)
 }
 
 /// Adds an operation to this thread's group, or runs it as a group of one.
@@ -298,43 +307,37 @@ impl Group {
         }
         let _entered = callers.iter().map(|caller| caller.enter()).collect::<Result<Vec<_>>>()?;
         let blocking = callers.iter().filter(|communicator| communicator.config.blocking).count();
+        if blocking > 0 && blocking < callers.len() {
+            return Err(Error::argument(format!(
+                "{blocking} of the {} communicators in this group are blocking and the others are nonblocking",
+                callers.len()
+            )));
+        }
+        let on_streams: Vec<_> =
+            self.operations.extract_if(.., |operation| operation.on_stream.is_some()).collect();
+        let has_others = !self.inits.is_empty() || !self.operations.is_empty();
         if blocking == callers.len() {
-            let on_streams = self.take_stream_operations();
-            if !self.inits.is_empty() || !self.operations.is_empty() {
+            if has_others {
                 callers.iter().for_each(|communicator| communicator.synchronize());
             }
             self.run()?;
             queued_operation::enqueue_on_streams(on_streams)?;
             return Ok(Progress::Done);
         }
-        if blocking > 0 {
-            return Err(Error::argument(format!(
-                "{blocking} of the {} communicators in this group are blocking and the others are nonblocking",
-                callers.len()
-            )));
+        if !on_streams.is_empty() && has_others {
+            return Err(Error::usage(
+                "a group of nonblocking communicators has operations on streams, and calls that make or change a \
+                 communicator: make them one after the other",
+            ));
         }
-        let on_streams = self.take_stream_operations();
         if !on_streams.is_empty() {
-            if !self.inits.is_empty() || !self.operations.is_empty() {
-                return Err(Error::usage(
-                    "a group of nonblocking communicators has operations on streams, and calls that make or change a \
-                     communicator: make them one after the other",
-                ));
-            }
-            queued_operation::enqueue_on_streams(on_streams)?;
-            return Ok(Progress::Running);
-        }
-        if self.inits.is_empty() {
+            queued_operation::enqueue_on_streams(on_streams)
+        } else if self.inits.is_empty() {
             queued_operation::enqueue_jobs(self.operations, &callers)
         } else {
             self.run_in_one_job(&callers)
         }?;
         Ok(Progress::Running)
-    }
-
-    /// Separates the operations that run on streams.
-    fn take_stream_operations(&mut self) -> Vec<QueuedOperation> {
-        self.operations.extract_if(.., |operation| operation.on_stream.is_some()).collect()
     }
 
     /// Runs all calls as one job of each of the communicators. The job is exclusive.
@@ -346,8 +349,7 @@ impl Group {
             return Ok(());
         };
         jobs.start_thread()?;
-        let early = self.inits.iter().map(Init::hand_out_early).collect::<Result<Vec<_>>>()?;
-        let early: Vec<_> = early.into_iter().flatten().collect();
+        let early: Vec<_> = self.inits.iter().filter_map(Init::hand_out_early).collect();
         let begin = |communicator: &Arc<Communicator>| communicator.jobs.begin(true);
         let begun: Vec<_> = distinct(communicators.iter().chain(&early)).iter().map(begin).collect();
         let parents: Vec<_> = communicators.to_vec();
@@ -391,9 +393,9 @@ mod tests {
         let state = Arc::new(SharedState::create(&[Process::current().unwrap(); 2]).unwrap().0);
         let communicator = Arc::new(Communicator::new(0, None, Config::default()));
         let id = UniqueId::generate().unwrap();
-        communicator.join(RankInfo { state: Arc::clone(&state), rank: 1, id }, None);
+        communicator.join(RankInfo { state: Arc::clone(&state), rank: 1, id, fault: None });
         let context = communicator.check_operable().unwrap();
-        let run = || run(&communicator, context, Queue::Collective, 0, Panic, Stream::new(ptr::null_mut()));
+        let run = || run(&communicator, context, Panic, ptr::null_mut());
         assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
         assert_eq!(state.check_abort().unwrap_err().text, "rank 1 failed");
     }

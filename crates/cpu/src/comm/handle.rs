@@ -6,13 +6,11 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use cuda_common::fault_signal;
 #[cfg(feature = "device-api")]
 use libnccl::sys::ncclWindow_t;
 use libnccl::sys::{ncclComm, ncclComm_t};
@@ -31,7 +29,6 @@ static TABLE: LazyLock<RwLock<BTreeMap<usize, Arc<Communicator>>>> = LazyLock::n
     libnccl::internal::keep_loaded();
     process::watch_forks();
     report::begin();
-    watch_quick_exit();
     RwLock::default()
 });
 
@@ -41,15 +38,15 @@ thread_local! {
     static LAST: Cell<Option<(usize, Arc<Communicator>)>> = const { Cell::new(None) };
 }
 
-/// Adds a communicator and returns its handle. A process may use up its handle numbers.
-pub(crate) fn add(communicator: Arc<Communicator>) -> Result<ncclComm_t> {
+/// Adds a communicator and returns its handle.
+pub(crate) fn add(communicator: Arc<Communicator>) -> ncclComm_t {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let number = registry::communicator_number(process::fork_generation())?;
+    let number = registry::communicator_number(process::fork_generation());
     // Far from any real object, and aligned, in case a debugger dereferences it.
     let handle = ptr::without_provenance_mut::<ncclComm>(number << 4);
     communicator.handle.store(handle.addr(), Relaxed);
     table.insert(number, communicator);
-    Ok(handle)
+    handle
 }
 
 pub(crate) fn get(handle: ncclComm_t) -> Result<Arc<Communicator>> {
@@ -63,7 +60,10 @@ fn look_up(handle: ncclComm_t, number: usize) -> Result<Arc<Communicator>> {
 
 /// Returns the communicators that this process created and has not destroyed.
 pub(crate) fn all() -> Vec<Arc<Communicator>> {
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    own(&TABLE.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn own(table: &BTreeMap<usize, Arc<Communicator>>) -> Vec<Arc<Communicator>> {
     let own = table.iter().filter(|(number, _)| **number >> SERIAL == process::fork_generation());
     own.map(|(_, communicator)| Arc::clone(communicator)).collect()
 }
@@ -86,13 +86,6 @@ pub(crate) fn with_window(window: ncclWindow_t) -> Result<(Arc<Communicator>, Ar
         };
         Error::argument(format!("{window:p} is not a window of this process{cause}"))
     })
-}
-
-/// Reports the communicators that this process has not destroyed. Reports none while another thread has locked the table.
-fn report_communicators() {
-    let Ok(table) = TABLE.try_read() else { return };
-    let own = table.iter().filter(|(number, _)| **number >> SERIAL == process::fork_generation());
-    own.for_each(|(_, communicator)| communicator.report_end());
 }
 
 /// Calls `call` with the communicator of a handle, at little more than the cost of the lookup. The thread keeps the communicator for its
@@ -159,28 +152,13 @@ extern "C" fn end() {
     if report::has_begun() {
         // It must not unwind, and the data that a report needs may no longer exist.
         let _ = catch_unwind(|| {
-            report_communicators();
+            // Another thread may hold the lock forever.
+            if let Ok(table) = TABLE.try_read() {
+                own(&table).iter().for_each(|communicator| communicator.report_end());
+            }
             mem_alloc::report_end();
             report::end();
         });
-    }
-}
-
-/// Also reports communicators that still exist at a `quick_exit`, if the C library provides it.
-fn watch_quick_exit() {
-    type Register = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void) -> c_int;
-    extern "C" fn end_quickly(_: *mut c_void) {
-        end();
-    }
-    // SAFETY: the name is a C string; the function is looked up in the loaded libraries.
-    let register = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__cxa_at_quick_exit".as_ptr()) };
-    if !register.is_null() {
-        // Functions of an unloaded library would stay registered.
-        fault_signal::stay_loaded();
-        // SAFETY: the C++ ABI defines the function with this signature.
-        let register = unsafe { std::mem::transmute::<*mut c_void, Register>(register) };
-        // SAFETY: the registered function may be called at any time, and no library is passed with which it would be removed.
-        unsafe { register(end_quickly, ptr::null_mut()) };
     }
 }
 
@@ -192,7 +170,7 @@ mod tests {
     #[test]
     fn handle_destroyed_by_another_thread_is_unknown_and_dropped() {
         let communicator = Arc::new(Communicator::new(0, None, Config::default()));
-        let (kept, handle) = (Arc::downgrade(&communicator), add(communicator).unwrap());
+        let (kept, handle) = (Arc::downgrade(&communicator), add(communicator));
         with(handle, |_| Ok(())).unwrap();
         let address = handle.addr();
         let destroy = move || drop(remove(ptr::without_provenance_mut(address)).unwrap());

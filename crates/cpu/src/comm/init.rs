@@ -42,12 +42,12 @@ impl Init {
 
     /// Writes the handle before the initialization ends, so that the caller can poll it, and returns the communicator. In NCCL, all functions
     /// except split and shrink do so.
-    pub(crate) fn hand_out_early(&self) -> Result<Option<Arc<Communicator>>> {
+    pub(crate) fn hand_out_early(&self) -> Option<Arc<Communicator>> {
         if matches!(self.function, "ncclCommSplit" | "ncclCommShrink") {
-            return Ok(None);
+            return None;
         }
-        self.out.write(handle::add(Arc::clone(&self.communicator))?);
-        Ok(Some(Arc::clone(&self.communicator)))
+        self.out.write(handle::add(Arc::clone(&self.communicator)));
+        Some(Arc::clone(&self.communicator))
     }
 
     fn join(&self) -> Result<Option<RankInfo>> {
@@ -59,27 +59,19 @@ impl Init {
     }
 
     /// Makes the communicator usable after its ranks have joined, and writes its handle.
-    fn complete(&self, joined: Option<RankInfo>) -> Result {
+    fn complete(&self, joined: Option<RankInfo>) {
         let Some(rank_info) = joined else {
-            self.out.write(ptr::null_mut());
-            return Ok(());
+            return self.out.write(ptr::null_mut());
         };
         let communicator = &self.communicator;
         if self.parent.is_some() {
             communicator.config.log_network();
         }
-        let fault = match &self.parent {
-            Some(parent) => parent.fault(),
-            None => settings::fault_of_rank(rank_info.rank),
-        };
-        communicator.join(rank_info, fault);
+        communicator.join(rank_info);
         if communicator.handle().is_null() {
-            let handle =
-                handle::add(Arc::clone(communicator)).inspect_err(|error| communicator.fail(error))?;
-            self.out.write(handle);
+            self.out.write(handle::add(Arc::clone(communicator)));
         }
         debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
-        Ok(())
     }
 }
 
@@ -129,7 +121,8 @@ pub(crate) fn run_all(inits: &[Init]) -> Result {
         inits.iter().for_each(|init| init.communicator.fail(&error));
         return Err(error);
     }
-    inits.iter().zip(joined).try_for_each(|(init, joined)| init.complete(joined.into_inner().flatten()))
+    inits.iter().zip(joined).for_each(|(init, joined)| init.complete(joined.into_inner().flatten()));
+    Ok(())
 }
 
 /// Runs the initializations of one thread in order. If one fails or panics, all initializations of the group end, because they may wait for
@@ -192,12 +185,14 @@ pub(crate) fn join(
     ranks: usize,
     rank: usize,
 ) -> Result<RankInfo> {
+    let old = parent.as_ref().map(|(old, _)| *old);
     let state = join_state(communicator, parent, &id, ranks, rank)?;
     // Its ranks exchange their devices before it is complete.
     state.set_name(communicator.name(&id));
     // With `NCCL_COMM_ID`, communicators share one id. Ids derived from it must differ.
     id.secret = state.nonce();
-    Ok(RankInfo { state, rank, id })
+    let fault = old.map_or_else(|| settings::fault_of_rank(rank), Communicator::fault);
+    Ok(RankInfo { state, rank, id, fault })
 }
 
 pub(crate) fn join_state(
@@ -207,38 +202,32 @@ pub(crate) fn join_state(
     ranks: usize,
     rank: usize,
 ) -> Result<Arc<SharedState>> {
-    let name = &communicator.name(id);
-    let Some((old, parent)) = parent else {
-        let context = JoinContext {
-            name,
-            check_cancelled: &|| check_cancelled(communicator),
-            waits_for: &|text| *lock(&communicator.join_wait) = text,
-            parent: None,
-        };
-        return rendezvous::join(id, ranks, rank, &context)
-            .inspect(|_| lock(&communicator.join_wait).clear());
-    };
-    let stopped = old.stopped();
-    let RankInfo { state, rank: old_rank, .. } = old.rank_info()?;
+    let (old, parent) = parent.unzip();
+    // The caller receives the handle of a child only when it is complete, and queries the parent until then.
+    let queried = old.unwrap_or(communicator);
+    let stopped = old.and_then(Communicator::stopped);
     let context = JoinContext {
-        name,
+        name: &communicator.name(id),
         check_cancelled: &|| {
             check_cancelled(communicator)?;
+            let Some(old) = old else { return Ok(()) };
             check_cancelled(old)?;
             if old.stopped() != stopped { Err(cancelled("revoked")) } else { Ok(()) }
         },
-        // The caller receives the new communicator's handle only when it is complete, and queries the parent until then.
-        waits_for: &|text| *lock(&old.join_wait) = text,
-        parent: Some(parent),
+        waits_for: &|text| *lock(&queried.join_wait) = text,
+        parent,
     };
     let joined = rendezvous::join(id, ranks, rank, &context);
-    lock(&old.join_wait).clear();
+    lock(&queried.join_wait).clear();
     joined.inspect_err(|error| {
         // The other ranks detect failures of another rank, but not this rank's own errors. This rank therefore departs from the parent,
         // with which it is out of sync as well.
-        if error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled() {
+        let is_own = error.code == ncclResult_t::ncclSystemError || communicator.is_cancelled();
+        if let Some(old) = old.filter(|_| is_own) {
             old.fail(error);
-            state.depart(*old_rank);
+            if let Some(RankInfo { state, rank, .. }) = old.rank_info.get() {
+                state.depart(*rank);
+            }
         }
     })
 }

@@ -5,10 +5,10 @@
 //! a list of atomics that lives as long as the process.
 
 use std::ffi::c_int;
+use std::iter;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::{iter, slice};
 
 use cuda_common::fault_signal;
 use cuda_common::finding::{self, Finding};
@@ -66,29 +66,23 @@ impl Entry {
 /// Number of bits of a process's addresses. On x86-64, an access to any other address is a fault without an address.
 const ADDRESS_BITS: u32 = 47;
 
+/// The operations of one rank, followed by the operations of other ranks.
 struct Rank {
     is_used: AtomicBool,
     rank: AtomicUsize,
-    /// The operation of a call outside groups, or the first operation of a group.
-    first: Entry,
-    more: Chunk,
+    operations: Chunk,
+    next: OnceLock<Box<Rank>>,
 }
 
-/// A chunk of entries, followed by more chunks if needed.
-struct Chunk(OnceLock<Box<([Entry; 16], Chunk)>>);
+/// A chunk of entries, followed by more chunks if needed. The first entry is for the operation of a call outside groups.
+struct Chunk {
+    entries: [Entry; 16],
+    next: OnceLock<Box<Chunk>>,
+}
 
 impl Chunk {
-    fn entry(&self, index: usize) -> &Entry {
-        let new = || Box::new(([const { Entry::free() }; 16], Self(OnceLock::new())));
-        let mut chunk = self.0.get_or_init(new);
-        for _ in 0..index / 16 {
-            chunk = chunk.1.0.get_or_init(new);
-        }
-        &chunk.0[index % 16]
-    }
-
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
-        iter::successors(self.0.get(), |chunk| chunk.1.0.get()).flat_map(|chunk| &chunk.0)
+    const fn free() -> Self {
+        Self { entries: [const { Entry::free() }; 16], next: OnceLock::new() }
     }
 }
 
@@ -97,24 +91,13 @@ impl Rank {
         Self {
             is_used: AtomicBool::new(false),
             rank: AtomicUsize::new(0),
-            first: Entry::free(),
-            more: Chunk(OnceLock::new()),
+            operations: Chunk::free(),
+            next: OnceLock::new(),
         }
     }
 }
 
-struct Ranks {
-    ranks: [Rank; 16],
-    next: OnceLock<Box<Ranks>>,
-}
-
-impl Ranks {
-    const fn new() -> Self {
-        Self { ranks: [const { Rank::free() }; 16], next: OnceLock::new() }
-    }
-}
-
-static RANKS: Ranks = Ranks::new();
+static RANKS: Rank = Rank::free();
 
 /// The running operations of a communicator's rank. They are listed until this is dropped.
 pub(crate) struct Running(&'static Rank);
@@ -130,14 +113,11 @@ impl Default for Running {
                 debug::warn_on_stderr(&format!("invalid buffers are not reported: {error}"));
             }
         });
-        let mut list = &RANKS;
-        loop {
-            let claim = |rank: &&Rank| rank.is_used.compare_exchange(false, true, Acquire, Relaxed).is_ok();
-            if let Some(rank) = list.ranks.iter().find(claim) {
-                return Self(rank);
-            }
-            list = list.next.get_or_init(|| Box::new(Ranks::new()));
+        let mut rank = &RANKS;
+        while rank.is_used.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+            rank = rank.next.get_or_init(|| Box::new(Rank::free()));
         }
+        Self(rank)
     }
 }
 
@@ -159,15 +139,19 @@ impl Running {
 
     #[inline]
     fn entry(&self, index: usize) -> &Entry {
-        index.checked_sub(1).map_or(&self.0.first, |index| self.0.more.entry(index))
+        let mut chunk = &self.0.operations;
+        for _ in 0..index / chunk.entries.len() {
+            chunk = chunk.next.get_or_init(|| Box::new(Chunk::free()));
+        }
+        &chunk.entries[index % chunk.entries.len()]
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Rank { is_used, first, more, .. } = self.0;
-        iter::once(first).chain(more.entries()).for_each(Entry::end);
-        is_used.store(false, Release);
+        let chunks = iter::successors(Some(&self.0.operations), |chunk| chunk.next.get().map(|next| &**next));
+        chunks.flat_map(|chunk| &chunk.entries).for_each(Entry::end);
+        self.0.is_used.store(false, Release);
     }
 }
 
@@ -192,21 +176,18 @@ type Found = (&'static Rank, &'static Entry, usize, usize);
 /// Finds the buffer that contains an address. Most faults have other causes, and their handlers need the stack, so this uses little of it.
 #[inline(never)]
 fn find(address: usize, is_outside: bool) -> Option<Found> {
-    let mut list = Some(&RANKS);
-    while let Some(ranks) = list {
-        for rank in &ranks.ranks {
-            let (mut entries, mut more) = (slice::from_ref(&rank.first), &rank.more);
-            loop {
-                for entry in entries {
-                    if let Some((index, offset)) = entry.find(address, is_outside) {
-                        return Some((rank, entry, index, offset));
-                    }
+    let mut ranks = Some(&RANKS);
+    while let Some(rank) = ranks {
+        let mut chunks = Some(&rank.operations);
+        while let Some(chunk) = chunks {
+            for entry in &chunk.entries {
+                if let Some((index, offset)) = entry.find(address, is_outside) {
+                    return Some((rank, entry, index, offset));
                 }
-                let Some(chunk) = more.0.get() else { break };
-                (entries, more) = (&chunk.0, &chunk.1);
             }
+            chunks = chunk.next.get().map(|next| &**next);
         }
-        list = ranks.next.get().map(|next| &**next);
+        ranks = rank.next.get().map(|next| &**next);
     }
     None
 }

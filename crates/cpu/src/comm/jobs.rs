@@ -73,6 +73,17 @@ impl Jobs {
         sent.ok_or_else(|| Error::internal("the thread of a nonblocking communicator has ended"))
     }
 
+    /// Runs `work` as a job on the thread, which it starts if necessary.
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        is_exclusive: bool,
+        work: impl FnOnce() -> Result + Send + 'static,
+    ) -> Result {
+        self.start_thread()?;
+        let job = self.begin(is_exclusive);
+        self.push(move || job.end(work()))
+    }
+
     /// Ends the thread after it has run the queued work.
     pub(crate) fn end_thread(&self) {
         *lock(&self.thread) = None;
@@ -204,25 +215,17 @@ impl StreamJobs {
         let Some((stream, others)) = streams.split_first() else { return Ok(()) };
         let mut last = lock(&self.last);
         let last = match &*last {
-            Some(last) => {
-                driver.wait_at_launch(*stream, last, capture)?;
-                last
-            }
-            None => {
-                let fresh = last.insert(Arc::new(driver.create_event()?));
-                if capture != Capture::None {
-                    // Another job may precede it when the graph is launched.
-                    driver.wait_at_launch(*stream, fresh, capture)?;
-                }
-                fresh
-            }
+            Some(last) => last,
+            // Nothing waits for an event that was not recorded. When a graph is launched, another job may have recorded it.
+            None => last.insert(Arc::new(driver.create_event()?)),
         };
+        driver.wait(*stream, last, capture)?;
         for other in others {
             let before = driver.create_event()?;
-            driver.record(&before, *other)?;
-            driver.wait(*stream, &before)?;
+            driver.record(&before, *other, None)?;
+            driver.wait(*stream, &before, None)?;
         }
-        if capture == Capture::None {
+        if capture.is_none() {
             lock(&self.counts).enqueued.push_back(name);
             enqueue(*stream).inspect_err(|_| {
                 lock(&self.counts).enqueued.pop_back();
@@ -231,11 +234,11 @@ impl StreamJobs {
         } else {
             enqueue(*stream)?;
         }
-        driver.record_at_launch(last, *stream, capture)?;
+        driver.record(last, *stream, capture)?;
         if !others.is_empty() {
             let after = driver.create_event()?;
-            driver.record(&after, *stream)?;
-            others.iter().try_for_each(|other| driver.wait(*other, &after))?;
+            driver.record(&after, *stream, None)?;
+            others.iter().try_for_each(|other| driver.wait(*other, &after, None))?;
         }
         Ok(())
     }
@@ -244,7 +247,7 @@ impl StreamJobs {
     pub(crate) fn begin(&self, capture: Capture) -> Running<'_> {
         let mut counts = lock(&self.counts);
         counts.running += 1;
-        if capture != Capture::None {
+        if capture.is_some() {
             counts.launched += 1;
         }
         Running { jobs: self, capture }
@@ -313,7 +316,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut counts = lock(&self.jobs.counts);
         counts.running -= 1;
-        if self.capture == Capture::None {
+        if self.capture.is_none() {
             counts.enqueued.pop_front();
         } else {
             counts.launched -= 1;
@@ -329,25 +332,21 @@ mod tests {
 
     use super::*;
 
-    fn add(jobs: &Arc<Jobs>, is_exclusive: bool, work: impl FnOnce() -> Result + Send + 'static) {
-        jobs.start_thread().unwrap();
-        let job = jobs.begin(is_exclusive);
-        jobs.push(move || job.end(work())).unwrap();
-    }
-
     #[test]
     fn job_that_panics_is_an_error_and_the_next_runs() {
         let jobs = Arc::new(Jobs::default());
         let (go, wait) = mpsc::channel();
         let (sender, receiver) = mpsc::channel();
-        add(&jobs, true, move || {
+        let panics = move || {
             wait.recv().unwrap();
             panic!("on purpose")
-        });
-        add(&jobs, false, move || {
+        };
+        jobs.run(true, panics).unwrap();
+        let succeeds = move || {
             sender.send(()).unwrap();
             Ok(())
-        });
+        };
+        jobs.run(false, succeeds).unwrap();
         go.send(()).unwrap();
         receiver.recv().unwrap();
         jobs.wait_idle();
@@ -359,12 +358,13 @@ mod tests {
     fn discarded_result_of_jobs_in_progress_is_not_reported() {
         let jobs = Arc::new(Jobs::default());
         let (go, wait) = mpsc::channel();
-        add(&jobs, false, move || {
+        let fails = move || {
             wait.recv().unwrap();
             Err(Error::usage("too late"))
-        });
+        };
+        jobs.run(false, fails).unwrap();
         jobs.discard_result();
-        add(&jobs, false, || Ok(()));
+        jobs.run(false, || Ok(())).unwrap();
         go.send(()).unwrap();
         jobs.wait_idle();
         assert!(jobs.result().is_ok());
@@ -384,7 +384,7 @@ mod tests {
     fn wait_ends_when_no_job_runs_or_none_is_enqueued() {
         let jobs = Arc::new(StreamJobs::default());
         lock(&jobs.counts).enqueued.extend(["one".into(), "two".into()]);
-        let running = jobs.begin(Capture::None);
+        let running = jobs.begin(None);
         let (one, two) = (Arc::clone(&jobs), Arc::clone(&jobs));
         let not_running = thread::spawn(move || one.wait_not_running());
         let idle = thread::spawn(move || two.wait_idle());
@@ -393,7 +393,7 @@ mod tests {
         not_running.join().unwrap();
         assert!(!idle.is_finished(), "one is enqueued");
         assert_eq!(jobs.discarded(), ["two".into()]);
-        drop(jobs.begin(Capture::None));
+        drop(jobs.begin(None));
         idle.join().unwrap();
         assert!(jobs.is_idle());
     }
@@ -403,7 +403,7 @@ mod tests {
         let jobs = StreamJobs::default();
         for _launch in 0..2 {
             assert!(jobs.is_idle());
-            let running = jobs.begin(Capture::Graph(1));
+            let running = jobs.begin(Some(1));
             assert!(!jobs.is_idle());
             drop(running);
         }

@@ -6,13 +6,10 @@ use std::fmt;
 use std::sync::Mutex;
 
 use crate::coll::call::{CallHeader, ControlCall};
-use crate::shm::process;
 use crate::sync::lock;
 
 #[derive(Clone, Copy, Default)]
 struct Makes {
-    /// The [generation](process::fork_generation) of the process.
-    generation: usize,
     communicator: bool,
     window: bool,
 }
@@ -23,12 +20,7 @@ thread_local! {
 
 /// Records a call of this thread's group.
 pub(super) fn note(call: QueuedCall) {
-    let generation = process::fork_generation();
-    // A forked child does not take part in a group that its parent began.
-    let mut makes = match MAKES.get() {
-        makes if makes.generation == generation => makes,
-        _ => Makes { generation, ..Makes::default() },
-    };
+    let mut makes = MAKES.get();
     match call {
         QueuedCall::Init(_) => makes.communicator = true,
         QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, .. }) => {
@@ -45,9 +37,8 @@ pub(super) fn clear() {
 
 /// Explains why a `what` has no handle yet, if this thread's open group creates one: nothing is created before the group ends.
 pub(crate) fn explain_absence(what: &str) -> String {
-    let Makes { generation, communicator, window } = MAKES.get();
-    let is_made = if what == "communicator" { communicator } else { window };
-    if !is_made || generation != process::fork_generation() {
+    let Makes { communicator, window } = MAKES.get();
+    if !(if what == "communicator" { communicator } else { window }) {
         return String::new();
     }
     format!(
@@ -101,20 +92,5 @@ impl QueuedCalls {
             ),
         };
         Some((text, std::mem::replace(is_reported, true)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn group_of_the_process_that_forked_this_one_does_not_count() {
-        let before = process::fork_generation().wrapping_sub(1);
-        MAKES.set(Makes { generation: before, communicator: true, window: false });
-        assert_eq!(explain_absence("communicator"), "");
-        note(QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, length: 0 }));
-        assert_eq!(explain_absence("communicator"), "");
-        assert!(explain_absence("window").contains("a window that it makes"));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use cuda_common::finding::Finding;
 
-use crate::coll::call::CallHeader;
+use crate::coll::call::{CallHeader, PeerCall};
 use crate::coll::operation::{self, BoxedOperation, OnStream, Operation};
 use crate::coll::wait_report::{self, WaitReport};
 use crate::comm::communicator::{Communicator, RankInfo};
@@ -27,10 +27,10 @@ use crate::sync::lock;
 
 /// The queue of an operation. Operations in one queue run in order, and queues run concurrently.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Queue {
+pub(super) enum Queue {
     Collective,
-    SendTo(usize),
-    ReceiveFrom(usize),
+    SendTo(u32),
+    ReceiveFrom(u32),
     /// Puts and signals to other ranks, which never wait.
     Put,
     Wait,
@@ -44,9 +44,21 @@ pub(crate) enum Queue {
 pub(super) struct Turn(Rc<Cell<usize>>);
 
 impl Queue {
+    pub(super) fn of(header: CallHeader) -> Self {
+        match header {
+            CallHeader::PointToPoint { call, peer, .. } => match call {
+                PeerCall::Send => Self::SendTo(peer),
+                PeerCall::Recv => Self::ReceiveFrom(peer),
+                PeerCall::PutSignal | PeerCall::Signal => Self::Put,
+                PeerCall::WaitSignal => Self::Wait,
+            },
+            _ => Self::Collective,
+        }
+    }
+
     pub(super) fn peer(self) -> Option<usize> {
         match self {
-            Self::SendTo(peer) | Self::ReceiveFrom(peer) => Some(peer),
+            Self::SendTo(peer) | Self::ReceiveFrom(peer) => Some(peer as usize),
             Self::Collective | Self::Put | Self::Wait => None,
         }
     }
@@ -76,10 +88,6 @@ impl Turn {
 
 pub(super) struct QueuedOperation {
     pub(super) communicator: Arc<Communicator>,
-    /// Set if nothing else may use the communicator until the operation has ended.
-    pub(super) is_exclusive: bool,
-    queue: Queue,
-    pub(super) bytes: usize,
     /// The stream on which it runs, or `None` if it runs on the host.
     pub(super) on_stream: Option<OnStream>,
     pub(super) header: CallHeader,
@@ -104,19 +112,29 @@ impl<O: Operation> Start for O {
 impl QueuedOperation {
     pub(super) fn new(
         communicator: &Arc<Communicator>,
-        queue: Queue,
-        bytes: usize,
         mut operation: impl Operation,
         mut on_stream: Option<OnStream>,
     ) -> Result<Self> {
         if let Some(on_stream) = &mut on_stream {
             operation.resolve(on_stream)?;
         }
-        let header = operation.header();
-        let is_exclusive = matches!(header, CallHeader::Control { .. });
-        let buffers = operation.ranges();
-        let (communicator, operation) = (Arc::clone(communicator), Box::new(operation));
-        Ok(Self { communicator, is_exclusive, queue, bytes, on_stream, header, buffers, operation })
+        Ok(Self {
+            communicator: Arc::clone(communicator),
+            on_stream,
+            header: operation.header(),
+            buffers: operation.ranges(),
+            operation: Box::new(operation),
+        })
+    }
+
+    /// Returns whether nothing else may use the communicator until the operation has ended.
+    fn is_exclusive(&self) -> bool {
+        matches!(self.header, CallHeader::Control { .. })
+    }
+
+    /// Returns the number of bytes that are read and written.
+    fn bytes(&self) -> usize {
+        self.buffers[0].length.saturating_add(self.buffers[1].length)
     }
 
     /// Returns a rough estimate in microseconds: the latency of ranks on one host, and one copy of each byte by one thread, which costs the
@@ -124,7 +142,7 @@ impl QueuedOperation {
     pub(super) fn estimate(&self) -> f32 {
         const LATENCY: f32 = 1.0;
         const BYTES: f32 = 8000.0;
-        LATENCY + self.bytes as f32 / BYTES
+        LATENCY + self.bytes() as f32 / BYTES
     }
 }
 
@@ -145,11 +163,12 @@ pub(super) fn check_own_messages(communicator: &Arc<Communicator>, operations: &
     let Ok(RankInfo { rank, .. }) = communicator.rank_info() else { return Ok(()) };
     let number = |queue| {
         let is_own = |operation: &&QueuedOperation| {
-            operation.queue == queue && Arc::ptr_eq(&operation.communicator, communicator)
+            Queue::of(operation.header) == queue && Arc::ptr_eq(&operation.communicator, communicator)
         };
         operations.iter().filter(is_own).count()
     };
-    let (sends, receives) = (number(Queue::SendTo(*rank)), number(Queue::ReceiveFrom(*rank)));
+    let rank = *rank as u32;
+    let (sends, receives) = (number(Queue::SendTo(rank)), number(Queue::ReceiveFrom(rank)));
     if sends == receives {
         return Ok(());
     }
@@ -166,7 +185,7 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
     };
     communicators.iter().try_for_each(delay)?;
     let is_on_host =
-        operations.iter().all(|operation| operation.on_stream.is_none() && !operation.is_exclusive);
+        operations.iter().all(|operation| operation.on_stream.is_none() && !operation.is_exclusive());
     // The communicator of a failed operation on the host that stays pending.
     let stalled = Cell::new(None);
     let mut queues: Vec<VecDeque<BoxedOperation<'_>>> = vec![];
@@ -175,11 +194,12 @@ pub(super) fn run(operations: &[QueuedOperation]) -> Result {
         let is_own = |operation: &&QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
         let own = operations.iter().filter(is_own).enumerate();
         for (index, queued) in own {
+            let queue = Queue::of(queued.header);
             let mut operation = start(queued, index, is_on_host, &stalled);
             if *STRICT {
-                operation = turn.clone().add(queued.queue, operation);
+                operation = turn.clone().add(queue, operation);
             }
-            let place = *places.entry(queued.queue).or_insert_with(|| queues.len());
+            let place = *places.entry(queue).or_insert_with(|| queues.len());
             if place == queues.len() {
                 queues.push(VecDeque::new());
             }
@@ -277,18 +297,14 @@ pub(super) fn enqueue_jobs(
     for communicator in communicators {
         let is_own = |operation: &mut QueuedOperation| Arc::ptr_eq(&operation.communicator, communicator);
         let own: Vec<_> = operations.extract_if(.., is_own).collect();
-        let is_exclusive = own.iter().any(|operation| operation.is_exclusive);
+        let is_exclusive = own.iter().any(QueuedOperation::is_exclusive);
         let jobs = Arc::clone(&communicator.jobs);
-        let job = jobs.begin(is_exclusive);
         let communicator = Arc::clone(communicator);
-        jobs.push(move || {
+        jobs.run(is_exclusive, move || {
             communicator.synchronize();
-            let result = communicator.check_usable().and_then(|()| {
-                drop(communicator);
-                run(&own).inspect_err(|error| error::set_last(&error.text))
-            });
-            drop(own);
-            job.end(result);
+            communicator.check_usable()?;
+            drop(communicator);
+            run(&own).inspect_err(|error| error::set_last(&error.text))
         })?;
     }
     Ok(())
@@ -310,11 +326,11 @@ pub(super) fn enqueue_on_streams(mut operations: Vec<QueuedOperation>) -> Result
                 let streams = streams(&own);
                 let capture = capture(driver, &streams)?;
                 let enqueued =
-                    if capture == Capture::None { check_group(&communicator, &own, group) } else { Ok(()) };
+                    if capture.is_none() { check_group(&communicator, &own, group) } else { Ok(()) };
                 enqueued
                     .and_then(|()| enqueue_job(driver, &communicator, own, &streams, capture))
                     .inspect_err(|error| {
-                        if capture == Capture::None {
+                        if capture.is_none() {
                             // Other ranks will wait for this job.
                             communicator.fail(error);
                             communicator.set_abort(AbortReason::Failed);
@@ -364,7 +380,7 @@ fn streams(operations: &[QueuedOperation]) -> Vec<Stream> {
 /// Returns whether the streams of a job are being captured, which must be the same for all of them.
 fn capture(driver: &Driver, streams: &[Stream]) -> Result<Capture> {
     let captures = streams.iter().map(|stream| driver.capture(*stream)).collect::<Result<Vec<_>>>()?;
-    let first = captures.first().copied().unwrap_or(Capture::None);
+    let first = captures.first().copied().flatten();
     if captures.iter().all(|capture| *capture == first) {
         return Ok(first);
     }
@@ -383,7 +399,7 @@ fn enqueue_job(
     let on_streams = operations.iter().filter_map(|operation| operation.on_stream.as_ref());
     let accesses: Vec<_> = on_streams.flat_map(|on_stream| on_stream.accesses.iter().copied()).collect();
     let label = label(communicator, &operations, capture)?;
-    let bytes: usize = operations.iter().map(|operation| operation.bytes).sum();
+    let bytes: usize = operations.iter().map(QueuedOperation::bytes).sum();
     let name: Arc<str> = format!("{label}, {bytes} bytes read and written").into();
     let label = CString::new(label).unwrap_or_default();
     let job =
@@ -402,7 +418,7 @@ fn label(communicator: &Communicator, operations: &[QueuedOperation], capture: C
     if operations.len() > NAMED {
         calls.push(format!("{} more", operations.len() - NAMED));
     }
-    let numbers = if capture == Capture::None {
+    let numbers = if capture.is_none() {
         let first = communicator.stream_jobs.number(state.calls(rank), operations.len());
         match operations.len() {
             1 => format!("call {first}"),

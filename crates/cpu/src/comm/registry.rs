@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use libnccl::sys::ncclRedOp_t;
 
@@ -20,7 +20,11 @@ use crate::shm::buffer::ReadBuf;
 use crate::sync::lock;
 
 /// Objects by handle.
-pub(crate) struct Registry<T>(Mutex<BTreeMap<usize, T>>);
+pub(crate) struct Registry<T> {
+    objects: Mutex<BTreeMap<usize, T>>,
+    /// Set when the first object is added, and never cleared.
+    any_added: AtomicBool,
+}
 
 /// The object of a handle.
 pub(crate) trait Object: Clone {
@@ -34,7 +38,7 @@ impl Object for Range<usize> {
 
 impl<T> Default for Registry<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self { objects: Mutex::default(), any_added: AtomicBool::new(false) }
     }
 }
 
@@ -53,23 +57,12 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 static LAST_COMMUNICATOR: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of bits of a communicator's serial number. The [generation](crate::shm::process::fork_generation) of its process is above them.
+/// Neither overflows: creating a communicator or a process takes microseconds at least.
 pub(crate) const SERIAL: u32 = usize::BITS / 2;
-/// Number of bits of the generation. A handle has 4 more bits below the number.
-const GENERATION: u32 = SERIAL - 4;
 
 /// Returns the number of a new communicator in a process of this generation. Its handle has 4 more bits below.
-pub(crate) fn communicator_number(generation: usize) -> Result<usize> {
-    next_number(generation, &LAST_COMMUNICATOR)
-}
-
-fn next_number(generation: usize, last: &AtomicUsize) -> Result<usize> {
-    let fits = |last: usize| (last + 1) >> SERIAL == 0 && generation >> GENERATION == 0;
-    match last.fetch_update(Relaxed, Relaxed, |last| fits(last).then_some(last + 1)) {
-        Ok(before) => Ok(generation << SERIAL | (before + 1)),
-        Err(last) => Err(Error::usage(format!(
-            "the process has made {last} communicators after {generation} forks, and there are no more handles"
-        ))),
-    }
+pub(super) fn communicator_number(generation: usize) -> usize {
+    generation << SERIAL | (LAST_COMMUNICATOR.fetch_add(1, Relaxed) + 1)
 }
 
 impl Kind {
@@ -98,33 +91,34 @@ impl Kind {
 impl<T: Object> Registry<T> {
     /// Adds `entry` and returns its number, which is neither zero nor an address.
     pub(crate) fn add(&self, entry: T) -> usize {
+        self.any_added.store(true, Relaxed);
         let number = (LAST.fetch_add(1, Relaxed) + 1) << 4 | T::KIND as usize;
-        lock(&self.0).insert(number, entry);
+        lock(&self.objects).insert(number, entry);
         number
     }
 
     pub(crate) fn get(&self, number: usize) -> Result<T> {
-        lock(&self.0).get(&number).cloned().ok_or_else(|| Self::unknown(number))
+        lock(&self.objects).get(&number).cloned().ok_or_else(|| Self::unknown(number))
     }
 
     pub(crate) fn remove(&self, number: usize) -> Result<T> {
-        lock(&self.0).remove(&number).ok_or_else(|| Self::unknown(number))
+        lock(&self.objects).remove(&number).ok_or_else(|| Self::unknown(number))
     }
 
     pub(crate) fn remove_all(&self) -> Vec<T> {
-        std::mem::take(&mut *lock(&self.0)).into_values().collect()
+        std::mem::take(&mut *lock(&self.objects)).into_values().collect()
     }
 
     pub(crate) fn len(&self) -> usize {
-        lock(&self.0).len()
+        lock(&self.objects).len()
     }
 
-    pub(crate) fn any(&self, test: impl FnMut(&T) -> bool) -> bool {
-        lock(&self.0).values().any(test)
+    pub(crate) fn any_added(&self) -> bool {
+        self.any_added.load(Relaxed)
     }
 
     pub(crate) fn find(&self, mut test: impl FnMut(&T) -> bool) -> Option<usize> {
-        lock(&self.0).iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
+        lock(&self.objects).iter().find(|(_, entry)| test(entry)).map(|(number, _)| *number)
     }
 
     fn unknown(number: usize) -> Error {
@@ -140,24 +134,24 @@ impl<T: Object> Registry<T> {
     }
 }
 
-/// The scalars of a communicator's reductions, by NCCL's number.
+/// The custom reductions of a communicator, by NCCL's number.
 #[derive(Default)]
-pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, (DataType, Scalar)>>);
+pub(crate) struct CustomReductions(Mutex<BTreeMap<u32, CustomReduction>>);
 
-/// The scalar of a custom reduction: an element in the first bytes.
-#[derive(Clone, Copy)]
-pub(crate) enum Scalar {
-    Immediate([u8; 8]),
-    /// Read when an operation runs.
-    Deferred(ReadBuf),
-}
+/// A reduction, its type, and the location of its scalar if the scalar is read when an operation runs.
+type CustomReduction = (DataType, Reduction, Option<ReadBuf>);
 
 impl CustomReductions {
-    /// Creates a reduction that first multiplies this rank's inputs by a scalar.
-    pub(crate) fn create(&self, data_type: DataType, scalar: Scalar) -> Result<ncclRedOp_t> {
+    /// Creates a reduction that first multiplies this rank's inputs by a scalar: the element in the first bytes of `scalar`, or at `place`.
+    pub(crate) fn create(
+        &self,
+        data_type: DataType,
+        scalar: [u8; 8],
+        place: Option<ReadBuf>,
+    ) -> Result<ncclRedOp_t> {
         static NEXT: AtomicU32 = AtomicU32::new(ncclRedOp_t::ncclNumOps.0);
         let number = next_reduction(&NEXT)?;
-        lock(&self.0).insert(number, (data_type, scalar));
+        lock(&self.0).insert(number, (data_type, Reduction::PreMulSum(scalar), place));
         Ok(ncclRedOp_t(number))
     }
 
@@ -173,13 +167,13 @@ impl CustomReductions {
     }
 
     /// Returns the reduction, and the location of its scalar if the scalar is read when the operation runs.
-    pub(super) fn get(&self, op: ncclRedOp_t, data_type: DataType) -> Result<(Reduction, Option<ReadBuf>)> {
+    pub(crate) fn get(&self, op: ncclRedOp_t, data_type: DataType) -> Result<(Reduction, Option<ReadBuf>)> {
+        if let Some(reduction) = Reduction::built_in(op) {
+            return Ok((reduction, None));
+        }
         match lock(&self.0).get(&op.0) {
-            Some((own, scalar)) if *own == data_type => Ok(match scalar {
-                Scalar::Immediate(scalar) => (Reduction::PreMulSum(*scalar), None),
-                Scalar::Deferred(place) => (Reduction::PreMulSum([0; 8]), Some(*place)),
-            }),
-            Some((own, _)) => Err(Error::argument(format!(
+            Some((own, reduction, place)) if *own == data_type => Ok((*reduction, *place)),
+            Some((own, ..)) => Err(Error::argument(format!(
                 "reduction {} was created for {own:?}, not for {data_type:?}",
                 op.0
             ))),
@@ -241,18 +235,6 @@ impl Children {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_of_handles_end_with_an_error_and_are_not_reused() {
-        let last = AtomicUsize::new((1 << SERIAL) - 2);
-        assert_eq!(next_number(0, &last).unwrap(), (1 << SERIAL) - 1);
-        for generation in [0, 1] {
-            let error = next_number(generation, &last).unwrap_err();
-            assert!(error.text.contains("has made 4294967295 communicators"), "{}", error.text);
-        }
-        assert_eq!(next_number(1, &AtomicUsize::new(0)).unwrap(), 1 << SERIAL | 1);
-        assert!(next_number(1 << GENERATION, &AtomicUsize::new(0)).is_err());
-    }
 
     #[test]
     fn numbers_of_reductions_end_with_an_error_and_are_not_reused() {

@@ -172,29 +172,7 @@ impl Communicator {
         }
         self.error.get().map_or_else(outcome, |error| Err(error.clone()))
     }
-}
 
-/// Returns an error if a peer ended the communicator. It is detected before an operation waits for that peer. With
-/// `LIBNCCL_CPU_FAILURES=wait`, as in NCCL, only a wait fails.
-fn check_peers(state: &SharedState) -> Result {
-    if *FAILURES == Failures::Wait { state.check_timed_out() } else { state.check_abort() }
-}
-
-#[cold]
-fn busy() -> Error {
-    Error::argument(
-        "the communicator is still busy with a call that returned ncclInProgress: poll ncclCommGetAsyncError until it \
-         returns something else",
-    )
-}
-
-#[cold]
-fn has_failed(error: &Error) -> Error {
-    let text = format!("the communicator has failed: {}", error.text);
-    Error { text, ..error.clone() }
-}
-
-impl Communicator {
     /// Ends the operations in progress, on this rank and on the ranks that wait for it, and allows no more operations. The first reason is
     /// kept.
     pub(crate) fn stop(&self, reason: StopReason) -> Result<Progress> {
@@ -335,4 +313,24 @@ impl Communicator {
             state.set_abort(*rank, reason);
         }
     }
+}
+
+/// Returns an error if a peer ended the communicator. It is detected before an operation waits for that peer. With
+/// `LIBNCCL_CPU_FAILURES=wait`, as in NCCL, only a wait fails.
+fn check_peers(state: &SharedState) -> Result {
+    if *FAILURES == Failures::Wait { state.check_timed_out() } else { state.check_abort() }
+}
+
+#[cold]
+fn busy() -> Error {
+    Error::argument(
+        "the communicator is still busy with a call that returned ncclInProgress: poll ncclCommGetAsyncError until it \
+         returns something else",
+    )
+}
+
+#[cold]
+fn has_failed(error: &Error) -> Error {
+    let text = format!("the communicator has failed: {}", error.text);
+    Error { text, ..error.clone() }
 }

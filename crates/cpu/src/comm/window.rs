@@ -5,21 +5,18 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 use cuda_common::finding::Finding;
 use libnccl::sys::NCCL_WIN_COLL_SYMMETRIC;
 
 use crate::coll::call::ControlCall;
 use crate::coll::operation::control_allgather;
-use crate::comm::registry::{Kind, Object, Registry};
+use crate::comm::registry::{Kind, Object};
 use crate::diag::debug::{self, Subsystem};
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
 use crate::diag::settings::STRICT;
 use crate::shm::access::{Exposed, WindowId};
-use crate::shm::buffer::ReadBuf;
 use crate::shm::call_context::{CallContext, MappedRange, RemoteBuffer};
 use crate::shm::layout::WINDOWS;
 use crate::shm::shared_state::SharedState;
@@ -81,11 +78,6 @@ impl WindowPart {
     }
 }
 
-/// Returns the memory of a window that is being closed. Other ranks map it.
-fn exposed(memory: &[ReadBuf]) -> Exposed<'_> {
-    Exposed { buffers: memory, windows: 1 }
-}
-
 impl Window {
     /// Registers a window together with all other ranks. Each rank contributes its `part`. Returns `None` unless all ranks can use all
     /// parts. Without a window, no other rank accesses the memory any more.
@@ -103,7 +95,7 @@ impl Window {
         }
         // Another rank may have created its window and put data into it.
         if let Some(id) = id {
-            state.close_window(rank, id, exposed(own.as_slice())).await;
+            state.close_window(rank, id, Exposed { buffers: own.as_slice(), windows: 1 }).await;
         }
         parts.map(|_| None)
     }
@@ -115,22 +107,16 @@ impl Window {
     ) -> Result<Option<Vec<MappedPart>>> {
         let CallContext { state, rank, .. } = context;
         let all = control_allgather(state, rank, ControlCall::RegisterWindow, &part.to_bytes(id)).await?;
-        let parts = all
-            .iter()
-            .enumerate()
-            .map(|(owner, bytes)| {
-                WindowPart::from_bytes(bytes).ok_or_else(|| {
-                    Error::remote(format!("rank {owner} sent an invalid window descriptor: {bytes:?}"))
-                })
-            })
-            .collect::<Result<Vec<Published>>>()?;
-        let (parts, ids): (Vec<WindowPart>, Vec<Option<WindowId>>) = parts.into_iter().unzip();
-        let ids = ids.into_iter().enumerate().map(|(owner, id)| {
-            id.ok_or_else(|| {
+        let (mut parts, mut ids) = (vec![], vec![]);
+        for (owner, bytes) in all.iter().enumerate() {
+            let (part, id) = WindowPart::from_bytes(bytes).ok_or_else(|| {
+                Error::remote(format!("rank {owner} sent an invalid window descriptor: {bytes:?}"))
+            })?;
+            parts.push(part);
+            ids.push(id.ok_or_else(|| {
                 Error::usage(format!("rank {owner} has {WINDOWS} windows already: deregister some of them"))
-            })
-        });
-        let ids = ids.collect::<Result<Vec<WindowId>>>()?;
+            })?);
+        }
         check_alike(context, &parts)?;
         let buffers: Vec<_> = parts.iter().enumerate().map(|(owner, part)| (owner, part.buffer)).collect();
         if !context.all_can_map(&buffers).await? {
@@ -143,7 +129,7 @@ impl Window {
             });
             return Ok(None);
         }
-        let map = |(owner, (part, id)): (usize, (&WindowPart, WindowId))| {
+        let mapped = parts.iter().zip(ids).enumerate().map(|(owner, (part, id))| {
             let memory = context.map(owner, part.buffer, part.length).ok_or_else(|| {
                 Error::remote(format!(
                     "rank {owner} published a window of {} bytes that its memory does not have",
@@ -151,15 +137,16 @@ impl Window {
                 ))
             })?;
             Ok(MappedPart { memory, start: part.start, id })
-        };
-        parts.iter().zip(ids).enumerate().map(map).collect::<Result<Vec<MappedPart>>>().map(Some)
+        });
+        mapped.collect::<Result<_>>().map(Some)
     }
 
     /// Closes this rank's part: from now on, puts of other ranks into it fail, and the memory belongs to the caller again.
-    fn close(&self, state: &SharedState) {
+    pub(crate) fn close(&self, state: &SharedState) {
         let own = self.part(self.rank);
         let own = own.read_buf(0, own.length());
-        let close = state.close_window(self.rank, self.parts[self.rank].id, exposed(own.as_slice()));
+        let exposed = Exposed { buffers: own.as_slice(), windows: 1 };
+        let close = state.close_window(self.rank, self.parts[self.rank].id, exposed);
         executor::run_one(close, state.ranks(), |_| ());
     }
 
@@ -189,62 +176,21 @@ impl Window {
         inside.then(|| memory.mapped_at(offset).unwrap_or(start + offset))
     }
 
+    /// Returns whether `length` bytes at `start` are in this rank's part of a symmetric window.
+    pub(crate) fn contains(&self, start: usize, length: usize) -> bool {
+        let Range { start: first, end } = self.addresses();
+        let is_symmetric = self.flags & NCCL_WIN_COLL_SYMMETRIC != 0;
+        is_symmetric && first <= start && start.saturating_add(length) <= end
+    }
+
     /// Returns the address range of this rank's own part, as passed by the caller.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.start()..self.start() + self.part(self.rank).length()
     }
 }
 
-#[derive(Default)]
-pub(crate) struct Windows {
-    registry: Registry<Arc<Window>>,
-    /// Set when the first window is registered, and never cleared.
-    any_registered: AtomicBool,
-}
-
 impl Object for Arc<Window> {
     const KIND: Kind = Kind::Window;
-}
-
-impl Windows {
-    pub(crate) fn add(&self, window: Window) -> usize {
-        self.any_registered.store(true, Relaxed);
-        self.registry.add(Arc::new(window))
-    }
-
-    pub(crate) fn get(&self, handle: usize) -> Result<Arc<Window>> {
-        self.registry.get(handle)
-    }
-
-    pub(crate) fn remove(&self, handle: usize, context: CallContext<'_>) -> Result {
-        self.registry.remove(handle)?.close(context.state);
-        Ok(())
-    }
-
-    pub(crate) fn remove_all(&self, context: CallContext<'_>) {
-        self.registry.remove_all().iter().for_each(|window| window.close(context.state));
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.registry.len()
-    }
-
-    pub(crate) fn any_registered(&self) -> bool {
-        self.any_registered.load(Relaxed)
-    }
-
-    pub(crate) fn find(&self, test: impl Fn(&Window) -> bool) -> Option<usize> {
-        self.registry.find(|window| test(window))
-    }
-
-    /// Returns whether `length` bytes at `start` are in this rank's part of a symmetric window.
-    pub(crate) fn contain(&self, start: usize, length: usize) -> bool {
-        self.registry.any(|window| {
-            let Range { start: first, end } = window.addresses();
-            let is_symmetric = window.flags & NCCL_WIN_COLL_SYMMETRIC != 0;
-            is_symmetric && first <= start && start.saturating_add(length) <= end
-        })
-    }
 }
 
 /// Checks that all ranks passed the same flags and the same size. Reports a different size, which is an error in strict mode only.

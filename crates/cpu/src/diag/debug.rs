@@ -3,6 +3,7 @@
 //! The environment is read before the first line, and again after a [`reset`].
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
@@ -26,7 +27,6 @@ pub(crate) enum Subsystem {
     SharedMemory = 1 << 3,
     Environment = 1 << 7,
     Allocation = 1 << 8,
-    /// Rendezvous of ranks.
     Bootstrap = 1 << 12,
     Registration = 1 << 13,
     Ras = 1 << 15,
@@ -50,7 +50,6 @@ const VERSION: u32 = 1 << 29;
 /// The settings since the last [`reset`]. A thread may still write a line with earlier settings.
 static SETTINGS: Mutex<Option<Arc<Settings>>> = Mutex::new(None);
 
-/// Logs a line at level INFO.
 pub(crate) fn info(subsystem: Subsystem, text: impl FnOnce() -> String) {
     let bits = subsystem as u32;
     if bits & Init as u32 != 0 {
@@ -107,11 +106,9 @@ pub(crate) fn reset() {
 
 pub(crate) struct Settings {
     /// The level's name. NCCL's other levels map to the nearest level here.
-    pub(crate) level: &'static str,
+    pub(crate) level: &'static CStr,
     /// The bits of [`ENABLED`].
     enabled: u32,
-    subsystems: u32,
-    pub(crate) file_name: String,
     file: Option<File>,
     host: String,
     version: Once,
@@ -124,19 +121,18 @@ impl Settings {
         let subsystems = subsystems.unwrap_or(DEFAULT_SUBSYSTEMS);
         let level = text("NCCL_DEBUG").unwrap_or_default().trim().to_ascii_uppercase();
         let (level, enabled) = match level.as_str() {
-            "VERSION" => ("VERSION", VERSION),
-            "WARN" | "ATTN" => ("WARN", VERSION | WARNINGS),
-            "INFO" | "ABORT" | "TRACE" => ("INFO", VERSION | WARNINGS | subsystems),
-            _ => ("<unknown>", 0),
+            "VERSION" => (c"VERSION", VERSION),
+            "WARN" | "ATTN" => (c"WARN", VERSION | WARNINGS),
+            "INFO" | "ABORT" | "TRACE" => (c"INFO", VERSION | WARNINGS | subsystems),
+            _ => (c"<unknown>", 0),
         };
         // Without any subsystem, NCCL also suppresses warnings.
         let enabled = if subsystems == 0 { 0 } else { enabled };
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim_end().split('.').next().unwrap_or_default().to_owned();
-        let file_name = text("NCCL_DEBUG_FILE").unwrap_or_default();
-        let has_file = enabled & WARNINGS != 0 && !file_name.is_empty();
-        let file = has_file.then(|| open(&file_name, &host).ok()).flatten();
-        Self { level, enabled, subsystems, file_name, file, host, version: Once::new() }
+        let file = text("NCCL_DEBUG_FILE").filter(|name| enabled & WARNINGS != 0 && !name.is_empty());
+        let file = file.and_then(|name| open(&name, &host).ok());
+        Self { level, enabled, file, host, version: Once::new() }
     }
 
     /// Returns the prefix of a line. The number is the device. Ranks have no device here, in which case NCCL prints 0.
@@ -160,7 +156,7 @@ impl Settings {
         self.version.call_once(|| {
             let version = env!("CARGO_PKG_VERSION");
             let text = format!("NCCL version {NCCL_MAJOR}.{NCCL_MINOR}.{NCCL_PATCH}+cpu{version}");
-            if self.level == "INFO" { self.inform(&text) } else { self.write(&format!("{text}\n")) }
+            if self.level == c"INFO" { self.inform(&text) } else { self.write(&format!("{text}\n")) }
         });
     }
 
@@ -173,16 +169,6 @@ impl Settings {
                 output.write_all(lines.as_bytes()).and_then(|()| output.flush())
             }
         };
-    }
-
-    /// Returns the names of the subsystems, as `NCCL_DEBUG_SUBSYS` lists them.
-    pub(crate) fn subsystems(&self) -> String {
-        let names = SUBSYSTEMS.split(',').enumerate().filter(|(bit, _)| self.subsystems & 1 << bit != 0);
-        match self.subsystems {
-            0 => "NONE".into(),
-            ALL_SUBSYSTEMS => "ALL".into(),
-            _ => names.map(|(_, name)| name).collect::<Vec<_>>().join(","),
-        }
     }
 }
 

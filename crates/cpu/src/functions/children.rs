@@ -16,7 +16,9 @@ use libnccl::sys::{
     ncclResult_t, ncclUniqueId,
 };
 
-use super::guard::{check_flags, check_not_null, guard, guard_of_all, undocumented, write_out};
+use super::guard::{
+    check_flags, check_not_null, guard_comm, guard_in_group, guard_of_all, undocumented, write_out,
+};
 use super::init::init_rank;
 use crate::bootstrap::join::ParentComm;
 use crate::bootstrap::unique_id::UniqueId;
@@ -25,8 +27,8 @@ use crate::coll::operation::{Operation, control_allgather};
 use crate::comm::agreement;
 use crate::comm::communicator::{Communicator, RankInfo, StopReason};
 use crate::comm::config::{check_rank_count, read_config};
+use crate::comm::group;
 use crate::comm::init::{Init, Join, OutParam, join, join_state};
-use crate::comm::{group, handle};
 use crate::diag::error::{Error, Progress, Result};
 use crate::shm::call_context::CallContext;
 use crate::shm::shared_state::SharedState;
@@ -38,7 +40,7 @@ use crate::sync::lock;
 /// # Safety
 /// `config` must meet the contract of [`read_config`], and `newcomm` must be writable until the work has ended.
 unsafe fn create_child(
-    parent: Arc<Communicator>,
+    parent: &Arc<Communicator>,
     newcomm: *mut ncclComm_t,
     config: *const ncclConfig_t,
     function: &'static str,
@@ -51,7 +53,15 @@ unsafe fn create_child(
     let out = unsafe { OutParam::new(newcomm) };
     out.write(ptr::null_mut());
     let communicator = Arc::new(Communicator::new(parent.device, parent.known_driver(), config));
-    group::init(Init { communicator, parent: Some(parent), function, arguments, join, waits_at: None, out })?;
+    group::init(Init {
+        communicator,
+        parent: Some(Arc::clone(parent)),
+        function,
+        arguments,
+        join,
+        waits_at: None,
+        out,
+    })?;
     Ok(())
 }
 
@@ -62,8 +72,7 @@ pub(super) unsafe extern "C" fn ncclCommSplit(
     newcomm: *mut ncclComm_t,
     config: *mut ncclConfig_t,
 ) -> ncclResult_t {
-    guard_of_all("ncclCommSplit", comm, || {
-        let parent = handle::get(comm)?;
+    guard_of_all("ncclCommSplit", comm, |parent| {
         check_not_null(newcomm, "the new communicator")?;
         let context = parent.check_parent()?;
         if color < NCCL_SPLIT_NOCOLOR {
@@ -74,7 +83,7 @@ pub(super) unsafe extern "C" fn ncclCommSplit(
         }
         // Without a child there is nothing to configure. NCCL does not read the config either.
         let config = if color == NCCL_SPLIT_NOCOLOR { ptr::null_mut() } else { config };
-        let old = Arc::clone(&parent);
+        let old = Arc::clone(parent);
         let join = move |communicator: &Communicator| {
             split(communicator, &old, color, key).inspect_err(|error| old.record_error(error))
         };
@@ -90,7 +99,7 @@ fn split(
     color: c_int,
     key: c_int,
 ) -> Result<Option<RankInfo>> {
-    let RankInfo { state, rank, id } = parent.rank_info()?;
+    let RankInfo { state, rank, id, .. } = parent.rank_info()?;
     let own = [&color.to_ne_bytes()[..], &key.to_ne_bytes(), &UniqueId::generate()?.secret_bytes()].concat();
     let is_healthy = parent.stopped().is_none();
     let proposals = if is_healthy {
@@ -111,13 +120,24 @@ fn split(
     let of_color = |rank: &usize| number(&proposals[*rank], 0) == Some(color);
     let mut members: Vec<usize> = (0..proposals.len()).filter(of_color).collect();
     members.sort_by_key(|rank| number(&proposals[*rank], 4));
-    let new_rank = members
-        .iter()
-        .position(|member| member == rank)
-        .ok_or_else(|| Error::internal("a rank is missing from its own all-gather"))?;
     let id = id.with_secret(&proposals[members[0]][8..]);
-    let old = (parent, ParentComm { state, members: &members, must_be_healthy: is_healthy });
-    join(communicator, Some(old), id, members.len(), new_rank).map(Some)
+    join_members(communicator, parent, id, &members, is_healthy).map(Some)
+}
+
+/// Returns this rank's membership in a communicator of the `members` of its parent, whose new ranks are their positions.
+fn join_members(
+    communicator: &Communicator,
+    parent: &Communicator,
+    id: UniqueId,
+    members: &[usize],
+    must_be_healthy: bool,
+) -> Result<RankInfo> {
+    let RankInfo { state, rank, .. } = parent.rank_info()?;
+    let new_rank = members.iter().position(|member| member == rank);
+    let new_rank =
+        new_rank.ok_or_else(|| Error::internal("a rank is not a member of its own communicator"))?;
+    let old = (parent, ParentComm { state, members, must_be_healthy });
+    join(communicator, Some(old), id, members.len(), new_rank)
 }
 
 /// Gathers control data of all ranks of `state` while `communicator` is created from `parent`.
@@ -145,8 +165,7 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
     config: *mut ncclConfig_t,
     shrinkFlags: c_int,
 ) -> ncclResult_t {
-    guard_of_all("ncclCommShrink", comm, || {
-        let parent = handle::get(comm)?;
+    guard_of_all("ncclCommShrink", comm, |parent| {
         check_not_null(newcomm, "the new communicator")?;
         check_not_null(excludeRanksList, "the excluded ranks")?;
         let aborts = shrinkFlags.cast_unsigned() & NCCL_SHRINK_ABORT != 0;
@@ -167,8 +186,12 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
             parent.stop(StopReason::Shrunk)?;
         }
         let arguments = vec![("shrinkFlags", shrinkFlags.to_string())];
-        let old = Arc::clone(&parent);
-        let join = move |communicator: &Communicator| shrink(communicator, &old, &survivors);
+        let old = Arc::clone(parent);
+        let join = move |communicator: &Communicator| {
+            let id = &old.rank_info()?.id;
+            let id = id.derive("ncclCommShrink", old.children.next_number(&survivors), &survivors);
+            join_members(communicator, &old, id, &survivors, false).map(Some)
+        };
         // SAFETY: the C declaration's contract.
         unsafe { create_child(parent, newcomm, config, "ncclCommShrink", arguments, Box::new(join)) }
     })
@@ -192,28 +215,11 @@ fn survivors(excluded: &[c_int], ranks: usize, rank: usize) -> Result<Vec<usize>
     Ok((0..ranks).filter(stays).collect())
 }
 
-/// Returns this rank's membership in the communicator of the `survivors`.
-fn shrink(
-    communicator: &Communicator,
-    parent: &Communicator,
-    survivors: &[usize],
-) -> Result<Option<RankInfo>> {
-    let RankInfo { state, rank, id } = parent.rank_info()?;
-    let id = id.derive("ncclCommShrink", parent.children.next_number(survivors), survivors);
-    let new_rank = survivors
-        .iter()
-        .position(|survivor| survivor == rank)
-        .ok_or_else(|| Error::internal("an excluded rank called ncclCommShrink"))?;
-    let old = (parent, ParentComm { state, members: survivors, must_be_healthy: false });
-    join(communicator, Some(old), id, survivors.len(), new_rank).map(Some)
-}
-
 pub(super) unsafe extern "C" fn ncclCommGetUniqueId(
     comm: ncclComm_t,
     uniqueId: *mut ncclUniqueId,
 ) -> ncclResult_t {
-    guard(|| {
-        let communicator = handle::get(comm)?;
+    guard_comm(comm, |communicator| {
         check_not_null(uniqueId, "the unique id")?;
         communicator.check_operable()?;
         let id = communicator.children.create_grow_id()?.raw();
@@ -230,23 +236,20 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
     newcomm: *mut ncclComm_t,
     config: *mut ncclConfig_t,
 ) -> ncclResult_t {
-    guard_of_all("ncclCommGrow", comm, || {
-        check_not_null(newcomm, "the new communicator")?;
-        let id = if uniqueId.is_null() {
-            None
-        } else {
-            // SAFETY: the C declaration's contract.
-            Some(unsafe { *uniqueId })
-        };
-        if comm.is_null() {
+    // SAFETY: the C declaration's contract: NULL or an id.
+    let id = unsafe { uniqueId.as_ref() };
+    if comm.is_null() {
+        return guard_in_group("ncclCommGrow", || {
+            check_not_null(newcomm, "the new communicator")?;
             let id = id.ok_or_else(|| {
                 Error::argument("a new rank has to pass the unique id, an existing one its communicator")
             })?;
             // SAFETY: the C declaration's contract, which here equals the contract of `ncclCommInitRankConfig`.
-            unsafe { init_rank(newcomm, nRanks, &[id], rank, config) }?;
-            return Ok(());
-        }
-        let parent = handle::get(comm)?;
+            unsafe { init_rank(newcomm, nRanks, slice::from_ref(id), rank, config) }.map(|_| ())
+        });
+    }
+    guard_of_all("ncclCommGrow", comm, |parent| {
+        check_not_null(newcomm, "the new communicator")?;
         let ranks = check_rank_count(nRanks)?;
         let before = parent.check_exclusive()?.state.ranks();
         if ranks <= before {
@@ -259,14 +262,14 @@ pub(super) unsafe extern "C" fn ncclCommGrow(
                 "invalid rank {rank}: a rank of the communicator keeps its number and passes -1"
             )));
         }
-        let id = id.as_ref().map(UniqueId::new).transpose()?;
+        let id = id.map(UniqueId::new).transpose()?;
         if id.is_some() && id != *lock(&parent.children.grow_id) {
             return Err(Error::argument(
                 "this unique id is not the one that ncclCommGetUniqueId returned for this communicator, or it \
                  has been used",
             ));
         }
-        let old = Arc::clone(&parent);
+        let old = Arc::clone(parent);
         let join = move |communicator: &Communicator| grow(communicator, &old, ranks, id);
         // SAFETY: the C declaration's contract.
         unsafe { create_child(parent, newcomm, config, "ncclCommGrow", vec![], Box::new(join)) }
@@ -281,7 +284,7 @@ fn grow(
     ranks: usize,
     grow_id: Option<UniqueId>,
 ) -> Result<Option<RankInfo>> {
-    let RankInfo { state, rank, id } = parent.rank_info()?;
+    let RankInfo { state, rank, id, .. } = parent.rank_info()?;
     let secret = grow_id.map_or([0; UniqueId::SECRET_LENGTH], |id| id.secret_bytes());
     let own = [&(ranks as u64).to_ne_bytes()[..], &secret].concat();
     let proposals = allgather(communicator, parent, state, *rank, ControlCall::Grow, &own)
@@ -312,8 +315,7 @@ fn grow(
 }
 
 pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) -> ncclResult_t {
-    guard_of_all("ncclCommSuspend", comm, || {
-        let communicator = handle::get(comm)?;
+    guard_of_all("ncclCommSuspend", comm, |communicator| {
         check_flags(communicator.check_ready()?, "ncclCommSuspend: flags", flags, NCCL_SUSPEND_MEM);
         if flags.cast_unsigned() & NCCL_SUSPEND_MEM == 0 {
             // There is nothing to suspend, which NCCL accepts.
@@ -321,13 +323,12 @@ pub(super) unsafe extern "C" fn ncclCommSuspend(comm: ncclComm_t, flags: c_int) 
         }
         let context = communicator.check_exclusive()?;
         let suspend = Suspend { call: ControlCall::Suspend, suspended: Arc::clone(&communicator.suspended) };
-        group::run_on_host(&communicator, context, suspend)
+        group::run_on_host(communicator, context, suspend)
     })
 }
 
 pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t {
-    guard_of_all("ncclCommResume", comm, || {
-        let communicator = handle::get(comm)?;
+    guard_of_all("ncclCommResume", comm, |communicator| {
         communicator.check_not_failed()?;
         communicator.synchronize();
         let context = communicator.check_idle()?;
@@ -335,7 +336,7 @@ pub(super) unsafe extern "C" fn ncclCommResume(comm: ncclComm_t) -> ncclResult_t
             return Err(Error::usage("the communicator is not suspended"));
         }
         let resume = Suspend { call: ControlCall::Resume, suspended: Arc::clone(&communicator.suspended) };
-        group::run_on_host(&communicator, context, resume)
+        group::run_on_host(communicator, context, resume)
     })
 }
 
@@ -344,8 +345,7 @@ pub(super) unsafe extern "C" fn ncclCommMemStats(
     stat: ncclCommMemStat_t,
     value: *mut u64,
 ) -> ncclResult_t {
-    guard(|| {
-        let communicator = handle::get(comm)?;
+    guard_comm(comm, |communicator| {
         let CallContext { state, rank, .. } = communicator.check_idle()?;
         check_not_null(value, "the value")?;
         let (buffers, rest) = state.memory_usage(rank);

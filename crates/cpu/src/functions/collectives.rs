@@ -10,16 +10,13 @@ use libnccl::sys::{
     ncclScalarResidence_t, ncclSimInfo_t,
 };
 
-use super::guard::{check_mapped, check_not_null, check_rank, guard, guard_in_group, write_out};
+use super::guard::{check_mapped, check_not_null, check_rank, guard, guard_comm, guard_in_group, write_out};
 use crate::coll::call::Function;
 use crate::coll::collective::Collective;
 use crate::coll::plan::Call;
 use crate::comm::communicator::Communicator;
 use crate::comm::config::check_config;
-use crate::comm::queued_operation::Queue;
-use crate::comm::registry::Scalar;
 use crate::comm::{group, handle};
-use crate::cuda::Stream;
 use crate::diag::error::Error;
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{ReadBuf, WriteBuf};
@@ -47,7 +44,8 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
         let (rank, ranks) = (context.rank, context.state.ranks());
         let root = check_rank(root, ranks, "root")?;
         let data_type = DataType::new(datatype)?;
-        let (reduction, scalar) = op.map(|op| communicator.reduction(op, data_type)).transpose()?.unzip();
+        let (reduction, scalar) =
+            op.map(|op| communicator.custom_reductions.get(op, data_type)).transpose()?.unzip();
         data_type.check_count(count, ranks)?;
         let call = Call::new(function, count, data_type, reduction, root, ranks);
         let (input, output) = (call.input(rank), call.output(rank));
@@ -63,8 +61,7 @@ unsafe fn collective(arguments: &Arguments) -> ncclResult_t {
             unsafe { (ReadBuf::of_caller(send.cast(), input), WriteBuf::of_caller(recv.cast(), output)) };
         call.check_overlap(rank, send, recv)?;
         let collective = Collective { call, scalar: scalar.flatten(), send, recv };
-        let (queue, bytes) = (Queue::Collective, input.saturating_add(output));
-        group::run(communicator, context, queue, bytes, collective, Stream::new(stream))
+        group::run(communicator, context, collective, stream)
     };
     guard_in_group(function.symbol(), || handle::with(comm, call))
 }
@@ -151,8 +148,7 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
     residence: ncclScalarResidence_t,
     comm: ncclComm_t,
 ) -> ncclResult_t {
-    guard(|| {
-        let communicator = handle::get(comm)?;
+    guard_comm(comm, |communicator| {
         check_not_null(op, "the reduction")?;
         check_not_null(scalar, "the scalar")?;
         let data_type = DataType::new(datatype)?;
@@ -169,15 +165,13 @@ pub(super) unsafe extern "C" fn ncclRedOpCreatePreMulSum(
         // SAFETY: the C declaration's contract: one element. In device memory (host memory here), it stays valid until the last operation
         // that uses it has run.
         let place = unsafe { ReadBuf::of_caller(scalar.cast(), data_type.size()) };
-        let scalar = if is_on_device {
-            Scalar::Deferred(place)
-        } else {
-            let mut bytes = [0; 8];
+        let mut bytes = [0; 8];
+        if !is_on_device {
             place.read(0, &mut bytes[..data_type.size()]);
-            Scalar::Immediate(bytes)
-        };
+        }
+        let place = is_on_device.then_some(place);
         // SAFETY: the C declaration's contract.
-        unsafe { write_out(op, communicator.custom_reductions.create(data_type, scalar)?) }
+        unsafe { write_out(op, communicator.custom_reductions.create(data_type, bytes, place)?) }
     })
 }
 

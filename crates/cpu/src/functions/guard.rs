@@ -3,10 +3,12 @@
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use cuda_common::finding::Finding;
 use libnccl::sys::{ncclComm_t, ncclResult_t};
 
+use crate::comm::communicator::Communicator;
 use crate::comm::{group, handle};
 use crate::diag::error::{self, Error, Progress, Result};
 use crate::diag::report;
@@ -39,14 +41,23 @@ pub(super) fn guard_in_group<T: Into<Progress>>(
     guard(|| call().inspect_err(|error| group::fail(function, error)))
 }
 
+/// Runs a call on a communicator like [`guard`].
+pub(super) fn guard_comm<T: Into<Progress>>(
+    comm: ncclComm_t,
+    call: impl FnOnce(&Arc<Communicator>) -> Result<T>,
+) -> ncclResult_t {
+    guard(|| call(&handle::get(comm)?))
+}
+
 /// Runs a call on a communicator like [`guard_in_group`]. The other ranks make the same call and may wait for this rank.
 pub(super) fn guard_of_all<T: Into<Progress>>(
     function: &str,
     comm: ncclComm_t,
-    call: impl FnOnce() -> Result<T>,
+    call: impl FnOnce(&Arc<Communicator>) -> Result<T>,
 ) -> ncclResult_t {
     guard_in_group(function, || {
-        call().inspect_err(|error| drop(handle::get(comm).map(|comm| comm.note_failed_call(error))))
+        let communicator = handle::get(comm)?;
+        call(&communicator).inspect_err(|error| communicator.note_failed_call(error))
     })
 }
 

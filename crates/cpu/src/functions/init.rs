@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::{ptr, slice};
 
 use libnccl::sys::{
-    NCCL_API_MAGIC, ncclComm_t, ncclConfig_t, ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclResult_t,
-    ncclUniqueId,
+    ncclComm_t, ncclConfig_t, ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclResult_t, ncclUniqueId,
 };
 
 use super::guard::{check_not_null, check_rank, guard, guard_in_group, write_out};
@@ -16,7 +15,7 @@ use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{UniqueId, fnv1a};
 use crate::comm::agreement::{may_repeat, shortage};
 use crate::comm::communicator::{Communicator, RankInfo};
-use crate::comm::config::{Config, check_rank_count, complete, read_config};
+use crate::comm::config::{Config, check_magic, check_rank_count, complete, read_config};
 use crate::comm::init::{Init, OutParam, join};
 use crate::comm::{group, handle};
 use crate::cuda::{Driver, driver};
@@ -194,12 +193,10 @@ pub(super) unsafe extern "C" fn ncclCommInitAll(
             let config = Config::default();
             config.log_network();
             let communicator = Communicator::new(device, driver, config);
-            communicator
-                .join(RankInfo { state: Arc::clone(&state), rank, id }, settings::fault_of_rank(rank));
+            let fault = settings::fault_of_rank(rank);
+            communicator.join(RankInfo { state: Arc::clone(&state), rank, id, fault });
             let communicator = Arc::new(communicator);
-            let added = handle::add(Arc::clone(&communicator));
-            handles
-                .push(added.inspect_err(|_| handles.iter().for_each(|other| drop(handle::remove(*other))))?);
+            handles.push(handle::add(Arc::clone(&communicator)));
             debug::info(Subsystem::Init, || format!("{} - Init COMPLETE", communicator.describe()));
         }
         // SAFETY: the C declaration's contract: the array holds `ndev` communicators.
@@ -238,57 +235,43 @@ fn note_used(id: &UniqueId) {
     used.push_back(id.public);
 }
 
-/// Minimum length of a pre-shared key in bytes.
-const MIN_KEY: usize = 32;
-
 pub(super) unsafe extern "C" fn ncclSetEncryption(config: *const ncclEncryptionConfig_t) -> ncclResult_t {
-    // SAFETY: the C declaration's contract.
-    guard(|| unsafe { set_encryption(config) })
-}
-
-/// Sets the encryption if there is a config.
-///
-/// # Safety
-/// `config` must be NULL or point to as many bytes as its first field, `size`, specifies, and at least to `size` and `magic`.
-unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Result {
     const NONE: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE.0 as i64;
     const PSK: i64 = ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK.0 as i64;
-
-    if config.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the caller's contract. The struct may be shorter, so no reference to it is created.
-    let (size, magic) = unsafe { ((*config).size, (*config).magic) };
-    if magic != NCCL_API_MAGIC {
-        return Err(Error::argument(format!(
-            "the magic of the encryption's configuration is {magic:#x} and has to be {NCCL_API_MAGIC:#x}: start from \
-             NCCL_ENCRYPTION_CONFIG_INITIALIZER"
-        )));
-    }
-    // SAFETY: the struct has this many bytes.
-    let complete = unsafe { complete(config, size, ncclEncryptionConfig_t::initializer()) };
-    match complete.mode.into() {
-        NONE => {
-            debug::info(Subsystem::Bootstrap, || {
-                "Encryption: none, as ranks connect through Unix sockets".into()
-            });
-            Ok(())
+    /// Minimum length in bytes.
+    const MIN_KEY: usize = 32;
+    guard(|| {
+        if config.is_null() {
+            return Ok(());
         }
-        PSK => {
-            check_not_null(complete.psk, "the pre-shared key")?;
-            // SAFETY: by the C declaration's contract, a terminated string.
-            let length = unsafe { CStr::from_ptr(complete.psk) }.count_bytes();
-            if length < MIN_KEY {
-                return Err(Error::argument(format!(
-                    "the pre-shared key has {length} bytes and has to have {MIN_KEY} or more"
-                )));
+        // SAFETY: the C declaration's contract. The struct may be shorter, so no reference to it is created.
+        let (size, magic) = unsafe { ((*config).size, (*config).magic) };
+        check_magic(magic, "encryption's configuration", "NCCL_ENCRYPTION_CONFIG_INITIALIZER")?;
+        // SAFETY: the struct has this many bytes.
+        let complete = unsafe { complete(config, size, ncclEncryptionConfig_t::initializer()) };
+        match complete.mode.into() {
+            NONE => {
+                debug::info(Subsystem::Bootstrap, || {
+                    "Encryption: none, as ranks connect through Unix sockets".into()
+                });
+                Ok(())
             }
-            Err(Error::usage(
-                "the CPU backend opens no TCP connections that could be encrypted: its ranks are on one host",
-            ))
+            PSK => {
+                check_not_null(complete.psk, "the pre-shared key")?;
+                // SAFETY: by the C declaration's contract, a terminated string.
+                let length = unsafe { CStr::from_ptr(complete.psk) }.count_bytes();
+                if length < MIN_KEY {
+                    return Err(Error::argument(format!(
+                        "the pre-shared key has {length} bytes and has to have {MIN_KEY} or more"
+                    )));
+                }
+                Err(Error::usage(
+                    "the CPU backend opens no TCP connections that could be encrypted: its ranks are on one host",
+                ))
+            }
+            mode => Err(Error::argument(format!(
+                "invalid encryption mode {mode}: it has to be {NONE} (none) or {PSK} (a pre-shared key)"
+            ))),
         }
-        mode => Err(Error::argument(format!(
-            "invalid encryption mode {mode}: it has to be {NONE} (none) or {PSK} (a pre-shared key)"
-        ))),
-    }
+    })
 }

@@ -15,12 +15,13 @@ use libnccl::sys::{
     NCCL_WIN_STRICT_ORDERING, ncclComm_t, ncclResult_t, ncclWindow_t,
 };
 
-use super::guard::{check_flags, check_mapped, check_not_null, guard, guard_of_all, write_out};
+use super::guard::{check_flags, check_mapped, check_not_null, guard, guard_comm, guard_of_all, write_out};
 use crate::coll::call::{CallHeader, ControlCall};
 use crate::coll::operation::Operation;
 use crate::comm::communicator::Communicator;
 use crate::comm::init::OutParam;
-use crate::comm::window::{Window, WindowPart, Windows};
+use crate::comm::registry::Registry;
+use crate::comm::window::{Window, WindowPart};
 use crate::comm::{group, handle};
 use crate::diag::error::{Error, Result};
 use crate::diag::report;
@@ -106,8 +107,7 @@ pub(super) unsafe extern "C" fn ncclCommRegister(
     size: usize,
     handle: *mut *mut c_void,
 ) -> ncclResult_t {
-    guard(|| {
-        let communicator = handle::get(comm)?;
+    guard_comm(comm, |communicator| {
         communicator.check_operable()?;
         check_not_null(handle, "the handle")?;
         check_not_null(buff, "the buffer")?;
@@ -125,8 +125,7 @@ pub(super) unsafe extern "C" fn ncclCommRegister(
 }
 
 pub(super) unsafe extern "C" fn ncclCommDeregister(comm: ncclComm_t, handle: *mut c_void) -> ncclResult_t {
-    guard(|| {
-        let communicator = handle::get(comm)?;
+    guard_comm(comm, |communicator| {
         communicator.check_idle()?;
         // With `NCCL_LOCAL_REGISTER=0`, NCCL skips the registration and returns a NULL handle.
         if handle.is_null() {
@@ -144,8 +143,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
     win: *mut ncclWindow_t,
     winFlags: c_int,
 ) -> ncclResult_t {
-    guard_of_all("ncclCommWindowRegister", comm, || {
-        let communicator = handle::get(comm)?;
+    guard_of_all("ncclCommWindowRegister", comm, |communicator| {
         let context = communicator.check_exclusive()?;
         check_not_null(win, "the window")?;
         check_not_null(buff, "the buffer")?;
@@ -182,7 +180,7 @@ pub(super) unsafe extern "C" fn ncclCommWindowRegister(
             out: unsafe { OutParam::new(win) },
         };
         // As in NCCL, this succeeds while a nonblocking communicator is still registering the window.
-        group::run_on_host(&communicator, context, register)?;
+        group::run_on_host(communicator, context, register)?;
         Ok(())
     })
 }
@@ -191,13 +189,15 @@ pub(super) unsafe extern "C" fn ncclCommWindowDeregister(
     comm: ncclComm_t,
     win: ncclWindow_t,
 ) -> ncclResult_t {
-    guard(|| {
-        let communicator = handle::get(comm)?;
+    guard_comm(comm, |communicator| {
         communicator.synchronize();
         let context = communicator.check_idle()?;
         let _entered = communicator.enter()?;
         // A registration that created no window returned NULL.
-        if win.is_null() { Ok(()) } else { communicator.windows.remove(win.addr(), context) }
+        if !win.is_null() {
+            communicator.windows.remove(win.addr())?.close(context.state);
+        }
+        Ok(())
     })
 }
 
@@ -206,8 +206,7 @@ pub(super) unsafe extern "C" fn ncclWinGetUserPtr(
     win: ncclWindow_t,
     outUserPtr: *mut *mut c_void,
 ) -> ncclResult_t {
-    guard(|| {
-        let communicator = handle::get(comm)?;
+    guard_comm(comm, |communicator| {
         communicator.check_ready()?;
         check_not_null(outUserPtr, "the address")?;
         let window = communicator.windows.get(win.addr())?;
@@ -245,7 +244,7 @@ fn flags(context: CallContext<'_>, flags: c_int) -> Result<u32> {
 }
 
 struct RegisterWindow {
-    windows: Arc<Windows>,
+    windows: Arc<Registry<Arc<Window>>>,
     part: WindowPart,
     /// Lists the memory as a window's memory from the call on.
     memory: Arc<WindowMemory>,
@@ -259,7 +258,7 @@ impl Operation for RegisterWindow {
 
     async fn run(&self, context: CallContext<'_>) -> Result {
         let window = Window::register(context, self.part, Arc::clone(&self.memory)).await?;
-        let handle = |window| ptr::without_provenance_mut(self.windows.add(window));
+        let handle = |window| ptr::without_provenance_mut(self.windows.add(Arc::new(window)));
         self.out.write(window.map_or(ptr::null_mut(), handle));
         Ok(())
     }

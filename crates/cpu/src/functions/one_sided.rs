@@ -17,10 +17,8 @@ use super::guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::call::{CallHeader, PeerCall};
 use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
-use crate::comm::queued_operation::Queue;
 use crate::comm::window::Window;
 use crate::comm::{group, handle};
-use crate::cuda::Stream;
 use crate::diag::error::{Error, Result};
 use crate::reduce::data_type::DataType;
 use crate::shm::buffer::{BufferRange, ReadBuf, WriteBuf};
@@ -43,7 +41,8 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
     guard_in_group("ncclPutSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
-        let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
+        check_flags(flags)?;
+        let signal = Signal::new(&communicator, context, peer, sigIdx, ctx)?;
         let bytes = DataType::new(datatype)?.bytes(count)?;
         let window = communicator.windows.get(peerWin.addr())?;
         let part = window.part(signal.peer);
@@ -54,7 +53,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
             ))
         })?;
         check_not_null(localbuff, "the local buffer")?;
-        if !communicator.windows.contain(localbuff.addr(), bytes) {
+        if communicator.windows.find(|window| window.contains(localbuff.addr(), bytes)).is_none() {
             return Err(Error::argument(format!(
                 "the local buffer, {bytes} bytes at {localbuff:p}, is not inside a window of this rank with \
                  NCCL_WIN_COLL_SYMMETRIC"
@@ -73,7 +72,7 @@ pub(super) unsafe extern "C" fn ncclPutSignal(
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { ReadBuf::of_caller(localbuff.cast(), bytes) };
         let put = PutSignal { from, to, window, signal };
-        group::run(&communicator, context, Queue::Put, bytes.saturating_mul(2), put, Stream::new(stream))
+        group::run(&communicator, context, put, stream)
     })
 }
 
@@ -88,9 +87,10 @@ pub(super) unsafe extern "C" fn ncclSignal(
     guard_in_group("ncclSignal", || {
         let communicator = handle::get(comm)?;
         let context = communicator.check_operable()?;
-        let signal = raised(&communicator, context.state.ranks(), peer, sigIdx, ctx, flags)?;
+        check_flags(flags)?;
+        let signal = Signal::new(&communicator, context, peer, sigIdx, ctx)?;
         check_signals(&communicator)?;
-        group::run(&communicator, context, Queue::Put, 0, signal, Stream::new(stream))
+        group::run(&communicator, context, signal, stream)
     })
 }
 
@@ -112,41 +112,37 @@ pub(super) unsafe extern "C" fn ncclWaitSignal(
         // SAFETY: the C declaration's contract: the array has this many entries.
         let descriptions = unsafe { slice::from_raw_parts(signalDescs, number) };
         let mut all = Vec::with_capacity(number);
-        for description in descriptions {
-            all.push(awaited(&communicator, context.state.ranks(), description)?);
+        for ncclWaitSignalDesc_t { opCnt, peer, sigIdx, ctx } in descriptions {
+            let count = u64::try_from(*opCnt)
+                .ok()
+                .filter(|count| *count > 0)
+                .ok_or_else(|| Error::argument(format!("invalid opCnt {opCnt}: it has to be at least 1")))?;
+            let signal = Signal::new(&communicator, context, *peer, *sigIdx, *ctx)?;
+            all.push(AwaitedSignal { signal, count });
         }
         check_signals(&communicator)?;
-        group::run(&communicator, context, Queue::Wait, 0, WaitSignals(all), Stream::new(stream))
+        group::run(&communicator, context, WaitSignals(all), stream)
     })
 }
 
-fn awaited(
-    communicator: &Communicator,
-    ranks: usize,
-    description: &ncclWaitSignalDesc_t,
-) -> Result<AwaitedSignal> {
-    let ncclWaitSignalDesc_t { opCnt, peer, sigIdx, ctx } = *description;
-    let count = u64::try_from(opCnt)
-        .ok()
-        .filter(|count| *count > 0)
-        .ok_or_else(|| Error::argument(format!("invalid opCnt {opCnt}: it has to be at least 1")))?;
-    let (peer, index) = (check_rank(peer, ranks, "peer")?, signal_index(communicator, sigIdx, ctx)?);
-    Ok(AwaitedSignal { peer, index, count })
-}
-
-fn raised(
-    communicator: &Communicator,
-    ranks: usize,
-    peer: c_int,
-    sigIdx: c_int,
-    ctx: c_int,
-    flags: c_uint,
-) -> Result<Signal> {
+fn check_flags(flags: c_uint) -> Result {
     if flags != 0 {
         return Err(Error::argument(format!("invalid flags {flags:#x}: they have to be 0")));
     }
-    let peer = check_rank(peer, ranks, "peer")?;
-    Ok(Signal { peer, index: signal_index(communicator, sigIdx, ctx)? })
+    Ok(())
+}
+
+impl Signal {
+    fn new(
+        communicator: &Communicator,
+        context: CallContext<'_>,
+        peer: c_int,
+        sigIdx: c_int,
+        ctx: c_int,
+    ) -> Result<Self> {
+        let peer = check_rank(peer, context.state.ranks(), "peer")?;
+        Ok(Self { peer, index: signal_index(communicator, sigIdx, ctx)? })
+    }
 }
 
 /// Returns the index of a signal among all signals of a pair of ranks.
@@ -174,7 +170,7 @@ fn signal_index(communicator: &Communicator, sigIdx: c_int, ctx: c_int) -> Resul
 
 /// Checks that signals can be used. NCCL prepares them with the first window.
 fn check_signals(communicator: &Communicator) -> Result {
-    if communicator.windows.any_registered() || communicator.config.eager_signals {
+    if communicator.windows.any_added() || communicator.config.eager_signals {
         return Ok(());
     }
     Err(Error::usage(
@@ -205,10 +201,8 @@ pub(crate) struct Signal {
 /// A wait for signals. Each awaited signal is consumed.
 pub(crate) struct WaitSignals(pub(crate) Vec<AwaitedSignal>);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedSignal {
-    pub(crate) peer: usize,
-    pub(crate) index: usize,
+    pub(crate) signal: Signal,
     pub(crate) count: u64,
 }
 
@@ -259,47 +253,16 @@ impl Operation for Signal {
 
 impl Operation for WaitSignals {
     fn header(&self) -> CallHeader {
-        CallHeader::of_bytes(PeerCall::WaitSignal, self.0.first().map_or(0, |signal| signal.peer), 0)
+        CallHeader::of_bytes(PeerCall::WaitSignal, self.0.first().map_or(0, |awaited| awaited.signal.peer), 0)
     }
 
     async fn run(&self, CallContext { state, rank, .. }: CallContext<'_>) -> Result {
-        for AwaitedSignal { peer, index, count } in &self.0 {
+        for AwaitedSignal { signal: Signal { peer, index }, count } in &self.0 {
             let (raised, awaited) = state.signal(*peer, rank, *index);
             let before = awaited.load(Relaxed);
             state.wait(*peer, || raised.load(Acquire).wrapping_sub(before) >= *count).await?;
             awaited.store(before.wrapping_add(*count), Relaxed);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shm::call_context::PeerAccess;
-    use crate::shm::liveness::AbortReason;
-    use crate::shm::process::Process;
-    use crate::shm::shared_state::SharedState;
-    use crate::sync::executor::run_one;
-
-    #[test]
-    fn signals_are_counted_by_pair_and_index_and_consumed_once() {
-        let state = SharedState::create(&[Process::current().unwrap(); 3]).unwrap().0;
-        let peers = PeerAccess::default();
-        let context = |rank| CallContext { state: &state, rank, peers: &peers };
-        for _ in 0..3 {
-            run_one(Signal { peer: 1, index: 5 }.run(context(0)), 1, |_| ()).unwrap();
-        }
-        let wait_for = |peer, index, count| {
-            let wait = WaitSignals(vec![AwaitedSignal { peer, index, count }]);
-            // If the signals have not been raised, an abort ends the wait.
-            run_one(wait.run(context(1)), 1, |_| state.set_abort(2, AbortReason::Failed))
-        };
-        wait_for(0, 5, 2).unwrap();
-        wait_for(0, 5, 1).unwrap();
-        wait_for(0, 5, 0).unwrap();
-        for (peer, index) in [(0, 5), (0, 4), (2, 5)] {
-            assert_eq!(wait_for(peer, index, 1).unwrap_err().text, "rank 2 failed");
-        }
     }
 }

@@ -15,9 +15,7 @@ use super::guard::{check_not_null, check_rank, guard_in_group};
 use crate::coll::call::{CallHeader, PeerCall};
 use crate::coll::operation::{OnStream, Operation};
 use crate::comm::communicator::Communicator;
-use crate::comm::queued_operation::Queue;
 use crate::comm::{group, handle};
-use crate::cuda::Stream;
 use crate::diag::error::{Error, Progress, Result};
 use crate::diag::report;
 use crate::diag::settings::STRICT;
@@ -69,7 +67,7 @@ pub(super) unsafe extern "C" fn ncclSend(
         // SAFETY: the C declaration's contract, as for collectives.
         let from = unsafe { ReadBuf::of_caller(sendbuff.cast(), message.bytes()) };
         let send = SendMessage { message, peer, from };
-        group::run(communicator, context, Queue::SendTo(peer), from.length(), send, Stream::new(stream))
+        group::run(communicator, context, send, stream)
     };
     guard_in_group("ncclSend", || handle::with(comm, call))
 }
@@ -89,7 +87,7 @@ pub(super) unsafe extern "C" fn ncclRecv(
         // SAFETY: the C declaration's contract, as for collectives.
         let to = unsafe { WriteBuf::of_caller(recvbuff.cast(), message.bytes()) };
         let recv = RecvMessage { message, peer, to };
-        group::run(communicator, context, Queue::ReceiveFrom(peer), to.length(), recv, Stream::new(stream))
+        group::run(communicator, context, recv, stream)
     };
     guard_in_group("ncclRecv", || handle::with(comm, call))
 }
@@ -102,8 +100,11 @@ const RENDEZVOUS: u64 = 1 << 32;
 /// Number of bytes of a rendezvous request.
 const REQUEST: u64 = HEADER + (RemoteBuffer::WORDS * size_of::<u64>()) as u64;
 
+/// The receiver's reason to reject a transfer: the header that it expects, or [`NACK`].
+type Rejection = [u64; 2];
+
 /// Rejection of a rendezvous, with which the receiver requests the elements themselves. No header has this value.
-const NACK: [u64; 2] = [u64::MAX; 2];
+const NACK: Rejection = [u64::MAX; 2];
 
 /// Number of bytes from which a transfer uses non-temporal stores.
 const NON_TEMPORAL_MIN: u64 = 4 << 20;
@@ -125,14 +126,6 @@ pub(crate) struct RecvMessage {
     pub(crate) message: Message,
     pub(crate) peer: usize,
     pub(crate) to: WriteBuf,
-}
-
-enum Outcome {
-    Sent,
-    /// The receiver cannot use the sender's memory.
-    Nack,
-    /// The receiver expects other arguments.
-    Mismatch([u64; 2]),
 }
 
 impl Operation for SendMessage {
@@ -161,20 +154,20 @@ impl Operation for SendMessage {
         }
         let mailbox = Mailbox::new(state, rank, peer);
         Mailbox::note_sent(state, rank, peer);
-        let mut outcome = Outcome::Nack;
+        let mut rejection = Some(NACK);
         if message.bytes() > MESSAGE_MAX {
             let same_process = state.process(rank) == state.process(peer);
             let buffer = RemoteBuffer::new(from, !same_process);
             if same_process || buffer.is_shared() {
-                outcome = message.send_by_rendezvous(context, &mailbox, peer, from, buffer).await?;
+                rejection = self.send_by_rendezvous(context, &mailbox, buffer).await?;
             }
         }
-        if let Outcome::Nack = outcome {
-            outcome = message.send_eagerly(state, &mailbox, peer, from).await?;
+        if rejection == Some(NACK) {
+            rejection = self.send_eagerly(state, &mailbox).await?;
         }
-        match outcome {
-            Outcome::Mismatch(expected) => Err(mismatch(rank, message.to_words(), peer, expected)),
-            Outcome::Sent | Outcome::Nack => Ok(()),
+        match rejection {
+            None | Some(NACK) => Ok(()),
+            Some(expected) => Err(mismatch(rank, message.to_words(), peer, expected)),
         }
     }
 }
@@ -193,7 +186,7 @@ impl Operation for RecvMessage {
     }
 
     async fn run(&self, context: CallContext<'_>) -> Result {
-        let Self { message, peer, to } = *self;
+        let Self { message, peer, .. } = *self;
         let CallContext { state, rank, .. } = context;
         let mailbox = Mailbox::new(state, peer, rank);
         loop {
@@ -211,11 +204,11 @@ impl Operation for RecvMessage {
                 return Err(mismatch(peer, sent, rank, message.to_words()));
             }
             if !is_rendezvous {
-                return receive_eagerly(context, &mailbox, peer, elements..end, to).await;
+                return self.receive_eagerly(state, &mailbox, elements..end).await;
             }
             state.wait(peer, || mailbox.available(start) >= REQUEST).await?;
             let buffer = RemoteBuffer::from_words(mailbox.read_words(elements));
-            let is_copied = receive_by_rendezvous(context, peer, buffer, to)?;
+            let is_copied = self.receive_by_rendezvous(context, buffer)?;
             if !is_copied {
                 mailbox.reject(start, NACK);
             }
@@ -235,47 +228,43 @@ impl Message {
     pub(crate) fn bytes(self) -> usize {
         self.count * self.data_type.size()
     }
+}
 
+impl SendMessage {
     /// Sends the location of the elements. The receiver copies them from there.
     async fn send_by_rendezvous(
-        self,
+        &self,
         CallContext { state, rank, .. }: CallContext<'_>,
         mailbox: &Mailbox<'_>,
-        peer: usize,
-        from: ReadBuf,
         buffer: RemoteBuffer,
-    ) -> Result<Outcome> {
+    ) -> Result<Option<Rejection>> {
+        let Self { message, peer, from } = *self;
         let start = mailbox.write_position();
         mailbox.wait_for_room(peer, start, start, REQUEST).await?;
-        let [count, data_type] = self.to_words();
+        let [count, data_type] = message.to_words();
         mailbox.write_words(start, &[count, data_type | RENDEZVOUS]);
         mailbox.write_words(start + HEADER, &buffer.to_words());
         let end = start + REQUEST;
         mailbox.publish(end);
-        let outcome = taken(state, mailbox, peer, start..end).await;
-        if outcome.is_err() {
+        let rejection = taken(state, mailbox, peer, start..end).await;
+        if rejection.is_err() {
             state.quiesce(rank, Exposed { buffers: &[from], windows: 0 }).await;
         }
-        outcome
+        rejection
     }
 
     /// Sends the elements through the ring.
-    async fn send_eagerly(
-        self,
-        state: &SharedState,
-        mailbox: &Mailbox<'_>,
-        peer: usize,
-        from: ReadBuf,
-    ) -> Result<Outcome> {
+    async fn send_eagerly(&self, state: &SharedState, mailbox: &Mailbox<'_>) -> Result<Option<Rejection>> {
+        let Self { message, peer, from } = *self;
         let start = mailbox.write_position();
         let elements = start + HEADER;
-        let end = elements + self.bytes() as u64;
+        let end = elements + message.bytes() as u64;
         let next = end.next_multiple_of(HEADER);
         let Some(room) = mailbox.wait_for_room(peer, start, start, HEADER).await? else {
             return Err(Error::remote(format!("rank {peer} rejected a message before it was sent")));
         };
         let mut space = room - HEADER;
-        mailbox.write_words(start, &self.to_words());
+        mailbox.write_words(start, &message.to_words());
         let mut at = elements;
         loop {
             // As many elements as fit are published together with the header.
@@ -285,11 +274,7 @@ impl Message {
             at += length;
             if at == end {
                 mailbox.publish(next);
-                return if *STRICT {
-                    taken(state, mailbox, peer, start..next).await
-                } else {
-                    Ok(Outcome::Sent)
-                };
+                return if *STRICT { taken(state, mailbox, peer, start..next).await } else { Ok(None) };
             }
             space -= length;
             mailbox.publish(at);
@@ -298,7 +283,7 @@ impl Message {
                     Some(room) => space = room,
                     None => {
                         mailbox.publish(next);
-                        return Ok(Outcome::Mismatch(mailbox.rejection(start).unwrap_or(NACK)));
+                        return Ok(mailbox.rejection(start));
                     }
                 }
             }
@@ -306,64 +291,56 @@ impl Message {
     }
 }
 
-/// Waits until the receiver has read the complete transfer at `positions`.
+/// Waits until the receiver has read the complete transfer at `positions`, or has rejected it.
 async fn taken(
     state: &SharedState,
     mailbox: &Mailbox<'_>,
     peer: usize,
     positions: Range<u64>,
-) -> Result<Outcome> {
+) -> Result<Option<Rejection>> {
     state.wait(peer, || mailbox.is_read(positions.end)).await?;
-    Ok(match mailbox.rejection(positions.start) {
-        None => Outcome::Sent,
-        Some(NACK) => Outcome::Nack,
-        Some(expected) => Outcome::Mismatch(expected),
-    })
+    Ok(mailbox.rejection(positions.start))
 }
 
-async fn receive_eagerly(
-    CallContext { state, .. }: CallContext<'_>,
-    mailbox: &Mailbox<'_>,
-    peer: usize,
-    positions: Range<u64>,
-    to: WriteBuf,
-) -> Result {
-    let Range { start, end } = positions;
-    let next = end.next_multiple_of(HEADER);
-    let mut at = start;
-    if at == end {
-        mailbox.release(next);
+impl RecvMessage {
+    async fn receive_eagerly(
+        &self,
+        state: &SharedState,
+        mailbox: &Mailbox<'_>,
+        Range { start, end }: Range<u64>,
+    ) -> Result {
+        let next = end.next_multiple_of(HEADER);
+        let mut at = start;
+        if at == end {
+            mailbox.release(next);
+        }
+        while at < end {
+            state.wait(self.peer, || mailbox.available(at) > 0).await?;
+            let length = mailbox.chunk(at, mailbox.available(at).min(end - at), end - start + HEADER);
+            let ring = mailbox.memory(at..at + length).as_read();
+            self.to.slice((at - start) as usize..(at - start + length) as usize).copy(ring, false);
+            at += length;
+            mailbox.release(if at == end { next } else { at });
+        }
+        Ok(())
     }
-    while at < end {
-        state.wait(peer, || mailbox.available(at) > 0).await?;
-        let length = mailbox.chunk(at, mailbox.available(at).min(end - at), end - start + HEADER);
-        let ring = mailbox.memory(at..at + length).as_read();
-        to.slice((at - start) as usize..(at - start + length) as usize).copy(ring, false);
-        at += length;
-        mailbox.release(if at == end { next } else { at });
-    }
-    Ok(())
-}
 
-/// Copies the elements from the sender's buffer. Returns `false` if this rank cannot access the buffer.
-fn receive_by_rendezvous(
-    context: CallContext<'_>,
-    peer: usize,
-    buffer: RemoteBuffer,
-    to: WriteBuf,
-) -> Result<bool> {
-    let length = to.length();
-    let _access = context.state.begin_access(context.rank)?;
-    let range = context.map(peer, buffer, length);
-    let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
-        return Ok(false);
-    };
-    // Overlapping buffers can only be copied through the ring.
-    if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
-        return Ok(false);
+    /// Copies the elements from the sender's buffer. Returns `false` if this rank cannot access the buffer.
+    fn receive_by_rendezvous(&self, context: CallContext<'_>, buffer: RemoteBuffer) -> Result<bool> {
+        let Self { peer, to, .. } = *self;
+        let length = to.length();
+        let _access = context.state.begin_access(context.rank)?;
+        let range = context.map(peer, buffer, length);
+        let Some(from) = range.as_ref().and_then(|range| range.read_buf(0, length)) else {
+            return Ok(false);
+        };
+        // Overlapping buffers can only be copied through the ring.
+        if (1..length).contains(&from.start().addr().abs_diff(to.start().addr())) {
+            return Ok(false);
+        }
+        to.copy(from, length as u64 >= NON_TEMPORAL_MIN);
+        Ok(true)
     }
-    to.copy(from, length as u64 >= NON_TEMPORAL_MIN);
-    Ok(true)
 }
 
 /// Returns the sends to `peer` that are in the mailbox, in order.

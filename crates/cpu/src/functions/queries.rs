@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicPtr;
 
 use libnccl::sys::{NCCL_VERSION_CODE, ncclComm_t, ncclParamHandle, ncclParamHandle_t, ncclResult_t};
 
-use super::guard::{check_not_null, code, guard, write_out};
+use super::guard::{check_not_null, code, guard, guard_comm, write_out};
 use crate::comm::{group, handle};
 use crate::cuda::driver;
 use crate::diag::debug;
@@ -79,12 +79,11 @@ pub(super) unsafe extern "C" fn ncclCommGetAsyncError(
 
 pub(super) unsafe extern "C" fn ncclCommCount(comm: ncclComm_t, count: *mut c_int) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
-    guard(|| unsafe { write_out(count, handle::get(comm)?.check_ready()?.state.ranks() as c_int) })
+    guard_comm(comm, |comm| unsafe { write_out(count, comm.check_ready()?.state.ranks() as c_int) })
 }
 
 pub(super) unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut c_int) -> ncclResult_t {
-    guard(|| {
-        let communicator = handle::get(comm)?;
+    guard_comm(comm, |communicator| {
         communicator.check_ready()?;
         // SAFETY: the C declaration's contract.
         unsafe { write_out(device, communicator.device) }
@@ -93,7 +92,7 @@ pub(super) unsafe extern "C" fn ncclCommCuDevice(comm: ncclComm_t, device: *mut 
 
 pub(super) unsafe extern "C" fn ncclCommUserRank(comm: ncclComm_t, rank: *mut c_int) -> ncclResult_t {
     // SAFETY: the C declaration's contract.
-    guard(|| unsafe { write_out(rank, handle::get(comm)?.check_ready()?.rank as c_int) })
+    guard_comm(comm, |comm| unsafe { write_out(rank, comm.check_ready()?.rank as c_int) })
 }
 
 /// Returns the parameter with this key.
@@ -239,54 +238,19 @@ struct Parameter {
     text: fn() -> &'static CStr,
 }
 
-/// All parameters.
-static PARAMETERS: [Parameter; 6] = [
+static PARAMETERS: [Parameter; 4] = [
     // The facade detects an implementation on host memory by this parameter.
-    Parameter {
-        key: c"LIBNCCL_MEMORY_SPACE",
-        about: "Memory space of buffers",
-        kind: TEXT,
-        text: memory_space,
-    },
+    Parameter::new(c"LIBNCCL_MEMORY_SPACE", "Memory space of buffers", TEXT, memory_space),
     // The facade checks this in debug builds: inside a group opened by other code, its calls return before they run.
-    Parameter {
-        key: c"LIBNCCL_OPEN_GROUPS",
-        about: "Number of groups that are open on the calling thread; at most 9 are counted",
-        kind: TEXT,
-        text: open_groups,
-    },
-    Parameter {
-        key: c"LIBNCCL_MAX_RANKS",
-        about: "Maximum number of ranks of a communicator",
-        kind: "i64",
-        text: || &VALUES[0],
-    },
-    Parameter {
-        key: c"NCCL_DEBUG",
-        about: "Level of the lines that are printed",
-        kind: TEXT,
-        text: || &VALUES[1],
-    },
-    Parameter {
-        key: c"NCCL_DEBUG_FILE",
-        about: "File to print to, with %h for the host and %p for the pid",
-        kind: TEXT,
-        text: || &VALUES[2],
-    },
-    Parameter {
-        key: c"NCCL_DEBUG_SUBSYS",
-        about: "Subsystems of INFO lines",
-        kind: TEXT,
-        text: || &VALUES[3],
-    },
+    Parameter::new(
+        c"LIBNCCL_OPEN_GROUPS",
+        "Number of groups that are open on the calling thread; at most 9 are counted",
+        TEXT,
+        open_groups,
+    ),
+    Parameter::new(c"LIBNCCL_MAX_RANKS", "Maximum number of ranks of a communicator", "i64", max_ranks),
+    Parameter::new(c"NCCL_DEBUG", "Level of the lines that are printed", TEXT, || debug::settings().level),
 ];
-
-/// The values that are decided once. They come from the environment or from this file, so they contain no zero byte.
-static VALUES: LazyLock<[CString; 4]> = LazyLock::new(|| {
-    let debug = debug::settings();
-    [MAX_RANKS.to_string(), debug.level.into(), debug.file_name.clone(), debug.subsystems()]
-        .map(|value| CString::new(value).unwrap_or_default())
-});
 
 /// The keys as a mutable array of pointers, as the C function requires.
 static KEYS: LazyLock<Vec<AtomicPtr<c_char>>> = LazyLock::new(|| {
@@ -304,7 +268,22 @@ fn open_groups() -> &'static CStr {
     COUNTS[(group::depth() as usize).min(COUNTS.len() - 1)]
 }
 
+fn max_ranks() -> &'static CStr {
+    static TEXT: LazyLock<CString> =
+        LazyLock::new(|| CString::new(MAX_RANKS.to_string()).unwrap_or_default());
+    &TEXT
+}
+
 impl Parameter {
+    const fn new(
+        key: &'static CStr,
+        about: &'static str,
+        kind: &'static str,
+        text: fn() -> &'static CStr,
+    ) -> Self {
+        Self { key, about, kind, text }
+    }
+
     /// Returns the bytes of the value in memory. A text includes its terminating zero byte.
     fn bytes(&self) -> Vec<u8> {
         let text = (self.text)();
@@ -315,7 +294,6 @@ impl Parameter {
         number.to_ne_bytes().to_vec()
     }
 
-    /// Checks that the value has exactly this type.
     fn check_kind(&self, kind: &str) -> Result {
         if self.kind == kind {
             return Ok(());

@@ -93,14 +93,11 @@ fn finalize(communicator: &Arc<Communicator>) -> Result<Progress> {
         communicator.finalized.store(true, Relaxed);
         return leave(communicator, context.state, context.rank).map(|()| Progress::Done);
     }
-    communicator.jobs.start_thread()?;
-    let job = communicator.jobs.begin(true);
-    let communicator = Arc::clone(communicator);
-    let jobs = Arc::clone(&communicator.jobs);
-    jobs.push(move || {
-        communicator.synchronize();
-        communicator.finalized.store(true, Relaxed);
-        job.end(communicator.context().and_then(|context| leave(&communicator, context.state, context.rank)));
+    let own = Arc::clone(communicator);
+    communicator.jobs.run(true, move || {
+        own.synchronize();
+        own.finalized.store(true, Relaxed);
+        own.context().and_then(|context| leave(&own, context.state, context.rank))
     })?;
     Ok(Progress::Running)
 }
@@ -194,6 +191,6 @@ fn end_jobs(communicator: &Communicator) {
 /// Closes the windows, because the caller may free their memory now.
 fn remove_windows(communicator: &Communicator) {
     if let Ok(context) = communicator.context() {
-        communicator.windows.remove_all(context);
+        communicator.windows.remove_all().iter().for_each(|window| window.close(context.state));
     }
 }

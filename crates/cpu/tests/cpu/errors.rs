@@ -17,6 +17,21 @@ fn function_table_is_complete() {
 }
 
 #[test]
+fn thread_gets_its_own_last_error_or_the_latest() {
+    let _alone = alone();
+    let fail = |count| assert_eq!(nccl!(ncclCommInitAll(&mut ptr::null_mut(), count, ptr::null())), ARGUMENT);
+    on_threads(1, |_| {
+        fail(-1);
+        on_threads(1, |_| {
+            assert_last_error("invalid number of ranks -1");
+            fail(-2);
+            assert_last_error("invalid number of ranks -2");
+        });
+        assert_last_error("invalid number of ranks -1");
+    });
+}
+
+#[test]
 fn null_comm_is_invalid_argument() {
     let _alone = alone();
     let (null, mut number, mut code) = (ptr::null_mut(), 0, OK);

@@ -387,12 +387,15 @@ fn short_send_waits_for_its_receiver_in_strict_mode() {
 }
 
 #[test]
-fn strict_mode_of_another_value_is_reported_and_ignored() {
-    let printed = run("received", &[("LIBNCCL_CPU_STRICT", "yes")]);
-    assert_prints(
-        &printed,
-        "libnccl-cpu: LIBNCCL_CPU_STRICT is \"yes\", which is ignored; expected 0 or 1\n",
-    );
+fn settings_of_other_values_are_reported_and_ignored() {
+    let limit = "LIBNCCL_CPU_TIMEOUT";
+    let mut settings = vec![("LIBNCCL_CPU_STRICT", "yes", "0 or 1")];
+    settings.extend(["", "-1", "10s", "inf", "1e40"].map(|value| (limit, value, "a number of seconds")));
+    for (name, value, expected) in settings {
+        let printed = run("received", &[(name, value)]);
+        let text = format!("libnccl-cpu: {name} is {value:?}, which is ignored; expected {expected}\n");
+        assert_prints(&printed, &text);
+    }
 }
 
 // Sends that do not wait.

@@ -114,17 +114,42 @@ fn puts_to_one_peer_are_ordered_and_do_not_wait() {
     comms.into_iter().for_each(Comm::destroy);
 }
 
+/// Makes communicators with 2 contexts of 3 signals, which need no window.
+fn with_signals(ranks: usize) -> Vec<Comm> {
+    let id = common::unique_id();
+    on_threads(ranks, |rank| {
+        let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
+        (config.numRmaCtx, config.numRmaSig, config.rmaEagerInit) = (2, 3, 1);
+        assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, ranks as i32, id, rank as i32, &mut config)), OK);
+        Comm(comm)
+    })
+}
+
+#[test]
+fn signals_are_counted_by_pair_and_index_and_consumed_once() {
+    let _alone = alone();
+    let _watchdog = Watchdog::new();
+    for (peer, index) in [(0, 2), (0, 1), (2, 2)] {
+        let comms = with_signals(3);
+        let wait_for = |peer, index, count| {
+            wait(&mut [ncclWaitSignalDesc_t { opCnt: count, peer, sigIdx: index, ctx: 1 }], comms[1].0)
+        };
+        for _ in 0..3 {
+            assert_eq!(signal(1, 2, 1, comms[0].0), OK);
+        }
+        [comms[0], comms[2]].into_iter().for_each(Comm::destroy);
+        assert_eq!([wait_for(0, 2, 2), wait_for(0, 2, 1)], [OK; 2]);
+        assert_eq!(wait_for(peer, index, 1), REMOTE);
+        assert_last_error(&format!("rank {peer} has left"));
+        comms[1].destroy();
+    }
+}
+
 #[test]
 fn signal_index_or_context_out_of_range_is_invalid_argument() {
     let _alone = alone();
     let _watchdog = Watchdog::new();
-    let id = common::unique_id();
-    let comms = on_threads(2, |rank| {
-        let (mut comm, mut config) = (ptr::null_mut(), ncclConfig_t::initializer());
-        (config.numRmaCtx, config.numRmaSig, config.rmaEagerInit) = (2, 3, 1);
-        assert_eq!(nccl!(ncclCommInitRankConfig(&mut comm, 2, id, rank as i32, &mut config)), OK);
-        Comm(comm)
-    });
+    let comms = with_signals(2);
     let (Comm(one), Comm(two)) = (comms[0], comms[1]);
     for (index, context) in [(-1, 0), (3, 0), (0, -1), (0, 2), (i32::MAX, i32::MAX)] {
         assert_eq!(signal(1, index, context, one), ARGUMENT);

@@ -10,14 +10,7 @@ use libnccl::sys::{
     ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclParamHandle, ncclParamHandle_t, ncclResult_t,
 };
 
-const KEYS: [&str; 6] = [
-    "LIBNCCL_MEMORY_SPACE",
-    "LIBNCCL_OPEN_GROUPS",
-    "LIBNCCL_MAX_RANKS",
-    "NCCL_DEBUG",
-    "NCCL_DEBUG_FILE",
-    "NCCL_DEBUG_SUBSYS",
-];
+const KEYS: [&str; 4] = ["LIBNCCL_MEMORY_SPACE", "LIBNCCL_OPEN_GROUPS", "LIBNCCL_MAX_RANKS", "NCCL_DEBUG"];
 
 fn bind(key: &CStr) -> ncclParamHandle_t {
     let mut handle = ptr::null_mut();
@@ -98,7 +91,7 @@ fn foreign_parameter_handle_is_invalid_argument() {
     let mut comm = ptr::null_mut();
     assert_eq!(nccl!(ncclCommInitAll(&mut comm, 1, ptr::null())), OK);
     let (local, last) = (0_u64, KEYS.len() << 4 | 8);
-    assert_eq!(bind(c"NCCL_DEBUG_SUBSYS").addr(), last);
+    assert_eq!(bind(c"NCCL_DEBUG").addr(), last);
     for address in
         [0, 1, 8, 16, 25, last + 16, usize::MAX, usize::MAX << 3, (&raw const local).addr(), comm.addr()]
     {
@@ -159,39 +152,28 @@ fn dump(environment: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn debug_level_and_subsystems_are_parsed_as_by_nccl() {
-    const ALL: &str = "INIT,COLL,P2P,SHM,NET,GRAPH,TUNING,ENV,ALLOC,CALL,PROXY,NVLS";
-    for (level, list, expected) in [
-        ("", "all,INIT", ["<unknown>", "ALL"]),
-        ("INF0", " COLL , Init,", ["<unknown>", "INIT,COLL"]),
-        ("version", "ALLOC_HOST,ALLOC,RAS", ["VERSION", "ALLOC,RAS,ALLOC_HOST"]),
-        (" Warn ", "^ALLOC_HOST,DESTROY,RAS,PROFILE,REG,BOOTSTRAP", ["WARN", ALL]),
-        ("ATTN", "", ["WARN", "NONE"]),
-        ("INFO", "^ALL", ["INFO", "NONE"]),
-        ("TRACE", "COLL,NOPE", ["INFO", "INIT,ENV,BOOTSTRAP"]),
-        ("ABORT", "INIT,^COLL", ["INFO", "INIT,ENV,BOOTSTRAP"]),
-    ] {
-        let environment =
-            [("NCCL_DEBUG", level), ("NCCL_DEBUG_SUBSYS", list), ("NCCL_DEBUG_FILE", "/dev/null")];
-        let values: Vec<_> = dump(&environment).into_iter().map(|(_, value)| value).collect();
-        assert_eq!([values[3].as_str(), &values[5]], expected, "{level:?}, {list:?}");
-    }
-}
-
-#[test]
 fn dump_shows_interpreted_environment() {
     let (keys, values): (Vec<_>, Vec<_>) = dump(&[]).into_iter().unzip();
     assert_eq!(keys, KEYS);
-    assert_eq!(values, ["host", "0", "1024", "<unknown>", "", "INIT,ENV,BOOTSTRAP"]);
-    let environment = [
-        ("LIBNCCL_MEMORY_SPACE", "device"),
-        ("LIBNCCL_MAX_RANKS", "1"),
-        ("NCCL_DEBUG", "warn"),
-        ("NCCL_DEBUG_FILE", "/dev/null"),
-        ("NCCL_DEBUG_SUBSYS", "p2p,coll"),
-    ];
-    let values: Vec<_> = dump(&environment).into_iter().map(|(_, value)| value).collect();
-    assert_eq!(values, ["host", "0", "1024", "WARN", "/dev/null", "COLL,P2P"]);
+    assert_eq!(values, ["host", "0", "1024", "<unknown>"]);
+    for (level, expected) in [
+        ("INF0", "<unknown>"),
+        ("version", "VERSION"),
+        (" Warn ", "WARN"),
+        ("ATTN", "WARN"),
+        ("INFO", "INFO"),
+        ("TRACE", "INFO"),
+        ("ABORT", "INFO"),
+    ] {
+        let environment = [
+            ("LIBNCCL_MEMORY_SPACE", "device"),
+            ("LIBNCCL_MAX_RANKS", "1"),
+            ("NCCL_DEBUG", level),
+            ("NCCL_DEBUG_FILE", "/dev/null"),
+        ];
+        let values: Vec<_> = dump(&environment).into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values, ["host", "0", "1024", expected], "{level:?}");
+    }
 }
 
 fn encrypt(mode: c_int, secret: Option<&CStr>) -> ncclResult_t {

@@ -63,7 +63,7 @@ fn reverse(rank: usize, comm: Comm) -> Comm {
 
 #[test]
 fn slow_rank_sleeps_before_each_operation_also_in_a_split() {
-    let printed = run("slow", &format!("slow:{FAULTY}:{}", DELAY.as_micros()));
+    let printed = run("slow", &format!("slow:{FAULTY}:{}, wrong:9", DELAY.as_micros()));
     let report = "libnccl-cpu: LIBNCCL_CPU_PLANT: rank 2 sleeps 800000 us before each operation\n";
     assert_eq!(printed.matches(report).count(), 1, "{printed}");
 }
@@ -115,8 +115,8 @@ fn endless(_: &RankProcess) {
 
 #[test]
 fn wrong_rank_sends_one_wrong_element_in_every_operation() {
-    let printed = run("wrong", &format!("wrong:{FAULTY}"));
-    let report = "libnccl-cpu: LIBNCCL_CPU_PLANT: rank 2 sends a wrong element\n";
+    let printed = run("wrong", &format!("wrong:{FAULTY},slow:{FAULTY}:1"));
+    let report = "libnccl-cpu: LIBNCCL_CPU_PLANT: rank 2 sleeps 1 us before each operation and sends a wrong element\n";
     assert_eq!(printed.matches(report).count(), 1, "{printed}");
 }
 

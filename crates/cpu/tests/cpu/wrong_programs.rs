@@ -2,11 +2,12 @@
 //!
 //! Those of `docs/what-it-finds.md` are in [`mistakes`](crate::mistakes), invalid buffers in
 //! [`invalid_buffers`](crate::invalid_buffers).
-#![allow(unsafe_code)] // quick_exit
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::process::{Child, Stdio};
 use std::ptr;
+use std::sync::mpsc;
+use std::thread;
 
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{ARGUMENT, Comm, F32, OK, STREAM, SUM, last_error, unique_id, wait_for_peers};
@@ -112,8 +113,8 @@ const PROGRAMS: &[Program] = &[
         "a rank called ncclCommInitRank in a group that has not ended",
     ),
     (
-        "quick_exit_in_an_open_group",
-        quick_exit_in_group,
+        "exit_while_a_thread_has_a_group_open",
+        exit_in_group,
         "ncclGroupEnd is missing before the exit of the process",
     ),
     (
@@ -312,15 +313,18 @@ fn open_group_of_split(process: &RankProcess) {
     report(nccl!(ncclCommDestroy(comm.0)));
 }
 
-fn quick_exit_in_group(process: &RankProcess) {
-    unsafe extern "C" {
-        fn quick_exit(status: c_int) -> !;
-    }
-    let comm = process.join();
-    report(nccl!(ncclGroupStart()));
-    report(sum(4, comm.0));
-    // SAFETY: ends the process.
-    unsafe { quick_exit(0) };
+fn exit_in_group(process: &RankProcess) {
+    let (comm, (open, opened)) = (process.join(), mpsc::channel());
+    thread::spawn(move || {
+        report(nccl!(ncclGroupStart()));
+        report(sum(4, { comm }.0));
+        open.send(()).unwrap();
+        loop {
+            thread::park();
+        }
+    });
+    opened.recv().unwrap();
+    std::process::exit(0);
 }
 
 /// The other rank waits until its limit.

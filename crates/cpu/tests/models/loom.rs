@@ -193,7 +193,7 @@ impl Rank {
     }
 
     fn wait_signal(&self, peer: usize, index: usize) -> Result {
-        let wait = WaitSignals(vec![AwaitedSignal { peer, index, count: 1 }]);
+        let wait = WaitSignals(vec![AwaitedSignal { signal: Signal { peer, index }, count: 1 }]);
         self.run(wait.run(self.context()))
     }
 
