@@ -83,7 +83,9 @@ need() { # command, Debian packages that have it
     command -v "$1" >/dev/null || { apt_get update && apt_get install --yes --no-install-recommends "${@:2}"; }
 }
 need_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*' >/dev/null || need "no command" libclang-dev; }
-need_python() { python3 -c 'import pip, ensurepip' 2>/dev/null || need "no command" python3-pip python3-venv; }
+need_python() {
+    { python3 -m pip --version && python3 -m ensurepip --version; } >/dev/null 2>&1 || need "no command" python3-pip python3-venv
+}
 need_cargo() { # subcommand, version: built once for a machine, without optimization, which saves minutes
     PATH=$PATH:$cache/tools/bin
     cargo "$1" --version 2>/dev/null || CARGO_TARGET_DIR=$own CARGO_PROFILE_DEV_DEBUG=0 \
