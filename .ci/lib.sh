@@ -1,51 +1,93 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced first by every script in this folder: the root of the checkout, shared names and helpers.
+# Sourced first by every script in this directory: settings, and what several scripts do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The newest release of NCCL that is supported.
-newest=2.32.3
-# Downloads that outlive the checkout.
+part=$(basename "$0")
+oldest=2.13.4 newest=2.32.3 # NCCL versions
+host=$(rustc -vV | sed -n 's/^host: //p')
+# Downloads, which outlive the checkout.
 cache=${LIBNCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/libnccl}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+# Builds that only this part can use.
+own=$target/ci/$part
+mkdir -p "$own" "$cache"
+# Files of this run, outside the checkout, whose .cargo/config.toml and workspace would apply.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-# Beside other parts, tests have no more threads than there are processors; `.ci/test` runs alone, and has what the README's
-# command has.
-[[ $(basename "$0") =~ ^(run|test)$ ]] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(nproc)}
+# Nothing is built twice, and a registry that does not respond is tried again.
+export CARGO_INCREMENTAL=0 CARGO_NET_RETRY=${CARGO_NET_RETRY:-10} PIP_RETRIES=${PIP_RETRIES:-10}
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_QUIET=1
+# With more threads than processors, tests with time limits fail on a busy machine. `test` has the threads of the README's command.
+[[ $part == test ]] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(nproc)}
 
-# A registry that does not answer at once is no failure.
-export CARGO_NET_RETRY=${CARGO_NET_RETRY:-10} PIP_RETRIES=${PIP_RETRIES:-10}
-
-# Two runs of one script in one folder would overwrite each other's builds: the second waits.
-mkdir -p "$target/ci"
-exec {own_turn}>"$target/ci/$(basename "$0").lock"
-flock --nonblock "$own_turn" || { echo "waiting for another run of $(basename "$0")"; flock "$own_turn"; }
+# A second run of a part in the same target directory would overwrite builds of the first, so it waits.
+if [[ $part != run ]]; then
+    exec {lock}>"$own.lock"
+    flock --nonblock "$lock" || { echo "waiting for another run of $part"; flock "$lock"; }
+fi
 
 step() { printf '\n--- %s (%ss)\n' "$*" "$SECONDS"; }
 fail() { echo "error: $*"; exit 1; }
 skip() { echo "skipped: $*"; exit 0; }
 
-# Whether a check that takes turns with others runs today: is_turn OWN_TURN TURNS. Days since 1970 are counted, as
-# `cargo xtask headers --some` does.
-is_turn() { [[ -n ${LIBNCCL_CI_ALL:-} ]] || (($(date +%s) / 86400 % $2 == $1)); }
-
-# Builds all tests, and the programs, as `cargo test --workspace` does: for other packages, their dependencies would have other
-# features, and be built again.
-build_tests() { cargo test --quiet --workspace --no-run; }
-
-has_nightly() { cargo +nightly --version >/dev/null 2>&1; }
-
-# Runs apt-get once no other one runs: parts run side by side.
-apt_get() { flock /tmp/libnccl-ci-apt apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }
-install() { apt_get update && DEBIAN_FRONTEND=noninteractive apt_get install --yes "$@"; }
-need_libclang() {
-    # Not libclang-cpp.
-    compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null ||
-        compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' >/dev/null || install libclang-dev
+# Runs a command that must fail and print a text.
+fails_with() { # text, command...
+    local text=$1 printed
+    shift
+    if printed=$("$@" 2>&1); then fail "$* succeeds; expected '$text'"; fi
+    grep -m 1 -F -- "$text" <<<"$printed" || fail "$* prints '$printed'; expected '$text'"
 }
-need_pip() { python3 -m pip --version >/dev/null 2>&1 || install python3-pip; }
-need_venv() { python3 -m ensurepip --version >/dev/null 2>&1 || install python3-venv; }
-need_linkers() { # GNU ld and gold come with the C compiler
-    { ld.lld --version && mold --version; } >/dev/null 2>&1 || install lld mold
+
+# Compares what a program prints with a pattern. Its exit status does not count.
+prints() { # pattern, command...
+    local pattern=$1 printed
+    shift
+    printed=$("$@" 2>&1) || true
+    # shellcheck disable=SC2053
+    [[ $printed == $pattern ]] || fail "$* prints '$printed'; expected '$pattern'"
+    echo "$printed"
 }
-need_valgrind() { valgrind --version >/dev/null 2>&1 || install valgrind; }
+
+# Prints the only block of code of a language in a Markdown file, or in one of its sections.
+block() { # file, language, [section]
+    local text fence="\`\`\`$2"
+    text=$(sed -n "/^## ${3:-}/,/^## /p" "$1")
+    [[ -n ${3:-} ]] || text=$(<"$1")
+    [[ $(grep -cx "$fence" <<<"$text") == 1 ]] || fail "not exactly one block: $*" >&2
+    sed -n "/^$fence\$/,/^\`\`\`\$/p" <<<"$text" | sed '1d;$d'
+}
+
+# Builds all tests and programs. With fewer packages, their dependencies would have other features and be built again.
+build_workspace() { cargo test --quiet --workspace --no-run; }
+
+# Compiles a C program with NVIDIA's CUDA headers, and links it with the emulated runtime and with NCCL.
+compile_for_cuda() { # CUDA's major version, source, program, argument...
+    local includes
+    mapfile -t includes < <(cargo xtask cudart-package "$1" | sed 's|.*|-isystem&/include|')
+    cc -std=c11 -D_GNU_SOURCE -pthread "${includes[@]}" -I vendor-headers -I crates/cpu-so/tests/c -I cuda-emulation/runtime/tests/c \
+        "$2" -o "$3" "${@:4}" "-l:libcudart.so.$1" -lnccl
+}
+
+# Unpacks a Python package whose hash a file has.
+unpack_wheel() { # file, name==version, directory, [argument of pip download...]
+    rm -rf "$work/download"
+    python3 -m pip download --no-deps --only-binary=:all: --dest "$work/download" --require-hashes \
+        --requirement <(grep "^$2 " "$1") "${@:4}"
+    python3 -m zipfile -e "$work"/download/*.whl "$3"
+}
+
+apt_get() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }
+need() { # command, Debian packages that have it
+    command -v "$1" >/dev/null || { apt_get update && apt_get install --yes --no-install-recommends "${@:2}"; }
+}
+need_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*' >/dev/null || need "no command" libclang-dev; }
+need_python() {
+    { python3 -m pip --version && python3 -m ensurepip --version; } >/dev/null 2>&1 || need "no command" python3-pip python3-venv
+}
+need_cargo() { # subcommand, version: built once for a machine, without optimization, which saves minutes
+    PATH=$PATH:$cache/tools/bin
+    cargo "$1" --version 2>/dev/null || CARGO_TARGET_DIR=$own CARGO_PROFILE_DEV_DEBUG=0 \
+        cargo install --quiet --locked --debug --root "$cache/tools" "cargo-$1@$2"
+}
