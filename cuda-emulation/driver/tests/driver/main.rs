@@ -67,8 +67,5 @@ fn main() -> ExitCode {
     });
     let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));
     let python = Trial::test("race_in_python_has_the_lines_of_python", || python::run().map_err(Into::into));
-    let conclusion =
-        libtest_mimic::run(&Arguments::from_args(), trials.chain(exports).chain([python]).collect());
-    process::clean();
-    conclusion.exit_code()
+    libtest_mimic::run(&Arguments::from_args(), trials.chain(exports).chain([python]).collect()).exit_code()
 }

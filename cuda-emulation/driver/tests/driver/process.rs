@@ -5,10 +5,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{self, Command};
 use std::sync::LazyLock;
-
-use tempfile::TempDir;
 
 /// The variable that tells a process which test to run.
 const REQUEST: &str = "LIBNCCL_TEST_CUDA";
@@ -72,23 +70,20 @@ pub(crate) fn shared_object() -> PathBuf {
     env::current_exe().expect("the path of this program").with_file_name("libcuda_cpu.so")
 }
 
-/// The folder with the shared object under the names by which programs load it.
-pub(crate) fn folder() -> &'static Path {
-    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
+/// The directory with the shared object under the names by which programs load it. Other tests may create it at the same time.
+pub(crate) fn directory() -> &'static Path {
+    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
         let library = shared_object();
         assert!(library.exists(), "{} is not built", library.display());
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("driver");
+        fs::create_dir_all(&directory).expect("a directory");
         for name in ["libcuda.so", "libcuda.so.1"] {
-            symlink(&library, folder.path().join(name)).expect("a link");
+            let new = directory.join(format!("{name}.{}", process::id()));
+            symlink(&library, &new).and_then(|()| fs::rename(&new, directory.join(name))).expect("a link");
         }
-        folder
+        directory
     });
-    FOLDER.path()
-}
-
-/// Removes the folder: nothing drops a static variable.
-pub(crate) fn clean() {
-    let _ = fs::remove_dir_all(folder());
+    &DIRECTORY
 }
 
 /// Runs a test in its process, under each of the seeds.
@@ -102,7 +97,7 @@ pub(crate) fn run(test: &Test) -> Result<(), String> {
 fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
     let mut command = Command::new("timeout");
     command.arg(SECONDS).arg(env::current_exe().map_err(|error| error.to_string())?);
-    command.env(REQUEST, test.name).env("LD_LIBRARY_PATH", folder());
+    command.env(REQUEST, test.name).env("LD_LIBRARY_PATH", directory());
     for name in
         ["DEVICES", "DEVICE_MEMORY", "FAULTS", "IGNORE", "RACES", "REPORT", "SEED", "STACKS", "STRICT"]
     {
