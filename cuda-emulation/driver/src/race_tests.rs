@@ -35,7 +35,7 @@ impl Bench {
         self.streams += 1;
         let stream = StreamId(self.streams);
         let detector = &self.detector;
-        self.scheduler.open(stream, CONTEXT, Ordering::NonBlocking, |component| detector.has(component));
+        self.scheduler.open(stream, CONTEXT, Ordering::NonBlocking, |component| detector.kept.has(component));
         stream
     }
 

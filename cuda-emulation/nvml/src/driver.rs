@@ -49,7 +49,6 @@ impl Driver {
         (0..).map(|index| self.device(index)).map_while(Result::transpose).collect()
     }
 
-    /// Returns the driver's CUDA version.
     pub(crate) fn version(&self) -> Result<c_int> {
         let mut version = 0;
         // SAFETY: a variable can be written.

@@ -94,7 +94,7 @@ pub(crate) fn every_function_is_found_by_name_since_its_version() {
     let table = table();
     for function in &table {
         let (name, base) = (&function.name, libnccl_cuda_functions::base(&function.name));
-        let since = function.first.number() as c_int;
+        let since = function.first as c_int;
         // Versions that are newer than the driver cannot be asked for.
         if since > newest {
             continue;
