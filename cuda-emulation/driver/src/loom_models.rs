@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::callback::Callback;
-use crate::config::{Config, Races};
+use crate::config::Config;
 use crate::driver::Driver;
 use crate::handle::{ContextId, StreamId};
 use crate::operation::Work;
@@ -28,18 +28,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 
 /// Creates a driver with a context, and two nonblocking streams.
 fn driver(seed: Option<u64>) -> (&'static Driver, [StreamId; 2]) {
-    let config = Config {
-        devices: 1,
-        device_memory: 1 << 20,
-        races: Races::Report,
-        seed,
-        reports_faults: false,
-        failures_stay: true,
-        ignored: Default::default(),
-        lists_leaks: false,
-        notes_stacks: false,
-        blocks_launches: false,
-    };
+    let config = Config { devices: 1, seed, ..Config::from_env().expect("the defaults") };
     let driver = Box::leak(Box::new(Driver::new(config, vec![0])));
     let mut state = driver.enter();
     state.open_context(CONTEXT, 0, 0);

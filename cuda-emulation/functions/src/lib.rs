@@ -214,17 +214,12 @@ mod tests {
 
     #[test]
     fn error_has_the_line_and_what_was_expected() {
+        const VERSIONS: &str = "expected a version such as 12 or 12.3, or the first and the last one: 12-12";
         for (line, expected) in [
             ("cuC 12", "expected NAME VERSIONS STATE"),
             ("cu-C 12 supported", "expected the name of a C function"),
-            (
-                "cuC 12. supported",
-                "expected a version such as 12 or 12.3, or the first and the last one: 12-12",
-            ),
-            (
-                "cuC 12- supported",
-                "expected a version such as 12 or 12.3, or the first and the last one: 12-12",
-            ),
+            ("cuC 12. supported", VERSIONS),
+            ("cuC 12- supported", VERSIONS),
             ("cuC 13-12 supported", "expected a last version that is not before the first one"),
             ("cuC 12 maybe", "expected `supported` or `unsupported`"),
             ("cuB 12 supported", "expected a name that sorts after cuB"),
