@@ -73,7 +73,6 @@ pub struct Device {
 }
 
 /// Returns the name of the device with a UUID, as `nvidia-smi -L` prints it.
-#[must_use]
 pub fn device_name(uuid: [u8; 16]) -> String {
     let bytes = uuid.iter().enumerate().map(|(index, byte)| {
         let dash = if [0, 4, 6, 8, 10].contains(&index) { "-" } else { "" };

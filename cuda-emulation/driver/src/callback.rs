@@ -16,7 +16,7 @@ use crate::handle::UserObjectId;
 pub(crate) type Function = unsafe extern "C" fn(data: *mut c_void);
 
 pub(crate) struct Callback {
-    function: Box<dyn Fn()>,
+    pub(crate) function: Box<dyn Fn()>,
     release: Option<Box<dyn FnOnce()>>,
 }
 
@@ -33,10 +33,6 @@ impl Callback {
     /// graph. After that, any thread may call `release`, and drop both.
     pub(crate) unsafe fn new(function: impl Fn() + 'static, release: Option<Box<dyn FnOnce()>>) -> Arc<Self> {
         Arc::new(Self { function: Box::new(function), release })
-    }
-
-    pub(crate) fn call(&self) {
-        (self.function)();
     }
 
     /// Drops the callback without `release`, because the operation was not accepted.
@@ -62,7 +58,7 @@ pub(crate) fn start_destructors() -> Result<Destructors> {
     let (sender, receiver) = mpsc::channel::<Arc<Callback>>();
     let builder = thread::Builder::new().name("cuda user objects".to_owned());
     let spawned = builder.spawn(move || {
-        receiver.iter().for_each(|destructor| Current::execute_function(|| destructor.call()));
+        receiver.iter().for_each(|destructor| Current::execute_function(|| (destructor.function)()));
     });
     spawned.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
     Ok(sender)

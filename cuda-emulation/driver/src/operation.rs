@@ -110,7 +110,7 @@ impl Work {
                 }
             }
             Self::Call { callback, uses } => {
-                callback.call();
+                (callback.function)();
                 drop(uses);
             }
             Self::Complete { shared, record } => shared.complete(record),

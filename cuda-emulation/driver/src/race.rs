@@ -217,7 +217,7 @@ impl Detector {
     fn drop_freed(&mut self, allocation: u64) {
         let is_over = |history: &&mut History| history.is_freed && history.queued.is_empty();
         if let Some(history) = self.history.get_mut(&allocation).filter(is_over) {
-            history.clear(&mut self.kept);
+            history.retain_touching(0..usize::MAX, &mut self.kept, |_| false);
             self.history.remove(&allocation);
         }
     }

@@ -15,7 +15,7 @@ const NOT_INITIALIZED: Status = 1;
 const INVALID_VALUE: Status = 7;
 const NOT_SUPPORTED: Status = 15;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Context {
     stream: usize,
     pointer_mode: c_int,
@@ -118,7 +118,6 @@ extern "C" fn cublasGetStatusString(code: Status) -> *const c_char {
     cublasGetStatusName(code)
 }
 
-/// Exports functions that set and get a setting.
 macro_rules! settings {
     ($($set:ident $get:ident $setting:ident;)*) => {$(
         #[unsafe(no_mangle)]

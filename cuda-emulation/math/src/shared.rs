@@ -6,7 +6,6 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 /// Values behind handles: numbers that programs see as pointers, and that are never dereferenced.
-#[derive(Debug)]
 pub(crate) struct Handles<T>(Mutex<(usize, BTreeMap<usize, T>)>);
 
 impl<T> Handles<T> {

@@ -10,7 +10,6 @@ use cuda_common::{Device, Interface, open_driver};
 
 use crate::status::{Result, Status};
 
-#[derive(Debug)]
 pub(crate) struct Driver {
     interface: &'static Interface,
     version: unsafe extern "C" fn(*mut c_int) -> c_int,
@@ -73,7 +72,6 @@ pub(crate) fn initialized() -> Result<&'static Driver> {
     get()
 }
 
-/// Initializes the library, any number of times.
 pub(crate) fn initialize(needs_devices: bool) -> Result<()> {
     if get()?.device(0)?.is_none() && needs_devices {
         return Err(Status::GPU_NOT_FOUND);

@@ -21,7 +21,6 @@ include!(concat!(env!("OUT_DIR"), "/driver_names.rs"));
 ///
 /// They are looked up at once: a look-up takes the dynamic linker's lock, which another thread may hold while it waits for this one,
 /// such as in the constructor of a library.
-#[derive(Debug)]
 pub(crate) struct Driver([Option<unsafe extern "C" fn()>; NAMES.len()]);
 
 impl Driver {

@@ -205,7 +205,6 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
 }
 
 thread_local! {
-    /// The thread's last error.
     pub(crate) static LAST: Cell<Status> = const { Cell::new(Status::SUCCESS) };
 }
 
