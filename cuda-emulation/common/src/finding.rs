@@ -30,7 +30,6 @@ macro_rules! findings {
             const ALL: &[Self] = &[$(Self::$finding),*];
 
             /// Returns the name, by which it is ignored.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$finding => $name,)*
@@ -99,7 +98,6 @@ pub struct Ignored(u32);
 
 impl Ignored {
     /// Parses comma-separated names; `None` if one of them is unknown.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
         let finding = |name| Finding::ALL.iter().find(|finding| finding.name() == name);
@@ -109,14 +107,12 @@ impl Ignored {
     }
 
     /// Describes the expected names.
-    #[must_use]
     pub fn expected() -> String {
         let names: Vec<_> = Finding::ALL.iter().map(|finding| finding.name()).collect();
         format!("names of findings, separated by commas: {}", names.join(", "))
     }
 
     /// Returns whether the set contains a kind.
-    #[must_use]
     pub fn has(self, finding: Finding) -> bool {
         self.0 & 1 << finding as u32 != 0
     }
@@ -179,7 +175,6 @@ impl Failures {
     pub const EXPECTED: &str = "error, report or wait";
 
     /// Parses a value of the variable.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "error" => Some(Self::Error),

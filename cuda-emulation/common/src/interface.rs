@@ -72,6 +72,15 @@ pub struct Device {
     pub free: u64,
 }
 
+/// Returns the name of the device with a UUID, as `nvidia-smi -L` prints it.
+pub fn device_name(uuid: [u8; 16]) -> String {
+    let bytes = uuid.iter().enumerate().map(|(index, byte)| {
+        let dash = if [0, 4, 6, 8, 10].contains(&index) { "-" } else { "" };
+        format!("{dash}{byte:02x}")
+    });
+    format!("GPU{}", bytes.collect::<String>())
+}
+
 /// A function that is called with the data of an operation.
 pub type Work = unsafe extern "C" fn(*mut c_void);
 

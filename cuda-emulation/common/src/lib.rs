@@ -15,6 +15,8 @@ mod open;
 pub mod stack;
 mod unsupported;
 
-pub use interface::{Access, AccessKind, Device, FreeCheck, Interface, Memory, MemoryKind, Work};
+pub use interface::{
+    Access, AccessKind, Device, FreeCheck, Interface, Memory, MemoryKind, Work, device_name,
+};
 pub use open::{object_of, open as open_driver};
-pub use unsupported::report_unsupported;
+pub use unsupported::{report_as, report_unsupported};

@@ -13,24 +13,19 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 const LIBRARY: &str = "libcuda.so.1";
 
 /// Opens the driver that is in the process already, else the one beside this library, else the dynamic linker's.
-#[must_use]
 pub fn open() -> Option<Library> {
     let open = |file: &OsStr, flags| {
         // SAFETY: the initialisers of a libcuda.so.1 keep Rust's rules, as those of any library that programs use.
         unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL | flags) }.ok()
     };
     open(LIBRARY.as_ref(), libc::RTLD_NOLOAD)
-        .or_else(|| open(beside()?.as_os_str(), 0))
+        .or_else(|| {
+            open(object_of(object_of as fn(usize) -> _ as usize)?.with_file_name(LIBRARY).as_ref(), 0)
+        })
         .or_else(|| open(LIBRARY.as_ref(), 0))
 }
 
-/// Returns the path of the driver beside this library.
-fn beside() -> Option<PathBuf> {
-    Some(object_of(beside as fn() -> Option<PathBuf> as usize)?.with_file_name(LIBRARY))
-}
-
 /// Returns the path of the library or program that has an address.
-#[must_use]
 pub fn object_of(address: usize) -> Option<PathBuf> {
     let mut information = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: any address is permitted. All pointers of the result may be null, and its name is a C string that lives as long as

@@ -23,7 +23,6 @@ pub struct Stack {
 
 impl Stack {
     /// Captures this thread's stack. Function names are not resolved yet.
-    #[must_use]
     pub fn capture() -> Self {
         Self { backtrace: Backtrace::force_capture(), python: python().unwrap_or_default() }
     }
@@ -31,7 +30,6 @@ impl Stack {
     /// Returns the functions from the called CUDA or NCCL function up to `main`, with their lines if the program has line
     /// information. Python's frames replace the frames of its interpreter. Returns nothing on a thread that does not belong to
     /// the program.
-    #[must_use]
     pub fn frames(&self) -> Vec<String> {
         frames(&self.backtrace.to_string(), &self.python)
     }

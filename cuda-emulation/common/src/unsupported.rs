@@ -6,8 +6,13 @@ use std::ffi::{CStr, c_int, c_void};
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
+/// Reports on stderr, once for each function or feature, that it is not supported.
+pub fn report_unsupported(what: &'static str) {
+    report_as(what, &format!("libnccl: the CPU stand-in for CUDA does not support {what}"));
+}
+
 /// Writes a report to stderr, once for each `what`: `text`, and what a program that uses PyTorch can do about it.
-pub fn report_unsupported(what: &'static str, text: &str) {
+pub fn report_as(what: &'static str, text: &str) {
     static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(what) {
         // In one piece, so that the reports of several processes do not mix; if stderr is closed, it is lost.
@@ -26,21 +31,9 @@ fn advice(function: &str) -> &'static str {
 
 /// Returns whether a function, of whatever library of CUDA, loads, describes, captures or launches kernels.
 fn is_for_kernels(function: &str) -> bool {
-    const PARTS: [&str; 12] = [
-        "Launch",
-        "Kernel",
-        "kernel",
-        "Module",
-        "Func",
-        "Library",
-        "Occupancy",
-        "Link",
-        "Symbol",
-        "GraphAddNode",
-        "cublas",
-        "curand",
-    ];
-    PARTS.iter().any(|part| function.contains(part)) && !function.contains("HostFunc")
+    const PARTS: &str =
+        "Launch Kernel kernel Module Func Library Occupancy Link Symbol GraphAddNode cublas curand";
+    PARTS.split(' ').any(|part| function.contains(part)) && !function.contains("HostFunc")
 }
 
 /// Returns whether `python3 -m libnccl_cpu.torch` has started the program, and computes the operators that it knows.
@@ -78,28 +71,15 @@ mod tests {
 
     #[test]
     fn functions_for_kernels_are_told_from_others() {
-        for name in [
-            "launching a kernel",
-            "cudaLaunchKernelExC_ptsz",
-            "__cudaLaunchKernel",
-            "cuLibraryLoadData",
-            "cuModuleGetFunction",
-            "cudaFuncGetAttributes",
-            "cudaGraphAddKernelNode",
-            "cuGraphExecKernelNodeSetParams_v2",
-            "cuOccupancyMaxActiveClusters",
-            "cuLinkCreate_v2",
-            "cublasSgemm_v2",
-        ] {
+        const FOR_KERNELS: &str = "cudaLaunchKernelExC_ptsz __cudaLaunchKernel cuLibraryLoadData cuModuleGetFunction \
+            cudaFuncGetAttributes cudaGraphAddKernelNode cuGraphExecKernelNodeSetParams_v2 cuOccupancyMaxActiveClusters \
+            cuLinkCreate_v2 cublasSgemm_v2";
+        const OTHERS: &str =
+            "cudaLaunchHostFunc_v2 cuProfilerStart cuTexObjectCreate cuGraphAddHostNode cuMemcpy3D_v2";
+        for name in FOR_KERNELS.split(' ').chain(["launching a kernel"]) {
             assert!(is_for_kernels(name), "{name}");
         }
-        for name in [
-            "cudaLaunchHostFunc_v2",
-            "cuProfilerStart",
-            "cuTexObjectCreate",
-            "cuGraphAddHostNode",
-            "cuMemcpy3D_v2",
-        ] {
+        for name in OTHERS.split(' ') {
             assert!(!is_for_kernels(name), "{name}");
         }
     }

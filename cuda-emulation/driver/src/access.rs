@@ -253,10 +253,6 @@ impl History {
         let accesses = self.begun.entry(bytes.len().ilog2()).or_default();
         accesses.insert((bytes.start, self.last), past);
     }
-
-    pub(crate) fn clear(&mut self, kept: &mut Kept) {
-        self.retain_touching(0..usize::MAX, kept, |_| false);
-    }
 }
 
 /// The keys of accesses with this extent that can overlap some bytes.

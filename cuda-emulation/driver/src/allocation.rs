@@ -188,7 +188,7 @@ impl Allocations {
         if allocation.id == 0 {
             allocation.id = self.next_id();
         }
-        if let Some(pages) = allocation.mapping.as_ref().and_then(Mapping::device_pages) {
+        if let Some(pages) = allocation.mapping.as_ref().and_then(|mapping| mapping.device.as_ref()) {
             pages.list(allocation.length, allocation.id, allocation.device);
         }
         let allocation = Arc::new(allocation);
@@ -247,7 +247,7 @@ impl Allocations {
 
     pub(crate) fn reservation(&self, address: u64) -> Option<&Reservation> {
         let (_, reservation) = self.reservations.range(..=address).next_back()?;
-        reservation.range().contains(&address).then_some(reservation)
+        reservation.addresses.range().contains(&address).then_some(reservation)
     }
 
     /// Finds the mappings in a range, which must start at the first and end at the last mapping.
@@ -281,7 +281,7 @@ impl Allocations {
         self.permissions.remove(&address);
         // Reserved addresses stay reserved.
         if removed.backing.is_none()
-            && let Some(pages) = removed.mapping.as_ref().and_then(Mapping::device_pages)
+            && let Some(pages) = removed.mapping.as_ref().and_then(|mapping| mapping.device.as_ref())
         {
             pages.free();
             self.keep(pages);
@@ -306,10 +306,9 @@ impl Allocations {
         *self.used.entry(device).or_default() -= length;
     }
 
-    pub(crate) fn remove_context(&mut self, context: ContextId) -> Vec<Arc<Allocation>> {
-        let own = self.all().filter(|allocation| allocation.context == context);
-        let own = own.map(|allocation| allocation.address).collect::<Vec<_>>();
-        own.into_iter().filter_map(|address| self.remove(address)).collect()
+    /// Returns the addresses of a context's allocations.
+    pub(crate) fn of_context(&self, context: ContextId) -> Vec<u64> {
+        self.all().filter(|one| one.context == context).map(|one| one.address).collect()
     }
 
     pub(crate) fn free(&self, device: usize) -> usize {

@@ -16,12 +16,11 @@ use crate::handle::UserObjectId;
 pub(crate) type Function = unsafe extern "C" fn(data: *mut c_void);
 
 pub(crate) struct Callback {
-    function: Function,
-    data: *mut c_void,
-    release: Option<Function>,
+    pub(crate) function: Box<dyn Fn()>,
+    release: Option<Box<dyn FnOnce()>>,
 }
 
-// SAFETY: the caller of `Callback::new` permits any thread to make the calls.
+// SAFETY: the caller of `Callback::new` permits any thread to call and drop the functions.
 unsafe impl Send for Callback {}
 // SAFETY: likewise.
 unsafe impl Sync for Callback {}
@@ -30,29 +29,24 @@ impl Callback {
     /// Creates a callback. The last reference must not be dropped under the driver's lock, because `release` may call CUDA.
     ///
     /// # Safety
-    ///
-    /// The function may be called with the data on any thread, once for each execution of the operation: once, or if captured,
-    /// once for each launch of the graph. After that, `release` may be called with the data once.
-    pub(crate) unsafe fn new(function: Function, data: *mut c_void, release: Option<Function>) -> Arc<Self> {
-        Arc::new(Self { function, data, release })
+    /// Any thread may call `function`, once for each execution of the operation: once, or if captured, once for each launch of the
+    /// graph. After that, any thread may call `release`, and drop both.
+    pub(crate) unsafe fn new(function: impl Fn() + 'static, release: Option<Box<dyn FnOnce()>>) -> Arc<Self> {
+        Arc::new(Self { function: Box::new(function), release })
     }
 
-    pub(crate) fn call(&self) {
-        // SAFETY: the caller of `new` permits it for each execution.
-        unsafe { (self.function)(self.data) }
-    }
-
-    /// Returns the data to the caller, because the operation was not accepted.
+    /// Drops the callback without `release`, because the operation was not accepted.
     pub(crate) fn refuse(self: Arc<Self>) {
-        std::mem::forget(Arc::into_inner(self));
+        if let Some(mut refused) = Arc::into_inner(self) {
+            refused.release = None;
+        }
     }
 }
 
 impl Drop for Callback {
     fn drop(&mut self) {
-        if let Some(release) = self.release {
-            // SAFETY: the caller of `new` permits it once; no execution is left that has a reference.
-            unsafe { release(self.data) }
+        if let Some(release) = self.release.take() {
+            release();
         }
     }
 }
@@ -64,7 +58,7 @@ pub(crate) fn start_destructors() -> Result<Destructors> {
     let (sender, receiver) = mpsc::channel::<Arc<Callback>>();
     let builder = thread::Builder::new().name("cuda user objects".to_owned());
     let spawned = builder.spawn(move || {
-        receiver.iter().for_each(|destructor| Current::execute_function(|| destructor.call()));
+        receiver.iter().for_each(|destructor| Current::execute_function(|| (destructor.function)()));
     });
     spawned.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
     Ok(sender)

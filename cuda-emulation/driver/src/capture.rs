@@ -208,7 +208,6 @@ impl<A> Captures<A> {
     /// Ends the capture that began on a stream. Returns the graph, and whether it is usable.
     ///
     /// # Errors
-    ///
     /// The capture began on another stream, which invalidates it, or in another thread. It continues.
     pub(crate) fn end(&mut self, stream: StreamId, thread: u64) -> Result<(Result<GraphId>, Graph<A>)> {
         let id = self.of(stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;

@@ -5,7 +5,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
@@ -16,6 +15,7 @@ use cudarc::driver::sys::CUresult::*;
 use rustix::system::sysinfo;
 
 use crate::error::{Result, print};
+use cuda_common::device_name;
 use cuda_common::finding::{self, FAILURES, Failures, IGNORE, Ignored, REPORT, STRICT};
 use cuda_common::stack::STACKS;
 
@@ -169,16 +169,6 @@ pub(crate) fn uuid(physical: usize) -> [u8; 16] {
     bytes
 }
 
-/// Returns the name that `nvidia-smi -L` prints.
-fn name(physical: usize) -> String {
-    let mut name = String::from("GPU");
-    for (index, byte) in uuid(physical).iter().enumerate() {
-        let dash = if [0, 4, 6, 8, 10].contains(&index) { "-" } else { "" };
-        let _ = write!(name, "{dash}{byte:02x}");
-    }
-    name
-}
-
 /// Parses a list of indices, or of UUIDs that may be abbreviated.
 ///
 /// The first entry that is no device ends the list, and a device that is listed twice before that makes the list empty, as in CUDA
@@ -209,7 +199,7 @@ fn by_uuid(entry: &str, physical: usize) -> Option<usize> {
     if !entry.starts_with("GPU-") {
         return None;
     }
-    let mut named = (0..physical).filter(|&device| name(device).starts_with(entry));
+    let mut named = (0..physical).filter(|&device| device_name(uuid(device)).starts_with(entry));
     named.next().filter(|_| named.next().is_none())
 }
 
@@ -218,6 +208,10 @@ mod tests {
     use super::*;
 
     const NONE: [usize; 0] = [];
+
+    fn name(physical: usize) -> String {
+        device_name(uuid(physical))
+    }
 
     #[test]
     fn list_of_indices_ends_at_the_first_that_is_no_device() {

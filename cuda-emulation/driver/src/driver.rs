@@ -23,7 +23,7 @@ use cuda_common::finding::Finding;
 pub(crate) struct Driver {
     pub(crate) config: Config,
     /// The physical device behind each visible one, see [`config::visible_devices`].
-    visible: Vec<usize>,
+    pub(crate) visible: Vec<usize>,
     state: Mutex<State>,
     done: Condvar,
     process: u32,
@@ -67,16 +67,8 @@ impl Driver {
     }
 
     pub(crate) fn device(&self, device: CUdevice) -> Result<usize> {
-        let device = usize::try_from(device).ok().filter(|&device| device < self.devices());
+        let device = usize::try_from(device).ok().filter(|&device| device < self.visible.len());
         device.ok_or(CUDA_ERROR_INVALID_DEVICE)
-    }
-
-    pub(crate) fn devices(&self) -> usize {
-        self.visible.len()
-    }
-
-    pub(crate) fn physical(&self, device: usize) -> Result<usize> {
-        self.visible.get(device).copied().ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
 
     pub(crate) fn visible(&self, physical: usize) -> Option<usize> {
@@ -352,8 +344,8 @@ impl Driver {
         state.scheduler.forget_context(context);
         state.events.retain(|_, event| event.context != context);
         state.imports.retain(|import| import.context != context);
-        for allocation in state.allocations.remove_context(context) {
-            state.forget_allocation(&allocation);
+        for address in state.allocations.of_context(context) {
+            state.remove_allocation(address);
         }
         self.wake(&mut state);
         drop(state);

@@ -7,7 +7,6 @@ use cudarc::driver::sys::CUresult;
 
 pub(crate) type Result<T> = std::result::Result<T, CUresult>;
 
-/// Returns an error unless a condition holds.
 pub(crate) fn ensure(condition: bool, error: CUresult) -> Result<()> {
     if condition { Ok(()) } else { Err(error) }
 }
@@ -17,7 +16,6 @@ pub(crate) fn print(message: &str) {
     let _ = io::stderr().write_all(message.as_bytes());
 }
 
-/// Makes the table of error codes with their names and descriptions.
 macro_rules! errors {
     ($($name:ident $description:literal)*) => {
         const ERRORS: &[(CUresult, &str, &str)] =

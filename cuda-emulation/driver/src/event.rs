@@ -48,7 +48,7 @@ struct EventState {
 }
 
 /// The shared memory of an interprocess event. Records are numbered from 1.
-pub(crate) struct SharedEvent(Mapping);
+pub(crate) struct SharedEvent(pub(crate) Mapping);
 
 impl SharedEvent {
     pub(crate) fn new() -> Result<Self> {
@@ -57,10 +57,6 @@ impl SharedEvent {
 
     pub(crate) fn open(place: &Exported) -> Result<Self> {
         Ok(Self(Mapping::import(place, page_size())?.0))
-    }
-
-    pub(crate) fn export(&self) -> Option<Exported> {
-        self.0.export()
     }
 
     fn state(&self) -> &EventState {

@@ -4,7 +4,7 @@ use std::ptr;
 
 macro_rules! handle {
     ($($name:ident)*) => {$(
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(transparent)]
         pub(crate) struct $name(pub(crate) u64);
 

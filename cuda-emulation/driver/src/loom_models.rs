@@ -5,12 +5,11 @@
 //! a deadlock, which loom reports.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::callback::Callback;
-use crate::config::{Config, Races};
+use crate::config::Config;
 use crate::driver::Driver;
 use crate::handle::{ContextId, StreamId};
 use crate::operation::Work;
@@ -29,18 +28,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 
 /// Creates a driver with a context, and two nonblocking streams.
 fn driver(seed: Option<u64>) -> (&'static Driver, [StreamId; 2]) {
-    let config = Config {
-        devices: 1,
-        device_memory: 1 << 20,
-        races: Races::Report,
-        seed,
-        reports_faults: false,
-        failures_stay: true,
-        ignored: Default::default(),
-        lists_leaks: false,
-        notes_stacks: false,
-        blocks_launches: false,
-    };
+    let config = Config { devices: 1, seed, ..Config::from_env().expect("the defaults") };
     let driver = Box::leak(Box::new(Driver::new(config, vec![0])));
     let mut state = driver.enter();
     state.open_context(CONTEXT, 0, 0);
@@ -68,14 +56,10 @@ fn record(driver: &'static Driver, stream: StreamId, wait: &Point) -> (Mark, Poi
 
 /// Enqueues a function of the program, which checks that a mark is set.
 fn check(driver: &'static Driver, stream: StreamId, wait: &Point, mark: &Mark) -> Point {
-    unsafe extern "C" fn is_set(mark: *mut c_void) {
-        // SAFETY: `check` made it from a mark, and it is called once.
-        let mark = unsafe { Arc::from_raw(mark.cast_const().cast::<OnceLock<Instant>>()) };
-        assert!(mark.get().is_some(), "begun too early");
-    }
-    let data = Arc::into_raw(Arc::clone(mark)).cast_mut().cast();
-    // SAFETY: any thread may drop the mark.
-    let work = Work::Call { callback: unsafe { Callback::new(is_set, data, None) }, uses: Vec::new() };
+    let mark = Arc::clone(mark);
+    // SAFETY: any thread may read and drop the mark.
+    let callback = unsafe { Callback::new(move || assert!(mark.get().is_some(), "begun too early"), None) };
+    let work = Work::Call { callback, uses: Vec::new() };
     let request = Request { executor: Executor::Host, ..Request::new("check", Vec::new(), work) };
     driver.enqueue(&mut driver.enter(), stream, wait, request).expect("the stream is open")
 }

@@ -332,10 +332,6 @@ impl Reservation {
         Ok(Self { addresses, aliases: Arc::new(Mapped::reserve(0, length)?) })
     }
 
-    pub(crate) fn range(&self) -> Range<u64> {
-        self.addresses.range()
-    }
-
     pub(crate) fn map(&self, offset: usize, length: usize, memory: &Physical) -> Result<Mapping> {
         let bytes = Pages::of(&self.aliases, offset, length);
         let pages = Pages::of(&self.addresses.pages.mapped, offset, length);
@@ -360,7 +356,7 @@ impl Reservation {
 pub(crate) struct Mapping {
     bytes: Pages,
     /// Inaccessible pages at the program's address, unless the program can access the memory.
-    device: Option<Arc<DevicePages>>,
+    pub(crate) device: Option<Arc<DevicePages>>,
 }
 
 impl Mapping {
@@ -428,10 +424,6 @@ impl Mapping {
     /// The address that programs see.
     pub(crate) fn address(&self) -> usize {
         self.device.as_ref().map_or(&self.bytes, |device| &device.pages).address
-    }
-
-    pub(crate) fn device_pages(&self) -> Option<&Arc<DevicePages>> {
-        self.device.as_ref()
     }
 
     /// The address at which this process accesses the bytes.

@@ -36,24 +36,42 @@ pub(crate) struct Rows {
 pub(crate) enum Work {
     /// Nothing: only its order counts.
     Nothing,
-    /// Stores the time.
     Record(Arc<OnceLock<Instant>>),
-    /// Copies rows.
-    Copy { to: Place, to_pitch: usize, from: Place, from_pitch: usize, rows: Rows },
+    Copy {
+        to: Place,
+        to_pitch: usize,
+        from: Place,
+        from_pitch: usize,
+        rows: Rows,
+    },
     /// Copies bytes that were read when it was enqueued.
-    Put { to: Place, bytes: Box<[u8]> },
+    Put {
+        to: Place,
+        bytes: Box<[u8]>,
+    },
     /// Fills rows with an element of 1, 2 or 4 bytes.
-    Fill { to: Place, pitch: usize, rows: Rows, element: [u8; 4], size: usize },
+    Fill {
+        to: Place,
+        pitch: usize,
+        rows: Rows,
+        element: [u8; 4],
+        size: usize,
+    },
     /// Calls a function, which may use the allocations.
-    Call { callback: Arc<Callback>, uses: Vec<Arc<Allocation>> },
-    /// Drops references to user objects.
+    Call {
+        callback: Arc<Callback>,
+        uses: Vec<Arc<Allocation>>,
+    },
     Release(References),
-    /// Drops memory.
     Free(Arc<Allocation>),
-    /// Completes a record of an interprocess event.
-    Complete { shared: Arc<SharedEvent>, record: u64 },
-    /// Waits for a record of an interprocess event.
-    Await { shared: Arc<SharedEvent>, record: u64 },
+    Complete {
+        shared: Arc<SharedEvent>,
+        record: u64,
+    },
+    Await {
+        shared: Arc<SharedEvent>,
+        record: u64,
+    },
 }
 
 impl Work {
@@ -92,7 +110,7 @@ impl Work {
                 }
             }
             Self::Call { callback, uses } => {
-                callback.call();
+                (callback.function)();
                 drop(uses);
             }
             Self::Complete { shared, record } => shared.complete(record),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::access::{Access, Call, History, Kept, Past, Side};
 use crate::allocation::Allocation;
 use crate::handle::StreamId;
-use crate::scheduler::{Clock, Component, OperationId, Position};
+use crate::scheduler::{Clock, OperationId, Position};
 use cuda_common::finding::Finding;
 use cuda_common::stack::Stack;
 
@@ -109,7 +109,8 @@ impl Queued {
 #[derive(Default)]
 pub(crate) struct Detector {
     history: HashMap<u64, History>,
-    kept: Kept,
+    /// The components whose steps can still be in a race.
+    pub(crate) kept: Kept,
     queued: BTreeMap<OperationId, Queued>,
     /// The number of operations with races of the same place. The first one is reported.
     found: BTreeMap<Place, u64>,
@@ -213,15 +214,10 @@ impl Detector {
         self.drop_freed(allocation);
     }
 
-    /// Returns whether a step of a component can still be in a race.
-    pub(crate) fn has(&self, component: Component) -> bool {
-        self.kept.has(component)
-    }
-
     fn drop_freed(&mut self, allocation: u64) {
         let is_over = |history: &&mut History| history.is_freed && history.queued.is_empty();
         if let Some(history) = self.history.get_mut(&allocation).filter(is_over) {
-            history.clear(&mut self.kept);
+            history.retain_touching(0..usize::MAX, &mut self.kept, |_| false);
             self.history.remove(&allocation);
         }
     }

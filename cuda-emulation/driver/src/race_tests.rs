@@ -8,7 +8,7 @@ use crate::allocation::{Allocation, Kind, Part};
 use crate::handle::{ContextId, StreamId};
 use crate::operation::Rows;
 use crate::race::{Detector, Race};
-use crate::scheduler::{Begun, COMPARISONS, Executor, Ordering, Point, Scheduler};
+use crate::scheduler::{Begun, COMPARISONS, Clock, Executor, Ordering, Point, Scheduler, Step};
 
 const CONTEXT: ContextId = ContextId(1);
 const LENGTH: usize = 1 << 20;
@@ -35,24 +35,40 @@ impl Bench {
         self.streams += 1;
         let stream = StreamId(self.streams);
         let detector = &self.detector;
-        self.scheduler.open(stream, CONTEXT, Ordering::NonBlocking, |component| detector.has(component));
+        self.scheduler.open(stream, CONTEXT, Ordering::NonBlocking, |component| detector.kept.has(component));
         stream
     }
 
     fn enqueue(&mut self, stream: StreamId, function: &str, accesses: Vec<Access>) {
-        let position = self.scheduler.enqueue(stream, &Point::default(), Executor::Library, ());
+        self.enqueue_after(stream, &Point::default(), function, accesses);
+    }
+
+    fn enqueue_after(
+        &mut self,
+        stream: StreamId,
+        wait: &Point,
+        function: &str,
+        accesses: Vec<Access>,
+    ) -> Step {
+        let position = self.scheduler.enqueue(stream, wait, Executor::Library, ());
         self.calls += 1;
         let position = position.expect("the stream is open");
-        let label = format!("{function}, call {}", self.calls);
+        let (label, step) = (format!("{function}, call {}", self.calls), position.step);
         self.detector.enqueue(position, self.calls, Cow::Owned(label), None, accesses);
+        step
     }
 
     /// Executes the next operation of a stream, and returns its races.
     fn execute(&mut self, stream: StreamId) -> Vec<Race> {
+        self.execute_after(stream).0
+    }
+
+    /// Executes the next operation of a stream, and returns its races and what came before it.
+    fn execute_after(&mut self, stream: StreamId) -> (Vec<Race>, Clock) {
         let Begun { id, clock, .. } = self.scheduler.start(stream).expect("it may start");
         let races = self.detector.begin(id, &clock, self.scheduler.host());
         self.scheduler.complete(id);
-        races
+        (races, clock)
     }
 
     fn access(&self, offset: usize, length: usize, writes: bool) -> Access {
@@ -198,10 +214,7 @@ fn stream_that_is_gone_leaves_nothing_once_its_accesses_are_replaced() {
         let access = bench.access(0, 64, true);
         bench.enqueue(stream, "write", vec![access]);
         bench.scheduler.close(stream);
-        let Begun { id, clock, .. } = bench.scheduler.start(stream).expect("it may start");
-        bench.detector.begin(id, &clock, bench.scheduler.host());
-        bench.scheduler.complete(id);
-        clock.components()
+        bench.execute_after(stream).1.components()
     });
     let most = steps.max();
     assert!(most < Some(100), "{most:?} components of clocks");
@@ -228,20 +241,9 @@ fn operations_in_races_are_those_that_a_comparison_with_all_finds() {
                     let wait = if choice < 8 { point } else { Point::default() };
                     let (start, length, writes) =
                         (generator.usize(..64), generator.usize(1..32), generator.bool());
-                    let position = bench.scheduler.enqueue(streams[stream], &wait, Executor::Library, ());
-                    let step = position.as_ref().expect("the stream is open").step;
                     let access = bench.access(start, length, writes);
-                    bench.detector.enqueue(
-                        position.expect("see above"),
-                        0,
-                        Cow::Borrowed("any"),
-                        None,
-                        vec![access],
-                    );
-                    let Begun { id, clock, .. } =
-                        bench.scheduler.start(streams[stream]).expect("it may start");
-                    let races = bench.detector.begin(id, &clock, bench.scheduler.host());
-                    bench.scheduler.complete(id);
+                    let step = bench.enqueue_after(streams[stream], &wait, "any", vec![access]);
+                    let (races, clock) = bench.execute_after(streams[stream]);
                     let is_race = all.iter().any(|&(past, from, to, wrote)| {
                         (wrote || writes) && from < start + length && start < to && !clock.includes(past)
                     });

@@ -40,6 +40,11 @@ fn execute_after(scheduler: &mut Scheduler<&'static str>, stream: StreamId) -> C
     clock
 }
 
+/// Returns which operations a clock includes.
+fn included<const N: usize>(clock: &Clock, operations: [&Position; N]) -> [bool; N] {
+    operations.map(|operation| clock.includes(operation.step))
+}
+
 #[test]
 fn operations_of_a_stream_start_one_after_another() {
     let mut scheduler = scheduler(None);
@@ -68,11 +73,8 @@ fn default_stream_waits_for_blocking_streams_of_its_context_alone() {
     assert_eq!(execute(&mut scheduler, ANOTHER), None);
     let before_default = execute_after(&mut scheduler, DEFAULT);
     let before_after = execute_after(&mut scheduler, ANOTHER);
-    assert!(before_default.includes(blocking.step));
-    assert!(before_after.includes(blocking.step));
-    assert!(before_after.includes(default.step));
-    assert!(!before_default.includes(free.step));
-    assert!(!before_default.includes(foreign.step));
+    assert_eq!(included(&before_default, [&blocking, &free, &foreign]), [true, false, false]);
+    assert_eq!(included(&before_after, [&blocking, &default]), [true, true]);
 }
 
 #[test]
@@ -87,14 +89,11 @@ fn default_stream_comes_after_a_blocking_stream_that_is_gone() {
     }
     enqueue(&mut scheduler, DEFAULT, "default");
     let before_default = execute_after(&mut scheduler, DEFAULT);
-    assert!(before_default.includes(blocking.step));
-    assert!(!before_default.includes(free.step));
-    assert!(!scheduler.host().includes(blocking.step));
-    assert!(!scheduler.host().includes(free.step));
+    assert_eq!(included(&before_default, [&blocking, &free]), [true, false]);
+    assert_eq!(included(scheduler.host(), [&blocking, &free]), [false, false]);
     let point = scheduler.point_of_context(CONTEXT);
     scheduler.advance_host(&point.clock());
-    assert!(scheduler.host().includes(blocking.step));
-    assert!(scheduler.host().includes(free.step));
+    assert_eq!(included(scheduler.host(), [&blocking, &free]), [true, true]);
 }
 
 #[test]
@@ -139,8 +138,7 @@ fn wait_for_a_point_orders_two_streams() {
     assert!(point.is_complete());
     assert_eq!(execute(&mut scheduler, FREE), Some("not before"));
     let after = execute_after(&mut scheduler, FOREIGN);
-    assert!(after.includes(before.step));
-    assert!(!after.includes(not_before.step));
+    assert_eq!(included(&after, [&before, &not_before]), [true, false]);
 }
 
 #[test]

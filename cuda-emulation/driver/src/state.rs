@@ -46,6 +46,7 @@ pub(crate) struct Device {
     pub(crate) pool: PoolId,
 }
 
+#[derive(Default)]
 pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) flags: u32,
@@ -58,7 +59,6 @@ pub(crate) struct Context {
     pub(crate) failures: BTreeMap<u64, Failure>,
 }
 
-/// The error of a failed NCCL operation.
 pub(crate) struct Failure {
     pub(crate) error: CUresult,
     /// The operation, and why it failed.
@@ -73,7 +73,6 @@ pub(crate) struct Stream {
     pub(crate) worker: Option<Arc<Condvar>>,
 }
 
-/// An operation to enqueue.
 #[derive(Clone)]
 pub(crate) struct Request {
     /// The called function, for messages.
@@ -101,7 +100,6 @@ pub(crate) enum Action {
     Wait(EventId),
 }
 
-/// An instantiated graph.
 pub(crate) struct Exec {
     pub(crate) graph: Arc<Graph<Action>>,
     pub(crate) flags: u64,
@@ -113,7 +111,6 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    /// The memory that the operations use.
     pub(crate) fn memory(&self) -> impl Iterator<Item = &Arc<Allocation>> {
         let requests = self.graph.nodes.iter().filter_map(|node| match &node.action {
             Action::Execute(request) => Some(request),
@@ -223,22 +220,13 @@ impl State {
 
     pub(crate) fn open_context(&mut self, id: ContextId, device: usize, flags: u32) {
         let default_stream = self.open_stream(id, Ordering::Default, 0);
-        let context = Context {
-            device,
-            flags,
-            default_stream,
-            thread_streams: BTreeMap::new(),
-            peers: Default::default(),
-            error: None,
-            failures: BTreeMap::new(),
-        };
-        self.contexts.insert(id, context);
+        self.contexts.insert(id, Context { device, flags, default_stream, ..Context::default() });
     }
 
     pub(crate) fn open_stream(&mut self, context: ContextId, ordering: Ordering, priority: i32) -> StreamId {
         let id = StreamId(self.next_handle());
         let races = self.races.as_ref();
-        let is_compared = |component| races.is_some_and(|races| races.has(component));
+        let is_compared = |component| races.is_some_and(|races| races.kept.has(component));
         self.scheduler.open(id, context, ordering, is_compared);
         self.streams.insert(id, Stream { context, ordering, priority, worker: None });
         id
@@ -327,11 +315,13 @@ impl State {
         Ok(self.allocations.insert(Allocation { pool, flags, mapping: Some(mapping), ..allocation }))
     }
 
-    pub(crate) fn forget_allocation(&mut self, allocation: &Allocation) {
-        if let Some(pool) = allocation.pool.and_then(|pool| self.pools.get_mut(&pool)) {
-            pool.used = pool.used.saturating_sub(allocation.length as u64);
+    pub(crate) fn remove_allocation(&mut self, address: u64) -> Option<Arc<Allocation>> {
+        let removed = self.allocations.remove(address)?;
+        if let Some(pool) = removed.pool.and_then(|pool| self.pools.get_mut(&pool)) {
+            pool.used = pool.used.saturating_sub(removed.length as u64);
         }
-        self.forget_races(allocation.id);
+        self.forget_races(removed.id);
+        Some(removed)
     }
 
     pub(crate) fn forget_races(&mut self, allocation: u64) {
@@ -371,7 +361,6 @@ impl State {
     /// Checks that an operation is permitted to access mapped memory.
     ///
     /// # Errors
-    ///
     /// It is not. The context gets a sticky error.
     pub(crate) fn check_permissions(&mut self, stream: StreamId, request: &Request) -> Result<()> {
         let context = self.context_of(stream)?;
@@ -423,7 +412,6 @@ impl State {
     /// Returns whether a stream is captured.
     ///
     /// # Errors
-    ///
     /// A default stream is implicitly ordered with a captured stream. The capture is invalidated.
     pub(crate) fn is_captured(&mut self, stream: StreamId) -> Result<bool> {
         if self.captures.of(stream).is_some() {
@@ -454,13 +442,11 @@ impl State {
 
     /// Checks that a stream is not captured, for calls that cannot be nodes.
     pub(crate) fn check_not_captured(&mut self, stream: StreamId) -> Result<()> {
-        if !self.is_captured(stream)? {
-            return Ok(());
+        if self.is_captured(stream)? {
+            let graph = self.captures.point(stream)?.graph;
+            self.fail_captures(vec![graph], CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)?;
         }
-        let Some(graph) = self.captures.of(stream).filter(|&graph| self.captures.is_valid(graph)) else {
-            return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-        };
-        self.fail_captures(vec![graph], CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        Ok(())
     }
 
     /// Checks that no stream of a context is captured, for calls that wait for all of them.
@@ -485,7 +471,6 @@ impl State {
     /// Returns the last record of an event.
     ///
     /// # Errors
-    ///
     /// The record is captured. The capture is invalidated.
     pub(crate) fn record_to_wait_for(&mut self, event: EventId) -> Result<Option<Record>> {
         match self.event(event)?.last.clone() {

@@ -9,27 +9,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs, process};
 
-/// A CUDA version, or that of another library of NVIDIA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    /// 12 of 12.3.
-    pub major: u32,
-    /// 3 of 12.3.
-    pub minor: u32,
-}
-
-impl Version {
-    /// Returns the version as CUDA encodes it: 12030 for 12.3.
-    #[must_use]
-    pub fn number(self) -> u32 {
-        self.major * 1000 + self.minor * 10
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
-        let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
-        (major < 1000 && minor < 100).then_some(Self { major, minor })
-    }
+/// Parses a version of CUDA, or of another library of NVIDIA, and returns it as CUDA encodes it: 12030 for 12.3.
+fn parse_version(text: &str) -> Option<u32> {
+    let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    (major < 1000 && minor < 100).then_some(major * 1000 + minor * 10)
 }
 
 /// A line of a table.
@@ -37,19 +21,18 @@ impl Version {
 pub struct Function {
     /// The exported name.
     pub name: String,
-    /// The first version that has the function.
-    pub first: Version,
+    /// The first version that has the function: 12030 is 12.3.
+    pub first: u32,
     /// The last version that has the function, if a later one removed it.
-    pub last: Option<Version>,
+    pub last: Option<u32>,
     /// Whether the library defines the function. Otherwise it exports a stub.
     pub is_supported: bool,
 }
 
 impl Function {
     /// Returns whether a major version has the function.
-    #[must_use]
     pub fn is_in(&self, major: u32) -> bool {
-        self.first.major <= major && self.last.is_none_or(|last| major <= last.major)
+        self.first / 1000 <= major && self.last.is_none_or(|last| major <= last / 1000)
     }
 
     fn parse(line: &str) -> Result<Self, &'static str> {
@@ -60,8 +43,8 @@ impl Function {
             return Err("expected the name of a C function");
         }
         let (first, last) = match versions.split_once('-') {
-            Some((first, last)) => (Version::parse(first), Some(Version::parse(last))),
-            None => (Version::parse(versions), None),
+            Some((first, last)) => (parse_version(first), Some(parse_version(last))),
+            None => (parse_version(versions), None),
         };
         let (Some(first), None | Some(Some(_))) = (first, last) else {
             return Err("expected a version such as 12 or 12.3, or the first and the last one: 12-12");
@@ -82,7 +65,6 @@ impl Function {
 /// Parses a table. `file` is its name in errors.
 ///
 /// # Errors
-///
 /// The first line that is malformed or not in order, with what was expected.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Function>, String> {
     let mut functions: Vec<Function> = Vec::new();
@@ -103,7 +85,6 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Function>, String> {
 /// Reads a table.
 ///
 /// # Errors
-///
 /// The file cannot be read, or [`parse`] fails.
 pub fn read(file: &Path) -> Result<Vec<Function>, String> {
     let name = file.display().to_string();
@@ -113,7 +94,6 @@ pub fn read(file: &Path) -> Result<Vec<Function>, String> {
 
 /// Reads a table for a build script, which runs again when the table changes. `file` is relative to the package. If [`read`] fails,
 /// cargo reports the error, and the process exits.
-#[must_use]
 pub fn read_for_build(file: &str) -> Vec<Function> {
     println!("cargo::rerun-if-changed={file}");
     read(Path::new(file)).unwrap_or_else(|error| {
@@ -124,10 +104,6 @@ pub fn read_for_build(file: &str) -> Vec<Function> {
 
 /// Generates the stubs of a major version for a build script, and gives its shared object the soname and the symbol versions of
 /// NVIDIA's library.
-///
-/// # Panics
-///
-/// The stubs cannot be written.
 pub fn build_library(table: &str, major: u32, soname: &str) {
     println!("cargo::rerun-if-changed=build.rs");
     let functions = read_for_build(table);
@@ -148,10 +124,6 @@ pub fn build_library(table: &str, major: u32, soname: &str) {
 }
 
 /// Writes a file for a build script to `OUT_DIR`.
-///
-/// # Panics
-///
-/// The file cannot be written.
 pub fn write_for_build(name: &str, text: &str) {
     let directory = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
     let file = directory.join(name);
@@ -161,7 +133,6 @@ pub fn write_for_build(name: &str, text: &str) {
 /// Generates a stub for each unsupported function.
 ///
 /// The module that includes the code has the type `Status`, and `fn not_supported(function: &'static str) -> Status`.
-#[must_use]
 pub fn stubs<'a>(functions: impl IntoIterator<Item = &'a Function>) -> String {
     let mut code = String::new();
     for Function { name, .. } in functions.into_iter().filter(|function| !function.is_supported) {
@@ -178,13 +149,12 @@ pub fn stubs<'a>(functions: impl IntoIterator<Item = &'a Function>) -> String {
 ///
 /// For each name without a suffix such as `_v2`, in order, it has the functions and the CUDA versions since which the name means
 /// them, oldest first. The functions are declared `extern "C"`, so linking fails if one is not defined.
-#[must_use]
 pub fn addresses(functions: &[Function]) -> String {
     let mut versions: BTreeMap<&str, Vec<(u32, &str)>> = BTreeMap::new();
     let mut code = String::from("unsafe extern \"C\" {\n");
     for Function { name, first, .. } in functions {
         let _ = writeln!(code, "    fn {name}();");
-        versions.entry(base(name)).or_default().push((first.number(), name));
+        versions.entry(base(name)).or_default().push((*first, name));
     }
     code += "}\n\npub(super) static FUNCTIONS: &[(&str, &[(c_uint, unsafe extern \"C\" fn())])] = &[\n";
     for (base, mut versions) in versions {
@@ -195,18 +165,18 @@ pub fn addresses(functions: &[Function]) -> String {
     code + "];\n"
 }
 
-/// Generates the array `NAMES`, in order.
-#[must_use]
+/// Generates the array `NAMES`, and the enum `Index` with the place of each name.
 pub fn names(functions: &[Function]) -> String {
     let mut code = format!("const NAMES: [&std::ffi::CStr; {}] = [\n", functions.len());
+    let mut index = String::from("#[allow(dead_code, non_camel_case_types)]\npub(crate) enum Index {\n");
     for Function { name, .. } in functions {
         let _ = writeln!(code, "    c\"{name}\",");
+        let _ = writeln!(index, "    {name},");
     }
-    code + "];\n"
+    code + "];\n\n" + &index + "}\n"
 }
 
 /// Returns the name of a function without its version suffix, such as `_v2`.
-#[must_use]
 pub fn base(name: &str) -> &str {
     match name.rsplit_once("_v") {
         Some((base, number)) if number.parse::<u8>().is_ok() => base,
@@ -224,7 +194,7 @@ mod tests {
     fn table_has_versions_and_states() {
         let functions = parse("t", TABLE).expect("a table");
         let [a, a2, b] = &functions[..] else { panic!("{functions:?}") };
-        assert_eq!((a.first.number(), a2.first.number()), (2000, 12030));
+        assert_eq!((a.first, a2.first), (2000, 12030));
         assert_eq!([a, a2, b].map(|function| function.is_supported), [true, false, false]);
         assert_eq!([11, 12, 13].map(|major| a2.is_in(major)), [false, true, true]);
         assert_eq!([11, 12, 13].map(|major| b.is_in(major)), [false, true, false]);
@@ -244,17 +214,12 @@ mod tests {
 
     #[test]
     fn error_has_the_line_and_what_was_expected() {
+        const VERSIONS: &str = "expected a version such as 12 or 12.3, or the first and the last one: 12-12";
         for (line, expected) in [
             ("cuC 12", "expected NAME VERSIONS STATE"),
             ("cu-C 12 supported", "expected the name of a C function"),
-            (
-                "cuC 12. supported",
-                "expected a version such as 12 or 12.3, or the first and the last one: 12-12",
-            ),
-            (
-                "cuC 12- supported",
-                "expected a version such as 12 or 12.3, or the first and the last one: 12-12",
-            ),
+            ("cuC 12. supported", VERSIONS),
+            ("cuC 12- supported", VERSIONS),
             ("cuC 13-12 supported", "expected a last version that is not before the first one"),
             ("cuC 12 maybe", "expected `supported` or `unsupported`"),
             ("cuB 12 supported", "expected a name that sorts after cuB"),

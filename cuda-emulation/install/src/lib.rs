@@ -1,5 +1,7 @@
 //! Building shared objects and copying them to where programs load them.
 
+#![allow(missing_docs)] // the names say it
+
 use std::env;
 use std::fs;
 use std::io;
@@ -13,7 +15,6 @@ use serde_json::Value;
 /// How a shared object is compiled. The profiles are in the workspace's `Cargo.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// Optimized across crates.
     Optimized,
     /// Not optimized. The directory is not that of the tests, which depend on the same packages with other features: Cargo
     /// would compile those, and the tests, again.
@@ -21,8 +22,6 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Cargo's argument.
-    #[must_use]
     pub fn argument(self) -> &'static str {
         match self {
             Self::Optimized => "--profile=shared-object",
@@ -31,7 +30,6 @@ impl Profile {
     }
 
     /// Returns the command of Cargo that builds with this profile.
-    #[must_use]
     pub fn cargo(self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["rustc", self.argument()]);
@@ -39,14 +37,10 @@ impl Profile {
     }
 }
 
-/// A library that is built as a shared object.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedObject {
-    /// The manifest of the workspace.
     pub manifest: &'static str,
-    /// The package.
     pub package: &'static str,
-    /// The name of the package's library.
     pub library: &'static str,
     /// The only feature; empty for the default ones.
     pub feature: &'static str,
@@ -67,7 +61,6 @@ const fn cuda(
     SharedObject { manifest, package, library, feature, soname, link }
 }
 
-/// The emulated driver.
 pub const DRIVER: SharedObject =
     cuda("libnccl-cuda-driver", "cuda_cpu", "", "libcuda.so.1", Some("libcuda.so"));
 
@@ -82,9 +75,6 @@ pub const RUNTIMES: [SharedObject; 6] = [
 ];
 
 /// Builds all libraries of the CUDA emulation and copies them to `directory`, which is created if needed.
-///
-/// # Errors
-/// Cargo fails, or the directory cannot be written.
 pub fn install(directory: &Path, profile: Profile) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     for library in [DRIVER].into_iter().chain(RUNTIMES) {
@@ -94,9 +84,6 @@ pub fn install(directory: &Path, profile: Profile) -> Result<()> {
 }
 
 /// Builds a library with this command `rustc` of Cargo and copies it to `directory`. Returns the path of the copy.
-///
-/// # Errors
-/// As [`install`].
 pub fn install_one(cargo: &mut Command, library: SharedObject, directory: &Path) -> Result<PathBuf> {
     let built = build(cargo, library, true)?;
     let path = directory.join(library.soname);
@@ -108,9 +95,6 @@ pub fn install_one(cargo: &mut Command, library: SharedObject, directory: &Path)
 }
 
 /// Creates a file under another name and then renames it: a program that has mapped the old file keeps it.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(format!(".{}", std::process::id()));
@@ -120,9 +104,6 @@ pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Resul
 }
 
 /// Builds a library with this command `rustc` of Cargo, as a shared object or as an archive, and returns the path of the file.
-///
-/// # Errors
-/// Cargo fails.
 pub fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Result<PathBuf> {
     let SharedObject { manifest, package, library, feature, soname, .. } = library;
     eprintln!("building {soname}");
@@ -137,9 +118,6 @@ pub fn build(cargo: &mut Command, library: SharedObject, is_shared: bool) -> Res
 
 /// Builds a library or program of a package with this command of Cargo, and returns the path of its file with this
 /// extension, which may be empty.
-///
-/// # Errors
-/// Cargo fails.
 pub fn build_target(cargo: &mut Command, package: &str, target: &str, extension: &str) -> Result<PathBuf> {
     let output = cargo
         .args(["--package", package, "--message-format=json-render-diagnostics"])

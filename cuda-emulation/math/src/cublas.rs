@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::shared::{Handles, report};
+use crate::shared::Handles;
+use cuda_common::report_unsupported;
 
 /// The version that has the functions exported here: major, minor, patch.
 const VERSION: [c_int; 3] = if cfg!(feature = "cublas-13") { [13, 2, 0] } else { [12, 9, 0] };
@@ -14,7 +15,7 @@ const NOT_INITIALIZED: Status = 1;
 const INVALID_VALUE: Status = 7;
 const NOT_SUPPORTED: Status = 15;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Context {
     stream: usize,
     pointer_mode: c_int,
@@ -28,7 +29,6 @@ static CONTEXTS: Handles<Context> = Handles::new();
 /// Writes a result.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn put<T>(out: *mut T, value: T) -> Status {
     if out.is_null() {
@@ -39,12 +39,19 @@ unsafe fn put<T>(out: *mut T, value: T) -> Status {
     SUCCESS
 }
 
-fn with(handle: *mut c_void, work: impl FnOnce(&mut Context) -> Status) -> Status {
-    CONTEXTS.with(handle, work).unwrap_or(NOT_INITIALIZED)
+fn set(handle: *mut c_void, change: impl FnOnce(&mut Context)) -> Status {
+    CONTEXTS.with(handle, change).map_or(NOT_INITIALIZED, |()| SUCCESS)
+}
+
+/// # Safety
+/// As [`put`].
+unsafe fn get<T>(handle: *mut c_void, out: *mut T, find: impl FnOnce(&mut Context) -> T) -> Status {
+    // SAFETY: as the caller guarantees.
+    CONTEXTS.with(handle, find).map_or(NOT_INITIALIZED, |value| unsafe { put(out, value) })
 }
 
 fn not_supported(function: &'static str) -> Status {
-    report(function);
+    report_unsupported(function);
     NOT_SUPPORTED
 }
 
@@ -67,22 +74,19 @@ extern "C" fn cublasDestroy_v2(handle: *mut c_void) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cublasSetStream_v2(handle: *mut c_void, stream: *mut c_void) -> Status {
-    with(handle, |context| {
-        context.stream = stream.addr();
-        SUCCESS
-    })
+    set(handle, |context| context.stream = stream.addr())
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasGetStream_v2(handle: *mut c_void, stream: *mut *mut c_void) -> Status {
     // SAFETY: cuBLAS's contract: valid for a write.
-    with(handle, |context| unsafe { put(stream, std::ptr::without_provenance_mut(context.stream)) })
+    unsafe { get(handle, stream, |context| std::ptr::without_provenance_mut(context.stream)) }
 }
 
 // The memory is never used.
 #[unsafe(no_mangle)]
 extern "C" fn cublasSetWorkspace_v2(handle: *mut c_void, _memory: *mut c_void, _length: usize) -> Status {
-    with(handle, |_| SUCCESS)
+    set(handle, |_| ())
 }
 
 #[unsafe(no_mangle)]
@@ -114,21 +118,17 @@ extern "C" fn cublasGetStatusString(code: Status) -> *const c_char {
     cublasGetStatusName(code)
 }
 
-/// Exports functions that set and get a setting.
 macro_rules! settings {
     ($($set:ident $get:ident $setting:ident;)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $set(handle: *mut c_void, value: c_int) -> Status {
-            with(handle, |context| {
-                context.$setting = value;
-                SUCCESS
-            })
+            set(handle, |context| context.$setting = value)
         }
 
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $get(handle: *mut c_void, value: *mut c_int) -> Status {
             // SAFETY: cuBLAS's contract: valid for a write.
-            with(handle, |context| unsafe { put(value, context.$setting) })
+            unsafe { get(handle, value, |context| context.$setting) }
         }
     )*};
 }

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::shared::{Handles, report};
+use crate::shared::Handles;
+use cuda_common::report_unsupported;
 
 /// The version that has the functions exported here: major, minor, patch.
 const VERSION: [c_int; 3] = [10, 3, 0];
@@ -19,7 +20,7 @@ const LAUNCH_FAILURE: Status = 201;
 static GENERATORS: Handles<()> = Handles::new();
 
 fn not_supported(function: &'static str) -> Status {
-    report(function);
+    report_unsupported(function);
     LAUNCH_FAILURE
 }
 

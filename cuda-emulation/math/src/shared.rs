@@ -1,19 +1,11 @@
-//! Handles, and reports of unsupported functions.
+//! Handles.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use cuda_common::report_unsupported;
-
-/// Reports on stderr, once for each function, that it is not supported.
-pub(crate) fn report(function: &'static str) {
-    report_unsupported(function, &format!("libnccl: the CPU stand-in for CUDA does not support {function}"));
-}
-
 /// Values behind handles: numbers that programs see as pointers, and that are never dereferenced.
-#[derive(Debug)]
 pub(crate) struct Handles<T>(Mutex<(usize, BTreeMap<usize, T>)>);
 
 impl<T> Handles<T> {

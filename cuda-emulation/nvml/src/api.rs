@@ -1,9 +1,8 @@
 //! The functions.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
-use std::fmt::Write;
 
-use cuda_common::Device;
+use cuda_common::{Device, device_name};
 
 use crate::driver;
 use crate::status::{Result, Status};
@@ -56,7 +55,6 @@ fn device(handle: Handle) -> Result<(usize, Device)> {
 /// Writes a result.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     if out.is_null() {
@@ -70,7 +68,6 @@ unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
 /// Writes a text and a null byte.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for `length` writes.
 unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result<()> {
     if out.is_null() {
@@ -88,7 +85,6 @@ unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result<()> {
 }
 
 /// # Safety
-///
 /// `text` is null, which is an error, or a C string.
 unsafe fn read<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
@@ -96,15 +92,6 @@ unsafe fn read<'a>(text: *const c_char) -> Result<&'a str> {
     }
     // SAFETY: as the caller guarantees.
     unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| Status::INVALID_ARGUMENT)
-}
-
-fn uuid(device: &Device) -> String {
-    let mut text = String::from("GPU");
-    for (index, byte) in device.uuid.iter().enumerate() {
-        let dash = if [0, 4, 6, 8, 10].contains(&index) { "-" } else { "" };
-        let _ = write!(text, "{dash}{byte:02x}");
-    }
-    text
 }
 
 /// Parses the bus of an id such as `00000000:01:00.0`, or `0000:01:00.0` in CUDA's form. Each bus has one device.
@@ -202,7 +189,6 @@ struct ProcessV2 {
 /// Lists the processes that use a device: only this one, and only if it has memory there. PyTorch calls it when memory runs out.
 ///
 /// # Safety
-///
 /// `count` is null, which is an error, or valid for reads and writes; `out` is valid for `*count` writes.
 unsafe fn list_processes<T>(
     own: Handle,
@@ -262,7 +248,7 @@ api! {
 
     fn nvmlDeviceGetHandleByUUID(text: *const c_char, out: *mut Handle) {
         let text = read(text)?;
-        put(out, find(|device| uuid(device).eq_ignore_ascii_case(text))?)
+        put(out, find(|device| device_name(device.uuid).eq_ignore_ascii_case(text))?)
     }
 
     older(nvmlDeviceGetHandleByPciBusId) fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, out: *mut Handle) {
@@ -277,7 +263,7 @@ api! {
     }
 
     fn nvmlDeviceGetUUID(own: Handle, out: *mut c_char, length: c_uint)
-        = put_text(out, length, &uuid(&device(own)?.1));
+        = put_text(out, length, &device_name(device(own)?.1.uuid));
 
     fn nvmlDeviceGetIndex(own: Handle, index: *mut c_uint) = put(index, device(own)?.0 as c_uint);
     fn nvmlDeviceGetMinorNumber(own: Handle, number: *mut c_uint) = put(number, device(own)?.0 as c_uint);

@@ -10,7 +10,6 @@ use cuda_common::{Device, Interface, open_driver};
 
 use crate::status::{Result, Status};
 
-#[derive(Debug)]
 pub(crate) struct Driver {
     interface: &'static Interface,
     version: unsafe extern "C" fn(*mut c_int) -> c_int,
@@ -49,7 +48,6 @@ impl Driver {
         (0..).map(|index| self.device(index)).map_while(Result::transpose).collect()
     }
 
-    /// Returns the driver's CUDA version.
     pub(crate) fn version(&self) -> Result<c_int> {
         let mut version = 0;
         // SAFETY: a variable can be written.
@@ -74,7 +72,6 @@ pub(crate) fn initialized() -> Result<&'static Driver> {
     get()
 }
 
-/// Initializes the library, any number of times.
 pub(crate) fn initialize(needs_devices: bool) -> Result<()> {
     if get()?.device(0)?.is_none() && needs_devices {
         return Err(Status::GPU_NOT_FOUND);

@@ -75,9 +75,8 @@ macro_rules! call {
         const _: unsafe fn($(call!(@declared $type $(=> $declared)?)),*) -> cudarc::driver::sys::CUresult =
             cudarc::driver::sys::$name;
         type Function = unsafe extern "C" fn($($type),*) -> $crate::status::Status;
-        const INDEX: usize = $crate::driver::index_of(stringify!($name));
         let driver: &$crate::driver::Driver = $driver;
-        match driver.function(INDEX) {
+        match driver.function($crate::driver::Index::$name) {
             Some(function) => {
                 // SAFETY: the driver's function has this type, which is compared with the bindings.
                 let function = unsafe { std::mem::transmute::<unsafe extern "C" fn(), Function>(function) };

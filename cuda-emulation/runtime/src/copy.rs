@@ -19,7 +19,6 @@ const DEFAULT: c_uint = cudaMemcpyKind::cudaMemcpyDefault as c_uint;
 /// Copies in a stream; without one, in the legacy stream, and waits.
 ///
 /// # Safety
-///
 /// Both ranges are valid until the copy is done.
 unsafe fn copy(
     to: *mut c_void,
@@ -54,7 +53,6 @@ unsafe fn copy(
 /// Copies rows between addresses with pitches; with or without a stream as [`copy`].
 ///
 /// # Safety
-///
 /// All rows are valid until the copy is done.
 unsafe fn copy_rows(
     (to, to_pitch): (*mut c_void, usize),
@@ -109,7 +107,6 @@ unsafe fn copy_rows(
 /// Fills memory with the lowest byte of `value`, as C's `memset`; with or without a stream as [`copy`].
 ///
 /// # Safety
-///
 /// The range is valid until it is filled.
 unsafe fn fill(address: CUdeviceptr, value: c_int, size: usize, stream: Option<CUstream>) -> Result<()> {
     let driver = bind()?;

@@ -9,7 +9,6 @@ use crate::context::{self, bind};
 use crate::driver::get;
 use crate::status::{LAST, Status, put};
 
-/// Flag of `cudaInitDevice`: the device flags are given.
 const INIT_DEVICE_FLAGS_ARE_VALID: c_uint = 1;
 /// The configuration of caches and of shared memory that leaves the choice to the device.
 const NO_PREFERENCE: c_uint = 0;

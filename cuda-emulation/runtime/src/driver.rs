@@ -14,14 +14,13 @@ use libloading::os::unix::Library;
 use crate::link_map::is_only_preloaded;
 use crate::status::{Result, Status};
 
-// The names of the driver's functions, in order.
+// `NAMES` and `Index`: the names of the driver's functions, and their places.
 include!(concat!(env!("OUT_DIR"), "/driver_names.rs"));
 
 /// The driver's functions, in the order of `NAMES`. The library stays loaded.
 ///
 /// They are looked up at once: a look-up takes the dynamic linker's lock, which another thread may hold while it waits for this one,
 /// such as in the constructor of a library.
-#[derive(Debug)]
 pub(crate) struct Driver([Option<unsafe extern "C" fn()>; NAMES.len()]);
 
 impl Driver {
@@ -30,28 +29,9 @@ impl Driver {
         Self(NAMES.map(|name| unsafe { library.get(name.to_bytes_with_nul()) }.ok().map(|symbol| *symbol)))
     }
 
-    pub(crate) fn function(&self, index: usize) -> Option<unsafe extern "C" fn()> {
-        self.0[index]
+    pub(crate) fn function(&self, index: Index) -> Option<unsafe extern "C" fn()> {
+        self.0[index as usize]
     }
-}
-
-/// Returns the index of a name in `NAMES`, at compile time.
-pub(crate) const fn index_of(name: &str) -> usize {
-    let mut index = 0;
-    while index < NAMES.len() {
-        let listed = NAMES[index].to_bytes();
-        if listed.len() == name.len() {
-            let mut at = 0;
-            while at < listed.len() && listed[at] == name.as_bytes()[at] {
-                at += 1;
-            }
-            if at == listed.len() {
-                return index;
-            }
-        }
-        index += 1;
-    }
-    panic!("driver/functions.txt has no function of this name")
 }
 
 /// Returns the driver, which the first call loads and initializes.
@@ -123,7 +103,6 @@ macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty $(=> $declared:ty)?),* $(,)?);)*) => {
         impl Driver {$(
             /// # Safety
-            ///
             /// As NVIDIA documents it.
             #[allow(clippy::too_many_arguments, reason = "as many as the function has")]
             pub(crate) unsafe fn $name(&self, $($argument: $type),*) -> Result<()> {

@@ -61,7 +61,6 @@ fn is_needed() -> bool {
 }
 
 /// # Safety
-///
 /// `dynamic` is the dynamic section of an object that is loaded at `address`, or null.
 unsafe fn needs(address: usize, dynamic: *const Entry) -> bool {
     let entries = || {

@@ -34,7 +34,6 @@ const _: () = {
 /// Calls a function of the driver that allocates, or stores null for size 0.
 ///
 /// # Safety
-///
 /// `address` is null or valid for a write.
 unsafe fn allocate(
     address: *mut *mut c_void,
@@ -54,7 +53,6 @@ unsafe fn allocate(
 /// Returns an attribute of an address, or 0 if the driver has no such attribute for it.
 ///
 /// # Safety
-///
 /// `T` is the type of the attribute.
 unsafe fn attribute<T: Default>(
     driver: &Driver,

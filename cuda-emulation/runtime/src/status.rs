@@ -194,7 +194,6 @@ const CODES: &[(u32, &CStr, &CStr)] = &[
 /// Writes a result.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write.
 pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     if out.is_null() {
@@ -206,7 +205,6 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
 }
 
 thread_local! {
-    /// The thread's last error.
     pub(crate) static LAST: Cell<Status> = const { Cell::new(Status::SUCCESS) };
 }
 

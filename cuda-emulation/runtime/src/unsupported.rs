@@ -3,14 +3,14 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
-use cuda_common::report_unsupported;
+use cuda_common::report_as;
 use cudarc::runtime::sys::cudaChannelFormatDesc;
 
 use crate::status::{Status, record};
 
 /// Reports on stderr, once for each function, that it is not supported, and returns the error.
 pub(crate) fn report(function: &'static str, reason: &str) -> Status {
-    report_unsupported(function, &format!("libnccl's libcudart: {function} is not supported{reason}"));
+    report_as(function, &format!("libnccl's libcudart: {function} is not supported{reason}"));
     Status::NOT_SUPPORTED
 }
 

@@ -34,7 +34,6 @@ pub struct Toolkit {
 }
 
 impl Release {
-    #[must_use]
     pub fn major(self) -> &'static str {
         match self {
             Self::Cuda12 => "12",
@@ -43,13 +42,11 @@ impl Release {
     }
 
     /// Returns the soname of the runtime library.
-    #[must_use]
     pub fn soname(self) -> String {
         format!("libcudart.so.{}", self.major())
     }
 
     /// Returns NVIDIA's files; without them, says that a test is skipped.
-    #[must_use]
     pub fn toolkit(self, test: &str) -> Option<&'static Toolkit> {
         static TOOLKITS: [OnceLock<Result<Toolkit, String>>; 2] = [OnceLock::new(), OnceLock::new()];
         let toolkit = TOOLKITS[usize::from(self == Self::Cuda13)].get_or_init(|| self.obtain());
@@ -135,7 +132,6 @@ pub struct Program {
 impl Program {
     /// Compiles a program against these headers, and links it with `runtime` as CUDA's runtime library and with other
     /// libraries by these options.
-    #[must_use]
     pub fn compile(source: &Path, includes: &[PathBuf], runtime: &Path, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         symlink(runtime, folder.path().join("libcudart.so")).expect("a link");
@@ -152,13 +148,11 @@ impl Program {
     }
 
     /// Runs the program with the libraries of a folder and so many devices, and returns what it printed. A race is an error.
-    #[must_use]
     pub fn run(&self, libraries: &Path, devices: &str) -> String {
         run_tool(self.command(libraries, devices).env("LIBNCCL_CPU_RACES", "error"))
     }
 
     /// Returns the command that runs the program with the libraries of a folder and so many devices.
-    #[must_use]
     pub fn command(&self, libraries: &Path, devices: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", LIMIT]).arg(self.folder.path().join("program"));

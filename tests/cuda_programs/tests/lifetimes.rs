@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use libnccl_test_support::{install, shared_object, time_limit};
-use tempfile::TempDir;
+use libnccl_test_support::{install, replace, shared_object, time_limit};
 
 /// The shared objects of this project: the name of the library, and the one under which programs find it.
 const LIBRARIES: [(&str, &str); 6] = [
@@ -24,11 +23,11 @@ const LINKED: [&str; 5] =
     ["-l:libcudart.so.12", "-lcuda", "-l:libnvidia-ml.so.1", "-l:libcublas.so.12", "-lnccl"];
 
 /// A directory with the shared objects.
-static DIRECTORY: LazyLock<TempDir> = LazyLock::new(|| {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    install(directory.path());
+static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lifetimes");
+    install(&directory);
     for (library, name) in LIBRARIES.iter().skip(2) {
-        symlink(shared_object(library), directory.path().join(name)).expect("a link");
+        replace(&directory.join(name), |link| symlink(shared_object(library), link));
     }
     directory
 });
@@ -39,21 +38,24 @@ fn repository() -> PathBuf {
 
 /// Compiles a program of `lifetimes` under this name.
 fn compile(compiler: &[&str], source: &str, name: &str, libraries: &[&str]) -> PathBuf {
-    let program = DIRECTORY.path().join(name);
     let mut command = Command::new(compiler[0]);
     command.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread"]);
     for include in ["vendor-headers", "vendor-headers/stubs/cuda"] {
         command.arg("-I").arg(repository().join(include));
     }
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("lifetimes").join(source)).arg("-o").arg(&program);
-    command.args(["-x", "none", "-L"]).arg(DIRECTORY.path()).args(libraries).arg("-ldl");
-    drop(time_limit::run(&mut command));
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("lifetimes").join(source));
+    command.args(["-x", "none", "-L"]).arg(&*DIRECTORY).args(libraries).arg("-ldl");
+    let program = DIRECTORY.join(name);
+    replace(&program, |new| {
+        drop(time_limit::run(command.arg("-o").arg(new)));
+        Ok(())
+    });
     program
 }
 
 fn command(program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_LIBRARY_PATH", DIRECTORY.path()).env("LIBNCCL_CPU_DEVICES", "2");
+    command.args(arguments).env("LD_LIBRARY_PATH", &*DIRECTORY).env("LIBNCCL_CPU_DEVICES", "2");
     command.env("LIBNCCL_CPU_RACES", "error").env_remove("NCCL_DEBUG");
     command
 }
@@ -77,8 +79,7 @@ static UNLOADED: LazyLock<PathBuf> =
 
 fn run_unloaded(library: &Path, modes: &[&str]) {
     for mode in modes {
-        let arguments =
-            [DIRECTORY.path(), library, Path::new(mode)].map(|path| path.to_str().expect("a name"));
+        let arguments = [&*DIRECTORY, library, Path::new(mode)].map(|path| path.to_str().expect("a name"));
         assert_eq!(run(&UNLOADED, &arguments), "ok\n", "{mode}");
     }
 }
@@ -148,13 +149,12 @@ fn every_library_works_in_destructors_of_cplusplus() {
 
 #[test]
 fn every_library_works_in_atexit_and_is_recorded_by_the_tracing_library() {
-    let (library, recordings) = (DIRECTORY.path().join("libnccl.so.2"), DIRECTORY.path().join("recordings"));
-    fs::create_dir(&recordings).expect("a directory");
+    let recordings = tempfile::tempdir().expect("a temporary directory");
     let variables = format!(
         "LD_PRELOAD={} LIBNCCL_TRACE_LIBRARY={} LIBNCCL_RECORDER_FILE={}",
-        DIRECTORY.path().join("libnccl-trace.so").display(),
-        library.display(),
-        recordings.join("rank").display()
+        DIRECTORY.join("libnccl-trace.so").display(),
+        DIRECTORY.join("libnccl.so.2").display(),
+        recordings.path().join("rank").display()
     );
     let variables: Vec<_> = variables.split(' ').collect();
     let program = compile(&["cc", "-std=gnu11"], "last_calls.c", "last_calls_traced", &LINKED);

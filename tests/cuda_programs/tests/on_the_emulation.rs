@@ -1,17 +1,17 @@
 //! The programs on the stand-in for CUDA and the CPU backend of NCCL, which are found as a user installs them: in a
 //! folder on the dynamic linker's path.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
 use libnccl_test_support::{install, time_limit};
-use tempfile::TempDir;
 
-/// A folder with the libraries.
-static LIBRARIES: LazyLock<TempDir> = LazyLock::new(|| {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    install(folder.path());
-    folder
+/// A directory with the libraries.
+static LIBRARIES: LazyLock<PathBuf> = LazyLock::new(|| {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("on_the_emulation");
+    install(&directory);
+    directory
 });
 
 /// Runs a program with a seed, or without one; it has to print `ok` and to succeed in time. Returns what it reported.
@@ -21,7 +21,7 @@ fn run(arguments: &[&str], seed: Option<u32>) -> String {
 
 fn run_with(arguments: &[&str], variable: Option<(&str, String)>) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_libnccl-cuda-programs"));
-    command.args(arguments).env("LD_LIBRARY_PATH", LIBRARIES.path()).env("LIBNCCL_CPU_WARN_AFTER", "0");
+    command.args(arguments).env("LD_LIBRARY_PATH", &*LIBRARIES).env("LIBNCCL_CPU_WARN_AFTER", "0");
     command.envs(variable);
     let (output, errors) = time_limit::run(&mut command);
     assert_eq!(output, "ok\n", "{errors}");

@@ -12,7 +12,7 @@ pub mod time_limit;
 pub use function_table::restricted;
 use libnccl::{Communicator, Config, Nccl, Result};
 #[cfg(unix)]
-pub use shared_objects::{install, shared_object};
+pub use shared_objects::{install, install_as, replace, shared_object};
 
 /// Creates all ranks of a communicator in a group.
 pub fn init_in_group(nccl: &Nccl, size: usize, config: &Config) -> Result<Vec<Communicator>> {

@@ -1,6 +1,8 @@
 use std::fs;
+use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process;
 
 /// Returns the file of a shared object of this workspace, such as `nccl_cpu`. A test that asks for it has its package among its
 /// dependencies: cargo then builds it beside the test.
@@ -12,12 +14,28 @@ pub fn shared_object(library: &str) -> PathBuf {
     file
 }
 
-/// Puts the CPU backend of NCCL and the stand-in for CUDA's driver into a folder, as programs load them.
-pub fn install(folder: &Path) {
+/// Installs the CPU backend of NCCL and the emulated CUDA driver in a directory, under the names by which programs load them. The
+/// directory may have those of an earlier build, and other tests may use it at the same time.
+pub fn install(directory: &Path) {
+    fs::create_dir_all(directory).expect("a directory");
     for (library, name, link) in
         [("nccl_cpu", "libnccl.so.2", "libnccl.so"), ("cuda_cpu", "libcuda.so.1", "libcuda.so")]
     {
-        fs::copy(shared_object(library), folder.join(name)).expect("a library can be copied");
-        symlink(name, folder.join(link)).expect("a link");
+        install_as(&directory.join(name), library);
+        replace(&directory.join(link), |link| symlink(name, link));
     }
+}
+
+/// Installs a shared object of this workspace as a file, unless that is a copy of it already.
+pub fn install_as(path: &Path, library: &str) {
+    let bytes = fs::read(shared_object(library)).expect("a library");
+    if !fs::read(path).is_ok_and(|installed| installed == bytes) {
+        replace(path, |copy| fs::write(copy, &bytes));
+    }
+}
+
+/// Creates a file under another name, and then renames it: whoever uses the old file keeps it.
+pub fn replace(path: &Path, create: impl FnOnce(&Path) -> io::Result<()>) {
+    let new = PathBuf::from(format!("{}.{}", path.display(), process::id()));
+    create(&new).and_then(|()| fs::rename(&new, path)).expect("a file can be replaced");
 }

@@ -6,7 +6,6 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use serde_json::json;
-use tempfile::TempDir;
 
 use crate::common::{NCCL, OPERATIONS, assert_has, json, run};
 
@@ -14,14 +13,13 @@ const RUNTIME: &str = "libcudart.so.12";
 
 /// Returns a folder with the shared objects.
 fn shared_objects() -> &'static Path {
-    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        libnccl_test_support::install(folder.path());
-        let runtime = libnccl_test_support::shared_object("cudart_cpu");
-        fs::copy(runtime, folder.path().join(RUNTIME)).expect("a library can be copied");
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand_in");
+        libnccl_test_support::install(&folder);
+        libnccl_test_support::install_as(&folder.join(RUNTIME), "cudart_cpu");
         folder
     });
-    FOLDER.path()
+    &FOLDER
 }
 
 /// Returns a program with so many devices, and nothing else in the environment.

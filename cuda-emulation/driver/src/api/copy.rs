@@ -68,7 +68,6 @@ impl Copy {
     /// Enqueues the copy, and waits as CUDA's function does.
     ///
     /// # Safety
-    ///
     /// Memory unknown to CUDA is valid until this returns, or for each launch if it is captured.
     unsafe fn run(self) -> Result<()> {
         let Self { function, rows, .. } = self;
@@ -135,7 +134,6 @@ fn check_peers(to: CUcontext, from: CUcontext) -> Result<()> {
 /// Reads a 2D copy.
 ///
 /// # Safety
-///
 /// `copy` is null, which is an error, or valid for a read.
 unsafe fn rows(function: &'static str, copy: *const CUDA_MEMCPY2D, stream: Option<CUstream>) -> Result<Copy> {
     ensure(!copy.is_null(), CUDA_ERROR_INVALID_VALUE)?;

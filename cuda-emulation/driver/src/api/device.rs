@@ -26,7 +26,7 @@ fn get(ordinal: c_int) -> Result<CUdevice> {
 
 fn physical(device: CUdevice) -> Result<usize> {
     let driver = Driver::get()?;
-    driver.physical(driver.device(device)?)
+    Ok(driver.visible[driver.device(device)?])
 }
 
 /// Takes the driver's lock for a call that concerns a device.
@@ -117,7 +117,7 @@ fn bus_id(physical: usize) -> String {
 
 api! {
     fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) = put(device, get(ordinal)?);
-    fn cuDeviceGetCount(count: *mut c_int) = put(count, Driver::get()?.devices() as c_int);
+    fn cuDeviceGetCount(count: *mut c_int) = put(count, Driver::get()?.visible.len() as c_int);
 
     fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
         get(device)?;
@@ -160,7 +160,7 @@ api! {
             let Ok(id) = physical(*device).map(bus_id) else { return false };
             [&id[..], &id[5..], &id[..10], &id[5..10]].contains(&&text[..])
         };
-        let device = (0..driver.devices() as CUdevice).find(is_named);
+        let device = (0..driver.visible.len() as CUdevice).find(is_named);
         let is_id = text.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':' || letter == '.');
         let none = if is_id { CUDA_ERROR_INVALID_DEVICE } else { CUDA_ERROR_INVALID_VALUE };
         put(out, device.ok_or(none)?)
@@ -171,14 +171,10 @@ api! {
 
     fn cuDeviceGetP2PAttribute(out: *mut c_int, attribute: c_uint, device: CUdevice, peer: CUdevice) {
         ensure(get(device)? != get(peer)?, CUDA_ERROR_INVALID_DEVICE)?;
-        let value = match attribute {
-            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED as c_uint => 1,
-            a if a == Peer::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK as c_uint
-                || a == Peer::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as c_uint
-                || a == Peer::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as c_uint => 0,
-            _ => return Err(CUDA_ERROR_INVALID_VALUE),
-        };
-        put(out, value)
+        const FIRST: c_uint = Peer::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK as c_uint;
+        const LAST: c_uint = Peer::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED as c_uint;
+        ensure((FIRST..=LAST).contains(&attribute), CUDA_ERROR_INVALID_VALUE)?;
+        put(out, c_int::from(attribute == Peer::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED as c_uint))
     }
 
     fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) {

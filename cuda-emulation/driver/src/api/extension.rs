@@ -115,7 +115,10 @@ unsafe extern "C" fn enqueue(
         }
         let uses = used.iter().flat_map(Access::allocations).map(Arc::clone).collect();
         // SAFETY: the caller promises that they may be called.
-        let callback = unsafe { Callback::new(run, data, release) };
+        let callback = unsafe {
+            let release = release.map(|release| Box::new(move || release(data)) as Box<dyn FnOnce()>);
+            Callback::new(move || run(data), release)
+        };
         let work = Work::Call { callback: Arc::clone(&callback), uses };
         let request = Request { label, accesses: used, executor: Executor::Peers, work };
         let enqueued = driver.enqueue(&mut state, stream, &Point::default(), request);

@@ -4,13 +4,14 @@ use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
 use std::{mem, ptr};
 
+use cuda_common::report_unsupported;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphInstantiateResult as Instantiated,
     CUgraphNode, CUgraphNodeType as Kind, CUstream, CUstreamCaptureStatus as Status, CUuserObject,
 };
 
-use super::{put, put_if_wanted, refuse, result, say_unsupported};
+use super::{put, put_if_wanted, refuse, result};
 use crate::callback::{Callback, Function, UserObject, start_destructors};
 use crate::current::{Current, Mode};
 use crate::driver::Driver;
@@ -57,7 +58,6 @@ fn kind(action: &Action) -> Kind {
 /// Instantiates a graph.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result<()> {
     let is_for_kernels = flags & DEVICE_LAUNCH != 0;
@@ -237,7 +237,7 @@ api! {
         let (driver, mut state) = Driver::entered()?;
         let stream = state.stream(stream.addr())?;
         if state.captures.of(stream).is_some() {
-            say_unsupported("cuGraphLaunch on a stream that is captured");
+            report_unsupported("cuGraphLaunch on a stream that is captured");
         }
         state.check_not_captured(stream)?;
         let end = driver.launch(&mut state, ExecId::of(exec), stream)?;
@@ -261,7 +261,7 @@ api! {
             None => state.destructors.insert(start_destructors()?).clone(),
         };
         // SAFETY: CUDA's contract: the function may be called with the data, once, on a thread of the driver.
-        let destructor = unsafe { Callback::new(destroy, data, None) };
+        let destructor = unsafe { Callback::new(move || destroy(data), None) };
         let id = UserObjectId(state.next_handle());
         state.user_objects.retain(id, Arc::new(UserObject { destructor, destructors }), count);
         put(out, id.pointer())

@@ -23,7 +23,6 @@ const MAGIC: u32 = 0x6c6e_6363;
 /// Stores a handle: of memory with its device and length, or of an event, with zeros.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for 64 writes.
 unsafe fn put_handle<T>(out: *mut T, device: u32, length: u64, place: Option<Exported>) -> Result<()> {
     let Some(Exported { process, file, inode, offset }) = place else {
@@ -45,7 +44,6 @@ unsafe fn put_handle<T>(out: *mut T, device: u32, length: u64, place: Option<Exp
 /// Reads a handle: its device, length and place.
 ///
 /// # Errors
-///
 /// The bytes are not a handle, or one of the other kind.
 fn read_handle(bytes: [std::ffi::c_char; 64], is_event: bool) -> Result<(u32, u64, Exported)> {
     let bytes = bytes.map(|byte| byte as u8);
@@ -93,7 +91,7 @@ api! {
             *kind == Kind::Device && pool.is_none() && backing.is_none() && !is_imported
         };
         let allocation = allocation.filter(is_own).ok_or(INVALID)?;
-        let device = driver.physical(allocation.device)? as u32;
+        let device = driver.visible[allocation.device] as u32;
         put_handle(out, device, allocation.length as u64, allocation.export())
     }
 
@@ -126,9 +124,7 @@ api! {
         state.imports.retain(|import| import.address != address);
         // As a free does.
         state = driver.synchronize_context(state, of);
-        if let Some(closed) = state.allocations.remove(address) {
-            state.forget_allocation(&closed);
-        }
+        state.remove_allocation(address);
         state.check(context)
     }
 
@@ -136,7 +132,7 @@ api! {
         let state = Driver::get()?.enter();
         let event = state.event(EventId::of(event))?;
         let shared = event.shared.as_ref().ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        put_handle(out, 0, 0, shared.export())
+        put_handle(out, 0, 0, shared.0.export())
     }
 
     fn cuIpcOpenEventHandle(out: *mut CUevent, handle: CUipcEventHandle) {

@@ -3,10 +3,11 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::{mem, ptr};
 
+use cuda_common::report_unsupported;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::{CUdriverProcAddressQueryResult as Query, CUresult};
 
-use super::{nvidias_runtime, put, put_if_wanted, say_unsupported};
+use super::{nvidias_runtime, put, put_if_wanted};
 use crate::driver::Driver;
 use crate::error::{self, Result, ensure};
 
@@ -62,7 +63,6 @@ mod table {
 /// always call it.
 ///
 /// # Errors
-///
 /// There is no function of this name, or none in this version.
 fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
     let index = table::FUNCTIONS.binary_search_by_key(&name, |(base, _)| base);
@@ -77,7 +77,6 @@ fn find(name: &str, version: c_int) -> std::result::Result<*mut c_void, Query> {
 /// Returns the address of a function, or null if there is none, and the status of the search.
 ///
 /// # Safety
-///
 /// `name` is null, which is an error, or a C string.
 unsafe fn look_up(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut c_void, Query)> {
     const PER_THREAD_DEFAULT_STREAM: u64 = 2;
@@ -112,7 +111,7 @@ api! {
             return put(out, (&raw const EMPTY).cast());
         }
         if !nvidias_runtime::is_known() {
-            say_unsupported("cuGetExportTable, of which NVIDIA's libraries, such as CUPTI, need private functions");
+            report_unsupported("cuGetExportTable, of which NVIDIA's libraries, such as CUPTI, need private functions");
         }
         Err(CUDA_ERROR_NOT_SUPPORTED)
     }

@@ -13,7 +13,7 @@ use cudarc::driver::sys::{
     CUpointer_attribute as PointerAttribute, CUresult, CUstream,
 };
 
-use super::{put, put_if_wanted, refuse, result, say_unsupported};
+use super::{put, put_if_wanted, refuse, result};
 use crate::access::Access;
 use crate::allocation::{Allocation, Kind, Pool, READ_WRITE};
 use crate::config::host_memory;
@@ -26,8 +26,8 @@ use crate::operation::Work;
 use crate::report::say;
 use crate::scheduler::Point;
 use crate::state::{Request, State};
-use cuda_common::FreeCheck;
 use cuda_common::finding::Finding;
+use cuda_common::{FreeCheck, report_unsupported};
 
 /// The checks of `Interface::on_free`.
 static CHECKS: Mutex<Vec<FreeCheck>> = Mutex::new(Vec::new());
@@ -39,7 +39,6 @@ pub(super) fn add_check(check: FreeCheck) {
 /// Reports references to memory that is about to be freed.
 ///
 /// # Errors
-///
 /// In strict mode, another process or an NCCL registration refers to it. A graph does not prohibit the free: its next launch
 /// fails.
 pub(super) fn check_free(driver: &Driver, function: &'static CStr, address: u64) -> Result<()> {
@@ -78,7 +77,6 @@ pub(super) fn check_range_free(function: &'static CStr, address: u64, length: us
 /// Allocates memory of the current context.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn allocate(out: *mut CUdeviceptr, kind: Kind, flags: c_uint, length: usize) -> Result<()> {
     ensure(length > 0 && !out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
@@ -111,8 +109,7 @@ fn free_host(function: &'static CStr, pointer: *mut c_void, kind: Kind, error: C
     state.check_host(function.to_str().unwrap_or_default(), &allocation);
     // The program may use the memory for something else from now on, so that nothing else may still use it.
     state = driver.synchronize_all(state);
-    let freed = state.allocations.remove(address).ok_or(error)?;
-    state.forget_allocation(&freed);
+    state.remove_allocation(address).ok_or(error)?;
     state.check_current()
 }
 
@@ -131,7 +128,7 @@ fn prefetch(function: &'static str, address: CUdeviceptr, length: usize, stream:
 /// Checks that a stream is not captured, because allocations cannot be graph nodes here.
 fn check_is_no_node(state: &mut State, stream: StreamId) -> Result<()> {
     if state.captures.of(stream).is_some() {
-        say_unsupported("allocations and frees on a stream that is captured");
+        report_unsupported("allocations and frees on a stream that is captured");
     }
     state.check_not_captured(stream)
 }
@@ -139,7 +136,6 @@ fn check_is_no_node(state: &mut State, stream: StreamId) -> Result<()> {
 /// Allocates memory in stream order.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn allocate_async(
     function: &'static str,
@@ -166,8 +162,7 @@ unsafe fn allocate_async(
     let allocation = state.allocate(context, Kind::Device, Some(pool), 0, length, mapping)?;
     let request = Request::new(function, vec![Access::whole(&allocation)], Work::Nothing);
     if let Err(error) = driver.enqueue(&mut state, stream, &Point::default(), request) {
-        state.allocations.remove(allocation.address);
-        state.forget_allocation(&allocation);
+        state.remove_allocation(allocation.address);
         return Err(error);
     }
     // SAFETY: the caller promises that it is valid.
@@ -204,7 +199,6 @@ const USED_HIGH: c_uint = Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as c_uint;
 /// Stores an attribute with its C type.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write of the type that CUDA documents.
 unsafe fn put_attribute(out: *mut c_void, code: c_uint, value: u64) -> Result<()> {
     const INTEGERS: [PointerAttribute; 3] = [
@@ -340,8 +334,7 @@ api! {
         }
         state.check_host("cuMemFree_v2", &allocation);
         // Another thread may have freed it meanwhile.
-        let freed = state.allocations.remove(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        state.forget_allocation(&freed);
+        let freed = state.remove_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         state.check(freed.context)
     }
 
@@ -441,8 +434,7 @@ api! {
         let request = Request::new("cuMemFreeAsync", vec![Access::whole(&allocation)], work);
         driver.enqueue(&mut state, stream, &Point::default(), request)?;
         // What is enqueued from now on does not find the memory: it follows the free, or races with it.
-        state.allocations.remove(address);
-        state.forget_allocation(&allocation);
+        state.remove_allocation(address);
         Ok(())
     }
 

@@ -65,14 +65,8 @@ fn result(answer: CUresult) -> Result<()> {
     ensure(answer == CUDA_SUCCESS, answer)
 }
 
-/// Reports on stderr, once for each function or argument, that it is not supported.
-fn say_unsupported(what: &'static str) {
-    report_unsupported(what, &format!("libnccl: the CPU stand-in for CUDA does not support {what}"));
-}
-
-/// Reports that a feature is not supported.
 fn refuse<T>(what: &'static str) -> Result<T> {
-    say_unsupported(what);
+    report_unsupported(what);
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }
 
@@ -86,7 +80,6 @@ include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 /// Stores a result.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     ensure(!out.is_null(), CUDA_ERROR_INVALID_VALUE)?;
@@ -98,7 +91,6 @@ unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
 /// Stores a C string, cut to the length.
 ///
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for `length` writes.
 unsafe fn put_text(out: *mut c_char, length: usize, text: &[u8]) -> Result<()> {
     let room = length.checked_sub(1).filter(|_| !out.is_null()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -114,7 +106,6 @@ unsafe fn put_text(out: *mut c_char, length: usize, text: &[u8]) -> Result<()> {
 /// Stores a result unless `out` is null.
 ///
 /// # Safety
-///
 /// `out` is null or valid for a write.
 unsafe fn put_if_wanted<T>(out: *mut T, value: T) {
     if !out.is_null() {

@@ -29,7 +29,7 @@ pub(super) fn report() {
 
 fn text(caller: &Path, own: &Path) -> String {
     let name = caller.file_name().unwrap_or_default().to_string_lossy();
-    let is_nvidias = OF_NVIDIA.iter().any(|library| name.starts_with(&format!("{library}.so")));
+    let is_nvidias = OF_NVIDIA.split(' ').any(|library| name.starts_with(&format!("lib{library}.so")));
     let caller = caller.display();
     if name.starts_with("libcudart.so") {
         format!(
@@ -57,21 +57,7 @@ fn text(caller: &Path, own: &Path) -> String {
 }
 
 /// NVIDIA's libraries that link its runtime library statically, apart from NCCL.
-const OF_NVIDIA: [&str; 13] = [
-    "libcublas",
-    "libcublasLt",
-    "libcudnn",
-    "libcufft",
-    "libcufile",
-    "libcupti",
-    "libcurand",
-    "libcusolver",
-    "libcusparse",
-    "libcusparseLt",
-    "libnvrtc",
-    "libnvJitLink",
-    "libnvshmem_host",
-];
+const OF_NVIDIA: &str = "cublas cublasLt cudnn cufft cufile cupti curand cusolver cusparse cusparseLt nvrtc nvJitLink nvshmem_host";
 
 /// The CPU backend of NCCL, relative to this library. The Python wheel has it in another directory.
 const NCCL: [&str; 2] = ["libnccl.so.2", "../lib/libnccl.so.2"];

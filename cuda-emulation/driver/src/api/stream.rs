@@ -42,7 +42,6 @@ fn end_of(state: &mut State, stream: CUstream) -> Result<(ContextId, Point)> {
 }
 
 /// # Safety
-///
 /// `out` is null, which is an error, or valid for a write.
 unsafe fn describe<T>(
     stream: CUstream,
@@ -62,19 +61,6 @@ fn call(function: &'static str, stream: CUstream, callback: Arc<Callback>) -> Re
     let work = Work::Call { callback, uses: Vec::new() };
     let request = Request { executor: Executor::Host, ..Request::of(function, work) };
     driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ())
-}
-
-struct StreamCallback {
-    function: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
-    stream: CUstream,
-    data: *mut c_void,
-}
-
-unsafe extern "C" fn call_stream_callback(data: *mut c_void) {
-    // SAFETY: `cuStreamAddCallback` made it from a box, and it is called once.
-    let callback = unsafe { Box::from_raw(data.cast::<StreamCallback>()) };
-    // SAFETY: CUDA's contract: it may be called on a thread of the driver.
-    unsafe { (callback.function)(callback.stream, CUDA_SUCCESS, callback.data) };
 }
 
 fn record_event(event: CUevent, stream: CUstream, is_external: bool) -> Result<()> {
@@ -157,12 +143,8 @@ api! {
             return driver.enqueue(&mut state, stream, &Point::default(), request).map(|_| ());
         }
         match last {
-            LastRecord::Never
-                if is_captured
-                    && !state.captures.of(stream).is_some_and(|graph| state.captures.is_valid(graph)) =>
-            {
-                Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
-            }
+            // A capture that was invalidated is an error.
+            LastRecord::Never if is_captured => state.captures.point(stream).map(drop),
             // An event that was never recorded is nothing to wait for.
             LastRecord::Never => Ok(()),
             LastRecord::Captured(point) => state.captures.join(stream, context, &point),
@@ -206,8 +188,7 @@ api! {
     fn cuLaunchHostFunc(stream: CUstream, function: Option<Function>, data: *mut c_void) {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // SAFETY: CUDA's contract: it may be called with the data on a thread of the driver, for each launch if captured.
-        let callback = unsafe { Callback::new(function, data, None) };
-        call("cuLaunchHostFunc", stream, callback)
+        call("cuLaunchHostFunc", stream, unsafe { Callback::new(move || function(data), None) })
     }
 
     fn cuLaunchHostFunc_v2(stream: CUstream, function: Option<Function>, data: *mut c_void, _mode: c_uint)
@@ -223,15 +204,9 @@ api! {
             let stream = state.stream(stream.addr())?;
             state.check_not_captured(stream)?;
         }
-        let boxed = Box::into_raw(Box::new(StreamCallback { function, stream, data }));
-        // SAFETY: the box is for this function alone.
-        let callback = unsafe { Callback::new(call_stream_callback, boxed.cast(), None) };
-        let called = call("cuStreamAddCallback", stream, callback);
-        if called.is_err() {
-            // SAFETY: the function was not accepted, so that nobody else has the box.
-            drop(unsafe { Box::from_raw(boxed) });
-        }
-        called
+        // SAFETY: CUDA's contract: it may be called with these arguments on a thread of the driver.
+        let callback = unsafe { Callback::new(move || function(stream, CUDA_SUCCESS, data), None) };
+        call("cuStreamAddCallback", stream, callback)
     }
 
     fn cuEventCreate(out: *mut CUevent, flags: c_uint) {
@@ -295,10 +270,8 @@ api! {
             time.copied().ok_or(CUDA_ERROR_NOT_READY)
         });
         let (start, end) = (start?, end?);
-        let seconds = match end.checked_duration_since(start) {
-            Some(elapsed) => elapsed.as_secs_f32(),
-            None => -start.duration_since(end).as_secs_f32(),
-        };
+        // One of the differences is 0.
+        let seconds = end.duration_since(start).as_secs_f32() - start.duration_since(end).as_secs_f32();
         put(out, seconds * 1e3)
     }
 

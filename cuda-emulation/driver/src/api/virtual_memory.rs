@@ -31,7 +31,6 @@ const FILE_DESCRIPTOR: c_uint = 1;
 const ALL_HANDLE_TYPES: c_uint = 15;
 
 /// # Safety
-///
 /// `location` can be read.
 unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<usize> {
     const DEVICE: c_uint = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
@@ -47,7 +46,6 @@ unsafe fn device_of(driver: &Driver, location: *const CUmemLocation) -> Result<u
 /// Returns the device and the handle types.
 ///
 /// # Safety
-///
 /// `properties` is null, which is an error, or can be read.
 unsafe fn read(driver: &Driver, properties: *const CUmemAllocationProp) -> Result<(usize, c_uint)> {
     const PINNED: c_uint = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint;
@@ -131,7 +129,7 @@ api! {
         let is_power = alignment == 0 || alignment.is_power_of_two();
         ensure(!out.is_null() && are_pages && is_power && flags == 0, INVALID)?;
         let reservation = Reservation::new(near as usize, length, alignment.max(GRANULARITY))?;
-        let address = reservation.range().start;
+        let address = reservation.addresses.range().start;
         state.allocations.reservations.insert(address, reservation);
         put(out, address)
     }
@@ -139,7 +137,7 @@ api! {
     fn cuMemAddressFree(address: CUdeviceptr, length: usize) {
         let mut state = Driver::get()?.enter();
         let reservation = state.allocations.reservations.get(&address).ok_or(INVALID)?;
-        let range = reservation.range();
+        let range = reservation.addresses.range();
         let is_whole = range.end - range.start == length as u64;
         ensure(is_whole && !state.allocations.overlaps(address, length), INVALID)?;
         state.allocations.free_reservation(address);
@@ -155,7 +153,7 @@ api! {
         ensure(!out.is_null() && flags == 0 && is_size, INVALID)?;
         let mut state = driver.enter();
         state.allocations.check_room(device, length)?;
-        let physical = Physical::new(driver.physical(device)?, length, handle_types == FILE_DESCRIPTOR)?;
+        let physical = Physical::new(driver.visible[device], length, handle_types == FILE_DESCRIPTOR)?;
         put(out, state.add_backing(device, length, handle_types, physical, length).0)
     }
 
@@ -202,9 +200,9 @@ api! {
         let end = address.checked_add(length as u64).ok_or(INVALID)?;
         let reservation = state.allocations.reservation(address).ok_or(INVALID)?;
         let backing = state.backings.get_mut(&id).filter(|backing| backing.references > 0).ok_or(INVALID)?;
-        let is_free = end <= reservation.range().end && !state.allocations.overlaps(address, length);
+        let is_free = end <= reservation.addresses.range().end && !state.allocations.overlaps(address, length);
         ensure(is_free && length <= backing.length, INVALID)?;
-        let offset = (address - reservation.range().start) as usize;
+        let offset = (address - reservation.addresses.range().start) as usize;
         let mapping = Some(reservation.map(offset, length, &backing.physical)?);
         backing.mappings += 1;
         let (own, flags) = (backing.allocation, backing.handle_types);
@@ -233,7 +231,7 @@ api! {
         ensure(mapped.iter().all(|one| state.allocations.has(one)), INVALID)?;
         for one in mapped {
             if let Some(reservation) = state.allocations.reservation(one.address) {
-                reservation.unmap((one.address - reservation.range().start) as usize, one.length)?;
+                reservation.unmap((one.address - reservation.addresses.range().start) as usize, one.length)?;
             }
             state.allocations.remove(one.address);
             if let Some(id) = one.backing {

@@ -8,49 +8,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_common::{Access, AccessKind};
 use cudarc::driver::sys::{self, CUresult, CUstream};
 use cudarc::driver::{DriverError, result};
 
 use crate::extension;
-use crate::process::Test;
 use crate::work;
 
-/// Tests with a variable each.
-pub(crate) const TESTS: &[Test] = &[
-    Test::quiet("blocking_launches_return_after_their_work", || check_launches(true))
-        .with(&[("CUDA_LAUNCH_BLOCKING", "1")]),
-    Test::quiet("launches_return_before_their_work", || check_launches(false))
-        .with(&[("CUDA_LAUNCH_BLOCKING", "0")]),
-    Test::reporting(
-        "refused_kernel_in_a_process_with_pytorch_names_the_remedy",
-        kernels_beside_pytorch,
-        &[
-            "does not support cuLaunchKernel; PyTorch's operators are kernels, and run on the CPU with `python3 -m libnccl_cpu.torch",
-            "does not support cuModuleLoadData; PyTorch",
-            "does not support cuGraphAddKernelNode_v2; PyTorch",
-            "does not support cuProfilerStart\n",
-        ],
-    ),
-    Test::reporting(
-        "refused_kernel_where_operators_run_on_the_cpu_names_no_remedy",
-        kernels_beside_pytorch,
-        &["does not support cuLaunchKernel\n"],
-    )
-    .with(&[("_LIBNCCL_CPU_PROGRAM", "/program.py")]),
-    Test::reporting(
-        "refused_kernel_without_pytorch_names_no_remedy",
-        refuse_kernels,
-        &["does not support cuLaunchKernel\n"],
-    ),
-];
+crate::tests! {
+    blocking_launches_return_after_their_work { CUDA_LAUNCH_BLOCKING = "1" }
+    launches_return_before_their_work { CUDA_LAUNCH_BLOCKING = "0" }
+    refused_kernel_in_a_process_with_pytorch_names_the_remedy = kernels_beside_pytorch [
+        "does not support cuLaunchKernel; PyTorch's operators are kernels, and run on the CPU with `python3 -m libnccl_cpu.torch",
+        "does not support cuModuleLoadData; PyTorch",
+        "does not support cuGraphAddKernelNode_v2; PyTorch",
+        "does not support cuProfilerStart\n",
+    ]
+    refused_kernel_where_operators_run_on_the_cpu_names_no_remedy = kernels_beside_pytorch [
+        "does not support cuLaunchKernel\n"
+    ] { _LIBNCCL_CPU_PROGRAM = "/program.py" }
+    refused_kernel_without_pytorch_names_no_remedy = refuse_kernels ["does not support cuLaunchKernel\n"]
+}
 
 static HAS_RETURNED: AtomicBool = AtomicBool::new(false);
 static SAW_RETURN: AtomicBool = AtomicBool::new(false);
 
-/// Waits on a stream, for so many milliseconds at most, until the call that enqueues work after this has returned.
-unsafe extern "C" fn watch(milliseconds: *mut c_void) {
-    let (start, limit) = (Instant::now(), Duration::from_millis(milliseconds.addr() as u64));
+/// Waits on a stream until the call that enqueues work after this has returned.
+fn watch(limit: Duration) {
+    let start = Instant::now();
     while !HAS_RETURNED.load(Ordering::SeqCst) && start.elapsed() < limit {
         thread::sleep(Duration::from_millis(1));
     }
@@ -58,14 +42,22 @@ unsafe extern "C" fn watch(milliseconds: *mut c_void) {
 }
 
 /// Returns whether a call returns before the work on its stream is complete.
-fn returns_early(stream: CUstream, limit: usize, call: impl FnOnce()) -> bool {
+fn returns_early(stream: CUstream, limit: u64, call: impl FnOnce()) -> bool {
     HAS_RETURNED.store(false, Ordering::SeqCst);
-    work::call(stream, watch, ptr::without_provenance_mut(limit));
+    work::call(stream, move || watch(Duration::from_millis(limit)));
     call();
     HAS_RETURNED.store(true, Ordering::SeqCst);
     // SAFETY: the stream lives.
     unsafe { result::stream::synchronize(stream) }.expect("no error");
     SAW_RETURN.load(Ordering::SeqCst)
+}
+
+fn blocking_launches_return_after_their_work() {
+    check_launches(true);
+}
+
+fn launches_return_before_their_work() {
+    check_launches(false);
 }
 
 fn check_launches(block: bool) {
@@ -90,8 +82,9 @@ fn check_launches(block: bool) {
 
     unsafe extern "C" fn nothing(_data: *mut c_void) {}
     let operation = || {
-        let access = Access { address: one, length: work::LENGTH, kind: AccessKind::Write };
-        extension::enqueue(stream, access, c"operation", nothing, ptr::null_mut()).expect("an operation");
+        let access = extension::writes(one, work::LENGTH);
+        extension::enqueue(stream, access, c"operation", [Some(nothing), None], ptr::null_mut())
+            .expect("an operation");
     };
     assert!(returns_early(stream, 20_000, operation), "an operation of NCCL may wait for the next one");
     let whole_call = || {

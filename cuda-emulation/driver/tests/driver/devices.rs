@@ -1,4 +1,4 @@
-//! The devices that `CUDA_VISIBLE_DEVICES` leaves.
+//! Variables: the devices that `CUDA_VISIBLE_DEVICES` leaves, and wrong values.
 
 use std::env;
 use std::ffi::{CString, c_int};
@@ -8,25 +8,38 @@ use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError};
 
 use crate::extension::describe;
-use crate::process::Test;
 use crate::work;
 
 crate::tests! {
     variable_that_the_program_sets_before_cuda_starts_is_obeyed
+    listed_devices_keep_their_identity { CUDA_VISIBLE_DEVICES = "5, 2,64,1" }
+    devices_are_listed_by_uuid { CUDA_VISIBLE_DEVICES = "GPU-30303036,GPU-30303030-206c" }
+    empty_list_hides_all_devices = no_device_is_found { CUDA_VISIBLE_DEVICES = "" }
+    device_listed_twice_hides_all_devices = no_device_is_found { CUDA_VISIBLE_DEVICES = "1,2,1" }
+    list_without_a_device_hides_all_devices = no_device_is_found { CUDA_VISIBLE_DEVICES = "2", LIBNCCL_CPU_DEVICES = "2" }
+    file_of_findings_that_cannot_be_opened_is_refused = refuse [
+        "invalid LIBNCCL_CPU_REPORT \"/no/such/folder/file\"; it must be the path of a file that can be written\n"
+    ] { LIBNCCL_CPU_REPORT = "/no/such/folder/file" }
+    unknown_name_of_a_finding_is_refused = refuse [
+        "invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, separated by commas: race, free-"
+    ] { LIBNCCL_CPU_IGNORE = "raec" }
+    unknown_value_of_strict_is_refused = refuse [
+        "invalid LIBNCCL_CPU_STRICT \"yes\"; it must be 0 or 1\n"
+    ] { LIBNCCL_CPU_STRICT = "yes" }
+    unknown_value_of_faults_is_refused = refuse [
+        "invalid LIBNCCL_CPU_FAULTS", "it must be off or report"
+    ] { LIBNCCL_CPU_FAULTS = "2" }
+    device_memory_that_is_no_size_is_refused = refuse [
+        "invalid LIBNCCL_CPU_DEVICE_MEMORY \"1.5 apples\"; it must be a number of bytes above 0"
+    ] { LIBNCCL_CPU_DEVICE_MEMORY = "1.5 apples" }
+    device_without_memory_is_refused = refuse [
+        "invalid LIBNCCL_CPU_DEVICE_MEMORY \"0\""
+    ] { LIBNCCL_CPU_DEVICE_MEMORY = "0" }
 }
 
-/// Tests with a list of devices.
-pub(crate) const LISTED: &[Test] = &[
-    Test::quiet("listed_devices_keep_their_identity", listed_devices_keep_their_identity)
-        .with(&[("CUDA_VISIBLE_DEVICES", "5, 2,64,1")]),
-    Test::quiet("devices_are_listed_by_uuid", devices_are_listed_by_uuid)
-        .with(&[("CUDA_VISIBLE_DEVICES", "GPU-30303036,GPU-30303030-206c")]),
-    Test::quiet("empty_list_hides_all_devices", no_device_is_found).with(&[("CUDA_VISIBLE_DEVICES", "")]),
-    Test::quiet("device_listed_twice_hides_all_devices", no_device_is_found)
-        .with(&[("CUDA_VISIBLE_DEVICES", "1,2,1")]),
-    Test::quiet("list_without_a_device_hides_all_devices", no_device_is_found)
-        .with(&[("CUDA_VISIBLE_DEVICES", "2"), ("LIBNCCL_CPU_DEVICES", "2")]),
-];
+fn refuse() {
+    assert!(CudaContext::new(0).is_err());
+}
 
 /// Checks that a device of the program is the physical one: by UUID and by PCI bus id.
 fn assert_is(device: c_int, physical: c_int) {

@@ -12,6 +12,12 @@ use libnccl_cuda_functions::Function;
 
 use crate::process::shared_object;
 
+pub(crate) const TESTS: [(&str, fn()); 3] = [
+    ("every_function_that_cudarc_declares_is_exported", compare_with_cudarc),
+    ("exports_are_those_of_the_table", compare_with_the_table),
+    ("every_function_is_found_by_name_since_its_version", find_by_name),
+];
+
 /// Returns the driver functions that cudarc declares for any CUDA version.
 fn declared_by_cudarc() -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
@@ -51,7 +57,7 @@ fn exported(library: &Library, name: &str) -> *const c_void {
     *address.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-pub(crate) fn every_function_that_cudarc_declares_is_exported() {
+fn compare_with_cudarc() {
     let library = open();
     let names = declared_by_cudarc();
     assert!(names.len() > 400, "{} names", names.len());
@@ -60,7 +66,7 @@ pub(crate) fn every_function_that_cudarc_declares_is_exported() {
     }
 }
 
-pub(crate) fn exports_are_those_of_the_table() {
+fn compare_with_the_table() {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(shared_object()).output().expect("nm");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
@@ -70,7 +76,7 @@ pub(crate) fn exports_are_those_of_the_table() {
     assert_eq!(found, table.iter().map(|function| &function.name[..]).collect());
 }
 
-pub(crate) fn every_function_is_found_by_name_since_its_version() {
+fn find_by_name() {
     type Get = unsafe extern "C" fn(*const c_char, *mut *const c_void, c_int, u64, *mut c_uint) -> c_int;
     const SUCCESS: c_uint = 0;
     const VERSION_NOT_SUFFICIENT: c_uint = 2;
@@ -94,7 +100,7 @@ pub(crate) fn every_function_is_found_by_name_since_its_version() {
     let table = table();
     for function in &table {
         let (name, base) = (&function.name, libnccl_cuda_functions::base(&function.name));
-        let since = function.first.number() as c_int;
+        let since = function.first as c_int;
         // Versions that are newer than the driver cannot be asked for.
         if since > newest {
             continue;

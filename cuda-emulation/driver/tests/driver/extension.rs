@@ -11,7 +11,6 @@ use cudarc::driver::result::{self as cuda, stream, stream::StreamKind};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream, culib};
 use cudarc::driver::{CudaContext, DriverError};
 
-use crate::process::Test;
 use crate::virtual_memory;
 use crate::work::{allocate, enter};
 
@@ -25,6 +24,7 @@ crate::tests! {
     data_is_released_once_after_the_operation_and_not_if_it_is_refused
     failure_stays_with_the_context_of_the_operation_until_it_is_taken_back
     devices_are_described_before_cuda_is_initialised
+    failure_that_is_reported_alone_changes_nothing { LIBNCCL_CPU_FAILURES = "report" }
 }
 
 /// Returns the driver's interface.
@@ -58,29 +58,21 @@ pub(crate) fn function<F: Copy>(name: &CStr) -> F {
     unsafe { *culib().get::<F>(name.to_bytes_with_nul()).expect("the function") }
 }
 
-/// Enqueues an operation with one access.
+pub(crate) fn writes(address: CUdeviceptr, length: usize) -> Access {
+    Access { address, length, kind: AccessKind::Write }
+}
+
+/// Enqueues an operation with one access, after which its data is released.
 pub(crate) fn enqueue(
     stream: CUstream,
     access: Access,
     label: &CStr,
-    run: Work,
-    data: *mut c_void,
-) -> Result<(), DriverError> {
-    enqueue_with_release(stream, access, label, run, None, data)
-}
-
-/// Enqueues an operation with one access, after which its data is released.
-pub(crate) fn enqueue_with_release(
-    stream: CUstream,
-    access: Access,
-    label: &CStr,
-    run: Work,
-    release: Option<Work>,
+    [run, release]: [Option<Work>; 2],
     data: *mut c_void,
 ) -> Result<(), DriverError> {
     let enqueue = interface().enqueue;
     // SAFETY: the access is a variable; the callers keep the data.
-    result(unsafe { enqueue(stream.cast(), &raw const access, 1, label.as_ptr(), Some(run), release, data) })
+    result(unsafe { enqueue(stream.cast(), &raw const access, 1, label.as_ptr(), run, release, data) })
 }
 
 /// Returns whether the driver takes calls, of which this one has no valid handle. It is a deadlock if it does not.
@@ -213,14 +205,17 @@ fn operation_runs_once_even_if_its_stream_is_destroyed() {
     unsafe {
         let address = cuda::malloc_sync(100).expect("memory");
         for _ in 0..3 {
-            let access = Access { address, length: 100, kind: AccessKind::Write };
-            enqueue(stream, access, c"count", count, ptr::null_mut()).expect("an operation");
+            enqueue(stream, writes(address, 100), c"count", [Some(count), None], ptr::null_mut())
+                .expect("an operation");
         }
-        let beyond = Access { address, length: 101, kind: AccessKind::Write };
-        assert_eq!(enqueue(stream, beyond, c"count", count, ptr::null_mut()), Err(INVALID));
+        assert_eq!(
+            enqueue(stream, writes(address, 101), c"count", [Some(count), None], ptr::null_mut()),
+            Err(INVALID)
+        );
         stream::destroy(stream).expect("an end");
-        let access = Access { address, length: 100, kind: AccessKind::Write };
-        assert!(enqueue(stream, access, c"count", count, ptr::null_mut()).is_err());
+        assert!(
+            enqueue(stream, writes(address, 100), c"count", [Some(count), None], ptr::null_mut()).is_err()
+        );
     }
     cuda::ctx::synchronize().expect("the end of everything");
     assert_eq!(RUNS.load(Ordering::SeqCst), 3);
@@ -240,9 +235,8 @@ fn data_is_released_once_after_the_operation_and_not_if_it_is_refused() {
     let address = allocate(100);
     let mut expected = 0;
     for length in [100, 101, 100] {
-        let access = Access { address, length, kind: AccessKind::Write };
-        let data = ptr::null_mut();
-        let enqueued = enqueue_with_release(stream, access, c"run", run, Some(release), data);
+        let functions = [Some(run as Work), Some(release)];
+        let enqueued = enqueue(stream, writes(address, length), c"run", functions, ptr::null_mut());
         assert_eq!(enqueued, if length == 100 { Ok(()) } else { Err(INVALID) });
         expected += if length == 100 { 10 } else { 0 };
         cuda::ctx::synchronize().expect("the end of everything");
@@ -283,8 +277,8 @@ fn enqueue_failure() -> CUstream {
     let stream = stream::create(StreamKind::NonBlocking).expect("a stream");
     let address = allocate(100);
     enter(7);
-    let access = Access { address, length: 100, kind: AccessKind::Write };
-    enqueue(stream, access, c"fail", fail, ptr::null_mut()).expect("an operation");
+    enqueue(stream, writes(address, 100), c"fail", [Some(fail), None], ptr::null_mut())
+        .expect("an operation");
     stream
 }
 
@@ -319,13 +313,6 @@ fn failure_that_is_reported_alone_changes_nothing() {
     enter(0);
     cuda::ctx::synchronize().expect("no error");
 }
-
-/// Tests without consequences of failures.
-pub(crate) const REPORTED: &[Test] = &[Test::quiet(
-    "failure_that_is_reported_alone_changes_nothing",
-    failure_that_is_reported_alone_changes_nothing,
-)
-.with(&[("LIBNCCL_CPU_FAILURES", "report")])];
 
 fn devices_are_described_before_cuda_is_initialised() {
     // SAFETY: null is an error.

@@ -3,54 +3,26 @@
 use std::hint::black_box;
 use std::ptr;
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdeviceptr;
 
-use crate::process::Test;
 use crate::work;
 
-const REPORTED: &[(&str, &str)] = &[("LIBNCCL_CPU_FAULTS", "report")];
-
-pub(crate) const TESTS: &[Test] = &[
-    Test::faulting("host_that_touches_device_memory_dies_of_a_fault", touch_device_memory, &[]),
-    Test::faulting(
-        "device_memory_that_the_host_touches_is_reported_if_asked_for",
-        touch_device_memory,
-        &[
-            "the host touched byte 16 of allocation 200, 100 bytes of device 1; copy it with",
-            " [device-memory-touched]\n",
-        ],
-    )
-    .with(REPORTED),
-    Test::faulting(
-        "device_memory_that_the_host_touches_is_recorded_in_the_file",
-        touch_device_memory,
-        &[
-            "\n{\"count\":1,\"finding\":\"device-memory-touched\",\"process\":",
-            "cuMemAllocManaged or cuMemAllocHost\"}\n",
-        ],
-    )
-    .with(&[("LIBNCCL_CPU_FAULTS", "report"), ("LIBNCCL_CPU_REPORT", "/dev/stderr")]),
-    Test::faulting(
-        "freed_memory_that_the_host_touches_is_reported_if_asked_for",
-        touch_freed_memory,
-        &["the host touched byte 16 of allocation 200, 100 bytes of device 1, which was freed; "],
-    )
-    .with(REPORTED),
-    Test::reporting(
-        "earlier_handler_is_called_after_a_report",
-        touch_with_a_handler,
-        &["the host touched byte 16 of allocation 200", "an earlier handler"],
-    )
-    .with(REPORTED),
-    Test::faulting("fault_beside_device_memory_is_not_reported", touch_nothing, &[]).with(REPORTED),
-    Test::reporting(
-        "unknown_value_of_faults_is_refused",
-        || assert!(CudaContext::new(0).is_err()),
-        &["invalid LIBNCCL_CPU_FAULTS", "it must be off or report"],
-    )
-    .with(&[("LIBNCCL_CPU_FAULTS", "2")]),
-];
+crate::tests! {
+    host_that_touches_device_memory_dies_of_a_fault = touch_device_memory => SIGSEGV
+    device_memory_that_the_host_touches_is_reported_if_asked_for = touch_device_memory [
+        "the host touched byte 16 of allocation 200, 100 bytes of device 1; copy it with", " [device-memory-touched]\n"
+    ] { LIBNCCL_CPU_FAULTS = "report" } => SIGSEGV
+    device_memory_that_the_host_touches_is_recorded_in_the_file = touch_device_memory [
+        "\n{\"count\":1,\"finding\":\"device-memory-touched\",\"process\":", "cuMemAllocManaged or cuMemAllocHost\"}\n"
+    ] { LIBNCCL_CPU_FAULTS = "report", LIBNCCL_CPU_REPORT = "/dev/stderr" } => SIGSEGV
+    freed_memory_that_the_host_touches_is_reported_if_asked_for = touch_freed_memory [
+        "the host touched byte 16 of allocation 200, 100 bytes of device 1, which was freed; "
+    ] { LIBNCCL_CPU_FAULTS = "report" } => SIGSEGV
+    earlier_handler_is_called_after_a_report = touch_with_a_handler [
+        "the host touched byte 16 of allocation 200", "an earlier handler"
+    ] { LIBNCCL_CPU_FAULTS = "report" }
+    fault_beside_device_memory_is_not_reported = touch_nothing { LIBNCCL_CPU_FAULTS = "report" } => SIGSEGV
+}
 
 /// Allocates device memory, more often than a part of the list has room.
 fn allocate() -> CUdeviceptr {

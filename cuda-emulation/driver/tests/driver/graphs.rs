@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_common::{Access, AccessKind};
 use cudarc::driver::sys::{
     self, CUdeviceptr, CUgraph, CUgraphInstantiate_flags, CUresult, CUstream, CUuserObject,
 };
@@ -96,13 +95,10 @@ fn replay(graph: &CudaGraph, stream: &CudaStream) {
 
 /// Lets a stream count, after a while.
 fn count(stream: &CudaStream, counter: &'static AtomicUsize) {
-    unsafe extern "C" fn count(counter: *mut c_void) {
+    call(stream.cu_stream(), || {
         thread::sleep(Duration::from_millis(5));
-        // SAFETY: it is a static variable.
-        unsafe { &*counter.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
-    }
-    let counter = ptr::from_ref(counter).cast_mut().cast();
-    call(stream.cu_stream(), count, counter);
+        counter.fetch_add(1, Ordering::SeqCst);
+    });
 }
 
 fn captured_work_is_executed_at_each_launch_and_not_before() {
@@ -173,11 +169,10 @@ fn copies_of_a_graph_read_host_memory_at_each_launch() {
 /// Two functions wait for each other, on two streams of a capture.
 fn streams_of_a_capture_run_at_the_same_time() {
     static ARRIVED: AtomicUsize = AtomicUsize::new(0);
-    unsafe extern "C" fn rendezvous(parties: *mut c_void) {
+    fn rendezvous() {
         ARRIVED.fetch_add(1, Ordering::SeqCst);
         let start = Instant::now();
-        while !ARRIVED.load(Ordering::SeqCst).is_multiple_of(parties.addr()) && start.elapsed().as_secs() < 10
-        {
+        while !ARRIVED.load(Ordering::SeqCst).is_multiple_of(2) && start.elapsed().as_secs() < 10 {
             thread::sleep(Duration::from_millis(1));
         }
         ARRIVED.fetch_add(if start.elapsed().as_secs() < 10 { 0 } else { 1000 }, Ordering::SeqCst);
@@ -188,10 +183,7 @@ fn streams_of_a_capture_run_at_the_same_time() {
     let graph = capture(&one, || {
         fill(buffer, 1, &one);
         join(&two, &one);
-        for stream in [&one, &two] {
-            let parties = ptr::without_provenance_mut(2);
-            call(stream.cu_stream(), rendezvous, parties);
-        }
+        [&one, &two].into_iter().for_each(|stream| call(stream.cu_stream(), rendezvous));
         fill(buffer, 2, &two);
         join(&one, &two);
         fill(buffer, 3, &one);
@@ -230,16 +222,14 @@ fn graph_of_two_devices_is_replayed() {
 fn launches_of_a_graph_do_not_overlap() {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     static RUNS: AtomicUsize = AtomicUsize::new(0);
-    unsafe extern "C" fn run(_data: *mut c_void) {
+    fn run() {
         let others = RUNNING.fetch_add(1, Ordering::SeqCst);
         thread::sleep(Duration::from_millis(10));
         RUNNING.fetch_sub(1, Ordering::SeqCst);
         RUNS.fetch_add(if others == 0 { 1 } else { 1000 }, Ordering::SeqCst);
     }
     let (context, stream) = device(0);
-    let graph = capture(&stream, || {
-        call(stream.cu_stream(), run, ptr::null_mut());
-    });
+    let graph = capture(&stream, || call(stream.cu_stream(), run));
     let others: [_; 3] = [(); 3].map(|()| context.new_stream().expect("a stream"));
     for other in others.iter().chain([&stream]) {
         // SAFETY: both are alive.
@@ -494,9 +484,8 @@ fn data_of_a_graph_is_released_when_nothing_has_it() {
     let (context, stream) = device(0);
     let buffer = memory();
     let add = || {
-        let access = Access { address: buffer, length: LENGTH, kind: AccessKind::Write };
-        let (stream, data) = (stream.cu_stream(), ptr::null_mut());
-        extension::enqueue_with_release(stream, access, c"run", run, Some(release), data).expect("a node");
+        let (stream, access, data) = (stream.cu_stream(), extension::writes(buffer, LENGTH), ptr::null_mut());
+        extension::enqueue(stream, access, c"run", [Some(run), Some(release)], data).expect("a node");
     };
     let graph = capture(&stream, add);
     for _ in 0..3 {
@@ -603,10 +592,6 @@ fn require(counter: &AtomicUsize, expected: usize) {
     assert_eq!(counter.load(Ordering::SeqCst), expected);
 }
 
-fn require_destroyed(expected: usize) {
-    require(&DESTROYED, expected);
-}
-
 /// A flag of `cuGraphRetainUserObject`: the program's references become those of the graph.
 const MOVE: u32 = 1;
 
@@ -620,7 +605,7 @@ fn user_objects_are_destroyed_when_nothing_refers_to_them() {
     release(object, 3).expect("three references");
     release(object, 1).expect("the last one");
     drop(locked);
-    require_destroyed(1);
+    require(&DESTROYED, 1);
 
     // Those of a capture that fails go with it.
     stream.begin_capture(MODE).expect("a capture");
@@ -628,9 +613,9 @@ fn user_objects_are_destroyed_when_nothing_refers_to_them() {
     graph_retains(graph_of(&stream), object, 1, MOVE).expect("a reference");
     graph_retains(graph_of(&stream), object, 1, 0).expect("another one");
     assert!(stream.synchronize().is_err());
-    require_destroyed(1);
+    require(&DESTROYED, 1);
     assert!(stream.end_capture(FLAGS).is_err());
-    require_destroyed(2);
+    require(&DESTROYED, 2);
 
     // A graph and what is made of it have their own.
     let (kept, given_up) = (user_object(1), user_object(1));
@@ -646,20 +631,20 @@ fn user_objects_are_destroyed_when_nothing_refers_to_them() {
         graph_releases(graph, given_up, 1).expect("a reference");
         graph_releases(graph, kept, 1).expect("a reference");
         result::graph::destroy(graph).expect("an end");
-        require_destroyed(2);
+        require(&DESTROYED, 2);
         // The handle is one as long as anything refers to the object.
         sys::cuUserObjectRetain(kept, 1).result().expect("a reference");
         let locked = PROGRAM.lock().expect("nothing panics with it");
         result::graph::exec_destroy(exec).expect("an end");
         drop(locked);
-        require_destroyed(3);
+        require(&DESTROYED, 3);
         release(kept, 1).expect("the last one");
-        require_destroyed(4);
+        require(&DESTROYED, 4);
     }
 }
 
 fn user_objects_outlive_the_launches_of_their_graph() {
-    unsafe extern "C" fn wait_for_the_end(_data: *mut c_void) {
+    fn wait_for_the_end() {
         drop(PROGRAM.lock().expect("nothing panics with it"));
         // The object is still there, a moment later too.
         thread::sleep(Duration::from_millis(20));
@@ -674,7 +659,7 @@ fn user_objects_outlive_the_launches_of_their_graph() {
             if streams == 2 {
                 join(&other, &stream);
             }
-            call(last.cu_stream(), wait_for_the_end, ptr::null_mut());
+            call(last.cu_stream(), wait_for_the_end);
             if streams == 2 {
                 join(&stream, &other);
             }
@@ -685,7 +670,7 @@ fn user_objects_outlive_the_launches_of_their_graph() {
         drop(graph);
         drop(locked);
         stream.synchronize().expect("the end of the launches");
-        require_destroyed(1);
+        require(&DESTROYED, 1);
         DESTROYED.store(0, Ordering::SeqCst);
     }
 }
@@ -723,9 +708,9 @@ fn wrong_references_to_user_objects_are_refused() {
     assert_eq!(graph_retains(none.cast(), object, 1, MOVE), INVALID);
     assert_eq!(graph_releases(none.cast(), object, 1), INVALID);
     // Nothing of that took a reference of the program away.
-    require_destroyed(0);
+    require(&DESTROYED, 0);
     release(object, 2).expect("both references");
-    require_destroyed(1);
+    require(&DESTROYED, 1);
     assert_eq!(release(object, 1), INVALID);
     assert_eq!(graph_retains(graph, object, 1, 0), INVALID);
 }

@@ -4,43 +4,29 @@ use std::ptr;
 use std::sync::Mutex;
 
 use cudarc::driver::result::{self, event, stream, stream::StreamKind};
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::sys;
 
-use crate::process::Test;
 use crate::work::enter;
 
-const STRICT: (&str, &str) = ("LIBNCCL_CPU_STRICT", "1");
-
-pub(crate) const TESTS: &[Test] = &[
-    Test::reporting(
-        "what_is_left_is_listed_in_strict_mode",
-        leave,
-        &[
-            "libnccl: 200 bytes of device memory in 2 allocations, made on device 1, were not freed before \
-             the process exits [leaked-device-memory]\n",
-            "libnccl: 300 bytes of managed memory in 1 allocation, made on device 1, were not freed before \
-             the process exits [leaked-device-memory]\n",
-            "libnccl: 400 bytes of pinned host memory in 1 allocation, made on device 1, were not freed \
-             before the process exits [leaked-host-memory]\n",
-            "libnccl: 2 streams of device 1 were not destroyed before the process exits [leaked-stream]\n",
-            "libnccl: 1 event of device 1 was not destroyed before the process exits [leaked-event]\n",
-        ],
-    )
-    .with(&[STRICT]),
-    Test::quiet("leak_that_is_ignored_is_not_listed", leave).with(&[
-        STRICT,
-        ("LIBNCCL_CPU_IGNORE", "leaked-device-memory,leaked-host-memory,leaked-stream,leaked-event"),
-    ]),
-    Test::quiet("leak_is_not_listed_unless_asked_for", leave),
-    Test::quiet("program_that_leaves_nothing_has_no_leaks", leave_nothing).with(&[STRICT]),
-    Test::quiet("stream_that_a_function_of_atexit_destroys_is_no_leak", destroy_at_exit).with(&[STRICT]),
-    Test::reporting(
-        "unknown_value_of_strict_is_refused",
-        || assert!(CudaContext::new(0).is_err()),
-        &["invalid LIBNCCL_CPU_STRICT \"yes\"; it must be 0 or 1\n"],
-    )
-    .with(&[("LIBNCCL_CPU_STRICT", "yes")]),
-];
+crate::tests! {
+    what_is_left_is_listed_in_strict_mode = leave [
+        "libnccl: 200 bytes of device memory in 2 allocations, made on device 1, were not freed before \
+         the process exits [leaked-device-memory]\n",
+        "libnccl: 300 bytes of managed memory in 1 allocation, made on device 1, were not freed before \
+         the process exits [leaked-device-memory]\n",
+        "libnccl: 400 bytes of pinned host memory in 1 allocation, made on device 1, were not freed \
+         before the process exits [leaked-host-memory]\n",
+        "libnccl: 2 streams of device 1 were not destroyed before the process exits [leaked-stream]\n",
+        "libnccl: 1 event of device 1 was not destroyed before the process exits [leaked-event]\n",
+    ] { LIBNCCL_CPU_STRICT = "1" }
+    leak_that_is_ignored_is_not_listed = leave {
+        LIBNCCL_CPU_STRICT = "1",
+        LIBNCCL_CPU_IGNORE = "leaked-device-memory,leaked-host-memory,leaked-stream,leaked-event"
+    }
+    leak_is_not_listed_unless_asked_for = leave
+    program_that_leaves_nothing_has_no_leaks = leave_nothing { LIBNCCL_CPU_STRICT = "1" }
+    stream_that_a_function_of_atexit_destroys_is_no_leak = destroy_at_exit { LIBNCCL_CPU_STRICT = "1" }
+}
 
 /// Leaves twice as many of each as it frees, but for one kind.
 fn leave() {

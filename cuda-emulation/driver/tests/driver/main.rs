@@ -21,26 +21,22 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 /// The tests that run in a process of their own, by name.
-const TESTS: &[&[process::Test]] = &[
+const TESTS: [&[process::Test]; 11] = [
     blocking::TESTS,
     devices::TESTS,
-    devices::LISTED,
     extension::TESTS,
-    extension::REPORTED,
     faults::TESTS,
     graphs::TESTS,
     leaks::TESTS,
     memory::TESTS,
-    memory::LIMITED,
     streams::TESTS,
     random::TESTS,
     races::TESTS,
-    races::WITH_VARIABLES,
     virtual_memory::TESTS,
 ];
 
 fn main() -> ExitCode {
-    let tests = || TESTS.iter().copied().flatten();
+    let tests = || TESTS.into_iter().flatten();
     if let Some(name) = process::requested() {
         let Some(test) = tests().find(|test| test.name == name) else { return ExitCode::FAILURE };
         (test.run)();
@@ -48,18 +44,7 @@ fn main() -> ExitCode {
         let _ = cudarc::driver::result::ctx::synchronize();
         return ExitCode::SUCCESS;
     }
-    let exports: [(_, fn()); 3] = [
-        (
-            "every_function_that_cudarc_declares_is_exported",
-            exports::every_function_that_cudarc_declares_is_exported,
-        ),
-        ("exports_are_those_of_the_table", exports::exports_are_those_of_the_table),
-        (
-            "every_function_is_found_by_name_since_its_version",
-            exports::every_function_is_found_by_name_since_its_version,
-        ),
-    ];
-    let exports = exports.map(|(name, run)| {
+    let exports = exports::TESTS.iter().map(|&(name, run)| {
         Trial::test(name, move || {
             run();
             Ok(())
@@ -67,8 +52,5 @@ fn main() -> ExitCode {
     });
     let trials = tests().map(|test| Trial::test(test.name, || process::run(test).map_err(Into::into)));
     let python = Trial::test("race_in_python_has_the_lines_of_python", || python::run().map_err(Into::into));
-    let conclusion =
-        libtest_mimic::run(&Arguments::from_args(), trials.chain(exports).chain([python]).collect());
-    process::clean();
-    conclusion.exit_code()
+    libtest_mimic::run(&Arguments::from_args(), trials.chain(exports).chain([python]).collect()).exit_code()
 }

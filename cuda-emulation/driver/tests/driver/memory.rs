@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 
 use cudarc::driver::{CudaContext, DevicePtr, result, sys};
 
-use crate::process::Test;
 use crate::work;
 
 crate::tests! {
@@ -21,30 +20,12 @@ crate::tests! {
     pointer_attributes_tell_device_host_and_unknown
     all_devices_leave_half_of_the_memory_to_the_host
     unknown_functions_are_not_supported
+    memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused [
+        "device 1 has no room for 65537 bytes: 65536 of 65536 are free; LIBNCCL_CPU_DEVICE_MEMORY=BYTES"
+    ] { LIBNCCL_CPU_DEVICE_MEMORY = "64K" }
 }
 
-pub(crate) const LIMITED: &[Test] = &[
-    Test::reporting(
-        "memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused",
-        exceed,
-        &["device 1 has no room for 65537 bytes: 65536 of 65536 are free; LIBNCCL_CPU_DEVICE_MEMORY=BYTES"],
-    )
-    .with(&[("LIBNCCL_CPU_DEVICE_MEMORY", "64K")]),
-    Test::reporting(
-        "device_memory_that_is_no_size_is_refused",
-        refuse,
-        &["invalid LIBNCCL_CPU_DEVICE_MEMORY \"1.5 apples\"; it must be a number of bytes above 0"],
-    )
-    .with(&[("LIBNCCL_CPU_DEVICE_MEMORY", "1.5 apples")]),
-    Test::reporting("device_without_memory_is_refused", refuse, &["invalid LIBNCCL_CPU_DEVICE_MEMORY \"0\""])
-        .with(&[("LIBNCCL_CPU_DEVICE_MEMORY", "0")]),
-];
-
-fn refuse() {
-    assert!(CudaContext::new(0).is_err());
-}
-
-fn exceed() {
+fn memory_of_all_kinds_beyond_the_limit_of_a_device_is_refused() {
     const LIMIT: usize = 64 << 10;
     let out_of_memory = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
     let context = work::context(1);

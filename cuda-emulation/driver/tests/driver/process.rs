@@ -5,10 +5,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{self, Command};
 use std::sync::LazyLock;
-
-use tempfile::TempDir;
 
 /// The variable that tells a process which test to run.
 const REQUEST: &str = "LIBNCCL_TEST_CUDA";
@@ -16,50 +14,35 @@ const REQUEST: &str = "LIBNCCL_TEST_CUDA";
 /// Time after which a process counts as hung, 100,000 random programs in mind.
 const SECONDS: &str = "1200";
 
-/// A test.
 pub(crate) struct Test {
-    /// Its name.
     pub(crate) name: &'static str,
-    /// Its content.
     pub(crate) run: fn(),
-    /// Variables of its process.
-    pub(crate) environment: &'static [(&'static str, &'static str)],
     /// Texts that stderr must have. Without any, it may have nothing about a race, a fault or a leak; with one that counts
     /// others, it has one race.
     pub(crate) reports: &'static [&'static str],
-    /// True if its process has to die of a segmentation fault.
-    pub(crate) faults: bool,
+    /// Variables of its process.
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+    pub(crate) status: i32,
 }
 
-impl Test {
-    /// A test that must report nothing.
-    pub(crate) const fn quiet(name: &'static str, run: fn()) -> Self {
-        Self { name, run, environment: &[], reports: &[], faults: false }
-    }
-
-    /// A test whose stderr must have these texts.
-    pub(crate) const fn reporting(name: &'static str, run: fn(), reports: &'static [&'static str]) -> Self {
-        Self { reports, ..Self::quiet(name, run) }
-    }
-
-    /// A test whose process must die of a segmentation fault, after these texts.
-    pub(crate) const fn faulting(name: &'static str, run: fn(), reports: &'static [&'static str]) -> Self {
-        Self { faults: true, ..Self::reporting(name, run, reports) }
-    }
-
-    /// Adds variables to the environment of its process.
-    pub(crate) const fn with(self, environment: &'static [(&'static str, &'static str)]) -> Self {
-        Self { environment, ..self }
-    }
-}
-
-/// Makes a list of tests out of functions. Each must report the texts in its brackets, or nothing.
+/// Makes a list of tests. `name = function [text] { VARIABLE = "value" } => SIGNAL` is one whose process calls the function, must
+/// report the text, has the variable, and must die of the signal; all but the name is optional.
 #[macro_export]
 macro_rules! tests {
-    ($($name:ident $([$($report:literal),* $(,)?])?)*) => {
-        pub(crate) const TESTS: &[$crate::process::Test] =
-            &[$($crate::process::Test::reporting(stringify!($name), $name, &[$($($report),*)?])),*];
+    ($(
+        $name:ident $(= $function:ident)? $([$($report:literal),* $(,)?])?
+        $({ $($variable:ident = $value:literal),* })? $(=> $signal:ident)?
+    )*) => {
+        pub(crate) const TESTS: &[$crate::process::Test] = &[$($crate::process::Test {
+            name: stringify!($name),
+            run: $crate::tests!(@run $name $($function)?),
+            reports: &[$($($report),*)?],
+            environment: &[$($((stringify!($variable), $value)),*)?],
+            status: 0 $(+ 128 + libc::$signal)?,
+        }),*];
     };
+    (@run $name:ident) => { $name };
+    (@run $name:ident $function:ident) => { $function };
 }
 
 /// The test that this process is to run, if it is one.
@@ -72,23 +55,20 @@ pub(crate) fn shared_object() -> PathBuf {
     env::current_exe().expect("the path of this program").with_file_name("libcuda_cpu.so")
 }
 
-/// The folder with the shared object under the names by which programs load it.
-pub(crate) fn folder() -> &'static Path {
-    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
+/// The directory with the shared object under the names by which programs load it. Other tests may create it at the same time.
+pub(crate) fn directory() -> &'static Path {
+    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
         let library = shared_object();
         assert!(library.exists(), "{} is not built", library.display());
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("driver");
+        fs::create_dir_all(&directory).expect("a directory");
         for name in ["libcuda.so", "libcuda.so.1"] {
-            symlink(&library, folder.path().join(name)).expect("a link");
+            let new = directory.join(format!("{name}.{}", process::id()));
+            symlink(&library, &new).and_then(|()| fs::rename(&new, directory.join(name))).expect("a link");
         }
-        folder
+        directory
     });
-    FOLDER.path()
-}
-
-/// Removes the folder: nothing drops a static variable.
-pub(crate) fn clean() {
-    let _ = fs::remove_dir_all(folder());
+    &DIRECTORY
 }
 
 /// Runs a test in its process, under each of the seeds.
@@ -102,7 +82,7 @@ pub(crate) fn run(test: &Test) -> Result<(), String> {
 fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
     let mut command = Command::new("timeout");
     command.arg(SECONDS).arg(env::current_exe().map_err(|error| error.to_string())?);
-    command.env(REQUEST, test.name).env("LD_LIBRARY_PATH", folder());
+    command.env(REQUEST, test.name).env("LD_LIBRARY_PATH", directory());
     for name in
         ["DEVICES", "DEVICE_MEMORY", "FAULTS", "IGNORE", "RACES", "REPORT", "SEED", "STACKS", "STRICT"]
     {
@@ -115,7 +95,7 @@ fn run_with(test: &Test, seed: Option<&str>) -> Result<(), String> {
     let seed = seed.unwrap_or("none");
     // `timeout` dies of the signal that its child died of, or returns it.
     let status = output.status.code().or(output.status.signal().map(|signal| 128 + signal));
-    if status != Some(if test.faults { 128 + libc::SIGSEGV } else { 0 }) {
+    if status != Some(test.status) {
         return Err(format!("seed {seed}: {}\n{errors}", output.status));
     }
     if test.reports.is_empty()

@@ -42,7 +42,7 @@ pub(crate) fn run() -> Result<(), String> {
         let mut command = Command::new(release);
         command
             .args(["-c", PROGRAM])
-            .env("LD_LIBRARY_PATH", process::folder())
+            .env("LD_LIBRARY_PATH", process::directory())
             .env("LIBNCCL_CPU_STACKS", "1");
         let output = command.output().map_err(|error| error.to_string())?;
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -5,79 +5,12 @@ use std::ptr;
 use std::sync::{Condvar, Mutex};
 
 use cuda_common::{Access, AccessKind};
+use cudarc::driver::DriverError;
 use cudarc::driver::result::{self, event, stream, stream::StreamKind};
 use cudarc::driver::sys::{self, CUdeviceptr, CUstream};
-use cudarc::driver::{CudaContext, DriverError};
 
 use crate::extension;
-use crate::process::Test;
 use crate::work::{LENGTH, call, copy, destroy, enter, free, memory, nonblocking, record, try_fill, wait};
-
-const IGNORE: &str = "LIBNCCL_CPU_IGNORE";
-
-pub(crate) const WITH_VARIABLES: &[Test] = &[
-    Test::reporting(
-        "race_is_an_error_that_stays_if_asked_for",
-        race_is_an_error_that_stays_if_asked_for,
-        &["race in allocation"],
-    )
-    .with(&[("LIBNCCL_CPU_RACES", "error")]),
-    Test::quiet("race_is_not_reported_if_switched_off", two_streams_without_an_event_are_reported)
-        .with(&[("LIBNCCL_CPU_RACES", "off")]),
-    Test::quiet("race_that_is_ignored_is_neither_reported_nor_an_error", make_races_without_an_error)
-        .with(&[(IGNORE, "free-under-work, race"), ("LIBNCCL_CPU_RACES", "error")]),
-    Test::reporting(
-        "race_beside_one_that_is_ignored_is_reported",
-        make_races_without_an_error,
-        &["race in allocation", " more operations were in races of cuMemsetD8Async and cuMemsetD8Async"],
-    )
-    .with(&[(IGNORE, "free-under-work")]),
-    Test::reporting(
-        "findings_are_recorded_in_the_file_that_is_asked_for",
-        make_races_without_an_error,
-        &[
-            "{\"count\":1,\"finding\":\"race\",\"process\":",
-            ",\"text\":\"race in allocation 1, 4096 bytes of device 0; nothing orders\\n    call ",
-            "{\"count\":98,\"finding\":\"race\",\"process\":",
-            "{\"count\":1,\"finding\":\"free-under-work\",\"process\":",
-            "{\"count\":1,\"finding\":\"leaked-stream\",\"process\":",
-        ],
-    )
-    .with(&[("LIBNCCL_CPU_REPORT", "/dev/stderr")]),
-    Test::reporting(
-        "race_has_the_stacks_of_its_calls_if_asked_for",
-        two_streams_without_an_event_are_reported,
-        &[
-            "writes bytes 0 to 4096\n        cuMemsetD8Async\n        cudarc::driver::",
-            "reads bytes 0 to 4096\n        cuMemcpyDtoDAsync_v2\n        cudarc::driver::",
-            "        driver::races::fill",
-            "        driver::work::copy",
-            "        driver::races::two_streams_without_an_event_are_reported",
-            "        driver::main",
-        ],
-    )
-    .with(&[("LIBNCCL_CPU_STACKS", "1")]),
-    Test::reporting(
-        "race_is_recorded_with_its_stacks",
-        free_under_work_is_reported,
-        &[",\"stacks\":[[\"cuMemsetD8Async\",\"", ",\"driver::races::free_under_work_is_reported"],
-    )
-    .with(&[("LIBNCCL_CPU_STACKS", "1"), ("LIBNCCL_CPU_REPORT", "/dev/stderr")]),
-    Test::reporting(
-        "file_that_cannot_be_opened_is_refused",
-        || assert!(CudaContext::new(0).is_err()),
-        &["invalid LIBNCCL_CPU_REPORT \"/no/such/folder/file\"; it must be the path of a file \
-              that can be written\n"],
-    )
-    .with(&[("LIBNCCL_CPU_REPORT", "/no/such/folder/file")]),
-    Test::reporting(
-        "unknown_name_of_a_finding_is_refused",
-        || assert!(CudaContext::new(0).is_err()),
-        &["invalid LIBNCCL_CPU_IGNORE \"raec\"; it must be names of findings, \
-              separated by commas: race, free-"],
-    )
-    .with(&[(IGNORE, "raec")]),
-];
 
 fn make_races_without_an_error() {
     races_of_many_streams_are_reported_once_and_counted();
@@ -122,6 +55,32 @@ crate::tests! {
     memory_of_a_stream_is_freed_in_its_order
     streams_that_come_and_go_are_not_reported
     peers_that_order_two_streams_are_not_reported
+    race_is_an_error_that_stays_if_asked_for ["race in allocation"] { LIBNCCL_CPU_RACES = "error" }
+    race_is_not_reported_if_switched_off = two_streams_without_an_event_are_reported { LIBNCCL_CPU_RACES = "off" }
+    race_that_is_ignored_is_neither_reported_nor_an_error = make_races_without_an_error {
+        LIBNCCL_CPU_IGNORE = "free-under-work, race", LIBNCCL_CPU_RACES = "error"
+    }
+    race_beside_one_that_is_ignored_is_reported = make_races_without_an_error [
+        "race in allocation", " more operations were in races of cuMemsetD8Async and cuMemsetD8Async"
+    ] { LIBNCCL_CPU_IGNORE = "free-under-work" }
+    findings_are_recorded_in_the_file_that_is_asked_for = make_races_without_an_error [
+        "{\"count\":1,\"finding\":\"race\",\"process\":",
+        ",\"text\":\"race in allocation 1, 4096 bytes of device 0; nothing orders\\n    call ",
+        "{\"count\":98,\"finding\":\"race\",\"process\":",
+        "{\"count\":1,\"finding\":\"free-under-work\",\"process\":",
+        "{\"count\":1,\"finding\":\"leaked-stream\",\"process\":",
+    ] { LIBNCCL_CPU_REPORT = "/dev/stderr" }
+    race_has_the_stacks_of_its_calls_if_asked_for = two_streams_without_an_event_are_reported [
+        "writes bytes 0 to 4096\n        cuMemsetD8Async\n        cudarc::driver::",
+        "reads bytes 0 to 4096\n        cuMemcpyDtoDAsync_v2\n        cudarc::driver::",
+        "        driver::races::fill",
+        "        driver::work::copy",
+        "        driver::races::two_streams_without_an_event_are_reported",
+        "        driver::main",
+    ] { LIBNCCL_CPU_STACKS = "1" }
+    race_is_recorded_with_its_stacks = free_under_work_is_reported [
+        ",\"stacks\":[[\"cuMemsetD8Async\",\"", ",\"driver::races::free_under_work_is_reported"
+    ] { LIBNCCL_CPU_STACKS = "1", LIBNCCL_CPU_REPORT = "/dev/stderr" }
 }
 
 /// Two nonblocking streams and two buffers of a device.
@@ -236,9 +195,10 @@ fn races_of_a_loop_are_reported_once_and_counted() {
         let more = if number < 100 { String::new() } else { format!(" + {number} more") };
         let numbers = format!("calls {number} to {}", number + 1);
         let label = format!("{} + {}{more}, rank {rank} of 2, {numbers}", call("ncclSend"), call("ncclRecv"));
-        let access = Access { address: buffer, length: LENGTH, kind: AccessKind::Write };
+        let access = extension::writes(buffer, LENGTH);
         let label = CString::new(label).expect("no null character");
-        extension::enqueue(one, access, &label, nothing, ptr::null_mut()).expect("an operation");
+        extension::enqueue(one, access, &label, [Some(nothing), None], ptr::null_mut())
+            .expect("an operation");
     }
 }
 
@@ -363,15 +323,10 @@ fn blocking_streams_are_ordered_by_the_default_stream() {
 }
 
 fn host_function_that_tells_another_thread_orders_what_follows() {
-    unsafe extern "C" fn tell(sender: *mut c_void) {
-        // SAFETY: the test waits for it.
-        let sender = unsafe { &*sender.cast::<std::sync::mpsc::SyncSender<()>>() };
-        let _ = sender.send(());
-    }
     let Bench { streams: [one, two], buffers: [from, to] } = bench();
-    let (sender, receiver) = std::sync::mpsc::sync_channel::<()>(1);
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     fill(from, one);
-    call(one, tell, (&raw const sender).cast_mut().cast());
+    call(one, move || sender.send(()).expect("a receiver"));
     receiver.recv().expect("a message");
     copy(to, from, two);
     synchronize(one);
@@ -464,12 +419,9 @@ fn enqueue_message(stream: CUstream, buffer: CUdeviceptr, is_sent: bool, message
     let kind = if is_sent { AccessKind::Read } else { AccessKind::Write };
     let access = Access { address: buffer, length: LENGTH, kind };
     let message = (&raw const *message).cast_mut().cast();
-    let enqueued = if is_sent {
-        extension::enqueue(stream, access, c"send of rank 0", send, message)
-    } else {
-        extension::enqueue(stream, access, c"receive of rank 1", receive, message)
-    };
-    enqueued.expect("an operation");
+    let (label, run): (_, cuda_common::Work) =
+        if is_sent { (c"send of rank 0", send) } else { (c"receive of rank 1", receive) };
+    extension::enqueue(stream, access, label, [Some(run), None], message).expect("an operation");
 }
 
 fn operation_of_a_peer_without_an_event_is_reported() {

@@ -21,31 +21,11 @@ crate::tests! {
     context_that_is_retained_during_its_release_stays
 }
 
-/// A function for a stream that waits until it is released.
-struct Gate {
-    release: mpsc::SyncSender<()>,
-    wait: Box<mpsc::Receiver<()>>,
-}
-
-impl Gate {
-    fn new() -> Self {
-        let (release, wait) = mpsc::sync_channel(1);
-        Self { release, wait: Box::new(wait) }
-    }
-
-    fn close(&self, stream: sys::CUstream) {
-        unsafe extern "C" fn wait(receiver: *mut std::ffi::c_void) {
-            // SAFETY: the gate lives until it was opened and the work is complete.
-            let receiver = unsafe { &*receiver.cast::<mpsc::Receiver<()>>() };
-            let _ = receiver.recv_timeout(Duration::from_secs(20));
-        }
-        let receiver = (&raw const *self.wait).cast_mut().cast();
-        call(stream, wait, receiver);
-    }
-
-    fn open(&self) {
-        self.release.send(()).expect("a receiver");
-    }
+/// Makes a stream wait until the returned function is called.
+fn close(stream: sys::CUstream) -> impl FnOnce() {
+    let (release, wait) = mpsc::sync_channel(1);
+    call(stream, move || wait.recv_timeout(Duration::from_secs(20)).unwrap_or_default());
+    move || release.send(()).expect("a receiver")
 }
 
 fn event_that_was_never_recorded_is_complete() {
@@ -61,11 +41,10 @@ fn event_that_was_never_recorded_is_complete() {
 fn event_query_says_whether_its_work_is_done() {
     let context = CudaContext::new(0).expect("device 0");
     let stream = context.new_stream().expect("a stream");
-    let gate = Gate::new();
-    gate.close(stream.cu_stream());
+    let open = close(stream.cu_stream());
     let event = stream.record_event(None).expect("an event");
     assert_eq!(event.try_is_complete(), Ok(false));
-    gate.open();
+    open();
     event.synchronize().expect("the end of the work");
     assert_eq!(event.try_is_complete(), Ok(true));
 }
@@ -73,13 +52,12 @@ fn event_query_says_whether_its_work_is_done() {
 fn wait_for_an_event_orders_two_streams() {
     let context = CudaContext::new(0).expect("device 0");
     let (one, two) = (context.new_stream().expect("a stream"), context.new_stream().expect("a stream"));
-    let gate = Gate::new();
-    gate.close(one.cu_stream());
+    let open = close(one.cu_stream());
     let memory = one.clone_htod(&[5_u32; 100]).expect("a copy");
     let copy = two.clone_dtod(&memory).expect("a copy");
     let event = two.record_event(None).expect("an event");
     assert_eq!(event.try_is_complete(), Ok(false), "the copy waits for the first stream");
-    gate.open();
+    open();
     assert_eq!(two.clone_dtoh(&copy).expect("a copy back"), [5; 100]);
 }
 
@@ -99,80 +77,60 @@ fn elapsed_time_is_that_between_two_events() {
 
 fn host_functions_run_in_the_order_of_their_stream() {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    unsafe extern "C" fn count(expected: *mut std::ffi::c_void) {
-        let next = NEXT.load(Ordering::SeqCst);
-        // Not in order: nothing can be unwound from here, but the last count shows it.
-        NEXT.store(if next == expected.addr() { next + 1 } else { usize::MAX / 2 }, Ordering::SeqCst);
-    }
     let stream = CudaContext::new(0).expect("device 0").new_stream().expect("a stream");
     for number in 0..200 {
-        let number = std::ptr::without_provenance_mut(number);
-        call(stream.cu_stream(), count, number);
+        call(stream.cu_stream(), move || {
+            let next = NEXT.load(Ordering::SeqCst);
+            // Not in order: nothing can be unwound from here, but the last count shows it.
+            NEXT.store(if next == number { next + 1 } else { usize::MAX / 2 }, Ordering::SeqCst);
+        });
     }
     stream.synchronize().expect("the end");
     assert_eq!(NEXT.load(Ordering::SeqCst), 200);
 }
 
 fn host_function_must_not_wait() {
-    /// The handles that a host function uses, and the answers that it got.
-    struct Calls {
-        context: sys::CUcontext,
-        stream: sys::CUstream,
-        event: sys::CUevent,
-        memory: sys::CUdeviceptr,
-        pinned: *mut u8,
-        answers: Vec<(&'static str, sys::CUresult)>,
-    }
-    unsafe extern "C" fn make_calls(data: *mut std::ffi::c_void) {
-        // SAFETY: the test waits for it.
-        let calls = unsafe { &mut *data.cast::<Calls>() };
-        let large = vec![0_u8; 1 << 20];
-        let (mut memory, mut host) = (0, 0_u64);
-        // SAFETY: the handles and the memory are there; what is waited for is what this is about.
-        unsafe {
-            calls.answers = vec![
-                ("cuCtxSetCurrent", sys::cuCtxSetCurrent(calls.context)),
-                ("cuMemsetD8Async", sys::cuMemsetD8Async(calls.memory, 1, 8, calls.stream)),
-                ("cuEventRecord", sys::cuEventRecord(calls.event, calls.stream)),
-                ("cuStreamQuery", sys::cuStreamQuery(calls.stream)),
-                ("cuCtxSynchronize", sys::cuCtxSynchronize()),
-                ("cuStreamSynchronize", sys::cuStreamSynchronize(calls.stream)),
-                ("cuEventSynchronize", sys::cuEventSynchronize(calls.event)),
-                ("cuMemAlloc", sys::cuMemAlloc_v2(&raw mut memory, 8)),
-                ("cuMemFree", sys::cuMemFree_v2(calls.memory)),
-                ("cuMemFreeHost", sys::cuMemFreeHost(calls.pinned.cast())),
-                ("cuMemcpyDtoH", sys::cuMemcpyDtoH_v2((&raw mut host).cast(), calls.memory, 8)),
-                ("cuMemcpyHtoDAsync", {
-                    let length = large.len();
-                    sys::cuMemcpyHtoDAsync_v2(calls.memory, large.as_ptr().cast(), length, calls.stream)
-                }),
-                ("cuMemsetD8", sys::cuMemsetD8_v2(calls.pinned as u64, 1, 8)),
-                ("cuMemcpyPeer", {
-                    sys::cuMemcpyPeer(calls.memory, calls.context, calls.memory, calls.context, 8)
-                }),
-                ("cuDevicePrimaryCtxRelease", sys::cuDevicePrimaryCtxRelease_v2(0)),
-                ("cuDevicePrimaryCtxReset", sys::cuDevicePrimaryCtxReset_v2(0)),
-            ];
-        }
-    }
-    let context = work::context(0);
-    let stream = context.new_stream().expect("a stream");
-    let event = context.new_event(None).expect("an event");
+    let owner = work::context(0);
+    let new_stream = owner.new_stream().expect("a stream");
+    let new_event = owner.new_event(None).expect("an event");
+    let (context, stream, event) = (owner.cu_ctx(), new_stream.cu_stream(), new_event.cu_event());
     // SAFETY: freed below.
     let (memory, pinned) = unsafe {
         (result::malloc_sync(1 << 20).expect("memory"), result::malloc_host(8, 0).expect("pinned memory"))
     };
-    let mut calls = Calls {
-        context: context.cu_ctx(),
-        stream: stream.cu_stream(),
-        event: event.cu_event(),
-        memory,
-        pinned: pinned.cast(),
-        answers: Vec::new(),
-    };
-    call(stream.cu_stream(), make_calls, (&raw mut calls).cast());
-    stream.synchronize().expect("the end");
-    let (allowed, others) = calls.answers.split_at(3);
+    let (sender, receiver) = mpsc::channel();
+    call(stream, move || {
+        let large = vec![0_u8; 1 << 20];
+        let (mut other, mut host) = (0, 0_u64);
+        // SAFETY: the handles and the memory are there; what is waited for is what this is about.
+        let answers = unsafe {
+            [
+                ("cuCtxSetCurrent", sys::cuCtxSetCurrent(context)),
+                ("cuMemsetD8Async", sys::cuMemsetD8Async(memory, 1, 8, stream)),
+                ("cuEventRecord", sys::cuEventRecord(event, stream)),
+                ("cuStreamQuery", sys::cuStreamQuery(stream)),
+                ("cuCtxSynchronize", sys::cuCtxSynchronize()),
+                ("cuStreamSynchronize", sys::cuStreamSynchronize(stream)),
+                ("cuEventSynchronize", sys::cuEventSynchronize(event)),
+                ("cuMemAlloc", sys::cuMemAlloc_v2(&raw mut other, 8)),
+                ("cuMemFree", sys::cuMemFree_v2(memory)),
+                ("cuMemFreeHost", sys::cuMemFreeHost(pinned)),
+                ("cuMemcpyDtoH", sys::cuMemcpyDtoH_v2((&raw mut host).cast(), memory, 8)),
+                (
+                    "cuMemcpyHtoDAsync",
+                    sys::cuMemcpyHtoDAsync_v2(memory, large.as_ptr().cast(), large.len(), stream),
+                ),
+                ("cuMemsetD8", sys::cuMemsetD8_v2(pinned as u64, 1, 8)),
+                ("cuMemcpyPeer", sys::cuMemcpyPeer(memory, context, memory, context, 8)),
+                ("cuDevicePrimaryCtxRelease", sys::cuDevicePrimaryCtxRelease_v2(0)),
+                ("cuDevicePrimaryCtxReset", sys::cuDevicePrimaryCtxReset_v2(0)),
+            ]
+        };
+        sender.send(answers).expect("a receiver");
+    });
+    new_stream.synchronize().expect("the end");
+    let answers = receiver.recv().expect("the answers");
+    let (allowed, others) = answers.split_at(3);
     assert!(allowed.iter().all(|(_, answer)| *answer == sys::CUresult::CUDA_SUCCESS), "{allowed:?}");
     for (function, answer) in others {
         assert_eq!(*answer, sys::CUresult::CUDA_ERROR_NOT_PERMITTED, "{function}");
@@ -188,11 +146,10 @@ fn host_function_must_not_wait() {
 fn default_stream_waits_for_blocking_streams() {
     let context = work::context(0);
     let blocking = result::stream::create(result::stream::StreamKind::Default).expect("a stream");
-    let gate = Gate::new();
-    gate.close(blocking);
+    let open = close(blocking);
     let after = context.default_stream().record_event(None).expect("an event");
     assert_eq!(after.try_is_complete(), Ok(false), "the default stream waits");
-    gate.open();
+    open();
     context.synchronize().expect("the end");
     assert_eq!(after.try_is_complete(), Ok(true));
     destroy(blocking);
@@ -200,14 +157,12 @@ fn default_stream_waits_for_blocking_streams() {
 
 fn stream_that_is_destroyed_executes_its_work() {
     let context = CudaContext::new(0).expect("device 0");
-    let gate = Gate::new();
-    let event = {
+    let (open, event) = {
         let stream = context.new_stream().expect("a stream");
-        gate.close(stream.cu_stream());
-        stream.record_event(None).expect("an event")
+        (close(stream.cu_stream()), stream.record_event(None).expect("an event"))
     };
     assert_eq!(event.try_is_complete(), Ok(false));
-    gate.open();
+    open();
     event.synchronize().expect("the end of the work");
 }
 
@@ -230,15 +185,14 @@ fn context_that_is_retained_during_its_release_stays() {
     // SAFETY: retained above.
     unsafe { result::ctx::set_current(context) }.expect("the context");
     let stream = nonblocking();
-    let gate = Gate::new();
-    gate.close(stream);
+    let open = close(stream);
     std::thread::scope(|scope| {
         // It waits for the work.
         // SAFETY: the first retain.
         let release = scope.spawn(|| unsafe { result::primary_ctx::release(0) });
         std::thread::sleep(Duration::from_millis(100));
         retain();
-        gate.open();
+        open();
         release.join().expect("no panic").expect("a context that was retained");
     });
     result::ctx::synchronize().expect("a context that is retained");

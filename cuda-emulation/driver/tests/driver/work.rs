@@ -79,8 +79,14 @@ pub(crate) fn destroy(stream: CUstream) {
     unsafe { stream::destroy(stream) }.expect("an end");
 }
 
-/// Enqueues a host function. It may be called with the data on any thread.
-pub(crate) fn call(stream: CUstream, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) {
-    // SAFETY: each test passes a function that any thread may call with the data.
-    unsafe { stream::launch_host_function(stream, function, data) }.expect("a function");
+/// Enqueues a host function, which any thread may call, and which is called for each launch if it is captured.
+pub(crate) fn call(stream: CUstream, function: impl Fn() + 'static) {
+    unsafe extern "C" fn run(function: *mut c_void) {
+        // SAFETY: the box below, which is never freed.
+        let function = unsafe { &*function.cast::<Box<dyn Fn()>>() };
+        function();
+    }
+    let function: Box<Box<dyn Fn()>> = Box::new(Box::new(function));
+    // SAFETY: each test passes a function that any thread may call.
+    unsafe { stream::launch_host_function(stream, run, Box::into_raw(function).cast()) }.expect("a function");
 }
