@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Side;
 use crate::bench::output::report::{Measured, Rank, Report, Row};
-use crate::bench::output::statistic::Statistic;
+use crate::bench::statistics::Statistic;
 use crate::escapes;
 
 const SCHEMA: u32 = 2;
@@ -353,12 +353,12 @@ mod tests {
     use libnccl_test_support::random_inputs::Random;
 
     use super::{Comparison, Side};
-    use crate::bench::output::report::tests::report;
+    use crate::bench::output::report::Report;
 
     /// A side with a row of 1,000 bytes, whose iterations have these medians in the rounds.
     fn side(name: &str, medians: &[f64]) -> Side {
         let round = |median: &f64| {
-            let mut report = report();
+            let mut report = Report::example();
             let row = &mut report.rows[0];
             row.bytes = 1000;
             let measured = row.out_of_place.as_mut().expect("a measurement");

@@ -5,7 +5,6 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use crate::bench::benchmark::Benchmark;
-use crate::bench::measure::shape::{bus_factor, counted_share};
 use crate::bench::output::report::{Library, Measured, Rank, Report, Row};
 
 /// Reads the output of a program of nccl-tests, or the table of `nccl bench`, which has the same format.
@@ -97,10 +96,10 @@ fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
     let operation = benchmark.operation();
     let measured = |first: usize| {
         let time_us: f64 = fields.get(first)?.parse().ok()?;
-        let algbw = bytes as f64 * counted_share(benchmark, ranks) / time_us / 1e3;
+        let algbw = bytes as f64 * benchmark.counted_share(ranks) / time_us / 1e3;
         // Counts from a million on are in exponential notation.
         let wrong = fields.get(first + 3)?.parse().ok().map(|wrong: f64| wrong as u64);
-        let busbw = algbw * bus_factor(benchmark, ranks);
+        let busbw = algbw * benchmark.bus_factor(ranks);
         Some(Measured { time_us, algbw, busbw, wrong, iterations: vec![] })
     };
     Some(Row {

@@ -16,7 +16,7 @@ use libnccl::buffer::AnyElement;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, DataType, Nccl, NcclBuffer, Slice, SliceMut, StreamRef};
 
-use crate::bench::data::pattern::{BLOCK, Comparison, Pattern};
+use crate::bench::data::{BLOCK, Comparison, Pattern};
 
 /// The memory of a rank's buffers.
 pub(crate) enum Memory {
@@ -332,10 +332,8 @@ mod tests {
     use libnccl::{DataType, ReduceOp};
 
     use super::{BLOCK, Buffer, Memory};
-    use crate::bench::data::Data;
     use crate::bench::data::number::Arithmetic;
-    use crate::bench::data::pattern::{Comparison, FirstWrong};
-    use crate::bench::data::reduction::Reduction;
+    use crate::bench::data::{Comparison, Data, FirstWrong, Reduction};
 
     fn buffer(data_type: DataType, length: usize) -> anyhow::Result<Buffer> {
         Memory::Host.buffer(&libnccl_cpu::nccl(), data_type, length)

@@ -7,13 +7,12 @@ use libnccl::{Config, DataType, ReduceOp};
 
 use super::matrix::{Link, Pairs};
 use super::{Measured, PairsArguments, lock};
-use crate::bench::data::Data;
 use crate::bench::data::number::Arithmetic;
-use crate::bench::data::reduction::Reduction;
+use crate::bench::data::{Data, Reduction};
 use crate::bench::measure::description::available_bytes;
 use crate::bench::measure::memory::{Buffer, Memory};
 use crate::bench::measure::ranks::{Rank, Ranks};
-use crate::bench::output::progress::Progress;
+use crate::bench::output::progress_bar;
 use crate::bench::start::Job;
 
 /// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
@@ -64,7 +63,7 @@ pub(crate) fn measure(
         let bytes = (elements * size_of::<f32>()) as u64;
         let device = memory.device()?.unwrap_or_else(|| "host memory".into());
         let pairs = Pairs::new(job, device, bytes, repeats * BATCHES);
-        progress = Some(Progress::new(Some(pairs.number() as u64), "pairs"));
+        progress = Some(progress_bar(Some(pairs.number() as u64), "pairs"));
         *lock(measured) = Some(pairs);
     }
     ranks.barrier()?;
@@ -91,7 +90,8 @@ pub(crate) fn measure(
                 pairs.links[low][high] = Some(link(low, high));
                 pairs.links[high][low] = Some(link(high, low));
             }
-            progress.row(|| format!("ranks {low} and {high}"), || ());
+            progress.set_message(format!("ranks {low} and {high}"));
+            progress.inc(1);
         }
     }
     ranks.destroy()

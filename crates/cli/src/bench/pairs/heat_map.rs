@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::matrix::{Link, Pairs};
-use crate::bench::plot::theme::{self, BACKGROUND, FOREGROUND};
+use crate::bench::plot::chart::{BACKGROUND, FOREGROUND, themed};
 
 /// The ranks up to which each cell shows its value.
 const MAX_WITH_TEXT: usize = 16;
@@ -63,7 +63,7 @@ pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
         latency.draw(&right, &pairs.links, cell)?;
         area.present()?;
     }
-    Ok(theme::themed(svg))
+    Ok(themed(svg))
 }
 
 impl Map<'_> {
@@ -140,7 +140,7 @@ fn style(size: i32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
     (FONT, size).into_font().color(&FOREGROUND).pos(Pos::new(horizontal, vertical))
 }
 
-/// Returns the colour of a place on the scale.
+/// Returns the color of a place on the scale.
 fn color(place: f64) -> RGBColor {
     let scaled = place.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
     let index = (scaled as usize).min(SCALE.len() - 2);

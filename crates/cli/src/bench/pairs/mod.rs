@@ -11,11 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use super::arguments::refuse;
 use super::compare::ratio;
-use super::output::conclude;
-use super::start::implementation::implementation;
-use super::start::{RankArguments, Start, interrupt};
-use super::{exit_code, refuse};
+use super::output::{conclude, exit_code};
+use super::start::{Job, RankArguments, Start};
 use crate::value_parser::{size, whole};
 use crate::{named_file, output};
 use matrix::Pairs;
@@ -68,17 +67,16 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
     }
-    let start = Start::new(&arguments.ranks)?;
-    let implementation = start.check(implementation(&arguments.ranks, None))?;
-    let (processes, threads) = start.processes_and_threads(arguments.ranks.ranks, implementation.gpus);
+    let start = Start::new(&arguments.ranks, None)?;
     if arguments.ranks.ranks == Some(1) {
         refuse::<PairsArguments>("nccl bench pairs", "--ranks 1: expected a whole number from 2 to 1024");
     }
+    let (processes, threads) = start.processes_and_threads();
     ensure!(
         processes * threads > 1,
         "there is one GPU, and --ranks is not given: expected at least two ranks"
     );
-    let job = start.join(&arguments.ranks, implementation, threads, 1)?;
+    let job = start.join(threads, 1)?;
     if let (0, Some(reason)) = (job.rank(0), &job.fallback) {
         output::write_to_stderr(&format!("{reason}\n"));
     }
@@ -86,9 +84,8 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     let (interrupted, also) = (measured.clone(), arguments.clone());
     // An output that cannot be written changes nothing about the signal.
     let complete = move || drop(take(&interrupted).map(|pairs| write(&pairs, &also)));
-    interrupt::end_with_output(complete.clone())?;
     let own = arguments.clone();
-    let outcome = job.run(move |job, thread| {
+    let work = move |job: &Job, thread| {
         if job.rank(thread) > 0 {
             return exchange::measure(job, thread, &own, &measured).map(|()| true);
         }
@@ -96,11 +93,8 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
         exchange::measure(job, thread, &own, &measured)?;
         // A signal may have taken them, and ends this process.
         take(&measured).map_or(Ok(true), |pairs| write(&pairs, &own))
-    });
-    if outcome.is_err() {
-        complete();
-    }
-    Ok(exit_code(outcome?))
+    };
+    job.run(complete, work).map(exit_code)
 }
 
 fn take(measured: &Measured) -> Option<Pairs> {

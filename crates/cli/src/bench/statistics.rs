@@ -1,0 +1,157 @@
+//! Statistics of times: of single iterations, and of the results that are compared and drawn.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use super::output::report::{Iterations, Measured, Report, Row};
+
+/// The times of a rank's iterations, in nanoseconds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Times {
+    /// The time from each call until its result was there.
+    pub(crate) durations: Vec<u64>,
+    /// The time after the first rank's beginning when this one began each iteration; empty if clocks cannot be compared.
+    pub(crate) delays: Vec<u64>,
+    /// The times of iterations that this rank began after all others; empty if they were not taken.
+    pub(crate) last: Vec<u64>,
+}
+
+impl Times {
+    pub(crate) fn summary(&self, rank: usize, operations: u32) -> Iterations {
+        let durations = Sorted::new(&self.durations);
+        let us = |nanoseconds: Option<f64>| nanoseconds.map(|time| time / 1e3 / f64::from(operations));
+        let some = |nanoseconds| us(nanoseconds).unwrap_or_default();
+        Iterations {
+            rank,
+            min_us: some(durations.percentile(0)),
+            median_us: some(durations.median()),
+            p99_us: some(durations.percentile(99)),
+            max_us: some(durations.percentile(100)),
+            wait_us: some(durations.median()),
+            late_us: Sorted::new(&self.delays).median().map(|time| time / 1e3),
+            own_us: us(Sorted::new(&self.last).median()),
+        }
+    }
+}
+
+/// Returns the columns of nccl-tests for single iterations: minimum, maximum and 99th percentile in microseconds, and the
+/// coefficient of variation in percent.
+pub(crate) fn iteration_columns(times: &[u64], operations: u32) -> [f64; 4] {
+    let sorted = Sorted::new(times);
+    let us = |percent| sorted.percentile(percent).unwrap_or_default() / 1e3 / f64::from(operations);
+    let count = times.len().max(1) as f64;
+    let mean = times.iter().map(|time| *time as f64).sum::<f64>() / count;
+    let variance = times.iter().map(|time| (*time as f64 - mean).powi(2)).sum::<f64>() / count;
+    let variation = if mean > 0.0 { variance.sqrt() / mean * 100.0 } else { 0.0 };
+    [us(0), us(100), us(99), variation]
+}
+
+struct Sorted(Vec<u64>);
+
+impl Sorted {
+    fn new(times: &[u64]) -> Self {
+        let mut sorted = times.to_vec();
+        sorted.sort_unstable();
+        Self(sorted)
+    }
+
+    /// Returns the time that so many percent of all do not exceed (nearest rank).
+    fn percentile(&self, percent: usize) -> Option<f64> {
+        let position = (self.0.len() * percent).div_ceil(100).saturating_sub(1);
+        self.0.get(position).map(|time| *time as f64)
+    }
+
+    fn median(&self) -> Option<f64> {
+        let upper = *self.0.get(self.0.len() / 2)? as f64;
+        let lower = *self.0.get((self.0.len() - 1) / 2)? as f64;
+        Some((lower + upper) / 2.0)
+    }
+}
+
+/// Returns the median of times in nanoseconds; 0 of none.
+pub(crate) fn median(times: &[u64]) -> u64 {
+    Sorted::new(times).median().unwrap_or_default() as u64
+}
+
+/// A statistic of the times of a row, the same for all that is set side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Statistic {
+    /// The median of single iterations, which the noise of a machine changes less than the mean.
+    Median,
+    /// The mean of the loop, as in the table of the measurement, where a result lacks times of single iterations.
+    Mean,
+}
+
+impl Statistic {
+    /// Returns the statistic that all rows of the results have.
+    pub(crate) fn of<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Self {
+        // Without some of the ranks, the longest time is not known.
+        let has_median = |report: &Report| {
+            let mut measured = report.rows.iter().flat_map(Row::measured);
+            measured.all(|measured| {
+                measured.iterations.len() == report.ranks.len() && median_iteration(measured).is_some()
+            })
+        };
+        if reports.into_iter().all(has_median) { Self::Median } else { Self::Mean }
+    }
+
+    pub(crate) fn time_us(self, measured: &Measured) -> f64 {
+        median_iteration(measured).filter(|_| self == Self::Median).unwrap_or(measured.time_us)
+    }
+
+    /// Returns the ratio of one side's fastest iteration to the other's median, both ways round: the noise of a machine
+    /// makes iterations longer and never shorter. `None` without times of iterations.
+    pub(crate) fn spread(self, one: &Measured, two: &Measured) -> Option<(f64, f64)> {
+        let fastest = |measured| slowest_rank(measured, |rank| rank.min_us).filter(|_| self == Self::Median);
+        Some((fastest(one)? / median_iteration(two)?, median_iteration(one)? / fastest(two)?))
+    }
+}
+
+impl Display for Statistic {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Median => "median of single iterations",
+            Self::Mean => "mean of the loop",
+        })
+    }
+}
+
+fn median_iteration(measured: &Measured) -> Option<f64> {
+    slowest_rank(measured, |rank| rank.median_us)
+}
+
+/// Returns the longest time of the ranks: an operation has ended when the last one has its result.
+fn slowest_rank(measured: &Measured, value: fn(&Iterations) -> f64) -> Option<f64> {
+    measured.iterations.iter().map(value).reduce(f64::max).filter(|time| *time > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Times, iteration_columns, median};
+
+    #[test]
+    fn summary_has_the_order_statistics_in_microseconds() {
+        let times =
+            Times { durations: (1..=200).rev().map(|time| time * 1000).collect(), ..Times::default() };
+        let summary = times.summary(3, 1);
+        assert_eq!((summary.rank, summary.min_us, summary.max_us), (3, 1.0, 200.0));
+        assert_eq!((summary.median_us, summary.p99_us), (100.5, 198.0));
+        assert_eq!((summary.late_us, summary.own_us), (None, None));
+        let times = Times { durations: vec![8000], delays: vec![3000, 1000], last: vec![4000] };
+        let summary = times.summary(0, 4);
+        assert_eq!((summary.wait_us, summary.late_us, summary.own_us), (2.0, Some(2.0), Some(1.0)));
+    }
+
+    #[test]
+    fn columns_are_those_of_nccl_tests() {
+        assert_eq!(iteration_columns(&[1000, 3000, 1000, 3000], 1), [1.0, 3.0, 3.0, 50.0]);
+        assert_eq!(iteration_columns(&[], 1), [0.0; 4]);
+    }
+
+    #[test]
+    fn median_of_nothing_is_0() {
+        assert_eq!((median(&[]), median(&[7]), median(&[1, 2])), (0, 7, 1));
+    }
+}
