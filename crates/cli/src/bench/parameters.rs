@@ -275,35 +275,11 @@ fn check_conflicts(
 
 #[cfg(test)]
 mod tests {
-    use libnccl::DataType;
-    use libnccl_launch::Launch;
-
     use super::Parameters;
     use crate::bench::arguments::MeasureArguments;
-    use crate::bench::data::Reduction;
-    use crate::bench::start::processes_and_threads;
-
-    fn started(launch: Option<&Launch>, arguments: &str, gpus: usize) -> Vec<Parameters> {
-        let arguments = MeasureArguments::parse(arguments);
-        let threads = processes_and_threads(launch, &arguments.ranks, gpus);
-        Parameters::new(&arguments, gpus, threads).unwrap()
-    }
 
     fn parameters(arguments: &str, gpus: usize) -> Parameters {
-        started(None, arguments, gpus).remove(0)
-    }
-
-    #[test]
-    fn all_selects_every_type_and_reduction() {
-        let (types, ops) = (DataType::ALL.len(), Reduction::ALL.len());
-        let number = |arguments| started(None, arguments, 0).len();
-        assert_eq!(number("all_reduce -d half -o avg"), 1);
-        assert_eq!(number("all_reduce -d all"), types);
-        assert_eq!(number("reduce -d all -o all"), types * ops);
-        assert_eq!(number("reduce --ranks 3 -r -1"), 3);
-        assert_eq!(number("all_reduce --ranks 3 -r all"), 1);
-        // A broadcast has no reduction.
-        assert_eq!(number("broadcast -d all -o all"), types);
+        Parameters::new(&MeasureArguments::parse(arguments), gpus, (1, gpus.max(2))).unwrap().remove(0)
     }
 
     fn sizes(arguments: &str) -> Vec<u64> {
@@ -330,23 +306,6 @@ mod tests {
         // Buffers are only as large as the last size.
         assert_eq!(warmup("all_reduce -b 8 -e 64 -f 5"), [8, 16, 32]);
         assert_eq!(warmup("all_reduce -b 8 -e 31 -i 8"), [8, 16]);
-    }
-
-    #[test]
-    fn ranks_are_threads_times_ranks_of_a_thread() {
-        let counts = |arguments, launch| {
-            let parameters = started(launch, &format!("all_reduce {arguments}"), 0).remove(0);
-            (parameters.ranks, parameters.threads, parameters.ranks_per_thread)
-        };
-        let variables = [("RANK", "0"), ("WORLD_SIZE", "5"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "1")];
-        let launcher = Launch::from_variables(variables).unwrap();
-        assert_eq!(counts("", None), (2, 2, 1));
-        assert_eq!(counts("--ranks 3", None), (3, 3, 1));
-        assert_eq!(counts("-g 4", None), (4, 1, 4));
-        assert_eq!(counts("-t 3 -g 2", None), (6, 3, 2));
-        assert_eq!(counts("--ranks 3 --processes", None), (3, 1, 1));
-        assert_eq!(counts("", Some(&launcher)), (5, 1, 1));
-        assert_eq!(counts("-t 2 -g 2", Some(&launcher)), (20, 2, 2));
     }
 
     #[test]

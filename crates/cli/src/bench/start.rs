@@ -86,9 +86,15 @@ impl<'a> Start<'a> {
         Ok(Self { arguments, launch, nccl, gpus, fallback })
     }
 
-    /// Returns the number of processes and of threads in each, if each thread has one rank.
+    /// Returns the number of processes and of threads in each, if each thread has one rank: the number of ranks that the user
+    /// or the launcher has chosen, or the number of GPUs.
     pub(crate) fn processes_and_threads(&self) -> (usize, usize) {
-        processes_and_threads(self.launch.as_ref(), self.arguments, self.gpus)
+        let ranks = self.arguments.ranks.unwrap_or(if self.gpus == 0 { 2 } else { self.gpus });
+        match &self.launch {
+            Some(launch) => (launch.size(), 1),
+            None if self.arguments.processes => (ranks, 1),
+            None => (1, ranks),
+        }
     }
 
     /// Reports a failure to the other ranks that a launcher has started, so that they do not wait for this one.
@@ -151,21 +157,6 @@ impl<'a> Start<'a> {
             if gpus == 1 { "" } else { "s" }
         );
         Ok(())
-    }
-}
-
-/// Returns the number of processes and of threads in each, with one rank a thread: the number of ranks that the user or the
-/// launcher has chosen, or the number of GPUs.
-pub(crate) fn processes_and_threads(
-    launch: Option<&Launch>,
-    arguments: &RankArguments,
-    gpus: usize,
-) -> (usize, usize) {
-    let ranks = arguments.ranks.unwrap_or(if gpus == 0 { 2 } else { gpus });
-    match launch {
-        Some(launch) => (launch.size(), 1),
-        None if arguments.processes => (ranks, 1),
-        None => (1, ranks),
     }
 }
 

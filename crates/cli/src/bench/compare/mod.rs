@@ -30,7 +30,7 @@ quotient, A / B: above 1, B is faster. Of several rounds, the one with the media
 
 Exit status:
   0    No ratio is below the threshold
-  1    A ratio is below the threshold, a result is wrong, or the results cannot be compared
+  1    A ratio is below the threshold or missing, a result is incomplete or wrong, or the results cannot be compared
   2    Invalid command line
   141  The reader of the output closed it";
 

@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 use crate::bench::benchmark::Benchmark;
 use crate::bench::output::report::{Library, Measured, Rank, Report, Row};
 
+/// The line of the verdict begins so.
+const VERDICT: &str = "# Out of bounds values : ";
+
 /// Reads the output of a program of nccl-tests, or the table of `nccl bench`, which has the same format.
 pub(super) fn read(text: &[u8]) -> Result<Report> {
     let text = String::from_utf8_lossy(text);
@@ -21,21 +24,22 @@ pub(super) fn read(text: &[u8]) -> Result<Report> {
     let rows: Vec<Row> = text.lines().filter_map(|line| row(line, benchmark, ranks.len())).collect();
     ensure!(!rows.is_empty(), "no row of a measurement");
     let found = rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
-    let has_failed = after("# Out of bounds values : ").is_some_and(|end| end.contains("FAILED"));
+    let has_failed = after(VERDICT).is_some_and(|end| end.contains("FAILED"));
     ensure!(found || !has_failed, "its last lines say FAILED, but no row has wrong elements");
     Ok(Report {
         program: after("# ").unwrap_or_default().into(),
         library: Library {
             version: version(&text).unwrap_or_else(|| "of an unknown version".into()),
-            path: None,
             backend: "nccl-tests".into(),
-            stand_in: None,
+            ..Library::default()
         },
         host: ranks[0].host.clone(),
         operation: benchmark.to_string(),
         ranks,
         parameters: after("# nThread ").map(parameters).unwrap_or_default(),
         rows,
+        // A program that was ended prints no verdict.
+        interrupted: after("# Interrupted").is_some() || after(VERDICT).is_none(),
         ..Report::default()
     })
 }

@@ -46,16 +46,6 @@ enum Storage {
     },
 }
 
-/// Work that was captured from a stream.
-pub(crate) struct Graph(CudaGraph);
-
-impl Graph {
-    /// Enqueues the work on the stream that it was captured from.
-    pub(crate) fn launch(&self) -> Result<()> {
-        Ok(self.0.launch()?)
-    }
-}
-
 impl Memory {
     /// Returns the memory of a rank; the ranks of a host are assigned to its GPUs round-robin. Must be called on the rank's
     /// own thread, whose current device it sets.
@@ -142,11 +132,12 @@ impl Memory {
         }
     }
 
-    pub(crate) fn end_capture(&self) -> Result<Graph> {
+    /// Returns a graph of the work that was captured.
+    pub(crate) fn end_capture(&self) -> Result<CudaGraph> {
         let flags = CUgraphInstantiate_flags(0);
         match self {
             Self::Host => bail!("host memory has no CUDA graphs"),
-            Self::Device(stream) => Ok(Graph(stream.end_capture(flags)?.context("nothing was captured")?)),
+            Self::Device(stream) => stream.end_capture(flags)?.context("nothing was captured"),
         }
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod ranks;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use cudarc::driver::CudaGraph;
 use libnccl::buffer::AnyElement;
 use libnccl::{Nccl, OnStream, Operator, PreMulSum, ReduceOp, Slice, SliceMut};
 use rustix::time::{ClockId, clock_gettime};
@@ -21,7 +22,6 @@ use super::output::report::{Iterations, Measured};
 use super::parameters::{Case, Parameters};
 use super::statistics::{Times, iteration_columns, median};
 use buffers::{Buffers, Registrations};
-use memory::Graph;
 use ranks::{Rank, Ranks};
 
 /// The most iterations that are measured one by one.
@@ -188,14 +188,14 @@ impl<'w> Work<'w> {
         self.ranks.barrier()?;
         let start = Instant::now();
         for _ in 0..cudagraph {
-            graphs.iter().try_for_each(Graph::launch)?;
+            graphs.iter().try_for_each(CudaGraph::launch)?;
         }
         let started = start.elapsed();
         self.ranks.synchronize()?;
         Ok(Elapsed { total: start.elapsed(), started })
     }
 
-    fn capture(&mut self, case: Case<'_>, iterations: u32, operations: u32) -> Result<Vec<Graph>> {
+    fn capture(&mut self, case: Case<'_>, iterations: u32, operations: u32) -> Result<Vec<CudaGraph>> {
         self.ranks.members.iter().try_for_each(|member| member.memory.begin_capture())?;
         for iteration in 0..iterations as usize {
             self.iterate(case, iteration, operations)?;
@@ -255,7 +255,7 @@ impl<'w> Work<'w> {
             self.fill(case, &data)?;
             if case.parameters.procedure.cudagraph > 0 {
                 let graphs = self.capture(case, 1, 1)?;
-                graphs.iter().try_for_each(Graph::launch)?;
+                graphs.iter().try_for_each(CudaGraph::launch)?;
                 self.ranks.synchronize()?;
             } else {
                 self.iterate(case, 0, 1)?;

@@ -196,14 +196,6 @@ mod tests {
     use super::{COPIES, COPY, RECORD, decode, encode};
 
     #[test]
-    fn record_is_read_as_it_was_written() {
-        let record = ("rank".to_owned(), Some(1.5e-6), [u64::MAX; 3]);
-        let bytes = encode(&record).unwrap();
-        assert_eq!(bytes.len(), RECORD);
-        assert_eq!(decode::<(String, Option<f64>, [u64; 3])>(&bytes).unwrap(), record);
-    }
-
-    #[test]
     fn damaged_copy_is_replaced_by_another() {
         let whole = encode(&vec![7; 20]).unwrap();
         for position in 0..RECORD {

@@ -19,8 +19,9 @@ use super::measure::description::Description;
 use super::parameters::{Case, Parameters};
 use super::plot;
 use super::start::Job;
+use crate::nccl_file::{self, Identity, NcclFile};
 use crate::{exit_status, gpu, named_file, output};
-use report::{Library, Measured, Report, Row, SCHEMA, WrongElement};
+use report::{Library, LibraryFile, Measured, Report, Row, SCHEMA, WrongElement};
 use table::{Table, Usage};
 
 /// The names of the comma-separated columns.
@@ -77,14 +78,6 @@ impl Output {
         if let Some(note) = parameters.reduction().filter(|_| !self.has_table()) {
             self.note(&note)?;
         }
-        let table = if self.has_table() {
-            let library = format!("{} ({})", nccl.version(), nccl.backend());
-            let mut table = Table::new(output::stdout());
-            table.head(&library, stand_in.as_ref(), parameters, ranks)?;
-            Some(table)
-        } else {
-            None
-        };
         let cycles = u64::from(parameters.procedure.run_cycles);
         let rows = all.iter().map(|parameters| parameters.sizes().count() as u64 * cycles);
         let rows = (cycles > 0).then(|| rows.sum());
@@ -93,13 +86,21 @@ impl Output {
             program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
             started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
-            library: library(nccl, stand_in.map(|stand_in| stand_in.path().display().to_string())),
+            library: library(nccl, stand_in.as_ref().map(|stand_in| stand_in.path().display().to_string())),
             host: ranks.first().map(|first| first.rank.host.clone()).unwrap_or_default(),
             operation: parameters.benchmark.to_string(),
             ranks: ranks.iter().map(|description| description.rank.clone()).collect(),
             launch: job.launch.clone(),
             parameters: parameters.report(),
             ..Report::default()
+        };
+        let table = if self.has_table() {
+            let mut table = Table::new(output::stdout());
+            let library = format!("{} ({})", nccl.version(), nccl.backend());
+            table.head(&library, report.library.file.as_ref(), stand_in.as_ref(), parameters, ranks)?;
+            Some(table)
+        } else {
+            None
         };
         let progress = progress_bar(rows, "rows");
         *self.lock() = Some(Written { table, report, progress });
@@ -241,7 +242,11 @@ fn library(nccl: &Nccl, stand_in: Option<String>) -> Library {
         Backend::Loaded { path, .. } => (Some(path.clone()), "dlopen"),
         _ => (None, "cpu"),
     };
-    Library { version: nccl.version().to_string(), path, backend: backend.into(), stand_in }
+    let file = path.as_deref().and_then(|path| {
+        let Identity { size, build_id } = NcclFile::read(path)?.identity;
+        Some(LibraryFile { size, build_id, hash: format!("{:016x}", nccl_file::hash(path).ok()?) })
+    });
+    Library { version: nccl.version().to_string(), path, file, backend: backend.into(), stand_in }
 }
 
 /// Returns the comma-separated line of a row. What a row does not have is empty.

@@ -3,7 +3,7 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-use super::report::{Measured, Report, Row, WrongElement};
+use super::report::{LibraryFile, Measured, Report, Row, WrongElement};
 use crate::bench::arguments::{Blocking, Columns, Procedure};
 use crate::bench::measure::description::Description;
 use crate::bench::parameters::{Parameters, Step};
@@ -27,10 +27,11 @@ impl<W: Write> Table<W> {
         Self { out, wrong_results: 0, timestamp: 0 }
     }
 
-    /// Writes the parameters, the CUDA emulation if there is one, the ranks and the column titles.
+    /// Writes the library and its file, the CUDA emulation if there is one, the parameters, the ranks and the column titles.
     pub(crate) fn head(
         &mut self,
         library: &str,
+        file: Option<&LibraryFile>,
         stand_in: Option<&StandIn>,
         parameters: &Parameters,
         ranks: &[Description],
@@ -43,6 +44,9 @@ impl<W: Write> Table<W> {
             Step::Bytes(bytes) => (bytes, "bytes"),
         };
         writeln!(self.out, "# nccl {} with NCCL {library}", env!("CARGO_PKG_VERSION"))?;
+        if let Some(file) = file {
+            writeln!(self.out, "# NCCL's file: {file}")?;
+        }
         if let Some(stand_in) = stand_in {
             writeln!(self.out, "# CUDA driver: {stand_in}, devices: {gpus}")?;
         }
@@ -267,7 +271,6 @@ mod tests {
     use crate::bench::measure::description::Description;
     use crate::bench::output::report::{Measured, Report, Row};
     use crate::bench::parameters::Parameters;
-    use crate::bench::start::processes_and_threads;
 
     #[test]
     fn usage_has_the_format_of_nccl_tests() {
@@ -308,10 +311,10 @@ mod tests {
         assert_eq!(exponent(12_345_678.0, 1), "1.2e+07");
     }
 
+    /// Returns the table of a row on 4 ranks.
     fn table(arguments: &str) -> String {
         let arguments = MeasureArguments::parse(arguments);
-        let threads = processes_and_threads(None, &arguments.ranks, 0);
-        let parameters = Parameters::new(&arguments, 0, threads).unwrap().remove(0);
+        let parameters = Parameters::new(&arguments, 0, (1, 4)).unwrap().remove(0);
         let shape = parameters.shape(4000).unwrap();
         let mut out = Vec::new();
         let mut table = Table::new(&mut out);
@@ -319,7 +322,7 @@ mod tests {
         let rank = json!({ "rank": 0, "host": "host", "pid": 7, "device": null });
         let rank = json!({ "rank": rank, "device": 0, "host_bytes": null, "device_bytes": 0 });
         let ranks: Vec<Description> = serde_json::from_value(json!([rank])).unwrap();
-        table.head("2.32.3 (here)", None, &parameters, &ranks).unwrap();
+        table.head("2.32.3 (here)", None, None, &parameters, &ranks).unwrap();
         let row = Row {
             bytes: (shape.total() * 4) as u64,
             count: shape.count as u64,
@@ -345,7 +348,7 @@ mod tests {
     /// `writeBenchmarkLineBody` and `writeResultFooter` print, but for the name of the program.
     #[test]
     fn table_has_the_format_of_nccl_tests() {
-        let text = table("all_reduce --ranks 4 -b 8 -e 4000 -f 2 -m 3 -w 1 -u 2");
+        let text = table("all_reduce -b 8 -e 4000 -f 2 -m 3 -w 1 -u 2");
         let expected = "\
 # Collective test starting: all_reduce
 # nThread 4 nGpus 1 minBytes 8 maxBytes 4000 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 3 \
@@ -391,13 +394,13 @@ validation: 1 graph: 0 unalign: 2
             ("sendrecv -o prod", "        4000          1000     float    prod      -1"),
             ("hypercube", "        3968           248     float              -1"),
         ] {
-            assert_eq!(fields(&format!("{arguments} --ranks 4")), expected, "{arguments}");
+            assert_eq!(fields(arguments), expected, "{arguments}");
         }
     }
 
     #[test]
     fn columns_of_single_iterations_and_timestamps_are_those_of_nccl_tests() {
-        let text = table("all_reduce --ranks 4 -I 1 -S 1");
+        let text = table("all_reduce -I 1 -S 1");
         let lines: Vec<_> =
             text.lines().filter(|line| line.contains("i_min") || line.starts_with("        4000")).collect();
         let titles = "#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    \

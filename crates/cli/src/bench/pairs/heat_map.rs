@@ -45,10 +45,10 @@ pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
         let size = (2 * width as u32, (HEAD + cell * ranks + FOOT) as u32);
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         area.fill(&BACKGROUND)?;
-        area.draw(&Text::new(pairs.title(), (MARGIN, 10), style(15, HPos::Left, VPos::Top)))?;
+        label(&area, pairs.title(), (MARGIN, 10), 15, (HPos::Left, VPos::Top))?;
         let (left, right) = area.split_horizontally(width);
         let bandwidth = Map {
-            title: format!("Bandwidth of {} bytes", pairs.bytes()),
+            title: format!("Bandwidth of {} bytes", pairs.bytes),
             unit: "GB/s",
             value: |link| link.bandwidth,
             is_more_better: true,
@@ -72,21 +72,17 @@ impl Map<'_> {
         let values = || links.iter().flatten().flatten().map(self.value).filter(|value| *value > 0.0);
         let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
         let title = format!("{} ({})", self.title, self.unit);
-        area.draw(&Text::new(title, (left, 36), style(17, HPos::Left, VPos::Top)))?;
-        area.draw(&Text::new("to rank", (left + side / 2, 62), style(13, HPos::Center, VPos::Top)))?;
-        let turned = style(13, HPos::Center, VPos::Center).transform(FontTransform::Rotate270);
+        label(area, title, (left, 36), 17, (HPos::Left, VPos::Top))?;
+        label(area, "to rank".into(), (left + side / 2, 62), 13, (HPos::Center, VPos::Top))?;
+        let turned = style(13, (HPos::Center, VPos::Center)).transform(FontTransform::Rotate270);
         area.draw(&Text::new("from rank", (MARGIN + 2, HEAD + side / 2), turned))?;
         // As many labels as there is room for.
         let step = (26 / cell + 1) as usize;
         for rank in (0..links.len()).step_by(step) {
             let middle = cell * rank as i32 + cell / 2;
             let text = rank.to_string();
-            area.draw(&Text::new(
-                text.clone(),
-                (left + middle, HEAD - 6),
-                style(13, HPos::Center, VPos::Bottom),
-            ))?;
-            area.draw(&Text::new(text, (left - 8, HEAD + middle), style(13, HPos::Right, VPos::Center)))?;
+            label(area, text.clone(), (left + middle, HEAD - 6), 13, (HPos::Center, VPos::Bottom))?;
+            label(area, text, (left - 8, HEAD + middle), 13, (HPos::Right, VPos::Center))?;
         }
         for (from, row) in links.iter().enumerate() {
             for (to, link) in row.iter().enumerate() {
@@ -123,9 +119,8 @@ impl Map<'_> {
         }
         let (best, worst) = if self.is_more_better { (most, least) } else { (least, most) };
         let text = |value| format!("{} {}", show(value), self.unit);
-        area.draw(&Text::new(text(best), (left, top + 18), style(13, HPos::Left, VPos::Top)))?;
-        area.draw(&Text::new(text(worst), (left + width, top + 18), style(13, HPos::Right, VPos::Top)))?;
-        Ok(())
+        label(area, text(best), (left, top + 18), 13, (HPos::Left, VPos::Top))?;
+        label(area, text(worst), (left + width, top + 18), 13, (HPos::Right, VPos::Top))
     }
 
     /// Returns the place of a value on the logarithmic scale: 0 for the best, 1 for the worst.
@@ -136,7 +131,11 @@ impl Map<'_> {
     }
 }
 
-fn style(size: i32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+fn label(area: &Area<'_>, text: String, place: (i32, i32), size: i32, anchor: (HPos, VPos)) -> Result<()> {
+    Ok(area.draw(&Text::new(text, place, style(size, anchor)))?)
+}
+
+fn style(size: i32, (horizontal, vertical): (HPos, VPos)) -> TextStyle<'static> {
     (FONT, size).into_font().color(&FOREGROUND).pos(Pos::new(horizontal, vertical))
 }
 

@@ -48,32 +48,14 @@ pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the picture of results, given with their names.
-pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
-    let statistic = Statistic::of(reports.iter().map(|(_, report)| report));
-    let all = reports.iter().flat_map(|(name, report)| Series::all(name, report, statistic));
-    let series: Vec<Series> = all.collect();
-    let omitted = reports.iter().flat_map(|(name, report)| omitted(name, report, statistic));
-    let omitted: Vec<String> = omitted.collect();
-    if let Some(first) = omitted.first() {
-        let rows =
-            format!("no place on logarithmic axes for {} of the rows, the first: {first}", omitted.len());
-        ensure!(!series.is_empty(), "there is nothing to draw; {rows}");
-        anstream::eprintln!("warning: {rows}");
-    }
-    ensure!(!series.is_empty(), "there is nothing to draw: the results have no rows");
-    named_file::write(file, chart::draw(&series, statistic)?.as_bytes())
-}
-
 /// A line in each chart: the rows of a result with one data type, reduction and root.
-#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) points: Vec<Point>,
 }
 
 /// The measurement of a size, out of place, or in place if there is no other.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 pub(crate) struct Point {
     pub(crate) bytes: f64,
     pub(crate) time_us: f64,
@@ -81,50 +63,49 @@ pub(crate) struct Point {
     pub(crate) bandwidth: f64,
 }
 
-impl Series {
-    pub(crate) fn all(name: &str, report: &Report, statistic: Statistic) -> Vec<Self> {
-        let is_wrong = report.rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
-        let wrong = if is_wrong { ", with wrong elements" } else { "" };
-        let interrupted = if report.interrupted { ", interrupted" } else { "" };
-        let mut all: Vec<Self> = vec![];
+/// Writes the picture of results, given with their names.
+pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
+    let statistic = Statistic::of(reports.iter().map(|(_, report)| report));
+    let (mut all, mut omitted) = (vec![], vec![]);
+    for (name, report) in reports {
+        let mut series: Vec<Series> = vec![];
         for row in &report.rows {
-            let Some(point) = Point::of(report, row, statistic) else { continue };
-            let label = label(name, report, row) + wrong + interrupted;
-            match all.iter_mut().find(|series| series.label == label) {
+            let point = match point(report, row, statistic) {
+                Ok(point) => point,
+                Err(figures) => {
+                    let row = format!("{name}: {} bytes of {}, {figures}", row.bytes, row.data_type);
+                    omitted.push(escapes::in_line(&row).into_owned());
+                    continue;
+                }
+            };
+            let label = label(name, report, row);
+            match series.iter_mut().find(|series| series.label == label) {
                 Some(series) => series.points.push(point),
-                None => all.push(Self { label, points: vec![point] }),
+                None => series.push(Series { label, points: vec![point] }),
             }
         }
-        all
+        all.append(&mut series);
     }
+    if let Some(first) = omitted.first() {
+        let rows =
+            format!("no place on logarithmic axes for {} of the rows, the first: {first}", omitted.len());
+        ensure!(!all.is_empty(), "there is nothing to draw; {rows}");
+        anstream::eprintln!("warning: {rows}");
+    }
+    ensure!(!all.is_empty(), "there is nothing to draw: the results have no rows");
+    named_file::write(file, chart::draw(&all, statistic)?.as_bytes())
 }
 
-/// Returns the rows that have no place on logarithmic axes.
-pub(crate) fn omitted(name: &str, report: &Report, statistic: Statistic) -> impl Iterator<Item = String> {
-    let rows = report.rows.iter().filter(move |row| Point::of(report, row, statistic).is_none());
-    rows.map(move |row| {
-        let Row { bytes, data_type, .. } = row;
-        let figures = Point::new(report, row, statistic).map_or_else(
-            || "not measured".into(),
-            |Point { time_us, bandwidth, .. }| format!("{time_us} us, {bandwidth} GB/s"),
-        );
-        escapes::in_line(&format!("{name}: {bytes} bytes of {data_type}, {figures}")).into_owned()
-    })
-}
-
-impl Point {
-    fn new(report: &Report, row: &Row, statistic: Statistic) -> Option<Self> {
-        let measured = row.measured().next()?;
-        let time_us = statistic.time_us(measured);
-        let bandwidth = report.bandwidth(row, measured, time_us);
-        Some(Self { bytes: row.bytes as f64, time_us, bandwidth })
-    }
-
-    /// Returns the point of a row, if it can be drawn.
-    fn of(report: &Report, row: &Row, statistic: Statistic) -> Option<Self> {
-        let is_drawn = |value: f64| value.is_finite() && value > 0.0;
-        Self::new(report, row, statistic)
-            .filter(|point| [point.bytes, point.time_us, point.bandwidth].into_iter().all(is_drawn))
+/// Returns the point of a row, or its figures if they have no place on logarithmic axes.
+fn point(report: &Report, row: &Row, statistic: Statistic) -> Result<Point, String> {
+    let measured = row.measured().next().ok_or("not measured")?;
+    let time_us = statistic.time_us(measured);
+    let bandwidth = report.bandwidth(row, measured, time_us);
+    let bytes = row.bytes as f64;
+    if [bytes, time_us, bandwidth].iter().all(|value| value.is_finite() && *value > 0.0) {
+        Ok(Point { bytes, time_us, bandwidth })
+    } else {
+        Err(format!("{time_us} us, {bandwidth} GB/s"))
     }
 }
 
@@ -133,9 +114,12 @@ fn label(name: &str, report: &Report, row: &Row) -> String {
     let root = row.root.map_or_else(String::new, |root| format!(" root {root}"));
     let ranks = report.ranks.len();
     let place = if row.out_of_place.is_some() { "out of place" } else { "in place" };
+    let is_wrong = report.rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
+    let wrong = if is_wrong { ", with wrong elements" } else { "" };
+    let interrupted = if report.interrupted { ", interrupted" } else { "" };
     let label = format!(
         "{name}: {} {}{op}{root}, {ranks} ranks, {}, {place}",
         report.operation, row.data_type, report.library.backend
     );
-    escapes::in_line(&label).into_owned()
+    escapes::in_line(&label).into_owned() + wrong + interrupted
 }
