@@ -237,7 +237,6 @@ pub(crate) struct Job {
     pub(crate) operations: Option<Arc<AtomicU64>>,
 }
 
-/// Set if a signal ends the process.
 static HAS_SIGNAL: AtomicBool = AtomicBool::new(false);
 
 impl Job {

@@ -19,18 +19,18 @@ pub(crate) struct Times {
 
 impl Times {
     pub(crate) fn summary(&self, rank: usize, operations: u32) -> Iterations {
-        let durations = Sorted::new(&self.durations);
-        let us = |nanoseconds: Option<f64>| nanoseconds.map(|time| time / 1e3 / f64::from(operations));
-        let some = |nanoseconds| us(nanoseconds).unwrap_or_default();
+        let durations = sorted(&self.durations);
+        let us = |nanoseconds: f64| nanoseconds / 1e3 / f64::from(operations);
+        let median_us = us(median(&durations).unwrap_or_default());
         Iterations {
             rank,
-            min_us: some(durations.percentile(0)),
-            median_us: some(durations.median()),
-            p99_us: some(durations.percentile(99)),
-            max_us: some(durations.percentile(100)),
-            wait_us: some(durations.median()),
-            late_us: Sorted::new(&self.delays).median().map(|time| time / 1e3),
-            own_us: us(Sorted::new(&self.last).median()),
+            min_us: us(percentile(&durations, 0)),
+            median_us,
+            p99_us: us(percentile(&durations, 99)),
+            max_us: us(percentile(&durations, 100)),
+            wait_us: median_us,
+            late_us: median(&self.delays).map(|time| time / 1e3),
+            own_us: median(&self.last).map(us),
         }
     }
 }
@@ -38,8 +38,8 @@ impl Times {
 /// Returns the columns of nccl-tests for single iterations: minimum, maximum and 99th percentile in microseconds, and the
 /// coefficient of variation in percent.
 pub(crate) fn iteration_columns(times: &[u64], operations: u32) -> [f64; 4] {
-    let sorted = Sorted::new(times);
-    let us = |percent| sorted.percentile(percent).unwrap_or_default() / 1e3 / f64::from(operations);
+    let sorted = sorted(times);
+    let us = |percent| percentile(&sorted, percent) / 1e3 / f64::from(operations);
     let count = times.len().max(1) as f64;
     let mean = times.iter().map(|time| *time as f64).sum::<f64>() / count;
     let variance = times.iter().map(|time| (*time as f64 - mean).powi(2)).sum::<f64>() / count;
@@ -47,31 +47,24 @@ pub(crate) fn iteration_columns(times: &[u64], operations: u32) -> [f64; 4] {
     [us(0), us(100), us(99), variation]
 }
 
-struct Sorted(Vec<u64>);
-
-impl Sorted {
-    fn new(times: &[u64]) -> Self {
-        let mut sorted = times.to_vec();
-        sorted.sort_unstable();
-        Self(sorted)
-    }
-
-    /// Returns the time that so many percent of all do not exceed (nearest rank).
-    fn percentile(&self, percent: usize) -> Option<f64> {
-        let position = (self.0.len() * percent).div_ceil(100).saturating_sub(1);
-        self.0.get(position).map(|time| *time as f64)
-    }
-
-    fn median(&self) -> Option<f64> {
-        let upper = *self.0.get(self.0.len() / 2)? as f64;
-        let lower = *self.0.get((self.0.len() - 1) / 2)? as f64;
-        Some((lower + upper) / 2.0)
-    }
+fn sorted(times: &[u64]) -> Vec<u64> {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted
 }
 
-/// Returns the median of times in nanoseconds; 0 of none.
-pub(crate) fn median(times: &[u64]) -> u64 {
-    Sorted::new(times).median().unwrap_or_default() as u64
+/// Returns the time that so many percent of all do not exceed (nearest rank); 0 of none.
+fn percentile(sorted: &[u64], percent: usize) -> f64 {
+    let position = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(position).map_or(0.0, |time| *time as f64)
+}
+
+/// Returns the median, or `None` of none.
+pub(crate) fn median(times: &[u64]) -> Option<f64> {
+    let sorted = sorted(times);
+    let upper = *sorted.get(sorted.len() / 2)? as f64;
+    let lower = *sorted.get((sorted.len() - 1) / 2)? as f64;
+    Some((lower + upper) / 2.0)
 }
 
 /// A statistic of the times of a row, the same for all that is set side by side.
@@ -109,6 +102,12 @@ impl Statistic {
     }
 }
 
+/// Formats a number with so many digits, of which at most `decimals` are after the point.
+pub(crate) fn digits(value: f64, digits: i32, decimals: i32) -> String {
+    let needed = f64::from(digits - 1) - value.abs().log10().floor();
+    format!("{value:.*}", needed.clamp(0.0, decimals.into()) as usize)
+}
+
 impl Display for Statistic {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -129,7 +128,7 @@ fn slowest_rank(measured: &Measured, value: fn(&Iterations) -> f64) -> Option<f6
 
 #[cfg(test)]
 mod tests {
-    use super::{Times, iteration_columns, median};
+    use super::{Times, digits, iteration_columns, median};
 
     #[test]
     fn summary_has_the_order_statistics_in_microseconds() {
@@ -151,7 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn median_of_nothing_is_0() {
-        assert_eq!((median(&[]), median(&[7]), median(&[1, 2])), (0, 7, 1));
+    fn median_of_two_is_between_them() {
+        assert_eq!((median(&[]), median(&[7]), median(&[1, 2])), (None, Some(7.0), Some(1.5)));
+    }
+
+    #[test]
+    fn digits_are_as_many_as_the_decimals_allow() {
+        let texts = [123.4, 99.94, 9.876, 0.1234, 0.0, -20.04].map(|value| digits(value, 3, 3));
+        assert_eq!(texts, ["123", "99.9", "9.88", "0.123", "0.000", "-20.0"]);
     }
 }

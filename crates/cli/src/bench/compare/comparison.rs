@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Side;
 use crate::bench::output::report::{Measured, Rank, Report, Row};
-use crate::bench::statistics::Statistic;
+use crate::bench::statistics::{Statistic, digits};
 use crate::escapes;
 
 const SCHEMA: u32 = 2;
@@ -26,7 +26,6 @@ pub(super) struct Comparison {
     operation: String,
     ranks: usize,
     sides: [Description; 2],
-    /// The parameters in which the sides differ.
     differences: Vec<String>,
     statistic: Statistic,
     threshold: Option<f64>,
@@ -36,7 +35,6 @@ pub(super) struct Comparison {
     /// The number of rows of the first side without a ratio.
     #[serde(skip)]
     without_ratio: usize,
-    /// The rows with wrong elements.
     wrong: Vec<String>,
     geometric_mean: f64,
 }
@@ -301,7 +299,7 @@ impl Display for Comparison {
         writeln!(f, "{}", line(titles.map(String::from)))?;
         for Ratio { key, times_us, busbws, ratio, low, high, is_below } in &self.rows {
             let [a, b] = times_us.map(|time| format!("{time:.3}"));
-            let [bandwidth, other] = busbws.map(four_digits);
+            let [bandwidth, other] = busbws.map(|bandwidth| digits(bandwidth, 4, 7));
             let fields = [
                 key.bytes.to_string(),
                 escapes::in_line(&key.data_type).into_owned(),
@@ -325,12 +323,6 @@ fn line(fields: [String; 11]) -> String {
     let widths = [12, 8, 6, 4, 5, 10, 10, 9, 9, 6, 13];
     let fields = fields.iter().zip(widths).map(|(field, width)| format!("{field:>width$}"));
     fields.collect::<Vec<_>>().join("  ")
-}
-
-/// Shows a bandwidth with the digits that its quotient needs, seven decimals at most.
-fn four_digits(bandwidth: f64) -> String {
-    let decimals = (3.0 - bandwidth.log10().floor()).clamp(0.0, 7.0);
-    format!("{bandwidth:.*}", decimals as usize)
 }
 
 impl Display for Key {
@@ -365,6 +357,7 @@ mod tests {
             row.bytes = 1000;
             let measured = row.out_of_place.as_mut().expect("a measurement");
             measured.busbw = measured.algbw;
+            measured.wrong = Some(0);
             measured.iterations[0].median_us = *median;
             report
         };

@@ -58,7 +58,6 @@ pub(crate) struct CompareArguments {
     pub(crate) measurement: Vec<OsString>,
 }
 
-/// Parses a limit.
 pub(super) fn ratio(text: &str) -> Result<f64, String> {
     let ratio = text.parse().ok().filter(|ratio: &f64| ratio.is_finite() && *ratio > 0.0);
     ratio.ok_or_else(|| "expected a number above 0, such as 0.95".into())

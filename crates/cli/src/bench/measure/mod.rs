@@ -65,13 +65,6 @@ struct Outcome {
     iterations: Option<Iterations>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Elapsed {
-    total: Duration,
-    /// The part until the last operation was started.
-    started: Duration,
-}
-
 impl<'w> Work<'w> {
     /// Allocates the buffers, and registers them if that is wanted.
     pub(crate) fn new(ranks: &'w mut Ranks, parameters: &Parameters, has_one_clock: bool) -> Result<Self> {
@@ -120,7 +113,7 @@ impl<'w> Work<'w> {
         self.iterate(case, 0, 1)?;
         self.ranks.synchronize()?;
         self.ranks.barrier()?;
-        let elapsed = if cudagraph > 0 { self.launch(case)? } else { self.repeat(case)? };
+        let (elapsed, started) = if cudagraph > 0 { self.launch(case)? } else { self.repeat(case)? };
         let (mut times, mut columns) = (None, None);
         if case.parameters.iteration_times && cudagraph == 0 {
             let taken = self.times(case)?;
@@ -137,8 +130,8 @@ impl<'w> Work<'w> {
         let operations = operations * f64::from(cudagraph.max(1));
         let first = self.ranks.first();
         let outcome = |member| Outcome {
-            seconds: elapsed.total.as_secs_f64() / operations,
-            cpu_seconds: elapsed.started.as_secs_f64() / operations,
+            seconds: elapsed.as_secs_f64() / operations,
+            cpu_seconds: started.as_secs_f64() / operations,
             comparison: comparisons.as_ref().and_then(|comparisons| comparisons.get(member).cloned()),
             iterations: times.as_ref().map(|times| times.summary(first + member, agg_iters)),
         };
@@ -151,8 +144,8 @@ impl<'w> Work<'w> {
         Data { arithmetic: self.arithmetic, op: parameters.op, ranks: parameters.ranks, seed }
     }
 
-    /// Runs all iterations, as nccl-tests does.
-    fn repeat(&mut self, case: Case<'_>) -> Result<Elapsed> {
+    /// Runs all iterations, as nccl-tests does. Returns the time, and the part until the last operation was started.
+    fn repeat(&mut self, case: Case<'_>) -> Result<(Duration, Duration)> {
         let Procedure { iters, agg_iters, blocking, .. } = case.parameters.procedure;
         let start = Instant::now();
         let mut counted = Duration::ZERO;
@@ -162,11 +155,7 @@ impl<'w> Work<'w> {
             match blocking {
                 Blocking::None => {}
                 Blocking::Wait => self.ranks.synchronize()?,
-                Blocking::Barrier => {
-                    self.ranks.synchronize()?;
-                    self.ranks.barrier()?;
-                }
-                Blocking::UncountedBarrier => {
+                Blocking::Barrier | Blocking::UncountedBarrier => {
                     self.ranks.synchronize()?;
                     counted += begin.elapsed();
                     self.ranks.barrier()?;
@@ -174,15 +163,15 @@ impl<'w> Work<'w> {
             }
         }
         if blocking == Blocking::UncountedBarrier {
-            return Ok(Elapsed { total: counted, started: counted });
+            return Ok((counted, counted));
         }
         let started = start.elapsed();
         self.ranks.synchronize()?;
-        Ok(Elapsed { total: start.elapsed(), started })
+        Ok((start.elapsed(), started))
     }
 
-    /// Captures all iterations in a graph of each rank, and launches them.
-    fn launch(&mut self, case: Case<'_>) -> Result<Elapsed> {
+    /// Captures all iterations in a graph of each rank, and launches them. Returns the times as [`Self::repeat`] does.
+    fn launch(&mut self, case: Case<'_>) -> Result<(Duration, Duration)> {
         let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
         let graphs = self.capture(case, iters, agg_iters)?;
         self.ranks.barrier()?;
@@ -192,7 +181,7 @@ impl<'w> Work<'w> {
         }
         let started = start.elapsed();
         self.ranks.synchronize()?;
-        Ok(Elapsed { total: start.elapsed(), started })
+        Ok((start.elapsed(), started))
     }
 
     fn capture(&mut self, case: Case<'_>, iterations: u32, operations: u32) -> Result<Vec<CudaGraph>> {
@@ -220,7 +209,8 @@ impl<'w> Work<'w> {
         if (2..=MAX_RANKS_IN_TURN).contains(&case.parameters.ranks) {
             let own = self.ranks.first()..self.ranks.first() + self.ranks.members.len();
             // The others have begun, and done what is theirs alone, in this time.
-            let delay = Duration::from_nanos(2 * median(&times.durations)) + Duration::from_micros(100);
+            let delay = Duration::from_nanos(2 * median(&times.durations).unwrap_or_default() as u64)
+                + Duration::from_micros(100);
             for (turn, rank) in
                 (0..TURNS).flat_map(|_| (0..case.parameters.ranks).step_by(own.len())).enumerate()
             {
@@ -247,7 +237,7 @@ impl<'w> Work<'w> {
     fn check(&mut self, case: Case<'_>, seed: usize) -> Result<Option<Vec<Comparison>>> {
         let mut last = None;
         for check in 0..case.parameters.procedure.check {
-            if last.is_some() && self.any_wrong(last.as_deref().unwrap_or_default())? {
+            if check > 0 && self.any_wrong(&last)? {
                 break;
             }
             let data = self.data(case.parameters, seed + check as usize);
@@ -256,11 +246,10 @@ impl<'w> Work<'w> {
             if case.parameters.procedure.cudagraph > 0 {
                 let graphs = self.capture(case, 1, 1)?;
                 graphs.iter().try_for_each(CudaGraph::launch)?;
-                self.ranks.synchronize()?;
             } else {
                 self.iterate(case, 0, 1)?;
-                self.ranks.synchronize()?;
             }
+            self.ranks.synchronize()?;
             let compare = |buffers: &Buffers| buffers.compare(case, &data);
             last = Some(self.buffers.iter().map(compare).collect::<Result<Vec<_>>>()?);
         }
@@ -268,8 +257,8 @@ impl<'w> Work<'w> {
     }
 
     /// Returns whether any rank has found wrong elements.
-    fn any_wrong(&mut self, own: &[Comparison]) -> Result<bool> {
-        let counts: Vec<_> = own.iter().map(|comparison| comparison.wrong).collect();
+    fn any_wrong(&mut self, own: &Option<Vec<Comparison>>) -> Result<bool> {
+        let counts: Vec<_> = own.iter().flatten().map(|comparison| comparison.wrong).collect();
         Ok(self.ranks.gather(&counts)?.iter().any(|count| *count > 0))
     }
 

@@ -24,7 +24,6 @@ use crate::{exit_status, gpu, named_file, output};
 use report::{Library, LibraryFile, Measured, Report, Row, SCHEMA, WrongElement};
 use table::{Table, Usage};
 
-/// The names of the comma-separated columns.
 const CSV_HEAD: &str = "bytes,count,data_type,op,root,\
     out_of_place_time_us,out_of_place_algbw,out_of_place_busbw,out_of_place_wrong,\
     in_place_time_us,in_place_algbw,in_place_busbw,in_place_wrong\n";
@@ -46,7 +45,6 @@ struct Written {
 }
 
 impl Output {
-    /// Returns an output to which nothing is written yet.
     pub(crate) fn new(arguments: &MeasureArguments) -> Self {
         let MeasureArguments { json, output_file, csv, plot, .. } = arguments.clone();
         Self { json: json.or(output_file.map(Some)), csv, plot, written: Arc::default() }

@@ -54,7 +54,6 @@ pub(crate) struct Library {
 /// Properties by which two files of one version differ.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LibraryFile {
-    /// The size in bytes.
     pub(crate) size: u64,
     /// The linker's build id in hexadecimal.
     pub(crate) build_id: Option<String>,

@@ -7,6 +7,7 @@ use super::report::{LibraryFile, Measured, Report, Row, WrongElement};
 use crate::bench::arguments::{Blocking, Columns, Procedure};
 use crate::bench::measure::description::Description;
 use crate::bench::parameters::{Parameters, Step};
+use crate::bench::statistics::digits;
 use crate::escapes::in_line;
 use crate::gpu::StandIn;
 
@@ -205,12 +206,7 @@ fn three_digits(bytes: i64) -> String {
             (amount, unit) = (amount / 1024.0, larger);
         }
     }
-    let decimals = match amount.abs() {
-        ..10.0 => 2,
-        ..100.0 => 1,
-        _ => 0,
-    };
-    format!("{amount:.decimals$} {unit}")
+    format!("{} {unit}", digits(amount, 3, 2))
 }
 
 /// Returns the first five fields of a line.
@@ -370,32 +366,6 @@ validation: 1 graph: 0 unalign: 2
         let (first, rest) = text.split_once('\n').unwrap();
         assert!(first.ends_with(" with NCCL 2.32.3 (here)"));
         assert_eq!(rest, expected);
-    }
-
-    /// Returns the first five fields of the row.
-    fn fields(arguments: &str) -> String {
-        let text = table(arguments);
-        let row = text.lines().find(|line| !line.starts_with('#')).unwrap();
-        row[..12 + 14 + 10 + 8 + 8].to_owned()
-    }
-
-    #[test]
-    fn rows_of_each_operation_have_the_fields_of_nccl_tests() {
-        for (arguments, expected) in [
-            ("all_reduce", "        4000          1000     float     sum      -1"),
-            ("all_gather", "        3968           248     float    none      -1"),
-            ("broadcast", "        4000          1000     float    none       0"),
-            ("reduce -r 3 -o max", "        4000          1000     float     max       3"),
-            ("reduce_scatter", "        3968           248     float     sum      -1"),
-            ("alltoall", "        3968           248     float    none      -1"),
-            ("alltoallv", "        3952           248     float    none      -1"),
-            ("gather -r 2", "        3968           248     float    none       2"),
-            ("scatter -r 1", "        3968           248     float    none       1"),
-            ("sendrecv -o prod", "        4000          1000     float    prod      -1"),
-            ("hypercube", "        3968           248     float              -1"),
-        ] {
-            assert_eq!(fields(arguments), expected, "{arguments}");
-        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::matrix::{Link, Pairs};
 use crate::bench::plot::chart::{BACKGROUND, FOREGROUND, themed};
+use crate::bench::statistics::digits;
 
 /// The ranks up to which each cell shows its value.
 const MAX_WITH_TEXT: usize = 16;
@@ -20,13 +21,12 @@ const MARGIN: i32 = 20;
 const FOOT: i32 = 66;
 const FONT: &str = "sans-serif";
 
-/// The colours of a scale, from the best value to the worst, which differ in brightness too.
+/// The colors of a scale, from the best value to the worst, which differ in brightness too.
 const SCALE: [(u8, u8, u8); 5] =
     [(245, 235, 158), (141, 208, 122), (58, 160, 144), (59, 92, 149), (66, 22, 92)];
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A matrix, as it is drawn.
 struct Map<'a> {
     title: String,
     unit: &'a str,
@@ -95,7 +95,7 @@ impl Map<'_> {
                     let text = (FONT, (cell / 4).clamp(9, 14)).into_font();
                     let text = text.color(if badness < 0.5 { &BLACK } else { &WHITE });
                     let text = text.pos(Pos::new(HPos::Center, VPos::Center));
-                    area.draw(&Text::new(show(value), (x + cell / 2, y + cell / 2), text))?;
+                    area.draw(&Text::new(digits(value, 3, 3), (x + cell / 2, y + cell / 2), text))?;
                 }
             }
         }
@@ -118,7 +118,7 @@ impl Map<'_> {
             area.draw(&Rectangle::new([(begin, top), (end, top + 12)], color.filled()))?;
         }
         let (best, worst) = if self.is_more_better { (most, least) } else { (least, most) };
-        let text = |value| format!("{} {}", show(value), self.unit);
+        let text = |value| format!("{} {}", digits(value, 3, 3), self.unit);
         label(area, text(best), (left, top + 18), 13, (HPos::Left, VPos::Top))?;
         label(area, text(worst), (left + width, top + 18), 13, (HPos::Right, VPos::Top))
     }
@@ -139,22 +139,10 @@ fn style(size: i32, (horizontal, vertical): (HPos, VPos)) -> TextStyle<'static> 
     (FONT, size).into_font().color(&FOREGROUND).pos(Pos::new(horizontal, vertical))
 }
 
-/// Returns the color of a place on the scale.
 fn color(place: f64) -> RGBColor {
     let scaled = place.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
     let index = (scaled as usize).min(SCALE.len() - 2);
     let (low, high, part) = (SCALE[index], SCALE[index + 1], scaled - index as f64);
     let mix = |low: u8, high: u8| (f64::from(low) + (f64::from(high) - f64::from(low)) * part).round() as u8;
     RGBColor(mix(low.0, high.0), mix(low.1, high.1), mix(low.2, high.2))
-}
-
-/// Shows three digits.
-fn show(value: f64) -> String {
-    let decimals = match value {
-        100.0.. => 0,
-        10.0.. => 1,
-        1.0.. => 2,
-        _ => 3,
-    };
-    format!("{value:.decimals$}")
 }

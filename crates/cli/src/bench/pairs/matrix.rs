@@ -20,7 +20,6 @@ pub(crate) struct Pairs {
     library: String,
     device: String,
     launch: String,
-    /// The size of the sends that bandwidth is measured with.
     pub(crate) bytes: u64,
     iters: usize,
     /// `links[a][b]` is what rank a sends to rank b; `None` where they are the same, or not measured yet.
@@ -41,7 +40,6 @@ pub(crate) struct Link {
     pub(crate) first_wrong: Option<u64>,
 }
 
-/// The links of one rank together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Rank {
     rank: usize,

@@ -1,4 +1,4 @@
-//! The picture: two charts with logarithmic axes, and a legend below. Its colours are those of all pictures.
+//! The picture: two charts with logarithmic axes, and a legend below. Its colors are those of all pictures.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::{Point, Series};
 use crate::bench::statistics::Statistic;
 
-/// The colours that pictures are drawn with, which [`themed`] replaces: each is used for nothing else.
+/// The colors that pictures are drawn with, which [`themed`] replaces: each is used for nothing else.
 pub(crate) const BACKGROUND: RGBColor = RGBColor(254, 254, 254);
 pub(crate) const FOREGROUND: RGBColor = RGBColor(1, 1, 1);
 pub(crate) const GRID: RGBColor = RGBColor(2, 2, 2);
 
-/// The colours of series.
+/// The colors of series.
 pub(crate) const SERIES: [RGBColor; 8] = [
     RGBColor(3, 3, 1),
     RGBColor(3, 3, 2),
@@ -29,7 +29,7 @@ pub(crate) const SERIES: [RGBColor; 8] = [
     RGBColor(3, 3, 8),
 ];
 
-/// The colours on a light and on a dark background.
+/// The colors on a light and on a dark background.
 const COLORS: [(RGBColor, &str, &str); 11] = [
     (BACKGROUND, "#ffffff", "#15181d"),
     (FOREGROUND, "#1f2328", "#e6e8eb"),
@@ -182,7 +182,7 @@ fn show(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Gives a picture its colours: those on a light background, and a style sheet with the others.
+/// Gives a picture its colors: those on a light background, and a style sheet with the others.
 pub(crate) fn themed(mut svg: String) -> String {
     let mut dark = String::new();
     for (color, light_color, dark_color) in COLORS {
