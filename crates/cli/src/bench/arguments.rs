@@ -1,64 +1,24 @@
-//! The arguments of `nccl bench`.
+//! The arguments of a measurement. Those with a short name, and the choices that are numbers, are those of nccl-tests 2.19.6.
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt::Display;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ArgAction::Set;
-use clap::builder::{PossibleValue, TypedValueParser};
-use clap::{Arg, Args, Command, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command, ValueEnum};
 use libnccl::DataType;
+use libnccl::config::CtaPolicy;
 
 use super::benchmark::Benchmark;
-use super::choices::{Average, Blocking, Policy, Register, switch};
-use super::compare::CompareArguments;
-use super::data::reduction::Reduction;
-use super::pairs::PairsArguments;
-use super::plot::PlotArguments;
-use super::start::RankArguments;
-use super::start::implementation::Backend;
+use super::data::Reduction;
+use super::start::{Backend, RankArguments};
 use crate::value_parser::{MAX_RANKS, size, size_from_0, whole};
 
-const HELP: &str = "\
-Examples:
-  nccl bench all_reduce -b 8 -e 128M -f 2 -g 8     one thread with 8 GPUs, as nccl-tests does it
-  nccl bench sendrecv --cpu --ranks 4 --json out.json
-
-Exit status:
-  0    Success
-  1    Failure, or wrong results
-  2    Invalid command line
-  130  Ctrl-C, after the output of what was measured; 143 for SIGTERM
-  141  The reader of the output closed it, as in `nccl ... | head -1`";
-
-#[derive(Debug, Args)]
-#[command(after_help = HELP, disable_version_flag = true)] // -V is an option of nccl-tests.
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-#[command(allow_negative_numbers = true)] // A negative number is an invalid value, not an unknown option.
-pub(crate) struct BenchArguments {
-    #[command(subcommand)]
-    pub(crate) command: Option<BenchCommand>,
-    /// The arguments of a measurement; clap requires an operation if there is no subcommand.
-    #[command(flatten)]
-    pub(crate) measure: Option<MeasureArguments>,
-}
-
-/// A subcommand of `nccl bench`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    /// Compare two results, of nccl bench or nccl-tests, or two backends
-    Compare(CompareArguments),
-    /// Measure bandwidth and latency between every two ranks
-    Pairs(PairsArguments),
-    /// Draw bandwidth and time of one or several results
-    Plot(PlotArguments),
-}
-
-/// The arguments of a measurement. Those with a short name are those of nccl-tests 2.19.6.
 #[derive(Debug, Clone, Args)]
 // Its presence is that of the operation: clap does not count the arguments of a struct within another.
 #[group(arg = "benchmark")]
@@ -69,24 +29,6 @@ pub(crate) struct MeasureArguments {
     /// Refused: a word after the operation
     #[arg(hide = true, value_parser = no_word)]
     pub(crate) word: Option<Infallible>,
-    /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
-    #[arg(short = 'b', long, value_name = "SIZE", value_parser = size_from_0, help_heading = "Sizes")]
-    pub(crate) minbytes: Option<u64>,
-    /// Largest size [default: 4M on the CPU, 128M on GPUs]
-    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size_from_0, help_heading = "Sizes")]
-    pub(crate) maxbytes: Option<u64>,
-    /// Factor between a size and the next [default: 4 on the CPU, 2 on GPUs]
-    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = whole::<u64>(2..=u64::MAX))]
-    #[arg(help_heading = "Sizes")]
-    pub(crate) stepfactor: Option<u64>,
-    /// Difference between a size and the next, instead of a factor
-    #[arg(short = 'i', long, value_name = "SIZE", value_parser = size, conflicts_with = "stepfactor")]
-    #[arg(help_heading = "Sizes")]
-    pub(crate) stepbytes: Option<u64>,
-    /// Index of the first element of each buffer, to misalign it
-    #[arg(short = 'u', long, value_name = "INDEX", default_value_t = 0, help_heading = "Sizes")]
-    #[arg(value_parser = whole::<usize>(0..=1 << 20))]
-    pub(crate) unalign: usize,
 
     /// Data type
     #[arg(short = 'd', long, default_value = "float", value_parser = OneOrAllOf(DataType::ALL))]
@@ -98,87 +40,107 @@ pub(crate) struct MeasureArguments {
     #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = root)]
     pub(crate) root: OneOrAll<usize>,
 
+    // A heading is also that of the arguments that follow.
+    #[command(flatten, next_help_heading = "Sizes")]
+    pub(crate) sizes: SizeArguments,
     #[command(flatten, next_help_heading = "Ranks")]
     pub(crate) ranks: RankArguments,
     /// Number of threads of each process [default: 1 with -g, otherwise that of ranks]
     #[arg(short = 't', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
-    #[arg(help_heading = "Ranks", conflicts_with_all = ["ranks", "processes"])]
+    #[arg(conflicts_with_all = ["ranks", "processes"])]
     pub(crate) nthreads: Option<usize>,
     /// Number of ranks of each thread, which starts their operations as a group [default: 1]
     #[arg(short = 'g', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
-    #[arg(help_heading = "Ranks", conflicts_with_all = ["ranks", "processes"])]
+    #[arg(conflicts_with_all = ["ranks", "processes"])]
     pub(crate) ngpus: Option<usize>,
     /// Initialize the threads' ranks at the same time (1), as this program always does; 0 is refused
     #[arg(short = 'p', long = "parallel_init", value_name = "0|1", value_parser = parallel_init)]
-    #[arg(help_heading = "Ranks")]
     pub(crate) parallel_init: Option<u8>,
     /// Reach the library in this way [default: dlopen, or link if the program is linked with one]
-    #[arg(long, value_enum, conflicts_with = "cpu", help_heading = "Ranks")]
+    #[arg(long, value_enum, conflicts_with = "cpu")]
     pub(crate) backend: Option<Backend>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Iterations")]
     pub(crate) procedure: Procedure,
+    #[command(flatten, next_help_heading = "Output")]
+    pub(crate) columns: Columns,
     /// Print JSON instead of the table, or write it to FILE; it has times of single iterations too. The `=` may be a space unless
     /// FILE is the name of an operation
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) json: Option<Option<PathBuf>>,
     /// Write JSON to FILE, as --json=FILE does
     #[arg(short = 'J', long = "output_file", value_name = "FILE", conflicts_with = "json")]
-    #[arg(help_heading = "Output")]
     pub(crate) output_file: Option<PathBuf>,
     /// Print comma-separated values instead of the table, or write them to FILE, likewise
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Output")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) csv: Option<Option<PathBuf>>,
     /// Draw bandwidth and time against size into FILE, in SVG, as `nccl bench plot` does
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
 }
 
-/// The arguments that say how each size is measured, and which of its times are printed.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SizeArguments {
+    /// Smallest size in bytes, with an optional unit: 64K, 1M, 1G [default: 8]
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = size_from_0)]
+    pub(crate) minbytes: Option<u64>,
+    /// Largest size [default: 4M on the CPU, 128M on GPUs]
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = size_from_0)]
+    pub(crate) maxbytes: Option<u64>,
+    /// Factor between a size and the next [default: 4 on the CPU, 2 on GPUs]
+    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = whole::<u64>(2..=u64::MAX))]
+    pub(crate) stepfactor: Option<u64>,
+    /// Difference between a size and the next, instead of a factor
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = size, conflicts_with = "stepfactor")]
+    pub(crate) stepbytes: Option<u64>,
+    /// Index of the first element of each buffer, to misalign it
+    #[arg(short = 'u', long, value_name = "INDEX", default_value_t = 0)]
+    #[arg(value_parser = whole::<usize>(0..=1 << 20))]
+    pub(crate) unalign: usize,
+}
+
+/// The arguments that say how each size is measured.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Procedure {
     /// Measured iterations of each size
     #[arg(short = 'n', long, default_value_t = 20, value_parser = whole::<u32>(1..=u32::MAX))]
-    #[arg(help_heading = "Iterations")]
     pub(crate) iters: u32,
     /// Operations of each iteration, started as a group
     #[arg(short = 'm', long = "agg_iters", value_name = "ITERS", default_value_t = 1)]
-    #[arg(value_parser = whole::<u32>(1..=1024), help_heading = "Iterations")]
+    #[arg(value_parser = whole::<u32>(1..=1024))]
     pub(crate) agg_iters: u32,
     /// Warm-up iterations of the smallest size and of each twice as large as the one before
     #[arg(short = 'w', long = "warmup_iters", value_name = "ITERS", default_value_t = 5)]
-    #[arg(value_parser = whole::<u32>(0..=u32::MAX), help_heading = "Iterations")]
+    #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) warmup_iters: u32,
     /// Times that all sizes are measured, one row each; 0: until Ctrl-C
     #[arg(short = 'N', long = "run_cycles", value_name = "CYCLES", default_value_t = 1)]
-    #[arg(value_parser = whole::<u32>(0..=u32::MAX), help_heading = "Iterations")]
+    #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) run_cycles: u32,
     /// Times that the results of each row are checked, which stop at the first wrong one
     #[arg(short = 'c', long, default_value_t = 1, value_parser = whole::<u32>(0..=u32::MAX))]
-    #[arg(help_heading = "Iterations")]
     pub(crate) check: u32,
     /// Wait after each iteration
     #[arg(short = 'z', long, value_name = "0|1|2|3", value_enum, default_value_t = Blocking::None)]
-    #[arg(help_heading = "Iterations")]
     pub(crate) blocking: Blocking,
     /// Capture the iterations in a CUDA graph and launch it so many times
-    #[arg(short = 'G', long, value_name = "LAUNCHES", default_value_t = 0, help_heading = "Iterations")]
+    #[arg(short = 'G', long, value_name = "LAUNCHES", default_value_t = 0)]
     #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) cudagraph: u32,
     /// Use the default stream
     #[arg(short = 'y', long = "stream_null", value_name = "0|1", default_value = "0", action = Set)]
-    #[arg(value_parser = switch(), help_heading = "Iterations")]
+    #[arg(value_parser = switch())]
     pub(crate) stream_null: bool,
     /// Fail if nothing ends in so many seconds
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0, help_heading = "Iterations")]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0)]
     #[arg(value_parser = whole::<u64>(0..=u64::MAX))]
     pub(crate) timeout: u64,
     /// Registration of the buffers
     #[arg(short = 'R', long = "local_register", value_name = "0|1|2", value_enum)]
-    #[arg(default_value_t = Register::None, help_heading = "Iterations")]
+    #[arg(default_value_t = Register::None)]
     pub(crate) local_register: Register,
     /// Policy for thread blocks
-    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_enum, help_heading = "Iterations")]
+    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_enum)]
     pub(crate) cta_policy: Option<Policy>,
     /// Refused: kernels of the device API
     #[arg(short = 'D', long = "device_implementation", hide = true, value_parser = no_kernels)]
@@ -186,38 +148,118 @@ pub(crate) struct Procedure {
     /// Refused, as -D is
     #[arg(short = 'V', long = "device_cta_count", hide = true, value_parser = no_kernels)]
     pub(crate) device_cta_count: Option<u8>,
+}
 
+/// The arguments that say which times are printed.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Columns {
     /// Choice among the ranks' times to print
     #[arg(short = 'a', long, value_name = "0|1|2|3", value_enum, default_value_t = Average::Mean)]
-    #[arg(help_heading = "Output")]
     pub(crate) average: Average,
     /// Print the time that rank 0 took to start the operations, without waiting for them
     #[arg(short = 'C', long = "report_cputime", value_name = "0|1", default_value = "0", action = Set)]
-    #[arg(value_parser = switch(), help_heading = "Output")]
+    #[arg(value_parser = switch())]
     pub(crate) report_cputime: bool,
     /// Measure single iterations too, and print their minimum, maximum, 99th percentile and variation
     #[arg(short = 'I', long = "per_iter_timing", value_name = "0|1", default_value = "0", action = Set)]
-    #[arg(value_parser = switch(), help_heading = "Output")]
+    #[arg(value_parser = switch())]
     pub(crate) per_iter_timing: bool,
     /// First iterations that -I leaves out
     #[arg(short = 'K', long = "per_iter_skip", value_name = "COUNT", default_value_t = 0)]
-    #[arg(value_parser = whole::<u32>(0..=u32::MAX), help_heading = "Output")]
+    #[arg(value_parser = whole::<u32>(0..=u32::MAX))]
     pub(crate) per_iter_skip: u32,
     /// Print the time of each row, in UTC
     #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value = "0", action = Set)]
-    #[arg(value_parser = switch(), help_heading = "Output")]
+    #[arg(value_parser = switch())]
     pub(crate) report_timestamps: bool,
     /// Print how much GPU memory was used
     #[arg(short = 'M', long, value_name = "0|1", default_value = "0", action = Set, value_parser = switch())]
-    #[arg(help_heading = "Output")]
     pub(crate) memory: bool,
 }
 
-impl Procedure {
-    /// Returns the number of first iterations that the columns for single iterations leave out, if there are columns.
-    pub(crate) fn iteration_columns(&self) -> Option<usize> {
-        self.per_iter_timing.then_some(self.per_iter_skip as usize)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Blocking {
+    /// No wait
+    #[value(name = "0")]
+    None,
+    /// Wait for all ranks
+    #[value(name = "1")]
+    Barrier,
+    /// Wait for the rank's own work
+    #[value(name = "2")]
+    Wait,
+    /// Wait for all ranks, which does not count
+    #[value(name = "3")]
+    UncountedBarrier,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Register {
+    /// No registration
+    #[value(name = "0")]
+    None,
+    /// Register with each communicator, by `ncclCommRegister`
+    #[value(name = "1")]
+    Local,
+    /// Register as symmetric windows, with the same offsets on all ranks
+    #[value(name = "2")]
+    Symmetric,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// Default: the number that is fastest
+    #[value(name = "0")]
+    Default,
+    /// Efficiency: few
+    #[value(name = "1")]
+    Efficiency,
+    /// Zero: none if copy engines or the switch can do the work
+    #[value(name = "2")]
+    Zero,
+}
+
+impl From<Policy> for CtaPolicy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Default => Self::Default,
+            Policy::Efficiency => Self::Efficiency,
+            Policy::Zero => Self::Zero,
+        }
     }
+}
+
+/// The choice among the ranks' times for a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Average {
+    /// The time of rank 0
+    #[value(name = "0")]
+    RankZero,
+    /// The mean
+    #[value(name = "1")]
+    Mean,
+    /// The minimum
+    #[value(name = "2")]
+    Minimum,
+    /// The maximum
+    #[value(name = "3")]
+    Maximum,
+}
+
+impl Average {
+    /// Returns the time of a row from those of all ranks.
+    pub(crate) fn of(self, times: &[f64]) -> f64 {
+        match self {
+            Self::RankZero => times.first().copied().unwrap_or_default(),
+            Self::Mean => times.iter().sum::<f64>() / times.len().max(1) as f64,
+            Self::Minimum => times.iter().copied().fold(f64::INFINITY, f64::min),
+            Self::Maximum => times.iter().copied().fold(0.0, f64::max),
+        }
+    }
+}
+
+fn switch() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["0", "1"]).map(|text| text == "1")
 }
 
 /// Refuses the options of nccl-tests for its kernels.
@@ -225,45 +267,16 @@ fn no_kernels(_: &str) -> Result<u8, String> {
     Err("nccl bench measures NCCL's own operations; it has no kernels of the device API".into())
 }
 
-/// Returns the words of a command line with `=` between `--json` or `--csv` and a file that follows. Clap takes a file without `=`
-/// too, but then also the operation of `nccl bench --json all_reduce`.
-pub(crate) fn with_files_joined(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut joined: Vec<OsString> = vec![];
-    let mut words = words.peekable();
-    let is_name = |word: &OsStr| {
-        let name = word.to_str().unwrap_or_default();
-        BenchCommand::has_subcommand(name) || <Benchmark as ValueEnum>::from_str(name, false).is_ok()
-    };
-    while let Some(word) = words.next() {
-        let is_option = word == "--json" || word == "--csv";
-        joined.push(word);
-        // What subcommands have by these names takes no file, and other programs may have anything.
-        let is_measurement = joined.get(1).is_some_and(|word| word == "bench")
-            && joined.get(2).is_some_and(|word| !BenchCommand::has_subcommand(&word.to_string_lossy()));
-        let is_file = |next: &OsString| !next.as_bytes().starts_with(b"-") && !is_name(next);
-        if let Some(option) = joined.last_mut().filter(|_| is_option && is_measurement)
-            && let Some(file) = words.next_if(is_file)
-        {
-            option.push("=");
-            option.push(file);
-        }
-    }
-    joined
-}
-
 /// Refuses a word after the operation.
 fn no_word(_: &str) -> Result<Infallible, String> {
     Err("expected one operation".into())
 }
 
-fn parallel_init(text: &str) -> Result<u8, String> {
+fn parallel_init(text: &str) -> Result<u8, &'static str> {
     match text {
         "1" => Ok(1),
-        "0" => {
-            Err("threads initialize their ranks at the same time; one after another would wait for ever"
-                .into())
-        }
-        _ => Err("expected 1".into()),
+        "0" => Err("threads initialize their ranks at the same time; one after another would wait for ever"),
+        _ => Err("expected 1"),
     }
 }
 
@@ -282,6 +295,16 @@ pub(crate) enum OneOrAll<T> {
     All,
 }
 
+impl<T: Copy> OneOrAll<T> {
+    /// Returns the value, or all.
+    pub(crate) fn or(self, all: &[T]) -> Vec<T> {
+        match self {
+            Self::One(value) => vec![value],
+            Self::All => all.to_vec(),
+        }
+    }
+}
+
 /// The parser of one of these values, by any of its names, or `all`.
 #[derive(Debug, Clone, Copy)]
 struct OneOrAllOf<T: 'static>(&'static [T]);
@@ -298,12 +321,9 @@ where
         option: Option<&Arg>,
         text: &OsStr,
     ) -> Result<Self::Value, clap::Error> {
-        let parse = |text: &str| {
-            if text.eq_ignore_ascii_case("all") {
-                Ok(OneOrAll::All)
-            } else {
-                text.parse::<T>().map(OneOrAll::One)
-            }
+        let parse = |text: &str| match text.eq_ignore_ascii_case("all") {
+            true => Ok(OneOrAll::All),
+            false => text.parse::<T>().map(OneOrAll::One),
         };
         TypedValueParser::parse_ref(&parse, command, option, text)
     }
@@ -316,40 +336,29 @@ where
     }
 }
 
+/// Ends the program with a message about the arguments of a command, and its usage.
+pub(crate) fn refuse<A: Args>(command: &'static str, problem: impl Display) -> ! {
+    A::augment_args(Command::new(command)).error(ErrorKind::ValueValidation, problem).exit()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
+    use clap::{Args, Command, FromArgMatches};
 
-    use clap::builder::TypedValueParser;
-    use clap::{Command, CommandFactory};
-    use libnccl::DataType;
+    use super::{Average, MeasureArguments};
 
-    use super::{OneOrAll, OneOrAllOf};
-    use crate::args::Arguments;
-
-    #[test]
-    fn help_of_bench_names_all_types_and_reductions() {
-        let mut command = Arguments::command();
-        let bench = command.find_subcommand_mut("bench").unwrap();
-        let help = bench.render_help().to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        let types =
-            "int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16, f8e4m3, f8e5m2";
-        assert!(
-            help.contains(&format!("Data type [default: float] [possible values: {types}, all]")),
-            "{help}"
-        );
-        let ops = "sum, prod, max, min, avg, mulsum";
-        assert!(help.contains(&format!("Reduction [default: sum] [possible values: {ops}, all]")), "{help}");
+    impl MeasureArguments {
+        pub(crate) fn parse(words: &str) -> Self {
+            let command = Command::new("bench").no_binary_name(true).allow_negative_numbers(true);
+            let matches = Self::augment_args(command).get_matches_from(words.split_whitespace());
+            Self::from_arg_matches(&matches).unwrap()
+        }
     }
 
     #[test]
-    fn one_or_all_parses_names_and_all() {
-        let parse = |text| OneOrAllOf(DataType::ALL).parse_ref(&Command::new("nccl"), None, OsStr::new(text));
-        for text in ["double", "f64"] {
-            assert_eq!(parse(text).unwrap(), OneOrAll::One(DataType::Float64));
-        }
-        assert_eq!(parse("all").unwrap(), OneOrAll::All);
-        let error = parse("f99").unwrap_err().to_string();
-        assert!(error.contains("is not a data type of NCCL; expected int8"), "{error}");
+    fn average_is_that_of_nccl_tests() {
+        let times = [3.0, 1.0, 8.0];
+        let all = [Average::RankZero, Average::Mean, Average::Minimum, Average::Maximum];
+        assert_eq!(all.map(|average| average.of(&times)), [3.0, 4.0, 1.0, 8.0]);
     }
 }

@@ -1,13 +1,14 @@
+//! The parameters of a measurement.
+
 use std::iter;
 
+use anyhow::Context;
 use libnccl::{DataType, ReduceOp};
 use serde_json::{Map, Value, json};
 
-use super::arguments::{MeasureArguments, OneOrAll, Procedure};
-use super::benchmark::Benchmark;
-use super::choices::{Blocking, Register};
-use super::data::reduction::Reduction;
-use super::start::Start;
+use super::arguments::{Blocking, Columns, MeasureArguments, OneOrAll, Procedure, Register};
+use super::benchmark::{Benchmark, Shape};
+use super::data::Reduction;
 use crate::value_parser::MAX_RANKS;
 
 /// The smallest size if none is given.
@@ -32,6 +33,7 @@ pub(crate) struct Parameters {
     pub(crate) step: Step,
     pub(crate) unalign: usize,
     pub(crate) procedure: Procedure,
+    pub(crate) columns: Columns,
     pub(crate) iteration_times: bool,
     pub(crate) parallel_init: bool,
 }
@@ -44,15 +46,21 @@ pub(crate) enum Step {
 
 impl Parameters {
     /// Returns the parameters for every selected data type, reduction and root. The error names the values that conflict.
-    pub(crate) fn new(arguments: &MeasureArguments, gpus: usize, start: &Start) -> Result<Vec<Self>, String> {
+    ///
+    /// The threads are those of each process, if each has one rank.
+    pub(crate) fn new(
+        arguments: &MeasureArguments,
+        gpus: usize,
+        (processes, threads): (usize, usize),
+    ) -> Result<Vec<Self>, String> {
         let on_gpus = gpus > 0;
         let largest = if on_gpus { 128 << 20 } else { 4 << 20 };
-        let min_bytes = arguments.minbytes.unwrap_or(MIN_BYTES);
-        let max_bytes = arguments.maxbytes.unwrap_or(largest.max(min_bytes));
+        let sizes = &arguments.sizes;
+        let min_bytes = sizes.minbytes.unwrap_or(MIN_BYTES);
+        let max_bytes = sizes.maxbytes.unwrap_or(largest.max(min_bytes));
         if min_bytes > max_bytes {
             return Err(format!("--minbytes {min_bytes} is above --maxbytes {max_bytes}"));
         }
-        let (processes, threads) = start.processes_and_threads(arguments.ranks.ranks, gpus);
         let (threads, ranks_per_thread) = match (arguments.nthreads, arguments.ngpus) {
             (None, None) => (threads, 1),
             (threads, ranks) => (threads.unwrap_or(1), ranks.unwrap_or(1)),
@@ -66,7 +74,7 @@ impl Parameters {
         }
         let benchmark = arguments.benchmark;
         check_conflicts(arguments, on_gpus, ranks, ranks_per_thread)?;
-        let mut ops = one_or(&arguments.op, Reduction::ALL);
+        let mut ops = arguments.op.or(Reduction::ALL);
         if !benchmark.has_op() {
             ops.truncate(1);
         }
@@ -90,19 +98,20 @@ impl Parameters {
             min_bytes,
             max_bytes,
             fitting_bytes: u64::MAX,
-            step: match (arguments.stepbytes, arguments.stepfactor) {
+            step: match (sizes.stepbytes, sizes.stepfactor) {
                 (Some(bytes), _) => Step::Bytes(bytes),
                 (None, Some(factor)) => Step::Factor(factor),
                 (None, None) => Step::Factor(if on_gpus { 2 } else { 4 }),
             },
-            unalign: arguments.unalign,
+            unalign: sizes.unalign,
             procedure: arguments.procedure,
-            iteration_times: arguments.procedure.per_iter_timing
+            columns: arguments.columns,
+            iteration_times: arguments.columns.per_iter_timing
                 || arguments.json.is_some()
                 || arguments.output_file.is_some(),
             parallel_init: arguments.parallel_init.is_some(),
         };
-        let all = one_or(&arguments.datatype, DataType::ALL).into_iter().flat_map(|data_type| {
+        let all = arguments.datatype.or(DataType::ALL).into_iter().flat_map(|data_type| {
             let (first, roots) = (&first, &roots);
             ops.iter().flat_map(move |&op| {
                 roots.clone().map(move |root| Self { op, data_type, root, ..first.clone() })
@@ -120,6 +129,14 @@ impl Parameters {
     pub(crate) fn reduction(&self) -> Option<String> {
         let bytes = self.fitting_bytes;
         (bytes < self.max_bytes).then(|| format!("Reducing maxBytes to {bytes} due to memory limitation"))
+    }
+
+    /// Returns the shape of an operation of one size. Fails if the size exceeds the address space.
+    pub(crate) fn shape(&self, bytes: u64) -> anyhow::Result<Shape> {
+        let bytes =
+            usize::try_from(bytes).with_context(|| format!("{bytes} bytes exceed the address space"))?;
+        let element_size = self.data_type.size();
+        Ok(Shape::new(self.benchmark, bytes / element_size, element_size, self.ranks))
     }
 
     /// Returns the sizes in bytes, in ascending order.
@@ -186,12 +203,20 @@ impl Parameters {
             "check": procedure.check,
             "graph": procedure.cudagraph,
             "blocking": procedure.blocking as u8,
-            "average": procedure.average as u8,
+            "average": self.columns.average as u8,
             "local_register": procedure.local_register as u8,
             "unalign": unalign,
         });
         if let Value::Object(parameters) = parameters { parameters } else { Map::new() }
     }
+}
+
+/// What is measured: an operation of one size, out of place or in place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case<'a> {
+    pub(crate) parameters: &'a Parameters,
+    pub(crate) shape: Shape,
+    pub(crate) in_place: bool,
 }
 
 /// Refuses options that exclude each other, or that have no meaning here.
@@ -201,10 +226,10 @@ fn check_conflicts(
     ranks: usize,
     ranks_per_thread: usize,
 ) -> Result<(), String> {
-    let procedure = &arguments.procedure;
+    let (procedure, columns) = (&arguments.procedure, &arguments.columns);
     let graph = procedure.cudagraph > 0;
     let is_hypercube = arguments.benchmark == Benchmark::HyperCube;
-    let timing = procedure.per_iter_timing;
+    let timing = columns.per_iter_timing;
     for (conflict, problem) in [
         (graph && !on_gpus, "--cudagraph needs GPUs: host memory has no CUDA graphs"),
         (
@@ -224,11 +249,11 @@ fn check_conflicts(
             procedure.cta_policy.is_some() && !on_gpus,
             "--cta_policy needs GPUs: it is about their thread blocks",
         ),
-        (procedure.memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
+        (columns.memory && !on_gpus, "--memory needs GPUs: it is about their memory"),
         (procedure.stream_null && !on_gpus, "--stream_null needs GPUs: host memory has no streams"),
-        (procedure.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
+        (columns.per_iter_skip > 0 && !timing, "--per_iter_skip needs --per_iter_timing 1"),
         (
-            procedure.per_iter_skip >= procedure.iters,
+            columns.per_iter_skip >= procedure.iters,
             "--per_iter_skip leaves no iteration: expected less than --iters",
         ),
         (is_hypercube && !ranks.is_power_of_two(), "a hypercube has as many ranks as a power of two"),
@@ -248,56 +273,17 @@ fn check_conflicts(
     Ok(())
 }
 
-/// Returns the selected value, or all.
-fn one_or<T: Copy>(selected: &OneOrAll<T>, all: &[T]) -> Vec<T> {
-    match selected {
-        OneOrAll::One(value) => vec![*value],
-        OneOrAll::All => all.to_vec(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-    use libnccl::DataType;
-    use libnccl_launch::Launch;
-
     use super::Parameters;
-    use crate::args::{Arguments, Command};
-    use crate::bench::data::reduction::Reduction;
-    use crate::bench::start::Start;
+    use crate::bench::arguments::MeasureArguments;
 
-    fn started(start: &Start, arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
-        let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
-        let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
-            unreachable!()
-        };
-        Parameters::new(&arguments.measure.unwrap(), gpus, start)
-    }
-
-    fn all(arguments: &str, gpus: usize) -> Result<Vec<Parameters>, String> {
-        started(&Start::Threads, arguments, gpus)
-    }
-
-    fn parameters(arguments: &str, gpus: usize) -> Result<Parameters, String> {
-        all(arguments, gpus).map(|mut all| all.remove(0))
-    }
-
-    #[test]
-    fn all_selects_every_type_and_reduction() {
-        let (types, ops) = (DataType::ALL.len(), Reduction::ALL.len());
-        let number = |arguments| all(arguments, 0).unwrap().len();
-        assert_eq!(number("all_reduce -d half -o avg"), 1);
-        assert_eq!(number("all_reduce -d all"), types);
-        assert_eq!(number("reduce -d all -o all"), types * ops);
-        assert_eq!(number("reduce --ranks 3 -r -1"), 3);
-        assert_eq!(number("all_reduce --ranks 3 -r all"), 1);
-        // A broadcast has no reduction.
-        assert_eq!(number("broadcast -d all -o all"), types);
+    fn parameters(arguments: &str, gpus: usize) -> Parameters {
+        Parameters::new(&MeasureArguments::parse(arguments), gpus, (1, gpus.max(2))).unwrap().remove(0)
     }
 
     fn sizes(arguments: &str) -> Vec<u64> {
-        parameters(arguments, 0).unwrap().sizes().collect()
+        parameters(arguments, 0).sizes().collect()
     }
 
     #[test]
@@ -314,7 +300,7 @@ mod tests {
 
     #[test]
     fn warmup_sizes_double() {
-        let warmup = |arguments| parameters(arguments, 0).unwrap().warmup_sizes().collect::<Vec<_>>();
+        let warmup = |arguments| parameters(arguments, 0).warmup_sizes().collect::<Vec<_>>();
         assert_eq!(warmup("all_reduce -b 8 -e 100 -i 1"), [8, 16, 32, 64]);
         assert_eq!(warmup("all_reduce -b 0 -e 16 -i 1"), [0, 8, 16]);
         // Buffers are only as large as the last size.
@@ -323,26 +309,9 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_threads_times_ranks_of_a_thread() {
-        let counts = |arguments, start| {
-            let parameters = started(start, &format!("all_reduce {arguments}"), 0).unwrap().remove(0);
-            (parameters.ranks, parameters.threads, parameters.ranks_per_thread)
-        };
-        let variables = [("RANK", "0"), ("WORLD_SIZE", "5"), ("MASTER_ADDR", "host"), ("MASTER_PORT", "1")];
-        let launcher = Start::Launched(Launch::from_variables(variables).unwrap());
-        assert_eq!(counts("", &Start::Threads), (2, 2, 1));
-        assert_eq!(counts("--ranks 3", &Start::Threads), (3, 3, 1));
-        assert_eq!(counts("-g 4", &Start::Threads), (4, 1, 4));
-        assert_eq!(counts("-t 3 -g 2", &Start::Threads), (6, 3, 2));
-        assert_eq!(counts("--ranks 3 --processes", &Start::Processes), (3, 1, 1));
-        assert_eq!(counts("", &launcher), (5, 1, 1));
-        assert_eq!(counts("-t 2 -g 2", &launcher), (20, 2, 2));
-    }
-
-    #[test]
     fn defaults_depend_on_the_number_of_gpus() {
-        let cpu = parameters("broadcast", 0).unwrap();
-        let gpu = parameters("broadcast", 8).unwrap();
+        let cpu = parameters("broadcast", 0);
+        let gpu = parameters("broadcast", 8);
         assert_eq!((cpu.ranks, cpu.max_bytes, cpu.root()), (2, 4 << 20, Some(0)));
         assert_eq!((gpu.ranks, gpu.max_bytes, gpu.op()), (8, 128 << 20, None));
         assert_eq!(sizes("all_reduce -b 1G"), [1 << 30]);

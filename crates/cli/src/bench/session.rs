@@ -4,32 +4,23 @@ use anyhow::{Context, Result, ensure};
 use libnccl::{Config, Version};
 
 use super::benchmark::Benchmark;
+use super::measure::Work;
 use super::measure::description::{Description, available_bytes};
 use super::measure::memory::Memory;
 use super::measure::ranks::Ranks;
-use super::measure::shape::{Case, Shape};
-use super::measure::usage::Usage;
-use super::measure::watchdog::Watchdog;
-use super::measure::work::Work;
 use super::output::Output;
-use super::parameters::Parameters;
+use super::parameters::{Case, Parameters};
 use super::start::Job;
 
 /// Runs all measurements as the ranks of a thread. The measurements of a data type follow each other. Returns whether all
 /// results are right, on the thread of rank 0, which prints; `true` on the others.
-pub(crate) fn run(
-    job: &Job,
-    thread: usize,
-    all: &[Parameters],
-    output: &Output,
-    watchdog: &Watchdog,
-) -> Result<bool> {
+pub(crate) fn run(job: &Job, thread: usize, all: &[Parameters], output: &Output) -> Result<bool> {
     let first = all.first().context("nothing to measure")?;
     let memory = |member| Memory::of(job.local_rank(thread) + member, job.gpus, first.procedure.stream_null);
     let memories = (0..job.ranks_per_thread).map(memory).collect::<Result<Vec<_>>>()?;
-    let free = free_bytes(&memories)?;
+    let free = free_bytes(memories.iter())?;
     let mut ranks = Ranks::new(job, thread, memories, &config(job, first))?;
-    let created = ranks.free_bytes()?;
+    let created = ranks_free_bytes(&ranks)?;
     let descriptions = ranks.describe()?;
     let has_one_clock =
         descriptions.iter().all(|description| description.rank.host == descriptions[0].rank.host);
@@ -40,14 +31,16 @@ pub(crate) fn run(
     }
     let mut buffers = 0;
     for parameters in all.chunk_by(|one, other| one.data_type == other.data_type) {
-        buffers += rows(&mut ranks, parameters, prints.then_some(output), watchdog, has_one_clock)?;
+        buffers += rows(&mut ranks, parameters, prints.then_some(output), has_one_clock)?;
     }
-    let usage = Usage {
-        initialization: free - created,
-        buffers,
-        operations: created - buffers - ranks.free_bytes()?,
+    let usage = if first.columns.memory {
+        let own = [free - created, buffers, created - buffers - ranks_free_bytes(&ranks)?];
+        let all = ranks.gather(&vec![own; ranks.members.len()])?;
+        // The most that any thread has used.
+        Some(all.into_iter().fold(own, |most, used| [0, 1, 2].map(|part| most[part].max(used[part]))))
+    } else {
+        None
     };
-    let usage = if first.procedure.memory { Some(ranks.most(usage)?) } else { None };
     let is_right = if prints { output.finish(usage)? } else { true };
     ranks.destroy()?;
     Ok(is_right)
@@ -80,24 +73,17 @@ fn fitting(ranks: &[Description], all: &[Parameters], is_first: bool) -> Result<
 }
 
 /// Measures all sizes of one data type, a row each. Returns the bytes of the buffers of a GPU.
-fn rows(
-    ranks: &mut Ranks,
-    all: &[Parameters],
-    output: Option<&Output>,
-    watchdog: &Watchdog,
-    has_one_clock: bool,
-) -> Result<i64> {
-    let free = ranks.free_bytes()?;
-    let mut work = Work::new(ranks, &all[0], watchdog, has_one_clock)?;
-    let bytes = free - work.ranks.free_bytes()?;
+fn rows(ranks: &mut Ranks, all: &[Parameters], output: Option<&Output>, has_one_clock: bool) -> Result<i64> {
+    let free = ranks_free_bytes(ranks)?;
+    let mut work = Work::new(ranks, &all[0], has_one_clock)?;
+    let bytes = free - ranks_free_bytes(work.ranks)?;
     let mut seed = 0;
     for parameters in all {
         work.warm_up(parameters)?;
         let mut cycle = 0;
         while parameters.procedure.run_cycles == 0 || cycle < parameters.procedure.run_cycles {
             for bytes in parameters.sizes() {
-                let shape = Shape::of(parameters, bytes)?;
-                let case = Case { parameters, shape: &shape, in_place: false };
+                let case = Case { parameters, shape: parameters.shape(bytes)?, in_place: false };
                 let out_of_place = work.measure(case, seed)?;
                 let in_place = if parameters.benchmark.has_in_place() {
                     Some(work.measure(Case { in_place: true, ..case }, seed + 1)?)
@@ -106,7 +92,7 @@ fn rows(
                 };
                 seed += 2;
                 if let Some(output) = output {
-                    output.row(parameters, &shape, out_of_place, in_place)?;
+                    output.row(case, &out_of_place, in_place.as_ref())?;
                 }
             }
             cycle = cycle.wrapping_add(1);
@@ -129,19 +115,11 @@ fn config(job: &Job, parameters: &Parameters) -> Config {
     config
 }
 
-impl Ranks {
-    /// Returns the fewest free bytes of this thread's GPUs; 0 for host memory.
-    fn free_bytes(&self) -> Result<i64> {
-        free_bytes(self.members.iter().map(|member| &member.memory))
-    }
-
-    /// Returns the most that any thread has used.
-    fn most(&mut self, own: Usage) -> Result<Usage> {
-        let all = self.gather(&vec![own; self.members.len()])?;
-        Ok(all.into_iter().fold(own, Usage::max))
-    }
+fn ranks_free_bytes(ranks: &Ranks) -> Result<i64> {
+    free_bytes(ranks.members.iter().map(|member| &member.memory))
 }
 
-fn free_bytes<'m>(memories: impl IntoIterator<Item = &'m Memory>) -> Result<i64> {
-    memories.into_iter().map(Memory::free_bytes).try_fold(i64::MAX, |least, free| Ok(least.min(free?)))
+/// Returns the fewest free bytes of these GPUs; 0 for host memory.
+fn free_bytes<'m>(memories: impl Iterator<Item = &'m Memory>) -> Result<i64> {
+    memories.map(Memory::free_bytes).try_fold(i64::MAX, |least, free| Ok(least.min(free?)))
 }

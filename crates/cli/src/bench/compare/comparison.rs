@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Side;
 use crate::bench::output::report::{Measured, Rank, Report, Row};
-use crate::bench::output::statistic::Statistic;
+use crate::bench::statistics::{Statistic, digits};
 use crate::escapes;
 
 const SCHEMA: u32 = 2;
@@ -26,20 +26,15 @@ pub(super) struct Comparison {
     operation: String,
     ranks: usize,
     sides: [Description; 2],
-    /// The parameters in which the sides differ.
     differences: Vec<String>,
     statistic: Statistic,
     threshold: Option<f64>,
     rows: Vec<Ratio>,
     /// The rows that one side lacks, or has no time of.
     unmatched: Vec<String>,
-    /// The number of rows that both sides have, without two times.
+    /// The number of rows of the first side without a ratio.
     #[serde(skip)]
     without_ratio: usize,
-    /// The rows of the first side that the second one lacks.
-    #[serde(skip)]
-    missing: usize,
-    /// The rows with wrong elements.
     wrong: Vec<String>,
     geometric_mean: f64,
 }
@@ -51,6 +46,7 @@ struct Description {
     backend: String,
     path: Option<String>,
     rounds: usize,
+    interrupted: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,6 +73,14 @@ struct Key {
     /// The number of such rows before it: each cycle has one.
     #[serde(skip)]
     before: usize,
+}
+
+/// A measurement of a report: a row, out of place or in place.
+struct Entry<'a> {
+    key: Key,
+    report: &'a Report,
+    row: &'a Row,
+    measured: &'a Measured,
 }
 
 impl Comparison {
@@ -111,13 +115,13 @@ impl Comparison {
             bail!("{name} and {other} cannot be compared; {row}");
         }
         ensure!(!rows.is_empty(), "{name} and {other} have no row in common");
-        let missing = own.iter().filter(|entry| find(others, &entry.key).is_none()).count();
-        let mut unmatched = vec![];
-        for (entries, others, name) in [(own, others, name), (others, own, other)] {
+        let alone = |entries: &[Entry<'_>], others, name| -> Vec<String> {
             let lacking = entries.iter().filter(|entry| find(others, &entry.key).is_none());
-            unmatched.extend(lacking.map(|entry| format!("{}, in {name} alone", entry.key)));
-        }
-        let without_ratio = without_time.len();
+            lacking.map(|entry| format!("{}, in {name} alone", entry.key)).collect()
+        };
+        let mut unmatched = alone(own, others, name);
+        let without_ratio = unmatched.len() + without_time.len();
+        unmatched.extend(alone(others, own, other));
         unmatched.extend(without_time);
         let mut wrong = vec![];
         for (rounds, side) in rounds.iter().zip([one, two]) {
@@ -140,48 +144,36 @@ impl Comparison {
             rows,
             unmatched,
             without_ratio,
-            missing,
             wrong,
-            sides: [describe(one, a), describe(two, b)],
+            sides: [(one, a), (two, b)].map(|(side, report)| Description {
+                name: side.name.clone(),
+                version: report.library.version.clone(),
+                backend: report.library.backend.clone(),
+                path: report.library.path.as_ref().map(|path| path.display().to_string()),
+                rounds: side.rounds.len(),
+                interrupted: side.rounds.iter().any(|round| round.interrupted),
+            }),
         })
     }
 
     /// Returns why the comparison fails, if it does.
     pub(super) fn problem(&self) -> Option<String> {
-        let below = self.rows.iter().filter(|row| row.is_below).count();
-        match (self.wrong.len(), self.threshold) {
-            (rows @ 1.., _) => {
-                Some(format!("wrong elements in {rows} of the rows: their times are meaningless"))
-            }
-            (0, Some(threshold)) if below > 0 => {
-                Some(format!("{below} of {} ratios are below {threshold}", self.rows.len()))
-            }
-            (0, Some(threshold)) if self.without_ratio + self.missing > 0 => Some(format!(
-                "{} of the rows have no ratio, which could be below {threshold}",
-                self.without_ratio + self.missing
-            )),
-            _ => None,
+        if !self.wrong.is_empty() {
+            let rows = self.wrong.len();
+            return Some(format!("wrong elements in {rows} of the rows: their times are meaningless"));
         }
+        let threshold = self.threshold?;
+        let below = self.rows.iter().filter(|row| row.is_below).count();
+        if below > 0 {
+            return Some(format!("{below} of {} ratios are below {threshold}", self.rows.len()));
+        }
+        if self.without_ratio > 0 {
+            let rows = self.without_ratio;
+            return Some(format!("{rows} of the rows have no ratio, which could be below {threshold}"));
+        }
+        let side = self.sides.iter().find(|side| side.interrupted)?;
+        Some(format!("{} is incomplete: the measurement was interrupted", side.name))
     }
-}
-
-fn describe(side: &Side, report: &Report) -> Description {
-    let library = &report.library;
-    Description {
-        name: side.name.clone(),
-        version: library.version.clone(),
-        backend: library.backend.clone(),
-        path: library.path.as_ref().map(|path| path.display().to_string()),
-        rounds: side.rounds.len(),
-    }
-}
-
-/// A measurement of a report: a row, out of place or in place.
-struct Entry<'a> {
-    key: Key,
-    report: &'a Report,
-    row: &'a Row,
-    measured: &'a Measured,
 }
 
 fn entries(report: &Report) -> Vec<Entry<'_>> {
@@ -205,29 +197,36 @@ fn find<'e, 'a>(entries: &'e [Entry<'a>], key: &Key) -> Option<&'e Entry<'a>> {
     entries.iter().find(|entry| entry.key == *key)
 }
 
-/// Returns the differences between the measurements, apart from the library.
+/// Returns the differences between the measurements, apart from the version of the library and the way to it.
 fn differences(a: &Report, b: &Report) -> Vec<String> {
     let parameters = a.parameters.iter().filter_map(|(name, value)| {
         let other = b.parameters.get(name)?;
         (value != other).then(|| format!("{name}: {value}, {other}"))
     });
     let mut differences: Vec<String> = parameters.collect();
-    let mut compare = |name: &str, one: &str, two: &str| {
-        // The output of nccl-tests lacks some.
-        if one != two && !one.is_empty() && !two.is_empty() {
-            differences.push(format!("{name}: {one}, {two}"));
-        }
-    };
     let devices = |report: &Report| {
         let device = |rank: &Rank| rank.device.clone().unwrap_or_else(|| "host memory".into());
         let mut devices: Vec<String> = report.ranks.iter().map(device).collect();
         devices.dedup();
         devices.join(" ")
     };
-    compare("launch", &a.launch, &b.launch);
-    compare("host", &a.host, &b.host);
-    compare("devices", &devices(a), &devices(b));
-    compare("interrupted", &a.interrupted.to_string(), &b.interrupted.to_string());
+    for (name, one, two) in [
+        ("launch", a.launch.clone(), b.launch.clone()),
+        ("host", a.host.clone(), b.host.clone()),
+        ("devices", devices(a), devices(b)),
+        ("interrupted", a.interrupted.to_string(), b.interrupted.to_string()),
+    ] {
+        // The output of nccl-tests lacks some.
+        if one != two && !one.is_empty() && !two.is_empty() {
+            differences.push(format!("{name}: {one}, {two}"));
+        }
+    }
+    if let (Some(one), Some(two)) = (&a.library.file, &b.library.file)
+        && a.library.version == b.library.version
+        && one != two
+    {
+        differences.push(format!("file of NCCL {}: {one}; {two}", a.library.version));
+    }
     differences
 }
 
@@ -271,20 +270,19 @@ impl Display for Comparison {
         let Self { operation, ranks, sides: [one, two], .. } = self;
         writeln!(f, "# {} with {ranks} ranks", escapes::in_line(operation))?;
         for (letter, side) in [("A", one), ("B", two)] {
-            let Description { name, version, backend, path, rounds } = side;
+            let Description { name, version, backend, path, rounds, interrupted } = side;
             let path = path.as_ref().map_or_else(String::new, |path| format!(", {path}"));
             let rounds = if *rounds == 1 { String::new() } else { format!(", {rounds} rounds") };
-            let side = format!("{name}: NCCL {version} ({backend}{path}){rounds}");
+            let interrupted = if *interrupted { ", interrupted" } else { "" };
+            let side = format!("{name}: NCCL {version} ({backend}{path}){rounds}{interrupted}");
             writeln!(f, "# {letter}: {}", escapes::in_line(&side))?;
         }
-        for difference in &self.differences {
-            writeln!(f, "# differs: {}", escapes::in_line(difference))?;
-        }
-        for row in &self.unmatched {
-            writeln!(f, "# not compared: {}", escapes::in_line(row))?;
-        }
-        for row in &self.wrong {
-            writeln!(f, "# wrong: {}", escapes::in_line(row))?;
+        let notes =
+            [("differs", &self.differences), ("not compared", &self.unmatched), ("wrong", &self.wrong)];
+        for (title, notes) in notes {
+            for note in notes {
+                writeln!(f, "# {title}: {}", escapes::in_line(note))?;
+            }
         }
         let (round, spread) = if one.rounds > 1 {
             (", in the round with the median ratio", "lowest and highest of the rounds")
@@ -298,37 +296,33 @@ impl Display for Comparison {
             "size (B)", "type", "redop", "root", "place", "A (us)", "B (us)", "A (GB/s)", "B (GB/s)",
             "ratio", "spread",
         ];
-        let widths = [12, 8, 6, 4, 5, 10, 10, 9, 9, 6, 13];
-        let titles = titles.iter().zip(widths).map(|(title, width)| format!("{title:>width$}"));
-        writeln!(f, "{}", titles.collect::<Vec<_>>().join("  "))?;
-        for row in &self.rows {
-            let Key { bytes, data_type, op, root, in_place, .. } = &row.key;
-            let (data_type, op) =
-                (escapes::in_line(data_type), escapes::in_line(op.as_deref().unwrap_or("none")));
-            let root = root.map_or_else(|| "-1".into(), |root| root.to_string());
-            let place = if *in_place { "in" } else { "out" };
-            let spread = match (row.low, row.high) {
-                (Some(low), Some(high)) => format!("{low:.3}..{high:.3}"),
-                _ => "-".into(),
-            };
-            let [a, b] = row.times_us;
-            let [bandwidth, other] = row.busbws.map(four_digits);
-            let below = if row.is_below { "  below the threshold" } else { "" };
-            writeln!(
-                f,
-                "{bytes:>12}  {data_type:>8}  {op:>6}  {root:>4}  {place:>5}  {a:>10.3}  {b:>10.3}  {bandwidth:>9}  \
-                 {other:>9}  {:>6.3}  {spread:>13}{below}",
-                row.ratio
-            )?;
+        writeln!(f, "{}", line(titles.map(String::from)))?;
+        for Ratio { key, times_us, busbws, ratio, low, high, is_below } in &self.rows {
+            let [a, b] = times_us.map(|time| format!("{time:.3}"));
+            let [bandwidth, other] = busbws.map(|bandwidth| digits(bandwidth, 4, 7));
+            let fields = [
+                key.bytes.to_string(),
+                escapes::in_line(&key.data_type).into_owned(),
+                escapes::in_line(key.op.as_deref().unwrap_or("none")).into_owned(),
+                key.root.map_or_else(|| "-1".into(), |root| root.to_string()),
+                if key.in_place { "in" } else { "out" }.into(),
+                a,
+                b,
+                bandwidth,
+                other,
+                format!("{ratio:.3}"),
+                low.zip(*high).map_or_else(|| "-".into(), |(low, high)| format!("{low:.3}..{high:.3}")),
+            ];
+            writeln!(f, "{}{}", line(fields), if *is_below { "  below the threshold" } else { "" })?;
         }
         writeln!(f, "# geometric mean of the ratios: {:.3}", self.geometric_mean)
     }
 }
 
-/// Shows a bandwidth with the digits that its quotient needs, seven decimals at most.
-fn four_digits(bandwidth: f64) -> String {
-    let decimals = (3.0 - bandwidth.log10().floor()).clamp(0.0, 7.0);
-    format!("{bandwidth:.*}", decimals as usize)
+fn line(fields: [String; 11]) -> String {
+    let widths = [12, 8, 6, 4, 5, 10, 10, 9, 9, 6, 13];
+    let fields = fields.iter().zip(widths).map(|(field, width)| format!("{field:>width$}"));
+    fields.collect::<Vec<_>>().join("  ")
 }
 
 impl Display for Key {
@@ -353,16 +347,17 @@ mod tests {
     use libnccl_test_support::random_inputs::Random;
 
     use super::{Comparison, Side};
-    use crate::bench::output::report::tests::report;
+    use crate::bench::output::report::{LibraryFile, Report};
 
     /// A side with a row of 1,000 bytes, whose iterations have these medians in the rounds.
     fn side(name: &str, medians: &[f64]) -> Side {
         let round = |median: &f64| {
-            let mut report = report();
+            let mut report = Report::example();
             let row = &mut report.rows[0];
             row.bytes = 1000;
             let measured = row.out_of_place.as_mut().expect("a measurement");
             measured.busbw = measured.algbw;
+            measured.wrong = Some(0);
             measured.iterations[0].median_us = *median;
             report
         };
@@ -397,5 +392,34 @@ mod tests {
             let slower: Vec<f64> = noise.iter().map(|time| time * 4.0).collect();
             assert_eq!(compare(noise, &slower).rows[0].ratio, 0.25, "{noise:?}");
         }
+    }
+
+    #[test]
+    fn interrupted_side_fails_with_a_threshold_and_is_named() {
+        let [one, mut two] = ["one", "two"].map(|name| side(name, &[1.0]));
+        two.rounds[0].interrupted = true;
+        let sides = [one, two];
+        let problem = |threshold| Comparison::new(&sides, threshold).unwrap().problem();
+        assert_eq!(problem(None), None);
+        assert_eq!(problem(Some(0.5)).unwrap(), "two is incomplete: the measurement was interrupted");
+        assert_eq!(problem(Some(2.0)).unwrap(), "1 of 1 ratios are below 2");
+        let text = Comparison::new(&sides, None).unwrap().to_string();
+        assert!(text.contains("# B: two: NCCL  (), interrupted\n"), "{text}");
+    }
+
+    #[test]
+    fn different_files_of_one_version_are_named() {
+        let mut sides = ["one", "two"].map(|name| side(name, &[1.0]));
+        for (side, hash) in sides.iter_mut().zip(["aa", "bb"]) {
+            let library = &mut side.rounds[0].library;
+            library.version = "2.32.3".into();
+            library.file = Some(LibraryFile { size: 7, build_id: Some("01".into()), hash: hash.into() });
+        }
+        let expected =
+            "# differs: file of NCCL 2.32.3: 7 bytes, build id 01, hash aa; 7 bytes, build id 01, hash bb\n";
+        let named = |sides: &[Side; 2]| Comparison::new(sides, None).unwrap().to_string().contains(expected);
+        assert!(named(&sides));
+        sides[1].rounds[0].library.version = "2.32.4".into();
+        assert!(!named(&sides), "they are named as versions");
     }
 }

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::output::conclude;
+use super::arguments::refuse;
 use super::output::report::Report;
-use super::start::implementation::Backend;
-use super::{exit_code, refuse};
+use super::output::{conclude, exit_code};
+use super::start::Backend;
 use crate::run::{THIS_PROGRAM, program_that_ends_with_this};
 use crate::value_parser::whole;
 use crate::{file, output};
@@ -30,7 +30,7 @@ quotient, A / B: above 1, B is faster. Of several rounds, the one with the media
 
 Exit status:
   0    No ratio is below the threshold
-  1    A ratio is below the threshold, a result is wrong, or the results cannot be compared
+  1    A ratio is below the threshold or missing, a result is incomplete or wrong, or the results cannot be compared
   2    Invalid command line
   141  The reader of the output closed it";
 
@@ -58,7 +58,6 @@ pub(crate) struct CompareArguments {
     pub(crate) measurement: Vec<OsString>,
 }
 
-/// Parses a limit.
 pub(super) fn ratio(text: &str) -> Result<f64, String> {
     let ratio = text.parse().ok().filter(|ratio: &f64| ratio.is_finite() && *ratio > 0.0);
     ratio.ok_or_else(|| "expected a number above 0, such as 0.95".into())
@@ -107,10 +106,13 @@ fn read(path: &Path) -> Result<Side> {
 /// Measures in turn, so that other work of the machine slows both backends. Each round begins with the other backend than the
 /// round before. A failure ends the rounds, but the complete ones remain.
 fn measure(backends: [Backend; 2], arguments: &CompareArguments) -> Result<([Side; 2], Option<Error>)> {
-    let mut sides = backends.map(|backend| Side { name: backend.name().into(), rounds: vec![] });
+    let name = |backend: Backend| {
+        backend.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
+    };
+    let mut sides = backends.map(|backend| Side { name: name(backend), rounds: vec![] });
     for round in 0..arguments.rounds {
         for side in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-            match once(backends[side].name(), &arguments.measurement) {
+            match once(&sides[side].name, &arguments.measurement) {
                 Ok(report) => sides[side].rounds.push(report),
                 Err(failure) if round > 0 => {
                     sides.iter_mut().for_each(|side| side.rounds.truncate(round as usize));

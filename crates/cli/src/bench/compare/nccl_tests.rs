@@ -5,8 +5,10 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use crate::bench::benchmark::Benchmark;
-use crate::bench::measure::shape::{bus_factor, counted_share};
 use crate::bench::output::report::{Library, Measured, Rank, Report, Row};
+
+/// The line of the verdict begins so.
+const VERDICT: &str = "# Out of bounds values : ";
 
 /// Reads the output of a program of nccl-tests, or the table of `nccl bench`, which has the same format.
 pub(super) fn read(text: &[u8]) -> Result<Report> {
@@ -22,21 +24,22 @@ pub(super) fn read(text: &[u8]) -> Result<Report> {
     let rows: Vec<Row> = text.lines().filter_map(|line| row(line, benchmark, ranks.len())).collect();
     ensure!(!rows.is_empty(), "no row of a measurement");
     let found = rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
-    let has_failed = after("# Out of bounds values : ").is_some_and(|end| end.contains("FAILED"));
+    let has_failed = after(VERDICT).is_some_and(|end| end.contains("FAILED"));
     ensure!(found || !has_failed, "its last lines say FAILED, but no row has wrong elements");
     Ok(Report {
         program: after("# ").unwrap_or_default().into(),
         library: Library {
             version: version(&text).unwrap_or_else(|| "of an unknown version".into()),
-            path: None,
             backend: "nccl-tests".into(),
-            stand_in: None,
+            ..Library::default()
         },
         host: ranks[0].host.clone(),
         operation: benchmark.to_string(),
         ranks,
         parameters: after("# nThread ").map(parameters).unwrap_or_default(),
         rows,
+        // A program that was ended prints no verdict.
+        interrupted: after("# Interrupted").is_some() || after(VERDICT).is_none(),
         ..Report::default()
     })
 }
@@ -97,10 +100,10 @@ fn row(line: &str, benchmark: Benchmark, ranks: usize) -> Option<Row> {
     let operation = benchmark.operation();
     let measured = |first: usize| {
         let time_us: f64 = fields.get(first)?.parse().ok()?;
-        let algbw = bytes as f64 * counted_share(benchmark, ranks) / time_us / 1e3;
+        let algbw = bytes as f64 * benchmark.counted_share(ranks) / time_us / 1e3;
         // Counts from a million on are in exponential notation.
         let wrong = fields.get(first + 3)?.parse().ok().map(|wrong: f64| wrong as u64);
-        let busbw = algbw * bus_factor(benchmark, ranks);
+        let busbw = algbw * benchmark.bus_factor(ranks);
         Some(Measured { time_us, algbw, busbw, wrong, iterations: vec![] })
     };
     Some(Row {

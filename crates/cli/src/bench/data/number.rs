@@ -27,7 +27,6 @@ pub(crate) enum Number {
 }
 
 impl Arithmetic {
-    /// Returns the arithmetic of a data type.
     pub(crate) fn new(data_type: DataType) -> Result<Self> {
         let float = |mantissa: u32, doublings| (1 << mantissa, doublings, false);
         let (whole, doublings, is_integer) = match data_type {

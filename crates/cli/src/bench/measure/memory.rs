@@ -16,7 +16,7 @@ use libnccl::buffer::AnyElement;
 use libnccl::error::ResultCode;
 use libnccl::{Communicator, DataType, Nccl, NcclBuffer, Slice, SliceMut, StreamRef};
 
-use crate::bench::data::pattern::{BLOCK, Comparison, Pattern};
+use crate::bench::data::{BLOCK, Comparison, Pattern};
 
 /// The memory of a rank's buffers.
 pub(crate) enum Memory {
@@ -44,16 +44,6 @@ enum Storage {
         /// The allocation, if NCCL has made it.
         allocation: Option<&'static mut NcclBuffer<u8>>,
     },
-}
-
-/// Work that was captured from a stream.
-pub(crate) struct Graph(CudaGraph);
-
-impl Graph {
-    /// Enqueues the work on the stream that it was captured from.
-    pub(crate) fn launch(&self) -> Result<()> {
-        Ok(self.0.launch()?)
-    }
 }
 
 impl Memory {
@@ -142,11 +132,12 @@ impl Memory {
         }
     }
 
-    pub(crate) fn end_capture(&self) -> Result<Graph> {
+    /// Returns a graph of the work that was captured.
+    pub(crate) fn end_capture(&self) -> Result<CudaGraph> {
         let flags = CUgraphInstantiate_flags(0);
         match self {
             Self::Host => bail!("host memory has no CUDA graphs"),
-            Self::Device(stream) => Ok(Graph(stream.end_capture(flags)?.context("nothing was captured")?)),
+            Self::Device(stream) => stream.end_capture(flags)?.context("nothing was captured"),
         }
     }
 
@@ -332,10 +323,8 @@ mod tests {
     use libnccl::{DataType, ReduceOp};
 
     use super::{BLOCK, Buffer, Memory};
-    use crate::bench::data::Data;
     use crate::bench::data::number::Arithmetic;
-    use crate::bench::data::pattern::{Comparison, FirstWrong};
-    use crate::bench::data::reduction::Reduction;
+    use crate::bench::data::{Comparison, Data, FirstWrong, Reduction};
 
     fn buffer(data_type: DataType, length: usize) -> anyhow::Result<Buffer> {
         Memory::Host.buffer(&libnccl_cpu::nccl(), data_type, length)

@@ -1,14 +1,415 @@
 //! The measurement of an operation, by the ranks of a thread.
 
 mod buffers;
-mod call;
 pub(crate) mod description;
 pub(crate) mod memory;
 pub(crate) mod ranks;
-mod record;
-mod registrations;
-pub(crate) mod shape;
-pub(crate) mod times;
-pub(crate) mod usage;
-pub(crate) mod watchdog;
-pub(crate) mod work;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use cudarc::driver::CudaGraph;
+use libnccl::buffer::AnyElement;
+use libnccl::{Nccl, OnStream, Operator, PreMulSum, ReduceOp, Slice, SliceMut};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::arguments::{Blocking, Procedure};
+use super::benchmark::{Benchmark, Shape};
+use super::data::number::Arithmetic;
+use super::data::{Comparison, Data, FirstWrong, Reduction, mul_sum};
+use super::output::report::{Iterations, Measured};
+use super::parameters::{Case, Parameters};
+use super::statistics::{Times, iteration_columns, median};
+use buffers::{Buffers, Registrations};
+use ranks::{Rank, Ranks};
+
+/// The most iterations that are measured one by one.
+const MAX_SINGLE_ITERATIONS: u32 = 10_000;
+
+/// The most ranks of which each begins some iterations after all others.
+const MAX_RANKS_IN_TURN: usize = 64;
+
+/// The number of iterations that each rank begins after all others.
+const TURNS: usize = 3;
+
+/// Buffers of a data type on the ranks of a thread.
+pub(crate) struct Work<'w> {
+    pub(crate) ranks: &'w mut Ranks,
+    buffers: Vec<Buffers>,
+    arithmetic: Arithmetic,
+    /// The elements of each buffer from the first that is used.
+    length: usize,
+    registrations: Registrations,
+    /// The sum of products of each rank, if it is to be measured.
+    mul_sums: Vec<PreMulSum<'static, AnyElement>>,
+    /// True if all ranks are on one host, and thus have one clock.
+    has_one_clock: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Measurement {
+    pub(crate) measured: Measured,
+    /// The first wrong element of each rank that has any.
+    pub(crate) wrong: Vec<(usize, FirstWrong)>,
+    /// The columns for single iterations, if they are to be printed.
+    pub(crate) columns: Option<[f64; 4]>,
+}
+
+/// The measurement of one rank, in seconds.
+#[derive(Debug, Serialize, Deserialize)]
+struct Outcome {
+    seconds: f64,
+    cpu_seconds: f64,
+    comparison: Option<Comparison>,
+    iterations: Option<Iterations>,
+}
+
+impl<'w> Work<'w> {
+    /// Allocates the buffers, and registers them if that is wanted.
+    pub(crate) fn new(ranks: &'w mut Ranks, parameters: &Parameters, has_one_clock: bool) -> Result<Self> {
+        let largest = parameters.shape(parameters.last_size())?.total();
+        let Procedure { agg_iters, local_register, .. } = parameters.procedure;
+        let too_large = || format!("{agg_iters} times {largest} elements exceed the address space");
+        let length = largest.checked_mul(agg_iters as usize).with_context(too_large)?;
+        let allocated = length.checked_add(parameters.unalign).with_context(too_large)?;
+        let arithmetic = Arithmetic::new(parameters.data_type)?;
+        let buffers = ranks.members.iter().map(|member| {
+            let (memory, rank) = (&member.memory, member.communicator.rank());
+            Buffers::new(&ranks.nccl, memory, parameters.data_type, rank, allocated)
+        });
+        let mut buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let registrations = Registrations::new(ranks, &mut buffers, local_register)?;
+        let mul_sums = Vec::new();
+        Ok(Self { ranks, buffers, arithmetic, length, registrations, mul_sums, has_one_clock })
+    }
+
+    /// Ends the registrations. All ranks have to call it.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.registrations.end(self.ranks, &mut self.buffers)
+    }
+
+    /// Runs the warm-up iterations of all sizes; before, creates the reduction that is measured, unless NCCL has it.
+    pub(crate) fn warm_up(&mut self, parameters: &Parameters) -> Result<()> {
+        if parameters.op() == Some(Reduction::MulSum) && self.mul_sums.is_empty() {
+            let mul_sum = |member: &Rank| mul_sum(&member.communicator, self.arithmetic);
+            self.mul_sums = self.ranks.members.iter().map(mul_sum).collect::<libnccl::Result<_>>()?;
+        }
+        for bytes in parameters.warmup_sizes() {
+            let case = Case { parameters, shape: parameters.shape(bytes)?, in_place: false };
+            for iteration in 0..parameters.procedure.warmup_iters {
+                self.iterate(case, iteration as usize, 1)?;
+            }
+            self.ranks.synchronize()?;
+        }
+        Ok(())
+    }
+
+    /// Measures an operation of one size. All ranks have to call it.
+    pub(crate) fn measure(&mut self, case: Case<'_>, seed: usize) -> Result<Measurement> {
+        let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
+        let data = self.data(case.parameters, seed);
+        self.fill(case, &data)?;
+        self.iterate(case, 0, 1)?;
+        self.ranks.synchronize()?;
+        self.ranks.barrier()?;
+        let (elapsed, started) = if cudagraph > 0 { self.launch(case)? } else { self.repeat(case)? };
+        let (mut times, mut columns) = (None, None);
+        if case.parameters.iteration_times && cudagraph == 0 {
+            let taken = self.times(case)?;
+            let printed = &case.parameters.columns;
+            if printed.per_iter_timing {
+                let slowest = self.ranks.reduce(&taken.durations, ReduceOp::Max)?;
+                let counted = slowest.get(printed.per_iter_skip as usize..).unwrap_or_default();
+                columns = Some(iteration_columns(counted, agg_iters));
+            }
+            times = Some(taken);
+        }
+        let comparisons = self.check(case, seed)?;
+        let operations = f64::from(iters) * f64::from(agg_iters);
+        let operations = operations * f64::from(cudagraph.max(1));
+        let first = self.ranks.first();
+        let outcome = |member| Outcome {
+            seconds: elapsed.as_secs_f64() / operations,
+            cpu_seconds: started.as_secs_f64() / operations,
+            comparison: comparisons.as_ref().and_then(|comparisons| comparisons.get(member).cloned()),
+            iterations: times.as_ref().map(|times| times.summary(first + member, agg_iters)),
+        };
+        let outcomes: Vec<_> = (0..self.ranks.members.len()).map(outcome).collect();
+        let outcomes = self.ranks.gather(&outcomes)?;
+        Ok(measurement(case, outcomes, columns))
+    }
+
+    fn data(&self, parameters: &Parameters, seed: usize) -> Data {
+        Data { arithmetic: self.arithmetic, op: parameters.op, ranks: parameters.ranks, seed }
+    }
+
+    /// Runs all iterations, as nccl-tests does. Returns the time, and the part until the last operation was started.
+    fn repeat(&mut self, case: Case<'_>) -> Result<(Duration, Duration)> {
+        let Procedure { iters, agg_iters, blocking, .. } = case.parameters.procedure;
+        let start = Instant::now();
+        let mut counted = Duration::ZERO;
+        for iteration in 0..iters as usize {
+            let begin = Instant::now();
+            self.iterate(case, iteration, agg_iters)?;
+            match blocking {
+                Blocking::None => {}
+                Blocking::Wait => self.ranks.synchronize()?,
+                Blocking::Barrier | Blocking::UncountedBarrier => {
+                    self.ranks.synchronize()?;
+                    counted += begin.elapsed();
+                    self.ranks.barrier()?;
+                }
+            }
+        }
+        if blocking == Blocking::UncountedBarrier {
+            return Ok((counted, counted));
+        }
+        let started = start.elapsed();
+        self.ranks.synchronize()?;
+        Ok((start.elapsed(), started))
+    }
+
+    /// Captures all iterations in a graph of each rank, and launches them. Returns the times as [`Self::repeat`] does.
+    fn launch(&mut self, case: Case<'_>) -> Result<(Duration, Duration)> {
+        let Procedure { iters, agg_iters, cudagraph, .. } = case.parameters.procedure;
+        let graphs = self.capture(case, iters, agg_iters)?;
+        self.ranks.barrier()?;
+        let start = Instant::now();
+        for _ in 0..cudagraph {
+            graphs.iter().try_for_each(CudaGraph::launch)?;
+        }
+        let started = start.elapsed();
+        self.ranks.synchronize()?;
+        Ok((start.elapsed(), started))
+    }
+
+    fn capture(&mut self, case: Case<'_>, iterations: u32, operations: u32) -> Result<Vec<CudaGraph>> {
+        self.ranks.members.iter().try_for_each(|member| member.memory.begin_capture())?;
+        for iteration in 0..iterations as usize {
+            self.iterate(case, iteration, operations)?;
+        }
+        self.ranks.members.iter().map(|member| member.memory.end_capture()).collect()
+    }
+
+    /// Measures single iterations: first as they come, then such that each thread in turn begins after all others.
+    fn times(&mut self, case: Case<'_>) -> Result<Times> {
+        let iterations = case.parameters.procedure.iters.min(MAX_SINGLE_ITERATIONS) as usize;
+        let (mut begins, mut times) = (Vec::with_capacity(iterations), Times::default());
+        self.ranks.barrier()?;
+        for iteration in 0..iterations {
+            begins.push(now());
+            times.durations.push(self.timed(case, iteration)?);
+        }
+        if self.has_one_clock {
+            let first = self.ranks.reduce(&begins, ReduceOp::Min)?;
+            times.delays =
+                begins.iter().zip(first).map(|(begin, first)| begin.saturating_sub(first)).collect();
+        }
+        if (2..=MAX_RANKS_IN_TURN).contains(&case.parameters.ranks) {
+            let own = self.ranks.first()..self.ranks.first() + self.ranks.members.len();
+            // The others have begun, and done what is theirs alone, in this time.
+            let delay = Duration::from_nanos(2 * median(&times.durations).unwrap_or_default() as u64)
+                + Duration::from_micros(100);
+            for (turn, rank) in
+                (0..TURNS).flat_map(|_| (0..case.parameters.ranks).step_by(own.len())).enumerate()
+            {
+                self.ranks.barrier()?;
+                if own.contains(&rank) {
+                    std::thread::sleep(delay);
+                    times.last.push(self.timed(case, turn)?);
+                } else {
+                    self.timed(case, turn)?;
+                }
+            }
+        }
+        Ok(times)
+    }
+
+    fn timed(&mut self, case: Case<'_>, iteration: usize) -> Result<u64> {
+        let begin = Instant::now();
+        self.iterate(case, iteration, case.parameters.procedure.agg_iters)?;
+        self.ranks.synchronize()?;
+        Ok(u64::try_from(begin.elapsed().as_nanos())?)
+    }
+
+    /// Returns the comparison of each rank's result; `None` if results are not to be checked.
+    fn check(&mut self, case: Case<'_>, seed: usize) -> Result<Option<Vec<Comparison>>> {
+        let mut last = None;
+        for check in 0..case.parameters.procedure.check {
+            if check > 0 && self.any_wrong(&last)? {
+                break;
+            }
+            let data = self.data(case.parameters, seed + check as usize);
+            // The buffer is filled again, because in-place operations have overwritten it.
+            self.fill(case, &data)?;
+            if case.parameters.procedure.cudagraph > 0 {
+                let graphs = self.capture(case, 1, 1)?;
+                graphs.iter().try_for_each(CudaGraph::launch)?;
+            } else {
+                self.iterate(case, 0, 1)?;
+            }
+            self.ranks.synchronize()?;
+            let compare = |buffers: &Buffers| buffers.compare(case, &data);
+            last = Some(self.buffers.iter().map(compare).collect::<Result<Vec<_>>>()?);
+        }
+        Ok(last)
+    }
+
+    /// Returns whether any rank has found wrong elements.
+    fn any_wrong(&mut self, own: &Option<Vec<Comparison>>) -> Result<bool> {
+        let counts: Vec<_> = own.iter().flatten().map(|comparison| comparison.wrong).collect();
+        Ok(self.ranks.gather(&counts)?.iter().any(|count| *count > 0))
+    }
+
+    fn fill(&mut self, case: Case<'_>, data: &Data) -> Result<()> {
+        self.buffers.iter_mut().try_for_each(|buffers| buffers.fill(case, data))
+    }
+
+    /// Starts so many operations on each rank; as a group, unless it is one operation on one rank.
+    ///
+    /// Iterations move through the buffers, as in nccl-tests, so that they do not find their data in a cache.
+    fn iterate(&mut self, case: Case<'_>, iteration: usize, operations: u32) -> Result<()> {
+        self.ranks.count_operation();
+        let Case { parameters, shape, in_place } = case;
+        let (total, operations) = (shape.total(), operations as usize);
+        let places = self.length.checked_div(total * operations).unwrap_or(1).max(1);
+        let start = parameters.unalign + iteration % places * total * operations;
+        let Self { ranks: Ranks { nccl, members, .. }, buffers, mul_sums, .. } = self;
+        match (&members[..], &mut buffers[..]) {
+            ([member], [buffers]) if parameters.benchmark == Benchmark::HyperCube => {
+                hypercube(nccl, member, buffers, start, case)
+            }
+            ([member], [buffers]) if operations == 1 && !parameters.benchmark.needs_group() => {
+                let send = buffers.send.part(start..start + shape.send)?;
+                let recv = buffers.recv.part_mut(start..start + if in_place { total } else { shape.recv })?;
+                let on = member.memory.stream().into();
+                start_on(on, case, member, mul_sums.first(), (send, recv))
+            }
+            (members, buffers) => nccl.try_group(|group| {
+                for (index, (member, buffers)) in members.iter().zip(buffers).enumerate() {
+                    let Buffers { send, recv, .. } = buffers;
+                    let mut rest = recv.part_mut(start..start + operations * total)?;
+                    for operation in 0..operations {
+                        let sent = start + operation * total;
+                        let Some((part, after)) = rest.split_at_mut(total) else { break };
+                        rest = after;
+                        let length = if in_place { total } else { shape.recv };
+                        let Some(recv) = part.get_mut(..length) else { break };
+                        let on = group.stream(member.memory.stream());
+                        let views = (send.part(sent..sent + shape.send)?, recv);
+                        start_on(on, case, member, mul_sums.get(index), views)?;
+                    }
+                }
+                Ok(())
+            }),
+        }
+    }
+}
+
+/// Combines the outcomes of all ranks.
+fn measurement(case: Case<'_>, outcomes: Vec<Outcome>, columns: Option<[f64; 4]>) -> Measurement {
+    let times: Vec<_> = outcomes.iter().map(|outcome| outcome.seconds).collect();
+    let seconds = case.parameters.columns.average.of(&times);
+    let bytes = case.shape.moved() * case.parameters.data_type.size();
+    // A clock that stands still gives no bandwidth, and JSON has no infinity.
+    let algbw = if seconds > 0.0 { bytes as f64 / 1e9 / seconds } else { 0.0 };
+    let cpu_seconds = outcomes.first().map_or(0.0, |outcome| outcome.cpu_seconds);
+    let measured = Measured {
+        time_us: if case.parameters.columns.report_cputime { cpu_seconds } else { seconds } * 1e6,
+        algbw,
+        busbw: algbw * case.parameters.benchmark.bus_factor(case.parameters.ranks),
+        wrong: outcomes.iter().map(|outcome| Some(outcome.comparison.as_ref()?.wrong as u64)).sum(),
+        iterations: outcomes.iter().filter_map(|outcome| outcome.iterations.clone()).collect(),
+    };
+    let wrong = outcomes.into_iter().enumerate();
+    let wrong = wrong.filter_map(|(rank, outcome)| Some((rank, outcome.comparison?.first?))).collect();
+    Measurement { measured, wrong, columns }
+}
+
+/// Returns the time of the host's clock in nanoseconds, which is that of all its processes.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Starts an operation on a rank, whose in-place form uses `recv` alone. `mul_sum` is the rank's sum of products, if that is
+/// the reduction.
+///
+/// A library without `ncclAlltoAll`, `ncclGather` and `ncclScatter` gets sends and receives instead, as from nccl-tests.
+fn start_on<'b, 'c>(
+    on: OnStream<'b, 'c>,
+    case: Case<'_>,
+    member: &'c Rank,
+    mul_sum: Option<&'b PreMulSum<'static, AnyElement>>,
+    (send, mut recv): (Slice<'b, AnyElement>, SliceMut<'b, AnyElement>),
+) -> Result<()> {
+    let Case { parameters, shape, in_place } = case;
+    let &Parameters { benchmark, root, ranks, .. } = parameters;
+    let comm = &member.communicator;
+    let rank = comm.rank();
+    let op: Operator<'b, AnyElement> = match parameters.op() {
+        // Nothing is reduced.
+        None => ReduceOp::Sum.into(),
+        Some(Reduction::Op(op)) => op.into(),
+        Some(Reduction::MulSum) => mul_sum.context("the sum of products was not created")?.into(),
+    };
+    if in_place && benchmark.has_parts() && benchmark.operation().has_root() && rank != root {
+        // What a rank other than the root has of the buffer.
+        recv =
+            recv.get_mut(rank * shape.count..(rank + 1) * shape.count).context("the buffer is too short")?;
+    }
+    match benchmark {
+        Benchmark::AllToAllV => {
+            let (mut sent, mut rest) = (0, recv);
+            for peer in 0..ranks {
+                let (to, from) = (shape.part(rank, peer), shape.part(peer, rank));
+                if to > 0 {
+                    let part = send.get(sent..sent + to).context("the buffer is too short")?;
+                    comm.send(part, peer, on)?;
+                    sent += to;
+                }
+                if from > 0 {
+                    let (part, after) = rest.split_at_mut(from).context("the buffer is too short")?;
+                    comm.recv(part, peer, on)?;
+                    rest = after;
+                }
+            }
+        }
+        Benchmark::SendRecv => {
+            comm.send(send, (rank + 1) % ranks, on)?;
+            comm.recv(recv, (rank + ranks - 1) % ranks, on)?;
+        }
+        // Several groups: see `hypercube`.
+        Benchmark::HyperCube => {}
+        _ => benchmark.start(comm, (send, recv), in_place, op, root, on)?,
+    }
+    Ok(())
+}
+
+/// Gathers all ranks' parts at every rank: in each step, a rank and its neighbour along one edge of the hypercube exchange
+/// all parts that they have.
+fn hypercube(nccl: &Nccl, member: &Rank, buffers: &mut Buffers, start: usize, case: Case<'_>) -> Result<()> {
+    let Case { shape: Shape { count, .. }, in_place, .. } = case;
+    let (rank, ranks, stream) =
+        (member.communicator.rank(), member.communicator.size(), member.memory.stream());
+    if !in_place {
+        buffers.recv.enqueue_copy(start + rank * count, &buffers.send, start..start + count)?;
+    }
+    let mut parts = 1;
+    while parts < ranks {
+        let neighbour = rank ^ parts;
+        // The first of the parts that a rank has in this step.
+        let [own, other] = [rank, neighbour].map(|rank| {
+            let first = start + rank / parts * parts * count;
+            first..first + parts * count
+        });
+        let (own, other) = buffers.recv.parts(own, other)?;
+        nccl.group(|group| {
+            member.communicator.send(own, neighbour, group.stream(stream))?;
+            member.communicator.recv(other, neighbour, group.stream(stream))
+        })?;
+        parts *= 2;
+    }
+    Ok(())
+}

@@ -1,18 +1,31 @@
 //! The ranks that a thread drives, and the data that they exchange besides the measured operations.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use libnccl::{Communicator, Config, DataType, Nccl, ReduceOp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::memory::{Buffer, Memory};
-use super::record;
 use crate::bench::start::Job;
 
 /// The number of numbers that are reduced at a time.
 const NUMBERS: usize = 1024;
+
+/// The bytes of a record that ranks exchange about a measurement. It travels by the library that is measured, which may damage
+/// data: it is sent as several copies with checksums, so that a damaged copy is noticed and another one taken.
+const RECORD: usize = COPIES * COPY;
+
+const COPIES: usize = 3;
+
+/// The size of a copy: its checksum, its length and its text.
+const COPY: usize = 1024;
+
+const HEADER: usize = size_of::<u64>() + size_of::<u16>();
 
 pub(crate) struct Rank {
     /// Not dropped on failure: that would make the other ranks fail too, and one of their errors might be reported before
@@ -27,6 +40,7 @@ pub(crate) struct Rank {
 pub(crate) struct Ranks {
     pub(crate) nccl: Nccl,
     pub(crate) members: Vec<Rank>,
+    operations: Option<Arc<AtomicU64>>,
 }
 
 impl Ranks {
@@ -54,17 +68,26 @@ impl Ranks {
         let members = memories.into_iter().zip(communicators).map(|(memory, communicator)| {
             Ok(Rank {
                 communicator: ManuallyDrop::new(communicator),
-                record: memory.buffer(nccl, DataType::Uint8, record::BYTES)?,
-                records: memory.buffer(nccl, DataType::Uint8, record::BYTES * size)?,
+                record: memory.buffer(nccl, DataType::Uint8, RECORD)?,
+                records: memory.buffer(nccl, DataType::Uint8, RECORD * size)?,
                 numbers: memory.buffer(nccl, DataType::Uint64, NUMBERS)?,
                 memory,
             })
         });
-        Ok(Self { nccl: nccl.clone(), members: members.collect::<Result<_>>()? })
+        let members = members.collect::<Result<_>>()?;
+        Ok(Self { nccl: nccl.clone(), members, operations: job.operations.clone() })
     }
 
     pub(crate) fn first(&self) -> usize {
         self.members.first().map_or(0, |member| member.communicator.rank())
+    }
+
+    /// Counts operations that are started, if there is a timeout.
+    #[inline]
+    pub(crate) fn count_operation(&self) {
+        if let Some(count) = &self.operations {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Waits until all work of this thread's ranks has finished.
@@ -79,20 +102,20 @@ impl Ranks {
     /// Gathers a record of each rank. `own` has the records of this thread's ranks.
     pub(crate) fn gather<R: Serialize + DeserializeOwned>(&mut self, own: &[R]) -> Result<Vec<R>> {
         for (member, record) in self.members.iter_mut().zip(own) {
-            member.record.write(0, &record::encode(record)?)?;
+            member.record.write(0, &encode(record)?)?;
         }
         self.nccl.try_group(|group| {
             self.members.iter_mut().try_for_each(|Rank { communicator, memory, record, records, .. }| {
-                let bytes = record::BYTES * communicator.size();
-                let (send, recv) = (record.part(0..record::BYTES)?, records.part_mut(0..bytes)?);
+                let bytes = RECORD * communicator.size();
+                let (send, recv) = (record.part(0..RECORD)?, records.part_mut(0..bytes)?);
                 anyhow::Ok(communicator.all_gather(send, recv, group.stream(memory.stream()))?)
             })
         })?;
         self.synchronize()?;
         let member = self.members.first().context("a thread without ranks")?;
-        let records = member.records.read(0..record::BYTES * member.communicator.size())?;
-        let decode = |(rank, bytes)| record::decode(bytes).with_context(|| format!("rank {rank}"));
-        records.chunks_exact(record::BYTES).enumerate().map(decode).collect()
+        let records = member.records.read(0..RECORD * member.communicator.size())?;
+        let decode = |(rank, bytes)| decode(bytes).with_context(|| format!("rank {rank}"));
+        records.chunks_exact(RECORD).enumerate().map(decode).collect()
     }
 
     /// Reduces numbers over all ranks. The ranks of a thread pass the same numbers, and all ranks equally many.
@@ -132,5 +155,69 @@ impl Ranks {
             self.members.into_iter().map(|member| ManuallyDrop::into_inner(member.communicator));
         drop(communicators.collect::<Vec<_>>());
         Ok(())
+    }
+}
+
+/// Returns the bytes of a record.
+fn encode(record: &impl Serialize) -> Result<Vec<u8>> {
+    let text = serde_json::to_vec(record)?;
+    ensure!(text.len() <= COPY - HEADER, "a record of {} bytes is longer than {}", text.len(), COPY - HEADER);
+    let mut content = (text.len() as u16).to_le_bytes().to_vec();
+    content.extend(text);
+    let mut copy = checksum(&content).to_le_bytes().to_vec();
+    copy.extend(content);
+    copy.resize(COPY, 0);
+    Ok(copy.repeat(COPIES))
+}
+
+/// Returns the record from its bytes. Fails if all copies are damaged.
+fn decode<R: DeserializeOwned>(bytes: &[u8]) -> Result<R> {
+    let text = bytes.chunks_exact(COPY).find_map(intact);
+    serde_json::from_slice(text.context("its record arrived damaged")?).context("its record cannot be read")
+}
+
+/// Returns the text of a copy that is not damaged.
+fn intact(copy: &[u8]) -> Option<&[u8]> {
+    let (expected, content) = copy.split_first_chunk()?;
+    let (length, text) = content.split_first_chunk()?;
+    let length = usize::from(u16::from_le_bytes(*length));
+    let is_intact = checksum(content.get(..size_of::<u16>() + length)?) == u64::from_le_bytes(*expected);
+    text.get(..length).filter(|_| is_intact)
+}
+
+fn checksum(content: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(content);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COPIES, COPY, RECORD, decode, encode};
+
+    #[test]
+    fn damaged_copy_is_replaced_by_another() {
+        let whole = encode(&vec![7; 20]).unwrap();
+        for position in 0..RECORD {
+            let mut bytes = whole.clone();
+            bytes[position] ^= 0x55;
+            assert_eq!(decode::<Vec<i32>>(&bytes).unwrap(), [7; 20], "{position}");
+        }
+    }
+
+    #[test]
+    fn record_with_all_copies_damaged_is_an_error() {
+        let mut bytes = encode(&7).unwrap();
+        for copy in 0..COPIES {
+            bytes[copy * COPY + 10] ^= 1;
+        }
+        assert_eq!(decode::<i32>(&bytes).unwrap_err().to_string(), "its record arrived damaged");
+        assert!(decode::<i32>(&[0; RECORD]).is_err());
+    }
+
+    #[test]
+    fn record_that_is_too_long_is_refused() {
+        let error = encode(&"x".repeat(COPY)).unwrap_err().to_string();
+        assert_eq!(error, "a record of 1026 bytes is longer than 1014");
     }
 }

@@ -1,31 +1,32 @@
 //! The output of a run, which rank 0 writes as rows are measured: a table, JSON, or comma-separated values.
 
-pub(crate) mod csv;
-pub(crate) mod progress;
 pub(crate) mod report;
-pub(crate) mod statistic;
 mod table;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use libnccl::{Backend, Nccl};
 
-use crate::bench::arguments::MeasureArguments;
-use crate::bench::measure::description::Description;
-use crate::bench::measure::shape::Shape;
-use crate::bench::measure::usage::Usage;
-use crate::bench::measure::work::Measurement;
-use crate::bench::parameters::Parameters;
-use crate::bench::plot;
-use crate::bench::start::Job;
+use super::arguments::MeasureArguments;
+use super::measure::Measurement;
+use super::measure::description::Description;
+use super::parameters::{Case, Parameters};
+use super::plot;
+use super::start::Job;
+use crate::nccl_file::{self, Identity, NcclFile};
 use crate::{exit_status, gpu, named_file, output};
-use progress::Progress;
-use report::{Library, Report, Row, SCHEMA, WrongElement};
-use table::Table;
+use report::{Library, LibraryFile, Measured, Report, Row, SCHEMA, WrongElement};
+use table::{Table, Usage};
+
+const CSV_HEAD: &str = "bytes,count,data_type,op,root,\
+    out_of_place_time_us,out_of_place_algbw,out_of_place_busbw,out_of_place_wrong,\
+    in_place_time_us,in_place_algbw,in_place_busbw,in_place_wrong\n";
 
 /// The output that the user asked for, shared by the thread of rank 0 and that of signals.
 #[derive(Clone)]
@@ -40,11 +41,10 @@ pub(crate) struct Output {
 struct Written {
     table: Option<Table<Box<dyn Write + Send>>>,
     report: Report,
-    progress: Progress,
+    progress: ProgressBar,
 }
 
 impl Output {
-    /// Returns an output to which nothing is written yet.
     pub(crate) fn new(arguments: &MeasureArguments) -> Self {
         let MeasureArguments { json, output_file, csv, plot, .. } = arguments.clone();
         Self { json: json.or(output_file.map(Some)), csv, plot, written: Arc::default() }
@@ -71,19 +71,11 @@ impl Output {
         let files = [&self.json, &self.csv].into_iter().flatten().flatten().chain(&self.plot);
         files.into_iter().try_for_each(|file| named_file::check(file))?;
         if self.csv == Some(None) {
-            write(&None, &format!("{}\n", csv::HEAD))?;
+            write(&None, CSV_HEAD)?;
         }
         if let Some(note) = parameters.reduction().filter(|_| !self.has_table()) {
             self.note(&note)?;
         }
-        let table = if self.has_table() {
-            let library = format!("{} ({})", nccl.version(), nccl.backend());
-            let mut table = Table::new(output::stdout());
-            table.head(&library, stand_in.as_ref(), parameters, ranks)?;
-            Some(table)
-        } else {
-            None
-        };
         let cycles = u64::from(parameters.procedure.run_cycles);
         let rows = all.iter().map(|parameters| parameters.sizes().count() as u64 * cycles);
         let rows = (cycles > 0).then(|| rows.sum());
@@ -92,7 +84,7 @@ impl Output {
             program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
             started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
-            library: library(nccl, stand_in.map(|stand_in| stand_in.path().display().to_string())),
+            library: library(nccl, stand_in.as_ref().map(|stand_in| stand_in.path().display().to_string())),
             host: ranks.first().map(|first| first.rank.host.clone()).unwrap_or_default(),
             operation: parameters.benchmark.to_string(),
             ranks: ranks.iter().map(|description| description.rank.clone()).collect(),
@@ -100,7 +92,15 @@ impl Output {
             parameters: parameters.report(),
             ..Report::default()
         };
-        let progress = Progress::new(rows, "rows");
+        let table = if self.has_table() {
+            let mut table = Table::new(output::stdout());
+            let library = format!("{} ({})", nccl.version(), nccl.backend());
+            table.head(&library, report.library.file.as_ref(), stand_in.as_ref(), parameters, ranks)?;
+            Some(table)
+        } else {
+            None
+        };
+        let progress = progress_bar(rows, "rows");
         *self.lock() = Some(Written { table, report, progress });
         Ok(())
     }
@@ -108,11 +108,11 @@ impl Output {
     /// Writes a row; `in_place` is `None` for an operation without an in-place form.
     pub(crate) fn row(
         &self,
-        parameters: &Parameters,
-        shape: &Shape,
-        out_of_place: Measurement,
-        in_place: Option<Measurement>,
+        case: Case<'_>,
+        out_of_place: &Measurement,
+        in_place: Option<&Measurement>,
     ) -> Result<()> {
+        let Case { parameters, shape, .. } = case;
         let mut written = self.lock();
         let written = written.as_mut().context("a row before the head")?;
         let row = Row {
@@ -122,35 +122,33 @@ impl Output {
             op: parameters.op().map(|op| op.to_string()),
             root: parameters.root(),
             out_of_place: Some(out_of_place.measured.clone()),
-            in_place: in_place.as_ref().map(|measurement| measurement.measured.clone()),
+            in_place: in_place.map(|measurement| measurement.measured.clone()),
         };
-        let mut wrong = vec![];
-        for (measurement, in_place) in [(Some(&out_of_place), false), (in_place.as_ref(), true)] {
-            for (rank, first) in measurement.into_iter().flat_map(|measurement| &measurement.wrong) {
-                wrong.push(WrongElement {
-                    bytes: row.bytes,
-                    data_type: row.data_type.clone(),
-                    op: row.op.clone(),
-                    in_place,
-                    rank: *rank,
-                    offset: first.offset as u64,
-                    got: first.got.clone(),
-                    expected: first.expected.clone(),
-                });
-            }
-        }
+        let wrong_elements = |measurement: &Measurement, in_place| -> Vec<WrongElement> {
+            let wrong = measurement.wrong.iter().map(|(rank, first)| WrongElement {
+                bytes: row.bytes,
+                data_type: row.data_type.clone(),
+                op: row.op.clone(),
+                in_place,
+                rank: *rank,
+                offset: first.offset as u64,
+                got: first.got.clone(),
+                expected: first.expected.clone(),
+            });
+            wrong.collect()
+        };
+        let mut wrong = wrong_elements(out_of_place, false);
+        wrong.extend(in_place.map(|measurement| wrong_elements(measurement, true)).unwrap_or_default());
         let Written { table, report, progress } = written;
-        progress.row(
-            || format!("{} bytes of {}", row.bytes, row.data_type),
-            || -> Result<()> {
-                if let Some(table) = table {
-                    let columns = [Some(&out_of_place), in_place.as_ref()]
-                        .map(|measurement| measurement.and_then(|measurement| measurement.columns));
-                    table.row(parameters, &row, columns, &wrong)?;
-                }
-                if self.csv == Some(None) { write(&None, &format!("{}\n", csv::line(&row))) } else { Ok(()) }
-            },
-        )?;
+        progress.set_message(format!("{} bytes of {}", row.bytes, row.data_type));
+        progress.inc(1);
+        progress.suspend(|| -> Result<()> {
+            if let Some(table) = table {
+                let columns = [out_of_place.columns, in_place.and_then(|measurement| measurement.columns)];
+                table.row(parameters, &row, columns, &wrong)?;
+            }
+            if self.csv == Some(None) { write(&None, &csv_line(&row)) } else { Ok(()) }
+        })?;
         report.rows.push(row);
         report.wrong.extend(wrong);
         Ok(())
@@ -184,7 +182,7 @@ impl Output {
 impl Written {
     /// Writes the verdict, then the files. Returns whether all results are right.
     fn finish(mut self, output: &Output, usage: Option<Usage>, interrupted: bool) -> Result<bool> {
-        drop(self.progress);
+        self.progress.finish_and_clear();
         self.report.interrupted = interrupted;
         let measured: Vec<_> = self.report.rows.iter().flat_map(Row::measured).collect();
         let bandwidths = measured.iter().map(|measured| measured.busbw).fold(0.0, |sum, busbw| sum + busbw);
@@ -196,8 +194,8 @@ impl Written {
             output::write_to_stderr(&format!("error: rank 0: {wrong} elements are wrong\n"));
         }
         let csv = output.csv.as_ref().filter(|file| file.is_some()).map_or(Ok(()), |file| {
-            let lines: String = self.report.rows.iter().map(|row| csv::line(row) + "\n").collect();
-            write(file, &format!("{}\n{lines}", csv::HEAD))
+            let lines: String = self.report.rows.iter().map(csv_line).collect();
+            write(file, &format!("{CSV_HEAD}{lines}"))
         });
         let json = output.json.as_ref().map_or(Ok(()), |file| write(file, &self.report.to_json()?));
         let plot = output.plot.as_ref().map_or(Ok(()), |file| {
@@ -219,6 +217,11 @@ pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<(
     first.map_or(Ok(is_good), Err)
 }
 
+/// Returns the exit status of a verdict that has been printed.
+pub(crate) fn exit_code(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 /// Writes to a file, or to stdout without one.
 fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
     match file {
@@ -237,5 +240,44 @@ fn library(nccl: &Nccl, stand_in: Option<String>) -> Library {
         Backend::Loaded { path, .. } => (Some(path.clone()), "dlopen"),
         _ => (None, "cpu"),
     };
-    Library { version: nccl.version().to_string(), path, backend: backend.into(), stand_in }
+    let file = path.as_deref().and_then(|path| {
+        let Identity { size, build_id } = NcclFile::read(path)?.identity;
+        Some(LibraryFile { size, build_id, hash: format!("{:016x}", nccl_file::hash(path).ok()?) })
+    });
+    Library { version: nccl.version().to_string(), path, file, backend: backend.into(), stand_in }
+}
+
+/// Returns the comma-separated line of a row. What a row does not have is empty.
+fn csv_line(row: &Row) -> String {
+    let Row { bytes, count, data_type, op, root, .. } = row;
+    let root = root.map(|root| root.to_string()).unwrap_or_default();
+    let mut line = format!("{bytes},{count},{data_type},{},{root}", op.as_deref().unwrap_or_default());
+    for measured in [&row.out_of_place, &row.in_place] {
+        line += &measured.as_ref().map_or_else(
+            || ",,,,".into(),
+            |Measured { time_us, algbw, busbw, wrong, .. }| {
+                let wrong = wrong.map(|wrong| wrong.to_string()).unwrap_or_default();
+                format!(",{time_us},{algbw},{busbw},{wrong}")
+            },
+        );
+    }
+    line + "\n"
+}
+
+/// Returns a progress bar for this many rows, or other units, on stderr if that is a terminal; `None` for rows without end.
+pub(crate) fn progress_bar(rows: Option<u64>, unit: &str) -> ProgressBar {
+    let target = if stderr().is_terminal() {
+        ProgressDrawTarget::stderr_with_hz(10)
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(rows, target);
+    let template = format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{msg}} [{{elapsed}}, {{eta}} left]");
+    if let Ok(style) = ProgressStyle::with_template(&template) {
+        bar.set_style(style);
+    }
+    if !bar.is_hidden() {
+        bar.enable_steady_tick(Duration::from_millis(200));
+    }
+    bar
 }

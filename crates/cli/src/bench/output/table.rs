@@ -3,15 +3,16 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-use super::report::{Measured, Report, Row, WrongElement};
-use crate::bench::arguments::Procedure;
-use crate::bench::choices::Blocking;
+use super::report::{LibraryFile, Measured, Report, Row, WrongElement};
+use crate::bench::arguments::{Blocking, Columns, Procedure};
 use crate::bench::measure::description::Description;
-use crate::bench::measure::times::Columns;
-use crate::bench::measure::usage::Usage;
 use crate::bench::parameters::{Parameters, Step};
+use crate::bench::statistics::digits;
 use crate::escapes::in_line;
 use crate::gpu::StandIn;
+
+/// The bytes of a GPU's memory that were used for initialization, buffers and operations.
+pub(crate) type Usage = [i64; 3];
 
 /// The table, written line by line. Lines, columns and blanks are those of nccl-tests 2.19.6.
 pub(crate) struct Table<W> {
@@ -27,10 +28,11 @@ impl<W: Write> Table<W> {
         Self { out, wrong_results: 0, timestamp: 0 }
     }
 
-    /// Writes the parameters, the CUDA emulation if there is one, the ranks and the column titles.
+    /// Writes the library and its file, the CUDA emulation if there is one, the parameters, the ranks and the column titles.
     pub(crate) fn head(
         &mut self,
         library: &str,
+        file: Option<&LibraryFile>,
         stand_in: Option<&StandIn>,
         parameters: &Parameters,
         ranks: &[Description],
@@ -43,6 +45,9 @@ impl<W: Write> Table<W> {
             Step::Bytes(bytes) => (bytes, "bytes"),
         };
         writeln!(self.out, "# nccl {} with NCCL {library}", env!("CARGO_PKG_VERSION"))?;
+        if let Some(file) = file {
+            writeln!(self.out, "# NCCL's file: {file}")?;
+        }
         if let Some(stand_in) = stand_in {
             writeln!(self.out, "# CUDA driver: {stand_in}, devices: {gpus}")?;
         }
@@ -64,7 +69,8 @@ impl<W: Write> Table<W> {
         if let Some(blocking) = blocking {
             writeln!(self.out, "# Blocking Enabled: {blocking}")?;
         }
-        if let Some(skipped) = parameters.procedure.iteration_columns() {
+        let Columns { per_iter_timing, per_iter_skip: skipped, .. } = parameters.columns;
+        if per_iter_timing {
             let skips = if skipped > 0 { format!(", without the first {skipped}") } else { String::new() };
             writeln!(
                 self.out,
@@ -94,18 +100,17 @@ impl<W: Write> Table<W> {
     }
 
     fn titles(&mut self, parameters: &Parameters) -> Result<()> {
-        let Procedure { report_cputime, report_timestamps, .. } = parameters.procedure;
+        let Columns { report_cputime, report_timestamps, per_iter_timing, .. } = parameters.columns;
         let time = if report_cputime { "cputime" } else { "time" };
         let (title, format) = if report_timestamps { ("timestamp", "%Y-%m-%d %H:%M:%S") } else { ("", "") };
         self.timestamp = if report_timestamps { 19 } else { 0 };
-        let has_columns = parameters.procedure.iteration_columns().is_some();
-        let [titles, units] = if has_columns {
+        let [titles, units] = if per_iter_timing {
             let titles = iteration_columns(["i_min", "i_max", "i_p99", "i_cv%"]);
             [titles, iteration_columns(["(us)", "(us)", "(us)", "(%)"])]
         } else {
             Default::default()
         };
-        let both = if has_columns {
+        let both = if per_iter_timing {
             "            out-of-place (+ per-iteration)                                in-place (+ per-iteration)"
         } else {
             "         out-of-place                       in-place          "
@@ -128,7 +133,7 @@ impl<W: Write> Table<W> {
         &mut self,
         parameters: &Parameters,
         row: &Row,
-        columns: [Option<Columns>; 2],
+        columns: [Option<[f64; 4]>; 2],
         wrong: &[WrongElement],
     ) -> Result<()> {
         let root = row.root.map_or_else(|| "-1".into(), |root| root.to_string());
@@ -139,8 +144,8 @@ impl<W: Write> Table<W> {
             line += &measured
                 .as_ref()
                 .map_or_else(|| format!("  {:>7}  {:>6}  {:>6}    N/A", "N/A", "N/A", "N/A"), form);
-            if parameters.procedure.iteration_columns().is_some() {
-                let texts = columns.map(|Columns(values)| values.map(|value| number(value, 7)));
+            if parameters.columns.per_iter_timing {
+                let texts = columns.map(|values| values.map(|value| number(value, 7)));
                 let texts = texts.unwrap_or_else(|| std::array::from_fn(|_| "N/A".into()));
                 line += &iteration_columns(texts.each_ref().map(String::as_str));
             }
@@ -178,11 +183,30 @@ impl<W: Write> Table<W> {
         }
         writeln!(self.out, "#\n# Collective test concluded: {}", report.operation)?;
         if let Some(usage) = usage {
-            writeln!(self.out, "# {:<20} : {usage}", "GPU memory usage")?;
+            writeln!(self.out, "# {:<20} : {}", "GPU memory usage", usage_text(usage))?;
         }
         writeln!(self.out, "#")?;
         self.out.flush()
     }
+}
+
+fn usage_text(usage: Usage) -> String {
+    let total = three_digits(usage.iter().sum());
+    let [initialization, buffers, operations] = usage.map(three_digits);
+    format!(
+        "Initialization {initialization} | User-Allocated {buffers} | Collective {operations} | Total  {total}"
+    )
+}
+
+/// Formats bytes with three digits and a unit of 1024.
+fn three_digits(bytes: i64) -> String {
+    let (mut amount, mut unit) = (bytes as f64, "B");
+    for larger in ["KB", "MB", "GB"] {
+        if amount.abs() >= 1024.0 {
+            (amount, unit) = (amount / 1024.0, larger);
+        }
+    }
+    format!("{} {unit}", digits(amount, 3, 2))
 }
 
 /// Returns the first five fields of a line.
@@ -236,17 +260,22 @@ fn exponent(value: f64, decimals: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use serde_json::json;
 
-    use super::{Table, exponent, general, number};
-    use crate::args::{Arguments, Command};
+    use super::{Table, exponent, general, number, usage_text};
+    use crate::bench::arguments::MeasureArguments;
     use crate::bench::measure::description::Description;
-    use crate::bench::measure::shape::Shape;
-    use crate::bench::measure::times::Columns;
-    use crate::bench::output::report::{Measured, Report, Row, tests};
+    use crate::bench::output::report::{Measured, Report, Row};
     use crate::bench::parameters::Parameters;
-    use crate::bench::start::Start;
+
+    #[test]
+    fn usage_has_the_format_of_nccl_tests() {
+        let expected = "Initialization 300 MB | User-Allocated 2.00 GB | Collective 1.50 KB | Total  2.29 GB";
+        assert_eq!(usage_text([300 << 20, 2 << 30, 1536]), expected);
+        let expected =
+            "Initialization 0.00 B | User-Allocated 50.0 KB | Collective -20.0 KB | Total  30.0 KB";
+        assert_eq!(usage_text([0, 50 << 10, -(20 << 10)]), expected);
+    }
 
     #[test]
     fn number_fits_the_width() {
@@ -278,24 +307,18 @@ mod tests {
         assert_eq!(exponent(12_345_678.0, 1), "1.2e+07");
     }
 
-    fn parameters(arguments: &str) -> Parameters {
-        let words = ["nccl", "bench"].into_iter().chain(arguments.split_whitespace());
-        let Command::Bench(arguments) = Arguments::try_parse_from(words).unwrap().command else {
-            unreachable!()
-        };
-        Parameters::new(&arguments.measure.unwrap(), 0, &Start::Threads).unwrap().remove(0)
-    }
-
+    /// Returns the table of a row on 4 ranks.
     fn table(arguments: &str) -> String {
-        let parameters = parameters(arguments);
-        let shape = Shape::of(&parameters, 4000).unwrap();
+        let arguments = MeasureArguments::parse(arguments);
+        let parameters = Parameters::new(&arguments, 0, (1, 4)).unwrap().remove(0);
+        let shape = parameters.shape(4000).unwrap();
         let mut out = Vec::new();
         let mut table = Table::new(&mut out);
         let measured = Measured { time_us: 1.0, algbw: 4.0, busbw: 6.0, wrong: Some(0), iterations: vec![] };
         let rank = json!({ "rank": 0, "host": "host", "pid": 7, "device": null });
         let rank = json!({ "rank": rank, "device": 0, "host_bytes": null, "device_bytes": 0 });
         let ranks: Vec<Description> = serde_json::from_value(json!([rank])).unwrap();
-        table.head("2.32.3 (here)", None, &parameters, &ranks).unwrap();
+        table.head("2.32.3 (here)", None, None, &parameters, &ranks).unwrap();
         let row = Row {
             bytes: (shape.total() * 4) as u64,
             count: shape.count as u64,
@@ -305,9 +328,14 @@ mod tests {
             out_of_place: Some(measured.clone()),
             in_place: parameters.benchmark.has_in_place().then_some(measured),
         };
-        let columns = [Some(Columns([1.0, 3.0, 2.0, 50.0])); 2];
+        let columns = [Some([1.0, 3.0, 2.0, 50.0]); 2];
         table.row(&parameters, &row, columns, &[]).unwrap();
-        let report = Report { rows: vec![row], average_bus_bandwidth: 6.0, ..tests::report() };
+        let report = Report {
+            operation: "all_reduce".into(),
+            rows: vec![row],
+            average_bus_bandwidth: 6.0,
+            ..Report::default()
+        };
         table.foot(&report, Some(0), None).unwrap();
         String::from_utf8(out).unwrap()
     }
@@ -316,7 +344,7 @@ mod tests {
     /// `writeBenchmarkLineBody` and `writeResultFooter` print, but for the name of the program.
     #[test]
     fn table_has_the_format_of_nccl_tests() {
-        let text = table("all_reduce --ranks 4 -b 8 -e 4000 -f 2 -m 3 -w 1 -u 2");
+        let text = table("all_reduce -b 8 -e 4000 -f 2 -m 3 -w 1 -u 2");
         let expected = "\
 # Collective test starting: all_reduce
 # nThread 4 nGpus 1 minBytes 8 maxBytes 4000 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 3 \
@@ -340,35 +368,9 @@ validation: 1 graph: 0 unalign: 2
         assert_eq!(rest, expected);
     }
 
-    /// Returns the first five fields of the row.
-    fn fields(arguments: &str) -> String {
-        let text = table(arguments);
-        let row = text.lines().find(|line| !line.starts_with('#')).unwrap();
-        row[..12 + 14 + 10 + 8 + 8].to_owned()
-    }
-
-    #[test]
-    fn rows_of_each_operation_have_the_fields_of_nccl_tests() {
-        for (arguments, expected) in [
-            ("all_reduce", "        4000          1000     float     sum      -1"),
-            ("all_gather", "        3968           248     float    none      -1"),
-            ("broadcast", "        4000          1000     float    none       0"),
-            ("reduce -r 3 -o max", "        4000          1000     float     max       3"),
-            ("reduce_scatter", "        3968           248     float     sum      -1"),
-            ("alltoall", "        3968           248     float    none      -1"),
-            ("alltoallv", "        3952           248     float    none      -1"),
-            ("gather -r 2", "        3968           248     float    none       2"),
-            ("scatter -r 1", "        3968           248     float    none       1"),
-            ("sendrecv -o prod", "        4000          1000     float    prod      -1"),
-            ("hypercube", "        3968           248     float              -1"),
-        ] {
-            assert_eq!(fields(&format!("{arguments} --ranks 4")), expected, "{arguments}");
-        }
-    }
-
     #[test]
     fn columns_of_single_iterations_and_timestamps_are_those_of_nccl_tests() {
-        let text = table("all_reduce --ranks 4 -I 1 -S 1");
+        let text = table("all_reduce -I 1 -S 1");
         let lines: Vec<_> =
             text.lines().filter(|line| line.contains("i_min") || line.starts_with("        4000")).collect();
         let titles = "#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    \

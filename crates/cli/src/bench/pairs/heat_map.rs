@@ -6,7 +6,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::matrix::{Link, Pairs};
-use crate::bench::plot::theme::{self, BACKGROUND, FOREGROUND};
+use crate::bench::plot::chart::{BACKGROUND, FOREGROUND, themed};
+use crate::bench::statistics::digits;
 
 /// The ranks up to which each cell shows its value.
 const MAX_WITH_TEXT: usize = 16;
@@ -20,13 +21,12 @@ const MARGIN: i32 = 20;
 const FOOT: i32 = 66;
 const FONT: &str = "sans-serif";
 
-/// The colours of a scale, from the best value to the worst, which differ in brightness too.
+/// The colors of a scale, from the best value to the worst, which differ in brightness too.
 const SCALE: [(u8, u8, u8); 5] =
     [(245, 235, 158), (141, 208, 122), (58, 160, 144), (59, 92, 149), (66, 22, 92)];
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A matrix, as it is drawn.
 struct Map<'a> {
     title: String,
     unit: &'a str,
@@ -45,10 +45,10 @@ pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
         let size = (2 * width as u32, (HEAD + cell * ranks + FOOT) as u32);
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         area.fill(&BACKGROUND)?;
-        area.draw(&Text::new(pairs.title(), (MARGIN, 10), style(15, HPos::Left, VPos::Top)))?;
+        label(&area, pairs.title(), (MARGIN, 10), 15, (HPos::Left, VPos::Top))?;
         let (left, right) = area.split_horizontally(width);
         let bandwidth = Map {
-            title: format!("Bandwidth of {} bytes", pairs.bytes()),
+            title: format!("Bandwidth of {} bytes", pairs.bytes),
             unit: "GB/s",
             value: |link| link.bandwidth,
             is_more_better: true,
@@ -63,7 +63,7 @@ pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
         latency.draw(&right, &pairs.links, cell)?;
         area.present()?;
     }
-    Ok(theme::themed(svg))
+    Ok(themed(svg))
 }
 
 impl Map<'_> {
@@ -72,21 +72,17 @@ impl Map<'_> {
         let values = || links.iter().flatten().flatten().map(self.value).filter(|value| *value > 0.0);
         let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
         let title = format!("{} ({})", self.title, self.unit);
-        area.draw(&Text::new(title, (left, 36), style(17, HPos::Left, VPos::Top)))?;
-        area.draw(&Text::new("to rank", (left + side / 2, 62), style(13, HPos::Center, VPos::Top)))?;
-        let turned = style(13, HPos::Center, VPos::Center).transform(FontTransform::Rotate270);
+        label(area, title, (left, 36), 17, (HPos::Left, VPos::Top))?;
+        label(area, "to rank".into(), (left + side / 2, 62), 13, (HPos::Center, VPos::Top))?;
+        let turned = style(13, (HPos::Center, VPos::Center)).transform(FontTransform::Rotate270);
         area.draw(&Text::new("from rank", (MARGIN + 2, HEAD + side / 2), turned))?;
         // As many labels as there is room for.
         let step = (26 / cell + 1) as usize;
         for rank in (0..links.len()).step_by(step) {
             let middle = cell * rank as i32 + cell / 2;
             let text = rank.to_string();
-            area.draw(&Text::new(
-                text.clone(),
-                (left + middle, HEAD - 6),
-                style(13, HPos::Center, VPos::Bottom),
-            ))?;
-            area.draw(&Text::new(text, (left - 8, HEAD + middle), style(13, HPos::Right, VPos::Center)))?;
+            label(area, text.clone(), (left + middle, HEAD - 6), 13, (HPos::Center, VPos::Bottom))?;
+            label(area, text, (left - 8, HEAD + middle), 13, (HPos::Right, VPos::Center))?;
         }
         for (from, row) in links.iter().enumerate() {
             for (to, link) in row.iter().enumerate() {
@@ -99,7 +95,7 @@ impl Map<'_> {
                     let text = (FONT, (cell / 4).clamp(9, 14)).into_font();
                     let text = text.color(if badness < 0.5 { &BLACK } else { &WHITE });
                     let text = text.pos(Pos::new(HPos::Center, VPos::Center));
-                    area.draw(&Text::new(show(value), (x + cell / 2, y + cell / 2), text))?;
+                    area.draw(&Text::new(digits(value, 3, 3), (x + cell / 2, y + cell / 2), text))?;
                 }
             }
         }
@@ -122,10 +118,9 @@ impl Map<'_> {
             area.draw(&Rectangle::new([(begin, top), (end, top + 12)], color.filled()))?;
         }
         let (best, worst) = if self.is_more_better { (most, least) } else { (least, most) };
-        let text = |value| format!("{} {}", show(value), self.unit);
-        area.draw(&Text::new(text(best), (left, top + 18), style(13, HPos::Left, VPos::Top)))?;
-        area.draw(&Text::new(text(worst), (left + width, top + 18), style(13, HPos::Right, VPos::Top)))?;
-        Ok(())
+        let text = |value| format!("{} {}", digits(value, 3, 3), self.unit);
+        label(area, text(best), (left, top + 18), 13, (HPos::Left, VPos::Top))?;
+        label(area, text(worst), (left + width, top + 18), 13, (HPos::Right, VPos::Top))
     }
 
     /// Returns the place of a value on the logarithmic scale: 0 for the best, 1 for the worst.
@@ -136,26 +131,18 @@ impl Map<'_> {
     }
 }
 
-fn style(size: i32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+fn label(area: &Area<'_>, text: String, place: (i32, i32), size: i32, anchor: (HPos, VPos)) -> Result<()> {
+    Ok(area.draw(&Text::new(text, place, style(size, anchor)))?)
+}
+
+fn style(size: i32, (horizontal, vertical): (HPos, VPos)) -> TextStyle<'static> {
     (FONT, size).into_font().color(&FOREGROUND).pos(Pos::new(horizontal, vertical))
 }
 
-/// Returns the colour of a place on the scale.
 fn color(place: f64) -> RGBColor {
     let scaled = place.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
     let index = (scaled as usize).min(SCALE.len() - 2);
     let (low, high, part) = (SCALE[index], SCALE[index + 1], scaled - index as f64);
     let mix = |low: u8, high: u8| (f64::from(low) + (f64::from(high) - f64::from(low)) * part).round() as u8;
     RGBColor(mix(low.0, high.0), mix(low.1, high.1), mix(low.2, high.2))
-}
-
-/// Shows three digits.
-fn show(value: f64) -> String {
-    let decimals = match value {
-        100.0.. => 0,
-        10.0.. => 1,
-        1.0.. => 2,
-        _ => 3,
-    };
-    format!("{value:.decimals$}")
 }

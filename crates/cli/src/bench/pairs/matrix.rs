@@ -20,8 +20,7 @@ pub(crate) struct Pairs {
     library: String,
     device: String,
     launch: String,
-    /// The size of the sends that bandwidth is measured with.
-    bytes: u64,
+    pub(crate) bytes: u64,
     iters: usize,
     /// `links[a][b]` is what rank a sends to rank b; `None` where they are the same, or not measured yet.
     pub(crate) links: Vec<Vec<Option<Link>>>,
@@ -41,9 +40,8 @@ pub(crate) struct Link {
     pub(crate) first_wrong: Option<u64>,
 }
 
-/// The links of one rank together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Rank {
+struct Rank {
     rank: usize,
     /// The median of its latencies; `None` if none of its links has been measured.
     latency_us: Option<f64>,
@@ -51,7 +49,7 @@ pub(crate) struct Rank {
     bandwidth: Option<f64>,
     /// The elements that it sent and that arrived changed.
     wrong: u64,
-    /// Set if its median latency or bandwidth is worse than that of all links by the factor 4.
+    /// Set if its median latency or bandwidth is worse than that of all links by [`SLOW`].
     is_slow: bool,
 }
 
@@ -77,28 +75,18 @@ impl Pairs {
 
     /// Judges the ranks by the links that are measured.
     pub(crate) fn judge(&mut self) {
-        let links = &self.links;
-        let all = || links.iter().flatten().flatten();
-        let latency = median(all().map(|link| link.latency_us));
-        let bandwidth = median(all().map(|link| link.bandwidth));
-        let is_slower =
-            |one: Option<f64>, other| one.zip(other).is_some_and(|(one, other)| one > SLOW * other);
+        let all = medians(self.each());
         let rank = |rank: usize| {
-            let (row, column) =
-                (links[rank].iter().flatten(), links.iter().filter_map(|row| row[rank].as_ref()));
-            let both = || row.clone().chain(column.clone());
-            let own_latency = median(both().map(|link| link.latency_us));
-            let own_bandwidth = median(both().map(|link| link.bandwidth));
-            Rank {
-                rank,
-                latency_us: own_latency,
-                bandwidth: own_bandwidth,
-                wrong: row.clone().map(|link| link.wrong).sum(),
-                is_slow: links.len() > 2
-                    && (is_slower(own_latency, latency) || is_slower(bandwidth, own_bandwidth)),
-            }
+            let own = medians(self.each().filter(|(from, to, _)| [*from, *to].contains(&rank)));
+            let is_slow =
+                all.zip(own).is_some_and(|((latency_us, bandwidth), (own_latency_us, own_bandwidth))| {
+                    own_latency_us > SLOW * latency_us || bandwidth > SLOW * own_bandwidth
+                });
+            let (latency_us, bandwidth) = own.unzip();
+            let wrong = self.links[rank].iter().flatten().map(|link| link.wrong).sum();
+            Rank { rank, latency_us, bandwidth, wrong, is_slow: is_slow && self.links.len() > 2 }
         };
-        self.ranks = (0..links.len()).map(rank).collect();
+        self.ranks = (0..self.links.len()).map(rank).collect();
     }
 
     /// Returns what is wrong, or beyond the limits.
@@ -106,20 +94,15 @@ impl Pairs {
         let mut problems = vec![];
         for (from, to, link) in self.each() {
             if link.wrong > 0 {
-                let first = link.first_wrong.unwrap_or_default();
-                problems.push(format!(
-                    "rank {from} to {to}: {} wrong, the first at index {first}",
-                    elements(link.wrong)
-                ));
+                let (wrong, first) = (elements(link.wrong), link.first_wrong.unwrap_or_default());
+                problems.push(format!("rank {from} to {to}: {wrong} wrong, the first at index {first}"));
             }
             if let Some(limit) = min_bandwidth.filter(|limit| link.bandwidth < *limit) {
                 problems.push(format!("rank {from} to {to}: {:.3} GB/s, expected {limit}", link.bandwidth));
             }
             if let Some(limit) = max_latency.filter(|limit| from < to && link.latency_us > *limit) {
-                problems.push(format!(
-                    "ranks {from} and {to}: {:.2} us, expected {limit} at most",
-                    link.latency_us
-                ));
+                let latency_us = link.latency_us;
+                problems.push(format!("ranks {from} and {to}: {latency_us:.2} us, expected {limit} at most"));
             }
         }
         problems
@@ -130,20 +113,15 @@ impl Pairs {
         format!("{} ranks ({}), NCCL {}", self.links.len(), in_line(&self.launch), in_line(&self.library))
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn each(&self) -> impl Iterator<Item = (usize, usize, &Link)> {
+    fn each(&self) -> impl Iterator<Item = (usize, usize, &Link)> + Clone {
         self.links.iter().enumerate().flat_map(|(from, row)| {
             row.iter().enumerate().filter_map(move |(to, link)| Some((from, to, link.as_ref()?)))
         })
     }
 
     fn matrix(&self, f: &mut Formatter<'_>, value: impl Fn(&Link) -> String) -> fmt::Result {
-        let size = self.links.len();
         write!(f, "{:>10}", "from \\ to")?;
-        (0..size).try_for_each(|to| write!(f, "  {to:>8}"))?;
+        (0..self.links.len()).try_for_each(|to| write!(f, "  {to:>8}"))?;
         writeln!(f)?;
         for (from, row) in self.links.iter().enumerate() {
             write!(f, "{from:>10}")?;
@@ -171,16 +149,10 @@ impl Display for Pairs {
         for (from, to, link) in self.each().filter(|(_, _, link)| link.wrong > 0) {
             writeln!(f, "# rank {from} to {to}: {} wrong", elements(link.wrong))?;
         }
-        let figures = |bandwidth: Option<f64>, latency_us: Option<f64>| {
-            let [bandwidth, latency_us] = [bandwidth, latency_us].map(|median| median.unwrap_or(f64::NAN));
-            format!("{bandwidth:.3} GB/s and {latency_us:.2} us")
-        };
-        let all = figures(
-            median(self.each().map(|link| link.2.bandwidth)),
-            median(self.each().map(|link| link.2.latency_us)),
-        );
+        let figures = |(latency_us, bandwidth)| format!("{bandwidth:.3} GB/s and {latency_us:.2} us");
+        let all = medians(self.each()).map(figures).unwrap_or_default();
         for Rank { rank, latency_us, bandwidth, .. } in self.ranks.iter().filter(|rank| rank.is_slow) {
-            let own = figures(*bandwidth, *latency_us);
+            let own = latency_us.zip(*bandwidth).map(figures).unwrap_or_default();
             writeln!(f, "# rank {rank} is slow: the median of its links is {own}, that of all {all}")?;
         }
         Ok(())
@@ -191,11 +163,14 @@ fn elements(number: u64) -> String {
     if number == 1 { "1 element".into() } else { format!("{number} elements") }
 }
 
-/// Returns the median, the upper one of two.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+/// Returns the medians of latency and bandwidth, the upper ones of two; `None` without links.
+fn medians<'a>(links: impl Iterator<Item = (usize, usize, &'a Link)> + Clone) -> Option<(f64, f64)> {
+    let median = |value: fn(&Link) -> f64| {
+        let mut values: Vec<f64> = links.clone().map(|(_, _, link)| value(link)).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    };
+    Some((median(|link| link.latency_us)?, median(|link| link.bandwidth)?))
 }
 
 #[cfg(test)]

@@ -1,24 +1,29 @@
 //! `nccl bench pairs`: bandwidth and latency between every two ranks.
 
-mod exchange;
 mod heat_map;
 mod matrix;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use libnccl::{Config, DataType, ReduceOp};
 
+use super::arguments::refuse;
 use super::compare::ratio;
-use super::output::conclude;
-use super::start::implementation::implementation;
-use super::start::{RankArguments, Start, interrupt};
-use super::{exit_code, refuse};
+use super::data::number::Arithmetic;
+use super::data::{Data, Reduction};
+use super::measure::description::available_bytes;
+use super::measure::memory::{Buffer, Memory};
+use super::measure::ranks::{Rank, Ranks};
+use super::output::{conclude, exit_code, progress_bar};
+use super::start::{Job, RankArguments, Start};
 use crate::value_parser::{size, whole};
 use crate::{named_file, output};
-use matrix::Pairs;
+use matrix::{Link, Pairs};
 
 const HELP: &str = "\
 Examples:
@@ -60,6 +65,12 @@ pub(crate) struct PairsArguments {
 /// The number of links that an error names at most.
 const MAX_NAMED: usize = 8;
 
+/// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
+const BATCHES: usize = 10;
+
+/// The elements of a send whose time is the latency: 8 bytes.
+const SHORT: usize = 2;
+
 /// The pairs that rank 0 has measured, until they are printed.
 type Measured = Arc<Mutex<Option<Pairs>>>;
 
@@ -68,17 +79,16 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     if arguments.json {
         output::keep_libraries_out()?;
     }
-    let start = Start::new(&arguments.ranks)?;
-    let implementation = start.check(implementation(&arguments.ranks, None))?;
-    let (processes, threads) = start.processes_and_threads(arguments.ranks.ranks, implementation.gpus);
+    let start = Start::new(&arguments.ranks, None)?;
     if arguments.ranks.ranks == Some(1) {
         refuse::<PairsArguments>("nccl bench pairs", "--ranks 1: expected a whole number from 2 to 1024");
     }
+    let (processes, threads) = start.processes_and_threads();
     ensure!(
         processes * threads > 1,
         "there is one GPU, and --ranks is not given: expected at least two ranks"
     );
-    let job = start.join(&arguments.ranks, implementation, threads, 1)?;
+    let job = start.join(threads, 1)?;
     if let (0, Some(reason)) = (job.rank(0), &job.fallback) {
         output::write_to_stderr(&format!("{reason}\n"));
     }
@@ -86,21 +96,17 @@ pub(crate) fn run(arguments: &PairsArguments) -> Result<ExitCode> {
     let (interrupted, also) = (measured.clone(), arguments.clone());
     // An output that cannot be written changes nothing about the signal.
     let complete = move || drop(take(&interrupted).map(|pairs| write(&pairs, &also)));
-    interrupt::end_with_output(complete.clone())?;
     let own = arguments.clone();
-    let outcome = job.run(move |job, thread| {
+    let work = move |job: &Job, thread| {
         if job.rank(thread) > 0 {
-            return exchange::measure(job, thread, &own, &measured).map(|()| true);
+            return measure(job, thread, &own, &measured).map(|()| true);
         }
         own.svg.as_deref().map_or(Ok(()), named_file::check)?;
-        exchange::measure(job, thread, &own, &measured)?;
+        measure(job, thread, &own, &measured)?;
         // A signal may have taken them, and ends this process.
         take(&measured).map_or(Ok(true), |pairs| write(&pairs, &own))
-    });
-    if outcome.is_err() {
-        complete();
-    }
-    Ok(exit_code(outcome?))
+    };
+    job.run(complete, work).map(exit_code)
 }
 
 fn take(measured: &Measured) -> Option<Pairs> {
@@ -127,4 +133,151 @@ fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<bool> {
     }
     let draw = |file| named_file::write(file, heat_map::draw(pairs)?.as_bytes());
     conclude(is_good, [printed, arguments.svg.as_deref().map_or(Ok(()), draw)])
+}
+
+/// A rank's part in the measurement.
+struct Endpoint {
+    send: Buffer,
+    recv: Buffer,
+    data: Data,
+    /// The elements of a long send, and the number of sends of a batch.
+    elements: usize,
+    repeats: usize,
+}
+
+/// Measures all pairs, one after the other. Rank 0 stores them in `measured`.
+fn measure(job: &Job, thread: usize, arguments: &PairsArguments, measured: &Measured) -> Result<()> {
+    let bytes = arguments.size.unwrap_or(if job.gpus == 0 { 4 << 20 } else { 64 << 20 });
+    let elements = (usize::try_from(bytes)? / size_of::<f32>()).max(SHORT);
+    let repeats = (arguments.iters as usize).div_ceil(BATCHES);
+    let memory = Memory::of(job.local_rank(thread), job.gpus, false)?;
+    let mut ranks = Ranks::new(job, thread, vec![memory], &Config::new())?;
+    let available = available_bytes(&ranks.describe()?);
+    let own = job.rank(thread);
+    if bytes > available / 2 {
+        ensure!(
+            own > 0,
+            "--size {bytes} does not fit: each rank has {available} bytes of memory for two buffers"
+        );
+        return Ok(());
+    }
+    let memory = &ranks.members[0].memory;
+    let buffer = || memory.buffer(&job.nccl, DataType::Float32, elements);
+    let arithmetic = Arithmetic::new(DataType::Float32)?;
+    let data = Data { arithmetic, op: Reduction::Op(ReduceOp::Sum), ranks: job.size, seed: 0 };
+    let mut endpoint = Endpoint { send: buffer()?, recv: buffer()?, data, elements, repeats };
+    endpoint.send.fill(0..elements, &data.sent(own))?;
+    let mut progress = None;
+    if own == 0 {
+        let bytes = (elements * size_of::<f32>()) as u64;
+        let device = memory.device()?.unwrap_or_else(|| "host memory".into());
+        let pairs = Pairs::new(job, device, bytes, repeats * BATCHES);
+        progress = Some(progress_bar(Some(pairs.number() as u64), "pairs"));
+        *lock(measured) = Some(pairs);
+    }
+    ranks.barrier()?;
+    for low in 0..job.size {
+        for high in low + 1..job.size {
+            let rank = &ranks.members[0];
+            let side = match own {
+                own if own == low => endpoint.exchange(rank, high)?,
+                own if own == high => endpoint.exchange(rank, low)?,
+                _ => Link::default(),
+            };
+            // The others wait for the pair, too.
+            let sides = ranks.gather(&[side])?;
+            let Some(progress) = &progress else { continue };
+            let link = |from: usize, to: usize| Link {
+                latency_us: sides[low].latency_us,
+                median_latency_us: sides[low].median_latency_us,
+                wrong: sides[to].wrong,
+                first_wrong: sides[to].first_wrong,
+                ..sides[from].clone()
+            };
+            // A signal may have taken them.
+            if let Some(pairs) = lock(measured).as_mut() {
+                pairs.links[low][high] = Some(link(low, high));
+                pairs.links[high][low] = Some(link(high, low));
+            }
+            progress.set_message(format!("ranks {low} and {high}"));
+            progress.inc(1);
+        }
+    }
+    ranks.destroy()
+}
+
+impl Endpoint {
+    /// Measures this rank's side of a pair: the latency, the bandwidth of what it sends, and the wrong elements that it
+    /// receives.
+    fn exchange(&mut self, rank: &Rank, peer: usize) -> Result<Link> {
+        let is_first = rank.communicator.rank() < peer;
+        self.recv.fill(0..self.elements, &self.data.untouched())?;
+        // NCCL connects at the first send.
+        self.round_trip(rank, peer, is_first)?;
+        let mut side = Link::default();
+        for sends in [is_first, !is_first] {
+            self.stream(rank, peer, 1, sends)?;
+            if !sends {
+                wait(rank)?;
+                let comparison = self.recv.compare(0..self.elements, &self.data.sent(peer))?;
+                side.wrong = comparison.wrong as u64;
+                side.first_wrong = comparison.first.map(|first| first.offset as u64);
+            }
+        }
+        let mut latencies = vec![];
+        for _ in 0..BATCHES {
+            let begin = Instant::now();
+            for _ in 0..self.repeats {
+                self.round_trip(rank, peer, is_first)?;
+            }
+            wait(rank)?;
+            latencies.push(begin.elapsed().as_secs_f64() * 1e6 / self.repeats as f64 / 2.0);
+        }
+        let mut bandwidths = vec![];
+        for sends in [is_first, !is_first] {
+            for _ in 0..BATCHES {
+                let begin = Instant::now();
+                self.stream(rank, peer, self.repeats, sends)?;
+                wait(rank)?;
+                if sends {
+                    let bytes = (self.elements * size_of::<f32>() * self.repeats) as f64;
+                    bandwidths.push(bytes / 1e9 / begin.elapsed().as_secs_f64());
+                }
+            }
+        }
+        latencies.sort_by(f64::total_cmp);
+        bandwidths.sort_by(|one, two| two.total_cmp(one));
+        (side.latency_us, side.median_latency_us) = (latencies[0], latencies[BATCHES / 2]);
+        (side.bandwidth, side.median_bandwidth) = (bandwidths[0], bandwidths[BATCHES / 2]);
+        Ok(side)
+    }
+
+    fn round_trip(&mut self, rank: &Rank, peer: usize, is_first: bool) -> Result<()> {
+        for sends in [is_first, !is_first] {
+            self.start(rank, peer, SHORT, sends)?;
+        }
+        Ok(())
+    }
+
+    /// Sends long data, and receives 8 bytes as the receipt; or the other side of it.
+    fn stream(&mut self, rank: &Rank, peer: usize, repeats: usize, sends: bool) -> Result<()> {
+        for _ in 0..repeats {
+            self.start(rank, peer, self.elements, sends)?;
+        }
+        self.start(rank, peer, SHORT, !sends)
+    }
+
+    fn start(&mut self, rank: &Rank, peer: usize, count: usize, sends: bool) -> Result<()> {
+        let (communicator, stream) = (&rank.communicator, rank.memory.stream());
+        if sends {
+            communicator.send(self.send.part(0..count)?, peer, stream)?;
+        } else {
+            communicator.recv(self.recv.part_mut(0..count)?, peer, stream)?;
+        }
+        Ok(())
+    }
+}
+
+fn wait(rank: &Rank) -> Result<()> {
+    rank.memory.synchronize(&rank.communicator)
 }

@@ -1,8 +1,6 @@
 //! `nccl bench plot`: bandwidth and time against size, of one or several results in one picture.
 
-mod chart;
-mod series;
-pub(crate) mod theme;
+pub(crate) mod chart;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,10 +8,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::output::report::Report;
-use super::output::statistic::Statistic;
-use crate::{file, named_file};
-use series::Series;
+use super::output::report::{Report, Row};
+use super::statistics::Statistic;
+use crate::{escapes, file, named_file};
 
 const HELP: &str = "\
 Example:
@@ -51,19 +48,78 @@ pub(crate) fn run(arguments: &PlotArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A line in each chart: the rows of a result with one data type, reduction and root.
+pub(crate) struct Series {
+    pub(crate) label: String,
+    pub(crate) points: Vec<Point>,
+}
+
+/// The measurement of a size, out of place, or in place if there is no other.
+#[derive(Clone, Copy)]
+pub(crate) struct Point {
+    pub(crate) bytes: f64,
+    pub(crate) time_us: f64,
+    /// The bus bandwidth in GB/s, or the algorithm's of a single rank, which has no bus.
+    pub(crate) bandwidth: f64,
+}
+
 /// Writes the picture of results, given with their names.
 pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
     let statistic = Statistic::of(reports.iter().map(|(_, report)| report));
-    let all = reports.iter().flat_map(|(name, report)| Series::all(name, report, statistic));
-    let series: Vec<Series> = all.collect();
-    let omitted = reports.iter().flat_map(|(name, report)| series::omitted(name, report, statistic));
-    let omitted: Vec<String> = omitted.collect();
+    let (mut all, mut omitted) = (vec![], vec![]);
+    for (name, report) in reports {
+        let mut series: Vec<Series> = vec![];
+        for row in &report.rows {
+            let point = match point(report, row, statistic) {
+                Ok(point) => point,
+                Err(figures) => {
+                    let row = format!("{name}: {} bytes of {}, {figures}", row.bytes, row.data_type);
+                    omitted.push(escapes::in_line(&row).into_owned());
+                    continue;
+                }
+            };
+            let label = label(name, report, row);
+            match series.iter_mut().find(|series| series.label == label) {
+                Some(series) => series.points.push(point),
+                None => series.push(Series { label, points: vec![point] }),
+            }
+        }
+        all.append(&mut series);
+    }
     if let Some(first) = omitted.first() {
         let rows =
             format!("no place on logarithmic axes for {} of the rows, the first: {first}", omitted.len());
-        ensure!(!series.is_empty(), "there is nothing to draw; {rows}");
+        ensure!(!all.is_empty(), "there is nothing to draw; {rows}");
         anstream::eprintln!("warning: {rows}");
     }
-    ensure!(!series.is_empty(), "there is nothing to draw: the results have no rows");
-    named_file::write(file, chart::draw(&series, statistic)?.as_bytes())
+    ensure!(!all.is_empty(), "there is nothing to draw: the results have no rows");
+    named_file::write(file, chart::draw(&all, statistic)?.as_bytes())
+}
+
+/// Returns the point of a row, or its figures if they have no place on logarithmic axes.
+fn point(report: &Report, row: &Row, statistic: Statistic) -> Result<Point, String> {
+    let measured = row.measured().next().ok_or("not measured")?;
+    let time_us = statistic.time_us(measured);
+    let bandwidth = report.bandwidth(row, measured, time_us);
+    let bytes = row.bytes as f64;
+    if [bytes, time_us, bandwidth].iter().all(|value| value.is_finite() && *value > 0.0) {
+        Ok(Point { bytes, time_us, bandwidth })
+    } else {
+        Err(format!("{time_us} us, {bandwidth} GB/s"))
+    }
+}
+
+fn label(name: &str, report: &Report, row: &Row) -> String {
+    let op = row.op.as_ref().map_or_else(String::new, |op| format!(" {op}"));
+    let root = row.root.map_or_else(String::new, |root| format!(" root {root}"));
+    let ranks = report.ranks.len();
+    let place = if row.out_of_place.is_some() { "out of place" } else { "in place" };
+    let is_wrong = report.rows.iter().flat_map(Row::measured).any(|measured| measured.wrong > Some(0));
+    let wrong = if is_wrong { ", with wrong elements" } else { "" };
+    let interrupted = if report.interrupted { ", interrupted" } else { "" };
+    let label = format!(
+        "{name}: {} {}{op}{root}, {ranks} ranks, {}, {place}",
+        report.operation, row.data_type, report.library.backend
+    );
+    escapes::in_line(&label).into_owned() + wrong + interrupted
 }

@@ -1,0 +1,162 @@
+//! Statistics of times: of single iterations, and of the results that are compared and drawn.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use super::output::report::{Iterations, Measured, Report, Row};
+
+/// The times of a rank's iterations, in nanoseconds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Times {
+    /// The time from each call until its result was there.
+    pub(crate) durations: Vec<u64>,
+    /// The time after the first rank's beginning when this one began each iteration; empty if clocks cannot be compared.
+    pub(crate) delays: Vec<u64>,
+    /// The times of iterations that this rank began after all others; empty if they were not taken.
+    pub(crate) last: Vec<u64>,
+}
+
+impl Times {
+    pub(crate) fn summary(&self, rank: usize, operations: u32) -> Iterations {
+        let durations = sorted(&self.durations);
+        let us = |nanoseconds: f64| nanoseconds / 1e3 / f64::from(operations);
+        let median_us = us(median(&durations).unwrap_or_default());
+        Iterations {
+            rank,
+            min_us: us(percentile(&durations, 0)),
+            median_us,
+            p99_us: us(percentile(&durations, 99)),
+            max_us: us(percentile(&durations, 100)),
+            wait_us: median_us,
+            late_us: median(&self.delays).map(|time| time / 1e3),
+            own_us: median(&self.last).map(us),
+        }
+    }
+}
+
+/// Returns the columns of nccl-tests for single iterations: minimum, maximum and 99th percentile in microseconds, and the
+/// coefficient of variation in percent.
+pub(crate) fn iteration_columns(times: &[u64], operations: u32) -> [f64; 4] {
+    let sorted = sorted(times);
+    let us = |percent| percentile(&sorted, percent) / 1e3 / f64::from(operations);
+    let count = times.len().max(1) as f64;
+    let mean = times.iter().map(|time| *time as f64).sum::<f64>() / count;
+    let variance = times.iter().map(|time| (*time as f64 - mean).powi(2)).sum::<f64>() / count;
+    let variation = if mean > 0.0 { variance.sqrt() / mean * 100.0 } else { 0.0 };
+    [us(0), us(100), us(99), variation]
+}
+
+fn sorted(times: &[u64]) -> Vec<u64> {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted
+}
+
+/// Returns the time that so many percent of all do not exceed (nearest rank); 0 of none.
+fn percentile(sorted: &[u64], percent: usize) -> f64 {
+    let position = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(position).map_or(0.0, |time| *time as f64)
+}
+
+/// Returns the median, or `None` of none.
+pub(crate) fn median(times: &[u64]) -> Option<f64> {
+    let sorted = sorted(times);
+    let upper = *sorted.get(sorted.len() / 2)? as f64;
+    let lower = *sorted.get((sorted.len() - 1) / 2)? as f64;
+    Some((lower + upper) / 2.0)
+}
+
+/// A statistic of the times of a row, the same for all that is set side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Statistic {
+    /// The median of single iterations, which the noise of a machine changes less than the mean.
+    Median,
+    /// The mean of the loop, as in the table of the measurement, where a result lacks times of single iterations.
+    Mean,
+}
+
+impl Statistic {
+    /// Returns the statistic that all rows of the results have.
+    pub(crate) fn of<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Self {
+        // Without some of the ranks, the longest time is not known.
+        let has_median = |report: &Report| {
+            let mut measured = report.rows.iter().flat_map(Row::measured);
+            measured.all(|measured| {
+                measured.iterations.len() == report.ranks.len() && median_iteration(measured).is_some()
+            })
+        };
+        if reports.into_iter().all(has_median) { Self::Median } else { Self::Mean }
+    }
+
+    pub(crate) fn time_us(self, measured: &Measured) -> f64 {
+        median_iteration(measured).filter(|_| self == Self::Median).unwrap_or(measured.time_us)
+    }
+
+    /// Returns the ratio of one side's fastest iteration to the other's median, both ways round: the noise of a machine
+    /// makes iterations longer and never shorter. `None` without times of iterations.
+    pub(crate) fn spread(self, one: &Measured, two: &Measured) -> Option<(f64, f64)> {
+        let fastest = |measured| slowest_rank(measured, |rank| rank.min_us).filter(|_| self == Self::Median);
+        Some((fastest(one)? / median_iteration(two)?, median_iteration(one)? / fastest(two)?))
+    }
+}
+
+/// Formats a number with so many digits, of which at most `decimals` are after the point.
+pub(crate) fn digits(value: f64, digits: i32, decimals: i32) -> String {
+    let needed = f64::from(digits - 1) - value.abs().log10().floor();
+    format!("{value:.*}", needed.clamp(0.0, decimals.into()) as usize)
+}
+
+impl Display for Statistic {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Median => "median of single iterations",
+            Self::Mean => "mean of the loop",
+        })
+    }
+}
+
+fn median_iteration(measured: &Measured) -> Option<f64> {
+    slowest_rank(measured, |rank| rank.median_us)
+}
+
+/// Returns the longest time of the ranks: an operation has ended when the last one has its result.
+fn slowest_rank(measured: &Measured, value: fn(&Iterations) -> f64) -> Option<f64> {
+    measured.iterations.iter().map(value).reduce(f64::max).filter(|time| *time > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Times, digits, iteration_columns, median};
+
+    #[test]
+    fn summary_has_the_order_statistics_in_microseconds() {
+        let times =
+            Times { durations: (1..=200).rev().map(|time| time * 1000).collect(), ..Times::default() };
+        let summary = times.summary(3, 1);
+        assert_eq!((summary.rank, summary.min_us, summary.max_us), (3, 1.0, 200.0));
+        assert_eq!((summary.median_us, summary.p99_us), (100.5, 198.0));
+        assert_eq!((summary.late_us, summary.own_us), (None, None));
+        let times = Times { durations: vec![8000], delays: vec![3000, 1000], last: vec![4000] };
+        let summary = times.summary(0, 4);
+        assert_eq!((summary.wait_us, summary.late_us, summary.own_us), (2.0, Some(2.0), Some(1.0)));
+    }
+
+    #[test]
+    fn columns_are_those_of_nccl_tests() {
+        assert_eq!(iteration_columns(&[1000, 3000, 1000, 3000], 1), [1.0, 3.0, 3.0, 50.0]);
+        assert_eq!(iteration_columns(&[], 1), [0.0; 4]);
+    }
+
+    #[test]
+    fn median_of_two_is_between_them() {
+        assert_eq!((median(&[]), median(&[7]), median(&[1, 2])), (None, Some(7.0), Some(1.5)));
+    }
+
+    #[test]
+    fn digits_are_as_many_as_the_decimals_allow() {
+        let texts = [123.4, 99.94, 9.876, 0.1234, 0.0, -20.04].map(|value| digits(value, 3, 3));
+        assert_eq!(texts, ["123", "99.9", "9.88", "0.123", "0.000", "-20.0"]);
+    }
+}
