@@ -65,7 +65,7 @@ impl Settings {
             let name = name.to_ascii_uppercase();
             name.starts_with("NCCL_") || name.starts_with("LIBNCCL_")
         };
-        let environment = system.environment().iter().filter(|(name, _)| is_ours(name));
+        let environment = system.environment.iter().filter(|(name, _)| is_ours(name));
         let mut values: BTreeMap<_, _> = environment
             .map(|(name, value)| {
                 (name.clone(), Setting { value: value.clone(), origin: Origin::Environment })

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use super::finding::Finding;
 use super::library::Library;
-use crate::interface::Interface;
 use crate::settings::{Settings, integer};
-use crate::system::System;
+use crate::system::{Interface, System};
 
 const HCA: &str = "NCCL_IB_HCA";
 const NAMES: &str = "NCCL_SOCKET_IFNAME";

@@ -44,6 +44,11 @@ pub(crate) fn this_program() -> Result<Command> {
     Ok(command)
 }
 
+/// Starts a thread that nothing waits for.
+pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<()> {
+    thread::Builder::new().spawn(work).map(drop).context("cannot start a thread")
+}
+
 /// Asks the kernel for the end of this process with its parent.
 pub(crate) fn end_with_parent(parent: &str) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for the end with the parent")?;
