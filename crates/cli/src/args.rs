@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::env::consts::{ARCH, OS};
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 use libnccl::Version;
@@ -24,7 +25,7 @@ Examples:
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
 // A name that does not depend on how it was started, which may be /proc/self/exe.
-#[command(name = "nccl", bin_name = "nccl", version, long_version = long_version(), propagate_version = true)]
+#[command(name = "nccl", bin_name = "nccl", version, long_version = LONG_VERSION.as_str(), propagate_version = true)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -53,8 +54,8 @@ pub(crate) enum Command {
     Man(ManArguments),
 }
 
-/// Returns the version, and what the program was built with.
-fn long_version() -> &'static str {
+/// The version, and what the program was built with.
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = if cfg!(feature = "link") { "dlopen, link, cpu" } else { "dlopen, cpu" };
     let environment = if cfg!(target_env = "gnu") { "-gnu" } else { "" };
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
@@ -63,8 +64,7 @@ fn long_version() -> &'static str {
     format!(
         "{version}\nlibnccl:  {version}\nheader:   NCCL {header}\nfeatures: {features}\ntarget:   {ARCH}-{OS}{environment}, {profile}"
     )
-    .leak()
-}
+});
 
 #[cfg(test)]
 mod tests {

@@ -134,7 +134,8 @@ fn nearest<T>(system: &System, controller: &str, find: impl Fn(&Path) -> Option<
     folder.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).find_map(find)
 }
 
-/// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known.
+/// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known. The files have two names, of
+/// version 2 and 1.
 fn limit_of_group(
     system: &System,
     controller: &str,

@@ -11,9 +11,9 @@ use crate::settings::Settings;
 
 const DEFAULT: &str = "localhost:28028";
 /// The time to wait for a connection, and for its answer. A stopped process accepts connections and never answers.
-const LIMIT: Duration = Duration::from_millis(30);
+const LIMIT: Duration = Duration::from_millis(100);
 /// The time to wait for the addresses of a host.
-const RESOLVED_WITHIN: Duration = Duration::from_millis(100);
+const RESOLVED_WITHIN: Duration = Duration::from_millis(200);
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     if settings.value("NCCL_RAS_ENABLE").is_some_and(|value| value != "1") {

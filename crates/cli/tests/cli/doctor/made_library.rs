@@ -230,7 +230,6 @@ fn configuration_file_gives_its_findings() {
         "files warning: .. the quotes are part of the value",
         "files warning: .. export NCCL_NTHREADS=\"64\": the spaces are part of the name",
         "files warning: .. NCCL_BUFFSIZE=\"1 # one\": the comment is part of the value",
-        "variables warning: NCCL_NET_PLUGIN=\"none\" .. the plugin cannot be loaded",
     ];
     assert_new(&made.findings(&environment), &base, &expected);
     let (text, _) = run(&mut made.command("", &environment), 1);
@@ -243,6 +242,29 @@ fn configuration_file_gives_its_findings() {
     );
     let named = made.findings(&[("NCCL_CONF_FILE", "~/mine.conf")]);
     assert_new(&named, &base, &["files warning: NCCL_CONF_FILE=~/mine.conf: there is no such file"]);
+}
+
+#[test]
+fn env_lists_values_of_the_environment_of_a_file_and_defaults() {
+    let made = Made::new();
+    fs::write(made.0.path().join(".nccl.conf"), "NCCL_ALGO==Ring\nNCCL_DEBUG=WARN\n")
+        .expect("it is writable");
+    let mut command = nccl("env");
+    command.env_clear().env("HOME", made.0.path()).env("LIBNCCL_PATH", made.0.path().join("libnccl.so.2"));
+    let (text, _) = run(command.envs([("NCCL_DEBUG", "INFO"), ("NCCL_MINE", "1")]), 0);
+    let file = made.0.path().join(".nccl.conf");
+    let of_file = format!("\nNCCL_ALGO==Ring  ({})\n", file.display());
+    assert_has(
+        &text,
+        &[
+            "# NCCL 2.32.3, ",
+            &of_file,
+            "\nNCCL_BUFFSIZE=-2  (default)\n",
+            "\nNCCL_DEBUG=INFO  (environment)\n",
+            "\nNCCL_MINE=1  (environment; unknown to this release)\n",
+            "\nNCCL_PROTO=?  (default)\n",
+        ],
+    );
 }
 
 /// The process that loads it is another one.
