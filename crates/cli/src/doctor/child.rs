@@ -19,7 +19,8 @@ use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_
 use serde::{Deserialize, Serialize};
 
 use super::driver::Driver;
-use super::library::Search;
+use super::finding::Finding;
+use super::library::{NOT_STARTED, Search};
 use super::probe::{Call, FORCED, Probe, is_forced};
 use crate::nccl_file::NcclFile;
 use crate::run::THIS_PROGRAM;
@@ -74,8 +75,8 @@ pub(super) fn examine(file: Option<&Path>) -> (Driver, Search) {
         Ok(child) => wait(child, LIMIT).results(file),
         Err(error) => {
             let problem = format!("{THIS_PROGRAM} cannot be started: {error}");
-            let search = Search::not_started(&problem);
-            (Driver::failed(problem, true), search)
+            let finding = Finding::warning(format!("no library was examined, as {problem}"), NOT_STARTED);
+            (Driver::failed(problem, true), Search::unfinished(finding))
         }
     }
 }
@@ -146,15 +147,29 @@ impl Outcome {
         match (driver, search) {
             (None, _) => {
                 let problem = format!("{} cannot be loaded: {failure}", gpu::DRIVER);
-                (Driver::failed(problem, false), Search::not_started("the driver ended the process"))
+                let text =
+                    "no library was examined, as the driver ended the process that would have loaded it";
+                let finding = Finding::warning(text, "repair the driver, and run `nccl doctor` again");
+                (Driver::failed(problem, false), Search::unfinished(finding))
             }
-            (Some(driver), None) => (driver, Search::failed(file.as_deref(), &failure)),
+            (Some(driver), None) => {
+                let finding = match file {
+                    Some(file) => Finding::problem(
+                        format!("{file} cannot be loaded: {failure}"),
+                        format!("repair or remove {file}"),
+                    ),
+                    None => Finding::problem(
+                        format!("a library cannot be loaded: {failure}"),
+                        "name one by --library, to find the one that ends its process",
+                    ),
+                };
+                (driver, Search::unfinished(finding))
+            }
             (Some(driver), Some(search)) => (driver, search.with(probe)),
         }
     }
 }
 
-/// The child.
 pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     output::keep_libraries_out()?;

@@ -31,7 +31,6 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Loads the driver, and asks it.
     pub(super) fn new() -> Self {
         let loaded = gpu::load_driver().is_ok();
         let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));

@@ -111,21 +111,8 @@ impl Search {
         (Self { library, error, tried, named, unfinished: None }, nccl)
     }
 
-    /// Returns a search that did not take place for this reason.
-    pub(super) fn not_started(reason: &str) -> Self {
-        Self::unfinished(Finding::warning(format!("no library was examined, as {reason}"), NOT_STARTED))
-    }
-
-    /// Returns a search whose process failed with the file that it loaded if that is known.
-    pub(super) fn failed(file: Option<&str>, failure: &str) -> Self {
-        let (file, advice) = match file {
-            Some(file) => (file, format!("repair or remove {file}")),
-            None => ("a library", "name one by --library, to find the one that ends its process".into()),
-        };
-        Self::unfinished(Finding::problem(format!("{file} cannot be loaded: {failure}"), advice))
-    }
-
-    fn unfinished(finding: Finding) -> Self {
+    /// Returns a search that did not end, with the reason.
+    pub(super) fn unfinished(finding: Finding) -> Self {
         Self { error: Some(finding.text.clone()), unfinished: Some(finding), ..Self::default() }
     }
 

@@ -11,7 +11,6 @@ const HCA: &str = "NCCL_IB_HCA";
 const NAMES: &str = "NCCL_SOCKET_IFNAME";
 const COMM_ID: &str = "NCCL_COMM_ID";
 
-/// Returns the ports of RDMA devices that have a link.
 fn active_ports(system: &System) -> Vec<(String, u32)> {
     let ports = system.names("/sys/class/infiniband").into_iter().flat_map(|device| {
         let folder = format!("/sys/class/infiniband/{device}/ports");
@@ -182,7 +181,6 @@ impl<'a> List<'a> {
         if self.is_exact { name == entry } else { name.starts_with(entry) }
     }
 
-    /// Returns whether the list selects a name.
     fn has(&self, name: &str) -> bool {
         (self.entries.is_empty() || self.entries.iter().any(|entry| self.is(entry, name))) != self.excludes
     }

@@ -103,7 +103,6 @@ impl Machine {
         Self { ranks, restarts, ..Self::default() }
     }
 
-    /// Returns whether nothing has failed yet.
     pub(super) fn is_sound(&self) -> bool {
         self.outcome == Outcome::Succeeded
     }
@@ -227,7 +226,6 @@ impl Machine {
     }
 }
 
-/// Returns the exit status of a job that a signal has ended.
 fn status_of(signal: Signal) -> u8 {
     128u8.saturating_add_signed(signal.as_raw() as i8)
 }

@@ -129,7 +129,6 @@ impl<'a> Ranks<'a> {
         watched
     }
 
-    /// Reports the end of a rank.
     fn watch(&self, rank: usize, pid: Pid) -> Result<()> {
         let reports = self.reports.clone();
         process::spawn(move || {
@@ -151,7 +150,6 @@ impl<'a> Ranks<'a> {
         self.open = None;
     }
 
-    /// Returns the status of a rank that has ended.
     pub(super) fn reap(&mut self, rank: usize) -> Result<(Pid, ExitStatus)> {
         let rank = &mut self.ranks[rank];
         let status = rank.child.wait()?;

@@ -291,6 +291,22 @@ fn library_that_crashes_when_it_is_loaded_is_a_problem() {
 }
 
 #[test]
+fn driver_that_crashes_is_a_problem() {
+    let made = Made::new();
+    let [source, driver] = ["cuda.c", "libcuda.so.1"].map(|name| made.0.path().join(name));
+    let text = "#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n";
+    fs::write(&source, text).expect("it is writable");
+    run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]), 0);
+    let directory = made.0.path().display().to_string();
+    let (text, _) = run(&mut made.command("", &[("LD_LIBRARY_PATH", &directory)]), 1);
+    let problem = "\n  problem  libcuda.so.1 cannot be loaded: the process ended with signal: 6 (SIGABRT)\n";
+    assert_has(
+        &text,
+        &["library\n  warning  no library was examined, as the driver ended the process", problem],
+    );
+}
+
+#[test]
 #[ignore = "waits for the time limit of the doctor, 20 s"]
 fn library_that_hangs_when_it_is_loaded_is_a_problem() {
     let made = Made::new();
