@@ -1,17 +1,20 @@
 //! The command line.
 
+use std::env::consts::{ARCH, OS};
+use std::sync::LazyLock;
+
 use clap::{Parser, Subcommand};
+use libnccl::Version;
 
 use crate::bench::BenchArguments;
-use crate::completions::CompletionsArguments;
-use crate::doctor::arguments::DoctorArguments;
+use crate::completions::{CompletionsArguments, ManArguments};
+use crate::doctor::DoctorArguments;
 use crate::env::EnvArguments;
-use crate::man::ManArguments;
+use crate::exit_status;
 use crate::ras::arguments::RasArguments;
 use crate::recorder::arguments::RecorderArguments;
 use crate::run::arguments::RunArguments;
-use crate::trace::arguments::TraceArguments;
-use crate::{exit_status, version};
+use crate::trace::TraceArguments;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +25,7 @@ Examples:
 /// Diagnose and measure NCCL.
 #[derive(Debug, Parser)]
 // A name that does not depend on how it was started, which may be /proc/self/exe.
-#[command(name = "nccl", bin_name = "nccl", version, long_version = version::long(), propagate_version = true)]
+#[command(name = "nccl", bin_name = "nccl", version, long_version = LONG_VERSION.as_str(), propagate_version = true)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", exit_status::HELP))]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -50,6 +53,18 @@ pub(crate) enum Command {
     /// Write the manual pages
     Man(ManArguments),
 }
+
+/// The version, and what the program was built with.
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
+    let features = if cfg!(feature = "link") { "dlopen, link, cpu" } else { "dlopen, cpu" };
+    let environment = if cfg!(target_env = "gnu") { "-gnu" } else { "" };
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let version = env!("CARGO_PKG_VERSION");
+    let header = Version::HEADER;
+    format!(
+        "{version}\nlibnccl:  {version}\nheader:   NCCL {header}\nfeatures: {features}\ntarget:   {ARCH}-{OS}{environment}, {profile}"
+    )
+});
 
 #[cfg(test)]
 mod tests {

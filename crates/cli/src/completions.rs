@@ -1,9 +1,11 @@
-//! `nccl completions`: the completions of a shell.
+//! `nccl completions` and `nccl man`: the completions of a shell, and the manual pages.
 
+use std::fs;
 use std::io::{Write, stdout};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Arg, Args, Command, ValueHint};
 use clap_complete::{Shell, generate};
 
@@ -21,7 +23,7 @@ pub(crate) struct CompletionsArguments {
     shell: Shell,
 }
 
-pub(crate) fn run(arguments: &CompletionsArguments, mut command: Command) -> Result<ExitCode> {
+pub(crate) fn completions(arguments: &CompletionsArguments, mut command: Command) -> Result<ExitCode> {
     command.build();
     // It panics if it cannot write.
     let mut text = Vec::new();
@@ -51,4 +53,20 @@ fn without_files(argument: &Arg) -> Arg {
         true => argument.clone().value_hint(ValueHint::Other),
         false => argument.clone(),
     }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  nccl man ~/.local/share/man/man1 && man nccl-doctor")]
+pub(crate) struct ManArguments {
+    /// Folder to write them into; created if need be
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    folder: PathBuf,
+}
+
+pub(crate) fn man(arguments: &ManArguments, command: Command) -> Result<ExitCode> {
+    let folder = &arguments.folder;
+    let failed = || format!("cannot write the manual pages into {}", folder.display());
+    fs::create_dir_all(folder).with_context(failed)?;
+    clap_mangen::generate_to(command.disable_help_subcommand(true), folder).with_context(failed)?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -133,39 +133,3 @@ fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::fs;
-
-    use super::variables;
-    use crate::settings::Settings;
-    use crate::system::System;
-
-    #[test]
-    fn values_come_from_the_environment_a_file_or_the_default() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join("etc")).unwrap();
-        fs::write(root.path().join("etc/nccl.conf"), "NCCL_ALGO==Ring\n").unwrap();
-        let system = System::at(root.path(), &[("NCCL_DEBUG", "INFO"), ("NCCL_MINE", "1"), ("PATH", "/bin")]);
-        let known: BTreeSet<_> =
-            ["NCCL_ALGO", "NCCL_DEBUG", "NCCL_NTHREADS", "NCCL_PROTO"].map(String::from).into();
-        let default = |name: &str| (name == "NCCL_NTHREADS").then(|| "-2".into());
-        let found = variables(&known, &Settings::of(&system), default);
-        let lines: Vec<_> = found
-            .iter()
-            .map(|found| (found.name.as_str(), found.value.as_deref(), found.origin.as_str(), found.known))
-            .collect();
-        assert_eq!(
-            lines,
-            [
-                ("NCCL_ALGO", Some("=Ring"), "/etc/nccl.conf", true),
-                ("NCCL_DEBUG", Some("INFO"), "environment", true),
-                ("NCCL_MINE", Some("1"), "environment", false),
-                ("NCCL_NTHREADS", Some("-2"), "default", true),
-                ("NCCL_PROTO", None, "default", true),
-            ]
-        );
-    }
-}

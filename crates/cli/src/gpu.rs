@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use cuda_common::Interface;
 use cudarc::driver::CudaContext;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The driver's library for programs.
 pub(crate) const DRIVER: &str = "libcuda.so.1";
@@ -49,7 +49,7 @@ pub(crate) fn load_driver() -> Result<(), String> {
 }
 
 /// The file of libnccl's stand-in for CUDA.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StandIn(PathBuf);
 
 impl StandIn {

@@ -14,9 +14,7 @@ mod escapes;
 mod exit_status;
 mod file;
 mod gpu;
-mod interface;
 mod library;
-mod man;
 mod named_file;
 mod nccl_file;
 mod output;
@@ -29,7 +27,6 @@ mod system;
 mod trace;
 mod value_parser;
 mod variables;
-mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -50,8 +47,8 @@ pub fn main() -> ExitCode {
         Command::Recorder(arguments) => recorder::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
-        Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
-        Command::Man(arguments) => man::run(&arguments, Arguments::command()),
+        Command::Completions(arguments) => completions::completions(&arguments, Arguments::command()),
+        Command::Man(arguments) => completions::man(&arguments, Arguments::command()),
     };
     result.unwrap_or_else(|error| {
         if exit_status::is_output_closed(&error) {

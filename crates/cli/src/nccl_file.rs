@@ -10,7 +10,7 @@ use std::str::FromStr;
 use libnccl::Version;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::file;
 
@@ -35,7 +35,7 @@ pub(crate) struct NcclFile {
 }
 
 /// Properties by which two files of the same version differ.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// The size of the file in bytes.
     pub(crate) size: u64,

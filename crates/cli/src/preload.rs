@@ -2,8 +2,6 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -24,9 +22,9 @@ pub(crate) fn search_first(directories: &[PathBuf]) -> Result<OsString> {
     env::join_paths(all).context("cannot set LD_LIBRARY_PATH")
 }
 
-/// Returns `LD_PRELOAD` for a program with these libraries, which [`check`] has passed: before those of the user that have the same
-/// functions, NCCL's or CUDA's, and after all others, such as sanitizers and allocators, which have to be first.
-pub(crate) fn preload(program: &OsStr, own: impl IntoIterator<Item = PathBuf>) -> Result<OsString> {
+/// Returns the variables by which a program gets these libraries, which [`check`] has passed: before those of the user that have the
+/// same functions, NCCL's or CUDA's, and after all others, such as allocators, which have to be first.
+pub(crate) fn preload(own: impl IntoIterator<Item = PathBuf>) -> Result<[(&'static str, OsString); 2]> {
     let given = variable("LD_PRELOAD").unwrap_or_default();
     let is_separator = |byte: &u8| matches!(byte, b' ' | b':');
     let given = given.as_bytes().split(is_separator).filter(|path| !path.is_empty());
@@ -38,35 +36,20 @@ pub(crate) fn preload(program: &OsStr, own: impl IntoIterator<Item = PathBuf>) -
             .any(|own| name.starts_with(own.as_bytes()))
     });
     all.extend(own.into_iter().chain(replaced));
-    if let Some(sanitizer) = sanitizer(program)
-        && !all.iter().any(|path| path.file_name() == sanitizer.file_name())
-    {
-        all.insert(0, sanitizer);
+    let all = env::join_paths(all).context("cannot set LD_PRELOAD")?;
+    // AddressSanitizer ends a program in which its library is not the first, although these have none of its functions. The last value
+    // counts.
+    let mut options = OsString::from("verify_asan_link_order=0");
+    if let Some(given) = variable("ASAN_OPTIONS").filter(|given| !given.is_empty()) {
+        options.push(":");
+        options.push(given);
     }
-    env::join_paths(all).context("cannot set LD_PRELOAD")
+    Ok([("LD_PRELOAD", all), ("ASAN_OPTIONS", options)])
 }
 
-/// Returns the runtime library of GCC's `AddressSanitizer` that a program is linked with: it refuses to run behind others.
-fn sanitizer(program: &OsStr) -> Option<PathBuf> {
-    const START: &[u8] = b"\0libasan.so.";
-    let has_path = program.as_bytes().contains(&b'/');
-    let directories = variable("PATH").filter(|_| !has_path).unwrap_or_default();
-    let candidates = env::split_paths(&directories).map(|directory| directory.join(program));
-    let file = [PathBuf::from(program)]
-        .into_iter()
-        .filter(|_| has_path)
-        .chain(candidates)
-        .find(|file| file.is_file())?;
-    // The names come before the code.
-    let mut program = vec![];
-    File::open(file)
-        .ok()?
-        .take(16 << 20)
-        .read_to_end(&mut program)
-        .ok()
-        .filter(|_| program.starts_with(b"\x7fELF"))?;
-    let found = program.windows(START.len()).position(|bytes| bytes == START)?;
-    let name = program[found + 1..].split(|byte| *byte == 0).next()?;
-    let is_version = name.len() < 20 && name[START.len() - 1..].iter().all(u8::is_ascii_digit);
-    is_version.then(|| OsStr::from_bytes(name).into())
+/// Returns the places where a file of an installation may be: beside this program, or in `../lib`.
+pub(crate) fn installed(name: &str) -> Result<[PathBuf; 2]> {
+    let program = env::current_exe().context("the path of this program is not known")?;
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    Ok([directory.join(name), directory.join("../lib").join(name)])
 }

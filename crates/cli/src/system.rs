@@ -2,28 +2,62 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{fmt, fs, io};
 
-use rustix::fs::{Access, access};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use rustix::fs::{Access, access, statfs};
+use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::file;
-use crate::interface::Interface;
 
-/// The files below a root, an environment and network interfaces. Tests fabricate them.
+/// The files below a root, an environment, and what the kernel says by other means. Tests fabricate them.
 #[derive(Debug)]
 pub(crate) struct System {
     root: PathBuf,
-    environment: BTreeMap<String, String>,
+    /// The variables; none for a set-uid program, which must not read files that its user names.
+    pub(crate) environment: BTreeMap<String, String>,
     /// The architecture, by Rust's name.
     pub(crate) architecture: String,
     /// The network interfaces, or the reason why they cannot be read.
     pub(crate) interfaces: Result<Vec<Interface>, String>,
+    /// The limits of this process. `None` stands for unlimited.
+    pub(crate) locked_memory: Option<u64>,
+    pub(crate) open_files: Rlimit,
+    pub(crate) stack: Option<u64>,
+    pub(crate) shared_memory: SharedMemory,
+}
+
+/// The file system in /dev/shm. `None` stands for no limit of its own.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct SharedMemory {
+    /// The bytes in all and those in use.
+    pub(crate) size: Option<u64>,
+    pub(crate) used: u64,
+    /// The files that can be there and those that can be made yet.
+    pub(crate) files: Option<u64>,
+    pub(crate) free_files: u64,
+}
+
+impl SharedMemory {
+    fn here() -> Self {
+        let Ok(found) = statfs("/dev/shm") else { return Self::default() };
+        let block = found.f_bsize as u64;
+        // Elsewhere /dev/shm is a directory of another file system.
+        let is_own = found.f_type as i64 == libc::TMPFS_MAGIC;
+        Self {
+            size: Some(found.f_blocks * block).filter(|size| is_own && *size > 0),
+            used: (found.f_blocks - found.f_bfree) * block,
+            files: Some(found.f_files).filter(|files| *files > 0),
+            free_files: found.f_ffree,
+        }
+    }
 }
 
 impl System {
-    /// Returns this machine, with the environment of this process; with none for a set-uid program, which must not read
-    /// files that its user names.
+    /// Returns this machine, with the environment of this process.
     pub(crate) fn here() -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let environment = libnccl::internal::environment::variables()
@@ -34,6 +68,10 @@ impl System {
             environment,
             architecture: std::env::consts::ARCH.into(),
             interfaces: Interface::all(),
+            locked_memory: getrlimit(Resource::Memlock).current,
+            open_files: getrlimit(Resource::Nofile),
+            stack: getrlimit(Resource::Stack).current,
+            shared_memory: SharedMemory::here(),
         }
     }
 
@@ -41,7 +79,16 @@ impl System {
     #[cfg(test)]
     pub(crate) fn at(root: &Path, environment: &[(&str, &str)]) -> Self {
         let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Self { root: root.into(), environment, architecture: "x86_64".into(), interfaces: Ok(Vec::new()) }
+        Self {
+            root: root.into(),
+            environment,
+            architecture: "x86_64".into(),
+            interfaces: Ok(Vec::new()),
+            locked_memory: None,
+            open_files: Rlimit { current: Some(1024), maximum: Some(1 << 20) },
+            stack: Some(8 << 20),
+            shared_memory: SharedMemory::default(),
+        }
     }
 
     /// Returns the place of an absolute path of the examined machine.
@@ -112,20 +159,6 @@ impl System {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    pub(crate) fn environment(&self) -> &BTreeMap<String, String> {
-        &self.environment
-    }
-
-    /// Returns the limit of a resource of this process, as `/proc/self/limits` names it: the soft and the hard one;
-    /// `None` stands for unlimited. What is neither a number nor that is no limit that is known.
-    pub(crate) fn limit(&self, resource: &str) -> Option<(Option<u64>, Option<u64>)> {
-        let limits = self.read("/proc/self/limits")?;
-        let rest = limits.lines().find_map(|line| line.strip_prefix(resource))?;
-        let value = |text: &str| if text == "unlimited" { Some(None) } else { text.parse().ok().map(Some) };
-        let mut values = rest.split_whitespace().map(value);
-        Some((values.next()??, values.next()??))
-    }
-
     /// Returns the reason to take this for a container; `None` if there is no sign of one.
     pub(crate) fn container(&self) -> Option<&'static str> {
         if self.exists("/.dockerenv") {
@@ -142,54 +175,55 @@ impl System {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::Path;
+/// An interface with its addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) is_up: bool,
+    /// True if it has a carrier too.
+    pub(crate) is_running: bool,
+    pub(crate) addresses: Vec<IpAddr>,
+}
 
-    use super::System;
-
-    #[test]
-    fn paths_lead_below_the_root_and_back() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("etc")).unwrap();
-        fs::write(root.path().join("etc/name"), "value\n").unwrap();
-        let system = System::at(root.path(), &[("EMPTY", ""), ("SET", "1")]);
-        assert_eq!(system.line("/etc/name").as_deref(), Some("value"));
-        assert_eq!(system.path(&system.place("/etc/name")), Path::new("/etc/name"));
-        assert_eq!(system.children("/etc"), [Path::new("/etc/name")]);
-        assert_eq!((system.variable("EMPTY"), system.variable("SET")), (None, Some("1")));
+impl Interface {
+    /// Returns the interfaces of this machine, by name.
+    pub(crate) fn all() -> Result<Vec<Self>, String> {
+        let mut all = BTreeMap::new();
+        for found in getifaddrs().map_err(|error| error.desc().to_owned())? {
+            let interface = all.entry(found.interface_name.clone()).or_insert_with(|| Self {
+                name: found.interface_name,
+                is_up: found.flags.contains(InterfaceFlags::IFF_UP),
+                is_running: found.flags.contains(InterfaceFlags::IFF_RUNNING),
+                addresses: Vec::new(),
+            });
+            let address = found.address.as_ref();
+            let v4 =
+                address.and_then(|address| address.as_sockaddr_in()).map(|v4| SocketAddr::V4((*v4).into()));
+            let v6 =
+                address.and_then(|address| address.as_sockaddr_in6()).map(|v6| SocketAddr::V6((*v6).into()));
+            interface.addresses.extend(v4.or(v6).map(|address| address.ip()));
+        }
+        Ok(all.into_values().collect())
     }
 
-    #[test]
-    fn limits_of_this_process_are_numbers_or_unlimited() {
-        let system = System::here();
-        let (soft, hard) = system.limit("Max open files").unwrap();
-        assert!(
-            soft.is_none_or(|soft| soft > 0) && hard.is_none_or(|hard| Some(hard) >= soft),
-            "{soft:?} {hard:?}"
-        );
-        assert_eq!(system.limit("Max nothing"), None);
+    /// Returns an interface that is `running`, `unplugged` or `down`, with an address or none.
+    #[cfg(test)]
+    pub(crate) fn new(name: &str, state: &str, address: Option<&str>) -> Self {
+        let addresses = address.iter().map(|address| address.parse().unwrap()).collect();
+        Self { name: name.into(), is_up: state != "down", is_running: state == "running", addresses }
     }
+}
 
-    #[test]
-    fn limit_that_is_neither_a_number_nor_unlimited_is_unknown() {
-        let root = tempfile::tempdir().unwrap();
-        let system = System::at(root.path(), &[]);
-        assert_eq!(system.limit("Max x"), None);
-        fs::create_dir_all(root.path().join("proc/self")).unwrap();
-        for (text, limit) in [
-            ("Max x  unlimited  unlimited  bytes", Some((None, None))),
-            ("Max x  1  unlimited  bytes", Some((Some(1), None))),
-            ("Max x  0  2", Some((Some(0), Some(2)))),
-            ("Max x  many  unlimited  bytes", None),
-            ("Max x  1  18446744073709551616", None),
-            ("Max x  -1  2", None),
-            ("Max x  1", None),
-            ("Max x", None),
-        ] {
-            fs::write(root.path().join("proc/self/limits"), text).unwrap();
-            assert_eq!(system.limit("Max x"), limit, "{text}");
+/// Formats it as `eth0 10.0.0.1 (down)`.
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        self.addresses.iter().try_for_each(|address| write!(f, " {address}"))?;
+        match (self.is_up, self.is_running, self.addresses.is_empty()) {
+            (false, ..) => f.write_str(" (down)"),
+            (_, false, _) => f.write_str(" (no carrier)"),
+            (.., true) => f.write_str(" (no address)"),
+            _ => Ok(()),
         }
     }
 }

@@ -77,24 +77,8 @@ mod tests {
         for (text, bytes) in sizes {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for text in [
-            "",
-            "K",
-            "0",
-            "0M",
-            "0x",
-            "-1",
-            "0.1",
-            "8 K",
-            "8B",
-            "1T",
-            "1KM",
-            "nan",
-            "inf",
-            "1e40",
-            "ä",
-            "18446744073709551615K",
-        ] {
+        let bad = "|K|0|0M|0x|-1|0.1|8 K|8B|1T|1KM|nan|inf|1e40|ä|18446744073709551615K";
+        for text in bad.split('|') {
             assert!(size(text).is_err(), "{text}");
         }
         for text in ["0", "0M", "0x0", "0.0", "0e5"] {

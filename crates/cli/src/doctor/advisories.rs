@@ -10,13 +10,9 @@ use serde::{Deserialize, Deserializer};
 
 use super::driver::Driver;
 use super::finding::{Finding, Level};
-use super::limits::shared_memory_size;
 use crate::nccl_file::Cuda;
 use crate::settings::Settings;
 use crate::system::System;
-
-/// The limit as `/proc/self/limits` names it.
-const STACK: &str = "Max stack size";
 
 static ALL: LazyLock<Vec<Advisory>> =
     LazyLock::new(|| serde_json::from_str(include_str!("advisories.json")).unwrap_or_default());
@@ -134,8 +130,6 @@ impl Situation<'_> {
             ("the driver's release", self.series().is_none()),
             ("the driver's CUDA", self.cuda().is_none()),
             ("the names of the GPUs", self.driver.models.is_empty()),
-            ("the size of /dev/shm", shared_memory_size(self.system).is_err()),
-            ("the limit of the stack", self.system.limit(STACK).is_none()),
         ];
         facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
     }
@@ -147,7 +141,7 @@ impl Advisory {
         let Situation { release, system, settings, driver } = situation;
         let or = |known: Option<bool>| known.unwrap_or(if_unknown);
         let is_model = |gpu: &String| driver.models.iter().any(|model| model.contains(gpu));
-        let is_below = |size| Some(shared_memory_size(system).ok()?.is_some_and(|found| found < size));
+        let is_below = |size| system.shared_memory.size.is_some_and(|found| found < size);
         let has = |(name, value): (&String, &String)| settings.value(name) == Some(value.as_str());
         or(self.releases.has(Some(Parsed(*release))))
             && self.architecture.as_ref().is_none_or(|architecture| *architecture == system.architecture)
@@ -158,8 +152,8 @@ impl Advisory {
             && self.setting_present.as_ref().is_none_or(|name| settings.value(name).is_some())
             && !self.unless_setting.iter().any(has)
             && self.path.as_ref().is_none_or(|path| system.exists(path))
-            && self.shared_memory_below.is_none_or(|size| or(is_below(size)))
-            && (!self.stack_unlimited || or(system.limit(STACK).map(|(soft, _)| soft.is_none())))
+            && self.shared_memory_below.is_none_or(is_below)
+            && (!self.stack_unlimited || system.stack.is_none())
             && (!self.container || system.container().is_some())
             && (!self.numa_node_without_processors || has_numa_node_without_processors(system))
             && (!self.network_without_numa || has_network_without_numa(system))
@@ -223,138 +217,78 @@ pub(super) fn findings(situation: &Situation) -> Vec<Finding> {
 mod tests {
     use std::collections::BTreeSet;
     use std::fs;
-    use std::path::Path;
 
     use libnccl::Version;
 
-    use super::{Advisory, Situation};
+    use super::{ALL, Advisory, Situation};
     use crate::doctor::driver::Driver;
     use crate::settings::Settings;
     use crate::system::System;
 
-    fn all() -> Vec<Advisory> {
-        serde_json::from_str(include_str!("advisories.json")).unwrap()
-    }
-
-    /// Returns the names of an entry's conditions.
-    fn conditions(id: &str) -> Vec<String> {
-        let entries: Vec<serde_json::Map<_, _>> =
-            serde_json::from_str(include_str!("advisories.json")).unwrap();
-        let entry = entries.into_iter().find(|entry| entry["id"] == id).unwrap();
-        let others =
-            ["id", "level", "releases", "symptom", "advice", "source", "bad", "good", "unless_setting"];
-        entry.into_iter().map(|(name, _)| name).filter(|name| !others.contains(&name.as_str())).collect()
-    }
-
-    fn write(root: &Path, path: &str, text: &str) {
-        let place = root.join(path.trim_start_matches('/'));
-        fs::create_dir_all(place.parent().unwrap()).unwrap();
-        fs::write(place, text).unwrap();
-    }
-
-    /// A machine that an entry is tried on.
-    #[derive(Clone, Copy, PartialEq)]
-    enum Machine {
-        /// Made for the conditions of the entry.
-        Own,
-        /// The same, of which is not known what may be unknown: it is as this says.
-        Unknown(bool),
-        Other,
-    }
-
-    /// Returns whether the entry holds on a machine.
-    fn holds(advisory: &Advisory, release: Version, machine: Machine) -> bool {
+    /// Returns whether an entry holds for a release on a machine that is made for its conditions, or on another.
+    fn holds(advisory: &Advisory, release: Version, is_own: bool) -> bool {
         let root = tempfile::tempdir().unwrap();
         let mut environment = Vec::new();
         let mut driver = Driver::default();
-        let mut system_architecture = "none";
-        if machine != Machine::Other {
+        if is_own {
             environment.extend(advisory.setting.iter().map(|(name, value)| (name.as_str(), value.as_str())));
             environment.extend(advisory.setting_present.iter().map(|name| (name.as_str(), "1")));
-            system_architecture = advisory.architecture.as_deref().unwrap_or("x86_64");
-            if let Some(path) = &advisory.path {
-                write(root.path(), path, "");
-            }
-            if advisory.container {
-                write(root.path(), ".dockerenv", "");
-            }
-            if advisory.numa_node_without_processors {
-                write(root.path(), "sys/devices/system/node/node1/cpulist", "\n");
-            }
-            if advisory.network_without_numa {
-                write(root.path(), "sys/class/infiniband/mlx5_0/device/numa_node", "-1\n");
-            }
-        }
-        if machine == Machine::Own {
             driver.models.extend(advisory.gpu.clone());
             let series = advisory.driver.from.or(advisory.driver.before.map(|before| before - 1));
             driver.module = series.map(|series| format!("{series}.10"));
             let cuda = advisory.driver_cuda.from.as_ref().map(|from| from.0.to_string());
             driver.cuda = cuda.or(advisory.driver_cuda.before.as_ref().map(|_| "11.0".into()));
-            if advisory.shared_memory_below.is_some() {
-                write(root.path(), "proc/self/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n");
-            }
-            if advisory.stack_unlimited {
-                write(root.path(), "proc/self/limits", "Max stack size  unlimited  unlimited  bytes\n");
+            let files = [
+                (advisory.path.as_deref(), ""),
+                (advisory.container.then_some("/.dockerenv"), ""),
+                (
+                    advisory.numa_node_without_processors.then_some("/sys/devices/system/node/node1/cpulist"),
+                    "\n",
+                ),
+                (
+                    advisory.network_without_numa.then_some("/sys/class/infiniband/mlx5_0/device/numa_node"),
+                    "-1\n",
+                ),
+            ];
+            for (path, text) in files.into_iter().filter_map(|(path, text)| Some((path?, text))) {
+                let place = root.path().join(path.trim_start_matches('/'));
+                fs::create_dir_all(place.parent().unwrap()).unwrap();
+                fs::write(place, text).unwrap();
             }
         }
         let mut system = System::at(root.path(), &environment);
-        system.architecture = system_architecture.into();
+        system.architecture = "none".into();
+        if is_own {
+            system.architecture = advisory.architecture.as_deref().unwrap_or("x86_64").into();
+            system.shared_memory.size = advisory.shared_memory_below.map(|size| size - 1);
+            system.stack = system.stack.filter(|_| !advisory.stack_unlimited);
+        }
         let settings = Settings::of(&system);
-        let situation = Situation { release, system: &system, settings: &settings, driver: &driver };
-        advisory.holds(&situation, machine == Machine::Unknown(true))
+        advisory.holds(&Situation { release, system: &system, settings: &settings, driver: &driver }, false)
     }
 
     #[test]
     fn each_entry_holds_for_its_example_and_not_for_a_good_release() {
-        for advisory in all() {
+        let others =
+            ["id", "level", "releases", "symptom", "advice", "source", "bad", "good", "unless_setting"];
+        let entries: Vec<serde_json::Map<_, _>> =
+            serde_json::from_str(include_str!("advisories.json")).unwrap();
+        let mut ids = BTreeSet::new();
+        for (advisory, entry) in ALL.iter().zip(&entries) {
             let id = &advisory.id;
-            assert!(holds(&advisory, advisory.bad.0, Machine::Own), "{id}");
+            let has_conditions = entry.keys().any(|name| !others.contains(&name.as_str()));
+            assert!(holds(advisory, advisory.bad.0, true), "{id}");
+            assert_eq!(holds(advisory, advisory.bad.0, false), !has_conditions, "{id} on another machine");
             if let Some(good) = &advisory.good {
-                assert!(!holds(&advisory, good.0, Machine::Own), "{id}: {}", good.0);
+                assert!(!holds(advisory, good.0, true), "{id}: {}", good.0);
             }
-            let has_conditions = !conditions(id).is_empty();
-            let on_another = holds(&advisory, advisory.bad.0, Machine::Other);
-            assert_eq!(on_another, !has_conditions, "{id} on another machine");
             assert!(has_conditions || advisory.good.is_some(), "{id} holds everywhere");
-        }
-    }
-
-    #[test]
-    fn entry_whose_conditions_are_not_known_is_undecided() {
-        let mut undecided = 0;
-        for advisory in all() {
-            let id = &advisory.id;
-            let unknown = ["gpu", "driver", "driver_cuda", "shared_memory_below", "stack_unlimited"];
-            let may_be_unknown = conditions(id).iter().any(|name| unknown.contains(&name.as_str()));
-            let release = advisory.bad.0;
-            assert!(holds(&advisory, release, Machine::Unknown(true)), "{id}");
-            assert_eq!(holds(&advisory, release, Machine::Unknown(false)), !may_be_unknown, "{id}");
-            if let Some(good) = &advisory.good {
-                assert!(!holds(&advisory, good.0, Machine::Unknown(true)), "{id}: {}", good.0);
-            }
-            undecided += usize::from(may_be_unknown);
-        }
-        assert!(undecided >= 10, "{undecided}");
-    }
-
-    #[test]
-    fn each_entry_has_a_name_of_its_own_a_source_and_sentences() {
-        let all = all();
-        let ids: BTreeSet<_> = all.iter().map(|advisory| &advisory.id).collect();
-        assert_eq!(ids.len(), all.len());
-        assert!(all.len() >= 20, "{}", all.len());
-        for advisory in &all {
+            assert!(!holds(advisory, Version::new(2, 32, 3), false), "{id} holds for the newest release");
+            assert!(ids.insert(id), "{id} is there twice");
             let public = ["https://github.com/", "https://docs.nvidia.com/"];
-            assert!(public.iter().any(|host| advisory.source.starts_with(host)), "{}", advisory.id);
-            assert!(advisory.symptom.len() > 30 && advisory.advice.len() > 15, "{}", advisory.id);
+            assert!(public.iter().any(|host| advisory.source.starts_with(host)), "{id}");
+            assert!(advisory.symptom.len() > 30 && advisory.advice.len() > 15, "{id}");
         }
-    }
-
-    #[test]
-    fn newest_release_without_special_conditions_has_none() {
-        for advisory in all() {
-            assert!(!holds(&advisory, Version::new(2, 32, 3), Machine::Other), "{}", advisory.id);
-        }
+        assert!(ALL.len() >= 20 && ALL.len() == entries.len(), "{}", ALL.len());
     }
 }

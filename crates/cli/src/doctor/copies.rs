@@ -58,7 +58,6 @@ impl Copy {
     }
 }
 
-/// Returns whether the name of a file is that of NCCL.
 fn is_nccl(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnccl.so"))
 }

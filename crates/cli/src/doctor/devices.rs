@@ -128,7 +128,7 @@ fn is_node(name: &str) -> bool {
 /// Judges `CUDA_VISIBLE_DEVICES`, which may be empty to hide all GPUs. CUDA ignores what follows the first invalid
 /// entry, and sees nothing if one is there twice.
 fn visible(system: &System, gpus: usize) -> Option<Finding> {
-    let text = system.environment().get("CUDA_VISIBLE_DEVICES")?;
+    let text = system.environment.get("CUDA_VISIBLE_DEVICES")?;
     let named = format!("CUDA_VISIBLE_DEVICES={text}");
     let advice = "unset CUDA_VISIBLE_DEVICES, or list GPUs that `nvidia-smi -L` shows, each once";
     let entries: Vec<_> = text.split(',').map(str::trim).collect();

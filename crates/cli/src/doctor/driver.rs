@@ -1,17 +1,17 @@
 //! NVIDIA's driver, which NCCL needs, or what the process has in its place.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
-use super::library::Library;
+use super::library::{Library, NOT_STARTED};
 use crate::gpu;
 use crate::nccl_file::Cuda;
 use crate::system::System;
 
 /// The driver. The names of the fields are those of the JSON.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Driver {
-    pub(crate) library: &'static str,
+    pub(crate) library: String,
     pub(crate) loaded: bool,
     /// The file, if it is libnccl's stand-in for CUDA and not NVIDIA's.
     pub(crate) stand_in: Option<gpu::StandIn>,
@@ -25,18 +25,28 @@ pub(crate) struct Driver {
     pub(crate) module: Option<String>,
     /// The names of the GPUs of the machine, whether this process sees them or not.
     pub(crate) models: Vec<String>,
+    /// True if the process that asks the driver could not be started.
+    #[serde(skip)]
+    pub(super) is_unasked: bool,
 }
 
 impl Driver {
-    /// Asks the driver.
-    ///
-    /// Before the library is asked for its memory: the CPU backend has that of CUDA if CUDA is there.
-    pub(crate) fn new(system: &System) -> Self {
+    pub(super) fn new() -> Self {
         let loaded = gpu::load_driver().is_ok();
         let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
         let cuda = gpu::newest_cuda().map(|(major, minor)| Cuda { major, minor }.to_string());
-        let (module, models) = (module(system), models(system));
-        Self { library: gpu::DRIVER, loaded, stand_in: gpu::stand_in(), gpus, problem, cuda, module, models }
+        let library = gpu::DRIVER.into();
+        Self { library, loaded, stand_in: gpu::stand_in(), gpus, problem, cuda, ..Self::default() }
+    }
+
+    /// Returns a driver that ended its process for this reason, or whose process could not be started.
+    pub(super) fn failed(problem: String, is_unasked: bool) -> Self {
+        Self { library: gpu::DRIVER.into(), problem: Some(problem), is_unasked, ..Self::default() }
+    }
+
+    /// Adds what the kernel says.
+    pub(super) fn with(self, system: &System) -> Self {
+        Self { module: module(system), models: models(system), ..self }
     }
 
     pub(crate) fn findings(&self, system: &System, library: Option<&Library>) -> Vec<Finding> {
@@ -58,10 +68,10 @@ impl Driver {
     }
 
     fn state(&self, system: &System, library: Option<&Library>) -> Finding {
-        let Self { library: name, loaded, stand_in, gpus, problem, cuda, module, .. } = self;
+        let Self { library: name, loaded, stand_in, gpus, problem, cuda, module, is_unasked, .. } = self;
         let (name, devices) = match stand_in {
             Some(stand_in) => (stand_in.to_string(), "devices"),
-            None => ((*name).to_owned(), "GPUs"),
+            None => (name.clone(), "GPUs"),
         };
         let Some(problem) = problem else {
             let cuda = cuda.as_ref().filter(|_| stand_in.is_none());
@@ -70,6 +80,9 @@ impl Driver {
                 module.as_ref().map(|module| format!(", kernel module {module}")).unwrap_or_default();
             return Finding::ok(format!("{name}, {devices}: {gpus}{cuda}{module}"));
         };
+        if *is_unasked {
+            return Finding::warning(format!("{name}: not asked, as {problem}"), NOT_STARTED);
+        }
         let text = if *loaded { format!("{name}: {problem}") } else { problem.clone() };
         if !library.is_none_or(Library::needs_driver) {
             return Finding::ok(format!("{text}; this library needs none"));

@@ -7,17 +7,20 @@ use libnccl::buffer::MemorySpace;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::internal::PATH_VARIABLE;
 use libnccl::{Backend, Nccl, Version};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 use super::probe::Probe;
 use crate::library::{is_named_by_variable, load};
 use crate::nccl_file::{Identity, NcclFile};
 
+const NOT_FOUND: &str = "no NCCL library could be loaded";
+/// The advice if the process that loads libraries could not be started.
+pub(super) const NOT_STARTED: &str = "mount /proc, and run `nccl doctor` again";
 const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the crate libnccl-cpu";
 
 /// The result of loading it.
-#[derive(Debug)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Search {
     pub(crate) library: Option<Library>,
     /// The reason why no library was loaded.
@@ -25,17 +28,20 @@ pub(crate) struct Search {
     /// The places that were searched before, with the attempts that failed; a place may be empty.
     pub(crate) tried: Vec<Tried>,
     /// The way in which the user named a file, if so.
-    named: Option<Named>,
+    pub(super) named: Option<Named>,
+    /// What to do about the error, if the search itself did not end.
+    #[serde(skip)]
+    pub(super) unfinished: Option<Finding>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Named {
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) enum Named {
     Option,
     Variable,
 }
 
 /// The loaded library. The names of the fields are those of the JSON.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Library {
     pub(crate) path: Option<PathBuf>,
     /// The rule of the search that led to the library.
@@ -57,25 +63,25 @@ pub(crate) struct Library {
     /// The file's own strings.
     #[serde(skip)]
     pub(crate) file: NcclFile,
-    /// The outcome of a process that used it.
+    /// The outcome of the process that used it.
     #[serde(skip)]
     pub(crate) probe: Probe,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Tried {
     pub(crate) source: String,
     pub(crate) path: Option<PathBuf>,
     pub(crate) problem: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Missing {
     pub(crate) name: String,
     pub(crate) since: String,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Check {
     pub(crate) ok: bool,
     pub(crate) problem: Option<String>,
@@ -85,37 +91,35 @@ pub(crate) struct Check {
 
 impl Search {
     /// Loads the file that the user named, or searches for one.
-    pub(crate) fn new(file: Option<&Path>) -> Self {
-        let (library, error, attempts) = match &load(file) {
+    pub(super) fn new(file: Option<&Path>) -> (Self, Option<Nccl>) {
+        let (nccl, error, attempts) = match load(file) {
             Ok(nccl) => {
                 let rejected = match nccl.backend() {
                     Backend::Loaded { rejected, .. } => rejected.clone(),
                     _ => Vec::new(),
                 };
-                (Some(Library::new(nccl)), None, rejected)
+                (Some(nccl), None, rejected)
             }
             // The error's own text repeats the attempts.
-            Err(LoadError::NotFound { attempts }) => {
-                (None, Some("no NCCL library could be loaded".into()), attempts.to_vec())
-            }
+            Err(LoadError::NotFound { attempts }) => (None, Some(NOT_FOUND.into()), attempts.to_vec()),
             Err(error) => (None, Some(error.to_string()), Vec::new()),
         };
         let by_variable = attempts.iter().any(is_named_by_variable).then_some(Named::Variable);
         let named = file.map(|_| Named::Option).or(by_variable);
-        Self { library, error, tried: attempts.iter().map(Tried::new).collect(), named }
+        let library = nccl.as_ref().map(Library::new);
+        let tried = attempts.iter().map(Tried::new).collect();
+        (Self { library, error, tried, named, unfinished: None }, nccl)
     }
 
-    /// Returns a search that ended with this library.
-    #[cfg(test)]
-    pub(crate) fn found(library: Library) -> Self {
-        Self { library: Some(library), error: None, tried: Vec::new(), named: None }
+    /// Returns a search that did not end, with the reason.
+    pub(super) fn unfinished(finding: Finding) -> Self {
+        Self { error: Some(finding.text.clone()), unfinished: Some(finding), ..Self::default() }
     }
 
-    /// Returns a search that found nothing.
-    #[cfg(test)]
-    pub(crate) fn nothing() -> Self {
-        let error = Some("no NCCL library could be loaded".into());
-        Self { library: None, error, tried: Vec::new(), named: None }
+    /// Adds the outcome of the process in which the library was used.
+    pub(super) fn with(mut self, probe: Probe) -> Self {
+        self.library = self.library.map(|library| library.with(probe));
+        self
     }
 
     pub(crate) fn findings(&self, needs: Option<Version>) -> Vec<Finding> {
@@ -126,9 +130,10 @@ impl Search {
                 library.findings(needs).into_iter().chain(broken).collect()
             }
             None => {
-                let error = self.error.clone().unwrap_or_default();
                 let broken = broken.map(|(text, advice)| Finding::problem(text, advice));
-                broken.chain([Finding::problem(error, self.way_to_a_library())]).collect()
+                let none =
+                    || Finding::problem(self.error.clone().unwrap_or_default(), self.way_to_a_library());
+                broken.chain([self.unfinished.clone().unwrap_or_else(none)]).collect()
             }
         }
     }
@@ -154,27 +159,20 @@ impl Search {
 impl Check {
     fn new(probe: &Probe, has_address: bool) -> Self {
         let Some(call) = &probe.call else {
-            let failure = probe.failure.clone().unwrap_or_else(|| "the process printed no result".into());
-            // The process's own error, which is the last line.
-            let errors = probe.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
-            let lines: Vec<_> =
-                [failure.as_str()].into_iter().chain(probe.warnings()).chain(errors).collect();
-            return Self { ok: false, problem: Some(lines.join("; ")), address: None };
+            return Self { ok: false, problem: Some(probe.reasons()), address: None };
         };
         let problem = call.problem.as_ref().map(|problem| {
             // The error has one of them already.
             let warnings = probe.warnings().into_iter().filter(|warning| !problem.contains(warning));
             [problem.as_str()].into_iter().chain(warnings).collect::<Vec<_>>().join("; ")
         });
-        Self {
-            ok: call.id.is_some(),
-            problem,
-            address: probe.address().filter(|_| has_address).map(|(address, _)| address),
-        }
+        let address = probe.address().filter(|_| has_address).map(|(address, _)| address);
+        Self { ok: call.id.is_some(), problem, address }
     }
 }
 
 impl Library {
+    /// Returns what the library says of itself.
     fn new(nccl: &Nccl) -> Self {
         let (path, source) = match nccl.backend() {
             Backend::Linked { path } => (path.clone(), "linked at build time"),
@@ -183,30 +181,33 @@ impl Library {
             _ => (None, "unknown"),
         };
         let missing = nccl.functions().filter(|function| !function.present);
-        let missing = missing
-            .map(|function| Missing { name: function.name.into(), since: function.since.to_string() })
-            .collect();
-        let file = path.as_deref().and_then(NcclFile::read).unwrap_or_default();
-        let probe = match &path {
-            Some(path) => Probe::run(path),
-            None => Probe { failure: Some("it has no file".into()), ..Probe::default() },
-        };
-        let lines = probe.set_by_environment().into_iter().chain(probe.warnings());
-        let log = lines.map(str::to_owned).collect();
+        let missing =
+            missing.map(|function| Missing { name: function.name.into(), since: function.since.to_string() });
         Self {
             path,
             source: source.into(),
             version: nccl.version().to_string(),
-            cuda: file.cuda.map(|cuda| cuda.to_string()),
             memory: nccl.memory_space().to_string(),
-            identity: file.identity.clone(),
-            // The unique id of the CPU backend has another content.
-            unique_id: Check::new(&probe, nccl.memory_space() == MemorySpace::Device && !file.is_cpu_backend),
-            log,
-            missing_functions: missing,
+            missing_functions: missing.collect(),
             other_loaded_libraries: nccl.other_loaded_libraries(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds what its file says, and the outcome of its use.
+    fn with(self, probe: Probe) -> Self {
+        let file = self.path.as_deref().and_then(NcclFile::read).unwrap_or_default();
+        let lines = probe.set_by_environment().into_iter().chain(probe.warnings());
+        // The unique id of the CPU backend has another content.
+        let has_address = self.memory == MemorySpace::Device.to_string() && !file.is_cpu_backend;
+        Self {
+            cuda: file.cuda.map(|cuda| cuda.to_string()),
+            identity: file.identity.clone(),
+            unique_id: Check::new(&probe, has_address),
+            log: lines.map(str::to_owned).collect(),
             file,
             probe,
+            ..self
         }
     }
 

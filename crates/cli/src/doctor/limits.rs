@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::statvfs;
+use rustix::process::Rlimit;
 
 use super::finding::Finding;
 use crate::settings::Settings;
-use crate::system::System;
+use crate::system::{SharedMemory, System};
 
 const MIB: u64 = 1 << 20;
 /// The size of /dev/shm below which it is taken for too small; Docker's default is 64 MiB.
@@ -26,9 +26,9 @@ pub(super) fn findings(system: &System, settings: &Settings, rdma: bool) -> Vec<
     let container = system.container().map(|container| Finding::ok(format!("in a container of {container}")));
     let found = [
         container,
-        shared_memory(system, settings),
-        locked_memory(system, rdma),
-        open_files(system),
+        Some(shared_memory(system, settings)),
+        Some(locked_memory(system, rdma)),
+        Some(open_files(system)),
         threads(system),
         memory(system),
         processors(system),
@@ -36,121 +36,76 @@ pub(super) fn findings(system: &System, settings: &Settings, rdma: bool) -> Vec<
     found.into_iter().flatten().collect()
 }
 
-/// Returns the size of /dev/shm, which `/proc/self/mounts` shows; `None` if it has no limit of its own. Fails with the reason why it
-/// is not known.
-pub(super) fn shared_memory_size(system: &System) -> Result<Option<u64>, String> {
-    let mounts = system.read("/proc/self/mounts").ok_or("/proc/self/mounts cannot be read")?;
-    let options = mounts.lines().rev().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        (fields.next()? == "/dev/shm").then(|| fields.nth(1))?
-    });
-    let size = options
-        .and_then(|options| options.split(',').find_map(|option| option.strip_prefix("size=")))
-        .map(|size| bytes(size).ok_or_else(|| format!("/proc/self/mounts has size={size}; expected bytes")));
-    size.transpose()
-}
-
-fn bytes(size: &str) -> Option<u64> {
-    let (number, unit) = match size.as_bytes().last()? {
-        b'k' => (&size[..size.len() - 1], 1 << 10),
-        b'm' => (&size[..size.len() - 1], MIB),
-        b'g' => (&size[..size.len() - 1], 1024 * MIB),
-        _ => (size, 1),
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit)
-}
-
-fn shared_memory(system: &System, settings: &Settings) -> Option<Finding> {
+fn shared_memory(system: &System, settings: &Settings) -> Finding {
     let advice = "give the container more: `--shm-size=1g` or `--ipc=host`; in Kubernetes, an emptyDir of medium Memory at \
                   /dev/shm";
     if !system.exists("/dev/shm") {
-        return Some(Finding::warning(
+        return Finding::warning(
             "there is no /dev/shm, through which processes of a machine share memory",
             advice,
-        ));
+        );
     }
     if let Some(error) = system.denial("/dev/shm") {
-        return Some(Finding::warning(
+        return Finding::warning(
             format!("/dev/shm: this user cannot write there: {error}"),
             "make it writable for all: `mount -o remount,rw,mode=1777 /dev/shm`",
-        ));
+        );
     }
-    let files = statvfs(system.place("/dev/shm")).ok();
-    // Where files have no limit, there are 0 of 0.
-    if let Some(left) = files.filter(|files| files.f_files > 0 && files.f_favail < FEW_SHARED_FILES) {
-        return Some(Finding::warning(
-            format!("/dev/shm: {} files of {} can be made yet", left.f_favail, left.f_files),
+    let SharedMemory { size, used, files, free_files } = system.shared_memory;
+    if let Some(files) = files.filter(|_| free_files < FEW_SHARED_FILES) {
+        return Finding::warning(
+            format!("/dev/shm: {free_files} files of {files} can be made yet"),
             "remove files there, or raise the limit: `mount -o remount,nr_inodes=100k /dev/shm`",
-        ));
+        );
     }
-    let size = match shared_memory_size(system) {
-        Ok(size) => size,
-        Err(problem) => {
-            let text = format!("/dev/shm: its size is not known, as {problem}");
-            return Some(Finding::warning(text, "look at it: `df -h /dev/shm`"));
-        }
-    };
-    let used: u64 = system
-        .children("/dev/shm")
-        .iter()
-        .filter_map(|file| system.place(file).metadata().ok())
-        .map(|file| file.len())
-        .sum();
     let shown = size.map_or_else(|| "no limit of its own".to_owned(), in_mib);
     if !settings.is_on("NCCL_SHM_DISABLE") && size.is_some_and(|size| size < SMALL_SHARED_MEMORY) {
-        return Some(Finding::warning(
+        return Finding::warning(
             format!("/dev/shm: {shown}, too little for several ranks of one machine"),
             advice,
-        ));
+        );
     }
     if size.is_some_and(|size| used > size / 2) {
         let left = system.names("/dev/shm").iter().filter(|name| name.starts_with("nccl-")).count();
-        return Some(Finding::warning(
+        return Finding::warning(
             format!("/dev/shm: {} of {shown} are in use; files of NCCL: {left}", in_mib(used)),
             "if no job runs, remove the files nccl-* in /dev/shm that killed jobs have left",
-        ));
+        );
     }
-    Some(Finding::ok(format!("/dev/shm: {shown}")))
+    Finding::ok(format!("/dev/shm: {shown}"))
 }
 
 fn in_mib(bytes: u64) -> String {
     format!("{} MiB", bytes / MIB)
 }
 
-fn locked_memory(system: &System, rdma: bool) -> Option<Finding> {
-    let Some((soft, _)) = system.limit("Max locked memory") else {
-        let text = "locked memory: /proc/self/limits does not say how much, and RDMA devices need it";
-        return rdma.then(|| Finding::warning(text, "look at the limit: `ulimit -l`"));
-    };
-    let Some(soft) = soft else { return Some(Finding::ok("locked memory: unlimited")) };
+fn locked_memory(system: &System, rdma: bool) -> Finding {
+    let Some(soft) = system.locked_memory else { return Finding::ok("locked memory: unlimited") };
     let shown = format!("locked memory: {} KiB at most", soft >> 10);
     if !rdma {
-        return Some(Finding::ok(format!("{shown}; there is no RDMA device that would need more")));
+        return Finding::ok(format!("{shown}; there is no RDMA device that would need more"));
     }
     let status = system.read("/proc/self/status").unwrap_or_default();
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
     if capabilities.is_some_and(|capabilities| capabilities & IPC_LOCK != 0) {
-        return Some(Finding::ok(format!("{shown}, which does not hold for this process (CAP_IPC_LOCK)")));
+        return Finding::ok(format!("{shown}, which does not hold for this process (CAP_IPC_LOCK)"));
     }
     let advice = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity of the service, or `--ulimit memlock=-1` of the container";
     let text = format!("{shown}: NCCL cannot register its buffers with the RDMA devices");
-    Some(if soft < 64 * MIB { Finding::problem(text, advice) } else { Finding::warning(text, advice) })
+    if soft < 64 * MIB { Finding::problem(text, advice) } else { Finding::warning(text, advice) }
 }
 
 /// Judges the hard limit, to which NCCL raises the soft one.
-fn open_files(system: &System) -> Option<Finding> {
-    let (soft, hard) = system.limit("Max open files")?;
+fn open_files(system: &System) -> Finding {
+    let Rlimit { current, maximum } = system.open_files;
     let shown = |limit: Option<u64>| limit.map_or_else(|| "unlimited".into(), |limit| limit.to_string());
-    let text = format!("open files: {}, and {} at most", shown(soft), shown(hard));
-    Some(if hard.is_some_and(|hard| hard < FEW_FILES) {
-        Finding::warning(
-            text,
-            "raise the hard limit, to which NCCL raises its own: `ulimit -Hn 65536`, or LimitNOFILE of the service",
-        )
-    } else {
-        Finding::ok(text)
-    })
+    let text = format!("open files: {}, and {} at most", shown(current), shown(maximum));
+    if maximum.is_none_or(|maximum| maximum >= FEW_FILES) {
+        return Finding::ok(text);
+    }
+    let advice = "raise the hard limit, to which NCCL raises its own: `ulimit -Hn 65536`, or LimitNOFILE of the service";
+    Finding::warning(text, advice)
 }
 
 /// Returns the folder of this process in the hierarchy of a controller: version 2, or else that of version 1.
@@ -179,7 +134,8 @@ fn nearest<T>(system: &System, controller: &str, find: impl Fn(&Path) -> Option<
     folder.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).find_map(find)
 }
 
-/// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known.
+/// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known. The files have two names, of
+/// version 2 and 1.
 fn limit_of_group(
     system: &System,
     controller: &str,

@@ -1,9 +1,10 @@
 //! `nccl doctor`: reports what a job of NCCL would find on this machine, and what to do.
 //!
-//! It changes nothing. Files and the environment are read through [`System`], which tests fabricate.
+//! It changes nothing. A child process loads the driver and libraries. Files and the environment are read through [`System`], which
+//! tests fabricate.
 
 mod advisories;
-pub(crate) mod arguments;
+mod child;
 mod copies;
 mod devices;
 mod driver;
@@ -14,38 +15,69 @@ mod limits;
 mod network;
 mod probe;
 mod ras;
-mod report;
 #[cfg(test)]
 mod tests;
 mod values;
 mod variables;
 
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anstyle::{AnsiColor, Style};
 use anyhow::Result;
+use clap::Args;
 use libnccl::Version;
+use serde::Serialize;
 
+use crate::escapes::in_line;
 use crate::output;
 use crate::settings::Settings;
 use crate::system::System;
 use crate::variables::Variables;
 use advisories::Situation;
-use arguments::DoctorArguments;
 use driver::Driver;
-use finding::Section;
-use library::{Library, Search};
-use report::Report;
+use finding::{Finding, Level, Section};
+use library::{Library, Search, Tried};
+
+const HELP: &str = "\
+Examples:
+  nccl doctor                        what to do before a job starts here
+  nccl doctor --json | jq .starts    for scripts; docs/doctor.md has the fields
+  nccl doctor --library /opt/nccl/lib/libnccl.so.2
+  nccl doctor --needs 2.27.3         in a script that needs functions of this release
+
+Exit status:
+  0    A job would start
+  1    It would not, or not end well: there is a problem; or that is not known
+  2    Invalid command line
+  141  The reader of the output closed it, as in `nccl ... | head -1`";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct DoctorArguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Examine this NCCL library instead of searching for one
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// Take a library older than this release for a problem
+    #[arg(long, value_name = "RELEASE")]
+    needs: Option<Version>,
+    /// Be the child process that loads the driver and the library
+    #[arg(long, hide = true)]
+    probe: bool,
+}
 
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
-    if let Some(library) = &arguments.probe {
-        return probe::child(library);
-    }
-    if arguments.json {
-        output::keep_libraries_out()?;
+    let library = arguments.library.as_deref();
+    if arguments.probe {
+        return child::run(library);
     }
     let system = System::here();
-    let driver = Driver::new(&system);
-    let report = examine(&system, Search::new(arguments.library.as_deref()), driver, arguments.needs);
+    let (driver, search) = child::examine(library);
+    let report = examine(&system, search, driver.with(&system), arguments.needs);
     if arguments.json {
         output::print_json(&report)?;
     } else {
@@ -81,4 +113,89 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());
     let sections = sections.map(|(name, findings)| Section { name, findings }).collect();
     Report::new(search, driver, sections)
+}
+
+/// The version of the JSON, which changes if a field goes or changes its meaning.
+const SCHEMA: u32 = 1;
+
+/// The findings. The names of the fields are a stable interface: they are those of the JSON (`docs/doctor.md`).
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: u32,
+    /// True if there is no problem: a job would start, and end well. False as well if that is not known.
+    starts: bool,
+    /// The library that a program loads; `null` if there is none.
+    library: Option<Library>,
+    /// The reason why no library was loaded.
+    error: Option<String>,
+    /// The places that were searched before, with the attempts that failed; a place may be empty.
+    tried: Vec<Tried>,
+    /// The release of the header that the bindings were generated from.
+    header_version: String,
+    driver: Driver,
+    /// All advice, that of problems first; empty if nothing is wrong.
+    advice: Vec<String>,
+    sections: Vec<Section>,
+}
+
+impl Report {
+    fn new(search: Search, driver: Driver, sections: Vec<Section>) -> Self {
+        let mut found: Vec<&Finding> = sections.iter().flat_map(|section| &section.findings).collect();
+        found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+        let advice = found.iter().filter_map(|finding| finding.advice.clone()).collect();
+        let starts = !driver.is_unasked && found.iter().all(|finding| finding.level < Level::Problem);
+        let Search { library, error, tried, .. } = search;
+        let header_version = Version::HEADER.to_string();
+        Self { schema: SCHEMA, starts, library, error, tried, header_version, driver, advice, sections }
+    }
+
+    fn count(&self, level: Level) -> usize {
+        self.sections
+            .iter()
+            .flat_map(|section| &section.findings)
+            .filter(|finding| finding.level == level)
+            .count()
+    }
+
+    /// Prints the sections, with what to do below each finding, and a summary.
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let bold = Style::new().bold();
+        for (index, Section { name, findings }) in self.sections.iter().enumerate() {
+            writeln!(out, "{bold}{name}{bold:#}")?;
+            for Finding { level, text, advice, source } in findings {
+                let (style, word) = style(*level);
+                writeln!(out, "  {style}{word:<8}{style:#} {}", in_line(text))?;
+                for line in [advice, source].into_iter().flatten() {
+                    writeln!(out, "           -> {}", in_line(line))?;
+                }
+            }
+            if index == 0 {
+                for tried in &self.tried {
+                    writeln!(out, "  searched {}", in_line(&tried.text()))?;
+                }
+            }
+        }
+        let summary = match self.starts {
+            true => "a job would start here",
+            false if self.driver.is_unasked => "it is not known whether a job would start here",
+            false => "a job would not start here, or not end well",
+        };
+        let number =
+            |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let problems = number(self.count(Level::Problem), "problem");
+        writeln!(
+            out,
+            "{bold}{problems}, {}: {summary}{bold:#}",
+            number(self.count(Level::Warning), "warning")
+        )
+    }
+}
+
+fn style(level: Level) -> (Style, &'static str) {
+    let coloured = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
+    match level {
+        Level::Ok => (coloured(AnsiColor::Green), "ok"),
+        Level::Warning => (coloured(AnsiColor::Yellow), "warning"),
+        Level::Problem => (coloured(AnsiColor::Red).bold(), "problem"),
+    }
 }

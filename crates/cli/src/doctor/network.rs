@@ -4,30 +4,23 @@ use std::net::IpAddr;
 
 use super::finding::Finding;
 use super::library::Library;
-use crate::interface::Interface;
 use crate::settings::{Settings, integer};
-use crate::system::System;
+use crate::system::{Interface, System};
 
 const HCA: &str = "NCCL_IB_HCA";
 const NAMES: &str = "NCCL_SOCKET_IFNAME";
 const COMM_ID: &str = "NCCL_COMM_ID";
 
-/// Returns the ports of RDMA devices that have a link.
 fn active_ports(system: &System) -> Vec<(String, u32)> {
-    let mut ports = Vec::new();
-    for device in system.names("/sys/class/infiniband") {
+    let ports = system.names("/sys/class/infiniband").into_iter().flat_map(|device| {
         let folder = format!("/sys/class/infiniband/{device}/ports");
-        for port in system.names(&folder) {
-            let is_active =
-                system.line(format!("{folder}/{port}/state")).is_some_and(|state| state.contains("ACTIVE"));
-            if let Ok(number) = port.parse()
-                && is_active
-            {
-                ports.push((device.clone(), number));
-            }
-        }
-    }
-    ports
+        let is_active = |port: &String| {
+            system.line(format!("{folder}/{port}/state")).is_some_and(|state| state.contains("ACTIVE"))
+        };
+        let active = system.names(&folder).into_iter().filter(is_active);
+        active.filter_map(|port| Some((device.clone(), port.parse().ok()?))).collect::<Vec<_>>()
+    });
+    ports.collect()
 }
 
 /// Returns whether NCCL may use RDMA here.
@@ -99,12 +92,18 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
     let mut findings = Vec::new();
     let others = all.iter().any(|interface| interface.name != "lo" || interface.addresses.len() > 2);
     let is_bridge = |name: &str| ["docker", "virbr"].iter().any(|prefix| name.starts_with(prefix));
-    let is_local = address.is_loopback() || used.is_some_and(|(name, _)| name == "lo" || is_bridge(name));
+    let is_local = address.is_loopback() || used.is_some_and(|(name, _)| is_bridge(name));
     let interface = used.and_then(|(name, _)| all.iter().find(|interface| interface.name == name));
     findings.push(if is_local && others {
         Finding::warning(
             format!("{text}, which other machines cannot reach; interfaces: {shown}"),
-            format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
+            match address_of_lo(all) {
+                Some(own) => format!(
+                    "for a job on several machines, set {COMM_ID} to {own} and a port, if this is rank 0's: {NAMES} selects no other \
+                     address of lo"
+                ),
+                None => format!("for a job on several machines, name an interface that reaches them in {NAMES}"),
+            },
         )
     } else if is_local {
         Finding::ok(format!("{text}: there is no other interface, so ranks are on this machine alone"))
@@ -119,6 +118,14 @@ fn interfaces(system: &System, settings: &Settings, library: Option<&Library>) -
     findings.extend(used.and_then(|(name, _)| difference(settings, name, all, &shown)));
     findings.extend(library.probe.address().and_then(|(_, port)| comm_id_port(settings, port)));
     findings
+}
+
+/// Returns the address of lo by which others may reach this machine, if it has no other interface with an address.
+fn address_of_lo(all: &[Interface]) -> Option<IpAddr> {
+    let mut with_address = all.iter().filter(|interface| !interface.addresses.is_empty());
+    let interface = with_address.next().filter(|interface| interface.name == "lo")?;
+    let own = interface.addresses.iter().find(|address| !address.is_loopback()).copied();
+    own.filter(|_| with_address.next().is_none())
 }
 
 /// Compares the interface that the library used with `NCCL_SOCKET_IFNAME`, by a simple rule: a list of prefixes.
@@ -174,7 +181,6 @@ impl<'a> List<'a> {
         if self.is_exact { name == entry } else { name.starts_with(entry) }
     }
 
-    /// Returns whether the list selects a name.
     fn has(&self, name: &str) -> bool {
         (self.entries.is_empty() || self.entries.iter().any(|entry| self.is(entry, name))) != self.excludes
     }

@@ -1,58 +1,24 @@
-//! Runs the library in a child process, with NCCL's own logging, and collects what it did.
+//! The outcome of the process in which NCCL was used: what it returned, and NCCL's own log.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use cuda_common::finding::REPORT;
-use libnccl::Nccl;
-use libnccl::internal::environment::variables;
-use libnccl_observe::variables::RECORDER;
-use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::nccl_file::NcclFile;
-use crate::run::THIS_PROGRAM;
-use crate::{gpu, library, output};
-
-/// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
-const LIMIT: Duration = Duration::from_secs(20);
-/// The time between two looks at whether the child has ended.
-const PAUSE: Duration = Duration::from_millis(50);
-/// The time for the rest of the streams of a child that has ended, which its own children may keep open.
-const GRACE: Duration = Duration::from_secs(1);
-/// The limit for each of the child's streams.
-const LONGEST: u64 = 1 << 20;
-/// The variables that the child has for itself, with their values.
-const FORCED: [(&str, &str); 3] =
+/// The variables that the process has for itself, with their values.
+pub(super) const FORCED: [(&str, &str); 3] =
     [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "ALL"), ("NCCL_DEBUG_FILE", "/dev/stderr")];
-/// The variables that name plugins, with the prefix of the file's name.
-const PLUGINS: [(&str, &str); 6] = [
-    ("NCCL_NET_PLUGIN", "libnccl-net"),
-    ("NCCL_TUNER_PLUGIN", "libnccl-tuner"),
-    ("NCCL_PROFILER_PLUGIN", "libnccl-profiler"),
-    ("NCCL_ENV_PLUGIN", "libnccl-env"),
-    ("NCCL_GIN_PLUGIN", "libnccl-gin"),
-    ("NCCL_RMA_PLUGIN", "libnccl-rma"),
-];
 
-/// The outcome of the child.
+/// The outcome of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Probe {
-    /// `None` if the child did not get as far as this.
+    /// `None` if the process did not get as far as this.
     pub(crate) call: Option<Call>,
     /// The reason why each of these plugins cannot be loaded, by variable.
     pub(crate) plugins: BTreeMap<String, String>,
     /// The library's log.
     pub(crate) log: Vec<String>,
-    /// The reason why the child failed.
+    /// The reason why the process failed.
     pub(crate) failure: Option<String>,
 }
 
@@ -68,79 +34,6 @@ pub(crate) struct Call {
 }
 
 impl Probe {
-    /// Starts this program again to run the library.
-    pub(crate) fn run(library: &Path) -> Self {
-        let mut command = Command::new(THIS_PROGRAM);
-        command.args(["doctor", "--probe"]).arg(library).envs(FORCED);
-        // The child must not write what a job would write.
-        command.env_remove(REPORT).env_remove(RECORDER);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        match command.spawn() {
-            Ok(child) => Self::wait(child, LIMIT),
-            Err(error) => {
-                let failure = format!("the process that loads it cannot be started: {error}");
-                Self { failure: Some(failure), ..Self::default() }
-            }
-        }
-    }
-
-    fn wait(mut child: Child, limit: Duration) -> Self {
-        let (sender, lines) = channel();
-        let streams: [Option<Box<dyn Read + Send>>; 2] = [
-            child.stdout.take().map(|stream| Box::new(stream) as _),
-            child.stderr.take().map(|stream| Box::new(stream) as _),
-        ];
-        for (is_log, stream) in [false, true].into_iter().zip(streams) {
-            let (sender, stream) = (sender.clone(), stream.into_iter());
-            // A process that the library started may keep the stream open, so nothing joins this thread.
-            thread::spawn(move || {
-                let lines = stream.flat_map(|stream| BufReader::new(stream.take(LONGEST)).split(b'\n'));
-                for line in lines.map_while(std::io::Result::ok) {
-                    let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-                    // The receiver may have given up.
-                    let _ = sender.send((is_log, line));
-                }
-            });
-        }
-        drop(sender);
-        let (mut probe, mut results) = (Self::default(), 0);
-        let (mut end, mut has_ended) = (Instant::now() + limit, false);
-        let mut looked = Instant::now();
-        let is_late = loop {
-            match lines.recv_timeout(PAUSE) {
-                Ok((true, line)) => probe.log.push(line),
-                Ok((false, line)) => {
-                    match results {
-                        0 => probe.call = serde_json::from_str(&line).ok(),
-                        _ => probe.plugins = serde_json::from_str(&line).unwrap_or_default(),
-                    }
-                    results += 1;
-                }
-                // It has closed its streams, but may not have ended.
-                Err(RecvTimeoutError::Disconnected) if has_ended => break false,
-                Err(RecvTimeoutError::Disconnected) => thread::sleep(PAUSE),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if !has_ended && looked.elapsed() >= PAUSE {
-                looked = Instant::now();
-                has_ended = matches!(child.try_wait(), Ok(Some(_)));
-                end = if has_ended { end.min(Instant::now() + GRACE) } else { end };
-            }
-            if Instant::now() > end {
-                break !has_ended;
-            }
-        };
-        // With the processes that the library has started.
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-        probe.failure = match child.wait() {
-            _ if is_late => Some(format!("it took more than {} s, and was killed", limit.as_secs())),
-            Ok(status) if status.success() => None,
-            Ok(status) => Some(format!("the process ended with {status}")),
-            Err(error) => Some(format!("the end of the process is not known: {error}")),
-        };
-        probe
-    }
-
     /// Returns the address and port at which the ranks meet.
     pub(crate) fn address(&self) -> Option<(IpAddr, u16)> {
         socket_address(self.call.as_ref()?.id.as_ref()?)
@@ -152,6 +45,13 @@ impl Probe {
         let (text, _) = line.split_once("Using ")?.1.split_once('<')?;
         let (name, address) = text.split_once(':')?;
         Some((name, address.split('%').next()?.parse().ok()?))
+    }
+
+    /// Returns why the process failed: its end, the library's warnings, and the process's own error.
+    pub(super) fn reasons(&self) -> String {
+        let failure = self.failure.as_deref().unwrap_or("the process printed no result");
+        let errors = self.log.iter().filter(|line| line.starts_with("error: ")).map(String::as_str);
+        [failure].into_iter().chain(self.warnings()).chain(errors).collect::<Vec<_>>().join("; ")
     }
 
     /// Returns the library's warnings and errors.
@@ -212,107 +112,9 @@ fn socket_address(id: &[u8]) -> Option<(IpAddr, u16)> {
     at(0).or_else(|| at(8))
 }
 
-/// The child: makes a unique id, opens the plugins, and prints a line of JSON for each.
-pub(super) fn child(path: &Path) -> Result<ExitCode> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    output::keep_libraries_out()?;
-    let environment =
-        || variables().map(|(name, value)| [name, value].map(|text| text.to_string_lossy().into_owned()));
-    let before: BTreeMap<_, _> = environment().map(|[name, value]| (name, value)).collect();
-    let nccl = library::load(Some(path))?;
-    let id = nccl.unique_id();
-    let added = environment().map(|[name, value]| (name, value));
-    let added: BTreeMap<_, _> = added.filter(|(name, _)| !before.contains_key(name)).collect();
-    let call = Call {
-        id: id.as_ref().ok().map(|id| id.as_bytes().to_vec()),
-        problem: id.err().map(|error| error.to_string()),
-        parameters: parameters(&nccl, before.keys().chain(added.keys())),
-        added,
-    };
-    let mut out = output::stdout();
-    writeln!(out, "{}", serde_json::to_string(&call)?)?;
-    let value = |name: &str| call.added.get(name).or(before.get(name));
-    let mut plugins = BTreeMap::new();
-    for (variable, prefix) in PLUGINS {
-        let names = value(variable).map(|names| names.split(',').filter(|name| !name.is_empty()));
-        let problems: Vec<_> =
-            names.into_iter().flatten().filter_map(|name| open_plugin(name, prefix).err()).collect();
-        if !problems.is_empty() {
-            plugins.insert(variable, problems.join("; "));
-        }
-    }
-    let is_internal =
-        |name: &&String| ["", "IB", "Socket"].iter().any(|internal| name.eq_ignore_ascii_case(internal));
-    if value("NCCL_NET").is_some_and(|name| !is_internal(&name)) && value("NCCL_NET_PLUGIN").is_none() {
-        let problem = library::open_plugin("libnccl-net.so").err();
-        plugins.extend(problem.map(|problem| ("NCCL_NET", problem)));
-    }
-    writeln!(out, "{}", serde_json::to_string(&plugins)?)?;
-    if gpu::stand_in().is_some() {
-        // Its initialization checks its variables.
-        let _ = gpu::count();
-    }
-    if NcclFile::read(path).is_some_and(|file| file.is_cpu_backend) {
-        // It checks some of its variables only now.
-        let _ = nccl.init_all(&[0, 1]);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the library's values of the variables that are set, as far as it has parameters for them.
-fn parameters<'a>(nccl: &Nccl, names: impl Iterator<Item = &'a String>) -> BTreeMap<String, String> {
-    let Ok(parameters) = nccl.parameters() else { return BTreeMap::new() };
-    let names = names.filter(|name| name.starts_with("NCCL_") && !is_forced(name));
-    names.filter_map(|name| Some((name.clone(), parameters.get::<String>(name).ok()??))).collect()
-}
-
-/// Opens a plugin as NCCL does: by the given name, or as `PREFIX-NAME.so`.
-fn open_plugin(name: &str, prefix: &str) -> Result<(), String> {
-    if ["none", "STATIC_PLUGIN"].iter().any(|special| name.eq_ignore_ascii_case(special)) {
-        return Ok(());
-    }
-    library::open_plugin(name).or_else(|problem| {
-        if name.contains('/') || (name.starts_with("lib") && name.ends_with(".so")) {
-            return Err(problem);
-        }
-        library::open_plugin(&format!("{prefix}-{name}.so")).map_err(|other| format!("{problem}; {other}"))
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::CommandExt;
-    use std::process::{Command, Stdio};
-    use std::time::{Duration, Instant};
-
     use super::{Probe, socket_address};
-
-    fn probe(script: &str, limit: u64) -> Probe {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        Probe::wait(shell.spawn().unwrap(), Duration::from_secs(limit))
-    }
-
-    #[test]
-    fn child_that_hangs_or_dies_is_a_failure_with_a_reason() {
-        let start = Instant::now();
-        let hung = probe("sleep 60 & sleep 60", 1);
-        assert!(start.elapsed() < Duration::from_secs(30));
-        assert_eq!(hung.failure.as_deref(), Some("it took more than 1 s, and was killed"));
-        // A process that the child leaves behind does not matter.
-        let left = probe("sleep 60 & echo '{\"added\":{},\"parameters\":{}}'", 50);
-        assert!(left.failure.is_none() && left.call.is_some() && start.elapsed() < Duration::from_secs(30));
-        let killed = probe("echo '{\"added\":{},\"parameters\":{},\"problem\":\"none\"}'; kill -9 $$", 30);
-        assert_eq!(killed.failure.as_deref(), Some("the process ended with signal: 9 (SIGKILL)"));
-        assert_eq!(killed.call.unwrap().problem.as_deref(), Some("none"));
-        let silent = probe("exec >&- 2>&-; sleep 60", 1);
-        assert_eq!(silent.failure.as_deref(), Some("it took more than 1 s, and was killed"));
-        let noisy =
-            probe("(while sleep 0.01; do echo x >&2; done) & echo '{\"added\":{},\"parameters\":{}}'", 50);
-        assert!(noisy.failure.is_none() && noisy.call.is_some());
-        let garbage = probe("head -c 3000000 /dev/urandom; head -c 3000000 /dev/urandom >&2", 30);
-        assert!(garbage.call.is_none() && garbage.warnings().is_empty());
-    }
 
     #[test]
     fn log_has_the_interface_warnings_and_settings() {

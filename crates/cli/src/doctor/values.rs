@@ -44,29 +44,12 @@ const RANGES: [(&str, i64, i64); 18] = [
     ("NCCL_LL128_BUFFSIZE", 1 << 12, 1 << 30),
 ];
 
-/// What is wrong with a value, and what to do.
-struct Fault {
-    text: String,
-    advice: String,
-    is_problem: bool,
-}
-
-impl Fault {
-    fn new(text: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { text: text.into(), advice: advice.into(), is_problem: false }
-    }
-
-    fn problem(self) -> Self {
-        Self { is_problem: true, ..self }
-    }
-}
-
 /// The inputs of the rules.
 struct Rules<'a> {
     system: &'a System,
     settings: &'a Settings,
     library: Option<&'a Library>,
-    /// The defaults of the newest version.
+    /// Those of the newest version.
     defaults: BTreeMap<String, Option<String>>,
 }
 
@@ -95,9 +78,9 @@ pub(super) fn findings(
             false if !is_read(name) || taken_literally(&setting.value).is_some() => None,
             false => rules.judge(name, setting),
         };
-        let Some(Fault { text, advice, is_problem }) = fault else { continue };
-        let finding = if is_problem { Finding::problem } else { Finding::warning };
-        findings.push(finding(format!("{}: {text}", settings.text(name)), advice));
+        let with_name =
+            |fault: Finding| Finding { text: format!("{}: {}", settings.text(name), fault.text), ..fault };
+        findings.extend(fault.map(with_name));
     }
     let number = |name| settings.number(name).filter(|_| !known.is_cpu);
     for (least, most) in [("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS")] {
@@ -110,7 +93,7 @@ pub(super) fn findings(
 }
 
 /// Parses a variable that the CPU backend reads only in an operation.
-fn of_cpu_backend(name: &str, value: &str) -> Option<Fault> {
+fn of_cpu_backend(name: &str, value: &str) -> Option<Finding> {
     let (is_valid, expected) = match name {
         STRICT | STACKS => (["0", "1"].contains(&value), "0 or 1".to_owned()),
         FAILURES => (Failures::parse(value).is_some(), Failures::EXPECTED.to_owned()),
@@ -122,16 +105,16 @@ fn of_cpu_backend(name: &str, value: &str) -> Option<Fault> {
         _ => return None,
     };
     let is_valid = is_valid || value.is_empty();
-    (!is_valid).then(|| Fault::new("the value is ignored", format!("set {name} to {expected}")))
+    (!is_valid).then(|| Finding::warning("the value is ignored", format!("set {name} to {expected}")))
 }
 
 impl Rules<'_> {
-    fn judge(&self, name: &str, Setting { value, .. }: &Setting) -> Option<Fault> {
+    fn judge(&self, name: &str, Setting { value, .. }: &Setting) -> Option<Finding> {
         match name {
             "NCCL_GRAPH_FILE" | "NCCL_TOPO_FILE" => return self.file(name, value),
             "NCCL_HOSTID" if value.is_empty() => {
                 let text = "an empty value makes NCCL take all machines for one";
-                return Some(Fault::new(text, "unset NCCL_HOSTID, or give each machine another value"));
+                return Some(Finding::warning(text, "unset NCCL_HOSTID, or give each machine another value"));
             }
             _ if value.is_empty() => return None,
             _ => {}
@@ -142,15 +125,18 @@ impl Rules<'_> {
                 "NCCL_NET" => {
                     let text = "no communicator can be made, as NCCL has the networks IB and Socket, and the plugin that \
                                 may have another cannot be loaded";
-                    Fault::new(format!("{text}: {problem}"), advice).problem()
+                    Finding::problem(format!("{text}: {problem}"), advice)
                 }
-                _ => Fault::new(format!("the plugin cannot be loaded: {problem}"), advice),
+                _ => Finding::warning(format!("the plugin cannot be loaded: {problem}"), advice),
             });
         }
         let parameters = self.library.and_then(|library| library.probe.call.as_ref());
         if let Some(read) = parameters.and_then(|call| call.parameters.get(name)) {
             return differs(value, read).then(|| {
-                Fault::new(format!("the library reads {read:?}"), format!("correct {name}, or unset it"))
+                Finding::warning(
+                    format!("the library reads {read:?}"),
+                    format!("correct {name}, or unset it"),
+                )
             });
         }
         match name {
@@ -172,7 +158,7 @@ impl Rules<'_> {
     }
 
     /// Judges a file that NCCL reads.
-    fn file(&self, name: &str, value: &str) -> Option<Fault> {
+    fn file(&self, name: &str, value: &str) -> Option<Finding> {
         if self.system.is_readable_file(value) {
             return None;
         }
@@ -181,22 +167,22 @@ impl Rules<'_> {
             _ if self.system.exists(value) => "this user cannot read the file",
             _ => "there is no such file",
         };
-        let fault = Fault::new(text, format!("correct the name, or unset {name}"));
         // Without a topology NCCL detects one; without graphs it fails.
-        Some(if name == "NCCL_GRAPH_FILE" { fault.problem() } else { fault })
+        let fault = if name == "NCCL_GRAPH_FILE" { Finding::problem } else { Finding::warning };
+        Some(fault(text, format!("correct the name, or unset {name}")))
     }
 
     /// Judges a file that NCCL writes.
-    fn output(&self, value: &str) -> Option<Fault> {
+    fn output(&self, value: &str) -> Option<Finding> {
         let directory = Path::new(value).parent()?;
         let is_plain = value.starts_with('/') && !directory.to_string_lossy().contains('%');
         let reason = self.system.denial(directory).filter(|_| is_plain)?;
         let text = format!("nothing can be written to {}: {reason}", directory.display());
-        Some(Fault::new(text, "make the directory, or name a file in another one"))
+        Some(Finding::warning(text, "make the directory, or name a file in another one"))
     }
 
     /// Judges a list of words that may begin with `^`, or several of them for functions: `LL;allreduce:^LL128,Simple`.
-    fn words(&self, value: &str, words: &[&str]) -> Option<Fault> {
+    fn words(&self, value: &str, words: &[&str]) -> Option<Finding> {
         let is = |text: &&str, words: &[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
         let mut unknown = Vec::new();
         for part in value.split(';').filter(|part| !part.is_empty()) {
@@ -213,32 +199,32 @@ impl Rules<'_> {
         let advice = format!("use {}", words.join(", "));
         let is_refused = self.library.is_some_and(|library| library.file.refuses_unknown_words);
         Some(match is_refused {
-            true => {
-                Fault::new(format!("no communicator can be made, as {} is unknown", shown.join(", ")), advice)
-                    .problem()
-            }
-            false => Fault::new(format!("NCCL ignores {}, which is unknown", shown.join(", ")), advice),
+            true => Finding::problem(
+                format!("no communicator can be made, as {} is unknown", shown.join(", ")),
+                advice,
+            ),
+            false => Finding::warning(format!("NCCL ignores {}, which is unknown", shown.join(", ")), advice),
         })
     }
 
-    fn network(&self, value: &str) -> Option<Fault> {
+    fn network(&self, value: &str) -> Option<Finding> {
         if value.eq_ignore_ascii_case("Socket") {
             return None;
         }
         if value.eq_ignore_ascii_case("IB") {
             let text =
                 "no communicator can be made, as there is no RDMA device with a link that NCCL may use";
-            let fault = Fault::new(text, "unset NCCL_NET, or set it to Socket").problem();
-            return (!network::has_rdma(self.system, self.settings)).then_some(fault);
+            let fault = || Finding::problem(text, "unset NCCL_NET, or set it to Socket");
+            return (!network::has_rdma(self.system, self.settings)).then(fault);
         }
         // A plugin that can be loaded may have the name.
         let has_plugin =
             self.settings.value("NCCL_NET_PLUGIN").is_none_or(|plugin| !plugin.eq_ignore_ascii_case("none"));
         let text = "no communicator can be made, as NCCL has the networks IB and Socket, and NCCL_NET_PLUGIN excludes others";
-        (!has_plugin).then(|| Fault::new(text, "correct NCCL_NET or NCCL_NET_PLUGIN").problem())
+        (!has_plugin).then(|| Finding::problem(text, "correct NCCL_NET or NCCL_NET_PLUGIN"))
     }
 
-    fn integer(&self, name: &str, value: &str) -> Option<Fault> {
+    fn integer(&self, name: &str, value: &str) -> Option<Finding> {
         let default = self.defaults.get(name).cloned().flatten();
         let default = default.and_then(|default| default.parse::<i64>().ok());
         if default.is_none() && !INTEGERS.contains(&name) {
@@ -249,13 +235,13 @@ impl Rules<'_> {
         let is_octal = value.trim_start().starts_with('0') && number != decimal.parse().unwrap_or(number);
         if !rest.trim().is_empty() || is_octal {
             let text = format!("NCCL reads it as {number}");
-            return Some(Fault::new(
+            return Some(Finding::warning(
                 text,
                 format!("set {name} to a decimal number without a unit, or unset it"),
             ));
         }
         if number == i64::MAX || number == i64::MIN {
-            return Some(Fault::new(
+            return Some(Finding::warning(
                 "the number is too large, so NCCL uses the default",
                 format!("correct {name}"),
             ));
@@ -263,14 +249,15 @@ impl Rules<'_> {
         let range = RANGES.iter().find(|(of, ..)| *of == name);
         let is_default = default == Some(number);
         match range.filter(|(_, least, most)| !(*least..=*most).contains(&number) && !is_default) {
-            Some((_, least, most)) => Some(Fault::new(
+            Some((_, least, most)) => Some(Finding::warning(
                 format!("expected {least} to {most}"),
                 format!("correct {name}, or unset it"),
             )),
-            None if name.ends_with("_NTHREADS") && number % 32 != 0 => {
-                Some(Fault::new("NCCL ignores it, as it is not a multiple of 32", "use 64, 128, 256 or 512"))
-            }
-            None if name == "NCCL_WORK_FIFO_BYTES" && number.count_ones() != 1 => Some(Fault::new(
+            None if name.ends_with("_NTHREADS") && number % 32 != 0 => Some(Finding::warning(
+                "NCCL ignores it, as it is not a multiple of 32",
+                "use 64, 128, 256 or 512",
+            )),
+            None if name == "NCCL_WORK_FIFO_BYTES" && number.count_ones() != 1 => Some(Finding::warning(
                 "NCCL ignores it, as it is not a power of 2",
                 format!("correct {name}, or unset it"),
             )),
@@ -279,19 +266,19 @@ impl Rules<'_> {
     }
 }
 
-fn word(value: &str, words: &[&str], ignores_case: bool) -> Option<Fault> {
+fn word(value: &str, words: &[&str], ignores_case: bool) -> Option<Finding> {
     let is = |word: &&str| if ignores_case { word.eq_ignore_ascii_case(value) } else { *word == value };
-    let fault = || Fault::new("NCCL ignores this value", format!("use {}", words.join(", ")));
+    let fault = || Finding::warning("NCCL ignores this value", format!("use {}", words.join(", ")));
     (!words.iter().any(is)).then(fault)
 }
 
 /// Judges a level: a word in upper case, or an old number from 0 to 4.
-fn level(value: &str) -> Option<Fault> {
+fn level(value: &str) -> Option<Finding> {
     let advice = format!("use {}", LEVELS.join(", "));
     match value.starts_with(|digit: char| digit.is_ascii_digit()) {
-        true if integer(value).0 > 4 => Some(Fault::new("NCCL reads a number above 4 as SYS", advice)),
+        true if integer(value).0 > 4 => Some(Finding::warning("NCCL reads a number above 4 as SYS", advice)),
         true => None,
-        false => (!LEVELS.contains(&value)).then(|| Fault::new("NCCL ignores this value", advice)),
+        false => (!LEVELS.contains(&value)).then(|| Finding::warning("NCCL ignores this value", advice)),
     }
 }
 
@@ -315,21 +302,7 @@ fn differs(value: &str, read: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{differs, of_cpu_backend};
-
-    #[test]
-    fn variables_of_the_cpu_backend_have_its_values() {
-        for (name, good, bad) in [
-            ("LIBNCCL_CPU_STRICT", "1", "yes"),
-            ("LIBNCCL_CPU_STACKS", "0", "2"),
-            ("LIBNCCL_CPU_TIMEOUT", "2.5", "abc"),
-            ("LIBNCCL_CPU_WARN_AFTER", " 0", "-1"),
-            ("LIBNCCL_CPU_FAILURES", "report", "x"),
-            ("LIBNCCL_CPU_IGNORE", "race,missing-call", "x"),
-        ] {
-            assert!(of_cpu_backend(name, good).is_none() && of_cpu_backend(name, bad).is_some(), "{name}");
-        }
-    }
+    use super::differs;
 
     #[test]
     fn parameters_are_compared_by_their_words() {

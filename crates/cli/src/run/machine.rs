@@ -56,9 +56,10 @@ pub(super) enum Action {
     Exit(u8),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The next attempt waits for its time.
+    #[default]
     Waiting,
     Running,
     /// All ranks have ended, and what they have written is being printed.
@@ -67,8 +68,9 @@ enum Phase {
 }
 
 /// The end of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
+    #[default]
     Succeeded,
     /// The exit status of the first rank that failed.
     Failed(u8),
@@ -77,7 +79,7 @@ enum Outcome {
 }
 
 /// The state of a job. It begins with the wait for the first attempt, which is due at once.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Machine {
     ranks: usize,
     restarts: u32,
@@ -98,22 +100,9 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(ranks: usize, restarts: u32) -> Self {
-        Self {
-            ranks,
-            restarts,
-            next: 0,
-            phase: Phase::Waiting,
-            outcome: Outcome::Succeeded,
-            started: 0,
-            running: 0,
-            is_starting: false,
-            has_output: false,
-            is_stopped: false,
-            waited: None,
-        }
+        Self { ranks, restarts, ..Self::default() }
     }
 
-    /// Returns whether nothing has failed yet.
     pub(super) fn is_sound(&self) -> bool {
         self.outcome == Outcome::Succeeded
     }
@@ -237,7 +226,6 @@ impl Machine {
     }
 }
 
-/// Returns the exit status of a job that a signal has ended.
 fn status_of(signal: Signal) -> u8 {
     128u8.saturating_add_signed(signal.as_raw() as i8)
 }
@@ -252,7 +240,7 @@ mod tests {
     const RESTARTS: u32 = 1;
 
     /// A job whose processes, pipes and clock are numbers.
-    #[derive(Clone)]
+    #[derive(Default, Clone)]
     struct Job {
         machine: Machine,
         is_starting: bool,
@@ -279,25 +267,9 @@ mod tests {
 
     impl Job {
         fn new() -> Self {
-            Self {
-                machine: Machine::new(RANKS, RESTARTS),
-                is_starting: false,
-                running: 0,
-                are_named: false,
-                abandoned: 0,
-                is_told: false,
-                is_killed: false,
-                has_output: false,
-                is_swept: true,
-                is_waiting: true,
-                front_is_there: true,
-                front_is_stopped: false,
-                is_stopped: false,
-                has_to_end: false,
-                is_asked: false,
-                attempts: 0,
-                exits: vec![],
-            }
+            let machine = Machine::new(RANKS, RESTARTS);
+            let (is_swept, is_waiting, front_is_there) = (true, true, true);
+            Self { machine, is_swept, is_waiting, front_is_there, ..Self::default() }
         }
 
         /// Returns the events that can come now.

@@ -25,7 +25,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -114,7 +113,7 @@ fn front(inherit: bool) -> Result<ExitCode> {
             pass_on(&to_supervisor, passed_on);
         }
     };
-    thread::Builder::new().spawn(listen).context("cannot start a thread")?;
+    process::spawn(listen)?;
     let status = supervisor.wait()?;
     if status.code().is_none() {
         process::kill_all(&others)?;
@@ -158,15 +157,13 @@ fn copy(
     news: &Sender<News>,
 ) -> Result<()> {
     let (to_supervisor, news) = (Arc::clone(to_supervisor), news.clone());
-    let copy = move || {
+    process::spawn(move || {
         let copied = io::copy(&mut from, &mut to);
         if copied.is_err() {
             pass_on(&to_supervisor, Signal::PIPE);
         }
-        let _ = news.send(News::Copied(copied));
-    };
-    thread::Builder::new().spawn(copy).context("cannot start a thread")?;
-    Ok(())
+        news.send(News::Copied(copied))
+    })
 }
 
 /// Tells the supervisor of a signal, if it has not ended.

@@ -44,6 +44,11 @@ pub(crate) fn this_program() -> Result<Command> {
     Ok(command)
 }
 
+/// Starts a thread that nothing waits for.
+pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<()> {
+    thread::Builder::new().spawn(work).map(drop).context("cannot start a thread")
+}
+
 /// Asks the kernel for the end of this process with its parent.
 pub(crate) fn end_with_parent(parent: &str) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for the end with the parent")?;
@@ -67,7 +72,6 @@ pub(super) fn has_exited(pid: Pid) -> bool {
     rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options)).is_ok_and(|status| status.is_some())
 }
 
-/// Returns whether a signal asks the ranks to end.
 pub(super) fn asks_for_the_end(signal: Signal) -> bool {
     !matches!(signal, Signal::USR1 | Signal::USR2)
 }
@@ -80,7 +84,6 @@ pub(crate) fn ignores(signal: i32) -> bool {
     ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
 }
 
-/// Returns whether a process has been stopped.
 pub(super) fn is_stopped(pid: i32) -> bool {
     state_and_parent(pid).is_some_and(|(state, _)| state == "T")
 }
@@ -92,7 +95,6 @@ pub(super) fn state(pid: Pid) -> String {
     state.unwrap_or("unknown").trim().into()
 }
 
-/// Returns the state and the parent of a process.
 pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(&stat)
@@ -135,7 +137,6 @@ pub(super) fn kill_all(others: &[Pid]) -> Result<Vec<Pid>> {
     }
 }
 
-/// Returns the children of this process.
 pub(super) fn children() -> Result<Vec<Pid>> {
     let this = getpid();
     let processes = fs::read_dir("/proc").context("/proc cannot be read")?.filter_map(|entry| {

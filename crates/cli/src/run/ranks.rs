@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf, absolute};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread;
 
 use anyhow::{Context, Result, bail};
+use libnccl::internal::environment::variable;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::arguments::RunArguments;
@@ -39,8 +39,19 @@ impl Job {
     }
 }
 
-/// How a rank has ended, if it has, and the last signal that it was sent before.
-type End = Option<(ExitStatus, Option<Signal>)>;
+/// A rank of the last attempt, the first process of a process group.
+struct Rank {
+    child: Child,
+    status: Option<ExitStatus>,
+    /// The signal by which it was last asked to end.
+    sent: Option<Signal>,
+}
+
+impl Rank {
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
 
 /// A message from a thread of the supervisor to its main thread, which acts on them in their order.
 pub(super) enum Report {
@@ -51,17 +62,14 @@ pub(super) enum Report {
     CannotPrint(io::Error),
 }
 
-/// The processes of the ranks of the last attempt, each the first of a process group.
+/// The ranks of the last attempt, and what starts them.
 pub(super) struct Ranks<'a> {
     job: Job,
     arguments: &'a RunArguments,
     colors: &'a str,
     reports: Sender<Report>,
     port: u16,
-    children: Vec<Option<Child>>,
-    ends: Vec<End>,
-    /// The signal by which each rank was last asked to end.
-    sent: Vec<Option<Signal>>,
+    ranks: Vec<Rank>,
     /// Each thread that prints has it too.
     open: Option<Arc<Open>>,
 }
@@ -82,17 +90,7 @@ impl<'a> Ranks<'a> {
         colors: &'a str,
         reports: Sender<Report>,
     ) -> Self {
-        Self {
-            job,
-            arguments,
-            colors,
-            reports,
-            port: 0,
-            children: vec![],
-            ends: vec![],
-            sent: vec![],
-            open: None,
-        }
+        Self { job, arguments, colors, reports, port: 0, ranks: vec![], open: None }
     }
 
     /// Starts a rank, 0 as the first of an attempt. Its end, and a failure to print, are reported.
@@ -101,9 +99,7 @@ impl<'a> Ranks<'a> {
     pub(super) fn start(&mut self, attempt: u32, rank: usize) -> Result<()> {
         if rank == 0 {
             self.port = free_port().context("no port is free")?;
-            self.children.clear();
-            self.ends.clear();
-            self.sent.clear();
+            self.ranks.clear();
             self.open = Some(Arc::new(Open(self.reports.clone())));
         }
         let log = self.arguments.log_dir.as_ref().map(|folder| folder.join(format!("attempt_{attempt}")));
@@ -118,42 +114,35 @@ impl<'a> Ranks<'a> {
         }
         let mut child = command.spawn().with_context(|| format!("cannot start rank {rank}"))?;
         let (from_stdout, from_stderr) = (child.stdout.take(), child.stderr.take());
-        let pid = Pid::from_child(&child);
-        self.children.push(Some(child));
-        self.ends.push(None);
-        self.sent.push(None);
+        let mut child = Rank { child, status: None, sent: None };
         let streams = [
             from_stdout.map(|from| self.copy(stdout, from)),
             from_stderr.map(|from| self.copy(stderr, from)),
         ];
-        let watched =
-            streams.into_iter().flatten().collect::<Result<()>>().and_then(|()| self.watch(rank, pid));
-        if watched.is_err()
-            && let Some(mut child) = self.children[rank].take()
-        {
-            let _ = child.kill().and_then(|()| child.wait());
+        let watched = streams.into_iter().flatten().collect::<Result<()>>();
+        let watched = watched.and_then(|()| self.watch(rank, child.pid()));
+        if watched.is_err() {
+            let _ = child.child.kill();
+            child.status = child.child.wait().ok();
         }
+        self.ranks.push(child);
         watched
     }
 
-    /// Reports the end of a rank.
     fn watch(&self, rank: usize, pid: Pid) -> Result<()> {
         let reports = self.reports.clone();
-        let wait = move || {
+        process::spawn(move || {
             let _ = wait_without_reaping(pid);
-            let _ = reports.send(Report::Ended(rank));
-        };
-        thread::Builder::new().spawn(wait).map(drop).context("cannot start a thread")
+            reports.send(Report::Ended(rank))
+        })
     }
 
     fn copy(&self, output: Output, from: impl Read + Send + 'static) -> Result<()> {
         let (reports, open) = (self.reports.clone(), self.open.clone());
-        let copy = move || {
+        process::spawn(move || {
             output.copy(from, |error| drop(reports.send(Report::CannotPrint(error))));
             drop(open);
-        };
-        thread::Builder::new().spawn(copy).context("cannot start a thread")?;
-        Ok(())
+        })
     }
 
     /// Waits for no more than the output that there is.
@@ -161,37 +150,36 @@ impl<'a> Ranks<'a> {
         self.open = None;
     }
 
-    /// Returns the status of a rank that has ended.
     pub(super) fn reap(&mut self, rank: usize) -> Result<(Pid, ExitStatus)> {
-        let mut child = self.children[rank].take().context("a rank ended twice")?;
-        let status = child.wait()?;
-        self.ends[rank] = Some((status, self.sent[rank]));
-        Ok((Pid::from_child(&child), status))
+        let rank = &mut self.ranks[rank];
+        let status = rank.child.wait()?;
+        rank.status = Some(status);
+        Ok((rank.pid(), status))
     }
 
     /// Returns the ranks that have not ended, with their processes.
     pub(super) fn running(&self) -> impl Iterator<Item = (usize, Pid)> {
-        let running = self.children.iter().enumerate();
-        running.filter_map(|(rank, child)| Some((rank, Pid::from_child(child.as_ref()?))))
+        let running = self.ranks.iter().enumerate().filter(|(_, rank)| rank.status.is_none());
+        running.map(|(number, rank)| (number, rank.pid()))
     }
 
     /// Returns a sentence for each way in which ranks, except one, have ended; nothing if all have succeeded.
     pub(super) fn ends(&self, except: Option<usize>) -> Vec<String> {
-        let has_succeeded = |end: &End| end.is_some_and(|(status, _)| status.success());
-        if self.ends.iter().all(has_succeeded) {
+        if self.ranks.iter().all(|rank| rank.status.is_some_and(|status| status.success())) {
             return vec![];
         }
-        let mut ways: Vec<(End, Vec<usize>)> = vec![];
-        for (rank, end) in self.ends.iter().enumerate().filter(|(rank, _)| Some(*rank) != except) {
-            match ways.iter_mut().find(|(known, _)| known == end) {
-                Some((_, ranks)) => ranks.push(rank),
-                None => ways.push((*end, vec![rank])),
+        let mut ways: Vec<((Option<ExitStatus>, Option<Signal>), Vec<usize>)> = vec![];
+        for (number, rank) in self.ranks.iter().enumerate().filter(|(number, _)| Some(*number) != except) {
+            let end = (rank.status, rank.sent.filter(|_| rank.status.is_some()));
+            match ways.iter_mut().find(|(known, _)| *known == end) {
+                Some((_, ranks)) => ranks.push(number),
+                None => ways.push((end, vec![number])),
             }
         }
-        let sentence = |(end, ranks): (End, Vec<usize>)| {
+        let sentence = |((status, sent), ranks): (_, Vec<usize>)| {
             let [is, has] = if ranks.len() == 1 { ["was", "has"] } else { ["were", "have"] };
-            let way = match end {
-                Some((status, sent)) => process::describe(status, sent, is),
+            let way = match status {
+                Some(status) => process::describe(status, sent, is),
                 None => format!("{has} not ended, and {is} left behind"),
             };
             format!("{} {way}", name_ranks(&ranks))
@@ -202,14 +190,12 @@ impl<'a> Ranks<'a> {
     /// Sends a signal to the process groups of the ranks that have not ended.
     pub(super) fn send(&mut self, signal: Signal) {
         let asks = asks_for_the_end(signal) && !matches!(signal, Signal::STOP | Signal::CONT);
-        for (child, sent) in self.children.iter().zip(&mut self.sent) {
-            let Some(child) = child else { continue };
-            let pid = Pid::from_child(child);
+        for rank in self.ranks.iter_mut().filter(|rank| rank.status.is_none()) {
             // One that has exited already has not done so because of this signal.
-            if asks && !has_exited(pid) {
-                *sent = Some(signal);
+            if asks && !has_exited(rank.pid()) {
+                rank.sent = Some(signal);
             }
-            let _ = kill_process_group(pid, signal);
+            let _ = kill_process_group(rank.pid(), signal);
         }
     }
 }
@@ -256,6 +242,7 @@ fn set_variables(
     command.envs(job.cpu.iter().map(|(name, value)| (name, value)));
 }
 
+const RAS_ENABLE: &str = "NCCL_RAS_ENABLE";
 const LIBRARY: &str = "libnccl.so.2";
 /// CUDA's runtime libraries, which the directory may have. A program uses the one that it was linked with.
 const RUNTIMES: [&str; 2] = ["libcudart.so.12", "libcudart.so.13"];
@@ -269,20 +256,23 @@ fn variables_of_cpu(given: Option<&Path>, program: &OsStr) -> Result<Vec<(&'stat
     // PyTorch does, which leads to NVIDIA's libraries.
     let runtimes = RUNTIMES.into_iter().filter_map(|name| files(name).find(|file| file.is_file()));
     let own: Vec<PathBuf> = runtimes.chain([library.clone()]).collect();
-    Ok(vec![
+    let mut variables = vec![
         (libnccl::internal::PATH_VARIABLE, library.into()),
         ("LD_LIBRARY_PATH", preload::search_first(&directories)?),
-        ("LD_PRELOAD", preload::preload(program, own)?),
-    ])
+    ];
+    variables.extend(preload::preload(own)?);
+    // NCCL answers `nccl ras` by default, the CPU backend only on request.
+    if variable(RAS_ENABLE).is_none() {
+        variables.push((RAS_ENABLE, "1".into()));
+    }
+    Ok(variables)
 }
 
 /// Returns the directories of the CPU backend: the given one, that of an installation, or those of the Python package.
 fn cpu_directories(given: Option<&Path>, program: &OsStr) -> Result<Vec<PathBuf>> {
-    let own = env::current_exe().context("the path of this program is not known")?;
-    let beside = own.parent().unwrap_or(Path::new("/"));
     let candidates = match given {
         Some(directory) => vec![directory.to_owned()],
-        None => vec![beside.join("libnccl-cpu"), beside.join("../lib/libnccl-cpu")],
+        None => preload::installed("libnccl-cpu")?.into(),
     };
     let has_library = |directory: &PathBuf| directory.join(LIBRARY).is_file();
     let mut found: Vec<PathBuf> =

@@ -7,13 +7,13 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rustix::process::{Pid, Signal};
 use signal_hook::iterator::Signals;
 
 use super::arguments::RunArguments;
 use super::machine::{Action, Event, Machine};
-use super::process::{self, asks_for_the_end, exit_code, is_stopped};
+use super::process::{self, asks_for_the_end, exit_code, is_stopped, spawn};
 use super::ranks::{Job, Ranks, Report};
 use crate::exit_status;
 
@@ -126,11 +126,6 @@ fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
             }
         }
     })
-}
-
-fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<()> {
-    thread::Builder::new().spawn(work).context("cannot start a thread")?;
-    Ok(())
 }
 
 /// Returns the exit status of a rank that has ended, and whether it is the first one that failed. That is printed immediately, unless the

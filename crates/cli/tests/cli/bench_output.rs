@@ -102,7 +102,12 @@ fn json_of_each_command_is_json_whatever_the_library_prints() {
         let output = command.arg(&library).output().expect("the program starts");
         let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         assert!(serde_json::from_str::<Value>(&stdout).is_ok(), "{arguments}: {stdout}");
-        assert_has(&stderr, &["a line of the library\n"]);
+        // The library of the doctor is in a child process, whose streams it reads.
+        assert_eq!(
+            stderr.contains("a line of the library\n"),
+            arguments != "doctor",
+            "{arguments}: {stderr}"
+        );
     }
 }
 

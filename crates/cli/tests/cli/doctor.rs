@@ -1,6 +1,7 @@
 //! `nccl doctor`.
 
 mod interfaces;
+mod made_library;
 
 use std::fs;
 use std::path::Path;

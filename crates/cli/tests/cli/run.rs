@@ -558,39 +558,43 @@ fn cpu_without_a_directory_finds_the_python_package() {
     assert_eq!(stdout, format!("[0] {library}/libnccl.so.2 {cuda}:{library}\n"));
 }
 
-/// Its runtime library has to come first.
 #[test]
-fn address_sanitizer_and_libraries_of_the_user_are_preloaded_first() {
+fn libraries_of_the_user_are_preloaded_first_and_address_sanitizer_runs_behind_them() {
     let folder = tempfile::tempdir().unwrap();
     let [library, own, trace] =
         ["libnccl.so.2", "own.so", "libnccl-trace.so"].map(|name| folder.path().join(name));
     for file in [&library, &own, &trace] {
         fs::copy(libnccl_test_support::shared_object("nccl_cpu"), file).unwrap();
     }
-    // No program runs with it, but its name is there.
-    let program = folder.path().join("program");
-    let source = folder.path().join("program.c");
+    let [program, source] = ["program", "program.c"].map(|name| folder.path().join(name));
     let code = "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_PRELOAD\")); }\n";
     fs::write(&source, code).unwrap();
     run(Command::new("cc").arg("-o").arg(&program).arg(&source), 0);
     let preloaded = |given: &str| {
         let mut command = nccl("run -n 1");
-        command
-            .arg(format!("--cpu={}", folder.path().display()))
-            .arg("--")
-            .arg(&program)
-            .env("LD_PRELOAD", given);
-        run(&mut command, 0).0
+        command.arg(format!("--cpu={}", folder.path().display()));
+        // The program is started by another.
+        command.args(["--", "sh", "-c", "\"$0\"; exit $?"]).arg(&program);
+        run(command.env("LD_PRELOAD", given).env("ASAN_OPTIONS", "detect_leaks=0"), 0).0
     };
     let (library, own, trace) = (library.display(), own.display(), trace.display());
     assert_eq!(preloaded(""), format!("[0] {library}\n"));
     assert_eq!(preloaded(&format!("{own} {trace}")), format!("[0] {own}:{trace}:{library}\n"));
     if run_status(Command::new("cc").args(["-fsanitize=address", "-o"]).arg(&program).arg(&source)) {
-        let printed = preloaded("");
-        assert!(
-            printed.starts_with("[0] libasan.so.") && printed.ends_with(&format!(":{library}\n")),
-            "{printed}"
-        );
+        assert_eq!(preloaded(""), format!("[0] {library}\n"));
+    }
+}
+
+#[test]
+fn cpu_backend_answers_ras_unless_the_user_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), folder.path().join("libnccl.so.2")).unwrap();
+    let cpu = format!("--cpu={}", folder.path().display());
+    for (given, expected) in [(None, "1"), (Some("0"), "0")] {
+        let mut command = nccl("run -n 1");
+        command.arg(&cpu).args(["--", "sh", "-c", "echo $NCCL_RAS_ENABLE"]).env_remove("NCCL_RAS_ENABLE");
+        command.envs(given.map(|value| ("NCCL_RAS_ENABLE", value)));
+        assert_eq!(run(&mut command, 0).0, format!("[0] {expected}\n"));
     }
 }
 

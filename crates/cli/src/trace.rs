@@ -1,21 +1,56 @@
 //! `nccl trace`: runs a program with the shared object that records its calls in the place of NCCL.
 
-pub(crate) mod arguments;
-
-use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::{self, Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
-
+use clap::{Args, ValueHint};
 use libnccl::internal::PATH_VARIABLE;
 use libnccl::internal::environment::variable;
 use libnccl_observe::variables;
 
+use crate::value_parser::whole;
 use crate::{output, preload};
-use arguments::TraceArguments;
+
+const HELP: &str = "\
+The program gets libnccl-trace.so in the place of NCCL. It passes all calls on, and records the operations of each communicator; \
+each process writes FOLDER/rankN.json at its end, at an error or an abort, at SIGTERM, SIGINT, and SIGUSR1, or the signal that \
+LIBNCCL_RECORDER_SIGNAL names: `nccl recorder diff --pid` sends it (docs/hangs.md).
+
+Examples:
+  nccl trace -- python3 train.py
+  nccl run -n 4 -- nccl trace --output /tmp/job -- ./program
+  nccl recorder diff /tmp/job
+
+Exit status:
+  N    That of the program
+  1    The program cannot be started, or libnccl-trace.so is not found
+  2    Invalid command line";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct TraceArguments {
+    /// Write the recordings into this folder, the same for all ranks [default: nccl-trace-ID, by the job's id or else the
+    /// process id]
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    output: Option<PathBuf>,
+    /// Keep the last N operations of each communicator, of 64 bytes each
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<usize>(1..=1 << 20))]
+    entries: usize,
+    /// Pass calls on to this NCCL library [default: that of `LIBNCCL_PATH`, or the one that the program would find]
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// Use this libnccl-trace.so [default: libnccl-trace/libnccl-trace.so beside this program, or in ../lib]
+    #[arg(long, value_name = "PATH")]
+    recorder: Option<PathBuf>,
+    /// Program to run, and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
+    program: Vec<OsString>,
+}
 
 /// Becomes the program: its signals and its exit status are its own.
 pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
@@ -30,7 +65,7 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
         command.env(variables::RECORDER_SIGNAL, "USR1");
     }
     // By its soname, it is also what the program is linked with, and what it loads by NCCL's name.
-    command.env("LD_PRELOAD", preload::preload(&arguments.program[0], [recorder.clone()])?);
+    command.envs(preload::preload([recorder.clone()])?);
     // Some load it by the name for linkers, which is no soname.
     if let Some(links) = recorder.parent().filter(|links| links.join("libnccl.so").exists()) {
         command.env("LD_LIBRARY_PATH", preload::search_first(&[links.to_owned()])?);
@@ -59,15 +94,13 @@ pub(crate) fn run(arguments: &TraceArguments) -> Result<ExitCode> {
 
 /// Returns the shared object that records: the one that is given, or that of an installation or of a build.
 fn recorder(given: Option<&Path>) -> Result<PathBuf> {
-    let program = env::current_exe().context("the path of this program is not known")?;
-    let beside = program.parent().unwrap_or(Path::new("/"));
     let candidates = match given {
         Some(file) => vec![file.to_owned()],
-        None => vec![
-            beside.join("libnccl-trace/libnccl-trace.so"),
-            beside.join("../lib/libnccl-trace/libnccl-trace.so"),
-            beside.join("libnccl_trace.so"),
-        ],
+        None => {
+            let [beside, in_lib] = preload::installed("libnccl-trace/libnccl-trace.so")?;
+            let of_build = preload::installed("libnccl_trace.so")?[0].clone();
+            vec![beside, in_lib, of_build]
+        }
     };
     let Some(found) = candidates.iter().find(|file| file.is_file()) else {
         let names: Vec<_> = candidates.iter().map(|file| file.display().to_string()).collect();

@@ -1,0 +1,287 @@
+//! The process in which the driver, NCCL and its plugins are loaded: one that hangs or crashes costs no more than its answers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use cuda_common::finding::REPORT;
+use libnccl::Nccl;
+use libnccl::internal::environment::variables;
+use libnccl_observe::variables::RECORDER;
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+
+use super::driver::Driver;
+use super::finding::Finding;
+use super::library::{NOT_STARTED, Search};
+use super::probe::{Call, FORCED, Probe, is_forced};
+use crate::nccl_file::NcclFile;
+use crate::run::THIS_PROGRAM;
+use crate::{gpu, library, output};
+
+/// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
+const LIMIT: Duration = Duration::from_secs(20);
+/// The time between two looks at whether the child has ended.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The time for the rest of the streams of a child that has ended, which processes that it has started may keep open.
+const GRACE: Duration = Duration::from_secs(1);
+/// The limit for each of the child's streams.
+const LONGEST: u64 = 1 << 20;
+/// The variables that name plugins, with the prefix of the file's name.
+const PLUGINS: [(&str, &str); 6] = [
+    ("NCCL_NET_PLUGIN", "libnccl-net"),
+    ("NCCL_TUNER_PLUGIN", "libnccl-tuner"),
+    ("NCCL_PROFILER_PLUGIN", "libnccl-profiler"),
+    ("NCCL_ENV_PLUGIN", "libnccl-env"),
+    ("NCCL_GIN_PLUGIN", "libnccl-gin"),
+    ("NCCL_RMA_PLUGIN", "libnccl-rma"),
+];
+
+/// The child's answers up to now: it prints all of them after each step.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Answers {
+    driver: Option<Driver>,
+    search: Option<Search>,
+    call: Option<Call>,
+    plugins: BTreeMap<String, String>,
+}
+
+/// The streams and the end of the child.
+#[derive(Debug, Default)]
+struct Outcome {
+    answers: Answers,
+    log: Vec<String>,
+    failure: Option<String>,
+    /// The file of NCCL that the child had loaded, or was loading, when it was killed.
+    loaded: Option<String>,
+}
+
+/// Starts this program again to use the driver and the given library, or the one that the search finds.
+pub(super) fn examine(file: Option<&Path>) -> (Driver, Search) {
+    let mut command = Command::new(THIS_PROGRAM);
+    command.args(["doctor", "--probe"]).envs(FORCED);
+    command.args(file.iter().flat_map(|file| [Path::new("--library"), file]));
+    // The child must not write what a job would write.
+    command.env_remove(REPORT).env_remove(RECORDER);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    match command.spawn() {
+        Ok(child) => wait(child, LIMIT).results(file),
+        Err(error) => {
+            let problem = format!("{THIS_PROGRAM} cannot be started: {error}");
+            let finding = Finding::warning(format!("no library was examined, as {problem}"), NOT_STARTED);
+            (Driver::failed(problem, true), Search::unfinished(finding))
+        }
+    }
+}
+
+fn wait(mut child: Child, limit: Duration) -> Outcome {
+    let (sender, lines) = channel();
+    let streams: [Option<Box<dyn Read + Send>>; 2] = [
+        child.stdout.take().map(|stream| Box::new(stream) as _),
+        child.stderr.take().map(|stream| Box::new(stream) as _),
+    ];
+    for (is_log, stream) in [false, true].into_iter().zip(streams) {
+        let (sender, stream) = (sender.clone(), stream.into_iter());
+        // A process that the library started may keep the stream open, so nothing joins this thread.
+        thread::spawn(move || {
+            let lines = stream.flat_map(|stream| BufReader::new(stream.take(LONGEST)).split(b'\n'));
+            for line in lines.map_while(std::io::Result::ok) {
+                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+                // The receiver may have given up.
+                let _ = sender.send((is_log, line));
+            }
+        });
+    }
+    drop(sender);
+    let mut outcome = Outcome::default();
+    let end = Instant::now() + limit;
+    let is_late = loop {
+        if !matches!(child.try_wait(), Ok(None)) {
+            break false;
+        }
+        if Instant::now() > end {
+            outcome.loaded = loaded(&child);
+            break true;
+        }
+        thread::sleep(PAUSE);
+    };
+    // With the processes that the library has started.
+    let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+    outcome.failure = match child.wait() {
+        _ if is_late => Some(format!("it took more than {} s, and was killed", limit.as_secs())),
+        Ok(status) if status.success() => None,
+        Ok(status) => Some(format!("the process ended with {status}")),
+        Err(error) => Some(format!("the end of the process is not known: {error}")),
+    };
+    let end = Instant::now() + GRACE;
+    while let Ok((is_log, line)) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        match is_log {
+            true => outcome.log.push(line),
+            false => outcome.answers = serde_json::from_str(&line).unwrap_or(outcome.answers),
+        }
+    }
+    outcome
+}
+
+/// Returns the last file of NCCL that a process has mapped.
+fn loaded(child: &Child) -> Option<String> {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).ok()?;
+    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    paths.rfind(|path| path.contains("/libnccl.so") || path.contains("/librccl.so")).map(str::to_owned)
+}
+
+impl Outcome {
+    /// Returns what is known, with the reason why the rest is not.
+    fn results(self, file: Option<&Path>) -> (Driver, Search) {
+        let Self { answers: Answers { driver, search, call, plugins }, log, failure, loaded } = self;
+        let file = file.map(|file| file.display().to_string()).or(loaded);
+        let probe = Probe { call, plugins, log, failure };
+        let failure = probe.reasons();
+        match (driver, search) {
+            (None, _) => {
+                let problem = format!("{} cannot be loaded: {failure}", gpu::DRIVER);
+                let text =
+                    "no library was examined, as the driver ended the process that would have loaded it";
+                let finding = Finding::warning(text, "repair the driver, and run `nccl doctor` again");
+                (Driver::failed(problem, false), Search::unfinished(finding))
+            }
+            (Some(driver), None) => {
+                let finding = match file {
+                    Some(file) => Finding::problem(
+                        format!("{file} cannot be loaded: {failure}"),
+                        format!("repair or remove {file}"),
+                    ),
+                    None => Finding::problem(
+                        format!("a library cannot be loaded: {failure}"),
+                        "name one by --library, to find the one that ends its process",
+                    ),
+                };
+                (driver, Search::unfinished(finding))
+            }
+            (Some(driver), Some(search)) => (driver, search.with(probe)),
+        }
+    }
+}
+
+pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    output::keep_libraries_out()?;
+    let environment =
+        || variables().map(|(name, value)| [name, value].map(|text| text.to_string_lossy().into_owned()));
+    let before: BTreeMap<_, _> = environment().map(|[name, value]| (name, value)).collect();
+    let mut out = output::stdout();
+    let mut print =
+        |answers: &Answers| -> Result<()> { Ok(writeln!(out, "{}", serde_json::to_string(answers)?)?) };
+    // Before the library, as the CPU backend has the memory of CUDA if CUDA is there.
+    let mut answers = Answers { driver: Some(Driver::new()), ..Answers::default() };
+    print(&answers)?;
+    let (search, nccl) = Search::new(file);
+    let path = search.library.as_ref().and_then(|library| library.path.clone());
+    answers.search = Some(search);
+    print(&answers)?;
+    let Some(nccl) = nccl else { return Ok(ExitCode::SUCCESS) };
+    let id = nccl.unique_id();
+    let added = environment().map(|[name, value]| (name, value));
+    let added: BTreeMap<_, _> = added.filter(|(name, _)| !before.contains_key(name)).collect();
+    answers.call = Some(Call {
+        id: id.as_ref().ok().map(|id| id.as_bytes().to_vec()),
+        problem: id.err().map(|error| error.to_string()),
+        parameters: parameters(&nccl, before.keys().chain(added.keys())),
+        added: added.clone(),
+    });
+    print(&answers)?;
+    answers.plugins = plugins(|name| added.get(name).or(before.get(name)).map_or("", String::as_str));
+    print(&answers)?;
+    if gpu::stand_in().is_some() {
+        // Its initialization checks its variables.
+        let _ = gpu::count();
+    }
+    if path.as_deref().and_then(NcclFile::read).is_some_and(|file| file.is_cpu_backend) {
+        // It checks some of its variables only now.
+        let _ = nccl.init_all(&[0, 1]);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the reasons why plugins cannot be loaded, by the variable that asks for them. `value` has those of the environment.
+fn plugins<'a>(value: impl Fn(&str) -> &'a str) -> BTreeMap<String, String> {
+    let mut problems = BTreeMap::new();
+    for (variable, prefix) in PLUGINS {
+        let names = value(variable).split(',').filter(|name| !name.is_empty());
+        let found: Vec<_> = names.filter_map(|name| open_plugin(name, prefix).err()).collect();
+        if !found.is_empty() {
+            problems.insert(variable.into(), found.join("; "));
+        }
+    }
+    let is_internal = ["", "IB", "Socket"].iter().any(|name| name.eq_ignore_ascii_case(value("NCCL_NET")));
+    if !is_internal && value("NCCL_NET_PLUGIN").is_empty() {
+        let problem = library::open_plugin("libnccl-net.so").err();
+        problems.extend(problem.map(|problem| ("NCCL_NET".into(), problem)));
+    }
+    problems
+}
+
+/// Returns the library's values of the variables that are set, as far as it has parameters for them.
+fn parameters<'a>(nccl: &Nccl, names: impl Iterator<Item = &'a String>) -> BTreeMap<String, String> {
+    let Ok(parameters) = nccl.parameters() else { return BTreeMap::new() };
+    let names = names.filter(|name| name.starts_with("NCCL_") && !is_forced(name));
+    names.filter_map(|name| Some((name.clone(), parameters.get::<String>(name).ok()??))).collect()
+}
+
+/// Opens a plugin as NCCL does: by the given name, or as `PREFIX-NAME.so`.
+fn open_plugin(name: &str, prefix: &str) -> Result<(), String> {
+    if ["none", "STATIC_PLUGIN"].iter().any(|special| name.eq_ignore_ascii_case(special)) {
+        return Ok(());
+    }
+    library::open_plugin(name).or_else(|problem| {
+        if name.contains('/') || (name.starts_with("lib") && name.ends_with(".so")) {
+            return Err(problem);
+        }
+        library::open_plugin(&format!("{prefix}-{name}.so")).map_err(|other| format!("{problem}; {other}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::{Outcome, wait};
+
+    fn outcome(script: &str, limit: u64) -> Outcome {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        wait(shell.spawn().unwrap(), Duration::from_secs(limit))
+    }
+
+    const CALL: &str = r#"'{"call":{"added":{},"parameters":{},"problem":"none"},"plugins":{}}'"#;
+
+    #[test]
+    fn child_that_hangs_or_dies_is_a_failure_with_a_reason() {
+        let start = Instant::now();
+        let late = Some("it took more than 1 s, and was killed");
+        let hung = outcome(&format!("echo {CALL}; sleep 60 & sleep 60"), 1);
+        assert!(hung.failure.as_deref() == late && hung.answers.call.is_some());
+        assert_eq!(outcome("exec >&- 2>&-; sleep 60", 1).failure.as_deref(), late);
+        // A process that the child leaves behind does not matter, inside of its group or not.
+        let noise = "while sleep 0.01; do echo x >&2 || exit; done";
+        for left in ["sleep 60".to_owned(), format!("({noise})"), format!("setsid sh -c '{noise}'")] {
+            let left = outcome(&format!("{left} & echo {CALL}"), 50);
+            assert!(left.failure.is_none() && left.answers.call.is_some(), "{left:?}");
+        }
+        let killed = outcome(&format!("echo {CALL}; kill -9 $$"), 30);
+        assert_eq!(killed.failure.as_deref(), Some("the process ended with signal: 9 (SIGKILL)"));
+        assert_eq!(killed.answers.call.unwrap().problem.as_deref(), Some("none"));
+        let garbage = outcome("head -c 3000000 /dev/urandom; head -c 3000000 /dev/urandom >&2", 30);
+        assert!(garbage.answers.call.is_none());
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+}
