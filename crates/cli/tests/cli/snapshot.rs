@@ -50,6 +50,11 @@ impl Session {
         read(&self.path(name))
     }
 
+    /// Returns the commands and what they printed until now.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Writes a file, and the directories above it.
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
