@@ -9,7 +9,7 @@ use regex::Regex;
 use snapbox::{Assert, Data, Redactions, assert::DEFAULT_ACTION_ENV};
 use tempfile::TempDir;
 
-use crate::common::{nccl, read};
+use crate::common::{assert_has, bench, nccl, read, run};
 
 /// Commands that were run in a temporary directory, and what they printed.
 pub(crate) struct Session {
@@ -29,6 +29,9 @@ impl Session {
             ("[VERSION]", format!(r"nccl (?<redacted>{})", env!("CARGO_PKG_VERSION"))),
             // In a row of `nccl bench`, before the number of wrong elements.
             ("[TIMES]", r"(?m)(?<redacted>(?: +\d+(?:\.\d+)?(?:e[+-]\d+)?){3}) +(?:\d+|N/A)(?: |$)".into()),
+            ("[PORT]", r"127\.0\.0\.1:(?<redacted>\d+)".into()),
+            ("[REPORTS]", r"\d+ reports in \S+ s".into()),
+            ("[SIZE_AND_ID]", r"its file: (?<redacted>.+)".into()),
             ("[BANDWIDTH]", r"bandwidth +: (?<redacted>\S+)".into()),
         ] {
             redactions.insert(name, Regex::new(&pattern).unwrap()).unwrap();
@@ -85,6 +88,16 @@ impl Session {
             writeln!(self.text, "? {}", output.status).unwrap();
         }
         stdout
+    }
+
+    /// Runs `nccl bench` on the CPU backend, which has to succeed with no wrong element, and adds the rows of its table.
+    #[track_caller]
+    pub(crate) fn bench_rows(&mut self, arguments: &str) {
+        let (stdout, stderr) = run(&mut bench(arguments), 0);
+        assert_has(&stdout, &["\n# Out of bounds values : 0 OK\n", "\n# Avg bus bandwidth    : "]);
+        assert_eq!(stderr, "", "{arguments}");
+        let rows: String = stdout.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect();
+        self.add(&format!("$ nccl bench {arguments}"), &rows);
     }
 
     /// Adds a text below a title.
