@@ -41,7 +41,8 @@ impl Results {
     }
 
     fn compare(&mut self, arguments: &str) -> String {
-        self.0.nccl(&format!("bench compare {arguments}"))
+        let arguments = format!("bench compare {arguments}");
+        self.0.run(&arguments, &mut nccl(&arguments))
     }
 }
 
@@ -205,32 +206,23 @@ fn bandwidth_at_the_mean_is_that_of_the_measurement() {
 }
 
 #[test]
-fn results_that_cannot_be_compared_are_refused() {
+fn other_results_are_refused_and_differences_named() {
     let mut results = Results::new();
-    let changes: [fn(&mut Value); 5] = [
+    let changes: [fn(&mut Value); 8] = [
         |result| result["operation"] = json!("broadcast"),
         |result| drop(result["ranks"].as_array_mut().expect("ranks").pop()),
         |result| result["schema"] = json!(7),
         |result| result["rows"] = json!([]),
         |result| for_each_measured(result, |measured| without_iterations(measured, json!(0))),
+        |result| result["parameters"]["iters"] = json!(99),
+        |result| result["host"] = json!("elsewhere"),
+        |result| drop(result["rows"].as_array_mut().expect("rows").remove(0)),
     ];
     for change in changes {
         results.write(change);
         results.compare("a.json b.json");
     }
     results.compare("a.json c.json");
-    results.0.check("compare_refused");
-}
-
-#[test]
-fn other_parameters_and_missing_rows_are_named() {
-    let mut results = Results::new();
-    results.write(|result| {
-        result["parameters"]["iters"] = json!(99);
-        result["host"] = json!("elsewhere");
-        result["rows"].as_array_mut().expect("rows").remove(0);
-    });
-    results.compare("a.json b.json");
     results.0.check("compare_differences");
 }
 
@@ -403,22 +395,8 @@ fn result_in_a_fifo_needs_a_writer() {
     assert_eq!(printed(&stdout).len(), 6, "{stdout}");
 }
 
+#[cfg(not(feature = "link"))]
 #[test]
-fn invalid_command_lines_are_refused() {
-    let mut results = Results::new();
-    for arguments in [
-        "--backend cpu -- all_reduce",
-        "--backend cpu --backend cpu",
-        "a.json",
-        "a.json b.json --threshold 0",
-        "--backend cpu --backend cpu -- all_reduce -b 64 -e 8",
-        // The usage is that of the measurement.
-        "--backend cpu --backend cpu -- all_reduce --bogus",
-    ] {
-        results.compare(arguments);
-    }
-    if cfg!(not(feature = "link")) {
-        results.compare("--backend link --backend cpu -- all_reduce");
-        results.0.check("compare_command_line");
-    }
+fn link_without_the_feature_is_an_error_that_says_so() {
+    Session::new().replay("compare_link", Session::nccl);
 }

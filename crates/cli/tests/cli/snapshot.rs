@@ -9,7 +9,7 @@ use regex::Regex;
 use snapbox::{Assert, Data, Redactions, assert::DEFAULT_ACTION_ENV};
 use tempfile::TempDir;
 
-use crate::common::{assert_has, bench, nccl, read, run};
+use crate::common::{assert_has, nccl, read, run};
 
 /// Commands that were run in a temporary directory, and what they printed.
 pub(crate) struct Session {
@@ -24,12 +24,13 @@ impl Session {
         let mut redactions = Redactions::new();
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         for (name, pattern) in [
-            ("[HOST]", format!(r"\b{host}\b")),
-            ("[PID]", r"(?:Pid|[pP]rocess) +(?<redacted>\d+)".into()),
+            ("[HOST]", format!(r" *\b{host}\b")),
+            ("[PID]", r"(?:Pid|[pP]rocess)(?<redacted> +\d+)".into()),
             ("[VERSION]", format!(r"nccl (?<redacted>{})", env!("CARGO_PKG_VERSION"))),
             // In a row of `nccl bench`, before the number of wrong elements.
             ("[TIMES]", r"(?m)(?<redacted>(?: +\d+(?:\.\d+)?(?:e[+-]\d+)?){3}) +(?:\d+|N/A)(?: |$)".into()),
             ("[PORT]", r"127\.0\.0\.1:(?<redacted>\d+)".into()),
+            ("[DURATION]", r"within (?<redacted>\d+\.\ds)".into()),
             ("[REPORTS]", r"\d+ reports in \S+ s".into()),
             ("[SIZE_AND_ID]", r"its file: (?<redacted>.+)".into()),
             ("[BANDWIDTH]", r"bandwidth +: (?<redacted>\S+)".into()),
@@ -67,8 +68,8 @@ impl Session {
     }
 
     /// Runs `nccl` with these arguments, between which are spaces.
-    pub(crate) fn nccl(&mut self, arguments: &str) -> String {
-        self.run(arguments, &mut nccl(arguments))
+    pub(crate) fn nccl(&mut self, arguments: &str) {
+        self.run(arguments, &mut nccl(arguments));
     }
 
     /// Runs `nccl`. Returns stdout.
@@ -93,11 +94,25 @@ impl Session {
     /// Runs `nccl bench` on the CPU backend, which has to succeed with no wrong element, and adds the rows of its table.
     #[track_caller]
     pub(crate) fn bench_rows(&mut self, arguments: &str) {
-        let (stdout, stderr) = run(&mut bench(arguments), 0);
+        let (stdout, stderr) = run(&mut nccl(&format!("{arguments} --cpu")), 0);
         assert_has(&stdout, &["\n# Out of bounds values : 0 OK\n", "\n# Avg bus bandwidth    : "]);
         assert_eq!(stderr, "", "{arguments}");
         let rows: String = stdout.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect();
-        self.add(&format!("$ nccl bench {arguments}"), &rows);
+        self.add(&format!("$ nccl {arguments}"), &rows);
+    }
+
+    /// Runs the commands of the file, which are in lines after `$ nccl `, and compares what they print with the rest of it. Lines after
+    /// `## ` are comments.
+    #[track_caller]
+    pub(crate) fn replay(mut self, name: &str, run: impl Fn(&mut Self, &str)) {
+        for line in read(&file(name)).lines() {
+            match line.strip_prefix("$ nccl ") {
+                Some(arguments) => run(&mut self, arguments),
+                None if line.starts_with("## ") => self.add(line, ""),
+                None => {}
+            }
+        }
+        self.check(name);
     }
 
     /// Adds a text below a title.
@@ -109,14 +124,17 @@ impl Session {
     /// Compares all with a file of `tests/snapshots`.
     #[track_caller]
     pub(crate) fn check(self, name: &str) {
-        let file = directory().join(name).with_extension("txt");
         let assert = Assert::new().action_env(DEFAULT_ACTION_ENV).normalize_paths(false);
-        assert.redact_with(self.redactions).eq(self.text, Data::read_from(&file, None));
+        assert.redact_with(self.redactions).eq(self.text, Data::read_from(&file(name), None));
     }
 }
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots")
+}
+
+fn file(name: &str) -> PathBuf {
+    directory().join(name).with_extension("txt")
 }
 
 #[test]
@@ -127,7 +145,7 @@ fn each_snapshot_is_that_of_a_test() {
     let snapshots = fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());
     let is_unused = |path: &PathBuf| {
         let name = path.file_stem().unwrap().to_str().unwrap();
-        !sources.contains(&format!("check(\"{name}\")"))
+        !["check", "replay"].iter().any(|method| sources.contains(&format!("{method}(\"{name}\"")))
     };
     assert_eq!(snapshots.filter(is_unused).collect::<Vec<_>>(), Vec::<PathBuf>::new());
 }
