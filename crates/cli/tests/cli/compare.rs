@@ -1,7 +1,7 @@
 //! `nccl bench compare`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use libnccl_test_support::random_inputs::Random;
@@ -11,41 +11,38 @@ use tempfile::TempDir;
 use crate::common::{
     NCCL, assert_has, assert_visible, changed_library, fifo, in_time, json, list, nccl, read, run,
 };
+use crate::snapshot::Session;
 
-/// Runs the command, which has to end with this status, in a folder. Returns stdout and stderr.
-fn compare(folder: &Path, arguments: &str, status: i32) -> (String, String) {
-    run(nccl(&format!("bench compare {arguments}")).current_dir(folder), status)
+/// Runs the command, which has to end with this status, in a directory. Returns stdout and stderr.
+fn compare(directory: &Path, arguments: &str, status: i32) -> (String, String) {
+    run(nccl(&format!("bench compare {arguments}")).current_dir(directory), status)
 }
 
-/// Returns what a measurement writes as `a.json`.
-fn measure(folder: &Path, arguments: &str) -> Value {
-    run(nccl(&format!("bench {arguments} --cpu --json=a.json")).current_dir(folder), 0);
-    json(&read(&folder.join("a.json")))
+/// Returns a result of `nccl bench --json`, of three sizes on two ranks.
+pub(crate) fn result() -> Value {
+    json(include_str!("result.json"))
 }
 
-/// A folder with a result, `a.json`, and others that are made of it.
-struct Results {
-    folder: TempDir,
-    result: Value,
-}
+/// A session with a result, `a.json`, and others that are made of it.
+struct Results(Session);
 
 impl Results {
     fn new() -> Self {
-        let folder = TempDir::new().expect("a folder");
-        Self { result: measure(folder.path(), "all_reduce --ranks 2 -b 8 -e 1K -f 8 -n 5"), folder }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
+        let session = Session::new();
+        session.write("a.json", include_str!("result.json"));
+        Self(session)
     }
 
     /// Writes the result with a change as `b.json`.
-    fn write(&self, change: impl FnOnce(&mut Value)) -> PathBuf {
-        let mut result = self.result.clone();
+    fn write(&self, change: impl FnOnce(&mut Value)) {
+        let mut result = result();
         change(&mut result);
-        let path = self.path().join("b.json");
-        fs::write(&path, result.to_string()).expect("the file is written");
-        path
+        self.0.write("b.json", result.to_string());
+    }
+
+    fn compare(&mut self, arguments: &str) -> String {
+        let arguments = format!("bench compare {arguments}");
+        self.0.run(&arguments, &mut nccl(&arguments))
     }
 }
 
@@ -60,36 +57,32 @@ fn slow_down(measured: &mut Value, factor: f64) {
     }
 }
 
-#[test]
-fn slower_row_is_below_the_threshold_and_named() {
-    let results = Results::new();
-    results.write(|result| slow_down(&mut result["rows"][1]["in_place"], 2.0));
-    let (stdout, stderr) = compare(results.path(), "a.json b.json --threshold 0.95", 1);
-    let below: Vec<&str> = stdout.lines().filter(|line| line.ends_with("below the threshold")).collect();
-    assert_eq!(below.len(), 1, "{stdout}");
-    let fields: Vec<&str> = below[0].split_whitespace().collect();
-    assert_eq!((fields[0], fields[4], fields[9]), ("64", "in", "0.500"), "{stdout}");
-    assert_eq!(stderr, "error: 1 of 6 ratios are below 0.95\n");
-    compare(results.path(), "a.json b.json --threshold 0.4", 0);
-    compare(results.path(), "b.json a.json --threshold 0.95", 0);
-    compare(results.path(), "a.json b.json", 0);
+/// Calls a function with each measurement.
+fn for_each_measured(result: &mut Value, mut change: impl FnMut(&mut Value)) {
+    for row in result["rows"].as_array_mut().expect("rows") {
+        change(&mut row["out_of_place"]);
+        change(&mut row["in_place"]);
+    }
+}
+
+fn without_iterations(measured: &mut Value, time: Value) {
+    measured["iterations"] = json!([]);
+    measured["time_us"] = time;
 }
 
 #[test]
-fn json_has_ratio_and_spread_of_each_row() {
-    let results = Results::new();
-    results.write(|result| slow_down(&mut result["rows"][0]["out_of_place"], 4.0));
-    let (stdout, _) = compare(results.path(), "a.json b.json --json --threshold 0.5", 1);
-    let comparison = json(&stdout);
-    assert_eq!((&comparison["schema"], &comparison["operation"]), (&json!(2), &json!("all_reduce")));
-    let rows = list(&comparison["rows"]);
-    assert_eq!(rows.len(), 6);
-    let row = &rows[0];
-    assert_eq!((&row["bytes"], &row["in_place"], &row["is_below"]), (&json!(8), &json!(false), &json!(true)));
-    assert_eq!(row["ratio"], json!(0.25));
-    let [low, high] = ["low", "high"].map(|name| row[name].as_f64().expect("a number"));
-    assert!((low..=high).contains(&0.25), "{row}");
-    assert_eq!((&rows[1]["ratio"], &rows[1]["is_below"]), (&json!(1.0), &json!(false)));
+fn slower_row_is_below_the_threshold_and_named() {
+    let mut results = Results::new();
+    results.write(|result| slow_down(&mut result["rows"][1]["in_place"], 2.0));
+    for arguments in [
+        "a.json b.json --threshold 0.95",
+        "a.json b.json --threshold 0.4",
+        "b.json a.json --threshold 0.95",
+        "a.json b.json --json --threshold 0.95",
+    ] {
+        results.compare(arguments);
+    }
+    results.0.check("compare_threshold");
 }
 
 /// Returns each row's figures, as they are printed: times, bandwidths and ratio.
@@ -132,96 +125,80 @@ fn check_json(comparison: &Value) {
 
 #[test]
 fn ratio_is_the_quotient_of_the_figures_beside_it() {
-    let results = Results::new();
+    let mut results = Results::new();
     let mut random = Random(1);
     for _ in 0..20 {
         results.write(|result| {
-            for row in result["rows"].as_array_mut().expect("rows") {
-                for place in ["out_of_place", "in_place"] {
-                    // From a thousandth to a thousandfold.
-                    slow_down(
-                        &mut row[place],
-                        10_f64.powf((random.next() >> 40) as f64 / (1 << 24) as f64 * 6.0 - 3.0),
-                    );
-                }
-            }
+            for_each_measured(result, |measured| {
+                // From a thousandth to a thousandfold.
+                let power = (random.next() >> 40) as f64 / (1 << 24) as f64 * 6.0 - 3.0;
+                slow_down(measured, 10_f64.powf(power));
+            });
         });
-        check_quotients(&compare(results.path(), "a.json b.json", 0).0);
-        let (stdout, _) = compare(results.path(), "a.json b.json --json", 0);
-        check_json(&json(&stdout));
+        check_quotients(&results.compare("a.json b.json"));
+        check_json(&json(&results.compare("a.json b.json --json")));
     }
 }
 
 #[test]
-fn usage_of_a_measurement_is_that_of_nccl() {
-    let folder = TempDir::new().expect("a folder");
-    let (_, stderr) = compare(folder.path(), "--backend cpu --backend cpu -- all_reduce --bogus", 1);
-    assert!(stderr.contains("Usage: nccl bench "), "{stderr}");
-}
-
-#[test]
-fn ratio_of_rounds_is_the_quotient_of_the_figures_beside_it() {
-    let folder = TempDir::new().expect("a folder");
+fn backends_are_measured_in_turn_and_the_ratio_is_the_quotient_of_the_figures_beside_it() {
+    let directory = TempDir::new().expect("a directory");
     // An even and an odd number, of which the medians differ.
     for rounds in [2, 3] {
         let arguments = format!("--backend cpu --backend cpu --rounds {rounds}");
         let measurement = "-- all_reduce --ranks 2 -b 8 -e 64 -f 8 -n 3";
-        check_quotients(&compare(folder.path(), &format!("{arguments} {measurement}"), 0).0);
-        let (stdout, _) = compare(folder.path(), &format!("{arguments} --json {measurement}"), 0);
+        let (table, _) = compare(directory.path(), &format!("{arguments} {measurement}"), 0);
+        check_quotients(&table);
+        assert_eq!(printed(&table).len(), 4, "{table}");
+        assert_eq!(table.matches(&format!(", {rounds} rounds\n")).count(), 2, "{table}");
+        let (stdout, _) = compare(directory.path(), &format!("{arguments} --json {measurement}"), 0);
         check_json(&json(&stdout));
     }
 }
 
 #[test]
 fn planted_slowdown_is_shown_as_that_factor() {
-    let results = Results::new();
-    for (factor, ratio) in [(0.25, "4.000"), (1.25, "0.800"), (2.0, "0.500"), (8.0, "0.125")] {
-        results.write(|result| {
-            for row in result["rows"].as_array_mut().expect("rows") {
-                for place in ["out_of_place", "in_place"] {
-                    slow_down(&mut row[place], factor);
-                }
-            }
-        });
-        let (stdout, _) = compare(results.path(), "a.json b.json", 0);
-        assert!(printed(&stdout).iter().all(|row| row[4] == ratio), "{factor}\n{stdout}");
-        assert!(
-            stdout.ends_with(&format!("# geometric mean of the ratios: {ratio}\n")),
-            "{factor}\n{stdout}"
-        );
+    let mut results = Results::new();
+    for factor in [0.25, 1.25, 2.0, 8.0] {
+        results.write(|result| for_each_measured(result, |measured| slow_down(measured, factor)));
+        results.0.add(&format!("# Times multiplied by {factor}"), "");
+        results.compare("a.json b.json");
     }
+    results.0.check("compare_planted_slowdown");
 }
 
 #[test]
-fn statistic_is_the_mean_if_a_row_has_no_iterations() {
-    let results = Results::new();
-    let (stdout, _) = compare(results.path(), "a.json a.json", 0);
-    assert_has(&stdout, &["# A, B: median of single iterations\n"]);
+fn statistic_is_the_mean_if_a_row_has_not_the_iterations_of_all_ranks() {
+    let mut results = Results::new();
+    results.compare("a.json a.json");
     results.write(|result| {
         result["rows"][0]["in_place"]["iterations"] = json!([]);
         result["rows"][1]["out_of_place"]["time_us"] = json!(7.5);
     });
-    let (stdout, _) = compare(results.path(), "a.json b.json", 0);
-    assert_has(&stdout, &["# A, B: mean of the loop\n"]);
-    assert_eq!(printed(&stdout)[2][1], "7.500", "{stdout}");
-    let (stdout, _) = compare(results.path(), "a.json b.json --json", 0);
-    let comparison = json(&stdout);
-    assert_eq!(comparison["statistic"], json!("mean"));
-    assert_eq!(comparison["rows"][0]["low"], Value::Null);
+    results.compare("a.json b.json");
+    results.compare("a.json b.json --json");
+    results.write(|result| {
+        drop(result["rows"][2]["in_place"]["iterations"].as_array_mut().expect("iterations").pop());
+    });
+    results.compare("a.json b.json");
+    results.compare("b.json a.json");
+    results.0.check("compare_statistic");
 }
 
 #[test]
 fn bandwidth_at_the_mean_is_that_of_the_measurement() {
     for operation in ["all_reduce", "all_gather", "alltoallv", "hypercube"] {
-        let folder = TempDir::new().expect("a folder");
+        let directory = TempDir::new().expect("a directory");
+        let file = directory.path().join("a.json");
         for (ranks, factor) in [(1, "algbw"), (2, "busbw")] {
-            let arguments = format!("{operation} --ranks {ranks} -b 1K -e 1K -n 2");
-            let mut result = measure(folder.path(), &arguments);
+            let arguments = format!("bench {operation} --cpu --ranks {ranks} -b 1K -e 1K -n 2 --json=");
+            run(&mut nccl(&format!("{arguments}{}", file.display())), 0);
+            let mut result = json(&read(&file));
             let measured = &mut result["rows"][0]["out_of_place"];
             measured["iterations"] = json!([]);
             let expected = measured[factor].as_f64().expect("a number");
-            fs::write(folder.path().join("a.json"), result.to_string()).expect("the file is written");
-            let (stdout, _) = compare(folder.path(), "a.json a.json --json", 0);
+            fs::write(&file, result.to_string()).expect("the file is written");
+            let (stdout, _) = compare(directory.path(), "a.json a.json --json", 0);
             let bandwidth = json(&stdout)["rows"][0]["busbws"][0].as_f64().expect("a number");
             assert!((bandwidth - expected).abs() <= expected * 1e-9, "{operation}: {bandwidth}, {expected}");
         }
@@ -229,178 +206,114 @@ fn bandwidth_at_the_mean_is_that_of_the_measurement() {
 }
 
 #[test]
-fn other_operation_or_number_of_ranks_is_refused() {
-    let results = Results::new();
-    results.write(|result| result["operation"] = json!("broadcast"));
-    let (_, stderr) = compare(results.path(), "a.json b.json", 1);
-    let expected = "error: a.json measured all_reduce, b.json measured broadcast: only results of one operation can be compared\n";
-    assert_eq!(stderr, expected);
-    results.write(|result| drop(result["ranks"].as_array_mut().expect("ranks").pop()));
-    let (_, stderr) = compare(results.path(), "a.json b.json", 1);
-    assert!(stderr.starts_with("error: a.json has 2 ranks, b.json has 1: "), "{stderr}");
-    results.write(|result| result["schema"] = json!(7));
-    let (_, stderr) = compare(results.path(), "a.json b.json", 1);
-    assert!(stderr.starts_with("error: b.json: schema 7 "), "{stderr}");
-    let (_, stderr) = compare(results.path(), "a.json c.json", 1);
-    assert!(stderr.starts_with("error: cannot read c.json: "), "{stderr}");
-}
-
-#[test]
-fn other_parameters_and_missing_rows_are_named() {
-    let results = Results::new();
-    results.write(|result| {
-        result["parameters"]["iters"] = json!(99);
-        result["host"] = json!("elsewhere");
-        result["rows"].as_array_mut().expect("rows").remove(0);
-    });
-    let (stdout, _) = compare(results.path(), "a.json b.json", 0);
-    let host = stdout.lines().find(|line| line.starts_with("# differs: host: "));
-    assert!(host.is_some_and(|line| line.ends_with(", elsewhere")), "{stdout}");
-    let notes = [
-        "# differs: iters: 5, 99\n",
-        "# not compared: 8 bytes of float, sum, in a.json alone\n",
-        "# not compared: 8 bytes of float, sum, in place, in a.json alone\n",
+fn other_results_are_refused_and_differences_named() {
+    let mut results = Results::new();
+    let changes: [fn(&mut Value); 8] = [
+        |result| result["operation"] = json!("broadcast"),
+        |result| drop(result["ranks"].as_array_mut().expect("ranks").pop()),
+        |result| result["schema"] = json!(7),
+        |result| result["rows"] = json!([]),
+        |result| for_each_measured(result, |measured| without_iterations(measured, json!(0))),
+        |result| result["parameters"]["iters"] = json!(99),
+        |result| result["host"] = json!("elsewhere"),
+        |result| drop(result["rows"].as_array_mut().expect("rows").remove(0)),
     ];
-    assert_has(&stdout, &notes);
-    results.write(|result| result["rows"] = json!([]));
-    let (_, stderr) = compare(results.path(), "a.json b.json", 1);
-    assert_eq!(stderr, "error: a.json and b.json have no row in common\n");
+    for change in changes {
+        results.write(change);
+        results.compare("a.json b.json");
+    }
+    results.compare("a.json c.json");
+    results.0.check("compare_differences");
 }
 
 #[test]
 fn wrong_elements_of_either_side_are_named_and_an_error() {
-    let results = Results::new();
-    for (place, form) in [("out_of_place", ""), ("in_place", ", in place")] {
+    let mut results = Results::new();
+    for place in ["out_of_place", "in_place"] {
         results.write(|result| result["rows"][1][place]["wrong"] = json!(3));
-        let row = format!("64 bytes of float, sum{form}, in b.json: 3 elements");
-        for arguments in ["a.json b.json", "b.json a.json --threshold 0.01"] {
-            let (stdout, stderr) = compare(results.path(), arguments, 1);
-            assert_has(&stdout, &[&format!("# wrong: {row}\n"), " 1.000 "]);
-            assert_eq!(stderr, "error: wrong elements in 1 of the rows: their times are meaningless\n");
+        for arguments in ["a.json b.json", "b.json a.json --threshold 0.01", "a.json b.json --json"] {
+            results.compare(arguments);
         }
-        let (stdout, _) = compare(results.path(), "a.json b.json --json", 1);
-        assert_eq!(json(&stdout)["wrong"], json!([row]));
         // Those of a row that the other side lacks, too.
-        let mut other = results.result.clone();
+        let mut other = result();
         drop(other["rows"].as_array_mut().expect("rows").remove(1));
-        fs::write(results.path().join("c.json"), other.to_string()).expect("the file is written");
-        compare(results.path(), "c.json b.json", 1);
+        results.0.write("c.json", other.to_string());
+        results.compare("c.json b.json");
     }
     // Not checked is not wrong.
     results.write(|result| result["rows"][1]["in_place"]["wrong"] = Value::Null);
-    let (stdout, _) = compare(results.path(), "a.json b.json --json", 0);
-    assert_eq!(json(&stdout)["wrong"], json!([]));
+    assert_eq!(json(&results.compare("a.json b.json --json"))["wrong"], json!([]));
+    results.0.check("compare_wrong_elements");
 }
 
 #[test]
 fn row_whose_times_have_no_ratio_is_named() {
-    let results = Results::new();
+    let mut results = Results::new();
     for time in [json!(0), json!(0.0), json!(-1.5), json!(-0.0), json!(1e-320)] {
         // A ratio beyond all numbers is none.
         let own = if time == json!(1e-320) { 1e300 } else { 1.0 };
-        let change = |result: &mut Value, time: &Value| {
-            result["rows"][1]["in_place"]["iterations"] = json!([]);
-            result["rows"][1]["in_place"]["time_us"] = time.clone();
-        };
-        let path = results.write(|result| change(result, &json!(own)));
-        fs::rename(&path, results.path().join("c.json")).expect("the file is renamed");
-        results.write(|result| change(result, &time));
+        let change = |time| |result: &mut Value| without_iterations(&mut result["rows"][1]["in_place"], time);
+        results.0.add(&format!("# {own} us, {time} us"), "");
+        results.write(change(json!(own)));
+        fs::rename(results.0.path("b.json"), results.0.path("c.json")).expect("the file is renamed");
+        results.write(change(time));
         for arguments in ["c.json b.json", "b.json c.json"] {
-            let (_, stderr) = compare(results.path(), &format!("{arguments} --threshold 0.001"), 1);
+            let table = results.compare(arguments);
+            assert_eq!(printed(&table).len(), 5, "{table}");
+            let (_, stderr) = compare(&results.0.path(""), &format!("{arguments} --threshold 0.001"), 1);
             assert_eq!(stderr, "error: 1 of the rows have no ratio, which could be below 0.001\n");
-            let (stdout, _) = compare(results.path(), arguments, 0);
-            assert_has(
-                &stdout,
-                &["# not compared: 64 bytes of float, sum, in place: no two times above 0\n"],
-            );
-            assert_eq!(printed(&stdout).len(), 5, "{stdout}");
         }
     }
-    results.write(|result| {
-        for place in ["out_of_place", "in_place"] {
-            for row in result["rows"].as_array_mut().expect("rows") {
-                row[place]["iterations"] = json!([]);
-                row[place]["time_us"] = json!(0);
-            }
-        }
-    });
-    let (_, stderr) = compare(results.path(), "a.json b.json", 1);
-    let expected =
-        "error: a.json and b.json cannot be compared; 8 bytes of float, sum: no two times above 0\n";
-    assert_eq!(stderr, expected);
+    results.0.check("compare_no_ratio");
 }
 
 #[test]
 fn rows_of_each_cycle_are_compared_with_those_of_the_same() {
-    let folder = TempDir::new().expect("a folder");
-    let mut result = measure(folder.path(), "all_reduce --ranks 2 -b 8 -e 8 -n 5 -N 2");
+    let mut results = Results::new();
+    let mut result = result();
+    result["parameters"]["run_cycles"] = json!(2);
+    let row = result["rows"][0].clone();
+    result["rows"] = json!([row, row]);
+    results.0.write("a.json", result.to_string());
     slow_down(&mut result["rows"][1]["in_place"], 4.0);
-    fs::write(folder.path().join("b.json"), result.to_string()).expect("the file is written");
-    let (stdout, _) = compare(folder.path(), "a.json b.json", 0);
-    let ratios: Vec<&str> = printed(&stdout).iter().map(|row| row[4]).collect();
-    assert_eq!(ratios, ["1.000", "1.000", "1.000", "0.250"], "{stdout}");
+    results.0.write("b.json", result.to_string());
+    results.compare("a.json b.json");
     result["rows"].as_array_mut().expect("rows").remove(1);
-    fs::write(folder.path().join("b.json"), result.to_string()).expect("the file is written");
-    let (stdout, _) = compare(folder.path(), "a.json b.json", 0);
-    assert_has(&stdout, &["# not compared: 8 bytes of float, sum, in place, cycle 2, in a.json alone\n"]);
-}
-
-#[test]
-fn statistic_is_the_mean_if_the_iterations_of_a_rank_are_missing() {
-    let results = Results::new();
-    results.write(|result| {
-        drop(result["rows"][2]["in_place"]["iterations"].as_array_mut().expect("iterations").pop());
-    });
-    for arguments in ["a.json b.json", "b.json a.json"] {
-        assert_has(&compare(results.path(), arguments, 0).0, &["# A, B: mean of the loop\n"]);
-    }
+    results.0.write("b.json", result.to_string());
+    results.compare("a.json b.json");
+    results.0.check("compare_cycles");
 }
 
 #[test]
 fn control_characters_of_a_result_are_escaped() {
-    let results = Results::new();
+    let mut results = Results::new();
     let evil = |name: &str| json!(format!("{name}\u{1b}[2J\u{9b}\n\u{7f}"));
-    let escaped = |name: &str| format!(r"{name}\u001b[2J\u009b\u000a\u007f");
-    let path = results.write(|result| {
+    let change = |result: &mut Value| {
         result["operation"] = evil("operation");
         for name in ["version", "backend", "path"] {
             result["library"][name] = evil(name);
         }
         result["rows"][0]["data_type"] = evil("type");
         result["rows"][0]["op"] = evil("op");
-    });
-    fs::rename(&path, results.path().join("a.json")).expect("the file is renamed");
-    let path = results.write(|result| {
-        *result = json(&read(&results.path().join("a.json")));
+    };
+    results.write(change);
+    fs::rename(results.0.path("b.json"), results.0.path("a.json")).expect("the file is renamed");
+    results.write(|result| {
+        change(result);
         result["rows"][1]["data_type"] = evil("other");
         for name in ["host", "launch"] {
             result[name] = evil(name);
         }
         result["ranks"][0]["device"] = evil("device");
     });
-    assert!(path.ends_with("b.json"));
-    let (table, _) = compare(results.path(), "a.json b.json", 0);
-    assert_visible(&table);
-    let [operation, version, backend, path] = ["operation", "version", "backend", "path"].map(escaped);
-    let parts = [
-        format!("# {operation} with 2 ranks\n"),
-        format!("# A: a.json: NCCL {version} ({backend}, {path})\n"),
-        format!(", {}\n", escaped("launch")),
-        format!(", {}\n", escaped("host")),
-        format!(", {} host memory\n", escaped("device")),
-        format!("# not compared: 64 bytes of {}, sum, in b.json alone\n", escaped("other")),
-        format!("  {}  {}  ", escaped("type"), escaped("op")),
-    ];
-    for part in &parts {
-        assert_has(&table, &[part]);
-    }
-    let (printed, _) = compare(results.path(), "a.json b.json --json", 0);
+    assert_visible(&results.compare("a.json b.json"));
+    let printed = results.compare("a.json b.json --json");
     assert_visible(&printed);
     assert_eq!(json(&printed)["operation"], evil("operation"));
     results.write(|result| result["operation"] = evil("another"));
-    let (_, stderr) = compare(results.path(), "a.json b.json", 1);
-    assert_visible(&stderr);
-    assert_has(&stderr, &[r", b.json measured another\u001b[2J\u009b"]);
+    results.compare("a.json b.json");
+    assert_visible(&compare(&results.0.path(""), "a.json b.json", 1).1);
+    results.0.check("compare_control_characters");
 }
 
 #[test]
@@ -411,7 +324,7 @@ fn verdict_of_a_comparison_is_not_lost_with_its_output() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut command = nccl(&format!("bench compare a.json b.json --threshold 0.95{json}"));
-        let (_, stderr) = run(command.current_dir(results.path()).stdout(writer), 1);
+        let (_, stderr) = run(command.current_dir(results.0.path("")).stdout(writer), 1);
         assert_eq!(stderr, "error: 1 of 6 ratios are below 0.95\n");
     }
 }
@@ -419,10 +332,10 @@ fn verdict_of_a_comparison_is_not_lost_with_its_output() {
 /// The library fails in each process but the first.
 #[test]
 fn failure_keeps_the_rounds_that_were_measured() {
-    let folder = TempDir::new().expect("a folder");
-    let file = folder.path().join("used");
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("used");
     let library = changed_library(
-        folder.path(),
+        directory.path(),
         &format!(
             "ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {{
                 if (fopen(\"{0}\", \"r\")) return ncclInternalError;
@@ -436,85 +349,54 @@ fn failure_keeps_the_rounds_that_were_measured() {
         "--backend dlopen --backend cpu -- all_reduce --ranks 2 -e 8 -n 1 --library {}",
         library.display()
     );
-    let (stdout, stderr) = compare(folder.path(), &arguments, 1);
+    let (stdout, stderr) = compare(directory.path(), &arguments, 1);
     assert_eq!(printed(&stdout).len(), 2, "{stdout}");
     assert!(stderr.ends_with("error: the measurement with dlopen ended: exit status: 1\n"), "{stderr}");
-    let (stdout, _) = compare(folder.path(), &arguments, 1);
+    let (stdout, _) = compare(directory.path(), &arguments, 1);
     assert_eq!(stdout, "");
 }
 
 /// The table of `nccl bench` has the format of nccl-tests.
 #[test]
 fn output_of_nccl_tests_is_one_side() {
-    let results = Results::new();
+    let mut results = Results::new();
     let table = run(&mut nccl("bench all_reduce --ranks 2 -b 64 -e 64 -n 5 --cpu"), 0).0;
     let theirs = table.replace("starting: all_reduce", "starting: all_reduce_perf");
     let theirs = theirs
         .replace("# nccl 0", "# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809\n# nccl 0");
-    fs::write(results.path().join("perf.txt"), &theirs).expect("the file is written");
-    let (stdout, _) = compare(results.path(), "a.json perf.txt", 0);
-    let parts = [
-        "# B: perf.txt: NCCL 2.28.9 (nccl-tests)\n",
-        "# differs: min_bytes: 8, 64\n",
-        "# not compared: 8 bytes of float, sum, in a.json alone\n",
-        "# A, B: mean of the loop\n",
-    ];
+    results.0.write("perf.txt", &theirs);
+    let (stdout, _) = compare(&results.0.path(""), "a.json perf.txt", 0);
+    let parts = ["# B: perf.txt: NCCL 2.28.9 (nccl-tests)\n", "# A, B: mean of the loop\n"];
     assert_has(&stdout, &parts);
     assert_eq!(printed(&stdout).len(), 2, "{stdout}");
     let time =
         theirs.lines().find(|line| line.starts_with("  ")).and_then(|row| row.split_whitespace().nth(5));
     let time: f64 = time.expect("a row").parse().expect("a time");
     assert_eq!(printed(&stdout)[0][1].parse(), Ok(time), "{stdout}");
-    fs::write(results.path().join("perf.txt"), "# nothing\n").expect("the file is written");
-    let (_, stderr) = compare(results.path(), "a.json perf.txt", 1);
-    assert!(stderr.starts_with("error: perf.txt: no line \"# Collective test starting\": "), "{stderr}");
+    results.0.write("perf.txt", "# nothing\n");
+    results.compare("a.json perf.txt");
+    results.0.check("compare_nccl_tests");
 }
 
 #[test]
 fn result_in_a_fifo_needs_a_writer() {
     let results = Results::new();
     results.write(|_| {});
-    let path = results.path().join("fifo");
-    fifo(&path);
-    let folder = results.path().to_owned();
-    let (_, stderr) = in_time(move || compare(&folder, "fifo b.json", 1));
+    let directory = results.0.path("");
+    fifo(&directory.join("fifo"));
+    let (_, stderr) = in_time({
+        let directory = directory.clone();
+        move || compare(&directory, "fifo b.json", 1)
+    });
     assert_eq!(stderr, "error: cannot read fifo: a FIFO to which nobody writes\n");
     // As a shell's <(...) gives it.
     let line = format!("cat a.json | '{NCCL}' bench compare /dev/stdin b.json");
-    let (stdout, _) = run(Command::new("sh").args(["-c", &line]).current_dir(results.path()), 0);
+    let (stdout, _) = run(Command::new("sh").args(["-c", &line]).current_dir(directory), 0);
     assert_eq!(printed(&stdout).len(), 6, "{stdout}");
-}
-
-#[test]
-fn backends_are_measured_in_turn() {
-    let folder = TempDir::new().expect("a folder");
-    let arguments = "--backend cpu --backend cpu --rounds 2 -- all_reduce --ranks 2 -b 8 -e 64 -f 8 -n 3";
-    let (stdout, _) = compare(folder.path(), arguments, 0);
-    assert_eq!(stdout.matches(": cpu: NCCL ").count(), 2, "{stdout}");
-    assert_eq!(stdout.matches(", 2 rounds\n").count(), 2, "{stdout}");
-    assert_eq!(stdout.lines().filter(|line| !line.starts_with('#')).count(), 1 + 4, "{stdout}");
-    let (_, stderr) = compare(folder.path(), "--backend cpu --backend cpu -- all_reduce -b 64 -e 8", 1);
-    assert_has(&stderr, &["error: the measurement with cpu ended: exit status: 2\n"]);
-}
-
-#[test]
-fn one_backend_or_one_file_is_an_invalid_command_line() {
-    let folder = TempDir::new().expect("a folder");
-    let (_, stderr) = compare(folder.path(), "--backend cpu -- all_reduce", 2);
-    assert!(stderr.starts_with("error: --backend is given 1 times: expected two to compare\n"), "{stderr}");
-    let (_, stderr) = compare(folder.path(), "--backend cpu --backend cpu", 2);
-    assert!(stderr.starts_with("error: no operation to measure: "), "{stderr}");
-    let (_, stderr) = compare(folder.path(), "a.json", 2);
-    assert_has(&stderr, &["2 values required"]);
-    let (_, stderr) = compare(folder.path(), "a.json b.json --threshold 0", 2);
-    assert_has(&stderr, &["expected a number above 0, such as 0.95"]);
 }
 
 #[cfg(not(feature = "link"))]
 #[test]
 fn link_without_the_feature_is_an_error_that_says_so() {
-    let folder = TempDir::new().expect("a folder");
-    let (_, stderr) = compare(folder.path(), "--backend link --backend cpu -- all_reduce", 1);
-    assert_has(&stderr, &["this program is not linked with NCCL"]);
-    assert!(stderr.ends_with("error: the measurement with link ended: exit status: 1\n"), "{stderr}");
+    Session::new().replay("compare_link", Session::nccl);
 }

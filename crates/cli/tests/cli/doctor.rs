@@ -4,185 +4,121 @@ mod interfaces;
 mod made_library;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
 use crate::common::{NCCL, assert_has, json, list, nccl, read, repository, run};
+use crate::snapshot::Session;
 
-/// Runs with this name of a library. The exit status has to be `status`.
-fn doctor(arguments: &str, library: &str, status: i32) -> String {
-    run(nccl(&format!("doctor {arguments}")).env("LIBNCCL_PATH", library), status).0
-}
-
-/// Runs with nothing in the environment but these variables. Returns what is printed, whatever the exit status.
-fn doctor_in(environment: &[(&str, &Path)], arguments: &str) -> String {
+/// Returns `nccl doctor` with nothing in the environment but these variables.
+fn doctor_in(environment: &[(&str, &Path)], arguments: &str) -> Command {
     let mut command = nccl(&format!("doctor {arguments}"));
-    let output = command.env_clear().envs(environment.iter().copied()).output();
-    String::from_utf8(output.expect("the program starts").stdout).expect("text")
+    command.env_clear().envs(environment.iter().copied());
+    command
 }
 
-/// Returns the advice, which the table must have below its findings.
-fn advice(environment: &[(&str, &Path)], arguments: &str) -> Vec<String> {
-    let report = json(&doctor_in(environment, &format!("{arguments} --json")));
-    let advice: Vec<String> = list(&report["advice"]).iter().map(text_of).collect();
-    let table = doctor_in(environment, arguments);
-    assert!(!advice.is_empty(), "{table}");
-    for line in &advice {
-        assert_has(&table, &[&format!("\n           -> {line}\n")]);
-    }
-    advice
+/// Returns what a command prints, whatever its exit status.
+fn printed(command: &mut Command) -> String {
+    String::from_utf8(command.output().expect("the program starts").stdout).expect("text")
 }
+
+/// Runs the doctor, and adds a section of its report: the others depend on the machine.
+fn add_section(session: &mut Session, name: &str, environment: &[(&str, &Path)], arguments: &str) {
+    let report = printed(&mut doctor_in(environment, arguments));
+    let after = report.split_once(&format!("{name}\n")).expect("a section").1;
+    let lines = after.lines().take_while(|line| line.starts_with(' '));
+    let lines: Vec<_> =
+        lines.filter(|line| !line.contains("  searched ")).map(|line| format!("{line}\n")).collect();
+    let variables = environment.iter().map(|(name, value)| format!("{name}={} ", value.display()));
+    let command = format!("$ {}nccl doctor {arguments}", variables.collect::<String>());
+    session.add(command.trim_end(), &lines.concat());
+}
+
+/// The report with nothing in the environment: without a library, unless the system has an NCCL of its own.
+static BARE: LazyLock<Value> = LazyLock::new(|| json(&printed(&mut doctor_in(&[], "--json"))));
 
 /// Returns whether this system has an NCCL of its own.
-fn has_library() -> bool {
-    !json(&doctor_in(&[], "--json"))["library"].is_null()
+pub(crate) fn has_library() -> bool {
+    !BARE["library"].is_null()
 }
 
 fn text_of(value: &Value) -> String {
     value.as_str().expect("a text").into()
 }
 
+/// It is the only one that is tried.
 #[test]
-fn doctor_without_a_library_lists_the_search() {
-    let text = doctor("", "/nonexistent", 1);
-    assert!(text.starts_with("library\n  problem  no NCCL library could be loaded\n"), "{text}");
-    assert_has(&text, &["\n  searched /nonexistent (LIBNCCL_PATH): "]);
+fn doctor_with_a_wrong_named_library_reports_it() {
+    let mut session = Session::new();
+    let nowhere = [("LIBNCCL_PATH", Path::new("/nonexistent"))];
+    let other = "--library /nowhere/libnccl.so.2";
+    for arguments in ["", other] {
+        add_section(&mut session, "library", &nowhere, arguments);
+        let report = json(&run(&mut doctor_in(&nowhere, &format!("{arguments} --json")), 1).0);
+        for field in ["library", "error", "tried"] {
+            session.add(&format!("# {field}"), &format!("{:#}\n", report[field]));
+        }
+        assert_eq!(report["driver"]["library"], "libcuda.so.1");
+        assert!(report["driver"]["loaded"].is_boolean() && report["driver"]["gpus"].is_u64(), "{report}");
+    }
+    session.check("doctor_named_library");
 }
 
-/// The places of the search before those of RCCL.
-const PLACES: [&str; 16] = [
-    "LIBNCCL_PATH",
-    "dynamic linker",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-    "python3 on PATH",
-    "CONDA_PREFIX",
-    "user's Python packages",
-    "system's Python packages",
-    "NCCL_HOME",
-    "NCCL_ROOT",
-    "NCCL_ROOT_DIR",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUDA's default directory",
-    "NVHPC_ROOT",
-    "HPC SDK's default directory",
-];
-
 #[test]
-fn doctor_lists_every_place_even_if_it_is_empty() {
+fn doctor_without_a_library_lists_every_place_and_advises_to_install_one() {
     if has_library() {
         return;
     }
-    let report = json(&doctor_in(&[], "--json"));
-    let tried = list(&report["tried"]);
+    let mut session = Session::new();
+    add_section(&mut session, "library", &[], "");
+    let tried = list(&BARE["tried"]);
+    assert_eq!(tried[0], json!({ "source": "LIBNCCL_PATH", "path": null, "problem": "not set" }));
+    assert!(tried.iter().all(|attempt| attempt["problem"].is_string()), "{tried:?}");
     let mut sources: Vec<_> = tried.iter().map(|attempt| text_of(&attempt["source"])).collect();
     sources.dedup();
-    let rccl = ["dynamic linker", "ROCm's Python packages", "ROCM_PATH", "ROCm's default directory"];
-    assert_eq!(sources, [&PLACES[..], &rccl].concat());
-    assert_eq!(tried[0], json!({ "source": "LIBNCCL_PATH", "path": null, "problem": "not set" }));
-    assert!(tried.iter().all(|attempt| attempt["problem"].is_string()), "{report}");
-    let places = [
-        "  searched LIBNCCL_PATH: not set\n",
-        "  searched VIRTUAL_ENV: not set\n",
-        "  searched /usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2 (system's",
-    ];
-    assert_has(&doctor_in(&[], ""), &places);
+    session.add("# sources", &(sources.join("\n") + "\n"));
+    let table = printed(&mut doctor_in(&[], ""));
+    assert_has(&table, &["  searched LIBNCCL_PATH: not set\n"]);
+    session.check("doctor_no_library");
 }
 
+/// Of a library that lacks another one, the advice was to set `LIBNCCL_PATH`, which was set.
 #[test]
-fn doctor_without_a_library_advises_to_install_one() {
+fn doctor_with_a_broken_library_advises_to_repair_it_or_to_install_what_it_needs() {
     if has_library() {
         return;
     }
-    let advice = advice(&[], "");
-    assert!(advice[0].starts_with("install NCCL: pip install nvidia-nccl-cu12 "), "{advice:?}");
-    assert_has(&advice[0], &["; or, if it is in another place, set LIBNCCL_PATH to its file; or, "]);
-}
-
-#[test]
-fn doctor_with_a_wrong_named_library_advises_to_correct_the_name() {
-    let nowhere = Path::new("/nonexistent");
-    assert_eq!(
-        advice(&[("LIBNCCL_PATH", nowhere)], "")[0],
-        "set LIBNCCL_PATH to the file of an NCCL library, or unset it to search for one"
-    );
-    assert_eq!(
-        advice(&[], "--library /nonexistent")[0],
-        "give --library the file of an NCCL library, or leave it out to search for one"
-    );
-}
-
-#[test]
-fn doctor_with_a_broken_library_advises_to_repair_it() {
-    if has_library() {
-        return;
-    }
-    let directory = tempfile::tempdir().expect("a temporary folder");
-    let lib = directory.path().join("lib");
-    let file = lib.join("libnccl.so.2");
-    fs::create_dir(&lib).expect("it is writable");
-    fs::write(&file, "not a library").expect("it is writable");
-    let home = advice(&[("NCCL_HOME", directory.path())], "");
-    let linker = advice(&[("LD_LIBRARY_PATH", &lib)], "");
-    assert_eq!(home[0], format!("repair or remove {} (NCCL_HOME)", file.display()));
-    assert_eq!(linker[0], "repair or remove libnccl.so.2 (dynamic linker)");
-    for advice in [home, linker] {
-        assert!(advice[1].starts_with("install NCCL: "), "{advice:?}");
-    }
-}
-
-/// It advised to set `LIBNCCL_PATH`, which was set, and took a library that the dynamic linker had found for absent.
-#[test]
-fn doctor_advises_to_install_what_a_library_needs() {
-    if has_library() {
-        return;
-    }
-    let directory = tempfile::tempdir().expect("a temporary folder");
-    let lib = directory.path().join("lib");
-    fs::create_dir(&lib).expect("it is writable");
+    let mut session = Session::new();
+    let (broken, lib) = (session.path("broken"), session.path("lib"));
+    session.write("broken/lib/libnccl.so.2", "not a library");
+    session.write("lib/source.c", "int function(void) { return 0; }");
     let compile = |name: &str, needed: Option<&Path>| {
-        let (file, source) = (lib.join(name), lib.join("source.c"));
-        fs::write(&source, "int function(void) { return 0; }").expect("it is writable");
+        let file = lib.join(name);
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", &format!("-Wl,-soname,{name}"), "-Wl,--no-as-needed", "-o"]);
-        assert!(cc.args([&file, &source]).args(needed).status().expect("a C compiler, cc").success());
+        run(cc.arg(&file).arg(lib.join("source.c")).args(needed), 0);
         file
     };
     let runtime = compile("libcudart.so.12", None);
     let file = compile("libnccl.so.2", Some(&runtime));
     fs::remove_file(runtime).expect("it is there");
-    for advice in [
-        advice(&[("LIBNCCL_PATH", &file)], ""),
-        advice(&[], &format!("--library {}", file.display())),
-        advice(&[("NCCL_HOME", directory.path())], ""),
-        advice(&[("LD_LIBRARY_PATH", &lib)], ""),
+    let given = format!("--library {}", file.display());
+    let root = session.path("");
+    let (broken_lib, root) = (broken.join("lib"), root.as_path());
+    for (name, value) in [
+        ("NCCL_HOME", broken.as_path()),
+        ("LD_LIBRARY_PATH", &broken_lib),
+        ("LIBNCCL_PATH", &file),
+        ("NCCL_HOME", root),
+        ("LD_LIBRARY_PATH", &lib),
     ] {
-        assert_eq!(advice[0], "install libcudart.so.12, or add its folder to LD_LIBRARY_PATH", "{advice:?}");
-        assert!(!advice.iter().any(|advice| advice.starts_with("set LIBNCCL_PATH")), "{advice:?}");
+        add_section(&mut session, "library", &[(name, value)], "");
     }
-}
-
-#[test]
-fn doctor_json_without_a_library_has_the_error_and_the_search() {
-    let report = json(&doctor("--json", "/nonexistent", 1));
-    assert!(report["library"].is_null(), "{report}");
-    assert_eq!(report["error"], "no NCCL library could be loaded");
-    assert_eq!(report["tried"][0]["source"], "LIBNCCL_PATH");
-    assert_eq!(report["tried"][0]["path"], "/nonexistent");
-    assert!(report["tried"][0]["problem"].is_string(), "{report}");
-    assert_eq!(report["driver"]["library"], "libcuda.so.1");
-    assert!(report["driver"]["loaded"].is_boolean(), "{report}");
-    assert!(report["driver"]["gpus"].is_u64(), "{report}");
-}
-
-#[test]
-fn doctor_with_a_named_library_tries_no_other() {
-    let report = json(&doctor("--json --library /nowhere/libnccl.so.2", "/nonexistent", 1));
-    assert_eq!(list(&report["tried"]).len(), 1, "{report}");
-    assert_eq!(report["tried"][0]["path"], "/nowhere/libnccl.so.2");
+    add_section(&mut session, "library", &[], &given);
+    session.check("doctor_broken_library");
 }
 
 /// Runs with the library that `LIBNCCL_TEST_LIBRARY` names.
@@ -212,7 +148,7 @@ fn doctor_describes_a_real_library() {
     let is_ok = |finding: &Value| finding["level"] == "ok";
     assert!(list(&library_section["findings"]).iter().all(is_ok), "{library_section:#}");
 
-    let text = doctor("", &library, status(&report));
+    let (text, _) = run(nccl("doctor").env("LIBNCCL_PATH", &library), status(&report));
     assert!(text.starts_with(&format!("library\n  ok       {library} (LIBNCCL_PATH)\n")), "{text}");
     let release = text_of(&found["version"]);
     assert_has(&text, &[&format!("\n  ok       NCCL {release}, compiled with CUDA ")]);
@@ -247,76 +183,67 @@ fn newest_variables_are_those_of_the_real_library() {
     assert_eq!(Value::Object(found), table["defaults"]);
 }
 
+/// Copies the CPU backend to a file.
+fn copy_backend(session: &Session, name: &str) -> PathBuf {
+    session.write(name, fs::read(libnccl_test_support::shared_object("nccl_cpu")).expect("it is there"))
+}
+
 #[test]
 fn doctor_that_needs_a_newer_release_fails() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let library = folder.path().join("libnccl.so.2");
-    fs::copy(libnccl_test_support::shared_object("nccl_cpu"), &library).expect("it is writable");
+    let mut session = Session::new();
+    let library = copy_backend(&session, "libnccl.so.2");
     let library = [("LIBNCCL_PATH", library.as_path())];
-    let release = text_of(&json(&doctor_in(&library, "--json"))["library"]["version"]);
-    let text = doctor_in(&library, &format!("--needs {release}"));
-    assert_has(
-        &text,
-        &[&format!("\n  ok       NCCL {release} is not older than {release}, which --needs asks for\n")],
-    );
-    let text = run(nccl("doctor --needs 2.99.1").envs(library), 1).0;
-    assert_has(
-        &text,
-        &[&format!("\n  problem  NCCL {release} is older than 2.99.1, which --needs asks for\n")],
-    );
-    let (_, error) = run(&mut nccl("doctor --needs 2.27"), 2);
-    assert_has(&error, &["\"2.27\" is not an NCCL version; expected major.minor.patch"]);
+    for needed in ["2.32.3", "2.99.1"] {
+        add_section(&mut session, "library", &library, &format!("--needs {needed}"));
+    }
+    run(nccl("doctor --needs 2.99.1").envs(library), 1);
+    session.nccl("doctor --needs 2.27");
+    session.check("doctor_needs");
 }
 
 /// The CPU backend takes the place of a library of PyTorch that contains NCCL.
 #[test]
 fn doctor_finds_nccl_in_another_library_by_its_symbols() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let backend = libnccl_test_support::shared_object("nccl_cpu");
-    let file = folder.path().join("torch/lib/libtorch_cuda.so");
-    fs::create_dir_all(file.parent().expect("a folder")).expect("it is writable");
-    fs::copy(&backend, &file).expect("it is writable");
-    let environment = [("LIBNCCL_PATH", backend.as_path()), ("PYTHONPATH", folder.path())];
-    let path = fs::canonicalize(&file).expect("it is there");
-    let text = format!("another copy: {}, which contains NCCL (libnccl's CPU backend)", path.display());
-    assert_has(&doctor_in(&environment, ""), &[&format!("\n  ok       {text}\n")]);
-    let report = json(&doctor_in(&environment, "--json"));
+    let mut session = Session::new();
+    let backend = copy_backend(&session, "libnccl.so.2");
+    let torch = copy_backend(&session, "torch/lib/libtorch_cuda.so");
+    let packages = session.path("");
+    let environment = [("LIBNCCL_PATH", backend.as_path()), ("PYTHONPATH", &packages)];
+    let table = printed(&mut doctor_in(&environment, ""));
+    let copy = table.lines().find(|line| line.contains("which contains NCCL")).expect("a copy");
+    session.add("# The CPU backend as libtorch_cuda.so", &format!("{copy}\n"));
+    let report = json(&printed(&mut doctor_in(&environment, "--json")));
     let size = fs::metadata(&backend).expect("it is there").len();
     assert_eq!(report["library"]["size"], size, "{report}");
     assert!(report["library"]["build_id"].is_string() || report["library"]["build_id"].is_null(), "{report}");
     // Another program, without NCCL.
-    fs::copy(NCCL, &file).expect("it is writable");
-    assert!(!doctor_in(&environment, "").contains("which contains NCCL"));
+    fs::copy(NCCL, &torch).expect("it is writable");
+    assert!(!printed(&mut doctor_in(&environment, "")).contains("which contains NCCL"));
+    session.check("doctor_copies");
 }
 
 #[test]
 fn doctor_reports_variables_that_the_cpu_backend_rejects() {
-    let backend = libnccl_test_support::shared_object("nccl_cpu");
+    let mut session = Session::new();
+    let backend = copy_backend(&session, "libnccl.so.2");
     let mut environment = vec![("LIBNCCL_PATH", backend.as_path())];
     for name in ["PLANT", "FAILURES", "IGNORE", "STRICT", "STACKS", "TIMEOUT", "WARN_AFTER"] {
-        let name = format!("LIBNCCL_CPU_{name}").leak();
-        environment.push((name, Path::new("nonsense")));
+        environment.push((format!("LIBNCCL_CPU_{name}").leak(), Path::new("nonsense")));
     }
-    let (text, _) = run(nccl("doctor").env_clear().envs(environment.iter().copied()), 0);
-    for (name, _) in &environment[1..] {
-        let lines = text.lines().filter(|line| line.starts_with("  warning  ") && line.contains(name));
-        assert_eq!(lines.count(), 1, "{name}: {text}");
-    }
-    assert!(!text.contains("advisories"), "{text}");
+    assert!(!run(&mut doctor_in(&environment, ""), 0).0.contains("advisories"));
+    add_section(&mut session, "variables", &environment, "");
+    session.check("doctor_variables");
 }
 
 /// A library that is none ends its process, or prints what is no log.
 #[test]
 fn doctor_outlives_the_process_of_a_library() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (source, library) = (folder.path().join("nccl.c"), folder.path().join("libnccl.so.2"));
-    for (body, problem) in [
-        ("abort();", "the process ended with signal: 6 (SIGABRT)"),
-        ("_exit(3);", "the process ended with exit status: 3"),
-        (
-            "fwrite(text, 1, sizeof text, stdout), fwrite(text, 1, sizeof text, stderr), _exit(3);",
-            "exit status: 3",
-        ),
+    let mut session = Session::new();
+    let library = session.path("libnccl.so.2");
+    for body in [
+        "abort();",
+        "_exit(3);",
+        "fwrite(text, 1, sizeof text, stdout), fwrite(text, 1, sizeof text, stderr), _exit(3);",
     ] {
         let text = format!(
             "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
@@ -327,13 +254,16 @@ fn doctor_outlives_the_process_of_a_library() {
                  {body} return 0;\n\
              }}\n"
         );
-        fs::write(&source, text).expect("it is writable");
+        let source = session.write("nccl.c", text);
         run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]), 0);
-        let text = doctor_in(&[("LIBNCCL_PATH", library.as_path())], "");
+        let text = printed(&mut doctor_in(&[("LIBNCCL_PATH", library.as_path())], ""));
         let line = text.lines().find(|line| line.contains("no unique id can be made: ")).expect("a problem");
-        assert!(line.starts_with("  problem  ") && line.ends_with(problem), "{line}");
+        let (start, end) = line.split_once(": ").expect("a reason");
+        // Before the reason is what it has printed.
+        session.add(&format!("# {body}"), &format!("{start}: {}\n", end.rsplit("; ").next().unwrap_or(end)));
         assert_has(&text, &["the library makes no unique id; interfaces: "]);
     }
+    session.check("doctor_outlives");
 }
 
 /// Runs as nobody, with these options of a file system in /dev/shm.

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use crate::common::{assert_has, assert_visible, nccl, read, run};
+use crate::common::{assert_has, assert_visible, nccl, read};
+use crate::snapshot::Session;
 
 const EVIL: &str = "\u{1b}[31m\u{9b}2J";
 const ESCAPED: &str = r"\u001b[31m\u009b2J";
@@ -40,27 +41,19 @@ fn path_of_the_library_is_printed_with_escapes() {
 /// Clap would print them as they are.
 #[test]
 fn refused_arguments_are_printed_with_escapes() {
+    let mut session = Session::new();
     for arguments in
-        ["", "bench", "doctor", "env --", "run -n", "ras", "bench all_reduce -b", "recorder diff --pid"]
+        ["", "bench", "doctor", "env x", "run -n", "ras", "bench all_reduce -b", "recorder diff --pid"]
     {
-        let mut command = nccl(arguments);
-        if arguments.starts_with("env") {
-            command.arg("x");
-        }
-        let (_, stderr) = run(command.arg(EVIL), 2);
-        assert_visible(&stderr);
-        assert_has(&stderr, &[ESCAPED]);
+        session.run(&format!("{arguments} EVIL"), nccl(arguments).arg(EVIL));
     }
-}
-
-#[test]
-fn note_of_trace_is_printed_with_escapes() {
-    let folder = tempfile::tempdir().unwrap();
+    // The note of a recorder has the job's name.
+    session.redact("[TRACE]", libnccl_test_support::shared_object("nccl_trace").to_str().unwrap());
     let mut command = nccl("trace --recorder");
     command.arg(libnccl_test_support::shared_object("nccl_trace")).args(["--", "true"]);
-    let (_, stderr) = run(command.env("SLURM_JOB_ID", EVIL).current_dir(folder.path()), 0);
-    assert_visible(&stderr);
-    assert_has(&stderr, &[ESCAPED]);
+    session.run("trace -- true", command.env("SLURM_JOB_ID", EVIL));
+    assert_visible(session.text());
+    session.check("escapes");
 }
 
 #[test]

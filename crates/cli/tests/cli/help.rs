@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{NCCL, assert_has, json, nccl, read, repository, run};
+use crate::doctor::has_library;
+use crate::snapshot::Session;
 
 /// Returns what is printed to stdout by a success.
 fn text(arguments: &str) -> String {
@@ -21,6 +23,7 @@ fn help_has_an_example_and_fits_a_screen() {
         assert!(example.contains("\n  nccl "), "{help}");
         assert!(help.lines().count() <= 40, "{help}");
     }
+    Session::new().replay("help", Session::nccl);
 }
 
 #[test]
@@ -122,12 +125,7 @@ fn env_explains_a_default_that_is_not_told() {
 
 #[test]
 fn env_without_a_library_lists_the_newest_release() {
-    if json(&String::from_utf8_lossy(
-        &nccl("doctor --json").env_clear().output().expect("the program starts").stdout,
-    ))["library"]
-        .is_object()
-    {
-        // This system has an NCCL of its own.
+    if has_library() {
         return;
     }
     let table = json(&read(&repository().join("crates/cli/src/nccl_variables.json")));
@@ -163,11 +161,4 @@ fn env_without_a_library_lists_the_newest_release() {
     let (stdout, stderr) = env("--json retry_cnt");
     assert_eq!(json(&stdout)[0]["value"], "34", "{stdout}");
     assert_eq!(stderr, newest);
-}
-
-#[test]
-fn env_without_the_library_that_is_named_is_an_error() {
-    let (_, error) = run(&mut nccl("env --library /nonexistent"), 1);
-    assert!(error.starts_with("error: "), "{error}");
-    assert_has(&error, &["/nonexistent"]);
 }

@@ -22,5 +22,6 @@ mod recorder_live;
 mod recorder_of_ranks;
 mod run;
 mod set_uid;
+mod snapshot;
 mod stand_in;
 mod trace;

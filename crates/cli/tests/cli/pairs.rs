@@ -29,7 +29,7 @@ fn table_has_a_row_and_a_column_for_each_rank() {
 
 #[test]
 fn planted_slow_and_wrong_ranks_are_visible() {
-    let mut command = bench("pairs --ranks 8 -s 8K -n 10 --json");
+    let mut command = bench("pairs --ranks 8 -s 8K -n 5 --json");
     let (stdout, stderr) = run(command.env("LIBNCCL_CPU_PLANT", "slow:3:30000,wrong:5"), 1);
     let matrix = json(&stdout);
     let ranks = list(&matrix["ranks"]);
@@ -52,7 +52,7 @@ fn planted_slow_and_wrong_ranks_are_visible() {
 
 #[test]
 fn slow_rank_is_named_in_the_table() {
-    let mut command = bench("pairs --ranks 4 -s 8K -n 5 --processes");
+    let mut command = bench("pairs --ranks 4 -s 8K -n 3 --processes");
     let (stdout, _) = run(command.env("LIBNCCL_CPU_PLANT", "slow:2:30000"), 0);
     assert_has(&stdout, &["# rank 2 is slow: "]);
 }
@@ -63,12 +63,8 @@ fn limits_are_exit_codes() {
     let (stdout, stderr) = pairs("--ranks 3 -s 64K -n 10 --min-bandwidth 1000000", 1);
     assert!(stdout.starts_with("# nccl "), "{stdout}");
     assert!(stderr.starts_with("error: rank 0 to 1: "), "{stderr}");
-    assert_has(&stderr, &[" GB/s, expected 1000000"]);
     let (_, stderr) = pairs("--ranks 5 -s 64K -n 10 --max-latency 0.001", 1);
-    assert_has(&stderr, &["error: ranks 0 and 1: "]);
-    assert!(stderr.ends_with("; and 2 more\n"), "{stderr}");
-    let (_, stderr) = pairs("--ranks 1", 2);
-    assert_has(&stderr, &["expected a whole number from 2 to 1024"]);
+    assert!(stderr.starts_with("error: ranks 0 and 1: ") && stderr.ends_with("; and 2 more\n"), "{stderr}");
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::path::Path;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::common::{assert_has, assert_visible, json, nccl, read, run};
+use crate::common::{assert_has, assert_visible, nccl, read, run};
+use crate::compare::result;
+use crate::snapshot::Session;
 
 /// Runs `nccl bench` in a folder. Returns the error. The status has to be `status`.
 fn bench(folder: &Path, arguments: &str, status: i32) -> String {
@@ -22,7 +24,7 @@ fn lines(svg: &str) -> Vec<&str> {
 /// Draws two results with planted times, for each byte: the means of their loops, and the medians of their iterations, if
 /// they have any. Returns the picture and what `nccl bench compare` prints.
 fn draw_and_compare(folder: &Path, loops: [f64; 2], medians: Option<[f64; 2]>) -> (String, String) {
-    let measured = json(&read(&folder.join("measured.json")));
+    let measured = result();
     for (side, name) in ["a.json", "b.json"].into_iter().enumerate() {
         let mut result = measured.clone();
         for row in result["rows"].as_array_mut().expect("rows") {
@@ -48,7 +50,6 @@ fn draw_and_compare(folder: &Path, loops: [f64; 2], medians: Option<[f64; 2]>) -
 fn plot_and_compare_name_and_use_the_same_statistic() {
     let folder = TempDir::new().expect("a folder");
     let folder = folder.path();
-    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --json=measured.json", 0);
     // By their loops the second is twice as fast, by their iterations a quarter as fast.
     let (svg, table) = draw_and_compare(folder, [2.0, 1.0], Some([3.0, 12.0]));
     assert_has(&table, &["# A, B: median of single iterations\n", "  0.250  "]);
@@ -93,21 +94,11 @@ fn measurement_draws_itself() {
 }
 
 #[test]
-fn picture_that_cannot_be_written_is_an_error_before_the_measurement() {
-    let folder = TempDir::new().expect("a folder");
-    let mut command = nccl("bench all_reduce --cpu --ranks 2 -b 8 -e 8 -n 1 --plot /nonexistent/x");
-    let (stdout, stderr) = run(command.current_dir(folder.path()), 1);
-    let expected = "error: rank 0: cannot create /nonexistent/x: No such file or directory (os error 2)\n";
-    assert_eq!(stderr, expected);
-    assert!(stdout.lines().all(|line| line.starts_with('#')), "{stdout}");
-}
-
-#[test]
 fn values_of_any_size_are_drawn() {
     let folder = TempDir::new().expect("a folder");
     let folder = folder.path();
-    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 64 -f 8 -n 2 --json=a.json", 0);
-    let mut result = json(&read(&folder.join("a.json")));
+    let mut result = result();
+    drop(result["rows"].as_array_mut().expect("rows").pop());
     for times in [[1e-300, 1e300], [1e300, 1e300], [f64::MIN_POSITIVE, f64::MAX], [5e-324, 1.0]] {
         for (row, time) in result["rows"].as_array_mut().expect("rows").iter_mut().zip(times) {
             for place in ["out_of_place", "in_place"] {
@@ -127,8 +118,8 @@ fn values_of_any_size_are_drawn() {
 fn result_that_is_wrong_or_not_whole_is_labelled() {
     let folder = TempDir::new().expect("a folder");
     let folder = folder.path();
-    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 64 -f 8 -n 2 --json=a.json", 0);
-    let mut result = json(&read(&folder.join("a.json")));
+    let mut result = result();
+    fs::write(folder.join("a.json"), result.to_string()).expect("the file is written");
     result["rows"][1]["in_place"]["wrong"] = json!(1);
     fs::write(folder.join("wrong.json"), result.to_string()).expect("the file is written");
     result["rows"][1]["in_place"]["wrong"] = json!(null);
@@ -144,24 +135,15 @@ fn result_that_is_wrong_or_not_whole_is_labelled() {
 
 #[test]
 fn row_that_cannot_be_drawn_is_named() {
-    let folder = TempDir::new().expect("a folder");
-    let folder = folder.path();
-    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --json=a.json", 0);
-    let measured = json(&read(&folder.join("a.json")));
-    for (change, row) in [
-        (json!({ "bytes": 0 }), "the first: a: 0 bytes of float, "),
-        (json!({ "out_of_place": { "time_us": 0 } }), "the first: a: 64 bytes of float, 0 us, inf GB/s\n"),
-        (
-            json!({ "out_of_place": { "time_us": -2 } }),
-            "the first: a: 64 bytes of float, -2 us, -0.032 GB/s\n",
-        ),
-        (json!({ "out_of_place": { "algbw": 0, "busbw": 1 } }), " us, inf GB/s\n"),
-        (
-            json!({ "out_of_place": null, "in_place": null }),
-            "the first: a: 64 bytes of float, not measured\n",
-        ),
+    let mut session = Session::new();
+    for change in [
+        json!({ "bytes": 0 }),
+        json!({ "out_of_place": { "time_us": 0 } }),
+        json!({ "out_of_place": { "time_us": -2 } }),
+        json!({ "out_of_place": { "algbw": 0, "busbw": 1 } }),
+        json!({ "out_of_place": null, "in_place": null }),
     ] {
-        let mut result = measured.clone();
+        let mut result = result();
         let planted = &mut result["rows"][1];
         for (name, value) in change.as_object().expect("an object") {
             match value.as_object() {
@@ -172,49 +154,43 @@ fn row_that_cannot_be_drawn_is_named() {
                 None => planted[name] = value.clone(),
             }
         }
-        fs::write(folder.join("a.json"), result.to_string()).expect("the file is written");
-        let stderr = bench(folder, "plot a.json -o own.svg", 0);
-        assert!(stderr.starts_with("warning: no place on logarithmic axes for 1 of the rows, "), "{stderr}");
-        assert_has(&stderr, &[row]);
+        session.add(&format!("# {change}"), "");
+        session.write("a.json", result.to_string());
+        session.nccl("bench plot a.json -o own.svg");
         // Nor is there a picture of nothing.
         result["rows"] = json!([result["rows"][1]]);
-        fs::write(folder.join("a.json"), result.to_string()).expect("the file is written");
-        let stderr = bench(folder, "plot a.json -o own.svg", 1);
-        assert_has(
-            &stderr,
-            &["error: there is nothing to draw; no place on logarithmic axes for 1 of the rows, ", row],
-        );
+        session.write("a.json", result.to_string());
+        session.nccl("bench plot a.json -o own.svg");
     }
+    session.check("plot_rows");
 }
 
 #[test]
 fn control_characters_of_a_result_are_escaped() {
-    let folder = TempDir::new().expect("a folder");
-    let folder = folder.path();
-    bench(folder, "all_reduce --cpu --ranks 2 -b 8 -e 1K -f 8 -n 2 --json=a.json", 0);
-    let mut result = json(&read(&folder.join("a.json")));
+    let mut session = Session::new();
+    let mut result = result();
     result["operation"] = json!("sum\u{1b}[31m\u{0}");
     result["library"]["backend"] = json!("cpu\u{9b}2J\u{ffff}");
-    fs::write(folder.join("a\u{7f}.json"), result.to_string()).expect("the file is written");
-    bench(folder, "plot a\u{7f}.json -o own.svg", 0);
-    let svg = read(&folder.join("own.svg"));
+    session.write("a\u{7f}.json", result.to_string());
+    let mut command = nccl("bench plot a\u{7f}.json -o own.svg");
+    session.run("bench plot a", &mut command);
+    let svg = session.read("own.svg");
     assert_visible(&svg);
     // In XML, there are neither those nor the last one.
     assert_has(&svg, &[r"a\u007f: sum\u001b[31m\u0000 float sum, 2 ranks, cpu\u009b2J\uffff, out of place"]);
     result["schema"] = json!("\u{1b}");
-    fs::write(folder.join("a\u{7f}.json"), result.to_string()).expect("the file is written");
-    let stderr = bench(folder, "plot a\u{7f}.json -o own.svg", 1);
-    assert_visible(&stderr);
-    assert_has(&stderr, &[r"error: a\u007f.json: "]);
+    session.write("a\u{7f}.json", result.to_string());
+    session.run("bench plot a", &mut command);
+    assert_visible(session.text());
+    session.check("plot_control_characters");
 }
 
 #[test]
 fn file_that_is_no_result_is_an_error_that_names_it() {
-    let folder = TempDir::new().expect("a folder");
-    fs::write(folder.path().join("other.json"), "{}").expect("the file is written");
-    let stderr = bench(folder.path(), "plot other.json -o x.svg", 1);
-    assert!(stderr.starts_with("error: other.json: not a result of nccl bench --json: "), "{stderr}");
-    let stderr = bench(folder.path(), "plot none.json -o x.svg", 1);
-    assert!(stderr.starts_with("error: cannot read none.json: "), "{stderr}");
-    assert_has(&bench(folder.path(), "plot none.json", 2), &["--output <FILE>"]);
+    let mut session = Session::new();
+    session.write("other.json", "{}");
+    for arguments in ["other.json -o x.svg", "none.json -o x.svg", "none.json"] {
+        session.nccl(&format!("bench plot {arguments}"));
+    }
+    session.check("plot_no_result");
 }

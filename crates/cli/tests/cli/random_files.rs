@@ -59,25 +59,26 @@ fn change(document: &mut Value, random: &mut Random) {
             (0, Value::Array(values)) => values.push(copy),
             (1, Value::Array(values)) => drop(values.pop()),
             (choice, place) => {
-                let values = [
-                    json!(0),
-                    json!(1),
-                    json!(-1),
-                    json!(u64::MAX),
-                    json!(i64::MIN),
-                    json!(1e308),
-                    json!(1e-308),
-                    json!(null),
-                    json!(""),
-                    json!("\u{1b}[2J\n"),
-                    json!([]),
-                    json!({}),
-                    json!(true),
-                    json!(1_000_000_000_000_u64),
-                    json!(random.below(5)),
-                    json!("all_reduce"),
+                let values = json!([
+                    0,
+                    1,
+                    -1,
+                    u64::MAX,
+                    i64::MIN,
+                    1e308,
+                    1e-308,
+                    null,
+                    "",
+                    "\u{1b}[2J\n",
+                    [],
+                    {},
+                    true,
+                    1_000_000_000_000_u64,
+                    random.below(5),
+                    "all_reduce",
                     copy,
-                ];
+                ]);
+                let values = values.as_array().unwrap();
                 *place = values[(choice + random.below(values.len())) % values.len()].clone();
             }
         }

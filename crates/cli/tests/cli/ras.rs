@@ -256,6 +256,4 @@ fn port_without_a_job_is_a_failure_with_advice() {
     let unused = unused_address();
     let (_, stderr) = run(&mut nccl(&format!("ras --addr {unused} --timeout 2")), 1);
     assert!(stderr.starts_with("error: no process of a job answers RAS requests at 127.0.0.1:"), "{stderr}");
-    run(&mut nccl("ras --addr nonsense"), 1);
-    run(&mut nccl("ras --timeout 0"), 2);
 }

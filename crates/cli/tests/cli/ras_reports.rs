@@ -2,13 +2,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::common::{LIMIT, Process, assert_has, json, nccl, run};
+use crate::common::{LIMIT, Process, json, nccl};
+use crate::snapshot::Session;
 
 /// Answers requests with this report, as text or JSON; to `SET FORMAT`, an NCCL without JSON answers an error. There is no verbose
 /// report.
@@ -54,114 +55,73 @@ fn sound() -> Value {
     })
 }
 
-/// Runs `nccl ras` on a report with a value that is another one, or is left out if there is none. Returns stdout.
-fn ras(pointer: &str, value: Option<Value>, arguments: &str, status: i32) -> String {
-    let mut report = sound();
-    let (parent, key) = pointer.rsplit_once('/').unwrap();
-    let parent = report.pointer_mut(parent).unwrap();
-    match value {
-        Some(value) => parent[key] = value,
-        None => drop(parent.as_object_mut().unwrap().remove(key)),
-    }
+/// Runs `nccl ras` on a report.
+fn ras(report: &Value, arguments: &str) -> Output {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     serve(listener, report.to_string());
-    run(&mut nccl(&format!("ras --addr {address} {arguments}")), status).0
+    nccl(&format!("ras --addr {address} --timeout 2 {arguments}")).output().unwrap()
 }
 
 #[test]
 fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
-    const RANK: &str = "/communicators/0/ranks/1";
-    const COMMUNICATOR: &str = "/communicators/0";
     let cases = [
-        (
-            format!("{RANK}/status"),
-            Some(json!(null)),
-            "rank 1 of 2 cannot be judged: the report does not have its state",
-            "      0  RUNNING,unknown ",
-        ),
-        (
-            format!("{RANK}/collective_counts"),
-            None,
-            "rank 1 of 2 cannot be judged: the report does not have its counters",
-            " AllReduce 7\n",
-        ),
-        (
-            format!("{RANK}/rank"),
-            Some(json!(0)),
-            "rank 0 of 2 cannot be judged: the report lists it 2 times",
-            "      1  RUNNING ",
-        ),
-        (
-            format!("{COMMUNICATOR}/size"),
-            Some(json!(4)),
-            "communicator 0xab of 4 ranks cannot be judged: ranks 2, 3 have no entry",
-            "     4       2  RUNNING ",
-        ),
-        (
-            format!("{COMMUNICATOR}/ranks"),
-            Some(json!([])),
-            "ranks 0, 1 have no entry",
-            "     2       2            unknown\n",
-        ),
-        (
-            "/communicators_count".into(),
-            Some(json!(9)),
-            "problem: the job cannot be judged: the report states 9",
-            " RUNNING ",
-        ),
+        ("/communicators/0/ranks/1/status", Some(json!(null))),
+        ("/communicators/0/ranks/1/collective_counts", None),
+        ("/communicators/0/ranks/1/rank", Some(json!(0))),
+        ("/communicators/0/size", Some(json!(4))),
+        ("/communicators/0/ranks", Some(json!([]))),
+        ("/communicators_count", Some(json!(9))),
+        ("/cuda_driver_version", None),
     ];
+    let mut session = Session::new();
     thread::scope(|scope| {
-        for (pointer, value, problem, row) in cases {
-            scope.spawn(move || {
-                let text = ras(&pointer, value.clone(), "", 3);
-                assert_has(&text, &["problem: ", problem, row]);
-                assert!(!text.contains("no problem found"), "{pointer}: {text}");
-                let verdicts = &json(&ras(&pointer, value.clone(), "--json", 3))["verdicts"];
-                assert_has(&verdicts.to_string(), &[problem.trim_start_matches("problem: ")]);
-                assert_has(&ras(&pointer, value, "--prometheus", 3), &["nccl_ras_problems "]);
-            });
+        let running = cases.map(|(pointer, value)| {
+            let title = format!("# {pointer}: {value:?}");
+            let mut report = sound();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            let parent = report.pointer_mut(parent).unwrap();
+            match value {
+                Some(value) => parent[key] = value,
+                None => drop(parent.as_object_mut().unwrap().remove(key)),
+            }
+            let run = move || ["", "--json", "--prometheus"].map(|arguments| ras(&report, arguments));
+            (title, scope.spawn(run))
+        });
+        for (title, running) in running {
+            let [text, object, metrics] = running.join().unwrap();
+            assert_eq!([object.status, metrics.status], [text.status; 2], "{title}");
+            session.ended(&format!("nccl ras {title}"), text);
+            let verdicts = &json(&String::from_utf8(object.stdout).unwrap())["verdicts"];
+            session.add("# verdicts", &format!("{verdicts:#}\n"));
+            let metrics = String::from_utf8(metrics.stdout).unwrap();
+            let problems = metrics.lines().find(|line| line.starts_with("nccl_ras_problems ")).unwrap();
+            session.add(problems, "");
         }
     });
-    let text = ras("/cuda_driver_version", None, "", 0);
-    assert_has(
-        &text,
-        &[
-            "no problem found in collectives; sends and receives are not counted: ",
-            "0xab                    2       0  RUNNING   AllReduce 7\n",
-        ],
-    );
+    session.check("ras_incomplete");
 }
 
 #[test]
 fn verdict_is_printed_if_the_verbose_report_fails_after_it() {
+    let mut session = Session::new();
     let mut report = sound();
     report["communicators"][0]["ranks"][1]["status"]["async_error"] = json!(6);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    serve(listener, report.to_string());
-    let (stdout, stderr) = run(&mut nccl(&format!("ras --addr {address} --timeout 2 --verbose")), 3);
-    assert!(stdout.starts_with("problem: rank 1 of 2 has failed: it reports ncclRemoteError"), "{stdout}");
-    assert!(stderr.starts_with("warning: VERBOSE STATUS: "), "{stderr}");
+    session.ended("nccl ras --verbose", ras(&report, "--verbose"));
+    session.check("ras_verbose");
 }
 
 #[test]
 fn report_without_a_communicator_that_is_ready_is_no_sound_job() {
+    let mut session = Session::new();
     let initialising =
         json!({ "hash": "0x0", "secondary_hash": "0x0:0x0", "size": 0, "ranks": [], "missing_ranks": [] });
-    for (communicators, count, row) in [
-        (json!([]), 0, "have no communicator\n"),
-        (json!([initialising]), 1, "0x0                     0       0  INIT "),
-    ] {
+    for (communicators, count) in [(json!([]), 0), (json!([initialising]), 1)] {
         let mut report = sound();
         (report["communicators"], report["communicators_count"]) = (communicators, json!(count));
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        serve(listener, report.to_string());
-        let (text, _) = run(&mut nccl(&format!("ras --addr {address}")), 1);
-        assert!(text.starts_with("no communicator is ready: nothing is known of the job\n"), "{text}");
-        assert_has(&text, &[row]);
+        session.ended("nccl ras", ras(&report, ""));
     }
+    session.check("ras_not_ready");
 }
 
 /// Returns the lines of a pipe, as they come.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{assert_has, assert_visible, fifo, in_time, json, list, nccl, read, run};
+use crate::snapshot::Session;
 
 /// Recordings, a file for each process.
 struct Recordings(TempDir);
@@ -21,13 +22,9 @@ impl Recordings {
         self.0.path().join("page.html")
     }
 
-    /// Writes the recording of a process with these communicators, which are JSON.
     fn write(&self, process: usize, communicators: &[String]) {
-        let text = format!(
-            r#"{{"format":"libnccl recorder","version":1,"time_ns":1,"process":{process},"communicators":[{}]}}"#,
-            communicators.join(",")
-        );
-        fs::write(self.0.path().join(format!("rank{process}.json")), text).unwrap();
+        fs::write(self.0.path().join(format!("rank{process}.json")), recording(process, communicators))
+            .unwrap();
     }
 
     /// Compares them. Returns the findings.
@@ -40,6 +37,14 @@ impl Recordings {
     fn diff(&self, status: i32) -> (String, String) {
         run(nccl("recorder diff --html").arg(self.page()).arg(self.0.path()), status)
     }
+}
+
+/// Returns the recording of a process with these communicators, which are JSON.
+fn recording(process: usize, communicators: &[String]) -> String {
+    let communicators = communicators.join(",");
+    format!(
+        r#"{{"format":"libnccl recorder","version":1,"time_ns":1,"process":{process},"communicators":[{communicators}]}}"#
+    )
 }
 
 /// Returns a communicator of a process, with these records.
@@ -199,42 +204,26 @@ fn number_that_cannot_be_is_an_error_that_names_it() {
         communicator("c", 1, 2, &records(1..=3)).replace("\"rank\"", &format!("\"count\":{count},\"rank\""))
     };
     let too_large = numbered(&[(1, 1)]).replace("\"number\":1,", "\"number\":18446744073709551616,");
-    let rank_1 = "rank 1 on communicator c: ";
-    let cases = [
-        (
-            communicator("c", 1, 1_000_000_000_000, &[]),
-            "",
-            "size 1000000000000 of communicator c: expected 2147483647 at most",
-        ),
-        (
-            communicator("c", 1, 2_147_483_648, &[]),
-            "",
-            "size 2147483648 of communicator c: expected 2147483647 at most",
-        ),
-        (communicator("c", 2, 2, &[]), "", "rank 2 of 2 on communicator c: expected a rank below the size"),
-        (communicator("c", 0, 0, &[]), "", "rank 0 of 0 on communicator c: expected a rank below the size"),
-        (
-            with_count(u64::MAX),
-            rank_1,
-            "count 18446744073709551615: expected 3 at most, the number of the last operation",
-        ),
-        (numbered(&[(1, 1), (2, 2), (2, 3)]), rank_1, "operation number 2: expected one above 2"),
-        (numbered(&[(1, 1), (3, 2), (2, 3)]), rank_1, "operation number 2: expected one above 3"),
-        (numbered(&[(0, 1)]), rank_1, "operation number 0: expected one above 0"),
-        (numbered(&[(1, 5), (2, 5)]), rank_1, "collective number 5: expected one above 5"),
-        (numbered(&[(1, 5), (2, 4)]), rank_1, "collective number 4: expected one above 5"),
-        (numbered(&[(1, 0)]), rank_1, "collective number 0: expected one above 0"),
-        (too_large, " is not a recording of libnccl: ", "invalid type: floating point"),
-    ];
-    for (communicator, place, problem) in cases {
-        let recordings = Recordings::new();
-        recordings.write(7, &[communicator]);
-        let (_, stderr) = recordings.diff(1);
-        let file = recordings.0.path().join("rank7.json");
-        assert!(stderr.starts_with(&format!("error: {}", file.display())), "{stderr}");
-        assert_has(&stderr, &[place, problem]);
-        assert!(!recordings.page().exists());
+    let mut session = Session::new();
+    for communicator in [
+        communicator("c", 1, 1_000_000_000_000, &[]),
+        communicator("c", 1, 2_147_483_648, &[]),
+        communicator("c", 2, 2, &[]),
+        communicator("c", 0, 0, &[]),
+        with_count(u64::MAX),
+        numbered(&[(1, 1), (2, 2), (2, 3)]),
+        numbered(&[(1, 1), (3, 2), (2, 3)]),
+        numbered(&[(0, 1)]),
+        numbered(&[(1, 5), (2, 5)]),
+        numbered(&[(1, 5), (2, 4)]),
+        numbered(&[(1, 0)]),
+        too_large,
+    ] {
+        session.write("rank7.json", recording(7, &[communicator]));
+        session.nccl("recorder diff rank7.json --html page.html");
+        assert!(!session.path("page.html").exists());
     }
+    session.check("recorder_numbers");
     let recordings = Recordings::new();
     recordings.write(1, &[with_count(3)]);
     recordings.findings(1);
@@ -269,8 +258,7 @@ fn largest_numbers_are_compared_and_drawn() {
 fn control_characters_of_a_recording_are_escaped() {
     // They clear the screen, set a colour, and begin a line.
     const EVIL: &str = "x\u{1b}[2J\u{9b}31m\u{7f}\r\n\t\0y";
-    let escaped = r"x\u001b[2J\u009b31m\u007f\u000d\u000a\u0009\u0000y";
-    let recordings = Recordings::new();
+    let mut session = Session::new();
     for rank in 0..2 {
         let mut record = json(&collective(1, "called"));
         for name in ["operation", "data_type"] {
@@ -284,37 +272,29 @@ fn control_characters_of_a_recording_are_escaped() {
         communicator["id"] = json!(format!("id {EVIL}"));
         communicator["name"] = json!(format!("name {EVIL}"));
         communicator["records"] = json!([record, message]);
-        recordings.write(rank, &[communicator.to_string()]);
+        session.write(&format!("rank{rank}.json"), recording(rank, &[communicator.to_string()]));
     }
-    let (text, _) = recordings.diff(1);
-    let parts = [
-        format!("communicator name {escaped} (id {escaped}): 2 of 3 ranks recorded\n"),
-        format!("rank 1: operation {escaped} of 1 to 4 data_type {escaped} at {escaped}:7, and waits\n"),
-        format!("from rank 0 to rank 1: 4 {escaped}0 are sent, and 4 {escaped}1 expected\n"),
-    ];
-    let page = read(&recordings.page());
-    for part in &parts {
-        assert_has(&text, &[part]);
-    }
-    assert_has(
-        &page,
-        &[parts[1].trim_end(), &format!("<h2>communicator name {escaped} (id {escaped})</h2>")],
-    );
-    let (printed, _) = run(nccl("recorder diff --json").arg(recordings.0.path()), 1);
+    let diff = "recorder diff rank0.json rank1.json --html page.html";
+    let escaped = r"x\u001b[2J\u009b31m\u007f\u000d\u000a\u0009\u0000y";
+    let call = format!("rank 1: operation {escaped} of 1 to 4 data_type {escaped} at {escaped}:7, and waits");
+    session.nccl(diff);
+    assert_has(session.text(), &[&call]);
+    let page = session.read("page.html");
+    assert_has(&page, &[&call, &format!("<h2>communicator name {escaped} (id {escaped})</h2>")]);
+    assert_visible(&page);
+    let arguments = "recorder diff rank0.json rank1.json --json";
+    let printed = session.run(arguments, &mut nccl(arguments));
     assert_eq!(json(&printed)["communicators"][0]["name"], json!(format!("name {EVIL}")));
     // Other files are errors that quote them.
     let other = json!({ "format": EVIL, "version": 1, "time_ns": 0, "process": 1, "communicators": [] });
-    fs::write(recordings.0.path().join("rank0.json"), other.to_string()).unwrap();
-    let (_, error) = recordings.diff(1);
-    assert_has(&error, &[r"it is of format x\u001b[2J\u009b31m\u007f\u000d"]);
+    session.write("rank0.json", other.to_string());
+    session.nccl(diff);
     let mut unknown = json(&collective(1, "queued"));
     unknown["state"] = json!(EVIL);
-    recordings.write(0, &[communicator("c", 0, 1, &[unknown.to_string()])]);
-    let (_, unknown) = recordings.diff(1);
-    assert_has(&unknown, &[r"unknown variant `x\u001b[2J"]);
-    for text in [text, page, printed, error, unknown] {
-        assert_visible(&text);
-    }
+    session.write("rank0.json", recording(0, &[communicator("c", 0, 1, &[unknown.to_string()])]));
+    session.nccl(diff);
+    assert_visible(session.text());
+    session.check("recorder_control_characters");
 }
 
 #[test]

@@ -1,12 +1,11 @@
-//! `nccl recorder diff` on folders in which other files lie.
+//! `nccl recorder diff` on directories in which other files lie.
 
 use std::fs;
-use std::path::Path;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::common::{assert_has, fifo, json, list, nccl, read, run};
+use crate::common::{assert_has, fifo, json, list, nccl};
+use crate::snapshot::Session;
 
 /// Returns the recording of a rank of three, that has called so many collectives.
 fn recording(rank: usize, collectives: u64) -> Value {
@@ -24,56 +23,41 @@ fn recording(rank: usize, collectives: u64) -> Value {
 }
 
 /// Writes the recordings of three ranks that have called so many collectives each.
-fn folder(collectives: [u64; 3]) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
+fn write_ranks(session: &Session, directory: &str, collectives: [u64; 3]) {
     for (rank, collectives) in collectives.into_iter().enumerate() {
-        let path = folder.path().join(format!("rank{rank}.json"));
-        fs::write(path, recording(rank, collectives).to_string()).unwrap();
+        session.write(&format!("{directory}/rank{rank}.json"), recording(rank, collectives).to_string());
     }
-    folder
 }
 
-/// Compares the recordings of a folder of which one file, of this name, is to be left out. Returns the text.
+/// Compares the recordings of a directory of which one file, of this name, is to be left out.
 #[track_caller]
-fn diff(folder: &Path, name: &str, problem: &str, status: i32) -> String {
-    let page = folder.join("page.html");
-    let (text, stderr) = run(nccl("recorder diff --html").arg(&page).arg(folder), status);
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.starts_with("warning: left out: "), "{stderr}");
-    assert_has(&stderr, &[name, problem]);
-    assert_has(&read(&page), &["<p>Left out: ", name]);
-    let (printed, _) = run(nccl("recorder diff --json").arg(folder), status);
-    let left_out = &json(&printed)["left_out"];
+fn diff(session: &mut Session, directory: &str, name: &str) {
+    session.nccl(&format!("recorder diff --html page.html {directory}"));
+    assert_has(&session.read("page.html"), &["<p>Left out: ", name]);
+    let output = nccl("recorder diff --json").arg(session.path(directory)).output().unwrap();
+    let left_out = &json(&String::from_utf8(output.stdout).unwrap())["left_out"];
     assert_eq!(list(left_out).len(), 1, "{left_out}");
     assert_has(&left_out.to_string(), &[name]);
-    text
+    fs::remove_dir_all(session.path(directory)).unwrap();
 }
-
-const AGREE: &str = "communicator c: 3 of 3 ranks recorded\n  all ranks agree, up to collective 2\n";
 
 #[test]
 fn foreign_file_is_named_and_the_others_are_compared() {
-    for (foreign, problem) in [
-        (json!({ "lr": 1 }), "missing field `format`"),
-        (json!([1, 2]), "invalid type: integer `1`"),
-        (json!(null), "invalid type: null"),
-        (json!("libnccl recorder"), "invalid type: string"),
-        (
-            json!({ "format": "x", "version": 1, "time_ns": 0, "process": 1, "communicators": [] }),
-            "it is of format x 1, and this program reads libnccl recorder 1",
-        ),
+    let mut session = Session::new();
+    for foreign in [
+        json!({ "lr": 1 }),
+        json!([1, 2]),
+        json!(null),
+        json!("libnccl recorder"),
+        json!({ "format": "x", "version": 1, "time_ns": 0, "process": 1, "communicators": [] }),
     ] {
-        let agreeing = folder([2, 2, 2]);
-        fs::write(agreeing.path().join("config.json"), foreign.to_string()).unwrap();
-        assert_eq!(diff(agreeing.path(), "config.json", problem, 0), AGREE);
-        let diverging = folder([2, 1, 2]);
-        fs::write(diverging.path().join("config.json"), foreign.to_string()).unwrap();
-        let text = diff(diverging.path(), "config.json", problem, 1);
-        assert_has(
-            &text,
-            &["3 of 3 ranks recorded\n", "rank 1 has not called collective 2, all_reduce of 4 float"],
-        );
+        for (directory, collectives) in [("agreeing", [2, 2, 2]), ("diverging", [2, 1, 2])] {
+            write_ranks(&session, directory, collectives);
+            session.write(&format!("{directory}/config.json"), foreign.to_string());
+            diff(&mut session, directory, "config.json");
+        }
     }
+    session.check("recorder_foreign_file");
 }
 
 #[test]
@@ -84,76 +68,60 @@ fn recording_that_cannot_be_read_is_named_and_no_agreement() {
         change(&mut changed);
         changed.to_string()
     };
-    for (text, problem) in [
-        (String::new(), "EOF while parsing a value"),
-        (whole[..whole.len() / 2].to_owned(), "EOF while parsing"),
-        (whole[..whole.len() - 1].to_owned(), "EOF while parsing an object"),
-        ("\0".repeat(100), "expected value"),
+    let mut session = Session::new();
+    for (case, text) in [
+        ("nothing", String::new()),
+        ("half", whole[..whole.len() / 2].to_owned()),
+        ("without its end", whole[..whole.len() - 1].to_owned()),
+        ("zeros", "\0".repeat(100)),
+        ("older version", changed(|of| of["version"] = json!(0))),
+        ("newer version", changed(|of| of["version"] = json!(2))),
+        ("numbers that fall", changed(|of| of["communicators"][0]["records"][0]["number"] = json!(7))),
         (
-            changed(|of| of["version"] = json!(0)),
-            "it is of format libnccl recorder 0, and this program reads",
-        ),
-        (
-            changed(|of| of["version"] = json!(2)),
-            "it is of format libnccl recorder 2, and this program reads",
-        ),
-        (
-            changed(|of| of["communicators"][0]["records"][0]["number"] = json!(7)),
-            "operation number 2: expected one above 7",
-        ),
-        (
-            changed(|of| of["communicators"][0]["size"] = json!(4)),
-            "has 4 ranks on communicator c, and another one 3",
-        ),
-        (
+            "no collective",
             changed(|of| {
                 drop(of["communicators"][0]["records"][1].as_object_mut().unwrap().remove("collective"));
             }),
-            "missing field `collective`",
         ),
         (
+            "count without records",
             changed(|of| {
                 of["communicators"][0]["count"] = json!(2);
                 of["communicators"][0]["records"] = json!([]);
             }),
-            "count 2: expected a record of the last operation at least",
         ),
         (
             // Its first communicator is sound, and left out with it.
+            "second communicator",
             changed(|of| {
                 let mut second = of["communicators"][0].clone();
                 (second["id"], second["rank"]) = (json!("d"), json!(3));
                 of["communicators"].as_array_mut().unwrap().push(second);
             }),
-            "rank 3 of 3 on communicator d: expected a rank below the size",
         ),
+        ("other size", changed(|of| of["communicators"][0]["size"] = json!(4))),
     ] {
-        let other = folder([2, 2, 2]);
-        fs::write(other.path().join("rank7.json"), &text).unwrap();
-        assert_eq!(diff(other.path(), "rank7.json", problem, 1), AGREE);
-        let own = folder([2, 2, 2]);
-        fs::write(own.path().join("rank1.json"), &text).unwrap();
-        // Of two sizes, that of the first file.
-        if !problem.contains("another one") {
-            let compared = diff(own.path(), "rank1.json", problem, 1);
-            assert_has(&compared, &["2 of 3 ranks recorded\n", "there is no recording of rank 1 of 3"]);
-        }
+        session.add(&format!("# {case}"), "");
+        write_ranks(&session, "other", [2, 2, 2]);
+        session.write("other/rank7.json", &text);
         // Whoever names it wants it.
-        let (_, stderr) =
-            run(nccl("recorder diff").arg(other.path()).arg(other.path().join("rank7.json")), 1);
-        assert!(stderr.starts_with("error: "), "{stderr}");
+        session.nccl("recorder diff other other/rank7.json");
+        diff(&mut session, "other", "rank7.json");
+        // Of two sizes, that of the first file.
+        if case != "other size" {
+            write_ranks(&session, "own", [2, 2, 2]);
+            session.write("own/rank1.json", &text);
+            diff(&mut session, "own", "rank1.json");
+        }
     }
-}
-
-#[test]
-fn file_that_cannot_be_opened_is_named_and_no_agreement() {
-    let folder = folder([2, 2, 2]);
-    fifo(&folder.path().join("rank3.json"));
-    assert_eq!(diff(folder.path(), "rank3.json", "a FIFO to which nobody writes", 1), AGREE);
+    write_ranks(&session, "fifo", [2, 2, 2]);
+    fifo(&session.path("fifo/rank3.json"));
+    diff(&mut session, "fifo", "rank3.json");
+    session.check("recorder_unreadable");
 }
 
 /// Writes the recording of a rank of a communicator that was written at this time, with operations that began before it.
-fn write_at(folder: &TempDir, name: &str, id: &str, rank: usize, time: u64, first: u64) {
+fn write_at(session: &Session, name: &str, id: &str, rank: usize, time: u64, first: u64) {
     let mut recording = recording(rank, 2);
     recording["time_ns"] = json!(time);
     let communicator = &mut recording["communicators"][0];
@@ -162,48 +130,41 @@ fn write_at(folder: &TempDir, name: &str, id: &str, rank: usize, time: u64, firs
         (record["number"], record["queued_ns"]) = (json!(number), json!(time - 10 + number));
         record["collective"] = json!(number);
     }
-    fs::write(folder.path().join(name), recording.to_string()).unwrap();
+    session.write(name, recording.to_string());
 }
 
 #[test]
 fn recording_of_an_earlier_job_is_named_and_the_others_are_compared() {
-    let folder = tempfile::tempdir().unwrap();
-    (0..3).for_each(|rank| write_at(&folder, &format!("rank{rank}.json"), "c", rank, 1000, 1));
-    write_at(&folder, "rank3.json", "of a larger job", 2, 980, 1);
-    assert_eq!(diff(folder.path(), "rank3.json", "of an earlier job, as it was written before", 0), AGREE);
+    let mut session = Session::new();
+    (0..3).for_each(|rank| write_at(&session, &format!("job/rank{rank}.json"), "c", rank, 1000, 1));
+    write_at(&session, "job/rank3.json", "of a larger job", 2, 980, 1);
     // Whoever names it wants it.
-    let files = (0..4).map(|rank| folder.path().join(format!("rank{rank}.json")));
-    let (text, stderr) = run(nccl("recorder diff").args(files), 1);
-    assert_eq!(stderr, "");
-    assert_has(&text, &["communicator of a larger job: 1 of 3 ranks recorded\n"]);
+    session.nccl("recorder diff job/rank0.json job/rank1.json job/rank2.json job/rank3.json");
+    diff(&mut session, "job", "rank3.json");
+    session.check("recorder_earlier_job");
 }
 
 #[test]
 fn recording_that_may_be_of_the_same_job_is_compared() {
-    // Written while the others had begun; of a communicator of the others; before others that have lost their first operations.
-    for (id, time, first) in [("d", 995, 1), ("c", 980, 1), ("d", 980, 5)] {
-        let folder = tempfile::tempdir().unwrap();
-        (0..2).for_each(|rank| write_at(&folder, &format!("rank{rank}.json"), "c", rank, 1000, first));
-        write_at(&folder, "rank2.json", id, 2, time, 1);
-        let (text, stderr) = run(nccl("recorder diff").arg(folder.path()), i32::from(id == "d"));
-        assert_eq!(stderr, "", "{id} {time} {first}");
-        assert_has(
-            &text,
-            &[if id == "d" { "communicator d: 1 of 3 ranks" } else { "communicator c: 3 of 3 ranks" }],
-        );
+    let mut session = Session::new();
+    for (case, id, time, first) in [
+        ("began-meanwhile", "d", 995, 1),
+        ("same-communicator", "c", 980, 1),
+        ("first-operations-lost", "d", 980, 5),
+    ] {
+        (0..2)
+            .for_each(|rank| write_at(&session, &format!("{case}/rank{rank}.json"), "c", rank, 1000, first));
+        write_at(&session, &format!("{case}/rank2.json"), id, 2, time, 1);
+        session.nccl(&format!("recorder diff {case}"));
     }
+    session.check("recorder_same_job");
 }
 
 #[test]
-fn folder_without_a_recording_is_an_error_that_names_each_file() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["a.json", "b.json"] {
-        fs::write(folder.path().join(name), "{}").unwrap();
-    }
-    let (text, stderr) = run(nccl("recorder diff").arg(folder.path()), 1);
-    assert_eq!(text, "");
-    assert_has(
-        &stderr,
-        &["error: ", "a.json is not a recording of libnccl", "b.json is not a recording of libnccl"],
-    );
+fn directory_without_a_recording_is_an_error_that_names_each_file() {
+    let mut session = Session::new();
+    session.write("none/a.json", "{}");
+    session.write("none/b.json", "{}");
+    session.nccl("recorder diff none");
+    session.check("recorder_none");
 }

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use serde_json::json;
 
 use crate::common::{NCCL, OPERATIONS, assert_has, json, run};
+use crate::snapshot::Session;
 
 const RUNTIME: &str = "libcudart.so.12";
 
@@ -80,16 +81,21 @@ fn bench_names_the_stand_in_if_it_uses_devices() {
 
 #[test]
 fn bench_refuses_more_ranks_than_devices() {
-    for (devices, arguments, problem) in [
-        (7, "--ranks 8", "8 ranks, 7 devices: expected a device for each rank"),
-        (2, "--ranks 3 --processes", "3 ranks, 2 devices: "),
-        (1, "-t 2 -g 2", "4 ranks, 1 device: "),
+    let mut session = Session::new();
+    for (devices, arguments) in [
+        (7, "all_reduce --ranks 8 -e 8"),
+        (2, "all_reduce --ranks 3 --processes -e 8"),
+        (1, "all_reduce -t 2 -g 2 -e 8"),
+        (2, "pairs --ranks 3"),
+        // A graph has no waits.
+        (2, "all_reduce -G 1 -z 1"),
+        (2, "all_reduce -G 1 -y 1"),
+        (2, "all_reduce -G 1 -I 1"),
     ] {
-        let (_, errors) = nccl(devices, &format!("bench all_reduce {arguments} -e 8"), 1);
-        assert_has(&errors, &[problem]);
+        let arguments = format!("bench {arguments}");
+        session.run(&format!("{arguments}, devices: {devices}"), &mut on_devices(devices, NCCL, &arguments));
     }
-    let (_, errors) = nccl(2, "bench pairs --ranks 3", 1);
-    assert_has(&errors, &["3 ranks, 2 devices: "]);
+    session.check("stand_in_refused");
     let mut shared = on_devices(2, NCCL, "bench all_reduce --ranks 3 -e 8");
     run(shared.env("NCCL_MULTI_RANK_GPU_ENABLE", "1"), 0);
 }
@@ -148,17 +154,6 @@ fn bench_registers_buffers_and_reports_memory() {
     let table = bench_on_devices("all_reduce --ranks 2 -M 1");
     let usage = table.lines().find(|line| line.starts_with("# GPU memory usage     : Initialization "));
     assert!(usage.is_some_and(|line| line.contains(" | User-Allocated 128 KB | Collective ")), "{table}");
-}
-
-#[test]
-fn bench_refuses_graphs_with_waits() {
-    for (options, problem) in [
-        ("-G 1 -z 1", "--cudagraph and --blocking: a stream that is captured cannot be waited for"),
-        ("-G 1 -y 1", "--cudagraph and --stream_null: the default stream cannot be captured"),
-        ("-G 1 -I 1", "--cudagraph and --per_iter_timing: a graph has no single iterations"),
-    ] {
-        assert_has(&nccl(2, &format!("bench all_reduce {options}"), 2).1, &[problem]);
-    }
 }
 
 /// Returns a line as both programs print it: without names of programs, process ids, times and bandwidths.
@@ -240,41 +235,11 @@ fn run_puts_the_cpu_implementation_before_other_libraries() {
     assert_has(&error, &["error: no libnccl.so.2 in /nonexistent; "]);
 }
 
-/// NCCL and CUDA's runtime library as NVIDIA's packages have them: the latter asks a driver for what the stand-in lacks.
-const OF_PACKAGES: [(&str, &str); 2] = [
-    (
-        RUNTIME,
-        r#"
-#include <dlfcn.h>
-int cudaGetDeviceCount(int *count) {
-    int (*get)(const char *, void **, int, unsigned long) = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress");
-    void *function;
-    return get("cuInit", &function, 12000, 2);
-}
-"#,
-    ),
-    (
-        "libnccl.so.2",
-        "int ncclParamGetParameter(const char *key, const char **value, int *length) { return 4; }\n",
-    ),
-];
+/// NCCL and CUDA's runtime library as NVIDIA's packages have them.
+const OF_PACKAGES: [(&str, &str); 2] =
+    [(RUNTIME, include_str!("packages/cudart.c")), ("libnccl.so.2", include_str!("packages/nccl.c"))];
 
-/// Prints the memory that NCCL has its buffers in, the number of devices if it is a program of CUDA's, and what is preloaded.
-const PROGRAM: &str = r#"
-#include <stdio.h>
-#include <stdlib.h>
-int ncclParamGetParameter(const char *key, const char **value, int *length);
-int cudaGetDeviceCount(int *count);
-int main(void) {
-    const char *memory = "none";
-    int length, devices = -1;
-    ncclParamGetParameter("LIBNCCL_MEMORY_SPACE", &memory, &length);
-#ifdef CUDA
-    cudaGetDeviceCount(&devices);
-#endif
-    printf("%s %d %s\n", memory, devices, getenv("LD_PRELOAD"));
-}
-"#;
+const PROGRAM: &str = include_str!("packages/program.c");
 
 /// Compiles a program that finds NVIDIA's libraries on a path of its own, before that of the environment.
 fn program_of_packages(folder: &Path, name: &str, options: &[&str]) -> PathBuf {

@@ -1,0 +1,1 @@
+int ncclParamGetParameter(const char *key, const char **value, int *length) { return 4; }
