@@ -46,7 +46,7 @@ impl SharedMemory {
         let Ok(found) = statfs("/dev/shm") else { return Self::default() };
         let block = found.f_bsize as u64;
         // Elsewhere /dev/shm is a directory of another file system.
-        let is_own = found.f_type as i64 == libc::TMPFS_MAGIC;
+        let is_own = found.f_type == libc::TMPFS_MAGIC;
         Self {
             size: Some(found.f_blocks * block).filter(|size| is_own && *size > 0),
             used: (found.f_blocks - found.f_bfree) * block,

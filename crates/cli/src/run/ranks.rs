@@ -47,6 +47,9 @@ struct Rank {
     sent: Option<Signal>,
 }
 
+/// How a rank has ended, if it has, and the last signal that it was sent before.
+type End = (Option<ExitStatus>, Option<Signal>);
+
 impl Rank {
     fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
@@ -168,7 +171,7 @@ impl<'a> Ranks<'a> {
         if self.ranks.iter().all(|rank| rank.status.is_some_and(|status| status.success())) {
             return vec![];
         }
-        let mut ways: Vec<((Option<ExitStatus>, Option<Signal>), Vec<usize>)> = vec![];
+        let mut ways: Vec<(End, Vec<usize>)> = vec![];
         for (number, rank) in self.ranks.iter().enumerate().filter(|(number, _)| Some(*number) != except) {
             let end = (rank.status, rank.sent.filter(|_| rank.status.is_some()));
             match ways.iter_mut().find(|(known, _)| *known == end) {
