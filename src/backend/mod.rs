@@ -29,7 +29,7 @@ use crate::sys::device::DeviceFunctions;
 
 pub(crate) use library::{Library, call};
 pub(crate) use parameters::ParameterGuard;
-pub use parameters::{MemorySpace, lock_parameters, memory_space};
+pub use parameters::{MemorySpace, comm_hash, lock_parameters, memory_space};
 
 /// The file of the library; disables the search. Default: the search.
 pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";

@@ -95,7 +95,7 @@ fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
         (
             format!("{COMMUNICATOR}/size"),
             Some(json!(4)),
-            "communicator 0xab of 4 ranks cannot be judged: ranks 2, 3 have no entry",
+            "communicator 00000000000000ab of 4 ranks cannot be judged: ranks 2, 3 have no entry",
             "     4       2  RUNNING ",
         ),
         (
@@ -197,7 +197,7 @@ fn watch_waits_for_the_job_and_says_when_each_report_is_of() {
         if humantime::parse_rfc3339(&line).is_ok() {
             times += 1;
             let next = lines.recv_timeout(LIMIT).expect("a verdict");
-            assert!(next.starts_with("note: communicator 0xab of 2 ranks is idle"), "{next}");
+            assert!(next.starts_with("note: communicator 00000000000000ab of 2 ranks is idle"), "{next}");
         }
     }
 }

@@ -194,7 +194,7 @@ pub(crate) fn join(
 ) -> Result<RankInfo> {
     let state = join_state(communicator, parent, &id, ranks, rank)?;
     // Its ranks exchange their devices before it is complete.
-    state.set_name(communicator.name(&id));
+    state.set_name(id.hash.get(), communicator.name(&id));
     // With `NCCL_COMM_ID`, communicators share one id. Ids derived from it must differ.
     id.secret = state.nonce();
     Ok(RankInfo { state, rank, id })

@@ -91,6 +91,7 @@ fn split(
     key: c_int,
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id } = parent.rank_info()?;
+    let hash = parent.children.hashes.next(id.hash, Some(color));
     let own = [&color.to_ne_bytes()[..], &key.to_ne_bytes(), &UniqueId::generate()?.secret_bytes()].concat();
     let is_healthy = parent.stopped().is_none();
     let proposals = if is_healthy {
@@ -115,7 +116,8 @@ fn split(
         .iter()
         .position(|member| member == rank)
         .ok_or_else(|| Error::internal("a rank is missing from its own all-gather"))?;
-    let id = id.with_secret(&proposals[members[0]][8..]);
+    let mut id = id.with_secret(&proposals[members[0]][8..]);
+    id.hash = hash;
     let old = (parent, ParentComm { state, members: &members, must_be_healthy: is_healthy });
     join(communicator, Some(old), id, members.len(), new_rank).map(Some)
 }
@@ -199,13 +201,14 @@ fn shrink(
     survivors: &[usize],
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id } = parent.rank_info()?;
-    let id = id.derive("ncclCommShrink", parent.children.next_number(survivors), survivors);
+    let mut child = id.derive("ncclCommShrink", parent.children.next_number(survivors), survivors);
+    child.hash = parent.children.hashes.next(id.hash, None);
     let new_rank = survivors
         .iter()
         .position(|survivor| survivor == rank)
         .ok_or_else(|| Error::internal("an excluded rank called ncclCommShrink"))?;
     let old = (parent, ParentComm { state, members: survivors, must_be_healthy: false });
-    join(communicator, Some(old), id, survivors.len(), new_rank).map(Some)
+    join(communicator, Some(old), child, survivors.len(), new_rank).map(Some)
 }
 
 pub(super) unsafe extern "C" fn ncclCommGetUniqueId(
@@ -282,6 +285,8 @@ fn grow(
     grow_id: Option<UniqueId>,
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id } = parent.rank_info()?;
+    // NCCL counts it as a child, and the new ranks know the hash of its id alone.
+    parent.children.hashes.next(id.hash, Some(0));
     let secret = grow_id.map_or([0; UniqueId::SECRET_LENGTH], |id| id.secret_bytes());
     let own = [&(ranks as u64).to_ne_bytes()[..], &secret].concat();
     let proposals = allgather(communicator, parent, state, *rank, ControlCall::Grow, &own)

@@ -47,7 +47,8 @@ pub(crate) struct SharedState {
     is_one_process: bool,
     /// The last count of liveness checks, and when this process first observed it.
     pub(super) last_check: Mutex<(u64, Instant)>,
-    name: OnceLock<String>,
+    /// The communicator's hash, and its name in reports.
+    name: OnceLock<(u64, String)>,
     /// The thread that created the communicator of each rank of this process.
     makers: Mutex<Vec<Option<u64>>>,
     /// The last stream-enqueued collectives of each rank of this process.
@@ -127,13 +128,17 @@ impl SharedState {
         (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
     }
 
-    /// Sets the communicator's name in reports unless it is already set.
-    pub(crate) fn set_name(&self, name: String) {
-        let _ = self.name.set(name);
+    /// Sets the communicator's hash, and its name in reports, unless they are already set.
+    pub(crate) fn set_name(&self, hash: u64, name: String) {
+        let _ = self.name.set((hash, name));
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.name.get().map_or(0, |(hash, _)| *hash)
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.name.get().map_or("a communicator", String::as_str)
+        self.name.get().map_or("a communicator", |(_, name)| name)
     }
 
     /// Registers this state of one of this process's communicators.

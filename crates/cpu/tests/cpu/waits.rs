@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, finish, kill, stop};
 use crate::common::{
-    Comm, I32, LIMIT, Mode, OK, PROGRESS, REMOTE, STREAM, SUM, all_reduce, alone, async_error, hex, init,
+    Comm, I32, LIMIT, Mode, OK, PROGRESS, REMOTE, STREAM, SUM, all_reduce, alone, async_error, init,
     init_nonblocking, init_rank, last_error, unique_id, wait_async, wait_for_peers,
 };
+use libnccl::observer::CommunicatorId;
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 rank_tasks! {
@@ -127,7 +128,7 @@ fn join_child_only(process: &RankProcess) {
 
 /// Returns the name in reports of the communicator that has the id.
 fn name(id: &ncclUniqueId) -> String {
-    format!("in communicator 0x{}", hex(&id.internal[8..16]).trim_start_matches('0'))
+    format!("in communicator {}", CommunicatorId::of_unique_id(&libnccl::UniqueId::from_c_chars(id.internal)))
 }
 
 /// Starts a task on each rank, with short limits.
@@ -309,7 +310,7 @@ fn report_names_the_communicator() {
     let printed: Vec<_> = children.into_iter().map(finish).collect();
     assert_parts(
         &printed[0],
-        &[" s, in communicator 0x", " (the child), rank 0 of 2 still waits in call 1, ncclAllReduce"],
+        &[" s, in communicator ", " (the child), rank 0 of 2 still waits in call 1, ncclAllReduce"],
     );
 }
 
