@@ -169,7 +169,11 @@ impl Client<'_> {
         let Job { hash, rank, size, name, .. } = job.clone();
         let hello = Hello { job: hash, root_nonce, nonce, rank, size, wait, name };
         root.send(&Message::Hello(hello)).map_err(retry)?;
-        match root.receive_by(&deadline.part(ACCEPTED)).map_err(retry)? {
+        let of_version = |error: io::Error| match error.kind() {
+            ErrorKind::Unsupported => self.problem(format!("rank 0 has {error}")).into(),
+            _ => retry(error),
+        };
+        match root.receive_by(&deadline.part(ACCEPTED)).map_err(of_version)? {
             Message::Accepted => {}
             Message::Refused { is_final: true, reason } => return Err(self.problem(reason).into()),
             Message::Refused { reason, .. } => return Err(Failure::Retry(reason)),

@@ -187,7 +187,7 @@ impl<'a> Root<'a> {
     }
 
     /// Waits until there is something to read, a rank waits no longer, or for a tick.
-    fn sleep(&self) {
+    fn sleep(&mut self) {
         let now = Instant::now();
         let waiting =
             self.joined.values().filter(|joined| joined.stage == Stage::Waits && joined.until > now);
@@ -197,14 +197,16 @@ impl<'a> Root<'a> {
         let streams = unidentified.chain(self.joined.values().map(|joined| &joined.peer.stream));
         let streams = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
         let mut all: Vec<PollFd<'_>> = streams.chain([PollFd::new(self.listener, PollFlags::IN)]).collect();
-        // A failure is a shorter sleep.
-        let _ = poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() }));
-        // Many ranks arrive together, and each look is a system call for each of them.
-        let pause = Duration::from_micros(20) * self.job.size.max(10);
-        self.deadline.sleep(pause.min(limit.saturating_sub(now.elapsed())));
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
+        // What the system cannot watch is looked at from time to time.
+        let is_watched = poll(&mut all, Some(&limit)).inspect_err(|_| self.deadline.sleep(TICK)).is_ok();
+        let ready: Vec<bool> = all.iter().map(|file| !is_watched || !file.revents().is_empty()).collect();
+        let unidentified = self.unidentified.iter_mut().map(|one| &mut one.peer);
+        let peers = unidentified.chain(self.joined.values_mut().map(|joined| &mut joined.peer));
+        peers.zip(ready).for_each(|(peer, is_ready)| peer.is_ready = is_ready);
     }
 
-    /// Looks at all connections.
+    /// Looks at all connections that have something to read, of which there may be few among many.
     fn look(&mut self) {
         self.accept();
         self.read_hellos();
@@ -250,7 +252,7 @@ impl<'a> Root<'a> {
     fn read_hellos(&mut self) {
         for mut connection in std::mem::take(&mut self.unidentified) {
             let address = connection.address;
-            let problem = match connection.peer.receive() {
+            let problem = match connection.peer.receive_if_ready() {
                 Ok(Some(Message::Hello(hello))) => {
                     self.join(connection.peer, address, hello);
                     continue;
@@ -262,6 +264,12 @@ impl<'a> Root<'a> {
                 Ok(None) => "no whole hello in 5 s",
                 Ok(Some(_)) => "a message that is no hello",
                 Err(error) if error.kind() == ErrorKind::InvalidData => "a message that is no hello",
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    let reason = format!("this rank has {error}");
+                    let _ = connection.peer.send(&Message::Refused { is_final: true, reason });
+                    self.refusals.add(format!("a rank of {error}"), Some(address));
+                    continue;
+                }
                 Err(_) => "closed without a hello",
             };
             self.refusals.add(problem.into(), Some(address));
@@ -314,7 +322,7 @@ impl<'a> Root<'a> {
     fn read_reports(&mut self) {
         let (done, failed, refusals) = (&mut self.done, &mut self.failed, &mut self.refusals);
         self.joined.retain(|rank, joined| {
-            let problem = match joined.peer.receive() {
+            let problem = match joined.peer.receive_if_ready() {
                 Ok(None) => return true,
                 // A report that has crossed the outcome.
                 Ok(Some(_)) if joined.stage == Stage::HasOutcome => return true,
