@@ -21,7 +21,7 @@ mod parameters;
 pub(crate) mod search;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::Attempt;
 use crate::sys::Functions;
@@ -96,6 +96,18 @@ pub enum Backend {
         /// The name that was given to it.
         name: &'static str,
     },
+}
+
+impl Backend {
+    /// Returns the file, if the implementation is in one and it is known.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Linked { path } => path.as_deref(),
+            Self::Loaded { path, .. } => Some(path),
+            Self::InProcess { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for Backend {

@@ -109,6 +109,7 @@ impl Shared {
             // SAFETY: a live communicator of this library.
             let hash = unsafe { comm_hash(functions, device_functions, self.raw) };
             (membership.id, membership.parent) = (hash.map(CommunicatorId::of_hash).or(*id), *parent);
+            membership.library = self.library.backend.path().map(Arc::from);
             membership.name = name.as_ref().map(|name| name.to_string_lossy().into_owned());
             membership
         })

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::num::NonZeroU64;
 use std::panic::Location;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -275,12 +277,14 @@ pub struct Membership {
     pub memory_space: MemorySpace,
     /// The version of its NCCL.
     pub nccl: Version,
+    /// The file of its NCCL; `None` if it is in the program, or unknown.
+    pub library: Option<Arc<Path>>,
 }
 
 impl Membership {
     #[doc(hidden)]
     pub fn new(rank: usize, size: usize, memory_space: MemorySpace, nccl: Version) -> Self {
-        Self { id: None, parent: None, name: None, rank, size, memory_space, nccl }
+        Self { id: None, parent: None, name: None, rank, size, memory_space, nccl, library: None }
     }
 }
 

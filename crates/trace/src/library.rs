@@ -28,7 +28,7 @@ thread_local! {
 pub(crate) struct Library {
     pub(crate) functions: Functions,
     pub(crate) device_functions: DeviceFunctions,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 /// Returns the library, `None` if none was found.

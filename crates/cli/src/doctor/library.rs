@@ -7,12 +7,13 @@ use libnccl::buffer::MemorySpace;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::internal::PATH_VARIABLE;
 use libnccl::{Backend, Nccl, Version};
+use libnccl_observe::library_file::Identity;
 use serde::Serialize;
 
 use super::finding::Finding;
 use super::probe::Probe;
 use crate::library::{is_named_by_variable, load};
-use crate::nccl_file::{Identity, NcclFile};
+use crate::nccl_file::NcclFile;
 
 const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the crate libnccl-cpu";
 

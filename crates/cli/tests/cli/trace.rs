@@ -108,6 +108,11 @@ fn check_calls(fixture: &Fixture, output: &Output) {
     assert_eq!((file.as_str(), &recording["format"]), ("rank0.json", &json!("libnccl recorder")));
     assert_eq!((&recording["version"], &recording["reason"]), (&json!(1), &json!("exit")));
     assert_eq!(recording["nccl"], "2.32.3");
+    let library = fixture.path("cpu/libnccl.so.2").canonicalize().unwrap();
+    let file = &recording["library"];
+    assert_eq!(Path::new(file["path"].as_str().unwrap()).canonicalize().unwrap(), library);
+    assert_eq!(file["size"], library.metadata().unwrap().len());
+    assert_eq!(file["hash"].as_str().unwrap().len(), 16, "{file}");
     let communicators = list(&recording["communicators"]);
     assert_eq!(communicators.len(), 4);
     let ids: Vec<_> = communicators.iter().map(|one| one["id"].as_str().unwrap()).collect();
