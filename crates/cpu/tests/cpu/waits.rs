@@ -373,3 +373,18 @@ fn error_of_a_peer_that_leaves_names_the_call_that_waits() {
         }
     }
 }
+
+/// Rank 0 begins with one communicator, and rank 1 with the other.
+#[test]
+fn communicators_made_in_opposite_orders_name_the_processes_that_wait_for_each_other() {
+    let ids = [unique_id(), unique_id()];
+    let ranks = [0, 1].map(|rank| start_rank("come", &ids[rank], 2, rank));
+    let processes = ranks.each_ref().map(Child::id);
+    for (rank, printed) in ranks.map(finish).into_iter().enumerate() {
+        let [name, other, process] = [name(&ids[rank]), (1 - rank).to_string(), processes[rank].to_string()];
+        let text = format!(
+            "{name}, 1 of 2 ranks have come; missing: rank {other}; come: rank {rank} (process {process})"
+        );
+        assert!(printed.contains(&text), "{text}\n{printed}");
+    }
+}
