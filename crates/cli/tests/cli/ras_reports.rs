@@ -128,7 +128,7 @@ fn report_that_is_incomplete_or_cannot_be_is_a_problem_with_an_exit_status() {
         &text,
         &[
             "no problem found in collectives; sends and receives are not counted: ",
-            "0xab                    2       0  RUNNING   AllReduce 7\n",
+            "00000000000000ab        2       0  RUNNING   AllReduce 7\n",
         ],
     );
 }
@@ -151,7 +151,7 @@ fn report_without_a_communicator_that_is_ready_is_no_sound_job() {
         json!({ "hash": "0x0", "secondary_hash": "0x0:0x0", "size": 0, "ranks": [], "missing_ranks": [] });
     for (communicators, count, row) in [
         (json!([]), 0, "have no communicator\n"),
-        (json!([initialising]), 1, "0x0                     0       0  INIT "),
+        (json!([initialising]), 1, "0000000000000000        0       0  INIT "),
     ] {
         let mut report = sound();
         (report["communicators"], report["communicators_count"]) = (communicators, json!(count));
