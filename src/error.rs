@@ -168,6 +168,7 @@ fn fmt_unsupported(
     }
 }
 
+#[allow(clippy::too_many_arguments)] // thiserror passes each field.
 fn fmt_timeout(
     call: &str,
     elapsed: &Duration,

@@ -96,7 +96,7 @@ fn is_left(file: &Path) -> bool {
 }
 
 fn file(directory: &Path, job: u128) -> PathBuf {
-    directory.join(format!("libnccl-{:032x}", job))
+    directory.join(format!("libnccl-{job:032x}"))
 }
 
 /// Creates a directory that only this user can access, if it does not exist, and checks that it is one.
