@@ -130,7 +130,7 @@ pub mod internal {
         pub use crate::backend::dlopen::{file_of_code, load_functions};
         #[cfg(all(feature = "dlopen", target_os = "linux"))]
         pub use crate::backend::search::{Candidate, candidates};
-        pub use crate::backend::{Found, lock_parameters, memory_space};
+        pub use crate::backend::{Found, comm_hash, lock_parameters, memory_space};
         pub use crate::dynamic_linker::mapped_files;
         #[cfg(all(feature = "dlopen", target_os = "linux", target_env = "gnu"))]
         pub use crate::dynamic_linker::search::files;

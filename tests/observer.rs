@@ -370,9 +370,10 @@ fn members_of_a_communicator_and_its_children_have_an_identity_in_common() {
     });
     let members = members.0.lock().unwrap();
     let parent = CommunicatorId::of_unique_id(&id);
-    let child = parent.of_child(0, 0);
+    let child = members.iter().find(|one| one.parent == Some(parent)).and_then(|one| one.id).unwrap();
     let count = |id, parent| members.iter().filter(|one| (one.id, one.parent) == (Some(id), parent)).count();
     assert_eq!((count(parent, None), count(child, Some(parent)), members.len()), (2, 2, 4), "{members:?}");
+    assert_ne!(parent, child);
     assert!(members.iter().all(|one| one.size == 2 && one.name.as_deref() == Some("gradients")));
     assert_ne!(parent, CommunicatorId::of_unique_id(&UniqueId::from([7; UniqueId::BYTES])));
 }

@@ -21,7 +21,7 @@ mod parameters;
 pub(crate) mod search;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::Attempt;
 use crate::sys::Functions;
@@ -29,7 +29,7 @@ use crate::sys::device::DeviceFunctions;
 
 pub(crate) use library::{Library, call};
 pub(crate) use parameters::ParameterGuard;
-pub use parameters::{MemorySpace, lock_parameters, memory_space};
+pub use parameters::{MemorySpace, comm_hash, lock_parameters, memory_space};
 
 /// The file of the library; disables the search. Default: the search.
 pub const PATH_VARIABLE: &str = "LIBNCCL_PATH";
@@ -96,6 +96,18 @@ pub enum Backend {
         /// The name that was given to it.
         name: &'static str,
     },
+}
+
+impl Backend {
+    /// Returns the file, if the implementation is in one and it is known.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Linked { path } => path.as_deref(),
+            Self::Loaded { path, .. } => Some(path),
+            Self::InProcess { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for Backend {

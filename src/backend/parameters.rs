@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::library::{Library, copy};
 use crate::error::{Error, Result, ResultCode};
-use crate::sys::Functions;
+use crate::sys::device::{DeviceFunctions, ncclCommProperties_t};
+use crate::sys::{Functions, NCCL_VERSION_CODE, ncclComm_t};
 
 thread_local! {
     /// The libraries whose locks this thread holds.
@@ -97,6 +98,26 @@ pub unsafe fn memory_space(functions: &Functions) -> MemorySpace {
     // SAFETY: the same contract. A parameter, and no variable.
     let value = unsafe { parameter(functions, c"LIBNCCL_MEMORY_SPACE") };
     if value.as_deref() == Some("host") { MemorySpace::Host } else { MemorySpace::Device }
+}
+
+/// Returns the `commHash` of a communicator of the CPU backend. `None` for others: the function of NCCL allocates memory, and
+/// may wait for other ranks.
+///
+/// # Safety
+/// As for [`memory_space`]; the communicator is live.
+#[must_use]
+pub unsafe fn comm_hash(
+    functions: &Functions,
+    device_functions: &DeviceFunctions,
+    raw: ncclComm_t,
+) -> Option<u64> {
+    let query = device_functions.ncclCommQueryProperties?;
+    // SAFETY: the same contract. A parameter, and no variable.
+    unsafe { parameter(functions, c"LIBNCCL_MEMORY_SPACE") }?;
+    let mut properties = ncclCommProperties_t::initializer(NCCL_VERSION_CODE);
+    // SAFETY: a live communicator, and a struct that is initialized for this version.
+    let code = ResultCode::from_raw(unsafe { query(raw, &raw mut properties) });
+    code.is_success().then_some(properties.commHash)
 }
 
 impl Library {

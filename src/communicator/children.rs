@@ -77,7 +77,7 @@ impl Communicator {
 
     fn create_split(&self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Self>> {
         let color = color.map_or(Ok(sys::NCCL_SPLIT_NOCOLOR), |color| to_c_int("split", "color", color))?;
-        self.create_child("split", config, color, Purpose::Work, |out, config| {
+        self.create_child("split", config, Some(color), Purpose::Work, |out, config| {
             // SAFETY: a live communicator; `create_child` provides the out-parameter and the options.
             unsafe { call!(self.library(), ncclCommSplit(self.raw(), color, key, out, config)) }
         })
@@ -133,7 +133,7 @@ impl Communicator {
             ShrinkMode::Default => (sys::NCCL_SHRINK_DEFAULT, Purpose::Work),
             ShrinkMode::Abort => (sys::NCCL_SHRINK_ABORT, Purpose::Query),
         };
-        self.create_child(CALL, config, 0, purpose, |out, config| {
+        self.create_child(CALL, config, None, purpose, |out, config| {
             let (list, count, flags) = (list.as_mut_ptr(), list.len() as i32, flags.cast_signed());
             // SAFETY: a live communicator; the list has `count` ranks; `create_child` provides the out-parameter and
             // the options.
@@ -189,7 +189,7 @@ impl Communicator {
         }
         let (size, _) = to_c_size_and_rank(CALL, size, self.rank)?;
         let id = id.map(|id| id.to_raw());
-        self.create_child(CALL, config, 0, Purpose::Work, |out, config| {
+        self.create_child(CALL, config, Some(0), Purpose::Work, |out, config| {
             const EXISTING_RANK: i32 = -1;
             let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
             // SAFETY: a live communicator; the id is null or valid; `create_child` provides the out-parameter and the
@@ -198,13 +198,13 @@ impl Communicator {
         })
     }
 
-    /// Calls `create` with an out-parameter and the options, after entering NCCL for `purpose`. `color` is 0 unless there are
-    /// several. Returns `None` if NCCL writes no handle.
+    /// Calls `create` with an out-parameter and the options, after entering NCCL for `purpose`. `color` is `None` for a
+    /// shrink. Returns `None` if NCCL writes no handle.
     fn create_child(
         &self,
         call: &'static str,
         config: &Config,
-        color: i32,
+        color: Option<i32>,
         purpose: Purpose,
         create: impl FnOnce(*mut sys::ncclComm_t, *mut sys::ncclConfig_t) -> Result<ResultCode>,
     ) -> Result<Option<Self>> {

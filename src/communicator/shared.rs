@@ -3,8 +3,8 @@
 
 use std::cell::Cell;
 use std::ffi::CStr;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use super::objects::{Deferred, Object};
 use super::state::{Left, Purpose, State};
-use crate::backend::{Library, call};
+use crate::backend::{Library, call, comm_hash};
 use crate::buffer::MemorySpace;
 use crate::config::{Config, RawConfig};
 use crate::cuda::CudaContext;
 use crate::error::{Error, Result, ResultCode};
-use crate::observer::{CommunicatorEvent, CommunicatorId, Given, Membership, Observers, of_process};
+use crate::observer::{
+    Children, CommunicatorEvent, CommunicatorId, Given, Membership, Observers, of_process,
+};
 use crate::sys;
 
 /// The longest time that an abort keeps its caller waiting.
@@ -46,8 +48,7 @@ pub(crate) struct Shared {
     /// on it, as the program may load CUDA before.
     memory_space: OnceLock<MemorySpace>,
     pub(crate) origin: Origin,
-    /// The number of children so far, which is the same on all ranks.
-    children: AtomicU64,
+    children: Children,
     /// Known once size and rank are.
     membership: OnceLock<Membership>,
     pub(crate) observers: Observers,
@@ -78,7 +79,7 @@ impl Shared {
             state: State::default(),
             memory_space,
             origin,
-            children: AtomicU64::new(0),
+            children: Children::default(),
             membership: OnceLock::new(),
             observers: Observers::default(),
             is_ending: AtomicBool::new(false),
@@ -104,7 +105,11 @@ impl Shared {
         self.membership.get_or_init(|| {
             let Origin { name, id, parent, .. } = &self.origin;
             let mut membership = Membership::new(rank, size, self.known_memory_space(), self.library.version);
-            (membership.id, membership.parent) = (*id, *parent);
+            let Library { functions, device_functions, .. } = &*self.library;
+            // SAFETY: a live communicator of this library.
+            let hash = unsafe { comm_hash(functions, device_functions, self.raw) };
+            (membership.id, membership.parent) = (hash.map(CommunicatorId::of_hash).or(*id), *parent);
+            membership.library = self.library.backend.path().map(Arc::from);
             membership.name = name.as_ref().map(|name| name.to_string_lossy().into_owned());
             membership
         })
@@ -122,26 +127,27 @@ impl Shared {
         self.observers.notify(event);
     }
 
-    /// Returns the origin of the next child. `color` is 0 unless there are several.
-    pub(crate) fn origin_of_child(&self, config: &Config, raw: &RawConfig, color: i32) -> Origin {
-        let number = self.children.fetch_add(1, Relaxed);
-        let Origin { name, id: parent, observers, .. } = &self.origin;
+    /// Returns the origin of the next child. `color` is `None` for a shrink.
+    pub(crate) fn origin_of_child(&self, config: &Config, raw: &RawConfig, color: Option<i32>) -> Origin {
+        let Origin { name, observers, .. } = &self.origin;
+        let parent = self.membership.get().and_then(|membership| membership.id);
         let given = config.observers();
         Origin {
             name: raw.name().or_else(|| name.clone()),
-            id: parent.map(|parent| parent.of_child(number, color)),
-            parent: *parent,
+            id: parent.map(|parent| self.children.next(parent, color)),
+            parent,
             observers: if given.0.is_empty() { observers } else { given }.clone(),
             is_borrowed: false,
         }
     }
 
     fn timeout_error(&self, call: &'static str, elapsed: Duration, detail: Box<str>) -> Error {
+        let known = self.membership.get();
         // 0 until they are known. NCCL has no more ranks than an i32 can count.
-        let (size, rank) =
-            self.membership.get().map_or((0, 0), |known| (known.size as u32, known.rank as u32));
+        let (size, rank) = known.map_or((0, 0), |known| (known.size as u32, known.rank as u32));
+        let communicator = known.and_then(|known| known.id).map(CommunicatorId::number);
         let sequence = self.observers.count();
-        Error::Timeout { call, elapsed, size, rank, sequence, detail }
+        Error::Timeout { call, elapsed, size, rank, communicator, sequence, detail }
     }
 
     pub(crate) fn poll(&self) -> Result<ResultCode> {

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::num::NonZeroU64;
 use std::panic::Location;
-use std::sync::atomic::AtomicU64;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::operation::Operation;
 use crate::buffer::MemorySpace;
@@ -275,52 +277,120 @@ pub struct Membership {
     pub memory_space: MemorySpace,
     /// The version of its NCCL.
     pub nccl: Version,
+    /// The file of its NCCL; `None` if it is in the program, or unknown.
+    pub library: Option<Arc<Path>>,
 }
 
 impl Membership {
     #[doc(hidden)]
     pub fn new(rank: usize, size: usize, memory_space: MemorySpace, nccl: Version) -> Self {
-        Self { id: None, parent: None, name: None, rank, size, memory_space, nccl }
+        Self { id: None, parent: None, name: None, rank, size, memory_space, nccl, library: None }
     }
 }
 
 /// The identity of a communicator in events, logs and recordings: the same on all its ranks, and almost certainly different
 /// from other communicators.
 ///
-/// Its text has 16 hexadecimal digits. It is unknown for communicators that other code created, or that have grown.
+/// Its text has 16 hexadecimal digits. It is the `commHash` of NCCL 2.26 and newer, which RAS and NCCL's log print, except for
+/// communicators from [`init_all`](crate::nccl::Nccl::init_all) and [`grow`](crate::communicator::Communicator::grow), whose
+/// hash NCCL does not return, and for all but the first shrink of a communicator. It is unknown for communicators that other
+/// code created, and for a rank that has joined one that grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CommunicatorId(NonZeroU64);
 
 #[doc(hidden)]
 impl CommunicatorId {
     pub fn of_unique_id(id: &UniqueId) -> Self {
-        Self::hash(id.as_bytes())
+        Self::hash(&[id.as_bytes()])
+    }
+
+    /// Returns the identity with the `commHash` of a library.
+    pub fn of_hash(hash: u64) -> Self {
+        Self(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
+    }
+
+    pub fn number(self) -> NonZeroU64 {
+        self.0
+    }
+
+    pub fn get(self) -> u64 {
+        self.0.get()
     }
 
     /// Returns a new identity for communicators that are created together, as by `ncclCommInitAll`.
     pub fn of_this_process() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
-        Self::hash(&[u64::from(std::process::id()).to_le_bytes(), number.to_le_bytes()].concat())
+        Self::hash(&[&std::process::id().to_le_bytes(), &number.to_le_bytes()])
     }
 
-    /// Returns the identity of a child. `number` counts the children from 0; `color` is 0 for a child without one.
-    pub fn of_child(self, number: u64, color: i32) -> Self {
-        let parent = self.0.get().to_le_bytes();
-        Self::hash(&[parent, number.to_le_bytes(), i64::from(color).to_le_bytes()].concat())
+    fn of_child(self, number: u32, color: u32) -> Self {
+        Self::hash(&[&self.get().to_le_bytes(), &number.to_le_bytes(), &color.to_le_bytes()])
     }
 
-    /// 64-bit FNV-1a. Not cryptographic.
-    fn hash(bytes: &[u8]) -> Self {
-        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        Self(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN))
+    /// NCCL's `eatHash` of each part, and `digestHash`. Not cryptographic.
+    fn hash(parts: &[&[u8]]) -> Self {
+        let [mut first, mut second] = [1_u64; 2];
+        for part in parts {
+            first ^= part.len() as u64;
+            for chunk in part.chunks(8) {
+                first = first.wrapping_add(second);
+                second ^= first;
+                first = (first ^ first >> 31).wrapping_mul(0x9de6_2bbc_8cef_3ce3);
+                second = (second ^ second >> 32).wrapping_mul(0x485c_d631_1b59_9e79);
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                first = first.wrapping_add(u64::from_le_bytes(word));
+            }
+        }
+        let hash = (first ^ first >> 31).wrapping_mul(0xbac3_bd56_2846_de6b).wrapping_add(second);
+        Self::of_hash((hash ^ hash >> 32).wrapping_mul(0x995a_187a_14e7_b445))
+    }
+}
+
+/// The children of a communicator, which all its ranks count alike.
+#[doc(hidden)]
+#[derive(Debug, Default)]
+pub struct Children {
+    count: AtomicU32,
+    shrinks: AtomicU32,
+}
+
+impl Children {
+    /// Returns the identity of the next child of a communicator: of a split the one with a color. NCCL does not count
+    /// shrinks, which have one hash; here each has a separate identity.
+    pub fn next(&self, parent: CommunicatorId, color: Option<i32>) -> CommunicatorId {
+        match color {
+            Some(color) => parent.of_child(self.count.fetch_add(1, Relaxed) + 1, color.cast_unsigned()),
+            None => parent.of_child(0, self.shrinks.fetch_add(1, Relaxed)),
+        }
     }
 }
 
 impl fmt::Display for CommunicatorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Children, CommunicatorId};
+    use crate::unique_id::UniqueId;
+
+    /// The values are those of `getHash`, `eatHash` and `digestHash` in `src/include/bitops.h` of NCCL 2.30.7.
+    #[test]
+    fn identity_is_the_hash_of_nccl() {
+        let id = UniqueId::from_bytes(std::array::from_fn(|byte| (byte as u8).wrapping_mul(7)));
+        let parent = CommunicatorId::of_unique_id(&id);
+        assert_eq!(parent.to_string(), "fe710f235bfcafdb");
+        assert_eq!(Children::default().next(parent, Some(3)).to_string(), "b7adeca46f676b57");
+    }
+
+    #[test]
+    fn children_have_separate_identities() {
+        let (children, parent) = (Children::default(), CommunicatorId::of_this_process());
+        let all = [Some(0), Some(0), None, None, Some(1)].map(|color| children.next(parent, color).get());
+        assert_eq!(std::collections::HashSet::from(all).len(), all.len());
     }
 }

@@ -11,7 +11,9 @@ use std::any::Any;
 
 pub use dispatch::observe;
 pub(crate) use dispatch::{Given, Observed, Observers, of_process};
-pub use events::{CallWord, CommunicatorEvent, CommunicatorId, Membership, OperationEnd, OperationStart};
+#[doc(hidden)]
+pub use events::{CallWord, Children};
+pub use events::{CommunicatorEvent, CommunicatorId, Membership, OperationEnd, OperationStart};
 pub use operation::{Extent, Operation, Role};
 
 /// Code that is notified of what communicators do: for metrics, logs, profilers.

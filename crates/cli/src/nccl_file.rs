@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
 use libnccl::Version;
+use libnccl_observe::library_file::{self, Identity};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache};
-use serde::{Deserialize, Serialize};
 
 use crate::file;
 
@@ -32,25 +32,6 @@ pub(crate) struct NcclFile {
     /// True if it fails if `NCCL_ALGO` or `NCCL_PROTO` has an unknown word.
     pub(crate) refuses_unknown_words: bool,
     pub(crate) identity: Identity,
-}
-
-/// Properties by which two files of the same version differ.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
-    /// The size of the file in bytes.
-    pub(crate) size: u64,
-    /// The linker's build id in hexadecimal.
-    pub(crate) build_id: Option<String>,
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes, ", self.size)?;
-        match &self.build_id {
-            Some(id) => write!(f, "build id {id}"),
-            None => f.write_str("no build id"),
-        }
-    }
 }
 
 /// A release of CUDA.
@@ -83,12 +64,11 @@ impl NcclFile {
     ///
     /// NCCL's file has hundreds of megabytes of GPU code: its constants alone are read.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let cache = ReadCache::new(file::open(path, File::options().read(true)).ok()?);
+        let opened = file::open(path, File::options().read(true)).ok()?;
+        let identity = Identity::of(&opened).ok()?;
+        let cache = ReadCache::new(opened);
         let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
         let constants = file.section_by_name(".rodata")?.data().ok()?;
-        let build_id = file.build_id().ok().flatten();
-        let build_id = build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect());
-        let identity = Identity { size: path.metadata().ok()?.len(), build_id };
         Some(Self { identity, ..Self::from_constants(constants) })
     }
 
@@ -125,27 +105,9 @@ impl NcclFile {
     }
 }
 
-/// Returns a 64-bit hash (FNV-1a over words of 8 bytes) of a whole file, which takes about 0.1 s for NCCL. Not cryptographic.
+/// Returns the hash of a whole file.
 pub(crate) fn hash(path: &Path) -> io::Result<u64> {
-    let mut file = file::open(path, File::options().read(true))?;
-    let (mut buffer, mut hash) = (vec![0; 1 << 20], 0xcbf2_9ce4_8422_2325_u64);
-    loop {
-        let mut length = 0;
-        while length < buffer.len() {
-            match file.read(&mut buffer[length..])? {
-                0 => break,
-                read => length += read,
-            }
-        }
-        for word in buffer[..length].chunks(8) {
-            let mut bytes = [0; 8];
-            bytes[..word.len()].copy_from_slice(word);
-            hash = (hash ^ u64::from_le_bytes(bytes)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-        if length < buffer.len() {
-            return Ok(hash);
-        }
-    }
+    library_file::hash(&file::open(path, File::options().read(true))?)
 }
 
 /// Returns the variable's name that a text is. Up to 8 printable bytes of a number, and blanks, may come before it.

@@ -2,16 +2,16 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use super::announcement::Announcement;
-use super::connection::{self, Deadline};
+use super::connection;
 use super::directory;
-use super::error::LaunchError;
-use super::job::{Job, Nonce, nonce};
+use super::environment::Ranks;
+use super::error::{LaunchError, rank_failed};
+use super::exchange::Exchange;
+use super::job::{Nonce, nonce};
 use super::rendezvous::Rendezvous;
-use super::root::{missing_ranks, rank_failed};
 use super::tcp_store::TcpStore;
 use super::wire::{Hello, Message, Peer};
 use libnccl::UniqueId;
@@ -23,6 +23,9 @@ const ACCEPTED: Duration = Duration::from_secs(5);
 /// asked by more ranks at once than its system lets wait: it drops their requests, which are repeated after a second.
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
+
+/// The source of the missing ranks that rank 0 sends.
+const OF_ROOT: &str = "according to rank 0";
 
 const UNEXPECTED: &str = "an answer out of order";
 
@@ -48,29 +51,16 @@ enum Failure {
     Final(#[from] LaunchError),
 }
 
-/// The way of a rank to the id.
-pub(super) struct Client<'a> {
-    pub(super) rendezvous: &'a Rendezvous,
-    /// The rendezvous is a directory of rank 0's user alone.
-    pub(super) is_private: bool,
-    pub(super) job: Job,
-    /// The key of rank 0's address in a store.
-    pub(super) key: String,
-    pub(super) deadline: Deadline,
-    /// The reason for which this rank has failed already.
-    pub(super) failure: Option<String>,
-}
-
 /// A rank that has the id.
 pub(super) struct Member {
     pub(super) id: UniqueId,
     root: Peer,
 }
 
-impl Client<'_> {
-    /// Returns once rank 0 has sent the id, which it does not send to a rank that has failed.
-    pub(super) fn join(&self) -> Result<Member, LaunchError> {
-        let Self { job, deadline, .. } = self;
+impl Exchange<'_> {
+    /// Returns once rank 0 has sent the id, which it does not send to a rank that has failed, for the reason `failure`.
+    pub(super) fn join(&self, failure: Option<&str>) -> Result<Member, LaunchError> {
+        let deadline = &self.deadline;
         let nonce = nonce();
         // Ranks that start together do not retry together.
         let jitter = Duration::from_micros((nonce % 256) as u64 * 40);
@@ -86,7 +76,7 @@ impl Client<'_> {
             match self.locate() {
                 Ok(located) => {
                     for host in &located.hosts {
-                        match self.attempt_host(host, &located, nonce, connect) {
+                        match self.attempt_host(host, &located, nonce, connect, failure) {
                             Ok(member) => return Ok(member),
                             Err(Failure::Final(error)) => return Err(error),
                             Err(Failure::Retry(reason)) => note(reason),
@@ -97,22 +87,22 @@ impl Client<'_> {
             }
             deadline.sleep(retry + jitter);
             if deadline.has_passed() {
-                return Err(missing_ranks(&[0], 1, job, deadline, problem.unwrap_or_default()));
+                return Err(self.missing_ranks(&[0], 1, problem.unwrap_or_default()));
             }
             (connect, retry) = ((connect * 2).min(CONNECT[1]), (retry * 2).min(RETRY[1]));
         }
     }
 
     fn locate(&self) -> Result<Located, String> {
-        let Self { rendezvous, key, deadline, .. } = self;
+        let Self { environment, rendezvous, deadline, .. } = self;
         match rendezvous {
             Rendezvous::Tcp { host, port } => {
                 Ok(Located { hosts: vec![host.clone()], port: *port, root_nonce: 0, source: String::new() })
             }
             Rendezvous::TcpStore { host, port } => {
-                let store = connect_to_store(host, *port, deadline)?;
+                let (store, key) = (TcpStore::connect_to(host, *port, deadline)?, environment.key());
                 let source = format!("{rendezvous}: key {key}");
-                let value = store.get(key, deadline).map_err(|error| format!("{source}: {error}"))?;
+                let value = store.get(&key, deadline).map_err(|error| format!("{source}: {error}"))?;
                 let Announcement { nonce: root_nonce, port, mut hosts } =
                     Announcement::parse(&value).map_err(|error| format!("{source}: {error}"))?;
                 // Rank 0 is on the host of the store, which each rank reaches by this name.
@@ -120,17 +110,14 @@ impl Client<'_> {
                 Ok(Located { hosts, port, root_nonce, source: format!(", by key {key} of {rendezvous}") })
             }
             Rendezvous::Directory(path) => {
-                let (Announcement { nonce: root_nonce, port, hosts }, file) = self.read_file(path)?;
+                if environment.is_private {
+                    directory::check_private(path).map_err(|error| format!("{}: {error}", path.display()))?;
+                }
+                let (Announcement { nonce: root_nonce, port, hosts }, file) =
+                    directory::read(path, environment.hash())?;
                 Ok(Located { hosts, port, root_nonce, source: format!(", by {file}") })
             }
         }
-    }
-
-    fn read_file(&self, path: &Path) -> Result<(Announcement, String), String> {
-        if self.is_private {
-            directory::check_private(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        }
-        directory::read(path, &self.job)
     }
 
     /// Tries all addresses of a host.
@@ -140,10 +127,11 @@ impl Client<'_> {
         located: &Located,
         nonce: Nonce,
         connect: Duration,
+        failure: Option<&str>,
     ) -> Result<Member, Failure> {
         let mut problem = String::new();
         for address in connection::resolve(host, located.port, &self.deadline).map_err(Failure::Retry)? {
-            match self.attempt(address, located.root_nonce, nonce, connect) {
+            match self.attempt(address, located.root_nonce, nonce, connect, failure) {
                 Err(Failure::Retry(reason)) => {
                     problem = format!("rank 0 at {address}{}: {reason}", located.source);
                 }
@@ -159,24 +147,30 @@ impl Client<'_> {
         root_nonce: Nonce,
         nonce: Nonce,
         connect: Duration,
+        failure: Option<&str>,
     ) -> Result<Member, Failure> {
-        let Self { job, deadline, failure, .. } = self;
+        let Self { environment, deadline, name, .. } = self;
         let retry = |error: io::Error| Failure::Retry(error.to_string());
         let mut root = Peer::new(connection::connect(address, connect, deadline).map_err(retry)?);
         // The list of missing ranks has to arrive before this rank gives up.
         let remaining = deadline.remaining();
         let wait = remaining - (remaining / 8).min(Duration::from_millis(500));
-        let Job { hash, rank, size, name, .. } = job.clone();
-        let hello = Hello { job: hash, root_nonce, nonce, rank, size, wait, name };
+        let Ranks { rank, size, .. } = environment.ranks;
+        let (job, name) = (environment.hash(), name.clone());
+        let hello = Hello { job, root_nonce, nonce, rank, size, wait, name };
         root.send(&Message::Hello(hello)).map_err(retry)?;
-        match root.receive_by(&deadline.part(ACCEPTED)).map_err(retry)? {
+        let of_version = |error: io::Error| match error.kind() {
+            ErrorKind::Unsupported => self.problem(format!("rank 0 has {error}")).into(),
+            _ => retry(error),
+        };
+        match root.receive_by(&deadline.part(ACCEPTED)).map_err(of_version)? {
             Message::Accepted => {}
             Message::Refused { is_final: true, reason } => return Err(self.problem(reason).into()),
             Message::Refused { reason, .. } => return Err(Failure::Retry(reason)),
             _ => return Err(Failure::Retry(UNEXPECTED.into())),
         }
         if let Some(reason) = failure {
-            root.send(&Message::Failed(rank, reason.clone())).map_err(retry)?;
+            root.send(&Message::Failed(rank, reason.into())).map_err(retry)?;
         }
         loop {
             match root.receive_by(deadline).map_err(retry)? {
@@ -184,7 +178,9 @@ impl Client<'_> {
                 Message::Id(_) if failure.is_some() => {}
                 Message::Id(id) => return Ok(Member { id, root }),
                 Message::Failed(rank, reason) => return Err(rank_failed(rank, reason).into()),
-                Message::Missing(ranks, missing) => return Err(self.missing_ranks(&ranks, missing).into()),
+                Message::Missing(ranks, missing) => {
+                    return Err(self.missing_ranks(&ranks, missing, OF_ROOT).into());
+                }
                 _ => return Err(Failure::Retry(UNEXPECTED.into())),
             }
         }
@@ -205,28 +201,8 @@ impl Client<'_> {
         match outcome {
             Message::Begun => Ok(()),
             Message::Failed(rank, reason) => Err(rank_failed(rank, reason)),
-            Message::Missing(ranks, missing) => Err(self.missing_ranks(&ranks, missing)),
+            Message::Missing(ranks, missing) => Err(self.missing_ranks(&ranks, missing, OF_ROOT)),
             _ => Err(rank_failed(0, UNEXPECTED)),
         }
     }
-
-    fn missing_ranks(&self, ranks: &[u32], missing: u32) -> LaunchError {
-        missing_ranks(ranks, missing, &self.job, &self.deadline, "according to rank 0")
-    }
-
-    fn problem(&self, problem: String) -> LaunchError {
-        LaunchError::Rendezvous { rendezvous: Box::new(self.rendezvous.clone()), problem: problem.into() }
-    }
-}
-
-/// Connects to a store, at the first of its addresses that works.
-pub(super) fn connect_to_store(host: &str, port: u16, deadline: &Deadline) -> Result<TcpStore, String> {
-    let mut problem = String::new();
-    for address in connection::resolve(host, port, deadline)? {
-        match TcpStore::connect(address, deadline) {
-            Ok(store) => return Ok(store),
-            Err(error) => problem = format!("TCPStore at {address}: {error}"),
-        }
-    }
-    Err(problem)
 }

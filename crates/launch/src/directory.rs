@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::announcement::{Announcement, MAX_BYTES};
-use super::job::Job;
 use rustix::fs::OFlags;
 
 /// An announcement in a file. Rank 0 removes it when it is dropped.
@@ -19,7 +18,7 @@ pub(super) struct Published {
 }
 
 /// Publishes an announcement: complete or not at all, in place of that of an earlier job.
-pub(super) fn publish(directory: &Path, job: &Job, announcement: &Announcement) -> io::Result<Published> {
+pub(super) fn publish(directory: &Path, job: u128, announcement: &Announcement) -> io::Result<Published> {
     let (path, text) = (file(directory, job), announcement.to_string());
     let new = path.with_extension(format!("{:032x}", announcement.nonce));
     let write = |mut file: File| {
@@ -45,7 +44,7 @@ impl Drop for Published {
 }
 
 /// Returns the announcement, and a description of the file.
-pub(super) fn read(directory: &Path, job: &Job) -> Result<(Announcement, String), String> {
+pub(super) fn read(directory: &Path, job: u128) -> Result<(Announcement, String), String> {
     let path = file(directory, job);
     let (bytes, age) = read_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let announcement = Announcement::parse(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -96,8 +95,8 @@ fn is_left(file: &Path) -> bool {
     announcement.is_some_and(|found| TcpListener::bind((Ipv4Addr::LOCALHOST, found.port)).is_ok())
 }
 
-fn file(directory: &Path, job: &Job) -> PathBuf {
-    directory.join(format!("libnccl-{:032x}", job.hash))
+fn file(directory: &Path, job: u128) -> PathBuf {
+    directory.join(format!("libnccl-{job:032x}"))
 }
 
 /// Creates a directory that only this user can access, if it does not exist, and checks that it is one.
@@ -133,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    const JOB: Job = Job { rank: 1, size: 2, hash: 7, is_open: false, name: crate::job::Name::ANY };
+    const JOB: u128 = 7;
 
     fn make_fifo(path: &Path) {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -149,10 +148,10 @@ mod tests {
     #[test]
     fn announcement_that_is_no_regular_file_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        let (directory, path) = (folder.path().to_owned(), file(folder.path(), &JOB));
+        let (directory, path) = (folder.path().to_owned(), file(folder.path(), JOB));
         let refused = |problem: &str| {
             let directory = directory.clone();
-            let error = soon(move || read(&directory, &JOB)).unwrap_err();
+            let error = soon(move || read(&directory, JOB)).unwrap_err();
             assert_eq!(error, format!("{}: {problem}", path.display()));
             fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
         };
@@ -171,7 +170,7 @@ mod tests {
     #[test]
     fn random_files_are_read_or_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let path = file(folder.path(), &JOB);
+        let path = file(folder.path(), JOB);
         let announcement = Announcement { nonce: 1, port: 7, hosts: vec!["node1".into()] };
         let is_done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -187,7 +186,7 @@ mod tests {
                 }
             });
             for _ in inputs(5_000) {
-                if let Ok((read, _)) = read(folder.path(), &JOB) {
+                if let Ok((read, _)) = read(folder.path(), JOB) {
                     assert!(read.port > 0 && read.hosts.len() <= 8, "{read:?}");
                 }
             }
@@ -198,7 +197,7 @@ mod tests {
     #[test]
     fn announcement_of_the_future_does_not_seem_new() {
         let folder = tempfile::tempdir().unwrap();
-        let path = file(folder.path(), &JOB);
+        let path = file(folder.path(), JOB);
         let announcement = Announcement { nonce: 1, port: 7, hosts: vec!["node1".into()] };
         fs::write(&path, announcement.to_string()).unwrap();
         let hour = Duration::from_secs(3600);
@@ -206,7 +205,7 @@ mod tests {
             [(SystemTime::now() - hour, "3600 s ago"), (SystemTime::now() + hour, "in the future")]
         {
             File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
-            let (_, text) = read(folder.path(), &JOB).unwrap();
+            let (_, text) = read(folder.path(), JOB).unwrap();
             assert_eq!(text, format!("{}, written {written}", path.display()));
         }
     }
@@ -214,7 +213,7 @@ mod tests {
     #[test]
     fn announcement_that_was_replaced_is_left_there_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        let path = file(folder.path(), &JOB);
+        let path = file(folder.path(), JOB);
         let published = || Published { path: path.clone(), text: "text".into() };
         make_fifo(&path);
         let first = published();

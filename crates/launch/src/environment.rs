@@ -36,30 +36,42 @@ pub(super) struct Environment {
     pub(super) is_private: bool,
 }
 
+impl Environment {
+    /// Returns the hash by which ranks compare their jobs.
+    pub(super) fn hash(&self) -> u128 {
+        job::hash(&self.job)
+    }
+
+    /// Returns the key of rank 0's address in a store.
+    pub(super) fn key(&self) -> String {
+        format!("/libnccl/{}/address", self.job)
+    }
+}
+
 /// Reads the variables. `parent` is the id of the parent process.
-pub(super) fn read(v: &Variables, parent: u32) -> Result<Environment, LaunchError> {
-    let launcher = recognise(v)?;
-    let ranks = Ranks::read(v, launcher)?;
-    check_outer(v, launcher, &ranks)?;
+pub(super) fn read(
+    variables: impl IntoIterator<Item = (String, String)>,
+    parent: u32,
+) -> Result<Environment, LaunchError> {
+    let values = variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    // Before one is recognised, errors are those of a batch script.
+    let mut v = Variables { launcher: Launcher::Slurm, values };
+    v.launcher = recognise(&v)?;
+    let (v, launcher) = (&v, v.launcher);
+    let ranks = Ranks::read(v)?;
+    check_outer(v, &ranks)?;
     let mut job = match v.get(JOB) {
         Some(job) => format!("job/{job}"),
-        None => job_id(v, launcher, parent)?,
+        None => job_id(v, parent)?,
     };
     if job.len() > MAX_JOB {
-        return Err(problem(
-            launcher,
-            format!("the job id has {} bytes; expected at most {MAX_JOB}", job.len()),
-        ));
+        return Err(v.problem(format!("the job id has {} bytes; expected at most {MAX_JOB}", job.len())));
     }
-    let given = v.get(RENDEZVOUS).map(|text| {
-        let expected = "tcp://HOST:PORT, tcpstore://HOST:PORT or file:///DIRECTORY";
-        let invalid = || problem(launcher, format!("{RENDEZVOUS} is {text:?}; expected {expected}"));
-        Rendezvous::parse(text).ok_or_else(invalid)
-    });
-    let (rendezvous, is_private) = match given.transpose()? {
+    let expected = "tcp://HOST:PORT, tcpstore://HOST:PORT or file:///DIRECTORY";
+    let (rendezvous, is_private) = match v.parse(RENDEZVOUS, expected, Rendezvous::parse)? {
         Some(rendezvous) => (Some(rendezvous), false),
         None if ranks.size == 1 => (None, false),
-        None => rendezvous(v, launcher, &ranks, &job)?,
+        None => rendezvous(v, &ranks, &job)?,
     };
     // All that the ranks share for certain: they may be given different names of the host of rank 0.
     let mut is_open = false;
@@ -93,12 +105,12 @@ fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
         Launcher::Variables
     } else {
         // A batch script has the variables of a task, and is none.
-        match v.number(Launcher::Slurm, "SLURM_NTASKS")? {
+        match v.number("SLURM_NTASKS")? {
             Some(tasks @ 2..) if v.has("SLURM_PROCID") => {
                 let text = format!(
                     "SLURM_NTASKS is {tasks}, but SLURM_STEP_ID is not set; start the tasks with srun"
                 );
-                return Err(problem(Launcher::Slurm, text));
+                return Err(v.problem(text));
             }
             _ => return Err(LaunchError::NoLauncher),
         }
@@ -115,7 +127,8 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    fn read(v: &Variables, launcher: Launcher) -> Result<Self, LaunchError> {
+    fn read(v: &Variables) -> Result<Self, LaunchError> {
+        let launcher = v.launcher;
         const LOCAL: [&str; 2] = ["LOCAL_RANK", "LOCAL_WORLD_SIZE"];
         let rank_or = |other| if v.has("RANK") { "RANK" } else { other };
         let [rank, size, local_rank, local_size] = match launcher {
@@ -144,16 +157,13 @@ impl Ranks {
             launcher,
             Launcher::LeaderWorkerSet | Launcher::Kubeflow | Launcher::JobSet | Launcher::Variables
         );
-        let number = |name| v.require_number(launcher, name);
+        let number = |name| v.require_number(name);
         let mut ranks = Self { rank: number(rank)?, size: number(size)?, local_rank: 0, local_size: 1 };
         if launcher == Launcher::Slurm {
             ranks.local_rank = number(local_rank)?;
-            let (list, node) = (v.require(launcher, local_size)?, number("SLURM_NODEID")?);
+            let (list, node) = (v.require(local_size)?, number("SLURM_NODEID")?);
             ranks.local_size = tasks_of_node(list, node).ok_or_else(|| {
-                problem(
-                    launcher,
-                    format!("{local_size} is {list:?}; expected the number of tasks of node {node}"),
-                )
+                v.problem(format!("{local_size} is {list:?}; expected the number of tasks of node {node}"))
             })?;
         } else if !is_pod || v.has(local_rank) || v.has(local_size) {
             (ranks.local_rank, ranks.local_size) = (number(local_rank)?, number(local_size)?);
@@ -161,7 +171,7 @@ impl Ranks {
             check_one_process(v)?;
         }
         let Self { rank: r, size: s, local_rank: l, local_size: n } = ranks;
-        let invalid = |text: String| Err(problem(launcher, text));
+        let invalid = |text: String| Err(v.problem(text));
         if r >= s {
             invalid(format!("{rank} is {r}, {size} is {s}; expected a rank below the size"))
         } else if l >= n {
@@ -181,14 +191,14 @@ fn check_one_process(v: &Variables) -> Result<(), LaunchError> {
         None | Some("1" | "auto" | "cpu" | "gpu") => Ok(()),
         Some(processes) => {
             let expected = "expected LOCAL_RANK to be set: start the program with torchrun";
-            Err(problem(Launcher::Kubeflow, format!("PET_NPROC_PER_NODE is {processes}; {expected}")))
+            Err(v.problem(format!("PET_NPROC_PER_NODE is {processes}; {expected}")))
         }
     }
 }
 
 /// Fails if `RANK` and `WORLD_SIZE` are set beside the variables of the recognised launcher, and differ.
-fn check_outer(v: &Variables, launcher: Launcher, ranks: &Ranks) -> Result<(), LaunchError> {
-    let (Some(rank), Some(size)) = (v.number(launcher, "RANK")?, v.number(launcher, "WORLD_SIZE")?) else {
+fn check_outer(v: &Variables, ranks: &Ranks) -> Result<(), LaunchError> {
+    let (Some(rank), Some(size)) = (v.number("RANK")?, v.number("WORLD_SIZE")?) else {
         return Ok(());
     };
     if (rank, size) == (ranks.rank, ranks.size) {
@@ -196,17 +206,14 @@ fn check_outer(v: &Variables, launcher: Launcher, ranks: &Ranks) -> Result<(), L
     }
     let this = format!("this is rank {} of {}", ranks.rank, ranks.size);
     let other = format!("RANK is {rank}, WORLD_SIZE is {size}");
-    Err(problem(
-        launcher,
-        format!("{this}, but {other}; expected the same: unset those of the outer launcher"),
-    ))
+    Err(v.problem(format!("{this}, but {other}; expected the same: unset those of the outer launcher")))
 }
 
 /// Returns the launcher's id of the job, or of this attempt at it.
-fn job_id(v: &Variables, launcher: Launcher, parent: u32) -> Result<String, LaunchError> {
-    let text = |name| v.require(launcher, name);
-    let count = |name| v.number(launcher, name).map(Option::unwrap_or_default);
-    Ok(match launcher {
+fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
+    let text = |name| v.require(name);
+    let count = |name| v.number(name).map(Option::unwrap_or_default);
+    Ok(match v.launcher {
         Launcher::NcclRun => {
             format!("nccl-run/{}/{}", text(RUN_ID)?, count("TORCHELASTIC_RESTART_COUNT")?)
         }
@@ -235,21 +242,16 @@ fn job_id(v: &Variables, launcher: Launcher, parent: u32) -> Result<String, Laun
 }
 
 /// Returns where rank 0 is found, and `true` for a directory of this crate's own.
-fn rendezvous(
-    v: &Variables,
-    launcher: Launcher,
-    ranks: &Ranks,
-    job: &str,
-) -> Result<(Option<Rendezvous>, bool), LaunchError> {
+fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<(Option<Rendezvous>, bool), LaunchError> {
     let own_directory = || {
         let name = format!("{}{:032x}", directory::OWN, job::hash(job));
         (Some(Rendezvous::Directory(std::env::temp_dir().join(name))), true)
     };
-    let host = v.host(launcher, "MASTER_ADDR")?;
-    let port = v.port(launcher, "MASTER_PORT")?;
-    let master_addr = || v.require_host(launcher, "MASTER_ADDR");
-    let master_port = || v.require(launcher, "MASTER_PORT").map(|_| port.unwrap_or_default());
-    let (host, port) = match launcher {
+    let host = v.host("MASTER_ADDR")?;
+    let port = v.port("MASTER_PORT")?;
+    let master_addr = || v.require_host("MASTER_ADDR");
+    let master_port = || v.require("MASTER_PORT").map(|_| port.unwrap_or_default());
+    let (host, port) = match v.launcher {
         Launcher::NcclRun => return Ok(own_directory()),
         Launcher::Torchrun => {
             let (host, port) = (master_addr()?, master_port()?);
@@ -258,7 +260,7 @@ fn rendezvous(
                 Some("False") | None => (host, port),
                 Some(other) => {
                     let text = format!("TORCHELASTIC_USE_AGENT_STORE is {other:?}; expected True or False");
-                    return Err(problem(launcher, text));
+                    return Err(v.problem(text));
                 }
             }
         }
@@ -269,18 +271,18 @@ fn rendezvous(
             (None, None) => {
                 let text = "MASTER_ADDR and MASTER_PORT are not set; the launcher has no address of rank 0, so pass \
                             them, or LIBNCCL_RENDEZVOUS, to the ranks";
-                return Err(problem(launcher, text));
+                return Err(v.problem(text));
             }
             _ => (master_addr()?, master_port()?),
         },
         Launcher::Slurm => {
-            let nodes = v.number(launcher, "SLURM_STEP_NUM_NODES")?.or(v.number(launcher, "SLURM_NNODES")?);
+            let nodes = v.number("SLURM_STEP_NUM_NODES")?.or(v.number("SLURM_NNODES")?);
             let first = || {
                 let name =
                     if v.has("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
-                let list = v.require(launcher, name)?;
+                let list = v.require(name)?;
                 first_host(list)
-                    .ok_or_else(|| problem(launcher, format!("{name} is {list:?}; expected a list of hosts")))
+                    .ok_or_else(|| v.problem(format!("{name} is {list:?}; expected a list of hosts")))
             };
             let host = match host {
                 Some(host) => host,
@@ -291,12 +293,12 @@ fn rendezvous(
             (host, port.unwrap_or(20_000 + (job::hash(job) % 10_000) as u16))
         }
         Launcher::LeaderWorkerSet => {
-            let leader = || v.require_host(launcher, "LWS_LEADER_ADDRESS");
+            let leader = || v.require_host("LWS_LEADER_ADDRESS");
             (host.map_or_else(leader, Ok)?, port.unwrap_or(POD_PORT))
         }
         Launcher::Kubeflow => {
-            let pet_port = v.port(launcher, "PET_MASTER_PORT")?;
-            let host = host.or(v.host(launcher, "PET_MASTER_ADDR")?);
+            let pet_port = v.port("PET_MASTER_PORT")?;
+            let host = host.or(v.host("PET_MASTER_ADDR")?);
             let port = port.or(pet_port).map_or_else(master_port, Ok)?;
             (host.map_or_else(master_addr, Ok)?, port)
         }
@@ -344,73 +346,75 @@ pub(super) fn tasks_of_node(list: &str, node: u32) -> Option<u32> {
     None
 }
 
-/// Environment variables. An empty one counts as not set.
-#[derive(Debug)]
-pub(super) struct Variables(BTreeMap<String, String>);
+/// The environment variables of a launcher. An empty one counts as not set.
+struct Variables {
+    launcher: Launcher,
+    values: BTreeMap<String, String>,
+}
 
 impl Variables {
-    pub(super) fn new(variables: impl IntoIterator<Item = (String, String)>) -> Self {
-        Self(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
+    fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+    fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+    fn problem(&self, problem: impl Into<Box<str>>) -> LaunchError {
+        LaunchError::Variables { launcher: self.launcher, problem: problem.into() }
     }
 
-    /// Returns a variable that the launcher always sets.
-    pub(super) fn require(&self, launcher: Launcher, name: &str) -> Result<&str, LaunchError> {
-        self.get(name).ok_or_else(|| problem(launcher, format!("{name} is not set")))
+    /// Returns the variable as `parse` reads it, if it is set.
+    fn parse<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, LaunchError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let parsed = parse(value).map(Some);
+        parsed.ok_or_else(|| self.problem(format!("{name} is {value:?}; expected {expected}")))
     }
 
     /// Returns a number, if the variable is set.
-    pub(super) fn number(&self, launcher: Launcher, name: &str) -> Result<Option<u32>, LaunchError> {
-        let parse = |value: &str| {
-            // `parse` alone would take a sign.
-            let digits = value.bytes().all(|byte| byte.is_ascii_digit());
-            let number = value.parse().ok().filter(|_| digits);
-            number.ok_or_else(|| problem(launcher, format!("{name} is {value:?}; expected a number")))
-        };
-        self.get(name).map(parse).transpose()
-    }
-
-    /// Returns a number that the launcher always sets.
-    pub(super) fn require_number(&self, launcher: Launcher, name: &str) -> Result<u32, LaunchError> {
-        self.require(launcher, name)?;
-        self.number(launcher, name).map(Option::unwrap_or_default)
+    fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
+        // `parse` alone would take a sign.
+        let is_number = |value: &&str| value.bytes().all(|byte| byte.is_ascii_digit());
+        self.parse(name, "a number", |value| Some(value).filter(is_number)?.parse().ok())
     }
 
     /// Returns a port, if the variable is set.
-    pub(super) fn port(&self, launcher: Launcher, name: &str) -> Result<Option<u16>, LaunchError> {
-        let port = self.number(launcher, name)?.map(|number| {
-            let port = u16::try_from(number).ok().filter(|port| *port > 0);
-            port.ok_or_else(|| problem(launcher, format!("{name} is {number}; expected a port, 1 to 65535")))
-        });
-        port.transpose()
+    fn port(&self, name: &str) -> Result<Option<u16>, LaunchError> {
+        let Some(number) = self.number(name)? else { return Ok(None) };
+        let port = u16::try_from(number).ok().filter(|port| *port > 0).map(Some);
+        port.ok_or_else(|| self.problem(format!("{name} is {number}; expected a port, 1 to 65535")))
     }
 
     /// Returns the name or the address of a host, without the brackets of an IPv6 address, if the variable is set.
-    pub(super) fn host(&self, launcher: Launcher, name: &str) -> Result<Option<String>, LaunchError> {
-        let parse = |value: &str| {
+    fn host(&self, name: &str) -> Result<Option<String>, LaunchError> {
+        let expected = "the name or the IP address of a host, and nothing else";
+        self.parse(name, expected, |value| {
             let bare = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')).unwrap_or(value);
-            let host = Some(bare.to_owned()).filter(|host| is_host(host));
-            let expected = "expected the name or the IP address of a host, and nothing else";
-            host.ok_or_else(|| problem(launcher, format!("{name} is {value:?}; {expected}")))
-        };
-        self.get(name).map(parse).transpose()
+            Some(bare.to_owned()).filter(|host| is_host(host))
+        })
     }
 
-    /// Returns a host that the launcher always sets.
-    pub(super) fn require_host(&self, launcher: Launcher, name: &str) -> Result<String, LaunchError> {
-        self.require(launcher, name)?;
-        self.host(launcher, name).map(Option::unwrap_or_default)
+    /// Returns a variable that the launcher always sets.
+    fn require(&self, name: &str) -> Result<&str, LaunchError> {
+        self.set(name, self.get(name))
     }
-}
 
-/// Creates a [`LaunchError::Variables`].
-pub(super) fn problem(launcher: Launcher, problem: impl Into<Box<str>>) -> LaunchError {
-    LaunchError::Variables { launcher, problem: problem.into() }
+    fn require_number(&self, name: &str) -> Result<u32, LaunchError> {
+        self.set(name, self.number(name)?)
+    }
+
+    fn require_host(&self, name: &str) -> Result<String, LaunchError> {
+        self.set(name, self.host(name)?)
+    }
+
+    /// Returns the value of a variable that the launcher always sets.
+    fn set<T>(&self, name: &str, value: Option<T>) -> Result<T, LaunchError> {
+        value.ok_or_else(|| self.problem(format!("{name} is not set")))
+    }
 }

@@ -105,6 +105,11 @@ impl From<libnccl::error::LoadError> for LaunchError {
 /// The result of what a [`Launch`](super::Launch) does.
 pub type Result<T, E = LaunchError> = std::result::Result<T, E>;
 
+/// Creates a [`LaunchError::RankFailed`].
+pub(super) fn rank_failed(rank: u32, reason: impl Into<Box<str>>) -> LaunchError {
+    LaunchError::RankFailed { rank: rank as usize, reason: reason.into() }
+}
+
 /// Returns which ranks did not join. There may be none if a rank waited no longer while the others were about to begin.
 fn absence(ranks: &[usize], missing: usize, size: usize) -> String {
     match list(ranks, missing) {

@@ -10,19 +10,6 @@ pub(super) fn nonce() -> Nonce {
     random() << 64 | random()
 }
 
-/// The job, as one rank of it sees it.
-#[derive(Debug, Clone)]
-pub(super) struct Job {
-    pub(super) rank: u32,
-    pub(super) size: u32,
-    /// The hash of its id.
-    pub(super) hash: u128,
-    /// Any process that reaches rank 0 can join as a rank.
-    pub(super) is_open: bool,
-    /// The name of what the ranks create by this exchange.
-    pub(super) name: Name,
-}
-
 /// The name of a communicator: empty for one without a name, and `None` if it is not compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name(Option<String>);

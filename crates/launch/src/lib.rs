@@ -69,7 +69,8 @@
 //!
 //! A message is `libnccl` and the version of the protocol, 4, in 8 bytes, then the length of a text, at most 4096, as a
 //! little-endian number of 4 bytes, then the text. A rank sends a hello and a report. Rank 0 sends that the rank is accepted,
-//! the id, and the outcome; or the missing ranks in place of one of the last two.
+//! the id, and the outcome; or the missing ranks in place of one of the last two. To a rank of another version it sends
+//! `refused-for-good` with the rank's version in the header: this message has the same form in all versions.
 //!
 //! | text | from | |
 //! |---|---|---|
@@ -90,8 +91,10 @@ pub mod connection;
 mod directory;
 mod environment;
 mod error;
+mod exchange;
 mod job;
 mod launcher;
+mod listen;
 mod process;
 mod rendezvous;
 mod root;

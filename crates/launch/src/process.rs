@@ -1,29 +1,17 @@
 use std::fmt::Display;
-use std::io::ErrorKind;
-use std::net::TcpListener;
 use std::os::unix::process::parent_id;
 use std::time::Duration;
 
-use super::announcement::Announcement;
-use super::client::{self, Client};
 use super::connection::Deadline;
-use super::environment::{self, Environment, Ranks, Variables};
-use super::error::LaunchError;
-use super::job::{self, Job, Name, Nonce};
+use super::environment::{self, Environment, Ranks};
+use super::error::{LaunchError, Result};
+use super::exchange::Exchange;
+use super::job::Name;
 use super::launcher::Launcher;
 use super::rendezvous::Rendezvous;
-use super::root::{Root, TELL};
+use super::root::TELL;
 use super::wire::Message;
-use super::{connection, directory};
 use libnccl::{Communicator, Config, Nccl, UniqueId, Version};
-
-use crate::Result;
-
-/// The time between two attempts to listen on a port that is in use.
-const LISTEN: Duration = Duration::from_millis(50);
-
-/// The time to look up the own host. The others can connect meanwhile.
-const RESOLVE: Duration = Duration::from_secs(1);
 
 /// This process as a launcher has started it: one rank of a job.
 ///
@@ -69,7 +57,7 @@ impl Launch {
         V: Into<String>,
     {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
-        let environment = environment::read(&Variables::new(variables), parent_id())?;
+        let environment = environment::read(variables, parent_id())?;
         Ok(Self { environment, timeout: Duration::from_secs(300) })
     }
 
@@ -233,12 +221,12 @@ impl Launch {
     pub fn fail(&self, reason: impl Display) {
         let (rank, reason) = (self.rank(), reason.to_string());
         let deadline = Deadline::after(self.timeout.min(TELL));
-        let Some((rendezvous, job)) = self.others(Name::ANY) else { return };
+        let Some(exchange) = self.others(Name::ANY, deadline) else { return };
         log::error!("rank {rank} tells the other ranks that it has failed: {reason}");
         let told = if rank > 0 {
-            self.client(rendezvous, job, deadline, Some(reason)).join().map(drop)
+            exchange.join(Some(&reason)).map(drop)
         } else {
-            self.listen(rendezvous, &job, deadline, |root| {
+            exchange.listen(|root| {
                 root.tell_failure(reason);
                 Ok(())
             })
@@ -257,144 +245,29 @@ impl Launch {
         name: Name,
         begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>,
     ) -> Result<T> {
-        let deadline = Deadline::after(self.timeout);
-        let Some((rendezvous, job)) = self.others(name) else {
+        let Some(exchange) = self.others(name, Deadline::after(self.timeout)) else {
             return Ok(begin(&nccl.unique_id()?)?);
         };
-        if job.rank > 0 {
-            let rank = job.rank;
-            let client = self.client(rendezvous, job, deadline, None);
-            let member = client.join()?;
+        let Ranks { rank, .. } = self.environment.ranks;
+        if rank > 0 {
+            let member = exchange.join(None)?;
             return match begin(&member.id) {
-                Ok(begun) => client.report(member, &Message::Begun).map(|()| begun),
+                Ok(begun) => exchange.report(member, &Message::Begun).map(|()| begun),
                 Err(error) => {
-                    let _ = client.report(member, &Message::Failed(rank, error.to_string()));
+                    let _ = exchange.report(member, &Message::Failed(rank, error.to_string()));
                     Err(error.into())
                 }
             };
         }
         // NCCL also raises the limit of open files in it, which many ranks need.
         let id = nccl.unique_id().inspect_err(|error| self.fail(error))?;
-        self.listen(rendezvous, &job, deadline, |root| root.exchange(&id, begin))
+        exchange.listen(|root| root.exchange(&id, begin))
     }
 
-    /// Returns the place where this rank meets others, if there are any.
-    fn others(&self, name: Name) -> Option<(&Rendezvous, Job)> {
-        let Environment { ranks: Ranks { rank, size, .. }, rendezvous, job, is_open, .. } = &self.environment;
-        let hash = job::hash(job);
-        let rendezvous = rendezvous.as_ref().filter(|_| *size > 1)?;
-        Some((rendezvous, Job { rank: *rank, size: *size, hash, is_open: *is_open, name }))
-    }
-
-    fn client<'a>(
-        &self,
-        rendezvous: &'a Rendezvous,
-        job: Job,
-        deadline: Deadline,
-        failure: Option<String>,
-    ) -> Client<'a> {
-        let (is_private, key) = (self.environment.is_private, self.key());
-        Client { rendezvous, is_private, job, key, deadline, failure }
-    }
-
-    /// Returns the key of rank 0's address in a store.
-    fn key(&self) -> String {
-        format!("/libnccl/{}/address", self.environment.job)
-    }
-
-    /// Does the work of rank 0 where the others find it.
-    fn listen<T>(
-        &self,
-        rendezvous: &Rendezvous,
-        job: &Job,
-        deadline: Deadline,
-        work: impl FnOnce(&mut Root<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let fail = |problem: String| LaunchError::Rendezvous {
-            rendezvous: Box::new(rendezvous.clone()),
-            problem: problem.into(),
-        };
-        match rendezvous {
-            Rendezvous::Tcp { host, port } => {
-                let mut is_reported = false;
-                let listener = loop {
-                    match connection::listen(Some(host), *port) {
-                        Ok(listener) => break listener,
-                        // That of an earlier attempt may still end.
-                        Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.has_passed() => {
-                            if !std::mem::replace(&mut is_reported, true) {
-                                log::warn!(
-                                    "rank 0 waits for {rendezvous}, which is in use; if another job is there, ranks of this \
-                                     one may join it, unless each job has a LIBNCCL_JOB or a port of its own"
-                                );
-                            }
-                            deadline.sleep(LISTEN);
-                        }
-                        Err(error) => return Err(fail(format!("rank 0 cannot listen there: {error}"))),
-                    }
-                };
-                let elsewhere = connection::leads_elsewhere(host, &deadline.part(RESOLVE));
-                if let Some(problem) = &elsewhere {
-                    log::warn!("{problem}: the other ranks may not reach rank 0 by it");
-                }
-                let mut done = work(&mut Root::new(&listener, job, 0, deadline));
-                if let (Err(LaunchError::MissingRanks { detail, .. }), Some(problem)) = (&mut done, elsewhere)
-                {
-                    *detail = format!("{detail}; {problem}").into();
-                }
-                done
-            }
-            Rendezvous::TcpStore { host, port } => {
-                let store = loop {
-                    match client::connect_to_store(host, *port, &deadline) {
-                        Ok(store) => break store,
-                        Err(problem) if deadline.has_passed() => return Err(fail(problem)),
-                        Err(_) => deadline.sleep(LISTEN),
-                    }
-                };
-                let (listener, mut announcement) =
-                    self.announce().map_err(|error| fail(error.to_string()))?;
-                // The address with which this host reaches its own store is one that others may reach it by.
-                announcement.hosts.extend(store.local_address().map(|address| address.ip().to_string()));
-                let text = announcement.to_string();
-                store
-                    .set(&self.key(), text.as_bytes(), &deadline)
-                    .map_err(|error| fail(error.to_string()))?;
-                let done = work(&mut Root::new(&listener, job, announcement.nonce, deadline));
-                // The store outlives this job.
-                let _ = store.delete(&self.key(), &Deadline::after(Duration::from_secs(1)));
-                done
-            }
-            Rendezvous::Directory(path) => {
-                let prepare = || {
-                    if self.environment.is_private {
-                        directory::remove_leftovers(path);
-                        directory::create_private(path)?;
-                    }
-                    let (listener, announcement) = self.announce()?;
-                    let published = directory::publish(path, job, &announcement)?;
-                    Ok((listener, announcement.nonce, published))
-                };
-                let (listener, nonce, published) =
-                    prepare().map_err(|error: std::io::Error| fail(error.to_string()))?;
-                let done = work(&mut Root::new(&listener, job, nonce, deadline));
-                drop(published);
-                if self.environment.is_private {
-                    let _ = std::fs::remove_dir(path);
-                }
-                done
-            }
-        }
-    }
-
-    /// Listens on a free port, and returns its announcement.
-    fn announce(&self) -> std::io::Result<(TcpListener, Announcement)> {
-        let nonce: Nonce = job::nonce();
-        // Others than this host's processes have no business there if all ranks are on it.
-        let is_local = self.environment.ranks.local_size == self.environment.ranks.size;
-        let hosts = if is_local { vec!["127.0.0.1".into()] } else { connection::own_hosts() };
-        let listener = connection::listen(is_local.then_some("127.0.0.1"), 0)?;
-        let port = listener.local_addr()?.port();
-        Ok((listener, Announcement { nonce, port, hosts }))
+    /// Returns the exchange with the other ranks, if there are any.
+    fn others(&self, name: Name, deadline: Deadline) -> Option<Exchange<'_>> {
+        let environment = &self.environment;
+        let rendezvous = environment.rendezvous.as_ref().filter(|_| environment.ranks.size > 1)?;
+        Some(Exchange { environment, rendezvous, name, deadline })
     }
 }

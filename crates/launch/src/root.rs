@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::connection::Deadline;
-use super::error::LaunchError;
-use super::job::{Job, Nonce};
+use super::error::{LaunchError, rank_failed};
+use super::exchange::Exchange;
+use super::job::Nonce;
 use super::wire::{Hello, Message, NAMED, Peer};
 use libnccl::UniqueId;
 
@@ -38,9 +38,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// Rank 0 of an exchange.
 pub(super) struct Root<'a> {
     listener: &'a TcpListener,
-    job: &'a Job,
+    exchange: &'a Exchange<'a>,
     nonce: Nonce,
-    deadline: Deadline,
     unidentified: Vec<Unidentified>,
     joined: BTreeMap<u32, Joined>,
     /// The ranks that have the outcome.
@@ -87,12 +86,11 @@ enum Stage {
 }
 
 impl<'a> Root<'a> {
-    pub(super) fn new(listener: &'a TcpListener, job: &'a Job, nonce: Nonce, deadline: Deadline) -> Self {
+    pub(super) fn new(listener: &'a TcpListener, exchange: &'a Exchange<'a>, nonce: Nonce) -> Self {
         Self {
             listener,
-            job,
+            exchange,
             nonce,
-            deadline,
             unidentified: Vec::new(),
             joined: BTreeMap::new(),
             done: BTreeMap::new(),
@@ -130,7 +128,7 @@ impl<'a> Root<'a> {
             if let Some(id) = id {
                 self.send(id, Stage::HasId);
             }
-            let is_late = self.deadline.has_passed();
+            let is_late = self.exchange.deadline.has_passed();
             self.believe_failures(is_late);
             if let Some((rank, reason)) = self.failed.take() {
                 self.tell(&Message::Failed(rank, reason.clone()));
@@ -157,8 +155,8 @@ impl<'a> Root<'a> {
         let now = Instant::now();
         self.complete = (self.joined.len() == self.others()).then(|| self.complete.unwrap_or(now));
         let waits = !is_late && self.joined.values().all(|joined| joined.until > now);
-        let is_in_doubt =
-            self.job.is_open && self.complete.is_none_or(|since| waits && now.duration_since(since) < DOUBT);
+        let is_in_doubt = self.exchange.environment.is_open
+            && self.complete.is_none_or(|since| waits && now.duration_since(since) < DOUBT);
         for (rank, joined) in &mut self.joined {
             if let Some(reason) = &joined.failure
                 && !(is_in_doubt && joined.stage == Stage::Waits)
@@ -171,7 +169,7 @@ impl<'a> Root<'a> {
 
     /// Sends the outcome to all other ranks, for some time also to those that join only now.
     fn tell(&mut self, outcome: &Message) {
-        let end = self.deadline.part(TELL);
+        let end = self.exchange.deadline.part(TELL);
         loop {
             self.look();
             self.send(outcome, Stage::HasOutcome);
@@ -182,29 +180,36 @@ impl<'a> Root<'a> {
         }
     }
 
+    fn size(&self) -> u32 {
+        self.exchange.environment.ranks.size
+    }
+
     fn others(&self) -> usize {
-        self.job.size as usize - 1
+        self.size() as usize - 1
     }
 
     /// Waits until there is something to read, a rank waits no longer, or for a tick.
-    fn sleep(&self) {
+    fn sleep(&mut self) {
         let now = Instant::now();
         let waiting =
             self.joined.values().filter(|joined| joined.stage == Stage::Waits && joined.until > now);
         let earliest = waiting.map(|joined| joined.until - now).min().unwrap_or(TICK);
-        let limit = TICK.min(earliest).min(self.deadline.remaining());
+        let limit = TICK.min(earliest).min(self.exchange.deadline.remaining());
         let unidentified = self.unidentified.iter().map(|one| &one.peer.stream);
         let streams = unidentified.chain(self.joined.values().map(|joined| &joined.peer.stream));
         let streams = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
         let mut all: Vec<PollFd<'_>> = streams.chain([PollFd::new(self.listener, PollFlags::IN)]).collect();
-        // A failure is a shorter sleep.
-        let _ = poll(&mut all, Some(&Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() }));
-        // Many ranks arrive together, and each look is a system call for each of them.
-        let pause = Duration::from_micros(20) * self.job.size.max(10);
-        self.deadline.sleep(pause.min(limit.saturating_sub(now.elapsed())));
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
+        // What the system cannot watch is looked at from time to time.
+        let is_watched =
+            poll(&mut all, Some(&limit)).inspect_err(|_| self.exchange.deadline.sleep(TICK)).is_ok();
+        let ready: Vec<bool> = all.iter().map(|file| !is_watched || !file.revents().is_empty()).collect();
+        let unidentified = self.unidentified.iter_mut().map(|one| &mut one.peer);
+        let peers = unidentified.chain(self.joined.values_mut().map(|joined| &mut joined.peer));
+        peers.zip(ready).for_each(|(peer, is_ready)| peer.is_ready = is_ready);
     }
 
-    /// Looks at all connections.
+    /// Looks at all connections that have something to read, of which there may be few among many.
     fn look(&mut self) {
         self.accept();
         self.read_hellos();
@@ -234,7 +239,7 @@ impl<'a> Root<'a> {
                     self.refusals.add(error.to_string(), None);
                     self.close_oldest();
                     // The listener stays ready to accept.
-                    return self.deadline.sleep(Duration::from_millis(5));
+                    return self.exchange.deadline.sleep(Duration::from_millis(5));
                 }
             }
         }
@@ -250,7 +255,7 @@ impl<'a> Root<'a> {
     fn read_hellos(&mut self) {
         for mut connection in std::mem::take(&mut self.unidentified) {
             let address = connection.address;
-            let problem = match connection.peer.receive() {
+            let problem = match connection.peer.receive_if_ready() {
                 Ok(Some(Message::Hello(hello))) => {
                     self.join(connection.peer, address, hello);
                     continue;
@@ -262,6 +267,12 @@ impl<'a> Root<'a> {
                 Ok(None) => "no whole hello in 5 s",
                 Ok(Some(_)) => "a message that is no hello",
                 Err(error) if error.kind() == ErrorKind::InvalidData => "a message that is no hello",
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    let reason = format!("this rank has {error}");
+                    let _ = connection.peer.send(&Message::Refused { is_final: true, reason });
+                    self.refusals.add(format!("a rank of {error}"), Some(address));
+                    continue;
+                }
                 Err(_) => "closed without a hello",
             };
             self.refusals.add(problem.into(), Some(address));
@@ -271,12 +282,12 @@ impl<'a> Root<'a> {
     /// Lets a rank join, or refuses it.
     fn join(&mut self, mut peer: Peer, address: SocketAddr, hello: Hello) {
         let Hello { rank, size, nonce, .. } = hello;
-        let expected = self.job.size;
+        let expected = self.size();
         // A rank that has only reported a failure that does not count yet holds no place.
         let joined = self.joined.get(&rank).filter(|joined| joined.failure.is_none());
         let held = joined.map(|joined| joined.nonce).or(self.done.get(&rank).copied());
         // Whether another attempt is in vain, the reason for the rank, and the one in the error of this rank.
-        let refused = if hello.job != self.job.hash {
+        let refused = if hello.job != self.exchange.environment.hash() {
             Some((false, "it is of another job".into(), "a rank of another job".into()))
         } else if hello.root_nonce != self.nonce {
             Some((false, "it is in another exchange".into(), "a rank that has read an old address".into()))
@@ -298,7 +309,7 @@ impl<'a> Root<'a> {
         } else if peer.send(&Message::Accepted).is_ok() {
             self.done.remove(&rank);
             self.gone.remove(&rank);
-            let own = &self.job.name;
+            let own = &self.exchange.name;
             let failure = (!own.fits(&hello.name)).then(|| {
                 format!(
                     "it creates {}, and rank 0 creates {own}: all ranks have to create their communicators in the same order",
@@ -314,7 +325,7 @@ impl<'a> Root<'a> {
     fn read_reports(&mut self) {
         let (done, failed, refusals) = (&mut self.done, &mut self.failed, &mut self.refusals);
         self.joined.retain(|rank, joined| {
-            let problem = match joined.peer.receive() {
+            let problem = match joined.peer.receive_if_ready() {
                 Ok(None) => return true,
                 // A report that has crossed the outcome.
                 Ok(Some(_)) if joined.stage == Stage::HasOutcome => return true,
@@ -373,7 +384,7 @@ impl<'a> Root<'a> {
 
     /// Returns the first of the missing ranks, and their number.
     fn missing(&self) -> (Vec<u32>, u32) {
-        let missing = (1..self.job.size).filter(|rank| !self.joined.contains_key(rank));
+        let missing = (1..self.size()).filter(|rank| !self.joined.contains_key(rank));
         // Where others never joined, those that have waited for them are not to blame.
         let (gone, absent): (Vec<u32>, Vec<u32>) = missing.partition(|rank| self.gone.contains(rank));
         let blamed = if absent.is_empty() { gone } else { absent };
@@ -397,7 +408,7 @@ impl<'a> Root<'a> {
         for joined in self.joined.values_mut() {
             let _ = joined.peer.send(&message);
         }
-        missing_ranks(&ranks, count, self.job, &self.deadline, self.detail())
+        self.exchange.missing_ranks(&ranks, count, self.detail())
     }
 
     /// Returns where this rank has listened, which ranks have joined, and what was refused.
@@ -421,28 +432,6 @@ impl<'a> Root<'a> {
 
 fn address(stream: &TcpStream) -> Option<SocketAddr> {
     stream.peer_addr().ok()
-}
-
-/// Creates a [`LaunchError::RankFailed`].
-pub(super) fn rank_failed(rank: u32, reason: impl Into<Box<str>>) -> LaunchError {
-    LaunchError::RankFailed { rank: rank as usize, reason: reason.into() }
-}
-
-/// Creates a [`LaunchError::MissingRanks`].
-pub(super) fn missing_ranks(
-    ranks: &[u32],
-    missing: u32,
-    job: &Job,
-    deadline: &Deadline,
-    detail: impl Into<Box<str>>,
-) -> LaunchError {
-    LaunchError::MissingRanks {
-        ranks: ranks.iter().map(|rank| *rank as usize).collect(),
-        missing: missing as usize,
-        size: job.size as usize,
-        elapsed: deadline.elapsed(),
-        detail: detail.into(),
-    }
 }
 
 /// Reasons that are kept; some contain numbers of the other side.

@@ -30,7 +30,19 @@ const VALIDATION: u32 = 0x3c85_f7ce;
 pub(super) struct TcpStore(TcpStream);
 
 impl TcpStore {
-    pub(super) fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<Self> {
+    /// Connects to the store of a host, at the first of its addresses that works.
+    pub(super) fn connect_to(host: &str, port: u16, deadline: &Deadline) -> Result<Self, String> {
+        let mut problem = String::new();
+        for address in connection::resolve(host, port, deadline)? {
+            match Self::connect(address, deadline) {
+                Ok(store) => return Ok(store),
+                Err(error) => problem = format!("TCPStore at {address}: {error}"),
+            }
+        }
+        Err(problem)
+    }
+
+    fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<Self> {
         let nonce = [0x6c, 0x69, 0x62, 0x6e];
         let ping = [&[VALIDATE][..], &VALIDATION.to_le_bytes(), &[PING], &nonce].concat();
         let store = Self(connection::connect(address, ANSWER, deadline)?);

@@ -9,9 +9,10 @@ use super::connection::Deadline;
 use super::job::{Name, Nonce};
 use libnccl::UniqueId;
 
-/// The name and the version of the protocol, with which each message begins. The length of the text follows, then the text.
-const MAGIC: [u8; 8] = *b"libnccl\x04";
-const HEADER: usize = MAGIC.len() + 4;
+/// The name of the protocol, with which each message begins. Its version follows, then the length of the text, then the text.
+const NAME: &[u8] = b"libnccl";
+const VERSION: u8 = 4;
+const HEADER: usize = NAME.len() + 1 + 4;
 
 /// The longest text of a message in bytes.
 const MAX: usize = 4096;
@@ -133,13 +134,17 @@ fn printable(text: &str) -> String {
 /// The other side of a connection.
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
+    /// Whether there may be something to read.
+    pub(super) is_ready: bool,
+    /// The version of the protocol that it has.
+    version: u8,
     /// The start of the next message.
     received: Vec<u8>,
 }
 
 impl Peer {
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, received: Vec::new() }
+        Self { stream, is_ready: true, version: VERSION, received: Vec::new() }
     }
 
     /// Returns the peer's address, if it still has one.
@@ -150,16 +155,18 @@ impl Peer {
     /// Sends a message in one write, as it fits into the socket's buffer. Fails if it is not written in full.
     pub(super) fn send(&mut self, message: &Message) -> io::Result<()> {
         let text = message.to_string();
-        let bytes = [&MAGIC[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+        let bytes = [NAME, &[self.version], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
         if self.stream.write(&bytes)? == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
     }
 
     /// Returns the next message, or `None` if it is not complete yet.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidData`] for bytes that are no message; [`ErrorKind::UnexpectedEof`] at the end of the stream.
-    pub(super) fn receive(&mut self) -> io::Result<Option<Message>> {
-        self.read(None)
+    /// [`ErrorKind::InvalidData`] for bytes that are no message; [`ErrorKind::Unsupported`] for a message of another version, which
+    /// then is that of the messages to send: a refusal has the same form in all; [`ErrorKind::UnexpectedEof`] at the end of the
+    /// stream.
+    pub(super) fn receive_if_ready(&mut self) -> io::Result<Option<Message>> {
+        if std::mem::take(&mut self.is_ready) { self.read(None) } else { Ok(None) }
     }
 
     /// Waits for the next message until the deadline.
@@ -174,11 +181,11 @@ impl Peer {
     fn read(&mut self, deadline: Option<&Deadline>) -> io::Result<Option<Message>> {
         let foreign = || io::Error::new(ErrorKind::InvalidData, "an answer that is not of this protocol");
         loop {
-            let begun = self.received.len().min(MAGIC.len());
-            if self.received[..begun] != MAGIC[..begun] {
+            let begun = self.received.len().min(NAME.len());
+            if self.received[..begun] != NAME[..begun] {
                 return Err(foreign());
             }
-            let length = self.received.get(MAGIC.len()..HEADER).and_then(|length| length.try_into().ok());
+            let length = self.received.get(NAME.len() + 1..HEADER).and_then(|length| length.try_into().ok());
             let length = length.map(|length| u32::from_le_bytes(length) as usize);
             if length.is_some_and(|length| !(1..=MAX).contains(&length)) {
                 return Err(foreign());
@@ -187,6 +194,14 @@ impl Peer {
             let end = HEADER + length.unwrap_or(0);
             if length.is_some() && self.received.len() == end {
                 let received = std::mem::take(&mut self.received);
+                self.version = received[NAME.len()];
+                if self.version != VERSION {
+                    let text = format!(
+                        "version {} of the protocol of libnccl-launch; expected {VERSION}",
+                        self.version
+                    );
+                    return Err(io::Error::new(ErrorKind::Unsupported, text));
+                }
                 let text = std::str::from_utf8(&received[HEADER..]).ok();
                 return text.and_then(Message::parse).map(Some).ok_or_else(foreign);
             }

@@ -14,6 +14,8 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
+#[doc(hidden)] // The tool identifies libraries by it, too.
+pub mod library_file;
 #[cfg(feature = "log")]
 mod log;
 #[doc(hidden)] // The library that records any program writes by it, too.

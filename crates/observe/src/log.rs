@@ -29,8 +29,9 @@ impl Observer for Log {
             CommunicatorEvent::TimedOut => "has waited for too long",
             _ => return,
         };
-        let Membership { rank, size, .. } = communicator;
-        ::log::warn!(target: "libnccl", "the communicator of rank {rank} of {size} {problem}");
+        let Membership { id, rank, size, .. } = communicator;
+        let id = id.map_or_else(String::new, |id| format!(" {id}"));
+        ::log::warn!(target: "libnccl", "the communicator{id} of rank {rank} of {size} {problem}");
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{mem, panic};
 
 use libnccl::communicator::{AbortHandle, Health};
-use libnccl::observer::{Observer, OperationStart};
+use libnccl::observer::{CommunicatorId, Observer, OperationStart};
 use libnccl::{Communicator, Error, Result};
 
 use crate::Recorder;
@@ -62,6 +62,8 @@ pub struct Watchdog {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Finding {
+    /// The identity of the communicator, if known.
+    pub communicator: Option<CommunicatorId>,
     /// The size of the communicator.
     pub size: u32,
     /// The rank of the communicator.
@@ -133,6 +135,7 @@ struct Watched {
 /// A communicator that is watched, as the thread knows it.
 struct Entry {
     handle: AbortHandle,
+    communicator: Option<CommunicatorId>,
     size: u32,
     rank: u32,
     heartbeat: Arc<Heartbeat>,
@@ -190,7 +193,16 @@ impl Watchdog {
         let (size, rank) = (communicator.size() as u32, communicator.rank() as u32);
         let mut watched = self.state.lock();
         watched.communicators.push(handle.clone());
-        watched.new.push(Entry { handle, size, rank, heartbeat, seen: None, has_failed: false });
+        let id = communicator.membership().id;
+        watched.new.push(Entry {
+            handle,
+            communicator: id,
+            size,
+            rank,
+            heartbeat,
+            seen: None,
+            has_failed: false,
+        });
         Ok(())
     }
 
@@ -283,9 +295,16 @@ impl Entry {
     }
 
     fn finding(&self, cause: Cause) -> Finding {
-        let Self { handle, size, rank, .. } = self;
+        let Self { handle, communicator, size, rank, .. } = self;
         let recorder = handle.observer().cloned();
-        Finding { size: *size, rank: *rank, cause, recorder, abort_handle: handle.clone() }
+        Finding {
+            communicator: *communicator,
+            size: *size,
+            rank: *rank,
+            cause,
+            recorder,
+            abort_handle: handle.clone(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use libnccl::error::ResultCode;
 use libnccl::observer::{
-    CallWord, CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
+    CallWord, Children, CommunicatorEvent, CommunicatorId, Membership, Observer, OperationEnd, OperationStart,
 };
 use libnccl::sys::ncclResult_t;
 use libnccl::{DataType, Error};
@@ -20,8 +20,7 @@ use crate::arguments::Arguments;
 /// as long as all the rest.
 pub(crate) struct Communicator {
     recorder: Recorder,
-    /// The number of children so far, which is the same on all ranks.
-    children: AtomicU64,
+    children: Children,
     is_locked: AtomicBool,
     /// The number of the last operation.
     last: AtomicU64,
@@ -58,8 +57,9 @@ pub(crate) enum Place {
 impl Communicator {
     pub(crate) fn new(membership: Membership, entries: usize) -> Self {
         let recorder = Recorder::new(membership, entries);
-        let [children, last, open] = [(); 3].map(|()| AtomicU64::new(0));
+        let [last, open] = [(); 2].map(|()| AtomicU64::new(0));
         let [is_locked, is_in_progress, has_error, has_failed] = [(); 4].map(|()| AtomicBool::new(false));
+        let children = Children::default();
         Self { recorder, children, is_locked, last, open, is_in_progress, has_error, has_failed }
     }
 
@@ -72,10 +72,9 @@ impl Communicator {
         self.recorder.membership()
     }
 
-    /// Returns the identity of the next child, of a color if there are several.
-    pub(crate) fn id_of_child(&self, color: i32) -> Option<CommunicatorId> {
-        let number = self.children.fetch_add(1, Relaxed);
-        self.membership().id.map(|id| id.of_child(number, color))
+    /// Returns the identity of the next child. `color` is `None` for a shrink.
+    pub(crate) fn id_of_child(&self, color: Option<i32>) -> Option<CommunicatorId> {
+        self.membership().id.map(|id| self.children.next(id, color))
     }
 
     /// Records an operation before its call.

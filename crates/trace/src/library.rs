@@ -13,8 +13,9 @@ use libnccl::Version;
 use libnccl::buffer::MemorySpace;
 use libnccl::internal::environment::variable;
 use libnccl::internal::{PATH_VARIABLE, interposer};
+use libnccl::observer::CommunicatorId;
 use libnccl::sys::device::DeviceFunctions;
-use libnccl::sys::{Functions, ncclResult_t};
+use libnccl::sys::{Functions, ncclComm_t, ncclResult_t};
 use libnccl_observe::variables::TRACE_LIBRARY;
 
 static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
@@ -27,7 +28,7 @@ thread_local! {
 pub(crate) struct Library {
     pub(crate) functions: Functions,
     pub(crate) device_functions: DeviceFunctions,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 /// Returns the library, `None` if none was found.
@@ -148,6 +149,13 @@ fn symbol(file: &Path, name: &CStr) -> *const c_void {
 pub(crate) fn memory_space() -> MemorySpace {
     // SAFETY: the functions of `load`, which are NCCL's.
     library().map_or(MemorySpace::Device, |library| unsafe { interposer::memory_space(&library.functions) })
+}
+
+/// Returns the identity that the CPU backend gives a communicator.
+pub(crate) fn comm_hash(comm: ncclComm_t) -> Option<CommunicatorId> {
+    let Library { functions, device_functions, .. } = library()?;
+    // SAFETY: as above, and the handle is live.
+    unsafe { interposer::comm_hash(functions, device_functions, comm) }.map(CommunicatorId::of_hash)
 }
 
 /// Returns the version of the library, 0.0.0 if the library does not return one.

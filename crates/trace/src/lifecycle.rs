@@ -140,7 +140,7 @@ pub(crate) unsafe extern "C" fn ncclCommInitAll(
 /// The configuration is null or valid, as for NCCL.
 unsafe fn child(
     comm: ncclComm_t,
-    color: c_int,
+    color: Option<c_int>,
     slot: *mut ncclComm_t,
     config: *const ncclConfig_t,
 ) -> NewCommunicator {
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn ncclCommSplit(
     config: *mut ncclConfig_t,
 ) -> ncclResult_t {
     // SAFETY: the caller upholds NCCL's contract.
-    let new = || unsafe { child(comm, color, newcomm, config) };
+    let new = || unsafe { child(comm, Some(color), newcomm, config) };
     create(new, || forward!(functions.ncclCommSplit(comm, color, key, newcomm, config)))
 }
 
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn ncclCommShrink(
     shrinkFlags: c_int,
 ) -> ncclResult_t {
     // SAFETY: the caller upholds NCCL's contract.
-    let new = || unsafe { child(comm, 0, newcomm, config) };
+    let new = || unsafe { child(comm, None, newcomm, config) };
     create(new, || {
         forward!(functions.ncclCommShrink(
             comm,
@@ -200,7 +200,7 @@ pub(crate) unsafe extern "C" fn ncclCommGrow(
     config: *mut ncclConfig_t,
 ) -> ncclResult_t {
     // SAFETY: the caller upholds NCCL's contract.
-    let new = || unsafe { child(comm, 0, newcomm, config) };
+    let new = || unsafe { child(comm, Some(0), newcomm, config) };
     create(new, || forward!(functions.ncclCommGrow(comm, nRanks, uniqueId, rank, newcomm, config)))
 }
 

@@ -11,7 +11,7 @@ use libnccl::sys::{ncclComm_t, ncclResult_t};
 use libnccl_observe::variables::RECORDER;
 
 use crate::communicator::Communicator;
-use crate::library::{forward, memory_space, version};
+use crate::library::{comm_hash, forward, library, memory_space, version};
 use crate::per_process::PerProcess;
 
 /// The entries of a ring, unless the environment says another number.
@@ -106,7 +106,8 @@ fn add(
     [size, rank]: [u32; 2],
 ) -> Arc<Communicator> {
     let mut membership = Membership::new(rank as usize, size as usize, memory_space(), version());
-    (membership.id, membership.name) = (id, name);
+    membership.library = library().map(|library| library.path.as_path().into());
+    (membership.id, membership.name) = (comm_hash(comm).or(id), name);
     let communicator = Arc::new(Communicator::new(membership, entries()));
     write().live.insert(comm.addr(), Arc::clone(&communicator));
     GENERATION.fetch_add(1, Release);

@@ -7,12 +7,13 @@ use libnccl::buffer::MemorySpace;
 use libnccl::error::{Attempt, LoadError};
 use libnccl::internal::PATH_VARIABLE;
 use libnccl::{Backend, Nccl, Version};
+use libnccl_observe::library_file::Identity;
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 use super::probe::Probe;
 use crate::library::{is_named_by_variable, load};
-use crate::nccl_file::{Identity, NcclFile};
+use crate::nccl_file::NcclFile;
 
 const NOT_FOUND: &str = "no NCCL library could be loaded";
 /// The advice if the process that loads libraries could not be started.

@@ -18,7 +18,7 @@ pub(super) fn write(out: &mut impl Write, report: &Report) -> Result<()> {
         writeln!(
             out,
             "{:<18} {:>6} {:>7}  {:<9} {}",
-            communicator.hash,
+            communicator.id().to_string(),
             communicator.size,
             communicator.unanswered(),
             states.into_iter().collect::<Vec<_>>().join(","),

@@ -9,6 +9,7 @@ mod recording;
 mod timeline;
 mod waits;
 
+use std::collections::BTreeMap;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -18,7 +19,7 @@ use serde::Serialize;
 use crate::{escapes, named_file, output};
 use arguments::{DiffArguments, RecorderArguments, RecorderCommand};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
-use recording::{Job, Recordings};
+use recording::{Job, LibraryFile, Recordings};
 
 pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
     match &arguments.command {
@@ -52,6 +53,9 @@ fn diff(arguments: &DiffArguments) -> Result<ExitCode> {
     let Recordings { jobs, left_out, lacks_some } = recording::read(&arguments.paths, written)?;
     for problem in &left_out {
         anstream::eprintln!("warning: left out: {}", escapes::in_line(problem));
+    }
+    for problem in jobs.iter().filter_map(different_libraries) {
+        anstream::eprintln!("warning: {problem}");
     }
     let findings = compare(&jobs);
     let is_sound = findings.is_empty() && !lacks_some && !jobs.is_empty();
@@ -114,6 +118,19 @@ fn compare(jobs: &[Job]) -> Vec<Finding> {
         findings.extend(messages);
     }
     findings
+}
+
+/// Returns that the ranks use NCCL libraries with different contents.
+fn different_libraries(job: &Job) -> Option<String> {
+    let mut users: BTreeMap<&str, (Vec<usize>, &LibraryFile)> = BTreeMap::new();
+    for (rank, recorded) in &job.ranks {
+        let Some(library) = &recorded.library else { continue };
+        let Some(hash) = &library.hash else { continue };
+        users.entry(hash).or_insert_with(|| (vec![], library)).0.push(*rank);
+    }
+    let uses = users.values().map(|(ranks, library)| format!("{}: {library}", name_ranks(ranks)));
+    let uses = uses.collect::<Vec<_>>().join("; ");
+    (users.len() > 1).then(|| format!("{job}: the ranks use different NCCL libraries: {uses}"))
 }
 
 fn missing_ranks(job: &Job) -> Option<Finding> {

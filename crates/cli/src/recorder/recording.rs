@@ -30,7 +30,18 @@ struct Recording {
     host: String,
     /// The id of the process.
     process: u32,
+    #[serde(default)]
+    library: Option<LibraryFile>,
     communicators: Vec<Communicator>,
+}
+
+/// The file of a process's NCCL.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub(super) struct LibraryFile {
+    path: String,
+    size: Option<u64>,
+    build_id: Option<String>,
+    pub(super) hash: Option<String>,
 }
 
 /// The process of a recording.
@@ -119,6 +130,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) struct Rank {
     pub(super) process: Rc<Process>,
+    pub(super) library: Option<Rc<LibraryFile>>,
     /// By number, which rises.
     pub(super) records: Vec<Record>,
     /// The numbers of the first and the last collective, if there are any.
@@ -261,14 +273,14 @@ type Own = (Job, usize, Rank);
 fn parse(text: &[u8], path: &Path) -> Result<Vec<Own>> {
     let recording: Recording = serde_json::from_slice(text)
         .with_context(|| format!("{} is not a recording of libnccl", path.display()))?;
-    let Recording { format, version, time_ns, host, process, communicators } = recording;
+    let Recording { format, version, time_ns, host, process, library, communicators } = recording;
     if (format.as_str(), version) != (FORMAT, VERSION) {
         bail!(
             "{}: it is of format {format} {version}, and this program reads {FORMAT} {VERSION}",
             path.display()
         );
     }
-    let process = Rc::new(Process { host, id: process });
+    let (process, library) = (Rc::new(Process { host, id: process }), library.map(Rc::new));
     let own = communicators.into_iter().map(|Communicator { id, name, rank, size, count, records }| {
         let id = id.unwrap_or_else(|| format!("of {size} ranks, without an id"));
         ensure!(size <= MAX_SIZE, "size {size} of communicator {id}: expected {MAX_SIZE} at most");
@@ -276,7 +288,7 @@ fn parse(text: &[u8], path: &Path) -> Result<Vec<Own>> {
         let job = Job { id, name, size, ranks: BTreeMap::new() };
         let own = Rank::new(process.clone(), count, records, time_ns);
         let own = own.with_context(|| format!("rank {rank} on {job}"))?;
-        Ok((job, rank, own))
+        Ok((job, rank, Rank { library: library.clone(), ..own }))
     });
     own.collect::<Result<Vec<Own>>>().with_context(|| path.display().to_string())
 }
@@ -315,6 +327,15 @@ impl Job {
             start = end + 1;
             (!gap.is_empty()).then_some(gap)
         })
+    }
+}
+
+impl fmt::Display for LibraryFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", escapes::in_line(&self.path))?;
+        let size = self.size.map(|size| format!(" of {size} bytes")).unwrap_or_default();
+        let [id, hash] = [&self.build_id, &self.hash].map(|text| text.as_deref().unwrap_or("unknown"));
+        write!(f, "{size}, build id {}, hash {}", escapes::in_line(id), escapes::in_line(hash))
     }
 }
 
@@ -357,7 +378,7 @@ impl Rank {
                 "count {count}: expected {last} at most, the number of the last operation"
             );
         }
-        Ok(Self { process, records, collectives, open, read })
+        Ok(Self { process, library: None, records, collectives, open, read })
     }
 
     /// Returns the collectives that the ring still has, with their numbers, which rise.

@@ -157,7 +157,7 @@ fn watch_waits_for_the_job_and_says_when_each_report_is_of() {
         if humantime::parse_rfc3339(&line).is_ok() {
             times += 1;
             let next = lines.recv_timeout(LIMIT).expect("a verdict");
-            assert!(next.starts_with("note: communicator 0xab of 2 ranks is idle"), "{next}");
+            assert!(next.starts_with("note: communicator 00000000000000ab of 2 ranks is idle"), "{next}");
         }
     }
 }

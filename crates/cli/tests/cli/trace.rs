@@ -119,7 +119,12 @@ fn check_calls(fixture: &Fixture, output: &Output) {
             assert!(queued.as_u64().unwrap() > 1_600_000_000_000_000_000, "{queued}");
         }
     }
-    for varying in ["host", "process", "time_ns"] {
+    let library = fixture.path("cpu/libnccl.so.2").canonicalize().unwrap();
+    let file = &recording["library"];
+    assert_eq!(Path::new(file["path"].as_str().unwrap()).canonicalize().unwrap(), library);
+    assert_eq!(file["size"], library.metadata().unwrap().len());
+    assert_eq!(file["hash"].as_str().unwrap().len(), 16, "{file}");
+    for varying in ["host", "library", "process", "time_ns"] {
         drop(recording.as_object_mut().unwrap().remove(varying));
     }
     let mut session = Session::new();

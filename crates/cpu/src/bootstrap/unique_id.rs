@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 use libnccl::internal::environment::variable;
+use libnccl::observer::CommunicatorId;
 use libnccl::sys::ncclUniqueId;
 use rustix::io::retry_on_intr;
 use rustix::process::geteuid;
@@ -25,6 +26,8 @@ pub(crate) struct UniqueId {
     scope: Scope,
     /// Set if the id is derived from an address, which other users may be able to guess.
     pub(crate) is_of_address: bool,
+    /// NCCL's `commHash`. It stays if a communicator replaces the secret.
+    pub(crate) hash: CommunicatorId,
 }
 
 /// The scope that ranks must share to reach each other and to observe each other's processes.
@@ -47,14 +50,14 @@ impl UniqueId {
 
     pub(crate) fn generate() -> Result<Self> {
         let scope = current_scope()?;
-        Ok(Self { public: random()?, secret: random()?, scope, is_of_address: false })
+        Ok(Self::from_parts(random()?, random()?, scope, false))
     }
 
     fn at(address: SocketAddr) -> Result<Self> {
         let scope = current_scope()?;
-        let none = Self { public: [0; 16], secret: [0; 16], scope, is_of_address: false };
+        let none = Self::from_parts([0; 16], [0; 16], scope, true);
         let id = none.derive(&format!("NCCL_COMM_ID={address}"), geteuid().as_raw().into(), &[]);
-        Ok(Self { is_of_address: true, ..id })
+        Ok(Self::from_parts(id.public, id.secret, scope, true))
     }
 
     pub(super) const SOCKET_PREFIX: &str = "libnccl-cpu-";
@@ -74,15 +77,13 @@ impl UniqueId {
         let (number, purpose) = (number.to_le_bytes(), purpose.as_bytes());
         let hash =
             |part: u8| fnv1a(&[&[part], &self.secret, &self.public, &number, &ranks, purpose]).to_le_bytes();
-        Self { public: hash(0), secret: hash(1), scope: self.scope, is_of_address: false }
+        Self::from_parts(hash(0), hash(1), self.scope, false)
     }
 
-    pub(crate) fn short(&self) -> String {
-        format!("{:#x}", self.short_number())
-    }
-
-    pub(crate) fn short_number(&self) -> u64 {
-        self.public.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    fn from_parts(public: [u8; 16], secret: [u8; 16], scope: Scope, is_of_address: bool) -> Self {
+        let mut id = Self { public, secret, scope, is_of_address, hash: CommunicatorId::of_hash(0) };
+        id.hash = CommunicatorId::of_unique_id(&libnccl::UniqueId::from_c_chars(id.raw().internal));
+        id
     }
 
     /// Returns the public bytes and the secret, which identify a communicator among ranks of the same scope.
@@ -97,7 +98,7 @@ impl UniqueId {
 
     pub(crate) fn with_secret(&self, mut bytes: &[u8]) -> Self {
         let (public, secret) = (take(&mut bytes), take(&mut bytes));
-        Self { public, secret, scope: self.scope, is_of_address: false }
+        Self::from_parts(public, secret, self.scope, false)
     }
 
     /// Checks the id that a caller passes, which must be from this scope.
@@ -106,7 +107,7 @@ impl UniqueId {
         let magic = take(&mut rest);
         let (public, secret) = (take(&mut rest), take(&mut rest));
         let scope = Scope { host: take(&mut rest), namespaces: [take(&mut rest), take(&mut rest)] };
-        let id = Self { public, secret, scope, is_of_address: take(&mut rest) == [1] };
+        let id = Self::from_parts(public, secret, scope, take(&mut rest) == [1]);
         let written = id.raw().internal;
         // If the rest matches the correct first bytes, only the first bytes are damaged.
         if magic != MAGIC && written[MAGIC.len()..] != raw.internal[MAGIC.len()..] {
@@ -243,7 +244,7 @@ mod tests {
     #[test]
     fn derived_id_is_the_same_in_every_build() {
         let scope = current_scope().unwrap();
-        let id = UniqueId { public: [1; 16], secret: [2; 16], scope, is_of_address: true };
+        let id = UniqueId::from_parts([1; 16], [2; 16], scope, true);
         let derived = id.derive("split", 3, &[4, 5]);
         assert!(!derived.is_of_address);
         let numbers = [derived.public, derived.secret].map(u128::from_le_bytes);

@@ -114,7 +114,7 @@ impl Communicator {
     }
 
     pub(crate) fn join(&self, rank_info: RankInfo) {
-        rank_info.state.set_name(self.name(&rank_info.id));
+        rank_info.state.set_name(rank_info.id.hash.get(), self.name(&rank_info.id));
         rank_info.state.register();
         self.running.set_rank(rank_info.rank);
         rank_info.state.set_device(rank_info.rank, self.device);
@@ -176,14 +176,15 @@ impl Communicator {
     pub(crate) fn describe(&self) -> String {
         let name = self.config_name();
         let rank = self.rank_info.get().map_or_else(String::new, |RankInfo { state, rank, id, .. }| {
-            format!(" rank {rank} nranks {} cudaDev {} commId {}", state.ranks(), self.device, id.short())
+            let (ranks, hash) = (state.ranks(), id.hash.get());
+            format!(" rank {rank} nranks {ranks} cudaDev {} commId {hash:#x}", self.device)
         });
         format!("comm {:p}{name}{rank}", self.handle())
     }
 
-    /// Returns the name that reports use for the communicator with this id. The log calls the id `commId`.
+    /// Returns the name that reports use for the communicator with this id. The log calls the hash `commId`, as NCCL's does.
     pub(crate) fn name(&self, id: &UniqueId) -> String {
-        format!("communicator {}{}", id.short(), self.config_name())
+        format!("communicator {}{}", id.hash, self.config_name())
     }
 
     fn config_name(&self) -> String {

@@ -188,7 +188,7 @@ pub(crate) fn join(
     let old = parent.as_ref().map(|(old, _)| *old);
     let state = join_state(communicator, parent, &id, ranks, rank)?;
     // Its ranks exchange their devices before it is complete.
-    state.set_name(communicator.name(&id));
+    state.set_name(id.hash.get(), communicator.name(&id));
     // With `NCCL_COMM_ID`, communicators share one id. Ids derived from it must differ.
     id.secret = state.nonce();
     let fault = old.map_or_else(|| settings::fault_of_rank(rank), Communicator::fault);

@@ -201,6 +201,8 @@ pub(crate) struct Children {
     numbers: Mutex<BTreeMap<Vec<usize>, u64>>,
     /// The id with which new ranks join, if one was created and has not been used.
     pub(crate) grow_id: Mutex<Option<UniqueId>>,
+    /// The number of children for their hashes.
+    pub(crate) hashes: libnccl::observer::Children,
 }
 
 impl Children {

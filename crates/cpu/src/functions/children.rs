@@ -100,6 +100,7 @@ fn split(
     key: c_int,
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id, .. } = parent.rank_info()?;
+    let hash = parent.children.hashes.next(id.hash, Some(color));
     let own = [&color.to_ne_bytes()[..], &key.to_ne_bytes(), &UniqueId::generate()?.secret_bytes()].concat();
     let is_healthy = parent.stopped().is_none();
     let proposals = if is_healthy {
@@ -120,7 +121,8 @@ fn split(
     let of_color = |rank: &usize| number(&proposals[*rank], 0) == Some(color);
     let mut members: Vec<usize> = (0..proposals.len()).filter(of_color).collect();
     members.sort_by_key(|rank| number(&proposals[*rank], 4));
-    let id = id.with_secret(&proposals[members[0]][8..]);
+    let mut id = id.with_secret(&proposals[members[0]][8..]);
+    id.hash = hash;
     join_members(communicator, parent, id, &members, is_healthy).map(Some)
 }
 
@@ -188,8 +190,9 @@ pub(super) unsafe extern "C" fn ncclCommShrink(
         let arguments = vec![("shrinkFlags", shrinkFlags.to_string())];
         let old = Arc::clone(parent);
         let join = move |communicator: &Communicator| {
-            let id = &old.rank_info()?.id;
-            let id = id.derive("ncclCommShrink", old.children.next_number(&survivors), &survivors);
+            let parent_id = &old.rank_info()?.id;
+            let mut id = parent_id.derive("ncclCommShrink", old.children.next_number(&survivors), &survivors);
+            id.hash = old.children.hashes.next(parent_id.hash, None);
             join_members(communicator, &old, id, &survivors, false).map(Some)
         };
         // SAFETY: the C declaration's contract.
@@ -285,6 +288,8 @@ fn grow(
     grow_id: Option<UniqueId>,
 ) -> Result<Option<RankInfo>> {
     let RankInfo { state, rank, id, .. } = parent.rank_info()?;
+    // NCCL counts it as a child. The new ranks have only the hash of its id.
+    parent.children.hashes.next(id.hash, Some(0));
     let secret = grow_id.map_or([0; UniqueId::SECRET_LENGTH], |id| id.secret_bytes());
     let own = [&(ranks as u64).to_ne_bytes()[..], &secret].concat();
     let proposals = allgather(communicator, parent, state, *rank, ControlCall::Grow, &own)

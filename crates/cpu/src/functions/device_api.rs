@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn ncclCommQueryProperties(
             (*props).hostRmaSupport = true;
             (*props).railedGinType = ncclGinType_t::NCCL_GIN_TYPE_NONE;
             if version >= COMM_HASH_SINCE {
-                (*props).commHash = id.short_number();
+                (*props).commHash = id.hash.get();
                 (*props).ginMinStride = 0;
                 (*props).ginConnectionType = ncclGinConnectionType_t::NCCL_GIN_CONNECTION_NONE;
                 (*props).ginSupport = [false; 64];

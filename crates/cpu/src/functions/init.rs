@@ -130,7 +130,7 @@ pub(super) unsafe fn init_rank(
     let out = unsafe { OutParam::new(comm) };
     config.log_network();
     debug::info(Subsystem::Init, || {
-        format!("rank {rank} nranks {nranks} cudaDev {device} commId {} - Init START", id.short())
+        format!("rank {rank} nranks {nranks} cudaDev {device} commId {:#x} - Init START", id.hash.get())
     });
     let (function, arguments) = match ids.len() {
         1 => ("ncclCommInitRank", vec![]),
@@ -219,7 +219,7 @@ fn check_unused(id: &UniqueId) -> Result {
     }
     Err(Error::usage(format!(
         "the unique id {} has made a communicator in this process already; each takes an id of its own from ncclGetUniqueId",
-        id.short()
+        id.hash
     )))
 }
 

@@ -7,7 +7,6 @@ use std::time::Instant;
 use libnccl::sys::{NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH, ncclResult_t};
 use serde_json::{Value, json};
 
-use crate::bootstrap::unique_id::fnv1a;
 use crate::coll::call::Function;
 use crate::diag::debug;
 use crate::shm::process::Process;
@@ -81,11 +80,9 @@ pub(super) fn processes(communicators: &[Communicator]) -> Processes {
 
 impl Communicator {
     fn new(state: &SharedState, processes: &mut BTreeMap<Process, State>) -> Self {
-        // Does not reveal the secret.
-        let hash = fnv1a(&[b"RAS", &state.nonce()]);
         let first = state.process(0);
         Self {
-            hash: (hash >> 64) as u64 ^ hash as u64,
+            hash: state.hash(),
             secondary_hash: [first.identity, first.pid],
             ranks: (0..state.ranks()).map(|rank| Rank::new(state, rank, processes)).collect(),
         }

@@ -43,7 +43,8 @@ pub(crate) struct SharedState {
     pub(super) layout: Layout,
     pub(super) processes: Vec<Process>,
     is_one_process: bool,
-    name: OnceLock<String>,
+    /// The communicator's hash, and its name in reports.
+    name: OnceLock<(u64, String)>,
     /// The thread that created the communicator of each rank of this process.
     makers: Mutex<Vec<Option<u64>>>,
     /// The last stream-enqueued collectives of each rank of this process.
@@ -119,12 +120,17 @@ impl SharedState {
         (u128::from(low.load(Relaxed)) | u128::from(high.load(Relaxed)) << 64).to_le_bytes()
     }
 
-    pub(crate) fn set_name(&self, name: String) {
-        let _ = self.name.set(name);
+    /// Sets the communicator's hash, and its name in reports, unless they are already set.
+    pub(crate) fn set_name(&self, hash: u64, name: String) {
+        let _ = self.name.set((hash, name));
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.name.get().map_or(0, |(hash, _)| *hash)
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.name.get().map_or("a communicator", String::as_str)
+        self.name.get().map_or("a communicator", |(_, name)| name)
     }
 
     pub(crate) fn register(self: &Arc<Self>) {

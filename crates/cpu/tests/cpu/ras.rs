@@ -1,5 +1,6 @@
 //! RAS: what the processes of a job answer about it, by the facade's client, and that nothing remains of the service.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use crate::common::processes::{self, RankProcess, finish};
 use crate::common::{I32, STREAM, SUM, assert_sum, unique_id};
+use libnccl::communicator::ShrinkMode;
 use libnccl_observe::ras::{EventGroup, RasClient, RasError, Report, VerdictKind, verdicts};
 use libnccl_test_support::random_inputs::{Random, inputs};
 
 /// The time in which something has to happen, on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(30);
 
-rank_tasks! { "script" => follow_script, "unserved" => call_unserved, "quiet" => stay_quiet }
+rank_tasks! { "script" => follow_script, "unserved" => call_unserved, "quiet" => stay_quiet, "identities" => compare_identities }
 
 /// Calls what a script says for this rank (`A`, an all-reduce; `B`, a broadcast; `0`, an all-reduce of nothing), waits for
 /// the end of the standard input, and destroys the communicator. Scripts are joined by commas, one for each rank.
@@ -81,6 +83,35 @@ fn stay_quiet(process: &RankProcess) {
     let comm = process.join();
     assert_eq!((ras_threads(), sockets()), (0, 0));
     comm.destroy();
+}
+
+/// Checks that the report names communicators as the facade does, however they were made.
+fn compare_identities(process: &RankProcess) {
+    let (nccl, id) = (libnccl_cpu::nccl(), libnccl::UniqueId::from_c_chars(process.id.internal));
+    let all = thread::scope(|scope| {
+        let join = |rank| {
+            let comm = nccl.communicator(2, rank, &id).init().unwrap();
+            let children = [0, 0, 7].map(|color| comm.split(Some(color), 0).init().unwrap().unwrap());
+            let child = if rank == 0 { comm.shrink(&[1], ShrinkMode::Default).init().ok() } else { None };
+            [comm].into_iter().chain(children).chain(child).collect::<Vec<_>>()
+        };
+        let ranks = [0, 1].map(|rank| scope.spawn(move || join(rank)));
+        ranks.map(|rank| rank.join().unwrap())
+    });
+    let own = all.iter().flatten().map(|comm| comm.membership().id.unwrap().to_string());
+    let own: BTreeSet<String> = own.collect();
+    assert_eq!(own.len(), 5);
+    let client = RasClient::from_env().unwrap().timeout(LIMIT);
+    let report = client.report().unwrap();
+    let reported: BTreeSet<String> = report.communicators.iter().map(|one| one.id().to_string()).collect();
+    assert_eq!(own, reported);
+}
+
+#[test]
+fn communicators_have_one_identity_in_reports_and_for_observers() {
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = processes::command("identities", &unique_id(), 1, &[0]);
+    finish(enable(&mut command, &unused.to_string()).spawn().unwrap());
 }
 
 /// The processes of a job whose ranks follow scripts.

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use crate::common::memory::Memory;
 use crate::common::processes::{self, RankProcess, finish, kill, stop};
 use crate::common::{
-    Comm, I32, LIMIT, Mode, OK, PROGRESS, REMOTE, STREAM, SUM, all_reduce, alone, async_error, hex, init,
+    Comm, I32, LIMIT, Mode, OK, PROGRESS, REMOTE, STREAM, SUM, all_reduce, alone, async_error, init,
     init_nonblocking, init_rank, last_error, unique_id, wait_async, wait_for_peers,
 };
+use libnccl::observer::CommunicatorId;
 use libnccl::sys::{ncclComm_t, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
 rank_tasks! {
@@ -127,7 +128,7 @@ fn join_child_only(process: &RankProcess) {
 
 /// Returns the name in reports of the communicator that has the id.
 fn name(id: &ncclUniqueId) -> String {
-    format!("in communicator 0x{}", hex(&id.internal[8..16]).trim_start_matches('0'))
+    format!("in communicator {}", CommunicatorId::of_unique_id(&libnccl::UniqueId::from_c_chars(id.internal)))
 }
 
 /// Starts a task on each rank, with short limits.
@@ -309,7 +310,7 @@ fn report_names_the_communicator() {
     let printed: Vec<_> = children.into_iter().map(finish).collect();
     assert_parts(
         &printed[0],
-        &[" s, in communicator 0x", " (the child), rank 0 of 2 still waits in call 1, ncclAllReduce"],
+        &[" s, in communicator ", " (the child), rank 0 of 2 still waits in call 1, ncclAllReduce"],
     );
 }
 
@@ -370,5 +371,20 @@ fn error_of_a_peer_that_leaves_names_the_call_that_waits() {
         if nccl!(ncclCommCount(comms[1].0, &mut 0)) == OK {
             comms[1].destroy();
         }
+    }
+}
+
+/// Rank 0 begins with one communicator, and rank 1 with the other.
+#[test]
+fn communicators_made_in_opposite_orders_name_the_processes_that_wait_for_each_other() {
+    let ids = [unique_id(), unique_id()];
+    let ranks = [0, 1].map(|rank| start_rank("come", &ids[rank], 2, rank));
+    let processes = ranks.each_ref().map(Child::id);
+    for (rank, printed) in ranks.map(finish).into_iter().enumerate() {
+        let [name, other, process] = [name(&ids[rank]), (1 - rank).to_string(), processes[rank].to_string()];
+        let text = format!(
+            "{name}, 1 of 2 ranks have come; missing: rank {other}; come: rank {rank} (process {process})"
+        );
+        assert!(printed.contains(&text), "{text}\n{printed}");
     }
 }

@@ -388,6 +388,36 @@ fn garbage_from_the_root_is_an_error_by_the_deadline() {
     }
 }
 
+#[test]
+fn rank_of_another_version_of_the_protocol_is_refused_at_once_with_both_versions() {
+    let port = free_port();
+    let expected = "version 9 of the protocol of libnccl-launch; expected 4";
+    thread::scope(|scope| {
+        let root = scope.spawn(move || id(&launch(0, 2, port, Duration::from_secs(3))));
+        let mut stream = connect(port);
+        stream.write_all(b"libnccl\x09\x0c\0\0\0another text").unwrap();
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).unwrap();
+        assert_eq!(reply[..8], *b"libnccl\x09");
+        assert_eq!(
+            String::from_utf8_lossy(&reply[12..]),
+            format!("refused-for-good this rank has {expected}")
+        );
+        let error = root.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains(&format!("a rank of {expected} (")), "{error}");
+    });
+}
+
+#[test]
+fn rank_0_of_another_version_of_the_protocol_is_an_error_at_once_with_both_versions() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || listener.accept().unwrap().0.write_all(b"libnccl\x09\x03\0\0\0new"));
+    let error = id(&launch(1, 2, port, Duration::from_secs(3000))).unwrap_err().to_string();
+    let expected = "rank 0 has version 9 of the protocol of libnccl-launch; expected 4";
+    assert!(error.ends_with(expected), "{error}");
+}
+
 /// Hellos of ranks, changed, of which some are still those of a rank: the ranks that are left out come to no harm.
 #[test]
 fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
@@ -409,9 +439,11 @@ fn random_hellos_are_answered_or_refused_and_the_root_goes_on() {
                     Ok(_) | Err(ErrorKind::ConnectionReset) => {}
                     Err(error) => panic!("input {input}: {error}"),
                 }
-                let count = reply.windows(MAGIC.len()).filter(|start| *start == MAGIC).count();
+                // A refusal has the version of the rank.
+                let name = &MAGIC[..MAGIC.len() - 1];
+                let count = reply.windows(name.len()).filter(|start| *start == name).count();
                 assert!(
-                    count <= 2 && (reply.is_empty() || reply.starts_with(MAGIC)),
+                    count <= 2 && (reply.is_empty() || reply.starts_with(name)),
                     "input {input}: {reply:?}"
                 );
             }

@@ -48,6 +48,7 @@ pub use client::RasClient;
 pub use error::RasError;
 pub use monitor::{Event, EventGroup, Monitor, Peer};
 pub use report::{
-    Collection, MissingRank, MissingStatus, RankReport, RankState, RankStatus, Report, ReportedCommunicator,
+    Collection, CommunicatorId, MissingRank, MissingStatus, RankReport, RankState, RankStatus, Report,
+    ReportedCommunicator,
 };
-pub use verdict::{CommunicatorId, RankPlace, Verdict, VerdictKind, verdicts};
+pub use verdict::{RankPlace, Verdict, VerdictKind, verdicts};

@@ -68,6 +68,24 @@ pub struct ReportedCommunicator {
     pub missing_ranks: Vec<MissingRank>,
 }
 
+/// The identity of a communicator in reports. Its text is the hash with 16 digits, as recordings, errors and NCCL's text report have it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[non_exhaustive]
+pub struct CommunicatorId {
+    /// The hash, as in [`ReportedCommunicator`].
+    pub hash: String,
+    /// The other hash, as in [`ReportedCommunicator`].
+    pub secondary_hash: String,
+    /// The number of ranks.
+    pub size: u64,
+}
+
+impl fmt::Display for CommunicatorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:0>16}", self.hash.strip_prefix("0x").unwrap_or(&self.hash))
+    }
+}
+
 /// A rank that has answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -207,6 +225,13 @@ impl Report {
 }
 
 impl ReportedCommunicator {
+    /// Returns the identity.
+    #[must_use]
+    pub fn id(&self) -> CommunicatorId {
+        let Self { hash, secondary_hash, size, .. } = self;
+        CommunicatorId { hash: hash.clone(), secondary_hash: secondary_hash.clone(), size: *size }
+    }
+
     /// Returns `true` for one that is listed while it is initialised, with a size of 0 and nothing else.
     #[must_use]
     pub fn is_initialising(&self) -> bool {

@@ -5,7 +5,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::report::{MissingRank, MissingStatus, RankReport, RankState, Report, ReportedCommunicator};
+use super::report::{
+    CommunicatorId, MissingRank, MissingStatus, RankReport, RankState, Report, ReportedCommunicator,
+};
 use libnccl::error::ResultCode;
 use libnccl::sys::ncclResult_t;
 
@@ -22,18 +24,6 @@ pub struct Verdict {
     pub communicator: Option<CommunicatorId>,
     /// The rank that is to blame, if there is one.
     pub rank: Option<RankPlace>,
-}
-
-/// The identity of a communicator in reports.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[non_exhaustive]
-pub struct CommunicatorId {
-    /// The hash, as in [`ReportedCommunicator`].
-    pub hash: String,
-    /// The other hash, as in [`ReportedCommunicator`].
-    pub secondary_hash: String,
-    /// The number of ranks.
-    pub size: u64,
 }
 
 /// A rank, and where it runs.
@@ -164,9 +154,7 @@ fn incomplete(problem: impl Into<String>) -> VerdictKind {
 fn by_id(report: &Report) -> BTreeMap<CommunicatorId, Vec<&ReportedCommunicator>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for communicator in report.communicators.iter().filter(|one| !one.is_initialising()) {
-        let ReportedCommunicator { hash, secondary_hash, size, .. } = communicator;
-        let id = CommunicatorId { hash: hash.clone(), secondary_hash: secondary_hash.clone(), size: *size };
-        all.entry(id).or_default().push(communicator);
+        all.entry(communicator.id()).or_default().push(communicator);
     }
     all
 }
@@ -429,11 +417,9 @@ impl fmt::Display for Verdict {
         let Self { kind, communicator, rank } = self;
         match (communicator, rank) {
             (None, _) => write!(f, "the job {kind}"),
-            (Some(CommunicatorId { hash, size, .. }), None) => {
-                write!(f, "communicator {hash} of {size} ranks {kind}")
-            }
-            (Some(CommunicatorId { hash, size, .. }), Some(place)) => {
-                write!(f, "rank {} of {size} {kind} ({place}; communicator {hash})", place.rank)
+            (Some(id), None) => write!(f, "communicator {id} of {} ranks {kind}", id.size),
+            (Some(id), Some(place)) => {
+                write!(f, "rank {} of {} {kind} ({place}; communicator {id})", place.rank, id.size)
             }
         }
     }

@@ -12,7 +12,7 @@ mod ring;
 mod signal;
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::panic;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,7 @@ use self::document::Document;
 use self::record::records;
 pub use self::record::{Record, RecordState};
 use self::ring::Ring;
+use crate::library_file::{self, Identity};
 use crate::{private_file, variables};
 use libnccl::Communicator;
 use libnccl::buffer::MemorySpace;
@@ -360,10 +361,31 @@ fn to_pytorch(recorders: &[Recorder]) -> Vec<u8> {
     pytorch::dump(&recorders.iter().map(group).collect::<Vec<_>>()).to_pickle()
 }
 
+/// Returns the identity of a library's file, which is read once.
+fn library_document(path: &Arc<Path>) -> Document {
+    static KNOWN: Mutex<Option<(Arc<Path>, Document)>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, document)) = known.as_ref().filter(|(known, _)| known == path) {
+        return document.clone();
+    }
+    let file = File::open(path);
+    let identity = file.as_ref().ok().and_then(|file| Identity::of(file).ok());
+    let hash = file.ok().and_then(|file| library_file::hash(&file).ok());
+    let document = Document::object([
+        ("path", path.to_string_lossy().into_owned().into()),
+        ("size", identity.as_ref().map_or(Document::Null, |identity| identity.size.into())),
+        ("build_id", identity.and_then(|identity| identity.build_id).into()),
+        ("hash", hash.map(|hash| format!("{hash:016x}")).into()),
+    ]);
+    known.insert((Arc::clone(path), document)).1.clone()
+}
+
 /// Returns the dump of this process: the release of its NCCL, and its communicators.
 fn document(reason: &str, recorders: &[Recorder]) -> Document {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-    let nccl = recorders.first().map(|recorder| recorder.membership().nccl.to_string());
+    let membership = recorders.first().map(Recorder::membership);
+    let nccl = membership.map(|membership| membership.nccl.to_string());
+    let library = membership.and_then(|membership| membership.library.clone());
     Document::object([
         ("format", "libnccl recorder".into()),
         ("version", 1_u64.into()),
@@ -371,6 +393,7 @@ fn document(reason: &str, recorders: &[Recorder]) -> Document {
         ("time_ns", now.into()),
         ("process", process::id().into()),
         ("nccl", nccl.into()),
+        ("library", library.map_or(Document::Null, |path| library_document(&path))),
         ("communicators", Document::List(recorders.iter().map(Recorder::to_document).collect())),
     ])
 }

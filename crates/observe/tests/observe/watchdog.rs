@@ -135,6 +135,7 @@ fn communicator_whose_peer_is_gone_is_reported_once() {
     comms.pop().unwrap().abort().unwrap();
     let finding = findings.recv_timeout(PATIENCE).unwrap();
     assert_eq!((finding.rank, finding.size), (0, 2));
+    assert_eq!(finding.communicator, comms[0].membership().id);
     let Cause::Failed(Error::Nccl { code, .. }) = &finding.cause else { panic!("{}", finding.cause) };
     assert_eq!(*code, ResultCode::REMOTE_ERROR);
     assert!(findings.recv_timeout(Duration::from_millis(500)).is_err(), "only once");

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use libnccl::{Backend, Nccl};
+use libnccl_observe::library_file::Identity;
 
 use super::arguments::MeasureArguments;
 use super::measure::Measurement;
@@ -19,7 +20,7 @@ use super::measure::description::Description;
 use super::parameters::{Case, Parameters};
 use super::plot;
 use super::start::Job;
-use crate::nccl_file::{self, Identity, NcclFile};
+use crate::nccl_file::{self, NcclFile};
 use crate::{exit_status, gpu, named_file, output};
 use report::{Library, LibraryFile, Measured, Report, Row, SCHEMA, WrongElement};
 use table::{Table, Usage};

@@ -87,7 +87,7 @@ fn rank_that_others_wait_for_is_a_straggler() {
         texts_of(&[[120, 120, 117, 120], [121, 121, 118, 121]]),
         [
             "rank 2 of 4 is a straggler: it has launched 118 AllReduce, others up to 121 (process 102 on 10.0.0.1, \
-          device 2; communicator 0xab)"
+          device 2; communicator 00000000000000ab)"
         ]
     );
     // Of two ranks, it is the one behind.
@@ -149,7 +149,7 @@ fn communicator_without_progress_is_frozen_if_ranks_are_apart_and_else_idle() {
     let texts_apart = texts(&[apart.clone(), apart]);
     assert_eq!(
         texts_apart[0],
-        "communicator 0xab of 4 ranks is frozen: no rank has launched a collective between the reports, and rank 2 \
+        "communicator 00000000000000ab of 4 ranks is frozen: no rank has launched a collective between the reports, and rank 2 \
          is behind"
     );
     assert!(texts_apart[1].starts_with("rank 2 of 4 is a straggler"));
@@ -167,7 +167,7 @@ fn rank_with_more_of_one_and_less_of_another_collective_is_mismatched() {
     assert_eq!(
         texts[0],
         "rank 1 of 4 has called other collectives than rank 0: 1 Broadcast more and 1 AllReduce less (process 101 \
-         on 10.0.0.1, device 1; communicator 0xab)"
+         on 10.0.0.1, device 1; communicator 00000000000000ab)"
     );
     assert!(texts[1].ends_with("and rank 3 is behind"), "{texts:?}");
     assert!(texts.len() == 3 && texts[2].starts_with("rank 3 of 4 is a straggler"), "{texts:?}");
@@ -183,7 +183,7 @@ fn missing_ranks_are_dead_unresponsive_or_gone() {
         "rank 2 of 4 does not answer: its process is stopped, has ended, or cannot be reached (process 102",
         "rank 3 of 4 cannot be judged: its process answers, but does not have this \
          communicator (any longer) (process 103",
-        "communicator 0xab of 4 ranks is frozen: no rank has launched a collective between the reports, and ranks 1, 2 \
+        "communicator 00000000000000ab of 4 ranks is frozen: no rank has launched a collective between the reports, and ranks 1, 2 \
          are missing",
     ];
     assert_eq!(texts.len(), starts.len());
@@ -217,8 +217,7 @@ fn rank_without_state_counters_or_reason_is_incomplete() {
     assert_eq!(texts(&[odd(&[])]), [""; 0]);
     let cut = json!({ "init_state": 0, "async_error": 0 });
     for status in [None, Some(json!(null)), Some(json!("unknown")), Some(json!({})), Some(cut)] {
-        let problem =
-            "the report does not have its state (process 101 on 10.0.0.1, device 1; communicator 0xab)";
+        let problem = "the report does not have its state (process 101 on 10.0.0.1, device 1; communicator 00000000000000ab)";
         assert_incomplete(&[("@/status", status)], RANK, problem);
     }
     for counters in [
@@ -265,19 +264,19 @@ fn rank_whose_counters_are_unknown_is_no_straggler_and_holds_nobody_up() {
 #[test]
 fn ranks_without_an_entry_are_named() {
     let assert_unlisted = |size: u64, problem: &str| {
-        let subject = format!("communicator 0xab of {size} ranks");
+        let subject = format!("communicator 00000000000000ab of {size} ranks");
         assert_incomplete(&[("#/size", Some(json!(size)))], &subject, problem);
     };
     assert_unlisted(3, "rank 2 has no entry");
     assert_unlisted(10, "ranks 2, 3, 4, 5, 6, 7, 8, 9 have no entry");
     assert_unlisted(u64::MAX, "18446744073709551613 ranks (the first: 2, 3, 4, 5, 6, 7, 8, 9) have no entry");
     let none = [("#/ranks", None), ("#/ranks_count", None)];
-    assert_incomplete(&none, "communicator 0xab of 2 ranks", "ranks 0, 1 have no entry");
+    assert_incomplete(&none, "communicator 00000000000000ab of 2 ranks", "ranks 0, 1 have no entry");
 }
 
 #[test]
 fn contradictions_of_a_report_are_named() {
-    const COMMUNICATOR: &str = "communicator 0xab of 2 ranks";
+    const COMMUNICATOR: &str = "communicator 00000000000000ab of 2 ranks";
     for (pointer, value, subjects, problem) in [
         ("@/rank", 1_804_289_383, &["rank 1804289383 of 2"][..], "ranks are below 2 (process 101"),
         ("@/rank", 2, &["rank 2 of 2"], "ranks are below 2 (process 101"),
@@ -297,7 +296,7 @@ fn contradictions_of_a_report_are_named() {
     }
     let mut twice = odd(&[("/communicators_count", Some(json!(3)))]);
     twice.communicators.push(twice.communicators[0].clone());
-    let text = "communicator 0xab of 2 ranks cannot be judged: the report lists it 2 times";
+    let text = "communicator 00000000000000ab of 2 ranks cannot be judged: the report lists it 2 times";
     assert_eq!(texts(&[twice]), [text]);
 }
 
