@@ -1,5 +1,7 @@
 //! `nccl recorder diff` on recordings of jobs with one mistake each.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::common::{assert_has, json, list, nccl, run};
