@@ -98,7 +98,7 @@ impl Wheel<'_> {
     }
 }
 
-/// The folder of downloaded packages, for `cargo xtask` and `.ci/run`. Default: `~/.cache/libnccl`.
+/// The directory of downloaded packages, for `cargo xtask` and `.ci/run`. Default: `~/.cache/libnccl`.
 const CACHE: &str = "LIBNCCL_CACHE";
 
 /// Returns the cache: that, else `$XDG_CACHE_HOME/libnccl`, else `~/.cache/libnccl`.

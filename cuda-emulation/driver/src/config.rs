@@ -48,7 +48,7 @@ const DEVICES: &str = "LIBNCCL_CPU_DEVICES";
 /// The bytes of memory of each device of the CUDA emulation, in each process: `512M`, `4G`. Default: all devices together
 /// have half of the host's memory, or of what its control groups allow.
 const DEVICE_MEMORY: &str = "LIBNCCL_CPU_DEVICE_MEMORY";
-/// The consequence of a missing synchronisation: `off`, `report` or `error`. Default: `report`.
+/// The consequence of missing synchronization: `off`, `report` or `error`. Default: `report`.
 const RACES: &str = "LIBNCCL_CPU_RACES";
 /// The seed from which the order of operations on different streams is drawn. Default: they run at the same time.
 const SEED: &str = "LIBNCCL_CPU_SEED";

@@ -18,12 +18,12 @@ pub(super) fn page(rows: &[Row]) -> Result<String> {
     write!(
         page,
         "# Compatibility\n\n\
-         Written by `cargo xtask matrix --all` from {} of {} releases: NVIDIA's packages of the Python package index for\n\
-         x86_64, on a machine without a GPU. Three programs ran each release: one that loads it, one linked with {newest}\n\
-         and one linked with {oldest}. All three agree on each cell, down to the error messages. `cargo xtask matrix --some 3`\n\
-         checks the rows of the newest release, of the oldest, and of another one every day.\n\n\
-         The packages are those for CUDA 12, and for CUDA 11 before 2.16. The packages for CUDA 13, from 2.27.7 to 2.32.3,\n\
-         were run by hand, with the folder `nvidia/nccl` of each as `$LIBNCCL_CACHE/RELEASE`: `cargo xtask matrix RELEASE`\n\
+         Written by `cargo xtask matrix --all` from {} of {} versions: NVIDIA's packages of the Python package index for\n\
+         x86_64, on a machine without a GPU. Three programs ran each version: one that loads it, one linked with {newest}\n\
+         and one linked with {oldest}. All three agree on each cell, including the error messages. `.ci/matrix` compares all\n\
+         rows with the libraries; `.ci/run nightly` includes it.\n\n\
+         The packages are built for CUDA 12, and before 2.16 for CUDA 11. The packages for CUDA 13, from 2.27.7 to 2.32.3,\n\
+         were run manually, with the directory `nvidia/nccl` of each as `$LIBNCCL_CACHE/VERSION`: `cargo xtask matrix VERSION`\n\
          finds the same headers and the same cells.\n\n\
          ## Checks\n\n\
          {}\n",
@@ -37,7 +37,7 @@ pub(super) fn page(rows: &[Row]) -> Result<String> {
     for row in rows {
         writeln!(page, "{}", checks(row))?;
     }
-    write!(page, "\n## NCCL's own behaviour\n\n{}\n", QUIRKS_EXPLANATION.trim())?;
+    write!(page, "\n## NCCL's own behavior\n\n{}\n", QUIRKS_EXPLANATION.trim())?;
     head(&mut page, QUIRKS.iter().map(|quirk| quirk.title))?;
     for row in rows {
         writeln!(page, "{}", quirks(row))?;
@@ -53,21 +53,21 @@ pub(super) fn page(rows: &[Row]) -> Result<String> {
 }
 
 const CHECKS_EXPLANATION: &str = "
-A cell holds what the check found: a number, NCCL's result code, or `ok`; `-` marks a function that the release does not
-have, the call of which is an error that names both releases.
+A cell is the result of the check: a number, NCCL's result code, or `ok`. `-` marks a function that the version does not
+have; calling it is an error that names both versions.
 
 - **header**: the number of declarations of the official header that were compared with `vendor-headers/nccl.h`. All
-  agree, and so does the release that each declaration's comment names.
-- **functions**: the functions that the library exports, exactly those documented for the release; **missing**: the
-  others.
-- **options**: the fields of `ncclConfig_t` that the release knows; setting another one is an error.
+  agree, and so does the version that each declaration's comment names.
+- **functions**: the functions that the library exports, which are exactly the documented ones of the version; **missing**:
+  the others.
+- **options**: the fields of `ncclConfig_t` that the version has; setting another one is an error.
 - **codes**: the result codes for which NCCL has a message.
 - **bytes of an id**: the bytes of the 128 that NCCL writes; the facade sets the others to zero.
 - **ids**: two ids, which differ. **no network**: creating an id twice without a network.
 - **groups**: an empty group, for which 2.13.4 needs a GPU. The thread is outside of any group afterwards, also after a
   nested group, a failed one and a panic.
 - **wrong arguments**: the arguments that the facade rejects before it calls NCCL; three of them are options that the
-  oldest releases do not know. **null**: NCCL's own checks.
+  oldest versions do not have. **null**: NCCL's own checks.
 - **no GPU**: every way to create a communicator; the thread is outside of any group afterwards. **allocation** is
   `ncclMemAlloc`.
 ";

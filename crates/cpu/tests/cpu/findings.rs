@@ -95,7 +95,7 @@ fn unknown_name_is_refused_with_the_names_that_the_page_explains() {
     let names = printed.lines().find_map(|line| Some(line.split_once(refusal)?.1));
     let names: Vec<_> = names.unwrap_or_else(|| panic!("{printed}")).split(", ").collect();
     let page = std::fs::read_to_string(PAGE).unwrap();
-    let (_, table) = page.split_once("| finding | what | said by |").expect("the table");
+    let (_, table) = page.split_once("| finding | what | reported by |").expect("the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let explained: Vec<_> = rows.map(|row| row.split('`').nth(1).expect("a name")).collect();
     assert_eq!(names, explained);
