@@ -46,7 +46,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     }
     // Some quirks crash the process; core dumps would fill the disk.
     setrlimit(Resource::Core, Rlimit { current: Some(0), ..getrlimit(Resource::Core) })?;
-    let releases = options.selection.releases()?;
+    let releases = options.selection.releases();
     let kept = KeptLibraries::new(options, &releases)?;
     if !options.drop {
         nvidia_packages::prefetch(&releases, Part::All);

@@ -1,10 +1,7 @@
 //! NCCL's releases, and selections of them.
 
-use std::collections::BTreeSet;
 use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, bail};
 use clap::Args;
 
 const HEADER: &str = include_str!("../../vendor-headers/nccl.h");
@@ -29,9 +26,6 @@ pub(crate) struct Selection {
     /// All releases
     #[arg(long)]
     all: bool,
-    /// N releases: the newest, the oldest, and others that change every day
-    #[arg(long, value_name = "N")]
-    some: Option<usize>,
 }
 
 impl Selection {
@@ -40,33 +34,9 @@ impl Selection {
     }
 
     /// Returns the releases in the order in which they are to be examined.
-    pub(crate) fn releases(&self) -> Result<Vec<String>> {
-        let owned = |releases: &[&str]| releases.iter().map(|release| (*release).to_string()).collect();
-        if self.all {
-            return Ok(owned(&RELEASES));
-        }
-        let Some(count) = self.some else { return Ok(self.releases.clone()) };
-        let others = RELEASES.len() - 2;
-        if !(3..=RELEASES.len()).contains(&count) {
-            bail!("--some {count}: expected 3 to {}, including the newest and the oldest", RELEASES.len());
-        }
-        let day = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / (24 * 60 * 60);
-        let chosen = of_the_day(day, count);
-        let turn = others.div_ceil(count - 2);
-        println!("selection of day {day}, all releases in {turn} days: {}", chosen.join(" "));
-        Ok(owned(&chosen))
+    pub(crate) fn releases(&self) -> Vec<String> {
+        if self.all { RELEASES.iter().map(ToString::to_string).collect() } else { self.releases.clone() }
     }
-}
-
-/// Returns the oldest, the newest, and the next ones of the others every day.
-fn of_the_day(day: u64, count: usize) -> Vec<&'static str> {
-    let (between, each) = (RELEASES.len() - 2, count.saturating_sub(2));
-    let start = usize::try_from(day).unwrap_or_default().wrapping_mul(each);
-    let chosen: BTreeSet<usize> = [0, RELEASES.len() - 1]
-        .into_iter()
-        .chain((0..each).map(|i| 1 + start.wrapping_add(i) % between))
-        .collect();
-    chosen.into_iter().map(|index| RELEASES[index]).collect()
 }
 
 #[cfg(test)]
@@ -85,22 +55,5 @@ mod tests {
         };
         assert_eq!(*NEWEST, ["NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH"].map(value).join("."));
         assert!(RELEASES.is_sorted_by(|one, other| numbers(one) < numbers(other)));
-    }
-
-    #[test]
-    fn of_the_day_selects_every_release_in_turn() {
-        let others = RELEASES.len() - 2;
-        for count in [3, 4, 7, RELEASES.len() - 1, RELEASES.len()] {
-            let days = others.div_ceil(count - 2) as u64;
-            for first in [0, 20_777] {
-                let mut seen = BTreeSet::new();
-                for day in first..first + days {
-                    let chosen = of_the_day(day, count);
-                    assert_eq!((chosen.len(), chosen[0], chosen[count - 1]), (count, *OLDEST, *NEWEST));
-                    seen.extend(chosen);
-                }
-                assert_eq!(seen.len(), RELEASES.len(), "{count} from day {first}");
-            }
-        }
     }
 }
