@@ -80,6 +80,9 @@ static int join_parent(int from) {
 
 /* A child of a process with an open group, which is not the child's. */
 static int end_group(void) {
+    int number;
+    REQUIRE_RESULT(ncclInvalidArgument, ncclCommCount(NULL, &number));
+    REQUIRE(strstr(ncclGetLastError(NULL), "group is open") == NULL);
     REQUIRE_RESULT(ncclInvalidUsage, ncclGroupEnd());
     CHECK(ncclGroupStart());
     CHECK(ncclGroupEnd());
@@ -114,9 +117,13 @@ static int rank_main(int rank, int from) {
         values[0] = 1;
         CHECK(ncclGroupStart());
         CHECK(ncclAllReduce(values, values, 1, ncclInt, ncclSum, comm, STREAM));
+        ncclComm_t early = NULL;
+        CHECK(ncclGetUniqueId(&id));
+        CHECK(ncclCommInitRank(&early, 1, id, 0));
         FORK(child, end_group());
         expect_exit(child, 0);
         CHECK(ncclGroupEnd());
+        CHECK(ncclCommDestroy(early));
         REQUIRE_EQUAL(3, values[0]);
     } else {
         values[0] = 2;

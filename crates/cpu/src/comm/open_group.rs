@@ -6,10 +6,13 @@ use std::fmt;
 use std::sync::Mutex;
 
 use crate::coll::call::{CallHeader, ControlCall};
+use crate::shm::process;
 use crate::sync::lock;
 
 #[derive(Clone, Copy, Default)]
 struct Makes {
+    /// The [generation](process::fork_generation) of the process. A forked child does not take part in its parent's group.
+    generation: usize,
     communicator: bool,
     window: bool,
 }
@@ -20,7 +23,7 @@ thread_local! {
 
 /// Records a call of this thread's group.
 pub(super) fn note(call: QueuedCall) {
-    let mut makes = MAKES.get();
+    let mut makes = Makes { generation: process::fork_generation(), ..MAKES.get() };
     match call {
         QueuedCall::Init(_) => makes.communicator = true,
         QueuedCall::Operation(CallHeader::Control { call: ControlCall::RegisterWindow, .. }) => {
@@ -37,8 +40,9 @@ pub(super) fn clear() {
 
 /// Explains why a `what` has no handle yet, if this thread's open group creates one: nothing is created before the group ends.
 pub(crate) fn explain_absence(what: &str) -> String {
-    let Makes { communicator, window } = MAKES.get();
-    if !(if what == "communicator" { communicator } else { window }) {
+    let Makes { generation, communicator, window } = MAKES.get();
+    let is_made = if what == "communicator" { communicator } else { window };
+    if !is_made || generation != process::fork_generation() {
         return String::new();
     }
     format!(

@@ -57,8 +57,8 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 static LAST_COMMUNICATOR: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of bits of a communicator's serial number. The [generation](crate::shm::process::fork_generation) of its process is above them.
-/// Neither overflows: creating a communicator or a process takes microseconds at least.
-pub(crate) const SERIAL: u32 = usize::BITS / 2;
+/// Creating a communicator takes 10 us at least, so the serial number lasts for 120 days of nothing else. The generation counts nested forks.
+pub(crate) const SERIAL: u32 = usize::BITS - 24;
 
 /// Returns the number of a new communicator in a process of this generation. Its handle has 4 more bits below.
 pub(super) fn communicator_number(generation: usize) -> usize {

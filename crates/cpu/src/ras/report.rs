@@ -60,8 +60,9 @@ pub(super) type Processes = BTreeMap<Process, (BTreeSet<i64>, State)>;
 pub(super) fn communicators() -> Vec<Communicator> {
     let mut processes = BTreeMap::new();
     let states = SharedState::registered();
-    // If all ranks have left, the communicator is about to be freed.
-    let living = states.iter().filter(|state| (0..state.ranks()).any(|rank| !state.has_departed(rank)));
+    // The hash is set when all ranks have joined. If all have left, the communicator is about to be freed.
+    let living = states.iter().filter(|state| state.hash() != 0);
+    let living = living.filter(|state| (0..state.ranks()).any(|rank| !state.has_departed(rank)));
     let mut communicators: Vec<_> = living.map(|state| Communicator::new(state, &mut processes)).collect();
     communicators.sort_by_key(|communicator| (communicator.hash, communicator.secondary_hash));
     communicators

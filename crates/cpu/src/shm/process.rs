@@ -17,7 +17,9 @@ use std::sync::Once;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
 use crate::diag::error::Error;
 
@@ -49,8 +51,8 @@ impl Process {
         Ok(Self { pid, identity: read_stat(pid)?.started })
     }
 
-    /// Returns `true` if the process has certainly ended. Returns `false` if that is uncertain, for example without file
-    /// descriptors.
+    /// Returns `true` if the process has certainly ended. Returns `false` if that is uncertain, for example without file descriptors or if
+    /// `/proc` hides the process.
     pub(crate) fn ended(&self) -> bool {
         match read_stat(self.pid) {
             Ok(stat) => stat.has_ended() || stat.started != self.identity,
@@ -121,10 +123,24 @@ fn read_stat(pid: u64) -> io::Result<Stat> {
     // process reads its own, with a slightly wrong start time.
     let path = format!("/proc/{pid}/task/{pid}/stat");
     let text = read_to_string(&path).map_err(|error| match Errno::from_io_error(&error) {
+        // With the mount option hidepid, `/proc` hides processes that this process may not trace, for example in another user namespace.
+        Some(Errno::SRCH | Errno::NOENT) if runs(pid) => ErrorKind::PermissionDenied.into(),
         Some(Errno::SRCH) => ErrorKind::NotFound.into(),
         _ => error,
     })?;
     parse(&text).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("{path}: {text}")))
+}
+
+/// Returns whether a process with this pid runs, without `/proc`.
+fn runs(pid: u64) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        // It is readable once all threads have ended.
+        Ok(pidfd) => poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&now)) != Ok(1),
+        // No such process, an older kernel, a seccomp filter, or no file descriptor.
+        Err(_) => test_kill_process(pid) != Err(Errno::SRCH),
+    }
 }
 
 fn parse(text: &str) -> Option<Stat> {

@@ -18,6 +18,8 @@ rank_tasks! {
     "sum_until_death" => sum_until_death,
     "sum_until_killed" => sum_until_killed,
     "refused" => print_refusal,
+    "pair_with_hidden" => run_pair_with_hidden,
+    "sum_until_killed_hidden" => sum_until_killed_hidden,
 }
 
 /// Sums until the other rank dies, which it does after the first sum.
@@ -41,11 +43,26 @@ fn sum_until_killed(process: &RankProcess) {
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
+/// With `hidepid`, the other rank does not find this process in `/proc`.
+fn sum_until_killed_hidden(process: &RankProcess) {
+    // SAFETY: it sets a flag of this process.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
+    sum_until_killed(process);
+}
+
 /// Runs both ranks of a pair in the namespaces of this process.
 fn run_pair(_: &RankProcess) {
+    run_pair_of("sum_until_killed");
+}
+
+fn run_pair_with_hidden(_: &RankProcess) {
+    run_pair_of("sum_until_killed_hidden");
+}
+
+fn run_pair_of(first: &str) {
     let id = unique_id();
     let start = |task: &str, rank| command(task, &id, 2, &[rank]).spawn().unwrap();
-    let [mut killed, survivor] = [start("sum_until_killed", 0), start("sum_until_death", 1)];
+    let [mut killed, survivor] = [start(first, 0), start("sum_until_death", 1)];
     let printed = finish(survivor);
     assert_eq!(killed.wait().unwrap().signal(), Some(libc::SIGKILL), "it failed before");
     eprintln!("{printed}");
@@ -100,6 +117,31 @@ fn death_in_a_pid_namespace_is_noticed() {
 #[test]
 fn death_in_a_time_namespace_is_noticed() {
     assert_death_is_noticed(unshare(TIME, "pair", &unique_id(), 0));
+}
+
+/// As root, because `hidepid` does not hide processes from root's group.
+#[test]
+fn rank_that_proc_hides_is_not_taken_for_dead_before_its_death() {
+    const AS_NOBODY: &str = "mount -t proc -o hidepid=2 proc /proc && \
+                             exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
+    let inner = command("pair_with_hidden", &unique_id(), 2, &[0]);
+    let hidden = |program: &[&std::ffi::OsStr]| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(PID).args(["sh", "-c", AS_NOBODY, "sh"]).args(program);
+        unshare.stdout(Stdio::null()).stderr(Stdio::piped());
+        unshare
+    };
+    let test = ["test".as_ref(), "-x".as_ref(), inner.get_program()];
+    if !hidden(&test).status().is_ok_and(|status| status.success()) {
+        println!("skipped: this user cannot mount /proc with hidepid, or others cannot read the test");
+        return;
+    }
+    let program: Vec<_> = std::iter::once(inner.get_program()).chain(inner.get_args()).collect();
+    let mut pair = hidden(&program);
+    for (name, value) in inner.get_envs() {
+        pair.env(name, value.unwrap());
+    }
+    assert_death_is_noticed(Some(pair));
 }
 
 #[test]
