@@ -40,13 +40,14 @@ fails_with() { # text, command...
     grep -m 1 -F -- "$text" <<<"$printed" || fail "$* prints '$printed'; expected '$text'"
 }
 
-# Compares what a program prints with a pattern. Its exit status does not count.
+# Compares what a program prints with a pattern, and its exit status with 0 or the pattern in `exit_status`.
 prints() { # pattern, command...
-    local pattern=$1 printed
+    local pattern=$1 printed status=0 expected=${exit_status:-0}
     shift
-    printed=$("$@" 2>&1) || true
+    printed=$("$@" 2>&1) || status=$?
     # shellcheck disable=SC2053
-    [[ $printed == $pattern ]] || fail "$* prints '$printed'; expected '$pattern'"
+    [[ $printed == $pattern && $status == $expected ]] ||
+        fail "$* ends with status $status and prints '$printed'; expected $expected and '$pattern'"
     echo "$printed"
 }
 

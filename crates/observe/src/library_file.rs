@@ -34,7 +34,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Returns a 64-bit hash (FNV-1a over words of 8 bytes) of a whole file, which takes about 0.1 s for NCCL. Not cryptographic.
+/// Returns a 64-bit hash (FNV-1a over words of 8 bytes) of a whole file. Not cryptographic. For NCCL it takes 0.1 s to 1 s, and
+/// several seconds in a build without optimization.
 ///
 /// # Errors
 /// The error of the system.

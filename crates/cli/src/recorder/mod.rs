@@ -122,11 +122,14 @@ fn compare(jobs: &[Job]) -> Vec<Finding> {
 
 /// Returns that the ranks use NCCL libraries with different contents.
 fn different_libraries(job: &Job) -> Option<String> {
-    let mut users: BTreeMap<&str, (Vec<usize>, &LibraryFile)> = BTreeMap::new();
+    let mut users: BTreeMap<_, (Vec<usize>, &LibraryFile)> = BTreeMap::new();
     for (rank, recorded) in &job.ranks {
         let Some(library) = &recorded.library else { continue };
-        let Some(hash) = &library.hash else { continue };
-        users.entry(hash).or_insert_with(|| (vec![], library)).0.push(*rank);
+        // With a build id, there is no hash.
+        let contents = (library.size, &library.build_id, &library.hash);
+        if library.build_id.is_some() || library.hash.is_some() {
+            users.entry(contents).or_insert_with(|| (vec![], library)).0.push(*rank);
+        }
     }
     let uses = users.values().map(|(ranks, library)| format!("{}: {library}", name_ranks(ranks)));
     let uses = uses.collect::<Vec<_>>().join("; ");

@@ -39,8 +39,8 @@ struct Recording {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) struct LibraryFile {
     path: String,
-    size: Option<u64>,
-    build_id: Option<String>,
+    pub(super) size: Option<u64>,
+    pub(super) build_id: Option<String>,
     pub(super) hash: Option<String>,
 }
 
@@ -334,8 +334,9 @@ impl fmt::Display for LibraryFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", escapes::in_line(&self.path))?;
         let size = self.size.map(|size| format!(" of {size} bytes")).unwrap_or_default();
-        let [id, hash] = [&self.build_id, &self.hash].map(|text| text.as_deref().unwrap_or("unknown"));
-        write!(f, "{size}, build id {}, hash {}", escapes::in_line(id), escapes::in_line(hash))
+        let id = escapes::in_line(self.build_id.as_deref().unwrap_or("unknown"));
+        write!(f, "{size}, build id {id}")?;
+        self.hash.iter().try_for_each(|hash| write!(f, ", hash {}", escapes::in_line(hash)))
     }
 }
 

@@ -266,6 +266,24 @@ fn doctor_outlives_the_process_of_a_library() {
     session.check("doctor_outlives");
 }
 
+/// The kernel then keeps no exit status of the process that loads the library.
+#[test]
+fn doctor_started_with_sigchld_ignored_has_no_failure() {
+    let session = Session::new();
+    let library = session.path("libnccl.so.2");
+    let source = session.write(
+        "nccl.c",
+        "int ncclGetVersion(int *version) { *version = 22707; return 0; }\n\
+         int ncclGetUniqueId(void *id) { return 0; }\n",
+    );
+    run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]), 0);
+    let mut doctor = Command::new("env");
+    doctor.args(["--ignore-signal=CHLD", NCCL, "doctor", "--library"]).arg(&library);
+    let text = printed(&mut doctor);
+    assert_has(&text, &["a unique id can be made"]);
+    assert!(!text.contains("did not end normally"), "{text}");
+}
+
 /// Runs as nobody, with these options of a file system in /dev/shm.
 #[test]
 #[ignore = "needs root, mount namespaces and `setpriv`"]

@@ -177,22 +177,29 @@ fn file_that_is_no_recording_is_an_error() {
 
 #[test]
 fn ranks_with_different_libraries_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    for (rank, hash) in ["aa", "bb", "aa"].into_iter().enumerate() {
-        let records = [done(1, "all_reduce")];
-        let own = json!({ "id": "c", "name": null, "rank": rank, "size": 3, "records": records });
-        let library =
-            json!({ "path": format!("/{hash}/libnccl.so.2"), "size": 7, "build_id": null, "hash": hash });
-        let recording = json!({
-            "format": "libnccl recorder", "version": 1, "time_ns": 2_000_000, "process": rank, "library": library,
-            "communicators": [own],
-        });
-        fs::write(folder.path().join(format!("rank{rank}.json")), recording.to_string()).unwrap();
+    // A recording has a hash if the file has no build id.
+    for (field, text) in [("hash", "build id unknown, hash "), ("build_id", "build id ")] {
+        let folder = tempfile::tempdir().unwrap();
+        for (rank, contents) in ["aa", "bb", "aa"].into_iter().enumerate() {
+            let records = [done(1, "all_reduce")];
+            let own = json!({ "id": "c", "name": null, "rank": rank, "size": 3, "records": records });
+            // The path does not matter.
+            let path = format!("/{rank}/libnccl.so.2");
+            let mut library = json!({ "path": path, "size": 7, "build_id": null, "hash": null });
+            library[field] = contents.into();
+            let recording = json!({
+                "format": "libnccl recorder", "version": 1, "time_ns": 2_000_000, "process": rank, "library": library,
+                "communicators": [own],
+            });
+            fs::write(folder.path().join(format!("rank{rank}.json")), recording.to_string()).unwrap();
+        }
+        let (_, warning) = run(nccl("recorder diff").arg(folder.path()), 0);
+        assert_eq!(
+            warning,
+            format!(
+                "warning: communicator c: the ranks use different NCCL libraries: ranks 0 and 2: /0/libnccl.so.2 of 7 \
+                 bytes, {text}aa; rank 1: /1/libnccl.so.2 of 7 bytes, {text}bb\n"
+            )
+        );
     }
-    let (_, warning) = run(nccl("recorder diff").arg(folder.path()), 0);
-    assert_eq!(
-        warning,
-        "warning: communicator c: the ranks use different NCCL libraries: ranks 0 and 2: /aa/libnccl.so.2 of 7 bytes, \
-         build id unknown, hash aa; rank 1: /bb/libnccl.so.2 of 7 bytes, build id unknown, hash bb\n"
-    );
 }

@@ -361,20 +361,23 @@ fn to_pytorch(recorders: &[Recorder]) -> Vec<u8> {
     pytorch::dump(&recorders.iter().map(group).collect::<Vec<_>>()).to_pickle()
 }
 
-/// Returns the identity of a library's file, which is read once.
+/// Returns the identity of a library's file, which is read once. Only a file without a build id is hashed: a timeout waits for the
+/// recording, and NCCL has hundreds of megabytes.
 fn library_document(path: &Arc<Path>) -> Document {
     static KNOWN: Mutex<Option<(Arc<Path>, Document)>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, document)) = known.as_ref().filter(|(known, _)| known == path) {
         return document.clone();
     }
-    let file = File::open(path);
-    let identity = file.as_ref().ok().and_then(|file| Identity::of(file).ok());
-    let hash = file.ok().and_then(|file| library_file::hash(&file).ok());
+    let file = File::open(path).ok();
+    let Identity { size, build_id } =
+        file.as_ref().and_then(|file| Identity::of(file).ok()).unwrap_or_default();
+    let hashed = file.as_ref().filter(|_| build_id.is_none());
+    let hash = hashed.and_then(|file| library_file::hash(file).ok());
     let document = Document::object([
         ("path", path.to_string_lossy().into_owned().into()),
-        ("size", identity.as_ref().map_or(Document::Null, |identity| identity.size.into())),
-        ("build_id", identity.and_then(|identity| identity.build_id).into()),
+        ("size", file.map_or(Document::Null, |_| size.into())),
+        ("build_id", build_id.into()),
         ("hash", hash.map(|hash| format!("{hash:016x}")).into()),
     ]);
     known.insert((Arc::clone(path), document)).1.clone()
@@ -401,5 +404,32 @@ fn document(reason: &str, recorders: &[Recorder]) -> Document {
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recorder").field("count", &self.count()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::{env, fs};
+
+    use super::library_document;
+    use crate::library_file::Identity;
+
+    #[test]
+    fn only_a_library_without_a_build_id_is_hashed() {
+        let document = |path: &Path| library_document(&Arc::from(path)).to_json();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("libnccl.so.2");
+        let missing = document(&file);
+        assert!(missing.contains(r#""size":null,"build_id":null,"hash":null"#), "{missing}");
+        fs::write(directory.path().join("other"), "no build id").unwrap();
+        let without = document(&directory.path().join("other"));
+        assert!(without.contains(r#""size":11,"build_id":null,"hash":""#), "{without}");
+        let program = env::current_exe().unwrap();
+        if Identity::of(&fs::File::open(&program).unwrap()).unwrap().build_id.is_some() {
+            let with = document(&program);
+            assert!(with.contains(r#""hash":null"#) && !with.contains(r#""build_id":null"#), "{with}");
+        }
     }
 }
