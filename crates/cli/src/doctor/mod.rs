@@ -16,6 +16,7 @@ mod network;
 mod probe;
 mod ras;
 #[cfg(test)]
+#[path = "../../tests/unit/doctor.rs"]
 mod tests;
 mod values;
 mod variables;
