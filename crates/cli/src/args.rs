@@ -11,8 +11,8 @@ use crate::completions::{CompletionsArguments, ManArguments};
 use crate::doctor::DoctorArguments;
 use crate::env::EnvArguments;
 use crate::exit_status;
-use crate::ras::arguments::RasArguments;
-use crate::recorder::arguments::RecorderArguments;
+use crate::ras::RasArguments;
+use crate::recorder::RecorderArguments;
 use crate::run::arguments::RunArguments;
 use crate::trace::TraceArguments;
 

@@ -26,7 +26,6 @@ pub(crate) struct NcclFile {
     pub(crate) version: Option<Version>,
     /// The release of CUDA that the library was compiled with.
     pub(crate) cuda: Option<Cuda>,
-    /// The names of the variables that it reads.
     pub(crate) variables: BTreeSet<String>,
     pub(crate) is_cpu_backend: bool,
     /// True if it fails if `NCCL_ALGO` or `NCCL_PROTO` has an unknown word.
@@ -34,7 +33,6 @@ pub(crate) struct NcclFile {
     pub(crate) identity: Identity,
 }
 
-/// A release of CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cuda {
     pub(crate) major: u32,
@@ -105,7 +103,6 @@ impl NcclFile {
     }
 }
 
-/// Returns the hash of a whole file.
 pub(crate) fn hash(path: &Path) -> io::Result<u64> {
     library_file::hash(&file::open(path, File::options().read(true))?)
 }

@@ -37,12 +37,10 @@ pub(crate) fn stdout() -> Box<dyn Write + Send> {
     }
 }
 
-/// Prints a value as indented JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(stdout().write_all((serde_json::to_string_pretty(value)? + "\n").as_bytes())?)
 }
 
-/// Prints a value as JSON, or as it is displayed.
 pub(crate) fn print(value: &(impl Serialize + Display), as_json: bool) -> Result<()> {
     if as_json { print_json(value) } else { Ok(stdout().write_all(value.to_string().as_bytes())?) }
 }

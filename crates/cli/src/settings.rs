@@ -20,7 +20,6 @@ pub(crate) struct Setting {
     pub(crate) origin: Origin,
 }
 
-/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Environment,

@@ -13,6 +13,10 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::file;
 
+/// The files of a control group, of version 2 and 1.
+pub(crate) const MEMORY_LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
+pub(crate) const MEMORY_USES: [&str; 2] = ["memory.current", "memory.usage_in_bytes"];
+
 /// The files below a root, an environment, and what the kernel says by other means. Tests fabricate them.
 #[derive(Debug)]
 pub(crate) struct System {
@@ -154,6 +158,28 @@ impl System {
         self.names(folder).iter().map(|name| folder.join(name)).collect()
     }
 
+    /// Returns the folders of this process's groups that a controller may limit, each followed by those above it.
+    pub(crate) fn control_groups(&self, controller: &str) -> Vec<PathBuf> {
+        let mut groups = Vec::new();
+        for line in self.read("/proc/self/cgroup").unwrap_or_default().lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            // Version 2 has no controllers here.
+            if controllers.is_empty() || controllers.split(',').any(|name| name == controller) {
+                // A container sees its own group as the root of the hierarchy.
+                let group = Path::new("/sys/fs/cgroup").join(controllers).join(path.trim_start_matches('/'));
+                let above = group.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup"));
+                groups.extend(above.map(Path::to_owned));
+            }
+        }
+        groups
+    }
+
+    /// Returns the number in the first of these files of a folder that has one.
+    pub(crate) fn number(&self, folder: &Path, names: &[&str]) -> Option<u64> {
+        names.iter().find_map(|name| self.line(folder.join(name))?.parse().ok())
+    }
+
     /// Returns the value of a variable; `None` if it is not set or empty, which counts as unset almost everywhere.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
@@ -175,7 +201,6 @@ impl System {
     }
 }
 
-/// An interface with its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,

@@ -225,7 +225,6 @@ pub(crate) struct Job {
     pub(crate) gpus: usize,
     /// `threads`, `processes`, or the name of the launcher.
     pub(crate) launch: String,
-    /// Why the CPU backend is used, unless the user selected it.
     pub(crate) fallback: Option<String>,
     /// The first rank of this process, and its number among the ranks of its host.
     first: usize,
@@ -259,37 +258,30 @@ impl Job {
         work: impl Fn(&Self, usize) -> Result<bool> + Clone + Send + 'static,
     ) -> Result<bool> {
         end_on_signals(complete.clone())?;
-        let outcome = self.run_threads(work);
-        if outcome.is_err() {
-            complete();
-        }
-        outcome
-    }
-
-    fn run_threads(
-        &self,
-        work: impl Fn(&Self, usize) -> Result<bool> + Clone + Send + 'static,
-    ) -> Result<bool> {
         let (sender, outcomes) = channel();
         for thread in 0..self.threads {
             let (job, rank) = (self.clone(), self.rank(thread));
-            let (work, sender) = (work.clone(), sender.clone());
+            let (work, outcome_sender) = (work.clone(), sender.clone());
             let run = move || {
                 let outcome = catch_unwind(AssertUnwindSafe(|| work(&job, thread)));
                 let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("panicked")));
                 // The receiver is gone if another rank has failed.
-                let _ = sender.send(outcome.with_context(|| format!("rank {rank}")));
+                let _ = outcome_sender.send(outcome.with_context(|| format!("rank {rank}")));
             };
             // Not scoped: after an error, the other threads may block in NCCL forever.
-            thread::Builder::new()
-                .name(format!("rank {rank}"))
-                .spawn(run)
-                .context("cannot start a thread for a rank")?;
+            let started = thread::Builder::new().name(format!("rank {rank}")).spawn(run);
+            if let Err(error) = started.context("cannot start a thread for a rank") {
+                let _ = sender.send(Err(error));
+                break;
+            }
         }
         drop(sender);
         let outcome: Result<Vec<bool>> = outcomes.iter().collect();
-        if outcome.is_err() && self.is_launched {
-            let_signal_come_first();
+        if outcome.is_err() {
+            if self.is_launched {
+                let_signal_come_first();
+            }
+            complete();
         }
         Ok(outcome?.into_iter().all(|is_good| is_good))
     }

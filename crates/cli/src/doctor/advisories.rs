@@ -8,10 +8,10 @@ use std::sync::LazyLock;
 use libnccl::Version;
 use serde::{Deserialize, Deserializer};
 
+use super::Examined;
 use super::driver::Driver;
 use super::finding::{Finding, Level};
 use crate::nccl_file::Cuda;
-use crate::settings::Settings;
 use crate::system::System;
 
 static ALL: LazyLock<Vec<Advisory>> =
@@ -21,7 +21,6 @@ static ALL: LazyLock<Vec<Advisory>> =
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Advisory {
-    /// A name that stays.
     id: String,
     level: Level,
     releases: Releases,
@@ -43,7 +42,6 @@ struct Advisory {
     /// Variables that would prevent it by these values.
     #[serde(default)]
     unless_setting: BTreeMap<String, String>,
-    /// A file that exists.
     path: Option<String>,
     /// The size of /dev/shm in bytes, below which it holds.
     shared_memory_below: Option<u64>,
@@ -57,7 +55,6 @@ struct Advisory {
     network_without_numa: bool,
     symptom: String,
     advice: String,
-    /// The address of the public report.
     source: String,
     /// A release that has it.
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
@@ -106,48 +103,37 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Parsed<T> {
     }
 }
 
-/// The subject of the conditions.
-#[derive(Debug)]
-pub(super) struct Situation<'a> {
-    pub(super) release: Version,
-    pub(super) system: &'a System,
-    pub(super) settings: &'a Settings,
-    pub(super) driver: &'a Driver,
+fn series(driver: &Driver) -> Option<u32> {
+    driver.module.as_ref()?.split('.').next()?.parse().ok()
 }
 
-impl Situation<'_> {
-    fn series(&self) -> Option<u32> {
-        self.driver.module.as_ref().and_then(|module| module.split('.').next()?.parse().ok())
-    }
+fn cuda(driver: &Driver) -> Option<Parsed<Cuda>> {
+    driver.cuda.as_ref()?.parse().ok().map(Parsed)
+}
 
-    fn cuda(&self) -> Option<Parsed<Cuda>> {
-        self.driver.cuda.as_ref().and_then(|cuda| cuda.parse().ok()).map(Parsed)
-    }
-
-    /// Returns what conditions ask for, and is not known.
-    fn unknown(&self) -> Vec<&'static str> {
-        let facts = [
-            ("the driver's release", self.series().is_none()),
-            ("the driver's CUDA", self.cuda().is_none()),
-            ("the names of the GPUs", self.driver.models.is_empty()),
-        ];
-        facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
-    }
+/// Returns what conditions ask for, and is not known.
+fn unknown(driver: &Driver) -> Vec<&'static str> {
+    let facts = [
+        ("the driver's release", series(driver).is_none()),
+        ("the driver's CUDA", cuda(driver).is_none()),
+        ("the names of the GPUs", driver.models.is_empty()),
+    ];
+    facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
 }
 
 impl Advisory {
     /// Returns whether it holds if what is not known is as the conditions ask, or is not.
-    fn holds(&self, situation: &Situation, if_unknown: bool) -> bool {
-        let Situation { release, system, settings, driver } = situation;
+    fn holds(&self, examined: &Examined, release: Version, if_unknown: bool) -> bool {
+        let &Examined { system, settings, driver, .. } = examined;
         let or = |known: Option<bool>| known.unwrap_or(if_unknown);
         let is_model = |gpu: &String| driver.models.iter().any(|model| model.contains(gpu));
         let is_below = |size| system.shared_memory.size.is_some_and(|found| found < size);
         let has = |(name, value): (&String, &String)| settings.value(name) == Some(value.as_str());
-        or(self.releases.has(Some(Parsed(*release))))
+        or(self.releases.has(Some(Parsed(release))))
             && self.architecture.as_ref().is_none_or(|architecture| *architecture == system.architecture)
             && self.gpu.as_ref().is_none_or(|gpu| or((!driver.models.is_empty()).then(|| is_model(gpu))))
-            && or(self.driver.has(situation.series()))
-            && or(self.driver_cuda.has(situation.cuda()))
+            && or(self.driver.has(series(driver)))
+            && or(self.driver_cuda.has(cuda(driver)))
             && self.setting.iter().all(has)
             && self.setting_present.as_ref().is_none_or(|name| settings.value(name).is_some())
             && !self.unless_setting.iter().any(has)
@@ -187,28 +173,25 @@ fn has_network_without_numa(system: &System) -> bool {
         .any(|file| system.line(file).is_some_and(|node| node == "-1"))
 }
 
-pub(super) fn findings(situation: &Situation) -> Vec<Finding> {
-    let (held, others): (Vec<_>, Vec<_>) = ALL.iter().partition(|advisory| advisory.holds(situation, false));
-    let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(situation.release)).collect();
-    let undecided = others.iter().filter(|advisory| advisory.holds(situation, true));
+pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
+    let (held, others): (Vec<_>, Vec<_>) =
+        ALL.iter().partition(|advisory| advisory.holds(examined, release, false));
+    let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(release)).collect();
+    let undecided = others.iter().filter(|advisory| advisory.holds(examined, release, true));
     let undecided: Vec<&str> = undecided.map(|advisory| advisory.id.as_str()).collect();
     if !undecided.is_empty() {
         findings.push(Finding::warning(
             format!(
-                "known faults that may concern NCCL {} here, for lack of {}: {}",
-                situation.release,
-                situation.unknown().join(", "),
+                "known faults that may concern NCCL {release} here, for lack of {}: {}",
+                unknown(examined.driver).join(", "),
                 undecided.join(", ")
             ),
             "run `nccl doctor` where the job is to run, and as the job does",
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(format!(
-            "none of {} known faults concerns NCCL {} here",
-            ALL.len(),
-            situation.release
-        )));
+        findings
+            .push(Finding::ok(format!("none of {} known faults concerns NCCL {release} here", ALL.len())));
     }
     findings
 }

@@ -17,7 +17,6 @@ const PRINTING: Duration = Duration::from_secs(1);
 /// The status that nobody is left to read.
 const EXIT_WITHOUT_FRONT: u8 = 1;
 
-/// An event in the course of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     /// A signal for the ranks; SIGKILL is the second request for their end.
@@ -37,7 +36,6 @@ pub(super) enum Event {
     Due,
 }
 
-/// An action that an event asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Start a rank, which is an event.
@@ -67,7 +65,6 @@ enum Phase {
     Over,
 }
 
-/// The end of an attempt.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     #[default]
@@ -83,7 +80,6 @@ enum Outcome {
 pub(super) struct Machine {
     ranks: usize,
     restarts: u32,
-    /// The number of the next attempt.
     next: u32,
     phase: Phase,
     outcome: Outcome,

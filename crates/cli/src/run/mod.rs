@@ -34,18 +34,18 @@ use signal_hook::iterator::Signals;
 
 use self::output::Stream;
 use self::process::{ROLE, asks_for_the_end, exit_code};
-pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent, ignores, this_program};
+pub(crate) use self::process::{
+    THIS_PROGRAM, check_rights, end_with_parent, field, has_bit, ignores, this_program,
+};
 use crate::exit_status::OUTPUT_CLOSED;
 use crate::output::write_to_stderr;
 use arguments::RunArguments;
 
-/// The signals that reach the ranks.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 /// The time that the reader of the output has, if the job was to end.
 const READ_TIME: Duration = Duration::from_secs(1);
 
-/// Runs the role of this process.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let Some(role) = libnccl::internal::environment::variable(ROLE) else { return front(arguments.inherit) };
     match role.to_str().and_then(|role| role.split_once(' ')) {

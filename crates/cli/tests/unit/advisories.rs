@@ -3,10 +3,12 @@ use std::fs;
 
 use libnccl::Version;
 
-use super::{ALL, Advisory, Situation};
+use super::{ALL, Advisory};
+use crate::doctor::Examined;
 use crate::doctor::driver::Driver;
 use crate::settings::Settings;
 use crate::system::System;
+use crate::variables::Variables;
 
 /// Returns whether an entry holds for a release on a machine that is made for its conditions, or on another.
 fn holds(advisory: &Advisory, release: Version, is_own: bool) -> bool {
@@ -44,7 +46,10 @@ fn holds(advisory: &Advisory, release: Version, is_own: bool) -> bool {
         system.stack = system.stack.filter(|_| !advisory.stack_unlimited);
     }
     let settings = Settings::of(&system);
-    advisory.holds(&Situation { release, system: &system, settings: &settings, driver: &driver }, false)
+    let known = Variables::default();
+    let examined =
+        Examined { system: &system, settings: &settings, driver: &driver, library: None, known: &known };
+    advisory.holds(&examined, release, false)
 }
 
 #[test]

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::{Table, exponent, general, number, usage_text};
 use crate::bench::arguments::MeasureArguments;
 use crate::bench::measure::description::Description;
-use crate::bench::output::report::{Measured, Report, Row};
+use crate::bench::output::report::{Library, Measured, Report, Row};
 use crate::bench::parameters::Parameters;
 
 #[test]
@@ -55,7 +55,7 @@ fn table(arguments: &str) -> String {
     let rank = json!({ "rank": 0, "host": "host", "pid": 7, "device": null });
     let rank = json!({ "rank": rank, "device": 0, "host_bytes": null, "device_bytes": 0 });
     let ranks: Vec<Description> = serde_json::from_value(json!([rank])).unwrap();
-    table.head("2.32.3 (here)", None, None, &parameters, &ranks).unwrap();
+    table.head("2.32.3 (here)", &Library::default(), &parameters, &ranks).unwrap();
     let row = Row {
         bytes: (shape.total() * 4) as u64,
         count: shape.count as u64,

@@ -156,7 +156,6 @@ impl Comparison {
         })
     }
 
-    /// Returns why the comparison fails, if it does.
     pub(super) fn problem(&self) -> Option<String> {
         if !self.wrong.is_empty() {
             let rows = self.wrong.len();

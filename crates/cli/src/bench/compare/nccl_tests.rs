@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 use crate::bench::benchmark::Benchmark;
 use crate::bench::output::report::{Library, Measured, Rank, Report, Row};
 
-/// The line of the verdict begins so.
 const VERDICT: &str = "# Out of bounds values : ";
 
 /// Reads the output of a program of nccl-tests, or the table of `nccl bench`, which has the same format.

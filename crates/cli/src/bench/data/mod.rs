@@ -168,7 +168,6 @@ impl Pattern {
         Self { arithmetic, bytes }
     }
 
-    /// Returns the pattern from element `start` on.
     pub(crate) fn from(mut self, start: usize) -> Self {
         self.bytes.rotate_left(start % PERIOD * self.arithmetic.size());
         self
@@ -182,7 +181,6 @@ impl Pattern {
         block
     }
 
-    /// Compares the bytes of elements with the pattern.
     pub(crate) fn compare(&self, buffer: &[u8]) -> Comparison {
         let mut comparison = Comparison::default();
         for (chunk, start) in buffer.chunks(self.bytes.len()).zip((0..).step_by(PERIOD)) {
@@ -225,7 +223,6 @@ pub(crate) struct Comparison {
     pub(crate) first: Option<FirstWrong>,
 }
 
-/// The first element that differs from a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FirstWrong {
     pub(crate) offset: usize,

@@ -18,7 +18,6 @@ use libnccl::{Communicator, DataType, Nccl, NcclBuffer, Slice, SliceMut, StreamR
 
 use crate::bench::data::{BLOCK, Comparison, Pattern};
 
-/// The memory of a rank's buffers.
 pub(crate) enum Memory {
     Host,
     /// Device memory, with the stream on which all work is ordered.

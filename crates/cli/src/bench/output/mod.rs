@@ -85,7 +85,7 @@ impl Output {
             program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
             started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
-            library: library(nccl, stand_in.as_ref().map(|stand_in| stand_in.path().display().to_string())),
+            library: library(nccl, stand_in.map(|file| file.display().to_string())),
             host: ranks.first().map(|first| first.rank.host.clone()).unwrap_or_default(),
             operation: parameters.benchmark.to_string(),
             ranks: ranks.iter().map(|description| description.rank.clone()).collect(),
@@ -96,7 +96,7 @@ impl Output {
         let table = if self.has_table() {
             let mut table = Table::new(output::stdout());
             let library = format!("{} ({})", nccl.version(), nccl.backend());
-            table.head(&library, report.library.file.as_ref(), stand_in.as_ref(), parameters, ranks)?;
+            table.head(&library, &report.library, parameters, ranks)?;
             Some(table)
         } else {
             None
@@ -218,12 +218,10 @@ pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<(
     first.map_or(Ok(is_good), Err)
 }
 
-/// Returns the exit status of a verdict that has been printed.
 pub(crate) fn exit_code(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Writes to a file, or to stdout without one.
 fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
     match file {
         Some(file) => named_file::write(file, text.as_bytes()),

@@ -3,13 +3,13 @@
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
-use super::report::{LibraryFile, Measured, Report, Row, WrongElement};
+use super::report::{Library, Measured, Report, Row, WrongElement};
 use crate::bench::arguments::{Blocking, Columns, Procedure};
 use crate::bench::measure::description::Description;
 use crate::bench::parameters::{Parameters, Step};
 use crate::bench::statistics::digits;
 use crate::escapes::in_line;
-use crate::gpu::StandIn;
+use crate::gpu::STAND_IN;
 
 /// The bytes of a GPU's memory that were used for initialization, buffers and operations.
 pub(crate) type Usage = [i64; 3];
@@ -31,9 +31,8 @@ impl<W: Write> Table<W> {
     /// Writes the library and its file, the CUDA emulation if there is one, the parameters, the ranks and the column titles.
     pub(crate) fn head(
         &mut self,
-        library: &str,
-        file: Option<&LibraryFile>,
-        stand_in: Option<&StandIn>,
+        name: &str,
+        library: &Library,
         parameters: &Parameters,
         ranks: &[Description],
     ) -> Result<()> {
@@ -44,12 +43,12 @@ impl<W: Write> Table<W> {
             Step::Factor(factor) => (factor, "factor"),
             Step::Bytes(bytes) => (bytes, "bytes"),
         };
-        writeln!(self.out, "# nccl {} with NCCL {library}", env!("CARGO_PKG_VERSION"))?;
-        if let Some(file) = file {
+        writeln!(self.out, "# nccl {} with NCCL {name}", env!("CARGO_PKG_VERSION"))?;
+        if let Some(file) = &library.file {
             writeln!(self.out, "# NCCL's file: {file}")?;
         }
-        if let Some(stand_in) = stand_in {
-            writeln!(self.out, "# CUDA driver: {stand_in}, devices: {gpus}")?;
+        if let Some(stand_in) = &library.stand_in {
+            writeln!(self.out, "# CUDA driver: {stand_in}, {STAND_IN}, devices: {gpus}")?;
         }
         writeln!(self.out, "# Collective test starting: {}", parameters.benchmark)?;
         writeln!(
@@ -128,7 +127,6 @@ impl<W: Write> Table<W> {
         Ok(())
     }
 
-    /// Writes a row, and a comment for each wrong element.
     pub(crate) fn row(
         &mut self,
         parameters: &Parameters,
@@ -209,7 +207,6 @@ fn three_digits(bytes: i64) -> String {
     format!("{} {unit}", digits(amount, 3, 2))
 }
 
-/// Returns the first five fields of a line.
 fn fields(width: usize, [size, count, data_type, op, root]: [&str; 5]) -> String {
     format!("{size:>width$}  {count:>12}  {data_type:>8}  {op:>6}  {root:>6}")
 }
