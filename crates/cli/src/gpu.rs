@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use cuda_common::Interface;
 use cudarc::driver::CudaContext;
 
+use crate::nccl_file::Cuda;
+
 pub(crate) const DRIVER: &str = "libcuda.so.1";
 
 /// Returns the number of GPUs, at least one, or the reason why there is none.
@@ -22,14 +24,14 @@ pub(crate) fn count() -> Result<usize, String> {
     }
 }
 
-/// Returns the newest release of CUDA that the driver supports, as major and minor; `None` without a driver.
-pub(crate) fn newest_cuda() -> Option<(u32, u32)> {
+/// Returns the newest release of CUDA that the driver supports; `None` without a driver.
+pub(crate) fn newest_cuda() -> Option<Cuda> {
     load_driver().ok()?;
     let mut code = 0;
     // SAFETY: the driver is loaded, and gets a valid place for a number.
     unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut code) }.result().ok()?;
     let code = u32::try_from(code).ok()?;
-    Some((code / 1000, code % 1000 / 10))
+    Some(Cuda { major: code / 1000, minor: code % 1000 / 10 })
 }
 
 /// Loads the driver. Must succeed before any use of cudarc, which panics without a driver.

@@ -72,17 +72,3 @@ pub(crate) fn stdout_of_child() -> Result<Stdio> {
         None => Ok(Stdio::inherit()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::Escaped;
-
-    #[test]
-    fn control_characters_are_written_as_escapes() {
-        let mut out = Escaped(Vec::new());
-        writeln!(out, "# rank {} on {:>8}\tä", 3, "a\u{1b}[2J").unwrap();
-        assert_eq!(String::from_utf8(out.0).unwrap(), "# rank 3 on    a\\u001b[2J\tä\n");
-    }
-}

@@ -25,7 +25,6 @@ pub(crate) struct System {
     pub(crate) environment: BTreeMap<String, String>,
     /// The architecture, by Rust's name.
     pub(crate) architecture: String,
-    /// The network interfaces, or the reason why they cannot be read.
     pub(crate) interfaces: Result<Vec<Interface>, String>,
     /// The limits of this process. `None` stands for unlimited.
     pub(crate) locked_memory: Option<u64>,
@@ -61,7 +60,6 @@ impl SharedMemory {
 }
 
 impl System {
-    /// Returns this machine, with the environment of this process.
     pub(crate) fn here() -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let environment = libnccl::internal::environment::variables()
@@ -158,7 +156,7 @@ impl System {
         self.names(folder).iter().map(|name| folder.join(name)).collect()
     }
 
-    /// Returns the folders of this process's groups that a controller may limit, each followed by those above it.
+    /// Returns the directories of this process's groups of a controller, each followed by its ancestors.
     pub(crate) fn control_groups(&self, controller: &str) -> Vec<PathBuf> {
         let mut groups = Vec::new();
         for line in self.read("/proc/self/cgroup").unwrap_or_default().lines() {
@@ -168,7 +166,7 @@ impl System {
             if controllers.is_empty() || controllers.split(',').any(|name| name == controller) {
                 // A container sees its own group as the root of the hierarchy.
                 let group = Path::new("/sys/fs/cgroup").join(controllers).join(path.trim_start_matches('/'));
-                let above = group.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup"));
+                let above = group.ancestors().take_while(|directory| directory.starts_with("/sys/fs/cgroup"));
                 groups.extend(above.map(Path::to_owned));
             }
         }

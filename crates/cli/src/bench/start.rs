@@ -58,7 +58,7 @@ pub(crate) enum Backend {
 /// The ranks before they are started: the launcher, if there is one, and the implementation of NCCL.
 pub(crate) struct Start<'a> {
     arguments: &'a RankArguments,
-    launch: Option<Launch>,
+    pub(crate) launch: Option<Launch>,
     nccl: Nccl,
     /// The number of GPUs, 0 for host memory.
     pub(crate) gpus: usize,
@@ -82,7 +82,7 @@ impl<'a> Start<'a> {
             let (launcher, rank, size) = (launch.launcher(), launch.rank(), launch.size());
             bail!("{launcher} started this as rank {rank} of {size}; --ranks {ranks} contradicts it");
         }
-        let (nccl, gpus, fallback) = check(launch.as_ref(), implementation(arguments, backend))?;
+        let (nccl, gpus, fallback) = check(&launch, implementation(arguments, backend))?;
         Ok(Self { arguments, launch, nccl, gpus, fallback })
     }
 
@@ -97,17 +97,12 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Reports a failure to the other ranks that a launcher has started, so that they do not wait for this one.
-    pub(crate) fn check<T, E: Display>(&self, result: Result<T, E>) -> Result<T, E> {
-        check(self.launch.as_ref(), result)
-    }
-
     /// Joins the job. With `--processes`, several ranks and no launcher, this process becomes `nccl run`, which starts it
     /// again as each rank.
     pub(crate) fn join(self, threads: usize, ranks_per_thread: usize) -> Result<Job> {
         let (processes, _) = self.processes_and_threads();
         let ranks = threads * ranks_per_thread;
-        self.check(self.check_devices(processes, ranks))?;
+        check(&self.launch, self.check_devices(processes, ranks))?;
         let Self { arguments, launch, nccl, gpus, fallback } = self;
         if launch.is_none() && processes > 1 {
             return become_launcher(processes);
@@ -160,7 +155,8 @@ impl<'a> Start<'a> {
     }
 }
 
-fn check<T, E: Display>(launch: Option<&Launch>, result: Result<T, E>) -> Result<T, E> {
+/// Reports a failure to the other ranks that a launcher has started, so that they do not wait for this one.
+pub(crate) fn check<T, E: Display>(launch: &Option<Launch>, result: Result<T, E>) -> Result<T, E> {
     result.inspect_err(|error| {
         if let Some(launch) = launch {
             // With the causes of an error.

@@ -23,7 +23,7 @@ static ALL: LazyLock<Vec<Advisory>> =
 struct Advisory {
     id: String,
     level: Level,
-    releases: Releases,
+    releases: Range<Parsed<Version>>,
     /// A whole name, as `uname -m` prints it.
     architecture: Option<String>,
     /// A part of the name of a GPU.
@@ -63,8 +63,6 @@ struct Advisory {
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
     good: Option<Parsed<Version>>,
 }
-
-type Releases = Range<Parsed<Version>>;
 
 /// From the first, and before the second; without either, from the oldest or up to the newest.
 #[derive(Debug, Deserialize)]

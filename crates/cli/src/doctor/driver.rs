@@ -34,7 +34,7 @@ impl Driver {
     pub(super) fn new() -> Self {
         let loaded = gpu::load_driver().is_ok();
         let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
-        let cuda = gpu::newest_cuda().map(|(major, minor)| Cuda { major, minor }.to_string());
+        let cuda = gpu::newest_cuda().map(|cuda| cuda.to_string());
         let library = gpu::DRIVER.into();
         Self { library, loaded, stand_in: gpu::stand_in(), gpus, problem, cuda, ..Self::default() }
     }

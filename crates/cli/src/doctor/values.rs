@@ -222,36 +222,25 @@ fn judge_integer(name: &str, value: &str) -> Option<Finding> {
     let (number, rest) = integer(value);
     let decimal = value.trim_start_matches([' ', '\t', '+', '-', '0']);
     let is_octal = value.trim_start().starts_with('0') && number != decimal.parse().unwrap_or(number);
-    if !rest.trim().is_empty() || is_octal {
-        let text = format!("NCCL reads it as {number}");
-        return Some(Finding::warning(
-            text,
-            format!("set {name} to a decimal number without a unit, or unset it"),
-        ));
-    }
-    if number == i64::MAX || number == i64::MIN {
-        return Some(Finding::warning(
-            "the number is too large, so NCCL uses the default",
-            format!("correct {name}"),
-        ));
-    }
-    let range = RANGES.iter().find(|(of, ..)| *of == name);
-    let is_default = default == Some(number);
-    match range.filter(|(_, least, most)| !(*least..=*most).contains(&number) && !is_default) {
-        Some((_, least, most)) => Some(Finding::warning(
-            format!("expected {least} to {most}"),
-            format!("correct {name}, or unset it"),
-        )),
-        None if name.ends_with("_NTHREADS") && number % 32 != 0 => Some(Finding::warning(
-            "NCCL ignores it, as it is not a multiple of 32",
-            "use 64, 128, 256 or 512",
-        )),
-        None if name == "NCCL_WORK_FIFO_BYTES" && number.count_ones() != 1 => Some(Finding::warning(
-            "NCCL ignores it, as it is not a power of 2",
-            format!("correct {name}, or unset it"),
-        )),
-        None => None,
-    }
+    let range = RANGES.iter().find(|(of, least, most)| {
+        *of == name && !(*least..=*most).contains(&number) && default != Some(number)
+    });
+    let correct = format!("correct {name}, or unset it");
+    let (text, advice) = if !rest.trim().is_empty() || is_octal {
+        let advice = format!("set {name} to a decimal number without a unit, or unset it");
+        (format!("NCCL reads it as {number}"), advice)
+    } else if number == i64::MAX || number == i64::MIN {
+        ("the number is too large, so NCCL uses the default".into(), format!("correct {name}"))
+    } else if let Some((_, least, most)) = range {
+        (format!("expected {least} to {most}"), correct)
+    } else if name.ends_with("_NTHREADS") && number % 32 != 0 {
+        ("NCCL ignores it, as it is not a multiple of 32".into(), "use 64, 128, 256 or 512".into())
+    } else if name == "NCCL_WORK_FIFO_BYTES" && number.count_ones() != 1 {
+        ("NCCL ignores it, as it is not a power of 2".into(), correct)
+    } else {
+        return None;
+    };
+    Some(Finding::warning(text, advice))
 }
 
 fn word(value: &str, words: &[&str], ignores_case: bool) -> Option<Finding> {

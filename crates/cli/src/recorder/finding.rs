@@ -115,16 +115,3 @@ impl fmt::Display for Finding {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{name_first_ranks, name_ranks};
-
-    #[test]
-    fn first_ranks_are_named_and_the_others_counted() {
-        assert_eq!([&[][..], &[3], &[1, 2, 5]].map(name_ranks), ["no rank", "rank 3", "ranks 1, 2 and 5"]);
-        assert_eq!(name_first_ranks(&[1, 2, 5], 10), "ranks 1, 2, 5 and 7 more");
-        let many: Vec<usize> = (0..40).collect();
-        assert!(name_ranks(&many).ends_with(", 30, 31 and 8 more"), "{}", name_ranks(&many));
-    }
-}

@@ -37,7 +37,6 @@ struct NotAsked {
     name: &'static str,
 }
 
-/// The start of a recording.
 #[derive(Deserialize)]
 struct Head {
     process: u32,

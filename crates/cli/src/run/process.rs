@@ -28,7 +28,6 @@ pub(crate) fn check_rights(command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the role of a rank that this process starts.
 pub(super) fn rank() -> String {
     format!("rank {}", process::id())
 }

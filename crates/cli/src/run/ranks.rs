@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use libnccl::internal::environment::variable;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::arguments::RunArguments;
+use super::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
 use super::process::{self, ROLE, asks_for_the_end, has_exited, this_program, wait_without_reaping};

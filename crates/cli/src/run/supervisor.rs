@@ -11,7 +11,7 @@ use anyhow::Result;
 use rustix::process::{Pid, Signal};
 use signal_hook::iterator::Signals;
 
-use super::arguments::RunArguments;
+use super::RunArguments;
 use super::machine::{Action, Event, Machine};
 use super::process::{self, asks_for_the_end, exit_code, is_stopped, spawn};
 use super::ranks::{Ranks, Report};

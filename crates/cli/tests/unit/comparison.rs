@@ -1,3 +1,4 @@
+use libnccl_observe::library_file::Identity;
 use libnccl_test_support::random_inputs::Random;
 
 use super::{Comparison, Side};
@@ -61,10 +62,11 @@ fn interrupted_side_fails_with_a_threshold_and_is_named() {
 #[test]
 fn different_files_of_one_version_are_named() {
     let mut sides = ["one", "two"].map(|name| side(name, &[1.0]));
+    let identity = Identity { size: 7, build_id: Some("01".into()) };
     for (side, hash) in sides.iter_mut().zip(["aa", "bb"]) {
         let library = &mut side.rounds[0].library;
         library.version = "2.32.3".into();
-        library.file = Some(LibraryFile { size: 7, build_id: Some("01".into()), hash: hash.into() });
+        library.file = Some(LibraryFile { identity: identity.clone(), hash: hash.into() });
     }
     let expected =
         "# differs: file of NCCL 2.32.3: 7 bytes, build id 01, hash aa; 7 bytes, build id 01, hash bb\n";

@@ -225,6 +225,7 @@ pub(crate) struct Comparison {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FirstWrong {
+    /// The index in what the rank received.
     pub(crate) offset: usize,
     pub(crate) got: String,
     pub(crate) expected: String,

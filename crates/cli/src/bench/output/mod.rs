@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use libnccl::{Backend, Nccl};
-use libnccl_observe::library_file::Identity;
 
 use super::arguments::MeasureArguments;
 use super::measure::Measurement;
@@ -132,9 +131,7 @@ impl Output {
                 op: row.op.clone(),
                 in_place,
                 rank: *rank,
-                offset: first.offset as u64,
-                got: first.got.clone(),
-                expected: first.expected.clone(),
+                first: first.clone(),
             });
             wrong.collect()
         };
@@ -240,8 +237,8 @@ fn library(nccl: &Nccl, stand_in: Option<String>) -> Library {
         _ => (None, "cpu"),
     };
     let file = path.as_deref().and_then(|path| {
-        let Identity { size, build_id } = NcclFile::read(path)?.identity;
-        Some(LibraryFile { size, build_id, hash: format!("{:016x}", nccl_file::hash(path).ok()?) })
+        let identity = NcclFile::read(path)?.identity;
+        Some(LibraryFile { identity, hash: format!("{:016x}", nccl_file::hash(path).ok()?) })
     });
     Library { version: nccl.version().to_string(), path, file, backend: backend.into(), stand_in }
 }

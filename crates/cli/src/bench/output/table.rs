@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use super::report::{Library, Measured, Report, Row, WrongElement};
 use crate::bench::arguments::{Blocking, Columns, Procedure};
+use crate::bench::data::FirstWrong;
 use crate::bench::measure::description::Description;
 use crate::bench::parameters::{Parameters, Step};
 use crate::bench::statistics::digits;
@@ -153,7 +154,8 @@ impl<W: Write> Table<W> {
             line += &format!("{:>21}", now.replace('T', " ").trim_end_matches('Z'));
         }
         writeln!(self.out, "{line}")?;
-        for WrongElement { in_place, rank, offset, got, expected, .. } in wrong {
+        for WrongElement { in_place, rank, first, .. } in wrong {
+            let FirstWrong { offset, got, expected } = first;
             let form = if *in_place { "in-place" } else { "out-of-place" };
             writeln!(
                 self.out,
