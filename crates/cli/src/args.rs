@@ -11,9 +11,9 @@ use crate::completions::{CompletionsArguments, ManArguments};
 use crate::doctor::DoctorArguments;
 use crate::env::EnvArguments;
 use crate::exit_status;
-use crate::ras::arguments::RasArguments;
-use crate::recorder::arguments::RecorderArguments;
-use crate::run::arguments::RunArguments;
+use crate::ras::RasArguments;
+use crate::recorder::RecorderArguments;
+use crate::run::RunArguments;
 use crate::trace::TraceArguments;
 
 const EXAMPLES: &str = "\
@@ -65,14 +65,3 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
         "{version}\nlibnccl:  {version}\nheader:   NCCL {header}\nfeatures: {features}\ntarget:   {ARCH}-{OS}{environment}, {profile}"
     )
 });
-
-#[cfg(test)]
-mod tests {
-    use super::Arguments;
-    use clap::CommandFactory;
-
-    #[test]
-    fn command_line_is_consistent() {
-        Arguments::command().debug_assert();
-    }
-}

@@ -1,7 +1,6 @@
 //! Escapes of control characters, in text of files and of other processes: a terminal obeys them, and XML has none.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
 /// Returns a text of one line, with an escape such as `\u001b` in the place of each control character.
 pub(crate) fn in_line(text: &str) -> Cow<'_, str> {
@@ -22,16 +21,11 @@ fn escape(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.chars().any(is_escaped) {
         return text.into();
     }
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        if is_escaped(character) {
-            // Writing to a string cannot fail.
-            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
-        } else {
-            escaped.push(character);
-        }
-    }
-    escaped.into()
+    let shown = |character: char| match is_escaped(character) {
+        true => format!("\\u{:04x}", u32::from(character)),
+        false => character.into(),
+    };
+    text.chars().map(shown).collect::<String>().into()
 }
 
 #[cfg(test)]

@@ -3,16 +3,15 @@
 
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_void};
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cuda_common::Interface;
 use cudarc::driver::CudaContext;
-use serde::{Deserialize, Serialize};
 
-/// The driver's library for programs.
+use crate::nccl_file::Cuda;
+
 pub(crate) const DRIVER: &str = "libcuda.so.1";
 
 /// Returns the number of GPUs, at least one, or the reason why there is none.
@@ -25,14 +24,14 @@ pub(crate) fn count() -> Result<usize, String> {
     }
 }
 
-/// Returns the newest release of CUDA that the driver supports, as major and minor; `None` without a driver.
-pub(crate) fn newest_cuda() -> Option<(u32, u32)> {
+/// Returns the newest release of CUDA that the driver supports; `None` without a driver.
+pub(crate) fn newest_cuda() -> Option<Cuda> {
     load_driver().ok()?;
     let mut code = 0;
     // SAFETY: the driver is loaded, and gets a valid place for a number.
     unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut code) }.result().ok()?;
     let code = u32::try_from(code).ok()?;
-    Some((code / 1000, code % 1000 / 10))
+    Some(Cuda { major: code / 1000, minor: code % 1000 / 10 })
 }
 
 /// Loads the driver. Must succeed before any use of cudarc, which panics without a driver.
@@ -48,26 +47,11 @@ pub(crate) fn load_driver() -> Result<(), String> {
     }
 }
 
-/// The file of libnccl's stand-in for CUDA.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct StandIn(PathBuf);
+/// The description of the file that [`stand_in`] returns.
+pub(crate) const STAND_IN: &str = "libnccl's stand-in for CUDA on the CPU";
 
-impl StandIn {
-    /// Returns the path of the file.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-/// Names it as what it is.
-impl fmt::Display for StandIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, libnccl's stand-in for CUDA on the CPU", self.0.display())
-    }
-}
-
-/// Returns the stand-in for CUDA if it is the driver of this process.
-pub(crate) fn stand_in() -> Option<StandIn> {
+/// Returns the file of the stand-in for CUDA if it is the driver of this process.
+pub(crate) fn stand_in() -> Option<PathBuf> {
     load_driver().ok()?;
     // SAFETY: it is loaded already, so nothing of it runs.
     let driver = unsafe { libloading::os::unix::Library::new(DRIVER) }.ok()?;
@@ -81,5 +65,5 @@ pub(crate) fn stand_in() -> Option<StandIn> {
     }
     // SAFETY: dladdr has filled it in, and has found a file, whose name is a C string: the driver is never unloaded.
     let file = unsafe { CStr::from_ptr(information.assume_init().dli_fname) };
-    Some(StandIn(PathBuf::from(OsStr::from_bytes(file.to_bytes()))))
+    Some(OsStr::from_bytes(file.to_bytes()).into())
 }

@@ -31,7 +31,6 @@ pub(crate) fn find(path: Option<&Path>) -> Result<Option<Nccl>, LoadError> {
     }
 }
 
-/// Returns the library that this program is linked with.
 #[cfg(feature = "link")]
 pub(crate) fn linked() -> Result<Nccl> {
     Ok(Nccl::linked()?)

@@ -37,12 +37,10 @@ pub(crate) fn stdout() -> Box<dyn Write + Send> {
     }
 }
 
-/// Prints a value as indented JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(stdout().write_all((serde_json::to_string_pretty(value)? + "\n").as_bytes())?)
 }
 
-/// Prints a value as JSON, or as it is displayed.
 pub(crate) fn print(value: &(impl Serialize + Display), as_json: bool) -> Result<()> {
     if as_json { print_json(value) } else { Ok(stdout().write_all(value.to_string().as_bytes())?) }
 }
@@ -72,19 +70,5 @@ pub(crate) fn stdout_of_child() -> Result<Stdio> {
     match OWN.get() {
         Some(own) => Ok(own.try_clone().context("cannot duplicate the standard output")?.into()),
         None => Ok(Stdio::inherit()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::Escaped;
-
-    #[test]
-    fn control_characters_are_written_as_escapes() {
-        let mut out = Escaped(Vec::new());
-        writeln!(out, "# rank {} on {:>8}\tä", 3, "a\u{1b}[2J").unwrap();
-        assert_eq!(String::from_utf8(out.0).unwrap(), "# rank 3 on    a\\u001b[2J\tä\n");
     }
 }

@@ -13,6 +13,10 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::file;
 
+/// The files of a control group, of version 2 and 1.
+pub(crate) const MEMORY_LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
+pub(crate) const MEMORY_USES: [&str; 2] = ["memory.current", "memory.usage_in_bytes"];
+
 /// The files below a root, an environment, and what the kernel says by other means. Tests fabricate them.
 #[derive(Debug)]
 pub(crate) struct System {
@@ -21,7 +25,6 @@ pub(crate) struct System {
     pub(crate) environment: BTreeMap<String, String>,
     /// The architecture, by Rust's name.
     pub(crate) architecture: String,
-    /// The network interfaces, or the reason why they cannot be read.
     pub(crate) interfaces: Result<Vec<Interface>, String>,
     /// The limits of this process. `None` stands for unlimited.
     pub(crate) locked_memory: Option<u64>,
@@ -57,7 +60,6 @@ impl SharedMemory {
 }
 
 impl System {
-    /// Returns this machine, with the environment of this process.
     pub(crate) fn here() -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let environment = libnccl::internal::environment::variables()
@@ -154,6 +156,28 @@ impl System {
         self.names(folder).iter().map(|name| folder.join(name)).collect()
     }
 
+    /// Returns the directories of this process's groups of a controller, each followed by its ancestors.
+    pub(crate) fn control_groups(&self, controller: &str) -> Vec<PathBuf> {
+        let mut groups = Vec::new();
+        for line in self.read("/proc/self/cgroup").unwrap_or_default().lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            // Version 2 has no controllers here.
+            if controllers.is_empty() || controllers.split(',').any(|name| name == controller) {
+                // A container sees its own group as the root of the hierarchy.
+                let group = Path::new("/sys/fs/cgroup").join(controllers).join(path.trim_start_matches('/'));
+                let above = group.ancestors().take_while(|directory| directory.starts_with("/sys/fs/cgroup"));
+                groups.extend(above.map(Path::to_owned));
+            }
+        }
+        groups
+    }
+
+    /// Returns the number in the first of these files of a folder that has one.
+    pub(crate) fn number(&self, folder: &Path, names: &[&str]) -> Option<u64> {
+        names.iter().find_map(|name| self.line(folder.join(name))?.parse().ok())
+    }
+
     /// Returns the value of a variable; `None` if it is not set or empty, which counts as unset almost everywhere.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
@@ -175,7 +199,6 @@ impl System {
     }
 }
 
-/// An interface with its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,

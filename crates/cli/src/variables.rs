@@ -60,7 +60,6 @@ const MANY: usize = 40;
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     pub(crate) names: BTreeSet<String>,
-    /// True if they are those of the CPU backend.
     pub(crate) is_cpu: bool,
 }
 

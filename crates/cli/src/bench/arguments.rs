@@ -140,8 +140,8 @@ pub(crate) struct Procedure {
     #[arg(default_value_t = Register::None)]
     pub(crate) local_register: Register,
     /// Policy for thread blocks
-    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_enum)]
-    pub(crate) cta_policy: Option<Policy>,
+    #[arg(short = 'x', long = "cta_policy", value_name = "0|1|2", value_parser = policy())]
+    pub(crate) cta_policy: Option<CtaPolicy>,
     /// Refused: kernels of the device API
     #[arg(short = 'D', long = "device_implementation", hide = true, value_parser = no_kernels)]
     pub(crate) device_implementation: Option<u8>,
@@ -206,29 +206,6 @@ pub(crate) enum Register {
     Symmetric,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Policy {
-    /// Default: the number that is fastest
-    #[value(name = "0")]
-    Default,
-    /// Efficiency: few
-    #[value(name = "1")]
-    Efficiency,
-    /// Zero: none if copy engines or the switch can do the work
-    #[value(name = "2")]
-    Zero,
-}
-
-impl From<Policy> for CtaPolicy {
-    fn from(policy: Policy) -> Self {
-        match policy {
-            Policy::Default => Self::Default,
-            Policy::Efficiency => Self::Efficiency,
-            Policy::Zero => Self::Zero,
-        }
-    }
-}
-
 /// The choice among the ranks' times for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Average {
@@ -256,6 +233,19 @@ impl Average {
             Self::Maximum => times.iter().copied().fold(0.0, f64::max),
         }
     }
+}
+
+fn policy() -> impl TypedValueParser<Value = CtaPolicy> {
+    let values = [
+        PossibleValue::new("0").help("Default: the number that is fastest"),
+        PossibleValue::new("1").help("Efficiency: few"),
+        PossibleValue::new("2").help("Zero: none if copy engines or the switch can do the work"),
+    ];
+    PossibleValuesParser::new(values).map(|text| match &*text {
+        "1" => CtaPolicy::Efficiency,
+        "2" => CtaPolicy::Zero,
+        _ => CtaPolicy::Default,
+    })
 }
 
 fn switch() -> impl TypedValueParser<Value = bool> {

@@ -65,7 +65,6 @@ enum BenchCommand {
     Plot(PlotArguments),
 }
 
-/// Runs the subcommand, or measures the operation that the arguments select.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode> {
     match (&arguments.command, &arguments.measure) {
         (Some(BenchCommand::Compare(arguments)), _) => compare::run(arguments),
@@ -82,8 +81,8 @@ fn benchmark(arguments: &MeasureArguments) -> Result<ExitCode> {
     }
     let start = Start::new(&arguments.ranks, arguments.backend)?;
     let parameters = Parameters::new(arguments, start.gpus, start.processes_and_threads());
-    let parameters =
-        start.check(parameters).unwrap_or_else(|problem| refuse::<MeasureArguments>("nccl bench", problem));
+    let parameters = start::check(&start.launch, parameters)
+        .unwrap_or_else(|problem| refuse::<MeasureArguments>("nccl bench", problem));
     let first = parameters.first().context("nothing to measure")?;
     let mut job = start.join(first.threads, first.ranks_per_thread)?;
     let (output, benchmark, rank) = (Output::new(arguments), first.benchmark, job.rank(0));

@@ -184,7 +184,6 @@ impl Parameters {
         }
     }
 
-    /// Returns the parameters for the report.
     pub(crate) fn report(&self) -> Map<String, Value> {
         let Self { min_bytes, procedure, unalign, .. } = self;
         let (step_factor, step_bytes) = match self.step {

@@ -105,7 +105,7 @@ fn rows(ranks: &mut Ranks, all: &[Parameters], output: Option<&Output>, has_one_
 fn config(job: &Job, parameters: &Parameters) -> Config {
     let mut config = Config::new();
     if let Some(policy) = parameters.procedure.cta_policy {
-        config = config.cta_policy(policy.into());
+        config = config.cta_policy(policy);
     }
     // As nccl-tests does for sendrecv: a rank has two peers.
     let peers_since = Version::new(2, 30, 3);

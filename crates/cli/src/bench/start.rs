@@ -58,7 +58,7 @@ pub(crate) enum Backend {
 /// The ranks before they are started: the launcher, if there is one, and the implementation of NCCL.
 pub(crate) struct Start<'a> {
     arguments: &'a RankArguments,
-    launch: Option<Launch>,
+    pub(crate) launch: Option<Launch>,
     nccl: Nccl,
     /// The number of GPUs, 0 for host memory.
     pub(crate) gpus: usize,
@@ -82,7 +82,7 @@ impl<'a> Start<'a> {
             let (launcher, rank, size) = (launch.launcher(), launch.rank(), launch.size());
             bail!("{launcher} started this as rank {rank} of {size}; --ranks {ranks} contradicts it");
         }
-        let (nccl, gpus, fallback) = check(launch.as_ref(), implementation(arguments, backend))?;
+        let (nccl, gpus, fallback) = check(&launch, implementation(arguments, backend))?;
         Ok(Self { arguments, launch, nccl, gpus, fallback })
     }
 
@@ -97,17 +97,12 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Reports a failure to the other ranks that a launcher has started, so that they do not wait for this one.
-    pub(crate) fn check<T, E: Display>(&self, result: Result<T, E>) -> Result<T, E> {
-        check(self.launch.as_ref(), result)
-    }
-
     /// Joins the job. With `--processes`, several ranks and no launcher, this process becomes `nccl run`, which starts it
     /// again as each rank.
     pub(crate) fn join(self, threads: usize, ranks_per_thread: usize) -> Result<Job> {
         let (processes, _) = self.processes_and_threads();
         let ranks = threads * ranks_per_thread;
-        self.check(self.check_devices(processes, ranks))?;
+        check(&self.launch, self.check_devices(processes, ranks))?;
         let Self { arguments, launch, nccl, gpus, fallback } = self;
         if launch.is_none() && processes > 1 {
             return become_launcher(processes);
@@ -160,7 +155,8 @@ impl<'a> Start<'a> {
     }
 }
 
-fn check<T, E: Display>(launch: Option<&Launch>, result: Result<T, E>) -> Result<T, E> {
+/// Reports a failure to the other ranks that a launcher has started, so that they do not wait for this one.
+pub(crate) fn check<T, E: Display>(launch: &Option<Launch>, result: Result<T, E>) -> Result<T, E> {
     result.inspect_err(|error| {
         if let Some(launch) = launch {
             // With the causes of an error.
@@ -225,7 +221,6 @@ pub(crate) struct Job {
     pub(crate) gpus: usize,
     /// `threads`, `processes`, or the name of the launcher.
     pub(crate) launch: String,
-    /// Why the CPU backend is used, unless the user selected it.
     pub(crate) fallback: Option<String>,
     /// The first rank of this process, and its number among the ranks of its host.
     first: usize,
@@ -259,37 +254,30 @@ impl Job {
         work: impl Fn(&Self, usize) -> Result<bool> + Clone + Send + 'static,
     ) -> Result<bool> {
         end_on_signals(complete.clone())?;
-        let outcome = self.run_threads(work);
-        if outcome.is_err() {
-            complete();
-        }
-        outcome
-    }
-
-    fn run_threads(
-        &self,
-        work: impl Fn(&Self, usize) -> Result<bool> + Clone + Send + 'static,
-    ) -> Result<bool> {
         let (sender, outcomes) = channel();
         for thread in 0..self.threads {
             let (job, rank) = (self.clone(), self.rank(thread));
-            let (work, sender) = (work.clone(), sender.clone());
+            let (work, outcome_sender) = (work.clone(), sender.clone());
             let run = move || {
                 let outcome = catch_unwind(AssertUnwindSafe(|| work(&job, thread)));
                 let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("panicked")));
                 // The receiver is gone if another rank has failed.
-                let _ = sender.send(outcome.with_context(|| format!("rank {rank}")));
+                let _ = outcome_sender.send(outcome.with_context(|| format!("rank {rank}")));
             };
             // Not scoped: after an error, the other threads may block in NCCL forever.
-            thread::Builder::new()
-                .name(format!("rank {rank}"))
-                .spawn(run)
-                .context("cannot start a thread for a rank")?;
+            let started = thread::Builder::new().name(format!("rank {rank}")).spawn(run);
+            if let Err(error) = started.context("cannot start a thread for a rank") {
+                let _ = sender.send(Err(error));
+                break;
+            }
         }
         drop(sender);
         let outcome: Result<Vec<bool>> = outcomes.iter().collect();
-        if outcome.is_err() && self.is_launched {
-            let_signal_come_first();
+        if outcome.is_err() {
+            if self.is_launched {
+                let_signal_come_first();
+            }
+            complete();
         }
         Ok(outcome?.into_iter().all(|is_good| is_good))
     }

@@ -8,10 +8,10 @@ use std::sync::LazyLock;
 use libnccl::Version;
 use serde::{Deserialize, Deserializer};
 
+use super::Examined;
 use super::driver::Driver;
 use super::finding::{Finding, Level};
 use crate::nccl_file::Cuda;
-use crate::settings::Settings;
 use crate::system::System;
 
 static ALL: LazyLock<Vec<Advisory>> =
@@ -21,10 +21,9 @@ static ALL: LazyLock<Vec<Advisory>> =
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Advisory {
-    /// A name that stays.
     id: String,
     level: Level,
-    releases: Releases,
+    releases: Range<Parsed<Version>>,
     /// A whole name, as `uname -m` prints it.
     architecture: Option<String>,
     /// A part of the name of a GPU.
@@ -43,7 +42,6 @@ struct Advisory {
     /// Variables that would prevent it by these values.
     #[serde(default)]
     unless_setting: BTreeMap<String, String>,
-    /// A file that exists.
     path: Option<String>,
     /// The size of /dev/shm in bytes, below which it holds.
     shared_memory_below: Option<u64>,
@@ -57,7 +55,6 @@ struct Advisory {
     network_without_numa: bool,
     symptom: String,
     advice: String,
-    /// The address of the public report.
     source: String,
     /// A release that has it.
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
@@ -66,8 +63,6 @@ struct Advisory {
     #[cfg_attr(not(test), expect(dead_code, reason = "an example, for the test of the entry"))]
     good: Option<Parsed<Version>>,
 }
-
-type Releases = Range<Parsed<Version>>;
 
 /// From the first, and before the second; without either, from the oldest or up to the newest.
 #[derive(Debug, Deserialize)]
@@ -106,48 +101,37 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Parsed<T> {
     }
 }
 
-/// The subject of the conditions.
-#[derive(Debug)]
-pub(super) struct Situation<'a> {
-    pub(super) release: Version,
-    pub(super) system: &'a System,
-    pub(super) settings: &'a Settings,
-    pub(super) driver: &'a Driver,
+fn series(driver: &Driver) -> Option<u32> {
+    driver.module.as_ref()?.split('.').next()?.parse().ok()
 }
 
-impl Situation<'_> {
-    fn series(&self) -> Option<u32> {
-        self.driver.module.as_ref().and_then(|module| module.split('.').next()?.parse().ok())
-    }
+fn cuda(driver: &Driver) -> Option<Parsed<Cuda>> {
+    driver.cuda.as_ref()?.parse().ok().map(Parsed)
+}
 
-    fn cuda(&self) -> Option<Parsed<Cuda>> {
-        self.driver.cuda.as_ref().and_then(|cuda| cuda.parse().ok()).map(Parsed)
-    }
-
-    /// Returns what conditions ask for, and is not known.
-    fn unknown(&self) -> Vec<&'static str> {
-        let facts = [
-            ("the driver's release", self.series().is_none()),
-            ("the driver's CUDA", self.cuda().is_none()),
-            ("the names of the GPUs", self.driver.models.is_empty()),
-        ];
-        facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
-    }
+/// Returns what conditions ask for, and is not known.
+fn unknown(driver: &Driver) -> Vec<&'static str> {
+    let facts = [
+        ("the driver's release", series(driver).is_none()),
+        ("the driver's CUDA", cuda(driver).is_none()),
+        ("the names of the GPUs", driver.models.is_empty()),
+    ];
+    facts.into_iter().filter_map(|(fact, is_unknown)| is_unknown.then_some(fact)).collect()
 }
 
 impl Advisory {
     /// Returns whether it holds if what is not known is as the conditions ask, or is not.
-    fn holds(&self, situation: &Situation, if_unknown: bool) -> bool {
-        let Situation { release, system, settings, driver } = situation;
+    fn holds(&self, examined: &Examined, release: Version, if_unknown: bool) -> bool {
+        let &Examined { system, settings, driver, .. } = examined;
         let or = |known: Option<bool>| known.unwrap_or(if_unknown);
         let is_model = |gpu: &String| driver.models.iter().any(|model| model.contains(gpu));
         let is_below = |size| system.shared_memory.size.is_some_and(|found| found < size);
         let has = |(name, value): (&String, &String)| settings.value(name) == Some(value.as_str());
-        or(self.releases.has(Some(Parsed(*release))))
+        or(self.releases.has(Some(Parsed(release))))
             && self.architecture.as_ref().is_none_or(|architecture| *architecture == system.architecture)
             && self.gpu.as_ref().is_none_or(|gpu| or((!driver.models.is_empty()).then(|| is_model(gpu))))
-            && or(self.driver.has(situation.series()))
-            && or(self.driver_cuda.has(situation.cuda()))
+            && or(self.driver.has(series(driver)))
+            && or(self.driver_cuda.has(cuda(driver)))
             && self.setting.iter().all(has)
             && self.setting_present.as_ref().is_none_or(|name| settings.value(name).is_some())
             && !self.unless_setting.iter().any(has)
@@ -187,108 +171,29 @@ fn has_network_without_numa(system: &System) -> bool {
         .any(|file| system.line(file).is_some_and(|node| node == "-1"))
 }
 
-pub(super) fn findings(situation: &Situation) -> Vec<Finding> {
-    let (held, others): (Vec<_>, Vec<_>) = ALL.iter().partition(|advisory| advisory.holds(situation, false));
-    let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(situation.release)).collect();
-    let undecided = others.iter().filter(|advisory| advisory.holds(situation, true));
+pub(super) fn findings(examined: &Examined, release: Version) -> Vec<Finding> {
+    let (held, others): (Vec<_>, Vec<_>) =
+        ALL.iter().partition(|advisory| advisory.holds(examined, release, false));
+    let mut findings: Vec<_> = held.iter().map(|advisory| advisory.finding(release)).collect();
+    let undecided = others.iter().filter(|advisory| advisory.holds(examined, release, true));
     let undecided: Vec<&str> = undecided.map(|advisory| advisory.id.as_str()).collect();
     if !undecided.is_empty() {
         findings.push(Finding::warning(
             format!(
-                "known faults that may concern NCCL {} here, for lack of {}: {}",
-                situation.release,
-                situation.unknown().join(", "),
+                "known faults that may concern NCCL {release} here, for lack of {}: {}",
+                unknown(examined.driver).join(", "),
                 undecided.join(", ")
             ),
             "run `nccl doctor` where the job is to run, and as the job does",
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(format!(
-            "none of {} known faults concerns NCCL {} here",
-            ALL.len(),
-            situation.release
-        )));
+        findings
+            .push(Finding::ok(format!("none of {} known faults concerns NCCL {release} here", ALL.len())));
     }
     findings
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::fs;
-
-    use libnccl::Version;
-
-    use super::{ALL, Advisory, Situation};
-    use crate::doctor::driver::Driver;
-    use crate::settings::Settings;
-    use crate::system::System;
-
-    /// Returns whether an entry holds for a release on a machine that is made for its conditions, or on another.
-    fn holds(advisory: &Advisory, release: Version, is_own: bool) -> bool {
-        let root = tempfile::tempdir().unwrap();
-        let mut environment = Vec::new();
-        let mut driver = Driver::default();
-        if is_own {
-            environment.extend(advisory.setting.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-            environment.extend(advisory.setting_present.iter().map(|name| (name.as_str(), "1")));
-            driver.models.extend(advisory.gpu.clone());
-            let series = advisory.driver.from.or(advisory.driver.before.map(|before| before - 1));
-            driver.module = series.map(|series| format!("{series}.10"));
-            let cuda = advisory.driver_cuda.from.as_ref().map(|from| from.0.to_string());
-            driver.cuda = cuda.or(advisory.driver_cuda.before.as_ref().map(|_| "11.0".into()));
-            let files = [
-                (advisory.path.as_deref(), ""),
-                (advisory.container.then_some("/.dockerenv"), ""),
-                (
-                    advisory.numa_node_without_processors.then_some("/sys/devices/system/node/node1/cpulist"),
-                    "\n",
-                ),
-                (
-                    advisory.network_without_numa.then_some("/sys/class/infiniband/mlx5_0/device/numa_node"),
-                    "-1\n",
-                ),
-            ];
-            for (path, text) in files.into_iter().filter_map(|(path, text)| Some((path?, text))) {
-                let place = root.path().join(path.trim_start_matches('/'));
-                fs::create_dir_all(place.parent().unwrap()).unwrap();
-                fs::write(place, text).unwrap();
-            }
-        }
-        let mut system = System::at(root.path(), &environment);
-        system.architecture = "none".into();
-        if is_own {
-            system.architecture = advisory.architecture.as_deref().unwrap_or("x86_64").into();
-            system.shared_memory.size = advisory.shared_memory_below.map(|size| size - 1);
-            system.stack = system.stack.filter(|_| !advisory.stack_unlimited);
-        }
-        let settings = Settings::of(&system);
-        advisory.holds(&Situation { release, system: &system, settings: &settings, driver: &driver }, false)
-    }
-
-    #[test]
-    fn each_entry_holds_for_its_example_and_not_for_a_good_release() {
-        let others =
-            ["id", "level", "releases", "symptom", "advice", "source", "bad", "good", "unless_setting"];
-        let entries: Vec<serde_json::Map<_, _>> =
-            serde_json::from_str(include_str!("advisories.json")).unwrap();
-        let mut ids = BTreeSet::new();
-        for (advisory, entry) in ALL.iter().zip(&entries) {
-            let id = &advisory.id;
-            let has_conditions = entry.keys().any(|name| !others.contains(&name.as_str()));
-            assert!(holds(advisory, advisory.bad.0, true), "{id}");
-            assert_eq!(holds(advisory, advisory.bad.0, false), !has_conditions, "{id} on another machine");
-            if let Some(good) = &advisory.good {
-                assert!(!holds(advisory, good.0, true), "{id}: {}", good.0);
-            }
-            assert!(has_conditions || advisory.good.is_some(), "{id} holds everywhere");
-            assert!(!holds(advisory, Version::new(2, 32, 3), false), "{id} holds for the newest release");
-            assert!(ids.insert(id), "{id} is there twice");
-            let public = ["https://github.com/", "https://docs.nvidia.com/"];
-            assert!(public.iter().any(|host| advisory.source.starts_with(host)), "{id}");
-            assert!(advisory.symptom.len() > 30 && advisory.advice.len() > 15, "{id}");
-        }
-        assert!(ALL.len() >= 20 && ALL.len() == entries.len(), "{}", ALL.len());
-    }
-}
+#[path = "../../tests/unit/advisories.rs"]
+mod tests;

@@ -46,20 +46,13 @@ const PLUGINS: [(&str, &str); 6] = [
 
 /// The child's answers up to now: it prints all of them after each step.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Answers {
     driver: Option<Driver>,
     search: Option<Search>,
-    call: Option<Call>,
-    plugins: BTreeMap<String, String>,
-}
-
-/// The streams and the end of the child.
-#[derive(Debug, Default)]
-struct Outcome {
-    answers: Answers,
-    log: Vec<String>,
-    failure: Option<String>,
+    probe: Probe,
     /// The file of NCCL that the child had loaded, or was loading, when it was killed.
+    #[serde(skip)]
     loaded: Option<String>,
 }
 
@@ -81,7 +74,7 @@ pub(super) fn examine(file: Option<&Path>) -> (Driver, Search) {
     }
 }
 
-fn wait(mut child: Child, limit: Duration) -> Outcome {
+fn wait(mut child: Child, limit: Duration) -> Answers {
     let (sender, lines) = channel();
     let streams: [Option<Box<dyn Read + Send>>; 2] = [
         child.stdout.take().map(|stream| Box::new(stream) as _),
@@ -100,21 +93,21 @@ fn wait(mut child: Child, limit: Duration) -> Outcome {
         });
     }
     drop(sender);
-    let mut outcome = Outcome::default();
+    let (mut answers, mut log, mut loaded) = (Answers::default(), vec![], None);
     let end = Instant::now() + limit;
     let is_late = loop {
         if !matches!(child.try_wait(), Ok(None)) {
             break false;
         }
         if Instant::now() > end {
-            outcome.loaded = loaded(&child);
+            loaded = last_loaded(&child);
             break true;
         }
         thread::sleep(PAUSE);
     };
     // With the processes that the library has started.
     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-    outcome.failure = match child.wait() {
+    let failure = match child.wait() {
         _ if is_late => Some(format!("it took more than {} s, and was killed", limit.as_secs())),
         Ok(status) if status.success() => None,
         Ok(status) => Some(format!("the process ended with {status}")),
@@ -125,26 +118,25 @@ fn wait(mut child: Child, limit: Duration) -> Outcome {
     let end = Instant::now() + GRACE;
     while let Ok((is_log, line)) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
         match is_log {
-            true => outcome.log.push(line),
-            false => outcome.answers = serde_json::from_str(&line).unwrap_or(outcome.answers),
+            true => log.push(line),
+            false => answers = serde_json::from_str(&line).unwrap_or(answers),
         }
     }
-    outcome
+    Answers { probe: Probe { log, failure, ..answers.probe }, loaded, ..answers }
 }
 
 /// Returns the last file of NCCL that a process has mapped.
-fn loaded(child: &Child) -> Option<String> {
+fn last_loaded(child: &Child) -> Option<String> {
     let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).ok()?;
     let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
     paths.rfind(|path| path.contains("/libnccl.so") || path.contains("/librccl.so")).map(str::to_owned)
 }
 
-impl Outcome {
+impl Answers {
     /// Returns what is known, with the reason why the rest is not.
     fn results(self, file: Option<&Path>) -> (Driver, Search) {
-        let Self { answers: Answers { driver, search, call, plugins }, log, failure, loaded } = self;
+        let Self { driver, search, probe, loaded } = self;
         let file = file.map(|file| file.display().to_string()).or(loaded);
-        let probe = Probe { call, plugins, log, failure };
         let failure = probe.reasons();
         match (driver, search) {
             (None, _) => {
@@ -192,14 +184,14 @@ pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     let id = nccl.unique_id();
     let added = environment().map(|[name, value]| (name, value));
     let added: BTreeMap<_, _> = added.filter(|(name, _)| !before.contains_key(name)).collect();
-    answers.call = Some(Call {
+    answers.probe.call = Some(Call {
         id: id.as_ref().ok().map(|id| id.as_bytes().to_vec()),
         problem: id.err().map(|error| error.to_string()),
         parameters: parameters(&nccl, before.keys().chain(added.keys())),
         added: added.clone(),
     });
     print(&answers)?;
-    answers.plugins = plugins(|name| added.get(name).or(before.get(name)).map_or("", String::as_str));
+    answers.probe.plugins = plugins(|name| added.get(name).or(before.get(name)).map_or("", String::as_str));
     print(&answers)?;
     if gpu::stand_in().is_some() {
         // Its initialization checks its variables.
@@ -256,34 +248,34 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
-    use super::{Outcome, wait};
+    use super::{Answers, wait};
 
-    fn outcome(script: &str, limit: u64) -> Outcome {
+    fn answers(script: &str, limit: u64) -> Answers {
         let mut shell = Command::new("sh");
         shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         wait(shell.spawn().unwrap(), Duration::from_secs(limit))
     }
 
-    const CALL: &str = r#"'{"call":{"added":{},"parameters":{},"problem":"none"},"plugins":{}}'"#;
+    const CALL: &str = r#"'{"probe":{"call":{"added":{},"parameters":{},"problem":"none"}}}'"#;
 
     #[test]
     fn child_that_hangs_or_dies_is_a_failure_with_a_reason() {
         let start = Instant::now();
         let late = Some("it took more than 1 s, and was killed");
-        let hung = outcome(&format!("echo {CALL}; sleep 60 & sleep 60"), 1);
-        assert!(hung.failure.as_deref() == late && hung.answers.call.is_some());
-        assert_eq!(outcome("exec >&- 2>&-; sleep 60", 1).failure.as_deref(), late);
+        let hung = answers(&format!("echo {CALL}; sleep 60 & sleep 60"), 1);
+        assert!(hung.probe.failure.as_deref() == late && hung.probe.call.is_some());
+        assert_eq!(answers("exec >&- 2>&-; sleep 60", 1).probe.failure.as_deref(), late);
         // A process that the child leaves behind does not matter, inside of its group or not.
         let noise = "while sleep 0.01; do echo x >&2 || exit; done";
         for left in ["sleep 60".to_owned(), format!("({noise})"), format!("setsid sh -c '{noise}'")] {
-            let left = outcome(&format!("{left} & echo {CALL}"), 50);
-            assert!(left.failure.is_none() && left.answers.call.is_some(), "{left:?}");
+            let left = answers(&format!("{left} & echo {CALL}"), 50);
+            assert!(left.probe.failure.is_none() && left.probe.call.is_some(), "{left:?}");
         }
-        let killed = outcome(&format!("echo {CALL}; kill -9 $$"), 30);
-        assert_eq!(killed.failure.as_deref(), Some("the process ended with signal: 9 (SIGKILL)"));
-        assert_eq!(killed.answers.call.unwrap().problem.as_deref(), Some("none"));
-        let garbage = outcome("head -c 3000000 /dev/urandom; head -c 3000000 /dev/urandom >&2", 30);
-        assert!(garbage.answers.call.is_none());
+        let killed = answers(&format!("echo {CALL}; kill -9 $$"), 30);
+        assert_eq!(killed.probe.failure.as_deref(), Some("the process ended with signal: 9 (SIGKILL)"));
+        assert_eq!(killed.probe.call.unwrap().problem.as_deref(), Some("none"));
+        let garbage = answers("head -c 3000000 /dev/urandom; head -c 3000000 /dev/urandom >&2", 30);
+        assert!(garbage.probe.call.is_none());
         assert!(start.elapsed() < Duration::from_secs(30));
     }
 }

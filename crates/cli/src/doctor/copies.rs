@@ -269,7 +269,6 @@ fn package(system: &System, info: &Path) -> Option<Package> {
     Some(Package { name: field("Name:")?, version: field("Version:")?, size })
 }
 
-/// Returns a finding for each process that has several copies loaded.
 fn in_processes(system: &System) -> Vec<Finding> {
     let is_number = |name: &&String| name.bytes().all(|byte| byte.is_ascii_digit());
     let processes = system.names("/proc");

@@ -1,24 +1,20 @@
 //! The GPUs that a process sees, and where they are in the machine.
 
+use super::Examined;
 use super::driver::{Driver, nvidia_devices};
 use super::finding::Finding;
 use super::library::Library;
-use crate::settings::Settings;
 use crate::system::System;
 
 const IMEX: &str = "/dev/nvidia-caps-imex-channels";
 
-pub(super) fn findings(
-    system: &System,
-    settings: &Settings,
-    driver: &Driver,
-    library: Option<&Library>,
-) -> Vec<Finding> {
+pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
+    let &Examined { system, driver, library, .. } = examined;
     let mut findings = Vec::new();
     if library.is_some_and(Library::needs_driver) {
         findings.extend(device_files(system, driver));
         findings.extend(partition_files(system));
-        findings.extend(channels(system, settings, driver, library));
+        findings.extend(channels(examined));
     }
     let on_bus = nvidia_devices(system);
     let gpus = driver.models.len().max(on_bus.len());
@@ -94,12 +90,7 @@ fn partition_files(system: &System) -> Option<Finding> {
 }
 
 /// Judges the channels that GPUs of several machines share memory through, if there is NVLink between the machines.
-fn channels(
-    system: &System,
-    settings: &Settings,
-    driver: &Driver,
-    library: Option<&Library>,
-) -> Option<Finding> {
+fn channels(&Examined { system, settings, driver, library, .. }: &Examined) -> Option<Finding> {
     let has_nvlink =
         ["GB200", "GB300"].iter().any(|model| driver.models.iter().any(|name| name.contains(model)));
     let is_used = settings.number("NCCL_MNNVL_ENABLE").map_or(has_nvlink, |value| value != 0);

@@ -1,5 +1,7 @@
 //! NVIDIA's driver, which NCCL needs, or what the process has in its place.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
@@ -14,14 +16,12 @@ pub(crate) struct Driver {
     pub(crate) library: String,
     pub(crate) loaded: bool,
     /// The file, if it is libnccl's stand-in for CUDA and not NVIDIA's.
-    pub(crate) stand_in: Option<gpu::StandIn>,
+    pub(crate) stand_in: Option<PathBuf>,
     /// The number of GPUs, or of the stand-in's devices.
     pub(crate) gpus: usize,
-    /// The reason why no GPU is available.
     pub(crate) problem: Option<String>,
     /// The newest release of CUDA that the driver supports.
     pub(crate) cuda: Option<String>,
-    /// The release of the kernel's module.
     pub(crate) module: Option<String>,
     /// The names of the GPUs of the machine, whether this process sees them or not.
     pub(crate) models: Vec<String>,
@@ -34,7 +34,7 @@ impl Driver {
     pub(super) fn new() -> Self {
         let loaded = gpu::load_driver().is_ok();
         let (gpus, problem) = gpu::count().map_or_else(|problem| (0, Some(problem)), |gpus| (gpus, None));
-        let cuda = gpu::newest_cuda().map(|(major, minor)| Cuda { major, minor }.to_string());
+        let cuda = gpu::newest_cuda().map(|cuda| cuda.to_string());
         let library = gpu::DRIVER.into();
         Self { library, loaded, stand_in: gpu::stand_in(), gpus, problem, cuda, ..Self::default() }
     }
@@ -44,7 +44,6 @@ impl Driver {
         Self { library: gpu::DRIVER.into(), problem: Some(problem), is_unasked, ..Self::default() }
     }
 
-    /// Adds what the kernel says.
     pub(super) fn with(self, system: &System) -> Self {
         Self { module: module(system), models: models(system), ..self }
     }
@@ -70,7 +69,7 @@ impl Driver {
     fn state(&self, system: &System, library: Option<&Library>) -> Finding {
         let Self { library: name, loaded, stand_in, gpus, problem, cuda, module, is_unasked, .. } = self;
         let (name, devices) = match stand_in {
-            Some(stand_in) => (stand_in.to_string(), "devices"),
+            Some(file) => (format!("{}, {}", file.display(), gpu::STAND_IN), "devices"),
             None => (name.clone(), "GPUs"),
         };
         let Some(problem) = problem else {
@@ -104,9 +103,9 @@ impl Driver {
 }
 
 /// Returns the PCI addresses of NVIDIA's GPUs.
-pub(crate) fn nvidia_devices(system: &System) -> Vec<std::path::PathBuf> {
+pub(crate) fn nvidia_devices(system: &System) -> Vec<PathBuf> {
     let devices = system.children("/sys/bus/pci/devices").into_iter();
-    let is_gpu = |device: &std::path::PathBuf| {
+    let is_gpu = |device: &PathBuf| {
         let is = |file: &str, start: &str| {
             system.line(device.join(file)).is_some_and(|line| line.starts_with(start))
         };
@@ -126,7 +125,7 @@ fn module(system: &System) -> Option<String> {
 
 fn models(system: &System) -> Vec<String> {
     let gpus = system.children("/proc/driver/nvidia/gpus").into_iter();
-    let model = |gpu: std::path::PathBuf| {
+    let model = |gpu: PathBuf| {
         let information = system.read(gpu.join("information"))?;
         let model = information.lines().find_map(|line| line.strip_prefix("Model:"))?;
         Some(model.trim().to_owned())

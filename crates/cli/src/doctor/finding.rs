@@ -40,7 +40,6 @@ impl Finding {
     }
 }
 
-/// The findings about one subject.
 #[derive(Debug, Serialize)]
 pub(crate) struct Section {
     pub(crate) name: &'static str,

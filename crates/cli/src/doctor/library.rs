@@ -20,15 +20,12 @@ const NOT_FOUND: &str = "no NCCL library could be loaded";
 pub(super) const NOT_STARTED: &str = "mount /proc, and run `nccl doctor` again";
 const CPU_IMPLEMENTATION: &str = "use the CPU backend: `nccl bench --cpu`, the crate libnccl-cpu";
 
-/// The result of loading it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Search {
     pub(crate) library: Option<Library>,
-    /// The reason why no library was loaded.
     pub(crate) error: Option<String>,
     /// The places that were searched before, with the attempts that failed; a place may be empty.
     pub(crate) tried: Vec<Tried>,
-    /// The way in which the user named a file, if so.
     pub(super) named: Option<Named>,
     /// What to do about the error, if the search itself did not end.
     #[serde(skip)]
@@ -52,7 +49,6 @@ pub(crate) struct Library {
     pub(crate) cuda: Option<String>,
     /// The memory that its communicators work on: `device` or `host`.
     pub(crate) memory: String,
-    /// The size and the build id of the file.
     #[serde(flatten)]
     pub(crate) identity: Identity,
     pub(crate) unique_id: Check,
@@ -61,10 +57,8 @@ pub(crate) struct Library {
     pub(crate) missing_functions: Vec<Missing>,
     /// Other libnccl files in this process, whose symbols may interfere with this one's.
     pub(crate) other_loaded_libraries: Vec<PathBuf>,
-    /// The file's own strings.
     #[serde(skip)]
     pub(crate) file: NcclFile,
-    /// The outcome of the process that used it.
     #[serde(skip)]
     pub(crate) probe: Probe,
 }
@@ -91,7 +85,6 @@ pub(crate) struct Check {
 }
 
 impl Search {
-    /// Loads the file that the user named, or searches for one.
     pub(super) fn new(file: Option<&Path>) -> (Self, Option<Nccl>) {
         let (nccl, error, attempts) = match load(file) {
             Ok(nccl) => {
@@ -112,7 +105,6 @@ impl Search {
         (Self { library, error, tried, named, unfinished: None }, nccl)
     }
 
-    /// Returns a search that did not end, with the reason.
     pub(super) fn unfinished(finding: Finding) -> Self {
         Self { error: Some(finding.text.clone()), unfinished: Some(finding), ..Self::default() }
     }
@@ -173,7 +165,6 @@ impl Check {
 }
 
 impl Library {
-    /// Returns what the library says of itself.
     fn new(nccl: &Nccl) -> Self {
         let (path, source) = match nccl.backend() {
             Backend::Linked { path } => (path.clone(), "linked at build time"),

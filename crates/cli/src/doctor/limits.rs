@@ -1,12 +1,11 @@
 //! The limits of the operating system and of the container.
 
-use std::path::{Path, PathBuf};
-
 use rustix::process::Rlimit;
 
 use super::finding::Finding;
+use crate::run::has_bit;
 use crate::settings::Settings;
-use crate::system::{SharedMemory, System};
+use crate::system::{MEMORY_LIMITS, MEMORY_USES, SharedMemory, System};
 
 const MIB: u64 = 1 << 20;
 /// The size of /dev/shm below which it is taken for too small; Docker's default is 64 MiB.
@@ -20,7 +19,7 @@ const FEW_THREADS: u64 = 256;
 /// The host memory that a rank may need.
 const LITTLE_MEMORY: u64 = 1024 * MIB;
 /// The bit of the capability to lock memory, `CAP_IPC_LOCK`.
-const IPC_LOCK: u64 = 1 << 14;
+const IPC_LOCK: i32 = 14;
 
 pub(super) fn findings(system: &System, settings: &Settings, rdma: bool) -> Vec<Finding> {
     let container = system.container().map(|container| Finding::ok(format!("in a container of {container}")));
@@ -86,9 +85,7 @@ fn locked_memory(system: &System, rdma: bool) -> Finding {
         return Finding::ok(format!("{shown}; there is no RDMA device that would need more"));
     }
     let status = system.read("/proc/self/status").unwrap_or_default();
-    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let capabilities = capabilities.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    if capabilities.is_some_and(|capabilities| capabilities & IPC_LOCK != 0) {
+    if has_bit(&status, "CapEff:", IPC_LOCK) {
         return Finding::ok(format!("{shown}, which does not hold for this process (CAP_IPC_LOCK)"));
     }
     let advice = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity of the service, or `--ulimit memlock=-1` of the container";
@@ -108,53 +105,22 @@ fn open_files(system: &System) -> Finding {
     Finding::warning(text, advice)
 }
 
-/// Returns the folder of this process in the hierarchy of a controller: version 2, or else that of version 1.
-fn control_group(system: &System, controller: &str) -> Option<PathBuf> {
-    let groups = system.read("/proc/self/cgroup")?;
-    let mut fields = groups.lines().filter_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        rest.split_once(':')
-    });
-    let (controllers, path) = fields.find(|(controllers, _)| {
-        controllers.is_empty() || controllers.split(',').any(|name| name == controller)
-    })?;
-    let mount = if controllers.is_empty() {
-        Path::new("/sys/fs/cgroup").into()
-    } else {
-        Path::new("/sys/fs/cgroup").join(controllers)
-    };
-    let folder = mount.join(path.trim_start_matches('/'));
-    // A container sees its own group as the root of the hierarchy.
-    Some(if system.exists(&folder) { folder } else { mount })
-}
-
-/// Returns what is found in the folder of the group or of the nearest one above.
-fn nearest<T>(system: &System, controller: &str, find: impl Fn(&Path) -> Option<T>) -> Option<T> {
-    let folder = control_group(system, controller)?;
-    folder.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup")).find_map(find)
-}
-
-/// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known. The files have two names, of
-/// version 2 and 1.
+/// Reads the limit of the group or of the nearest one above that has one, and the use there, if it is known.
 fn limit_of_group(
     system: &System,
     controller: &str,
-    limits: [&str; 2],
-    uses: [&str; 2],
+    limits: &[&str],
+    uses: &[&str],
 ) -> Option<(u64, Option<u64>)> {
-    let number = |folder: &Path, names: [&str; 2]| {
-        names.iter().find_map(|name| system.line(folder.join(name))?.parse::<u64>().ok())
-    };
-    nearest(system, controller, |folder| {
+    system.control_groups(controller).iter().find_map(|group| {
         // Version 1 has a number beyond all memory for "unlimited".
-        let limit = number(folder, limits).filter(|limit| *limit < 1 << 60)?;
-        Some((limit, number(folder, uses)))
+        let limit = system.number(group, limits).filter(|limit| *limit < 1 << 60)?;
+        Some((limit, system.number(group, uses)))
     })
 }
 
 fn threads(system: &System) -> Option<Finding> {
-    let (limit, used) =
-        limit_of_group(system, "pids", ["pids.max", "pids.max"], ["pids.current", "pids.current"])?;
+    let (limit, used) = limit_of_group(system, "pids", &["pids.max"], &["pids.current"])?;
     let shown = used.map_or_else(|| "an unknown number".into(), |used| used.to_string());
     let text = format!("threads of the control group: {shown} of {limit}");
     Some(if limit.saturating_sub(used.unwrap_or(0)) < FEW_THREADS {
@@ -167,9 +133,7 @@ fn threads(system: &System) -> Option<Finding> {
 }
 
 fn memory(system: &System) -> Option<Finding> {
-    let (limits, uses) =
-        (["memory.max", "memory.limit_in_bytes"], ["memory.current", "memory.usage_in_bytes"]);
-    let (limit, used) = limit_of_group(system, "memory", limits, uses)?;
+    let (limit, used) = limit_of_group(system, "memory", &MEMORY_LIMITS, &MEMORY_USES)?;
     let used = used.map_or_else(|| "an unknown part".into(), in_mib);
     let text = format!("memory of the control group: {used} of {}", in_mib(limit));
     Some(if limit < LITTLE_MEMORY {
@@ -180,8 +144,8 @@ fn memory(system: &System) -> Option<Finding> {
 }
 
 fn processors(system: &System) -> Option<Finding> {
-    let (quota, period) = nearest(system, "cpu", |folder| {
-        let line = system.line(folder.join("cpu.max"))?;
+    let (quota, period) = system.control_groups("cpu").iter().find_map(|group| {
+        let line = system.line(group.join("cpu.max"))?;
         let (quota, period) = line.split_once(' ')?;
         Some((quota.parse::<f64>().ok()?, period.parse::<f64>().ok()?))
     })?;

@@ -16,6 +16,7 @@ mod network;
 mod probe;
 mod ras;
 #[cfg(test)]
+#[path = "../../tests/unit/doctor.rs"]
 mod tests;
 mod values;
 mod variables;
@@ -35,7 +36,6 @@ use crate::output;
 use crate::settings::Settings;
 use crate::system::System;
 use crate::variables::Variables;
-use advisories::Situation;
 use driver::Driver;
 use finding::{Finding, Level, Section};
 use library::{Library, Search, Tried};
@@ -86,6 +86,16 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     Ok(if report.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The inputs of the sections.
+#[derive(Debug)]
+struct Examined<'a> {
+    system: &'a System,
+    settings: &'a Settings,
+    driver: &'a Driver,
+    library: Option<&'a Library>,
+    known: &'a Variables,
+}
+
 fn examine(system: &System, search: Search, driver: Driver, needs: Option<Version>) -> Report {
     let library = search.library.as_ref();
     let found: Option<Version> = library.and_then(|library| library.version.parse().ok());
@@ -94,20 +104,19 @@ fn examine(system: &System, search: Search, driver: Driver, needs: Option<Versio
     let unread = call.map(|call| settings.correct(&call.added, probe::is_forced)).unwrap_or_default();
     let rdma = network::has_rdma(system, &settings);
     let known = library.map(|library| Variables::of(&library.file)).unwrap_or_default();
+    let examined = Examined { system, settings: &settings, driver: &driver, library, known: &known };
     let has_advisories = library.is_some_and(Library::needs_driver) && !known.is_cpu;
-    let situation = found.filter(|_| has_advisories);
-    let situation =
-        situation.map(|release| Situation { release, system, settings: &settings, driver: &driver });
+    let advisories = found.filter(|_| has_advisories).map(|release| advisories::findings(&examined, release));
     let sections = [
         ("library", search.findings(needs)),
         ("copies", copies::findings(system, library)),
         ("driver", driver.findings(system, library)),
-        ("devices", devices::findings(system, &settings, &driver, library)),
-        ("advisories", situation.map(|situation| advisories::findings(&situation)).unwrap_or_default()),
+        ("devices", devices::findings(&examined)),
+        ("advisories", advisories.unwrap_or_default()),
         ("limits", limits::findings(system, &settings, rdma)),
         ("network", network::findings(system, &settings, library)),
         ("files", files::findings(&settings, &unread, library)),
-        ("variables", variables::findings(system, &settings, &known, library)),
+        ("variables", variables::findings(&examined)),
         ("ras", ras::findings(&settings)),
     ];
     let sections = sections.into_iter().filter(|(_, findings)| !findings.is_empty());

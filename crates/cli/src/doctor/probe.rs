@@ -10,15 +10,16 @@ pub(super) const FORCED: [(&str, &str); 3] =
     [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "ALL"), ("NCCL_DEBUG_FILE", "/dev/stderr")];
 
 /// The outcome of the process.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Probe {
     /// `None` if the process did not get as far as this.
     pub(crate) call: Option<Call>,
     /// The reason why each of these plugins cannot be loaded, by variable.
     pub(crate) plugins: BTreeMap<String, String>,
-    /// The library's log.
+    #[serde(skip)]
     pub(crate) log: Vec<String>,
-    /// The reason why the process failed.
+    #[serde(skip)]
     pub(crate) failure: Option<String>,
 }
 
@@ -54,7 +55,6 @@ impl Probe {
         [failure].into_iter().chain(self.warnings()).chain(errors).collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns the library's warnings and errors.
     pub(crate) fn warnings(&self) -> Vec<&str> {
         let warnings = self.log.iter().filter_map(|line| Some(line.split_once("NCCL WARN ")?.1.trim()));
         // Without a driver, every process has this one; the section on the driver has it.
@@ -79,10 +79,9 @@ impl Probe {
     /// Returns the variables that the log names as set.
     pub(crate) fn set_by_environment(&self) -> Vec<&str> {
         let texts = self.log.iter().filter_map(|line| Some(line.split_once("NCCL INFO ")?.1));
-        let is_forced = |text: &str| FORCED.iter().any(|(name, _)| text.split(' ').next() == Some(name));
         let mut texts: Vec<_> = texts
             .filter(|text| text.starts_with("NCCL_") && text.contains(" set by environment to "))
-            .filter(|text| !is_forced(text))
+            .filter(|text| !is_forced(text.split(' ').next().unwrap_or_default()))
             .collect();
         texts.dedup();
         texts

@@ -12,7 +12,6 @@ use crate::settings::Settings;
 const DEFAULT: &str = "localhost:28028";
 /// The time to wait for a connection, and for its answer. A stopped process accepts connections and never answers.
 const LIMIT: Duration = Duration::from_millis(100);
-/// The time to wait for the addresses of a host.
 const RESOLVED_WITHIN: Duration = Duration::from_millis(200);
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
@@ -55,7 +54,6 @@ fn resolve(address: &str) -> Option<Vec<SocketAddr>> {
     receiver.recv_timeout(RESOLVED_WITHIN).ok()?.ok()
 }
 
-/// The state of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     /// Neither a connection nor a refusal.

@@ -4,17 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use cuda_common::finding::{FAILURES, Failures, IGNORE, Ignored, REPORT, STRICT};
 use cuda_common::stack::STACKS;
 
 use super::finding::Finding;
-use super::library::Library;
-use super::network;
-use crate::settings::{Setting, Settings, integer, taken_literally};
-use crate::system::System;
-use crate::variables::{Newest, Variables};
+use super::{Examined, network};
+use crate::settings::{Setting, integer, taken_literally};
+use crate::variables::Newest;
 
 const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"];
@@ -44,23 +43,12 @@ const RANGES: [(&str, i64, i64); 18] = [
     ("NCCL_LL128_BUFFSIZE", 1 << 12, 1 << 30),
 ];
 
-/// The inputs of the rules.
-struct Rules<'a> {
-    system: &'a System,
-    settings: &'a Settings,
-    library: Option<&'a Library>,
-    /// Those of the newest version.
-    defaults: BTreeMap<String, Option<String>>,
-}
+/// The defaults of the newest version.
+static DEFAULTS: LazyLock<BTreeMap<String, Option<String>>> =
+    LazyLock::new(|| Newest::read().map(|newest| newest.defaults).unwrap_or_default());
 
-pub(super) fn findings(
-    system: &System,
-    settings: &Settings,
-    known: &Variables,
-    library: Option<&Library>,
-) -> Vec<Finding> {
-    let defaults = Newest::read().map(|newest| newest.defaults).unwrap_or_default();
-    let rules = Rules { system, settings, library, defaults };
+pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
+    let &Examined { settings, library, known, .. } = examined;
     let is_read = |name: &str| match known.is_cpu {
         // The CPU backend ignores the values of most of NCCL's variables.
         true => ["NCCL_DEBUG", "NCCL_DEBUG_FILE"].contains(&name),
@@ -72,11 +60,11 @@ pub(super) fn findings(
             true if !known.is_cpu => None,
             // The CPU backend reports some itself.
             true if library.is_some_and(|library| library.probe.rejects(name)) => None,
-            true if name == REPORT => rules.output(&setting.value),
+            true if name == REPORT => examined.output(&setting.value),
             true => of_cpu_backend(name, &setting.value),
             // Quotes, spaces and comments are found elsewhere.
             false if !is_read(name) || taken_literally(&setting.value).is_some() => None,
-            false => rules.judge(name, setting),
+            false => examined.judge(name, setting),
         };
         let with_name =
             |fault: Finding| Finding { text: format!("{}: {}", settings.text(name), fault.text), ..fault };
@@ -108,7 +96,7 @@ fn of_cpu_backend(name: &str, value: &str) -> Option<Finding> {
     (!is_valid).then(|| Finding::warning("the value is ignored", format!("set {name} to {expected}")))
 }
 
-impl Rules<'_> {
+impl Examined<'_> {
     fn judge(&self, name: &str, Setting { value, .. }: &Setting) -> Option<Finding> {
         match name {
             "NCCL_GRAPH_FILE" | "NCCL_TOPO_FILE" => return self.file(name, value),
@@ -153,7 +141,7 @@ impl Rules<'_> {
             "NCCL_PROTO" => self.words(value, &["LL", "LL128", "Simple"]),
             "NCCL_NET" => self.network(value),
             "NCCL_DEBUG_FILE" | "NCCL_TOPO_DUMP_FILE" | "NCCL_GRAPH_DUMP_FILE" => self.output(value),
-            _ => self.integer(name, value),
+            _ => judge_integer(name, value),
         }
     }
 
@@ -223,47 +211,36 @@ impl Rules<'_> {
         let text = "no communicator can be made, as NCCL has the networks IB and Socket, and NCCL_NET_PLUGIN excludes others";
         (!has_plugin).then(|| Finding::problem(text, "correct NCCL_NET or NCCL_NET_PLUGIN"))
     }
+}
 
-    fn integer(&self, name: &str, value: &str) -> Option<Finding> {
-        let default = self.defaults.get(name).cloned().flatten();
-        let default = default.and_then(|default| default.parse::<i64>().ok());
-        if default.is_none() && !INTEGERS.contains(&name) {
-            return None;
-        }
-        let (number, rest) = integer(value);
-        let decimal = value.trim_start_matches([' ', '\t', '+', '-', '0']);
-        let is_octal = value.trim_start().starts_with('0') && number != decimal.parse().unwrap_or(number);
-        if !rest.trim().is_empty() || is_octal {
-            let text = format!("NCCL reads it as {number}");
-            return Some(Finding::warning(
-                text,
-                format!("set {name} to a decimal number without a unit, or unset it"),
-            ));
-        }
-        if number == i64::MAX || number == i64::MIN {
-            return Some(Finding::warning(
-                "the number is too large, so NCCL uses the default",
-                format!("correct {name}"),
-            ));
-        }
-        let range = RANGES.iter().find(|(of, ..)| *of == name);
-        let is_default = default == Some(number);
-        match range.filter(|(_, least, most)| !(*least..=*most).contains(&number) && !is_default) {
-            Some((_, least, most)) => Some(Finding::warning(
-                format!("expected {least} to {most}"),
-                format!("correct {name}, or unset it"),
-            )),
-            None if name.ends_with("_NTHREADS") && number % 32 != 0 => Some(Finding::warning(
-                "NCCL ignores it, as it is not a multiple of 32",
-                "use 64, 128, 256 or 512",
-            )),
-            None if name == "NCCL_WORK_FIFO_BYTES" && number.count_ones() != 1 => Some(Finding::warning(
-                "NCCL ignores it, as it is not a power of 2",
-                format!("correct {name}, or unset it"),
-            )),
-            None => None,
-        }
+fn judge_integer(name: &str, value: &str) -> Option<Finding> {
+    let default = DEFAULTS.get(name).cloned().flatten();
+    let default = default.and_then(|default| default.parse::<i64>().ok());
+    if default.is_none() && !INTEGERS.contains(&name) {
+        return None;
     }
+    let (number, rest) = integer(value);
+    let decimal = value.trim_start_matches([' ', '\t', '+', '-', '0']);
+    let is_octal = value.trim_start().starts_with('0') && number != decimal.parse().unwrap_or(number);
+    let range = RANGES.iter().find(|(of, least, most)| {
+        *of == name && !(*least..=*most).contains(&number) && default != Some(number)
+    });
+    let correct = format!("correct {name}, or unset it");
+    let (text, advice) = if !rest.trim().is_empty() || is_octal {
+        let advice = format!("set {name} to a decimal number without a unit, or unset it");
+        (format!("NCCL reads it as {number}"), advice)
+    } else if number == i64::MAX || number == i64::MIN {
+        ("the number is too large, so NCCL uses the default".into(), format!("correct {name}"))
+    } else if let Some((_, least, most)) = range {
+        (format!("expected {least} to {most}"), correct)
+    } else if name.ends_with("_NTHREADS") && number % 32 != 0 {
+        ("NCCL ignores it, as it is not a multiple of 32".into(), "use 64, 128, 256 or 512".into())
+    } else if name == "NCCL_WORK_FIFO_BYTES" && number.count_ones() != 1 {
+        ("NCCL ignores it, as it is not a power of 2".into(), correct)
+    } else {
+        return None;
+    };
+    Some(Finding::warning(text, advice))
 }
 
 fn word(value: &str, words: &[&str], ignores_case: bool) -> Option<Finding> {

@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::finding::Finding;
-use super::library::Library;
-use super::values;
-use crate::settings::{Origin, Setting, Settings, taken_literally};
-use crate::system::System;
+use super::{Examined, values};
+use crate::settings::{Origin, Settings, taken_literally};
 use crate::variables::Variables;
 
 /// Variables of NCCL's builds, tests and images, which the library does not read.
@@ -53,16 +51,10 @@ const SLOW: [(&str, &str); 3] = [
     ("NCCL_NVLS_ENABLE", "NVLink SHARP is off"),
 ];
 
-/// Returns the findings; `known` has the names that the library reads, none if they are not known.
-pub(super) fn findings(
-    system: &System,
-    settings: &Settings,
-    known: &Variables,
-    library: Option<&Library>,
-) -> Vec<Finding> {
-    let Variables { names, is_cpu } = known;
+pub(super) fn findings(examined: &Examined) -> Vec<Finding> {
+    let &Examined { settings, library, known: Variables { names, is_cpu }, .. } = examined;
     let mut findings: Vec<_> =
-        settings.iter().filter_map(|(name, setting)| unknown(name, setting, names, *is_cpu)).collect();
+        settings.iter().filter_map(|(name, _)| unknown(name, settings, names, *is_cpu)).collect();
     for (name, consequence) in SLOW {
         let is_slow = settings.number(name).is_some_and(|value| (value == 0) == name.ends_with("_ENABLE"));
         if !is_cpu && is_slow {
@@ -81,7 +73,7 @@ pub(super) fn findings(
         let text = format!("{name}={:?} (environment): {part}", setting.value);
         Some(Finding::warning(text, format!("set {name} without them")))
     }));
-    findings.extend(values::findings(system, settings, known, library));
+    findings.extend(values::findings(examined));
     for text in library.iter().flat_map(|library| library.probe.rejected_variables()) {
         findings.push(Finding::warning(text, "correct the variable, or unset it"));
     }
@@ -97,10 +89,10 @@ pub(super) fn findings(
     findings
 }
 
-fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool) -> Option<Finding> {
+fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bool) -> Option<Finding> {
     if OF_PYTORCH.contains(&name) {
         return Some(Finding::warning(
-            format!("{name}={} ({}): PyTorch has retired this name", setting.value, setting.origin),
+            format!("{}: PyTorch has retired this name", settings.text(name)),
             format!("write TORCH_{name}, which PyTorch 2.2 and newer read"),
         ));
     }
@@ -115,10 +107,7 @@ fn unknown(name: &str, setting: &Setting, known: &BTreeSet<String>, is_cpu: bool
     {
         return None;
     }
-    let text = format!(
-        "{name}={} ({}): the library does not know this variable, and ignores it",
-        setting.value, setting.origin
-    );
+    let text = format!("{}: the library does not know this variable, and ignores it", settings.text(name));
     match nearest(name, known) {
         // Names in lower case are NCCL's only if they are the same otherwise.
         nearest

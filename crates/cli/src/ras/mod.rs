@@ -1,25 +1,81 @@
 //! `nccl ras`: asks a running job which of its ranks are late, stuck, failed or dead.
 
-pub(crate) mod arguments;
 mod prometheus;
-mod table;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use libnccl_observe::ras::{
-    EventGroup, RasClient, RasError, Report, ReportedCommunicator, Verdict, verdicts,
+    EventGroup, RankReport, RankState, RasClient, RasError, Report, ReportedCommunicator, Verdict, verdicts,
 };
 use serde_json::{Value, json};
 
-use arguments::{Action, RasArguments};
-
 use crate::escapes::{in_line, in_lines};
 use crate::output;
+
+const HELP: &str = "\
+Every process of a job answers at NCCL_RAS_ADDR (NCCL 2.24 and newer; verdicts need 2.28.7). The CPU backend does \
+if NCCL_RAS_ENABLE=1 is set.
+
+Examples:
+  nccl ras                                   the job on this host: who is late, stuck, failed or dead?
+  nccl ras --addr node7:28028 --watch 10     the same every 10 s, of a job that node7 is or will be part of
+  nccl ras monitor                           processes that join or die, as it happens
+  nccl ras --prometheus                      metrics for node_exporter's textfile collector
+
+Exit status:
+  0    Nothing is wrong
+  1    No report: no process listens, none answers, or no communicator is ready
+  2    Invalid command line
+  3    Something is wrong, or missing in the report, which the first lines name
+  141  The reader of the output closed it";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct RasArguments {
+    #[arg(value_enum, default_value_t = Action::Status)]
+    action: Action,
+    /// Also print the job's own report, and all lines about ranks
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print JSON, of status and monitor
+    #[arg(long)]
+    json: bool,
+    /// Print metrics in Prometheus's text format
+    #[arg(long, conflicts_with_all = ["json", "verbose", "watch"])]
+    prometheus: bool,
+    /// Repeat, with so many seconds between reports, and wait for a job that is not there
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    watch: Option<Duration>,
+    /// Address of the job, host:port [default: `NCCL_RAS_ADDR`, or localhost:28028]
+    #[arg(long, value_name = "ADDRESS")]
+    addr: Option<String>,
+    /// Time in which each answer has to come
+    #[arg(long, value_name = "SECONDS", default_value = "11", value_parser = seconds)]
+    timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Action {
+    /// Take some reports within a second, and conclude
+    Status,
+    /// Print what happens to processes until the job ends
+    Monitor,
+    /// Let the job check its GPUs, drivers and environment (NCCL 2.31)
+    Diagnostics,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let valid = seconds.filter(|seconds| !seconds.is_zero());
+    valid.ok_or_else(|| "expected a number of seconds above 0".into())
+}
 
 /// The exit status if something is wrong with the job.
 const PROBLEM: u8 = 3;
@@ -178,7 +234,7 @@ fn print(
         )?;
     }
     writeln!(out)?;
-    table::write(&mut out, last)?;
+    write_table(&mut out, last)?;
     writeln!(out, "\nNCCL {}, {reports} reports in {:.1} s", last.nccl_version, elapsed.as_secs_f64())?;
     stdout().write_all(in_lines(&String::from_utf8_lossy(&out)).as_bytes())?;
     if arguments.verbose {
@@ -189,6 +245,55 @@ fn print(
         }
     }
     Ok(())
+}
+
+/// Writes the communicators of a report, a line for each.
+fn write_table(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    if report.communicators.is_empty() {
+        return writeln!(out, "the processes that answered have no communicator");
+    }
+    writeln!(out, "{:<18} {:>6} {:>7}  {:<9} launched", "communicator", "ranks", "missing", "state")?;
+    for communicator in &report.communicators {
+        let mut states: BTreeSet<String> = communicator.ranks.iter().map(state).collect();
+        if communicator.is_initialising() {
+            states.insert(RankState::Init.to_string());
+        }
+        writeln!(
+            out,
+            "{:<18} {:>6} {:>7}  {:<9} {}",
+            communicator.id().to_string(),
+            communicator.size,
+            communicator.unanswered(),
+            states.into_iter().collect::<Vec<_>>().join(","),
+            launched(communicator)
+        )?;
+    }
+    Ok(())
+}
+
+fn state(rank: &RankReport) -> String {
+    rank.status.as_ref().map_or_else(|| "unknown".into(), |status| status.state().to_string())
+}
+
+/// Returns the collectives with the least and the greatest number that a rank has launched.
+fn launched(communicator: &ReportedCommunicator) -> String {
+    let mut ranges: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (name, count) in communicator.ranks.iter().flat_map(|rank| &rank.collective_counts) {
+        let (least, most) = ranges.entry(name).or_insert((*count, *count));
+        (*least, *most) = ((*least).min(*count), (*most).max(*count));
+    }
+    if ranges.is_empty() {
+        return "unknown".into();
+    }
+    let used = ranges.into_iter().filter(|(_, (_, most))| *most > 0);
+    let ranges: Vec<String> = used
+        .map(
+            |(name, (least, most))| {
+                if least == most { format!("{name} {most}") } else { format!("{name} {least}-{most}") }
+            },
+        )
+        .collect();
+    if ranges.is_empty() { "nothing".into() } else { ranges.join(", ") }
 }
 
 /// Prints the report of an NCCL that has no JSON, which the verdicts are made of.

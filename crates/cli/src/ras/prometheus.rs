@@ -79,7 +79,6 @@ pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     out.text
 }
 
-/// Returns the labels of a communicator.
 fn names(communicator: &ReportedCommunicator) -> [(&str, &str); 2] {
     [("communicator", &communicator.hash), ("secondary", &communicator.secondary_hash)]
 }

@@ -64,25 +64,20 @@ fn identity(call: &Record) -> Identity<'_> {
     (call.kind(), call.data_type.as_deref(), call.peer, elements)
 }
 
-/// Returns `true` if the calls are those of one collective.
 fn is_same(one: &Record, other: &Record) -> bool {
     identity(one) == identity(other)
 }
 
-/// Returns the first argument in which two calls differ.
-fn difference(one: &Record, other: &Record) -> Option<Kind> {
+/// Returns the first argument in which two calls of one operation differ.
+fn difference(one: &Record, other: &Record) -> Option<(Kind, &'static str)> {
     let ((kind, data_type, root, elements), other) = (identity(one), identity(other));
-    if kind != other.0 {
-        Some(Kind::OtherOperation)
-    } else if data_type != other.1 {
-        Some(Kind::OtherType)
-    } else if root != other.2 {
-        Some(Kind::OtherRoot)
-    } else if elements != other.3 {
-        Some(Kind::OtherSize)
-    } else {
-        None
-    }
+    let differences = [
+        (data_type != other.1, Kind::OtherType, "type"),
+        (root != other.2, Kind::OtherRoot, "root"),
+        (elements != other.3, Kind::OtherSize, "size"),
+    ];
+    let first = differences.into_iter().find(|(differs, ..)| kind == other.0 && *differs)?;
+    Some((first.1, first.2))
 }
 
 /// Some ranks have called a collective, and the others have not.
@@ -107,11 +102,10 @@ fn count_differs(
         (Kind::MissingCall, missing, problem)
     };
     // Those that did not come are in another call, perhaps.
-    let elsewhere = job.ranks.iter().filter(|(rank, _)| !calls.contains_key(rank));
-    let elsewhere = elsewhere.filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?)));
+    let elsewhere = job.open_calls().filter(|(rank, _)| !calls.contains_key(rank));
     let mut all: Vec<_> = calls.iter().map(|(rank, call)| (*rank, *call)).chain(elsewhere).collect();
     all.sort_by_key(|(rank, _)| *rank);
-    Finding::new(job, kind, ranks, problem).with_calls(all)
+    Finding::new(job, kind, ranks, problem, all)
 }
 
 /// All that have called a collective of this number have not called the same. `following` has their calls of the next one.
@@ -143,22 +137,16 @@ fn call_differs(
         _ if is(Some(own), usual_next) => {
             (Kind::MissingCall, format!("{names} left out collective {number}, {usual}"))
         }
-        Some(Kind::OtherType) => (
-            Kind::OtherType,
-            format!("{names} called {own} as collective {number}, and the others with another type: {usual}"),
-        ),
-        Some(Kind::OtherSize) => (
-            Kind::OtherSize,
-            format!("{names} called {own} as collective {number}, and the others with another size: {usual}"),
-        ),
-        Some(Kind::OtherRoot) => (
-            Kind::OtherRoot,
-            format!("{names} called {own} as collective {number}, and the others with another root: {usual}"),
+        Some((kind, what)) => (
+            kind,
+            format!(
+                "{names} called {own} as collective {number}, and the others with another {what}: {usual}"
+            ),
         ),
         _ => (
             Kind::OtherOperation,
             format!("{names} called {own} as collective {number}, where the others called {usual}"),
         ),
     };
-    Finding::new(job, kind, others, problem).with_calls(calls.iter().map(|(rank, call)| (*rank, *call)))
+    Finding::new(job, kind, others, problem, calls.iter().map(|(rank, call)| (*rank, *call)))
 }

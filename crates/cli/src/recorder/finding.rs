@@ -19,7 +19,6 @@ pub(super) struct Finding {
     pub(super) more_ranks: usize,
     /// The number of the collective at which they diverged; `null` for messages.
     pub(super) collective: Option<u64>,
-    /// One sentence.
     pub(super) problem: String,
     /// The calls of the ranks at this place, of those that have one.
     pub(super) calls: Vec<Call>,
@@ -30,7 +29,6 @@ pub(super) struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
-    /// There is no recording of a rank.
     MissingRank,
     MissingCall,
     ExtraCall,
@@ -38,13 +36,10 @@ pub(super) enum Kind {
     OtherType,
     OtherSize,
     OtherRoot,
-    /// Two collectives in another order.
     OtherOrder,
     /// The ranks wait for each other on several communicators, or in a collective and a message.
     CircularWait,
-    /// A send without receive, or the reverse.
     UnmatchedMessage,
-    /// A send and its receive differ.
     OtherMessage,
     /// A call that did not return, although all ranks made it, or each send has its receive.
     NotCompleted,
@@ -65,22 +60,20 @@ pub(super) struct Agreement {
 }
 
 impl Finding {
-    pub(super) fn new(job: &Job, kind: Kind, ranks: Vec<usize>, problem: String) -> Self {
-        let communicator = job.id.clone();
-        let (more_ranks, collective, calls, last_agreement) = (0, None, vec![], None);
+    pub(super) fn new<'a>(
+        job: &Job,
+        kind: Kind,
+        ranks: Vec<usize>,
+        problem: String,
+        calls: impl IntoIterator<Item = (usize, &'a Record)>,
+    ) -> Self {
+        let call = |(rank, record): (usize, &Record)| {
+            let site = record.site.as_ref().map(ToString::to_string);
+            Call { rank, call: record.to_string(), site, state: record.state }
+        };
+        let (communicator, calls) = (job.id.clone(), calls.into_iter().map(call).collect());
+        let (more_ranks, collective, last_agreement) = (0, None, None);
         Self { communicator, kind, ranks, more_ranks, collective, problem, calls, last_agreement }
-    }
-
-    pub(super) fn with_calls<'a>(mut self, calls: impl IntoIterator<Item = (usize, &'a Record)>) -> Self {
-        self.calls = calls.into_iter().map(|(rank, record)| Call::new(rank, record)).collect();
-        self
-    }
-}
-
-impl Call {
-    fn new(rank: usize, record: &Record) -> Self {
-        let site = record.site.as_ref().map(ToString::to_string);
-        Self { rank, call: record.to_string(), site, state: record.state }
     }
 }
 
@@ -120,18 +113,5 @@ impl fmt::Display for Finding {
             }
             None => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{name_first_ranks, name_ranks};
-
-    #[test]
-    fn first_ranks_are_named_and_the_others_counted() {
-        assert_eq!([&[][..], &[3], &[1, 2, 5]].map(name_ranks), ["no rank", "rank 3", "ranks 1, 2 and 5"]);
-        assert_eq!(name_first_ranks(&[1, 2, 5], 10), "ranks 1, 2, 5 and 7 more");
-        let many: Vec<usize> = (0..40).collect();
-        assert!(name_ranks(&many).ends_with(", 30, 31 and 8 more"), "{}", name_ranks(&many));
     }
 }

@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::run::{field, has_bit};
 use crate::{escapes, file};
 
 /// A process that writes a recording on a signal.
@@ -23,7 +24,6 @@ struct Rank {
     /// The process, and not another one that has got its id.
     process: OwnedFd,
     signal: Signal,
-    /// The start of the file's path.
     prefix: PathBuf,
     /// The id in the process's own namespace, which is in the file.
     own_id: u32,
@@ -37,7 +37,6 @@ struct NotAsked {
     name: &'static str,
 }
 
-/// The start of a recording.
 #[derive(Deserialize)]
 struct Head {
     process: u32,
@@ -131,7 +130,7 @@ impl Rank {
         let file = PathBuf::from(value(RECORDER_FILE)?);
         let status = fs::read_to_string(format!("/proc/{id}/status"))
             .with_context(|| format!("the status of process {id} cannot be read"))?;
-        let problem = match (handles(&status, signal), has_thread(id)) {
+        let problem = match (has_bit(&status, "SigCgt:", signal.as_raw() - 1), has_thread(id)) {
             (true, true) => None,
             (true, false) => Some("handles its signal, but not to write recordings"),
             (false, _) => Some("does not handle its signal, which would end it"),
@@ -179,38 +178,17 @@ fn variable(environment: &[u8], name: &str) -> Option<OsString> {
     Some(OsString::from_vec(value))
 }
 
-/// Returns the rest of a line of `/proc/PID/status`.
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
 /// Returns `true` if a process has the thread that writes recordings, which one that forks does not pass on.
 fn has_thread(id: i32) -> bool {
     let mut threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
     threads.any(|thread| fs::read(thread.path().join("comm")).is_ok_and(|name| name == b"libnccl-signal\n"))
 }
 
-/// Returns `true` if a process handles a signal.
-fn handles(status: &str, signal: Signal) -> bool {
-    let caught = field(status, "SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
-    caught.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use rustix::process::Signal;
-
-    use super::{handles, is_recording, variable};
-
-    #[test]
-    fn handled_signals_are_those_of_the_mask() {
-        // SIGUSR1 is 10, and SIGUSR2 12.
-        let status = "Name:\tx\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000000200\n";
-        assert!(handles(status, Signal::USR1) && !handles(status, Signal::USR2));
-        assert!(!handles("Name:\tx\n", Signal::USR1));
-    }
+    use super::{is_recording, variable};
 
     #[test]
     fn variable_is_found_by_its_whole_name() {

@@ -77,8 +77,8 @@ impl Link<'_> {
                     receive.received,
                     type_of(receive),
                 );
-                let finding = Finding::new(job, Kind::OtherMessage, vec![source, destination], problem);
-                return Some(finding.with_calls([(source, *send), (destination, *receive)]));
+                let (ranks, calls) = (vec![source, destination], [(source, *send), (destination, *receive)]);
+                return Some(Finding::new(job, Kind::OtherMessage, ranks, problem, calls));
             }
             (Some(send), None) => {
                 let problem = format!(
@@ -95,7 +95,7 @@ impl Link<'_> {
         };
         let other = job.ranks.get(&missing).and_then(Rank::open_call).map(|call| (missing, call));
         let calls = [Some((caller, record)), other].into_iter().flatten();
-        Some(Finding::new(job, Kind::UnmatchedMessage, vec![missing], problem).with_calls(calls))
+        Some(Finding::new(job, Kind::UnmatchedMessage, vec![missing], problem, calls))
     }
 }
 
@@ -107,12 +107,10 @@ fn type_of(record: &Record) -> Cow<'_, str> {
     escapes::in_line(record.data_type.as_deref().unwrap_or("elements"))
 }
 
-/// Returns the rank to which an operation sends a message.
 fn destination(record: &Record) -> Option<usize> {
     record.peer.filter(|_| matches!(record.kind(), "send" | "send_recv"))
 }
 
-/// Returns the rank from which an operation receives a message.
 fn source(record: &Record) -> Option<usize> {
     match record.kind() {
         "recv" => record.peer,

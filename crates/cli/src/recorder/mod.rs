@@ -1,6 +1,5 @@
 //! `nccl recorder`: compares what the ranks of a job have recorded.
 
-pub(crate) mod arguments;
 mod collectives;
 mod finding;
 mod live;
@@ -11,15 +10,64 @@ mod waits;
 
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::{escapes, named_file, output};
-use arguments::{DiffArguments, RecorderArguments, RecorderCommand};
 use finding::{Finding, Kind, NAMED, name_first_ranks, name_ranks};
 use recording::{Job, LibraryFile, Recordings};
+
+const DIFF_HELP: &str = "\
+Each rank of a job writes its recording when it fails, or on request (docs/hangs.md). An example:
+  nccl recorder diff /tmp/recordings
+  nccl recorder diff rank0.json rank1.json --html job.html
+
+A job that runs is asked with the signal that its variable LIBNCCL_RECORDER_SIGNAL names, USR1 or USR2, and goes on:
+  nccl recorder diff --pid 4711
+
+Exit status:
+  0    All ranks called the same operations
+  1    They did not, or the recordings have no communicator; or one cannot be read: one in a folder is named, and the others
+       are compared
+  2    Invalid command line
+  141  The reader of the output closed it";
+
+#[derive(Debug, Args)]
+pub(crate) struct RecorderArguments {
+    #[command(subcommand)]
+    command: RecorderCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RecorderCommand {
+    /// Say at which operation the ranks of a job diverged, and which ranks are to blame
+    Diff(DiffArguments),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_HELP)]
+struct DiffArguments {
+    /// Recordings of the ranks, or folders with them
+    #[arg(required_unless_present = "pid", value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Ask the ranks that run as process PID, or below it if it is their launcher, for their recordings; may be repeated
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Vec<i32>,
+    /// Time that these ranks have to write their recordings
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration, requires = "pid")]
+    timeout: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write a page with a timeline of each rank to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
 
 pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
     match &arguments.command {
@@ -32,7 +80,6 @@ pub(crate) fn run(arguments: &RecorderArguments) -> Result<ExitCode> {
 struct Report {
     communicators: Vec<Summary>,
     findings: Vec<Finding>,
-    /// The files that are not compared, each with the reason.
     left_out: Vec<String>,
 }
 
@@ -41,7 +88,6 @@ struct Summary {
     id: String,
     name: Option<String>,
     size: usize,
-    /// The ranks with a recording.
     recorded: usize,
 }
 
@@ -100,7 +146,6 @@ fn print(jobs: &[Job], findings: &[Finding]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the divergences of all communicators.
 fn compare(jobs: &[Job]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = jobs.iter().filter_map(missing_ranks).collect();
     // A wait in a circle has missing calls and messages as a consequence.
@@ -144,24 +189,19 @@ fn missing_ranks(job: &Job) -> Option<Finding> {
     let missing: Vec<usize> = job.missing().flatten().take(NAMED).collect();
     let (names, size) = (name_first_ranks(&missing, count), job.size);
     let problem = format!("there is no recording of {names} of {size}: dead, or not asked for one");
-    let open = job.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?)));
     let more_ranks = count - missing.len();
-    let finding = Finding::new(job, Kind::MissingRank, missing, problem).with_calls(open);
-    Some(Finding { more_ranks, ..finding })
+    Some(Finding { more_ranks, ..Finding::new(job, Kind::MissingRank, missing, problem, job.open_calls()) })
 }
 
 /// Returns the call from which some ranks have not returned, although others have done their part.
 fn not_completed(job: &Job) -> Option<Finding> {
-    let open: Vec<_> =
-        job.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?))).collect();
-    let (_, record) = open.first()?;
-    let ranks: Vec<usize> = open.iter().map(|(rank, _)| *rank).collect();
+    let (_, record) = job.open_calls().next()?;
+    let ranks: Vec<usize> = job.open_calls().map(|(rank, _)| rank).collect();
     let callers = match record.collective {
         Some(_) => "all ranks called it",
         None => "each send has its receive",
     };
     let problem = format!("{record} has not returned on {}, although {callers}", name_ranks(&ranks));
-    let mut finding = Finding::new(job, Kind::NotCompleted, ranks, problem);
-    finding.collective = record.collective;
-    Some(finding.with_calls(open))
+    let finding = Finding::new(job, Kind::NotCompleted, ranks, problem, job.open_calls());
+    Some(Finding { collective: record.collective, ..finding })
 }

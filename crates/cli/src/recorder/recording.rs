@@ -20,7 +20,6 @@ const VERSION: u32 = 1;
 /// The size of the largest communicator: NCCL's ranks are of the type `int`.
 const MAX_SIZE: usize = i32::MAX as usize;
 
-/// The recording of one process.
 #[derive(Debug, Deserialize)]
 struct Recording {
     format: String,
@@ -28,7 +27,6 @@ struct Recording {
     time_ns: u64,
     #[serde(default)]
     host: String,
-    /// The id of the process.
     process: u32,
     #[serde(default)]
     library: Option<LibraryFile>,
@@ -44,7 +42,6 @@ pub(super) struct LibraryFile {
     pub(super) hash: Option<String>,
 }
 
-/// The process of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Process {
     host: String,
@@ -269,7 +266,6 @@ fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
 /// The rank of a process on a communicator, which has no others yet.
 type Own = (Job, usize, Rank);
 
-/// Returns the ranks of a recording.
 fn parse(text: &[u8], path: &Path) -> Result<Vec<Own>> {
     let recording: Recording = serde_json::from_slice(text)
         .with_context(|| format!("{} is not a recording of libnccl", path.display()))?;
@@ -319,6 +315,11 @@ fn add(jobs: &mut Vec<Job>, known: &mut BTreeMap<String, usize>, all: Vec<Own>, 
 }
 
 impl Job {
+    /// Returns the operations that are called and not completed, the first of each rank that has one.
+    pub(super) fn open_calls(&self) -> impl Iterator<Item = (usize, &Record)> {
+        self.ranks.iter().filter_map(|(rank, recorded)| Some((*rank, recorded.open_call()?)))
+    }
+
     /// Returns the ranks that have no recording: not each on its own, as there may be any number.
     pub(super) fn missing(&self) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
@@ -387,7 +388,6 @@ impl Rank {
         self.records.iter().filter_map(|record| Some((record.collective?, record)))
     }
 
-    /// Returns the number of the last collective.
     pub(super) fn last_collective(&self) -> u64 {
         self.collectives.map_or(0, |(_, last)| last)
     }

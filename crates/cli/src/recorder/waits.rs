@@ -74,8 +74,8 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
             name_ranks(&ranks),
         ),
     };
-    let mut finding = Finding::new(first.job, Kind::CircularWait, ranks, problem);
-    finding = finding.with_calls(waits.iter().map(|wait| (wait.rank, wait.record)));
+    let calls = waits.iter().map(|wait| (wait.rank, wait.record));
+    let mut finding = Finding::new(first.job, Kind::CircularWait, ranks, problem, calls);
     for (call, wait) in finding.calls.iter_mut().zip(&waits) {
         if communicators.len() > 1 {
             call.call += &format!(" on {}", wait.job);
@@ -84,7 +84,6 @@ pub(super) fn circular(jobs: &[Job]) -> Option<Finding> {
     Some(finding)
 }
 
-/// Returns the processes that have several ranks on one communicator.
 fn with_several_ranks(jobs: &[Job]) -> BTreeSet<&Process> {
     let mut several = BTreeSet::new();
     for job in jobs {

@@ -12,40 +12,99 @@
 //! signals go through a pipe, whose end tells the supervisor of the front's. The front and the supervisor adopt the orphans of
 //! what they started, and each kills all of them if the other is killed.
 
-pub(crate) mod arguments;
 mod machine;
 mod output;
 mod process;
 mod ranks;
 mod supervisor;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::{Args, ValueHint};
 use rustix::process::{Signal, getpid, set_child_subreaper};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use self::output::Stream;
 use self::process::{ROLE, asks_for_the_end, exit_code};
-pub(crate) use self::process::{THIS_PROGRAM, check_rights, end_with_parent, ignores, this_program};
+pub(crate) use self::process::{
+    THIS_PROGRAM, check_rights, end_with_parent, field, has_bit, ignores, this_program,
+};
 use crate::exit_status::OUTPUT_CLOSED;
 use crate::output::write_to_stderr;
-use arguments::RunArguments;
+use crate::value_parser::{MAX_RANKS, whole};
 
-/// The signals that reach the ranks.
+const HELP: &str = "\
+Each rank gets the variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others. If one fails, \
+the others get SIGTERM, and SIGKILL 10 s later. No process remains, however the program ends, except one that SIGKILL does not end \
+within 20 s. LD_PRELOAD of the user comes before what --cpu adds.
+
+Example:
+  nccl run -n 4 --cpu=/tmp/cpu-nccl -- python3 train.py
+
+Exit status:
+  0    All ranks succeeded
+  N    That of the first rank that failed; 128 and its number if a signal ended it
+  1    A failure of nccl run itself
+  2    Invalid command line
+  141  The reader of the output closed it";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct RunArguments {
+    /// Number of ranks
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
+    ranks: usize,
+    /// Put the CPU backend of NCCL, and the stand-in for CUDA, before other libraries; from DIR, which
+    /// `cargo xtask cpu-so DIR` makes; `nccl ras` finds the job unless `NCCL_RAS_ENABLE` is 0 [default: libnccl-cpu beside this program, or in ../lib, or the Python package `libnccl_cpu`]. The `=` may be a space before a
+    /// DIR with a slash
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
+    cpu: Option<Option<PathBuf>>,
+    /// Write the output to `DIR/attempt_A/RANK/stdout.log` and `stderr.log` as well
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    log_dir: Option<PathBuf>,
+    /// Start all ranks again if one fails, at most N times
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    restart: u32,
+    /// Give the ranks this program's own output, without prefixes: `nccl bench --processes` has one rank that prints
+    #[arg(long, hide = true)]
+    inherit: bool,
+    /// Program to run, and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
+    program: Vec<OsString>,
+}
+
+impl RunArguments {
+    /// Returns the folder of `--cpu`, and the program. Clap has the folder of `--cpu DIR` as the program, which no folder is; but a
+    /// word without a slash is the name of a program, wherever that is.
+    fn cpu_and_program(&self) -> (Option<Option<&Path>>, &[OsString]) {
+        let cpu = self.cpu.as_ref().map(Option::as_deref);
+        let is_folder = |word: &OsString| word.as_bytes().contains(&b'/') && Path::new(word).is_dir();
+        match &self.program[..] {
+            [folder, rest @ ..] if cpu == Some(None) && is_folder(folder) => {
+                let program = rest.strip_prefix(&["--".into()]).unwrap_or(rest);
+                (Some(Some(Path::new(folder))), program)
+            }
+            program => (cpu, program),
+        }
+    }
+}
+
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 /// The time that the reader of the output has, if the job was to end.
 const READ_TIME: Duration = Duration::from_secs(1);
 
-/// Runs the role of this process.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let Some(role) = libnccl::internal::environment::variable(ROLE) else { return front(arguments.inherit) };
     match role.to_str().and_then(|role| role.split_once(' ')) {

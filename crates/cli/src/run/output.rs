@@ -22,7 +22,6 @@ const COLORS: [AnsiColor; 6] = [
 /// The longest line in bytes. A longer one is printed in parts.
 const MAX_LINE: u64 = 64 << 10;
 
-/// A stream of this process.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stream {
     Stdout,
@@ -56,7 +55,6 @@ impl Stream {
     }
 }
 
-/// The output of a rank on a stream.
 #[derive(Debug)]
 pub(super) struct Output {
     stream: Stream,

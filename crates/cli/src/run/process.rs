@@ -28,7 +28,6 @@ pub(crate) fn check_rights(command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the role of a rank that this process starts.
 pub(super) fn rank() -> String {
     format!("rank {}", process::id())
 }
@@ -79,9 +78,18 @@ pub(super) fn asks_for_the_end(signal: Signal) -> bool {
 /// Returns whether this process was started with a signal ignored, which it has to ask before it handles it.
 pub(crate) fn ignores(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored =
-        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
+    has_bit(&status, "SigIgn:", signal - 1)
+}
+
+/// Returns a field of `/proc/PID/status`.
+pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// Returns whether a mask among these fields has a bit.
+pub(crate) fn has_bit(status: &str, name: &str, bit: i32) -> bool {
+    let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    mask.is_some_and(|mask| mask >> bit & 1 == 1)
 }
 
 pub(super) fn is_stopped(pid: i32) -> bool {
@@ -91,8 +99,7 @@ pub(super) fn is_stopped(pid: i32) -> bool {
 /// Returns the state of a process in the kernel's words, such as `D (disk sleep)`.
 pub(super) fn state(pid: Pid) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
-    state.unwrap_or("unknown").trim().into()
+    field(&status, "State:").unwrap_or("unknown").into()
 }
 
 pub(super) fn state_and_parent(pid: i32) -> Option<(String, Pid)> {
@@ -163,6 +170,14 @@ pub(super) fn describe(status: ExitStatus, sent: Option<Signal>, was: &str) -> S
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn bits_are_those_of_the_mask() {
+        // SIGUSR1 is 10, and SIGUSR2 12.
+        let status = "Name:\tx\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000000200\n";
+        let has_bit = |status, signal: i32| super::has_bit(status, "SigCgt:", signal - 1);
+        assert!(has_bit(status, 10) && !has_bit(status, 12) && !has_bit("Name:\tx\n", 10));
+    }
+
     #[test]
     fn state_and_parent_are_found_behind_any_name() {
         let parse =

@@ -15,29 +15,11 @@ use anyhow::{Context, Result, bail};
 use libnccl::internal::environment::variable;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::arguments::RunArguments;
+use super::RunArguments;
 use super::machine::Event;
 use super::output::{Output, Stream};
 use super::process::{self, ROLE, asks_for_the_end, has_exited, this_program, wait_without_reaping};
 use crate::preload;
-
-/// The variables that all ranks of an attempt share.
-pub(super) struct Job {
-    /// Tells jobs apart.
-    run_id: String,
-    /// Those of the CPU backend, if it is to be used.
-    cpu: Vec<(&'static str, OsString)>,
-}
-
-impl Job {
-    pub(super) fn new(arguments: &RunArguments) -> Result<Self> {
-        let run_id = format!("{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
-        let (cpu, program) = arguments.cpu_and_program();
-        let program = program.first().map(OsString::as_os_str).unwrap_or_default();
-        let cpu = cpu.map(|directory| variables_of_cpu(directory, program)).transpose()?;
-        Ok(Self { run_id, cpu: cpu.unwrap_or_default() })
-    }
-}
 
 /// A rank of the last attempt, the first process of a process group.
 struct Rank {
@@ -61,16 +43,18 @@ pub(super) enum Report {
     Event(Event),
     /// A rank has ended, and is to be waited for.
     Ended(usize),
-    /// Output was lost.
     CannotPrint(io::Error),
 }
 
 /// The ranks of the last attempt, and what starts them.
 pub(super) struct Ranks<'a> {
-    job: Job,
     arguments: &'a RunArguments,
     colors: &'a str,
     reports: Sender<Report>,
+    /// Tells jobs apart.
+    run_id: String,
+    /// The variables of the CPU backend, if it is to be used.
+    cpu: Vec<(&'static str, OsString)>,
     port: u16,
     ranks: Vec<Rank>,
     /// Each thread that prints has it too.
@@ -87,13 +71,13 @@ impl Drop for Open {
 }
 
 impl<'a> Ranks<'a> {
-    pub(super) fn new(
-        job: Job,
-        arguments: &'a RunArguments,
-        colors: &'a str,
-        reports: Sender<Report>,
-    ) -> Self {
-        Self { job, arguments, colors, reports, port: 0, ranks: vec![], open: None }
+    pub(super) fn new(arguments: &'a RunArguments, colors: &'a str, reports: Sender<Report>) -> Result<Self> {
+        let run_id = format!("{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
+        let (cpu, program) = arguments.cpu_and_program();
+        let program = program.first().map(OsString::as_os_str).unwrap_or_default();
+        let cpu = cpu.map(|directory| variables_of_cpu(directory, program)).transpose()?;
+        let cpu = cpu.unwrap_or_default();
+        Ok(Self { arguments, colors, reports, run_id, cpu, port: 0, ranks: vec![], open: None })
     }
 
     /// Starts a rank, 0 as the first of an attempt. Its end, and a failure to print, are reported.
@@ -110,7 +94,7 @@ impl<'a> Ranks<'a> {
         let (stdout, stderr) = (output(Stream::Stdout)?, output(Stream::Stderr)?);
         let mut command = this_program()?;
         command.env(ROLE, process::rank());
-        set_variables(&mut command, &self.job, rank, self.arguments, attempt, self.port);
+        self.set_variables(&mut command, attempt, rank);
         command.stdin(Stdio::null()).process_group(0);
         if !self.arguments.inherit {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -130,6 +114,25 @@ impl<'a> Ranks<'a> {
         }
         self.ranks.push(child);
         watched
+    }
+
+    /// Sets the variables of torchrun, which tell a rank about the others, and one of our own.
+    fn set_variables(&self, command: &mut Command, attempt: u32, rank: usize) {
+        let (rank, ranks) = (rank.to_string(), self.arguments.ranks.to_string());
+        for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
+            command.env(name, &rank);
+        }
+        for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
+            command.env(name, &ranks);
+        }
+        command.env("GROUP_RANK", "0").env("GROUP_WORLD_SIZE", "1").env("ROLE_NAME", "default");
+        command.env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string()).env("MASTER_PORT", self.port.to_string());
+        command.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string());
+        command.env("TORCHELASTIC_MAX_RESTARTS", self.arguments.restart.to_string());
+        command.env("TORCHELASTIC_RUN_ID", &self.run_id).env(libnccl_launch::RUN_ID, &self.run_id);
+        // Nobody listens there yet: rank 0 does.
+        command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
+        command.envs(self.cpu.iter().map(|(name, value)| (name, value)));
     }
 
     fn watch(&self, rank: usize, pid: Pid) -> Result<()> {
@@ -217,32 +220,6 @@ fn name_ranks(ranks: &[usize]) -> String {
     };
     let names: Vec<String> = ranges.into_iter().map(range).collect();
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
-}
-
-/// Sets the variables of torchrun, which tell a rank about the others, and one of our own.
-fn set_variables(
-    command: &mut Command,
-    job: &Job,
-    rank: usize,
-    arguments: &RunArguments,
-    attempt: u32,
-    port: u16,
-) {
-    let (rank, ranks) = (rank.to_string(), arguments.ranks.to_string());
-    for name in ["RANK", "LOCAL_RANK", "ROLE_RANK"] {
-        command.env(name, &rank);
-    }
-    for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"] {
-        command.env(name, &ranks);
-    }
-    command.env("GROUP_RANK", "0").env("GROUP_WORLD_SIZE", "1").env("ROLE_NAME", "default");
-    command.env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string()).env("MASTER_PORT", port.to_string());
-    command.env("TORCHELASTIC_RESTART_COUNT", attempt.to_string());
-    command.env("TORCHELASTIC_MAX_RESTARTS", arguments.restart.to_string());
-    command.env("TORCHELASTIC_RUN_ID", &job.run_id).env(libnccl_launch::RUN_ID, &job.run_id);
-    // Nobody listens there yet: rank 0 does.
-    command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
-    command.envs(job.cpu.iter().map(|(name, value)| (name, value)));
 }
 
 const RAS_ENABLE: &str = "NCCL_RAS_ENABLE";

@@ -11,10 +11,10 @@ use anyhow::Result;
 use rustix::process::{Pid, Signal};
 use signal_hook::iterator::Signals;
 
-use super::arguments::RunArguments;
+use super::RunArguments;
 use super::machine::{Action, Event, Machine};
 use super::process::{self, asks_for_the_end, exit_code, is_stopped, spawn};
-use super::ranks::{Job, Ranks, Report};
+use super::ranks::{Ranks, Report};
 use crate::exit_status;
 
 /// The time after which the ranks are stopped when the front is.
@@ -24,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) fn run(arguments: &RunArguments, colors: &str, signals: Signals) -> Result<ExitCode> {
     let (reports, next) = channel();
     listen(&reports, signals)?;
-    let mut ranks = Ranks::new(Job::new(arguments)?, arguments, colors, reports.clone());
+    let mut ranks = Ranks::new(arguments, colors, reports.clone())?;
     let mut machine = Machine::new(arguments.ranks, arguments.restart);
     let (mut problem, mut first, mut is_read) = (None, None, true);
     let mut deadline = Some(Instant::now());
@@ -92,7 +92,6 @@ fn sweep(left_behind: &[Pid]) {
     }
 }
 
-/// Reports signals, and the front's state.
 fn listen(reports: &Sender<Report>, mut signals: Signals) -> Result<()> {
     // What the front passes on. The pipe ends with the front, whatever has ended it.
     let to_reports = reports.clone();

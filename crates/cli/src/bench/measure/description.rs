@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ranks::{Rank, Ranks};
 use crate::bench::output::report;
 use crate::gpu;
-use crate::system::System;
+use crate::system::{MEMORY_LIMITS, MEMORY_USES, System};
 
 /// A rank, as it presents itself to the others.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -21,7 +21,6 @@ pub(crate) struct Description {
 }
 
 impl Ranks {
-    /// Gathers the description of each rank.
     pub(crate) fn describe(&mut self) -> Result<Vec<Description>> {
         let own = self.members.iter().map(describe).collect::<Result<Vec<_>>>()?;
         self.gather(&own)
@@ -66,31 +65,18 @@ pub(crate) fn available_bytes(ranks: &[Description]) -> u64 {
 /// Returns the bytes of host memory that are available: on the host, and in each control group that this process is in.
 fn free_host_bytes(system: &System) -> Option<u64> {
     let host = number_after(&system.read("/proc/meminfo")?, "MemAvailable:").map(|kib| kib * 1024);
-    let groups = system.read("/proc/self/cgroup").unwrap_or_default();
-    let groups = groups.lines().filter_map(|line| free_bytes_of_group(system, line));
-    groups.chain(host).min()
+    let groups = system.control_groups("memory");
+    groups.iter().filter_map(|group| free_bytes_of_group(system, group)).chain(host).min()
 }
 
-/// Returns the least that is free in a control group, a line of `/proc/self/cgroup`, and its parents.
-fn free_bytes_of_group(system: &System, line: &str) -> Option<u64> {
-    let mut fields = line.splitn(3, ':').skip(1);
-    let (root, limit, usage, cache) = match fields.next()? {
-        "" => ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-        controllers if controllers.split(',').any(|one| one == "memory") => {
-            let root = "/sys/fs/cgroup/memory";
-            (root, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        }
-        _ => return None,
-    };
-    let group = Path::new(root).join(fields.next()?.trim_start_matches('/'));
-    let number = |directory: &Path, name| system.line(directory.join(name))?.parse::<u64>().ok();
-    let free = |directory: &Path| {
-        // "max", or in version 1 more than any host has, without a limit.
-        let limit = number(directory, limit)?;
-        let cache = number_after(&system.read(directory.join("memory.stat"))?, cache).unwrap_or(0);
-        Some(limit.saturating_sub(number(directory, usage)?.saturating_sub(cache)))
-    };
-    group.ancestors().take_while(|group| group.starts_with(root)).filter_map(free).min()
+fn free_bytes_of_group(system: &System, group: &Path) -> Option<u64> {
+    // "max", or in version 1 more than any host has, without a limit.
+    let limit = system.number(group, &MEMORY_LIMITS)?;
+    let stat = system.read(group.join("memory.stat"))?;
+    // Version 1 has the second too, without the groups below.
+    let cache = number_after(&stat, "total_inactive_file").or(number_after(&stat, "inactive_file"));
+    let used = system.number(group, &MEMORY_USES)?.saturating_sub(cache.unwrap_or(0));
+    Some(limit.saturating_sub(used))
 }
 
 /// Returns the number after the first line's word that is `name`.

@@ -18,7 +18,6 @@ use libnccl::{Communicator, DataType, Nccl, NcclBuffer, Slice, SliceMut, StreamR
 
 use crate::bench::data::{BLOCK, Comparison, Pattern};
 
-/// The memory of a rank's buffers.
 pub(crate) enum Memory {
     Host,
     /// Device memory, with the stream on which all work is ordered.
@@ -61,12 +60,9 @@ impl Memory {
         Ok(Self::Device(Box::leak(Box::new(stream))))
     }
 
-    /// Makes the device the current one of the calling thread.
     pub(crate) fn make_current(&self) -> Result<()> {
-        match self {
-            Self::Host => Ok(()),
-            Self::Device(stream) => Ok(stream.context().bind_to_thread()?),
-        }
+        let Self::Device(stream) = self else { return Ok(()) };
+        Ok(stream.context().bind_to_thread()?)
     }
 
     pub(crate) fn stream(&self) -> StreamRef<'static> {
@@ -126,27 +122,21 @@ impl Memory {
     pub(crate) fn begin_capture(&self) -> Result<()> {
         // NCCL may allocate memory in its first operations, which only this mode permits; other threads capture too.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        match self {
-            Self::Host => bail!("host memory has no CUDA graphs"),
-            Self::Device(stream) => Ok(stream.begin_capture(mode)?),
-        }
+        let Self::Device(stream) = self else { bail!("host memory has no CUDA graphs") };
+        Ok(stream.begin_capture(mode)?)
     }
 
     /// Returns a graph of the work that was captured.
     pub(crate) fn end_capture(&self) -> Result<CudaGraph> {
         let flags = CUgraphInstantiate_flags(0);
-        match self {
-            Self::Host => bail!("host memory has no CUDA graphs"),
-            Self::Device(stream) => stream.end_capture(flags)?.context("nothing was captured"),
-        }
+        let Self::Device(stream) = self else { bail!("host memory has no CUDA graphs") };
+        stream.end_capture(flags)?.context("nothing was captured")
     }
 
     /// Returns the free bytes of the GPU; 0 for host memory.
     pub(crate) fn free_bytes(&self) -> Result<i64> {
-        match self {
-            Self::Host => Ok(0),
-            Self::Device(stream) => Ok(i64::try_from(stream.context().mem_get_info()?.0)?),
-        }
+        let Self::Device(stream) = self else { return Ok(0) };
+        Ok(i64::try_from(stream.context().mem_get_info()?.0)?)
     }
 
     /// Returns the address and the name of the device; `None` for host memory.

@@ -256,7 +256,6 @@ impl<'w> Work<'w> {
         Ok(last)
     }
 
-    /// Returns whether any rank has found wrong elements.
     fn any_wrong(&mut self, own: &Option<Vec<Comparison>>) -> Result<bool> {
         let counts: Vec<_> = own.iter().flatten().map(|comparison| comparison.wrong).collect();
         Ok(self.ranks.gather(&counts)?.iter().any(|count| *count > 0))
@@ -307,7 +306,6 @@ impl<'w> Work<'w> {
     }
 }
 
-/// Combines the outcomes of all ranks.
 fn measurement(case: Case<'_>, outcomes: Vec<Outcome>, columns: Option<[f64; 4]>) -> Measurement {
     let times: Vec<_> = outcomes.iter().map(|outcome| outcome.seconds).collect();
     let seconds = case.parameters.columns.average.of(&times);

@@ -158,7 +158,6 @@ impl Ranks {
     }
 }
 
-/// Returns the bytes of a record.
 fn encode(record: &impl Serialize) -> Result<Vec<u8>> {
     let text = serde_json::to_vec(record)?;
     ensure!(text.len() <= COPY - HEADER, "a record of {} bytes is longer than {}", text.len(), COPY - HEADER);

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use libnccl::{Backend, Nccl};
-use libnccl_observe::library_file::Identity;
 
 use super::arguments::MeasureArguments;
 use super::measure::Measurement;
@@ -85,7 +84,7 @@ impl Output {
             program: format!("nccl {}", env!("CARGO_PKG_VERSION")),
             started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
-            library: library(nccl, stand_in.as_ref().map(|stand_in| stand_in.path().display().to_string())),
+            library: library(nccl, stand_in.map(|file| file.display().to_string())),
             host: ranks.first().map(|first| first.rank.host.clone()).unwrap_or_default(),
             operation: parameters.benchmark.to_string(),
             ranks: ranks.iter().map(|description| description.rank.clone()).collect(),
@@ -96,7 +95,7 @@ impl Output {
         let table = if self.has_table() {
             let mut table = Table::new(output::stdout());
             let library = format!("{} ({})", nccl.version(), nccl.backend());
-            table.head(&library, report.library.file.as_ref(), stand_in.as_ref(), parameters, ranks)?;
+            table.head(&library, &report.library, parameters, ranks)?;
             Some(table)
         } else {
             None
@@ -132,9 +131,7 @@ impl Output {
                 op: row.op.clone(),
                 in_place,
                 rank: *rank,
-                offset: first.offset as u64,
-                got: first.got.clone(),
-                expected: first.expected.clone(),
+                first: first.clone(),
             });
             wrong.collect()
         };
@@ -218,12 +215,10 @@ pub(crate) fn conclude(is_good: bool, written: impl IntoIterator<Item = Result<(
     first.map_or(Ok(is_good), Err)
 }
 
-/// Returns the exit status of a verdict that has been printed.
 pub(crate) fn exit_code(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Writes to a file, or to stdout without one.
 fn write(file: &Option<PathBuf>, text: &str) -> Result<()> {
     match file {
         Some(file) => named_file::write(file, text.as_bytes()),
@@ -242,8 +237,8 @@ fn library(nccl: &Nccl, stand_in: Option<String>) -> Library {
         _ => (None, "cpu"),
     };
     let file = path.as_deref().and_then(|path| {
-        let Identity { size, build_id } = NcclFile::read(path)?.identity;
-        Some(LibraryFile { size, build_id, hash: format!("{:016x}", nccl_file::hash(path).ok()?) })
+        let identity = NcclFile::read(path)?.identity;
+        Some(LibraryFile { identity, hash: format!("{:016x}", nccl_file::hash(path).ok()?) })
     });
     Library { version: nccl.version().to_string(), path, file, backend: backend.into(), stand_in }
 }

@@ -7,8 +7,11 @@ use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use libnccl_observe::library_file::Identity;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::bench::data::FirstWrong;
 
 pub(crate) const SCHEMA: u32 = 1;
 
@@ -54,9 +57,8 @@ pub(crate) struct Library {
 /// Properties by which two files of one version differ.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LibraryFile {
-    pub(crate) size: u64,
-    /// The linker's build id in hexadecimal.
-    pub(crate) build_id: Option<String>,
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
     /// A 64-bit hash of the content in hexadecimal.
     pub(crate) hash: String,
 }
@@ -123,16 +125,13 @@ pub(crate) struct WrongElement {
     pub(crate) in_place: bool,
     /// The rank that received it.
     pub(crate) rank: usize,
-    /// The index of the element in what the rank received.
-    pub(crate) offset: u64,
-    pub(crate) got: String,
-    pub(crate) expected: String,
+    #[serde(flatten)]
+    pub(crate) first: FirstWrong,
 }
 
 impl Display for LibraryFile {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let build_id = self.build_id.as_ref().map_or("no build id".into(), |id| format!("build id {id}"));
-        write!(f, "{} bytes, {build_id}, hash {}", self.size, self.hash)
+        write!(f, "{}, hash {}", self.identity, self.hash)
     }
 }
 

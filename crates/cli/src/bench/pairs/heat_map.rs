@@ -31,11 +31,9 @@ struct Map<'a> {
     title: String,
     unit: &'a str,
     value: fn(&Link) -> f64,
-    /// Set if a great value is a good one.
     is_more_better: bool,
 }
 
-/// Draws the matrices of bandwidth and latency beside each other.
 pub(crate) fn draw(pairs: &Pairs) -> Result<String> {
     let ranks = pairs.links.len() as i32;
     let cell = (WIDTH / ranks).max(6);
@@ -102,7 +100,6 @@ impl Map<'_> {
         self.scale(area, (left, HEAD + side + 18), side, least, most)
     }
 
-    /// Draws the scale, from the best value to the worst.
     fn scale(
         &self,
         area: &Area<'_>,

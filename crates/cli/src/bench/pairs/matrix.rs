@@ -54,7 +54,6 @@ struct Rank {
 }
 
 impl Pairs {
-    /// Returns the links of a job before they are measured.
     pub(crate) fn new(job: &Job, device: String, bytes: u64, iters: usize) -> Self {
         Self {
             schema: SCHEMA,
@@ -89,7 +88,6 @@ impl Pairs {
         self.ranks = (0..self.links.len()).map(rank).collect();
     }
 
-    /// Returns what is wrong, or beyond the limits.
     pub(crate) fn problems(&self, min_bandwidth: Option<f64>, max_latency: Option<f64>) -> Vec<String> {
         let mut problems = vec![];
         for (from, to, link) in self.each() {
@@ -108,7 +106,6 @@ impl Pairs {
         problems
     }
 
-    /// Returns the title of a picture: what was measured with what.
     pub(crate) fn title(&self) -> String {
         format!("{} ranks ({}), NCCL {}", self.links.len(), in_line(&self.launch), in_line(&self.library))
     }

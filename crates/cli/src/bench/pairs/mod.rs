@@ -135,7 +135,6 @@ fn write(pairs: &Pairs, arguments: &PairsArguments) -> Result<bool> {
     conclude(is_good, [printed, arguments.svg.as_deref().map_or(Ok(()), draw)])
 }
 
-/// A rank's part in the measurement.
 struct Endpoint {
     send: Buffer,
     recv: Buffer,

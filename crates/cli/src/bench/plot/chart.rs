@@ -17,7 +17,6 @@ pub(crate) const BACKGROUND: RGBColor = RGBColor(254, 254, 254);
 pub(crate) const FOREGROUND: RGBColor = RGBColor(1, 1, 1);
 pub(crate) const GRID: RGBColor = RGBColor(2, 2, 2);
 
-/// The colors of series.
 pub(crate) const SERIES: [RGBColor; 8] = [
     RGBColor(3, 3, 1),
     RGBColor(3, 3, 2),
@@ -45,7 +44,6 @@ const COLORS: [(RGBColor, &str, &str); 11] = [
 ];
 
 const WIDTH: u32 = 1000;
-/// The height of the charts.
 const HEIGHT: u32 = 400;
 /// The height of a line of the legend.
 const LINE: u32 = 24;
@@ -161,7 +159,6 @@ impl Ranged for Axis {
     }
 }
 
-/// Shows a power of ten.
 fn show_power(power: f64) -> String {
     if (-6.0..=9.0).contains(&power) { show(10_f64.powf(power)) } else { format!("1e{power}") }
 }

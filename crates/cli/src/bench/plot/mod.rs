@@ -63,7 +63,6 @@ pub(crate) struct Point {
     pub(crate) bandwidth: f64,
 }
 
-/// Writes the picture of results, given with their names.
 pub(crate) fn write(reports: &[(String, Report)], file: &Path) -> Result<()> {
     let statistic = Statistic::of(reports.iter().map(|(_, report)| report));
     let (mut all, mut omitted) = (vec![], vec![]);

@@ -1,0 +1,77 @@
+use libnccl_observe::library_file::Identity;
+use libnccl_test_support::random_inputs::Random;
+
+use super::{Comparison, Side};
+use crate::bench::output::report::{LibraryFile, Report};
+
+/// A side with a row of 1,000 bytes, whose iterations have these medians in the rounds.
+fn side(name: &str, medians: &[f64]) -> Side {
+    let round = |median: &f64| {
+        let mut report = Report::example();
+        let row = &mut report.rows[0];
+        row.bytes = 1000;
+        let measured = row.out_of_place.as_mut().expect("a measurement");
+        measured.busbw = measured.algbw;
+        measured.wrong = Some(0);
+        measured.iterations[0].median_us = *median;
+        report
+    };
+    Side { name: name.into(), rounds: medians.iter().map(round).collect() }
+}
+
+fn compare(one: &[f64], two: &[f64]) -> Comparison {
+    Comparison::new(&[side("link", one), side("dlopen", two)], None).expect("a comparison")
+}
+
+#[test]
+fn figures_of_rounds_are_those_of_the_round_with_the_median_ratio() {
+    // The medians of the sides are 3.8 and 0.3, of rounds that have nothing to do with each other.
+    let comparison = compare(&[3.8, 0.3, 0.4, 3.9, 3.8], &[3.8, 0.3, 0.3, 0.3, 0.2]);
+    let row = &comparison.rows[0];
+    assert_eq!((row.times_us, row.ratio), ([0.4, 0.3], 0.4 / 0.3));
+    assert_eq!((row.low, row.high), (Some(1.0), Some(3.8 / 0.2)));
+    let text = comparison.to_string();
+    assert!(text.contains("     0.400       0.300      2.500      3.333   1.333  1.000..19.000\n"), "{text}");
+    assert_eq!(compare(&[3.0, 8.0], &[1.0, 2.0]).rows[0].times_us, [3.0, 1.0]);
+}
+
+#[test]
+fn slowdown_of_each_round_is_the_ratio_whatever_the_noise() {
+    let mut random = Random(1);
+    for rounds in 1..=9 {
+        let noise = [(); 9].map(|()| 1.0 + (random.next() >> 40) as f64);
+        let noise = &noise[..rounds];
+        let slower: Vec<f64> = noise.iter().map(|time| time * 4.0).collect();
+        assert_eq!(compare(noise, &slower).rows[0].ratio, 0.25, "{noise:?}");
+    }
+}
+
+#[test]
+fn interrupted_side_fails_with_a_threshold_and_is_named() {
+    let [one, mut two] = ["one", "two"].map(|name| side(name, &[1.0]));
+    two.rounds[0].interrupted = true;
+    let sides = [one, two];
+    let problem = |threshold| Comparison::new(&sides, threshold).unwrap().problem();
+    assert_eq!(problem(None), None);
+    assert_eq!(problem(Some(0.5)).unwrap(), "two is incomplete: the measurement was interrupted");
+    assert_eq!(problem(Some(2.0)).unwrap(), "1 of 1 ratios are below 2");
+    let text = Comparison::new(&sides, None).unwrap().to_string();
+    assert!(text.contains("# B: two: NCCL  (), interrupted\n"), "{text}");
+}
+
+#[test]
+fn different_files_of_one_version_are_named() {
+    let mut sides = ["one", "two"].map(|name| side(name, &[1.0]));
+    let identity = Identity { size: 7, build_id: Some("01".into()) };
+    for (side, hash) in sides.iter_mut().zip(["aa", "bb"]) {
+        let library = &mut side.rounds[0].library;
+        library.version = "2.32.3".into();
+        library.file = Some(LibraryFile { identity: identity.clone(), hash: hash.into() });
+    }
+    let expected =
+        "# differs: file of NCCL 2.32.3: 7 bytes, build id 01, hash aa; 7 bytes, build id 01, hash bb\n";
+    let named = |sides: &[Side; 2]| Comparison::new(sides, None).unwrap().to_string().contains(expected);
+    assert!(named(&sides));
+    sides[1].rounds[0].library.version = "2.32.4".into();
+    assert!(!named(&sides), "they are named as versions");
+}

@@ -1,0 +1,86 @@
+use std::path::Path;
+
+use libnccl::Version;
+use libnccl_test_support::random_inputs::{Random, inputs};
+
+use super::{Cuda, NcclFile};
+
+/// Writes a shared object with these constants, and nothing else.
+pub(crate) fn write_library(file: &Path, constants: &[u8]) {
+    const HEADER: usize = 64;
+    let names = b"\0.rodata\0.shstrtab\0";
+    let mut bytes = vec![0; HEADER];
+    bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    let offset = (HEADER + constants.len() + names.len()) as u64;
+    let fields: [(usize, &[u8]); 8] = [
+        (16, &3u16.to_le_bytes()),
+        (18, &62u16.to_le_bytes()),
+        (20, &1u32.to_le_bytes()),
+        (40, &offset.to_le_bytes()),
+        (52, &64u16.to_le_bytes()),
+        (58, &64u16.to_le_bytes()),
+        (60, &3u16.to_le_bytes()),
+        (62, &2u16.to_le_bytes()),
+    ];
+    for (at, field) in fields {
+        bytes[at..at + field.len()].copy_from_slice(field);
+    }
+    bytes.extend(constants);
+    bytes.extend(names);
+    let section = |name: u32, kind: u32, offset: usize, size: usize| {
+        let mut section = vec![0; 64];
+        section[..4].copy_from_slice(&name.to_le_bytes());
+        section[4..8].copy_from_slice(&kind.to_le_bytes());
+        section[24..32].copy_from_slice(&(offset as u64).to_le_bytes());
+        section[32..40].copy_from_slice(&(size as u64).to_le_bytes());
+        section
+    };
+    bytes.extend(section(0, 0, 0, 0));
+    bytes.extend(section(1, 1, HEADER, constants.len()));
+    bytes.extend(section(9, 3, HEADER + constants.len(), names.len()));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn constants_give_the_release_and_the_variables() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("libnccl.so.2");
+    write_library(
+        &file,
+        b"\x01\x02NCCL version 2.32.3+cuda12.9\0NCCL_DEBUG\0\x07MbP?NCCL_P2P_DISABLE\0wr_id == NCCL_IB_DUMMY\0NCCL_ is no name\0NCCL_lower\0",
+    );
+    let found = NcclFile::read(&file).unwrap();
+    assert_eq!(found.version, Some(Version::new(2, 32, 3)));
+    assert_eq!(found.cuda, Some(Cuda { major: 12, minor: 9 }));
+    assert_eq!(found.identity.to_string(), format!("{} bytes, no build id", found.identity.size));
+    assert_eq!(found.variables.iter().collect::<Vec<_>>(), ["NCCL_DEBUG", "NCCL_P2P_DISABLE"]);
+}
+
+#[test]
+fn random_files_are_read_or_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("libnccl.so.2");
+    write_library(&file, b"NCCL version 2.32.3+cuda12.9\0NCCL_DEBUG\0NCCL_P2P_DISABLE\0");
+    let (good, mut random, mut read) = (std::fs::read(&file).unwrap(), Random(31), 0);
+    for _ in inputs(5_000) {
+        let mut bytes = good.clone();
+        random.change_all(&mut bytes);
+        std::fs::write(&file, bytes).unwrap();
+        let found = NcclFile::read(&file);
+        read += usize::from(found.is_some());
+        let variables = found.map(|found| found.variables).unwrap_or_default();
+        assert!(variables.iter().all(|name| name.starts_with("NCCL_")), "{variables:?}");
+    }
+    assert!(read > 0);
+}
+
+#[test]
+fn file_of_another_kind_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("libnccl.so");
+    for bytes in [&b""[..], b"GROUP ( libnccl.so.2 )", b"\x7fELF\x02\x01\x01"] {
+        std::fs::write(&file, bytes).unwrap();
+        assert_eq!(NcclFile::read(&file), None);
+    }
+}
