@@ -3,11 +3,10 @@ use std::os::unix::process::parent_id;
 use std::time::Duration;
 
 use super::connection::Deadline;
-use super::environment::{self, Environment, Ranks};
+use super::environment::{self, Environment, Launcher, Ranks};
 use super::error::{LaunchError, Result};
 use super::exchange::Exchange;
 use super::job::Name;
-use super::launcher::Launcher;
 use super::rendezvous::Rendezvous;
 use super::root::TELL;
 use super::wire::Message;
