@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::connection::Deadline;
+use super::connection::{self, Deadline};
 use super::job::{Name, Nonce};
 use libnccl::UniqueId;
 
@@ -134,6 +134,7 @@ fn printable(text: &str) -> String {
 /// The other side of a connection.
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
+    pub(super) address: SocketAddr,
     /// Whether there may be something to read.
     pub(super) is_ready: bool,
     /// The version of the protocol that it has.
@@ -143,13 +144,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, is_ready: true, version: VERSION, received: Vec::new() }
-    }
-
-    /// Returns the peer's address, if it still has one.
-    pub(super) fn ip(&self) -> Option<IpAddr> {
-        self.stream.peer_addr().ok().map(|address| address.ip().to_canonical())
+    pub(super) fn new(stream: TcpStream, address: SocketAddr) -> Self {
+        Self { stream, address, is_ready: true, version: VERSION, received: Vec::new() }
     }
 
     /// Sends a message in one write, as it fits into the socket's buffer. Fails if it is not written in full.
@@ -166,19 +162,21 @@ impl Peer {
     /// then is that of the messages to send: a refusal has the same form in all; [`ErrorKind::UnexpectedEof`] at the end of the
     /// stream.
     pub(super) fn receive_if_ready(&mut self) -> io::Result<Option<Message>> {
-        if std::mem::take(&mut self.is_ready) { self.read(None) } else { Ok(None) }
+        if !std::mem::take(&mut self.is_ready) {
+            return Ok(None);
+        }
+        match self.receive(|mut stream, bytes| stream.read(bytes)) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            received => received.map(Some),
+        }
     }
 
     /// Waits for the next message until the deadline.
     pub(super) fn receive_by(&mut self, deadline: &Deadline) -> io::Result<Message> {
-        loop {
-            if let Some(message) = self.read(Some(deadline))? {
-                return Ok(message);
-            }
-        }
+        self.receive(|stream, bytes| connection::read_some(stream, bytes, deadline))
     }
 
-    fn read(&mut self, deadline: Option<&Deadline>) -> io::Result<Option<Message>> {
+    fn receive(&mut self, read: impl Fn(&TcpStream, &mut [u8]) -> io::Result<usize>) -> io::Result<Message> {
         let foreign = || io::Error::new(ErrorKind::InvalidData, "an answer that is not of this protocol");
         loop {
             let begun = self.received.len().min(NAME.len());
@@ -203,19 +201,13 @@ impl Peer {
                     return Err(io::Error::new(ErrorKind::Unsupported, text));
                 }
                 let text = std::str::from_utf8(&received[HEADER..]).ok();
-                return text.and_then(Message::parse).map(Some).ok_or_else(foreign);
-            }
-            if let Some(deadline) = deadline {
-                self.stream.set_read_timeout(Some(deadline.time_to_read()?))?;
+                return text.and_then(Message::parse).ok_or_else(foreign);
             }
             let (mut bytes, missing) = ([0; MAX], end - self.received.len());
-            match self.stream.read(&mut bytes[..missing]) {
-                Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")),
+            match read(&self.stream, &mut bytes[..missing]) {
+                Ok(0) => return Err(connection::closed()),
                 Ok(count) => self.received.extend(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return Ok(None);
-                }
                 Err(error) => return Err(error),
             }
         }

@@ -59,14 +59,7 @@ impl RasClient {
     /// # Errors
     /// [`RasError::Address`]: another form. NCCL has no default for the port alone.
     pub fn new(address: &str) -> Result<Self, RasError> {
-        let parsed = address.trim().rsplit_once(':').and_then(|(host, port)| {
-            let bare = match host.strip_prefix('[') {
-                Some(host) => host.strip_suffix(']')?,
-                None if host.contains(':') => return None,
-                None => host,
-            };
-            Some((bare, port.parse::<u16>().ok()?)).filter(|(host, port)| !host.is_empty() && *port != 0)
-        });
+        let parsed = connection::parse_address(address.trim());
         let (host, port) = parsed.ok_or_else(|| RasError::Address { address: address.into() })?;
         Ok(Self { host: host.into(), port, timeout: DEFAULT_TIMEOUT })
     }
@@ -93,8 +86,7 @@ impl RasClient {
     /// Returns the address of the service, in the form of `NCCL_RAS_ADDR`.
     #[must_use]
     pub fn address(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        connection::format_address(&self.host, self.port)
     }
 
     /// Returns the job's report as text, as NVIDIA's `ncclras` prints it.
@@ -122,9 +114,8 @@ impl RasClient {
             let absent =
                 ["Errors", "Warnings"].into_iter().find(|name| text.lines().all(|line| line != *name));
             let Some(absent) = absent else { return Ok(text) };
-            let problem =
-                format!("the report has no section {absent}; it begins with {}", excerpt(&answer)).into();
-            Err(RasError::Closed { request: line.into(), address: connection.address().into(), problem })
+            let problem = format!("the report has no section {absent}; it begins with {}", excerpt(&answer));
+            Err(connection.closed(line, problem))
         })
     }
 

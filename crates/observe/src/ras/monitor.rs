@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Deserializer;
 
-use super::connection::{Connection, Received, excerpt, protocol};
+use super::connection::{Connection, excerpt, protocol};
 use super::error::RasError;
 use libnccl_launch::connection::Deadline;
 
@@ -53,10 +53,11 @@ impl Monitor {
                 self.connection.consume(length);
                 return Ok(Some(event));
             }
-            match self.connection.receive(REQUEST, &deadline)? {
-                Received::More => {}
-                Received::Late => return Ok(None),
-                Received::End => return Err(self.connection.ended(REQUEST)),
+            match self.connection.receive(REQUEST, &deadline) {
+                Ok(0) => return Err(self.connection.ended(REQUEST)),
+                Ok(_) => {}
+                Err(RasError::Timeout { .. }) => return Ok(None),
+                Err(error) => return Err(error),
             }
         }
     }
