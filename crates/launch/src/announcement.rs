@@ -31,11 +31,10 @@ impl Announcement {
         if lines.next() != Some(FIRST_LINE) {
             return Err(invalid("first line"));
         }
-        let nonce = lines.next().and_then(|line| line.strip_prefix("nonce ")).and_then(parse_nonce);
-        let nonce = nonce.ok_or_else(|| invalid("nonce"))?;
-        let port =
-            lines.next().and_then(|line| line.strip_prefix("port ")).and_then(|port| port.parse().ok());
-        let port = port.filter(|port| *port > 0).ok_or_else(|| invalid("port"))?;
+        let mut field = |name: &str| lines.next()?.strip_prefix(name);
+        let nonce = field("nonce ").and_then(parse_nonce).ok_or_else(|| invalid("nonce"))?;
+        let port = field("port ").and_then(|port| port.parse().ok()).filter(|port| *port > 0);
+        let port = port.ok_or_else(|| invalid("port"))?;
         let host = |line: &str| line.strip_prefix("host ").filter(|host| is_host(host)).map(str::to_owned);
         let hosts: Option<Vec<String>> = lines.map(host).collect();
         let hosts = hosts.filter(|hosts| hosts.len() <= MAX_HOSTS).ok_or_else(|| invalid("host"))?;
@@ -52,8 +51,8 @@ impl fmt::Display for Announcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nonce, port, hosts } = self;
         writeln!(f, "{FIRST_LINE}\nnonce {nonce:032x}\nport {port}")?;
-        let hosts = hosts.iter().filter(|host| is_host(host)).take(MAX_HOSTS);
-        hosts.into_iter().try_for_each(|host| writeln!(f, "host {host}"))?;
+        let mut hosts = hosts.iter().filter(|host| is_host(host)).take(MAX_HOSTS);
+        hosts.try_for_each(|host| writeln!(f, "host {host}"))?;
         writeln!(f, "end")
     }
 }

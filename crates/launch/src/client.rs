@@ -25,12 +25,10 @@ const ACCEPTED: Duration = Duration::from_secs(5);
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
 
-/// The source of the missing ranks that rank 0 sends.
 const OF_ROOT: &str = "according to rank 0";
 
 const UNEXPECTED: &str = "an answer out of order";
 
-/// The failure of an attempt.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     /// The next one may succeed.
@@ -108,7 +106,6 @@ impl Exchange<'_> {
         }
     }
 
-    /// Tries all addresses of a host.
     fn attempt_host(
         &self,
         host: &str,

@@ -113,12 +113,14 @@ pub(super) fn read(
     }
     let expected = "tcp://HOST:PORT, tcpstore://HOST:PORT or file:///DIRECTORY";
     let (rendezvous, is_private) = match v.parse(RENDEZVOUS, expected, Rendezvous::parse)? {
-        Some(rendezvous) => (Some(rendezvous), false),
-        None if ranks.size == 1 => (None, false),
-        None => {
-            let (rendezvous, is_private) = rendezvous(v, &ranks, &job)?;
-            (Some(rendezvous), is_private)
-        }
+        None if ranks.size > 1 => match rendezvous(v, &ranks, &job)? {
+            Some(rendezvous) => (Some(rendezvous), false),
+            None => {
+                let name = format!("{}{:032x}", directory::OWN, job::hash(&job));
+                (Some(Rendezvous::Directory(std::env::temp_dir().join(name))), true)
+            }
+        },
+        given => (given, false),
     };
     // All that the ranks share for certain: they may be given different names of the host of rank 0.
     let mut is_open = false;
@@ -164,7 +166,6 @@ fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
     })
 }
 
-/// The four numbers of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ranks {
     pub(super) rank: u32,
@@ -280,18 +281,14 @@ fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
     })
 }
 
-/// Returns where rank 0 is found, and `true` for a directory that rank 0 creates.
-fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<(Rendezvous, bool), LaunchError> {
-    let own_directory = || {
-        let name = format!("{}{:032x}", directory::OWN, job::hash(job));
-        Ok((Rendezvous::Directory(std::env::temp_dir().join(name)), true))
-    };
+/// Returns where rank 0 is found; `None` for a directory that rank 0 creates.
+fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvous>, LaunchError> {
     let (mut host, mut port) = (v.host("MASTER_ADDR")?, v.port("MASTER_PORT")?);
     match v.launcher {
-        Launcher::NcclRun => return own_directory(),
+        Launcher::NcclRun => return Ok(None),
         Launcher::OpenMpi | Launcher::Mpich if host.is_none() && port.is_none() => {
             if ranks.local_size == ranks.size && !job.is_empty() {
-                return own_directory();
+                return Ok(None);
             }
             let text = "MASTER_ADDR and MASTER_PORT are not set; the launcher has no address of rank 0, so pass \
                         them, or LIBNCCL_RENDEZVOUS, to the ranks";
@@ -322,8 +319,8 @@ fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<(Rendezvous, bo
     }
     let (host, port) = (v.set("MASTER_ADDR", host)?, v.set("MASTER_PORT", port)?);
     match v.get("TORCHELASTIC_USE_AGENT_STORE").filter(|_| v.launcher == Launcher::Torchrun) {
-        Some("True") => Ok((Rendezvous::TcpStore { host, port }, false)),
-        Some("False") | None => Ok((Rendezvous::Tcp { host, port }, false)),
+        Some("True") => Ok(Some(Rendezvous::TcpStore { host, port })),
+        Some("False") | None => Ok(Some(Rendezvous::Tcp { host, port })),
         Some(other) => {
             let text = format!("TORCHELASTIC_USE_AGENT_STORE is {other:?}; expected True or False");
             Err(v.problem(text))
@@ -331,7 +328,6 @@ fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<(Rendezvous, bo
     }
 }
 
-/// Returns the first node of a SLURM step.
 fn first_node(v: &Variables) -> Result<String, LaunchError> {
     let name = if v.has("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
     let list = v.require(name)?;
@@ -407,14 +403,12 @@ impl Variables {
         parsed.ok_or_else(|| self.problem(format!("{name} is {value:?}; expected {expected}")))
     }
 
-    /// Returns a number, if the variable is set.
     fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
         // `parse` alone would take a sign.
         let is_number = |value: &&str| value.bytes().all(|byte| byte.is_ascii_digit());
         self.parse(name, "a number", |value| Some(value).filter(is_number)?.parse().ok())
     }
 
-    /// Returns a port, if the variable is set.
     fn port(&self, name: &str) -> Result<Option<u16>, LaunchError> {
         let Some(number) = self.number(name)? else { return Ok(None) };
         let port = u16::try_from(number).ok().filter(|port| *port > 0).map(Some);

@@ -38,7 +38,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`LaunchError::NoLauncher`] if none of a launcher is set, [`LaunchError::Variables`] if one is missing or
-    /// contradicts another, both .
+    /// contradicts another.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(libnccl::internal::environment::variables().filter_map(|(name, value)| {
             // Those that are not UTF-8 are no launcher's.

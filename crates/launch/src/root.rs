@@ -13,7 +13,6 @@ use super::job::Nonce;
 use super::wire::{Hello, Message, NAMED, Peer};
 use libnccl::UniqueId;
 
-/// The time for a hello.
 const HELLO: Duration = Duration::from_secs(5);
 
 /// The number of connections without a hello. Beyond it, the oldest is closed.
@@ -34,7 +33,6 @@ const DOUBT: Duration = Duration::from_secs(5);
 /// The longest wait before time limits are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Rank 0 of an exchange.
 pub(super) struct Root<'a> {
     listener: &'a TcpListener,
     exchange: &'a Exchange<'a>,

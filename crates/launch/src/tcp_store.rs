@@ -25,7 +25,6 @@ const PING: u8 = 13;
 
 const VALIDATION: u32 = 0x3c85_f7ce;
 
-/// A connection to a store.
 #[derive(Debug)]
 pub(super) struct TcpStore(TcpStream);
 
@@ -61,7 +60,6 @@ impl TcpStore {
         if i64::from_le_bytes(keys) < 0 { Err(not_a_store()) } else { Ok(store) }
     }
 
-    /// Returns the address of this host in the connection.
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }

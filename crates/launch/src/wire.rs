@@ -14,7 +14,6 @@ const NAME: &[u8] = b"libnccl";
 const VERSION: u8 = 4;
 const HEADER: usize = NAME.len() + 1 + 4;
 
-/// The longest text of a message in bytes.
 const MAX: usize = 4096;
 
 /// The number of missing ranks that a message names.
@@ -25,7 +24,6 @@ const REASON: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A rank joins.
     Hello(Hello),
     Accepted,
     Refused {
@@ -36,7 +34,6 @@ pub(super) enum Message {
     Id(UniqueId),
     /// This rank has begun, or all ranks have.
     Begun,
-    /// The rank has failed, and why.
     Failed(u32, String),
     /// The first of the missing ranks, and the number of all missing ranks.
     Missing(Vec<u32>, u32),
@@ -131,7 +128,6 @@ fn printable(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// The other side of a connection.
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
     pub(super) address: SocketAddr,
@@ -171,7 +167,6 @@ impl Peer {
         }
     }
 
-    /// Waits for the next message until the deadline.
     pub(super) fn receive_by(&mut self, deadline: &Deadline) -> io::Result<Message> {
         self.receive(|stream, bytes| connection::read_some(stream, bytes, deadline))
     }
