@@ -174,13 +174,10 @@ impl Peer {
     fn receive(&mut self, read: impl Fn(&TcpStream, &mut [u8]) -> io::Result<usize>) -> io::Result<Message> {
         let foreign = || io::Error::new(ErrorKind::InvalidData, "an answer that is not of this protocol");
         loop {
-            let begun = self.received.len().min(NAME.len());
-            if self.received[..begun] != NAME[..begun] {
-                return Err(foreign());
-            }
+            let begun = &self.received[..self.received.len().min(NAME.len())];
             let length = self.received.get(NAME.len() + 1..HEADER).and_then(|length| length.try_into().ok());
             let length = length.map(|length| u32::from_le_bytes(length) as usize);
-            if length.is_some_and(|length| !(1..=MAX).contains(&length)) {
+            if !NAME.starts_with(begun) || length.is_some_and(|length| !(1..=MAX).contains(&length)) {
                 return Err(foreign());
             }
             // Not more than one message, so that nothing is left here while its owner waits for the stream.
