@@ -1,6 +1,5 @@
 //! The ranks other than 0: find rank 0, join, and wait for the id.
 
-use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -89,9 +88,10 @@ impl Exchange<'_> {
             }
             Rendezvous::TcpStore { host, port } => {
                 let (store, key) = (TcpStore::connect_to(host, *port, deadline)?, environment.key());
-                let failed = |error: &dyn Display| format!("{rendezvous}: key {key}: {error}");
-                let value = store.get(&key, deadline).map_err(|error| failed(&error))?;
-                let mut announcement = Announcement::parse(&value).map_err(|error| failed(&error))?;
+                let value = store.get(&key, deadline).map_err(|error| error.to_string());
+                let announcement = value.and_then(|value| Announcement::parse(&value));
+                let mut announcement =
+                    announcement.map_err(|error| format!("{rendezvous}: key {key}: {error}"))?;
                 // Rank 0 is on the host of the store, which each rank reaches by this name.
                 announcement.hosts.insert(0, host.clone());
                 Ok((announcement, format!(", by key {key} of {rendezvous}")))
