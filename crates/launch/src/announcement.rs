@@ -31,11 +31,10 @@ impl Announcement {
         if lines.next() != Some(FIRST_LINE) {
             return Err(invalid("first line"));
         }
-        let nonce = lines.next().and_then(|line| line.strip_prefix("nonce ")).and_then(parse_nonce);
-        let nonce = nonce.ok_or_else(|| invalid("nonce"))?;
-        let port =
-            lines.next().and_then(|line| line.strip_prefix("port ")).and_then(|port| port.parse().ok());
-        let port = port.filter(|port| *port > 0).ok_or_else(|| invalid("port"))?;
+        let mut field = |name: &str| lines.next()?.strip_prefix(name);
+        let nonce = field("nonce ").and_then(parse_nonce).ok_or_else(|| invalid("nonce"))?;
+        let port = field("port ").and_then(|port| port.parse().ok()).filter(|port| *port > 0);
+        let port = port.ok_or_else(|| invalid("port"))?;
         let host = |line: &str| line.strip_prefix("host ").filter(|host| is_host(host)).map(str::to_owned);
         let hosts: Option<Vec<String>> = lines.map(host).collect();
         let hosts = hosts.filter(|hosts| hosts.len() <= MAX_HOSTS).ok_or_else(|| invalid("host"))?;
@@ -52,64 +51,12 @@ impl fmt::Display for Announcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nonce, port, hosts } = self;
         writeln!(f, "{FIRST_LINE}\nnonce {nonce:032x}\nport {port}")?;
-        let hosts = hosts.iter().filter(|host| is_host(host)).take(MAX_HOSTS);
-        hosts.into_iter().try_for_each(|host| writeln!(f, "host {host}"))?;
+        let mut hosts = hosts.iter().filter(|host| is_host(host)).take(MAX_HOSTS);
+        hosts.try_for_each(|host| writeln!(f, "host {host}"))?;
         writeln!(f, "end")
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Announcement, MAX_BYTES};
-    use libnccl_test_support::random_inputs::{Random, inputs};
-
-    fn announcement() -> Announcement {
-        Announcement {
-            nonce: u128::from_be_bytes([0xa5; 16]),
-            port: 4711,
-            hosts: vec!["node1".into(), "fe80::1%eth0".into()],
-        }
-    }
-
-    #[test]
-    fn text_round_trips() {
-        assert_eq!(Announcement::parse(announcement().to_string().as_bytes()), Ok(announcement()));
-    }
-
-    #[test]
-    fn cut_or_changed_text_is_an_error() {
-        let text = announcement().to_string();
-        for end in 0..text.len() {
-            Announcement::parse(&text.as_bytes()[..end]).unwrap_err();
-        }
-        for (from, to) in
-            [("port 4711", "port 0"), ("libnccl", "libnccI"), ("nonce a", "nonce +"), ("node1", "no de")]
-        {
-            Announcement::parse(text.replace(from, to).as_bytes()).unwrap_err();
-        }
-        Announcement::parse(&vec![b'x'; MAX_BYTES + 1]).unwrap_err();
-        Announcement::parse(&[0xff; 8]).unwrap_err();
-    }
-
-    #[test]
-    fn hosts_are_limited() {
-        let many = Announcement { hosts: vec!["h".repeat(253); 20], ..announcement() };
-        assert_eq!(Announcement::parse(many.to_string().as_bytes()).unwrap().hosts.len(), 8);
-        let line = "host h\n";
-        let text = announcement().to_string().replace("end\n", &format!("{}end\n", line.repeat(7)));
-        Announcement::parse(text.as_bytes()).unwrap_err();
-    }
-
-    #[test]
-    fn random_bytes_are_parsed_or_refused() {
-        let mut random = Random(12);
-        for _ in inputs(20_000) {
-            let mut bytes = announcement().to_string().into_bytes();
-            random.change(&mut bytes);
-            if let Ok(parsed) = Announcement::parse(&bytes) {
-                assert!(parsed.port > 0 && parsed.hosts.len() <= 8);
-                assert_eq!(Announcement::parse(parsed.to_string().as_bytes()), Ok(parsed));
-            }
-        }
-    }
-}
+#[path = "../tests/unit/announcement.rs"]
+mod tests;

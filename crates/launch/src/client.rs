@@ -24,24 +24,10 @@ const ACCEPTED: Duration = Duration::from_secs(5);
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
 
-/// The source of the missing ranks that rank 0 sends.
 const OF_ROOT: &str = "according to rank 0";
 
 const UNEXPECTED: &str = "an answer out of order";
 
-/// The place where rank 0 listens.
-#[derive(Debug)]
-struct Located {
-    /// The names and addresses of its host, the most likely one first.
-    hosts: Vec<String>,
-    port: u16,
-    /// The nonce of the announcement; else 0.
-    root_nonce: Nonce,
-    /// The place of the announcement; for errors.
-    source: String,
-}
-
-/// The failure of an attempt.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     /// The next one may succeed.
@@ -74,9 +60,9 @@ impl Exchange<'_> {
         };
         loop {
             match self.locate() {
-                Ok(located) => {
-                    for host in &located.hosts {
-                        match self.attempt_host(host, &located, nonce, connect, failure) {
+                Ok((rank_0, source)) => {
+                    for host in &rank_0.hosts {
+                        match self.attempt_host(host, &rank_0, &source, nonce, connect, failure) {
                             Ok(member) => return Ok(member),
                             Err(Failure::Final(error)) => return Err(error),
                             Err(Failure::Retry(reason)) => note(reason),
@@ -93,48 +79,46 @@ impl Exchange<'_> {
         }
     }
 
-    fn locate(&self) -> Result<Located, String> {
+    /// Returns where rank 0 listens, and for errors where it has published that.
+    fn locate(&self) -> Result<(Announcement, String), String> {
         let Self { environment, rendezvous, deadline, .. } = self;
         match rendezvous {
             Rendezvous::Tcp { host, port } => {
-                Ok(Located { hosts: vec![host.clone()], port: *port, root_nonce: 0, source: String::new() })
+                Ok((Announcement { nonce: 0, port: *port, hosts: vec![host.clone()] }, String::new()))
             }
             Rendezvous::TcpStore { host, port } => {
                 let (store, key) = (TcpStore::connect_to(host, *port, deadline)?, environment.key());
-                let source = format!("{rendezvous}: key {key}");
-                let value = store.get(&key, deadline).map_err(|error| format!("{source}: {error}"))?;
-                let Announcement { nonce: root_nonce, port, mut hosts } =
-                    Announcement::parse(&value).map_err(|error| format!("{source}: {error}"))?;
+                let value = store.get(&key, deadline).map_err(|error| error.to_string());
+                let announcement = value.and_then(|value| Announcement::parse(&value));
+                let mut announcement =
+                    announcement.map_err(|error| format!("{rendezvous}: key {key}: {error}"))?;
                 // Rank 0 is on the host of the store, which each rank reaches by this name.
-                hosts.insert(0, host.clone());
-                Ok(Located { hosts, port, root_nonce, source: format!(", by key {key} of {rendezvous}") })
+                announcement.hosts.insert(0, host.clone());
+                Ok((announcement, format!(", by key {key} of {rendezvous}")))
             }
             Rendezvous::Directory(path) => {
                 if environment.is_private {
                     directory::check_private(path).map_err(|error| format!("{}: {error}", path.display()))?;
                 }
-                let (Announcement { nonce: root_nonce, port, hosts }, file) =
-                    directory::read(path, environment.hash())?;
-                Ok(Located { hosts, port, root_nonce, source: format!(", by {file}") })
+                let (announcement, file) = directory::read(path, environment.hash())?;
+                Ok((announcement, format!(", by {file}")))
             }
         }
     }
 
-    /// Tries all addresses of a host.
     fn attempt_host(
         &self,
         host: &str,
-        located: &Located,
+        rank_0: &Announcement,
+        source: &str,
         nonce: Nonce,
         connect: Duration,
         failure: Option<&str>,
     ) -> Result<Member, Failure> {
         let mut problem = String::new();
-        for address in connection::resolve(host, located.port, &self.deadline).map_err(Failure::Retry)? {
-            match self.attempt(address, located.root_nonce, nonce, connect, failure) {
-                Err(Failure::Retry(reason)) => {
-                    problem = format!("rank 0 at {address}{}: {reason}", located.source);
-                }
+        for address in connection::resolve(host, rank_0.port, &self.deadline).map_err(Failure::Retry)? {
+            match self.attempt(address, rank_0.nonce, nonce, connect, failure) {
+                Err(Failure::Retry(reason)) => problem = format!("rank 0 at {address}{source}: {reason}"),
                 result => return result,
             }
         }
@@ -151,7 +135,7 @@ impl Exchange<'_> {
     ) -> Result<Member, Failure> {
         let Self { environment, deadline, name, .. } = self;
         let retry = |error: io::Error| Failure::Retry(error.to_string());
-        let mut root = Peer::new(connection::connect(address, connect, deadline).map_err(retry)?);
+        let mut root = Peer::new(connection::connect(address, connect, deadline).map_err(retry)?, address);
         // The list of missing ranks has to arrive before this rank gives up.
         let remaining = deadline.remaining();
         let wait = remaining - (remaining / 8).min(Duration::from_millis(500));

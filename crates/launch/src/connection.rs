@@ -49,7 +49,7 @@ impl Deadline {
     }
 
     /// Returns the time that is left for a read, of which no time at all would be no limit.
-    pub(super) fn time_to_read(&self) -> io::Result<Duration> {
+    fn time_to_read(&self) -> io::Result<Duration> {
         let remaining = self.remaining();
         let late = || io::Error::new(ErrorKind::TimedOut, "no complete answer in time");
         if remaining.is_zero() { Err(late()) } else { Ok(remaining.max(Duration::from_micros(1))) }
@@ -126,22 +126,51 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Reads exactly as many bytes as `buffer` has, until the deadline.
-pub(super) fn read_by(mut stream: &TcpStream, mut buffer: &mut [u8], deadline: &Deadline) -> io::Result<()> {
-    while !buffer.is_empty() {
+/// Reads some bytes until the deadline. None are the end of the stream.
+pub fn read_some(mut stream: &TcpStream, buffer: &mut [u8], deadline: &Deadline) -> io::Result<usize> {
+    loop {
         stream.set_read_timeout(Some(deadline.time_to_read()?))?;
         match stream.read(buffer) {
-            Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")),
-            Ok(count) => buffer = &mut buffer[count..],
             Err(error)
                 if matches!(
                     error.kind(),
                     ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
                 ) => {}
-            Err(error) => return Err(error),
+            read => return read,
+        }
+    }
+}
+
+/// Reads exactly as many bytes as `buffer` has, until the deadline.
+pub(super) fn read_by(stream: &TcpStream, mut buffer: &mut [u8], deadline: &Deadline) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match read_some(stream, buffer, deadline)? {
+            0 => return Err(closed()),
+            count => buffer = &mut buffer[count..],
         }
     }
     Ok(())
+}
+
+pub(super) fn closed() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")
+}
+
+/// Parses `HOST:PORT`, or `[IPv6]:PORT`.
+pub fn parse_address(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = match host.strip_prefix('[') {
+        Some(host) => host.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    (!host.is_empty()).then_some((host, port))
+}
+
+/// Returns the text that [`parse_address`] parses.
+pub fn format_address(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn not_of_this_host(address: IpAddr) -> io::Error {
@@ -175,41 +204,5 @@ pub(super) fn own_hosts() -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn address_of_this_host_is_the_only_one_that_is_listened_on() {
-        let own = own_hosts().into_iter().filter_map(|host| host.parse().ok());
-        for address in own.chain(["127.0.0.2".parse().unwrap()]).filter(|own: &IpAddr| own.is_ipv4()) {
-            let listener = listen(Some(&address.to_string()), 0).unwrap().local_addr().unwrap();
-            assert_eq!(listener.ip(), address);
-        }
-    }
-
-    #[test]
-    fn address_of_another_host_is_not_listened_on() {
-        let error = listen(Some("192.0.2.1"), 0).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
-        assert!(error.to_string().starts_with("192.0.2.1 is no address of this host, which is "), "{error}");
-    }
-
-    #[test]
-    fn name_that_leads_to_another_host_is_noticed() {
-        let leads = |host| leads_elsewhere(host, &Deadline::after(Duration::from_secs(10)));
-        assert_eq!(
-            leads("192.0.2.1").unwrap(),
-            "192.0.2.1 leads to 192.0.2.1, which is no address of this host"
-        );
-        assert_eq!(leads("127.0.0.1"), None);
-        assert_eq!(leads("localhost"), None);
-    }
-
-    #[test]
-    fn name_is_listened_for_on_all_interfaces() {
-        for host in ["0.0.0.0", "node1.example"] {
-            let port = listen(Some(host), 0).unwrap();
-            TcpStream::connect(("127.0.0.1", port.local_addr().unwrap().port())).unwrap();
-        }
-    }
-}
+#[path = "../tests/unit/connection.rs"]
+mod tests;

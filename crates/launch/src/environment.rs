@@ -1,11 +1,11 @@
 //! The variables of each launcher; the crate's documentation has them in a table.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::directory;
 use super::error::LaunchError;
 use super::job;
-use super::launcher::Launcher;
 use super::rendezvous::{Rendezvous, is_host};
 
 /// A text in place of the launcher's job id: ranks with another one are refused. Default: the launcher's.
@@ -20,6 +20,50 @@ const POD_PORT: u16 = 29_500;
 
 /// The longest job id, as keys of a TCPStore are limited.
 const MAX_JOB: usize = 1024;
+
+/// A program that starts ranks, and tells them so by variables. Its text is its usual name.
+///
+/// ```
+/// assert_eq!(libnccl_launch::Launcher::OpenMpi.to_string(), "OpenMPI");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// `nccl run`, of the package `libnccl-cli`.
+    NcclRun,
+    /// PyTorch's torchrun.
+    Torchrun,
+    /// The `mpirun` of OpenMPI.
+    OpenMpi,
+    /// The `mpiexec` of MPICH and of Intel MPI.
+    Mpich,
+    /// SLURM's `srun`.
+    Slurm,
+    /// A LeaderWorkerSet of Kubernetes, with one process a pod.
+    LeaderWorkerSet,
+    /// A job of Kubeflow, v1 or Trainer v2, with one process a pod.
+    Kubeflow,
+    /// A JobSet, or another indexed job, of Kubernetes, with one process a pod.
+    JobSet,
+    /// A hand or a script that has set `RANK` and `WORLD_SIZE`.
+    Variables,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NcclRun => "nccl run",
+            Self::Torchrun => "torchrun",
+            Self::OpenMpi => "OpenMPI",
+            Self::Mpich => "MPICH",
+            Self::Slurm => "SLURM",
+            Self::LeaderWorkerSet => "LeaderWorkerSet",
+            Self::Kubeflow => "Kubeflow",
+            Self::JobSet => "JobSet",
+            Self::Variables => "RANK and WORLD_SIZE",
+        })
+    }
+}
 
 /// The content of a launcher's variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,9 +113,14 @@ pub(super) fn read(
     }
     let expected = "tcp://HOST:PORT, tcpstore://HOST:PORT or file:///DIRECTORY";
     let (rendezvous, is_private) = match v.parse(RENDEZVOUS, expected, Rendezvous::parse)? {
-        Some(rendezvous) => (Some(rendezvous), false),
-        None if ranks.size == 1 => (None, false),
-        None => rendezvous(v, &ranks, &job)?,
+        None if ranks.size > 1 => match rendezvous(v, &ranks, &job)? {
+            Some(rendezvous) => (Some(rendezvous), false),
+            None => {
+                let name = format!("{}{:032x}", directory::OWN, job::hash(&job));
+                (Some(Rendezvous::Directory(std::env::temp_dir().join(name))), true)
+            }
+        },
+        given => (given, false),
     };
     // All that the ranks share for certain: they may be given different names of the host of rank 0.
     let mut is_open = false;
@@ -93,7 +142,7 @@ fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
     } else if any(&["PMI_RANK", "PMI_SIZE"]) && (v.has("MPI_LOCALRANKID") || !v.has("SLURM_STEP_ID")) {
         // `srun --mpi=pmi2` sets PMI_RANK too, but not the local rank.
         Launcher::Mpich
-    } else if any(&["SLURM_STEP_ID"]) {
+    } else if v.has("SLURM_STEP_ID") {
         Launcher::Slurm
     } else if any(&["LWS_GROUP_SIZE", "LWS_WORKER_INDEX"]) {
         Launcher::LeaderWorkerSet
@@ -117,7 +166,6 @@ fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
     })
 }
 
-/// The four numbers of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ranks {
     pub(super) rank: u32,
@@ -129,29 +177,21 @@ pub(super) struct Ranks {
 impl Ranks {
     fn read(v: &Variables) -> Result<Self, LaunchError> {
         let launcher = v.launcher;
-        const LOCAL: [&str; 2] = ["LOCAL_RANK", "LOCAL_WORLD_SIZE"];
-        let rank_or = |other| if v.has("RANK") { "RANK" } else { other };
-        let [rank, size, local_rank, local_size] = match launcher {
-            Launcher::NcclRun | Launcher::Torchrun | Launcher::Variables => {
-                ["RANK", "WORLD_SIZE", LOCAL[0], LOCAL[1]]
-            }
-            Launcher::OpenMpi => [
-                "OMPI_COMM_WORLD_RANK",
-                "OMPI_COMM_WORLD_SIZE",
-                "OMPI_COMM_WORLD_LOCAL_RANK",
-                "OMPI_COMM_WORLD_LOCAL_SIZE",
-            ],
-            Launcher::Mpich => ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
-            Launcher::Slurm => {
-                let step_or = |step, job| if v.has(step) { step } else { job };
-                let size = step_or("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS");
-                let per_node = step_or("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
-                ["SLURM_PROCID", size, "SLURM_LOCALID", per_node]
-            }
-            Launcher::LeaderWorkerSet => ["LWS_WORKER_INDEX", "LWS_GROUP_SIZE", LOCAL[0], LOCAL[1]],
-            Launcher::Kubeflow if v.has("RANK") => ["RANK", "WORLD_SIZE", LOCAL[0], LOCAL[1]],
-            Launcher::Kubeflow => ["PET_NODE_RANK", "PET_NNODES", LOCAL[0], LOCAL[1]],
-            Launcher::JobSet => [rank_or("JOB_COMPLETION_INDEX"), "WORLD_SIZE", LOCAL[0], LOCAL[1]],
+        let set_or = |name, other| if v.has(name) { name } else { other };
+        let [rank, size] = match launcher {
+            Launcher::OpenMpi => ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
+            Launcher::Mpich => ["PMI_RANK", "PMI_SIZE"],
+            Launcher::Slurm => ["SLURM_PROCID", set_or("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")],
+            Launcher::LeaderWorkerSet => ["LWS_WORKER_INDEX", "LWS_GROUP_SIZE"],
+            Launcher::Kubeflow if !v.has("RANK") => ["PET_NODE_RANK", "PET_NNODES"],
+            Launcher::JobSet => [set_or("RANK", "JOB_COMPLETION_INDEX"), "WORLD_SIZE"],
+            _ => ["RANK", "WORLD_SIZE"],
+        };
+        let [local_rank, local_size] = match launcher {
+            Launcher::OpenMpi => ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
+            Launcher::Mpich => ["MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
+            Launcher::Slurm => ["SLURM_LOCALID", set_or("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")],
+            _ => ["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
         };
         let is_pod = matches!(
             launcher,
@@ -241,75 +281,61 @@ fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
     })
 }
 
-/// Returns where rank 0 is found, and `true` for a directory of this crate's own.
-fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<(Option<Rendezvous>, bool), LaunchError> {
-    let own_directory = || {
-        let name = format!("{}{:032x}", directory::OWN, job::hash(job));
-        (Some(Rendezvous::Directory(std::env::temp_dir().join(name))), true)
-    };
-    let host = v.host("MASTER_ADDR")?;
-    let port = v.port("MASTER_PORT")?;
-    let master_addr = || v.require_host("MASTER_ADDR");
-    let master_port = || v.require("MASTER_PORT").map(|_| port.unwrap_or_default());
-    let (host, port) = match v.launcher {
-        Launcher::NcclRun => return Ok(own_directory()),
-        Launcher::Torchrun => {
-            let (host, port) = (master_addr()?, master_port()?);
-            match v.get("TORCHELASTIC_USE_AGENT_STORE") {
-                Some("True") => return Ok((Some(Rendezvous::TcpStore { host, port }), false)),
-                Some("False") | None => (host, port),
-                Some(other) => {
-                    let text = format!("TORCHELASTIC_USE_AGENT_STORE is {other:?}; expected True or False");
-                    return Err(v.problem(text));
-                }
+/// Returns where rank 0 is found; `None` for a directory that rank 0 creates.
+fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvous>, LaunchError> {
+    let (mut host, mut port) = (v.host("MASTER_ADDR")?, v.port("MASTER_PORT")?);
+    match v.launcher {
+        Launcher::NcclRun => return Ok(None),
+        Launcher::OpenMpi | Launcher::Mpich if host.is_none() && port.is_none() => {
+            if ranks.local_size == ranks.size && !job.is_empty() {
+                return Ok(None);
             }
+            let text = "MASTER_ADDR and MASTER_PORT are not set; the launcher has no address of rank 0, so pass \
+                        them, or LIBNCCL_RENDEZVOUS, to the ranks";
+            return Err(v.problem(text));
         }
-        Launcher::OpenMpi | Launcher::Mpich => match (host, port) {
-            (None, None) if ranks.local_size == ranks.size && !job.is_empty() => {
-                return Ok(own_directory());
-            }
-            (None, None) => {
-                let text = "MASTER_ADDR and MASTER_PORT are not set; the launcher has no address of rank 0, so pass \
-                            them, or LIBNCCL_RENDEZVOUS, to the ranks";
-                return Err(v.problem(text));
-            }
-            _ => (master_addr()?, master_port()?),
-        },
         Launcher::Slurm => {
             let nodes = v.number("SLURM_STEP_NUM_NODES")?.or(v.number("SLURM_NNODES")?);
-            let first = || {
-                let name =
-                    if v.has("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
-                let list = v.require(name)?;
-                first_host(list)
-                    .ok_or_else(|| v.problem(format!("{name} is {list:?}; expected a list of hosts")))
-            };
-            let host = match host {
+            host = Some(match host {
                 Some(host) => host,
                 None if nodes == Some(1) => "127.0.0.1".into(),
-                None => first()?,
-            };
+                None => first_node(v)?,
+            });
             // Other jobs may be on the same hosts.
-            (host, port.unwrap_or(20_000 + (job::hash(job) % 10_000) as u16))
+            port = port.or(Some(20_000 + (job::hash(job) % 10_000) as u16));
         }
         Launcher::LeaderWorkerSet => {
-            let leader = || v.require_host("LWS_LEADER_ADDRESS");
-            (host.map_or_else(leader, Ok)?, port.unwrap_or(POD_PORT))
+            if host.is_none() {
+                host = Some(v.set("LWS_LEADER_ADDRESS", v.host("LWS_LEADER_ADDRESS")?)?);
+            }
+            port = port.or(Some(POD_PORT));
         }
         Launcher::Kubeflow => {
-            let pet_port = v.port("PET_MASTER_PORT")?;
-            let host = host.or(v.host("PET_MASTER_ADDR")?);
-            let port = port.or(pet_port).map_or_else(master_port, Ok)?;
-            (host.map_or_else(master_addr, Ok)?, port)
+            host = host.or(v.host("PET_MASTER_ADDR")?);
+            port = port.or(v.port("PET_MASTER_PORT")?);
         }
-        Launcher::JobSet => (master_addr()?, port.unwrap_or(POD_PORT)),
-        Launcher::Variables => (master_addr()?, master_port()?),
-    };
-    Ok((Some(Rendezvous::Tcp { host, port }), false))
+        Launcher::JobSet => port = port.or(Some(POD_PORT)),
+        Launcher::Torchrun | Launcher::OpenMpi | Launcher::Mpich | Launcher::Variables => {}
+    }
+    let (host, port) = (v.set("MASTER_ADDR", host)?, v.set("MASTER_PORT", port)?);
+    match v.get("TORCHELASTIC_USE_AGENT_STORE").filter(|_| v.launcher == Launcher::Torchrun) {
+        Some("True") => Ok(Some(Rendezvous::TcpStore { host, port })),
+        Some("False") | None => Ok(Some(Rendezvous::Tcp { host, port })),
+        Some(other) => {
+            let text = format!("TORCHELASTIC_USE_AGENT_STORE is {other:?}; expected True or False");
+            Err(v.problem(text))
+        }
+    }
+}
+
+fn first_node(v: &Variables) -> Result<String, LaunchError> {
+    let name = if v.has("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
+    let list = v.require(name)?;
+    first_host(list).ok_or_else(|| v.problem(format!("{name} is {list:?}; expected a list of hosts")))
 }
 
 /// Returns the first host of a list such as `node[01-04,07],gpu5`.
-pub(super) fn first_host(list: &str) -> Option<String> {
+fn first_host(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list;
     loop {
@@ -330,7 +356,7 @@ pub(super) fn first_host(list: &str) -> Option<String> {
 }
 
 /// Returns the number of tasks of a node from a list such as `2(x3),1`: two on each of three nodes, then one.
-pub(super) fn tasks_of_node(list: &str, node: u32) -> Option<u32> {
+fn tasks_of_node(list: &str, node: u32) -> Option<u32> {
     let mut nodes_before = 0_u32;
     for entry in list.split(',') {
         let (tasks, repeated) = match entry.split_once("(x") {
@@ -377,14 +403,12 @@ impl Variables {
         parsed.ok_or_else(|| self.problem(format!("{name} is {value:?}; expected {expected}")))
     }
 
-    /// Returns a number, if the variable is set.
     fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
         // `parse` alone would take a sign.
         let is_number = |value: &&str| value.bytes().all(|byte| byte.is_ascii_digit());
         self.parse(name, "a number", |value| Some(value).filter(is_number)?.parse().ok())
     }
 
-    /// Returns a port, if the variable is set.
     fn port(&self, name: &str) -> Result<Option<u16>, LaunchError> {
         let Some(number) = self.number(name)? else { return Ok(None) };
         let port = u16::try_from(number).ok().filter(|port| *port > 0).map(Some);
@@ -407,10 +431,6 @@ impl Variables {
 
     fn require_number(&self, name: &str) -> Result<u32, LaunchError> {
         self.set(name, self.number(name)?)
-    }
-
-    fn require_host(&self, name: &str) -> Result<String, LaunchError> {
-        self.set(name, self.host(name)?)
     }
 
     /// Returns the value of a variable that the launcher always sets.

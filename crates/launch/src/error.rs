@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::launcher::Launcher;
+use super::environment::Launcher;
 use super::rendezvous::Rendezvous;
 
 /// The error of a [`Launch`](super::Launch). Like that of [`libnccl::Error`], its [`Debug`](std::fmt::Debug) text is that of

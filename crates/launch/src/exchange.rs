@@ -15,7 +15,6 @@ pub(super) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Returns the error of an exchange that cannot succeed.
     pub(super) fn problem(&self, problem: String) -> LaunchError {
         LaunchError::Rendezvous { rendezvous: Box::new(self.rendezvous.clone()), problem: problem.into() }
     }

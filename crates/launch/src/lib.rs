@@ -93,7 +93,6 @@ mod environment;
 mod error;
 mod exchange;
 mod job;
-mod launcher;
 mod listen;
 mod process;
 mod rendezvous;
@@ -101,10 +100,10 @@ mod root;
 mod tcp_store;
 mod wire;
 
+pub use environment::Launcher;
 #[doc(hidden)]
 pub use environment::RUN_ID;
 pub use error::{LaunchError, Result};
-pub use launcher::Launcher;
 pub use process::Launch;
 pub use rendezvous::Rendezvous;
 

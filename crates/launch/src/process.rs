@@ -3,11 +3,10 @@ use std::os::unix::process::parent_id;
 use std::time::Duration;
 
 use super::connection::Deadline;
-use super::environment::{self, Environment, Ranks};
+use super::environment::{self, Environment, Launcher, Ranks};
 use super::error::{LaunchError, Result};
 use super::exchange::Exchange;
 use super::job::Name;
-use super::launcher::Launcher;
 use super::rendezvous::Rendezvous;
 use super::root::TELL;
 use super::wire::Message;
@@ -39,7 +38,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`LaunchError::NoLauncher`] if none of a launcher is set, [`LaunchError::Variables`] if one is missing or
-    /// contradicts another, both .
+    /// contradicts another.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(libnccl::internal::environment::variables().filter_map(|(name, value)| {
             // Those that are not UTF-8 are no launcher's.

@@ -2,6 +2,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
+use super::connection;
+
 /// The place where the ranks find rank 0. Its text is the value of `LIBNCCL_RENDEZVOUS` for it.
 ///
 /// ```
@@ -42,13 +44,8 @@ impl Rendezvous {
             return path.starts_with('/').then(|| Self::Directory(path.into()));
         }
         let (scheme, address) = text.split_once("://")?;
-        let (host, port) = address.rsplit_once(':')?;
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        if bare.is_none() && host.contains(':') {
-            return None;
-        }
-        let host = Some(bare.unwrap_or(host).to_owned()).filter(|host| is_host(host))?;
-        let port = port.parse().ok().filter(|port| *port > 0)?;
+        let (host, port) = connection::parse_address(address)?;
+        let host = Some(host.to_owned()).filter(|host| is_host(host))?;
         match scheme {
             "tcp" => Some(Self::Tcp { host, port }),
             "tcpstore" => Some(Self::TcpStore { host, port }),
@@ -59,16 +56,11 @@ impl Rendezvous {
 
 impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut address = |scheme, host: &str, port| {
-            if host.contains(':') {
-                write!(f, "{scheme}://[{host}]:{port}")
-            } else {
-                write!(f, "{scheme}://{host}:{port}")
-            }
-        };
         match self {
-            Self::Tcp { host, port } => address("tcp", host, port),
-            Self::TcpStore { host, port } => address("tcpstore", host, port),
+            Self::Tcp { host, port } => write!(f, "tcp://{}", connection::format_address(host, *port)),
+            Self::TcpStore { host, port } => {
+                write!(f, "tcpstore://{}", connection::format_address(host, *port))
+            }
             Self::Directory(path) => write!(f, "file://{}", path.display()),
         }
     }

@@ -1,9 +1,8 @@
 //! Rank 0: one thread serves all connections, and waits for none of them alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +13,6 @@ use super::job::Nonce;
 use super::wire::{Hello, Message, NAMED, Peer};
 use libnccl::UniqueId;
 
-/// The time for a hello.
 const HELLO: Duration = Duration::from_secs(5);
 
 /// The number of connections without a hello. Beyond it, the oldest is closed.
@@ -35,12 +33,12 @@ const DOUBT: Duration = Duration::from_secs(5);
 /// The longest wait before time limits are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Rank 0 of an exchange.
 pub(super) struct Root<'a> {
     listener: &'a TcpListener,
     exchange: &'a Exchange<'a>,
     nonce: Nonce,
-    unidentified: Vec<Unidentified>,
+    /// The connections without a hello so far, the oldest first, and when they were accepted.
+    unidentified: Vec<(Peer, Instant)>,
     joined: BTreeMap<u32, Joined>,
     /// The ranks that have the outcome.
     done: BTreeMap<u32, Nonce>,
@@ -51,13 +49,6 @@ pub(super) struct Root<'a> {
     /// The first rank that has failed, and the reason, with which the exchange ends.
     failed: Option<(u32, String)>,
     refusals: Refusals,
-}
-
-/// A connection without a hello so far.
-struct Unidentified {
-    peer: Peer,
-    address: SocketAddr,
-    since: Instant,
 }
 
 struct Joined {
@@ -107,11 +98,11 @@ impl<'a> Root<'a> {
         id: &UniqueId,
         begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>,
     ) -> Result<T, LaunchError> {
-        self.wait(None, |_| true)?;
+        self.wait(None, Stage::Waits)?;
         let message = Message::Id(*id);
         self.send(&message, Stage::HasId);
         let begun = begin(id).inspect_err(|error| self.tell_failure(error.to_string()))?;
-        self.wait(Some(&message), |joined| joined.stage == Stage::HasReported)?;
+        self.wait(Some(&message), Stage::HasReported)?;
         self.tell(&Message::Begun);
         Ok(begun)
     }
@@ -121,8 +112,8 @@ impl<'a> Root<'a> {
         self.tell(&Message::Failed(0, reason));
     }
 
-    /// Waits until all other ranks are so far. Those that wait for the `id` get it meanwhile.
-    fn wait(&mut self, id: Option<&Message>, is_so_far: impl Fn(&Joined) -> bool) -> Result<(), LaunchError> {
+    /// Waits until all other ranks are at a stage. Those that wait for the `id` get it meanwhile.
+    fn wait(&mut self, id: Option<&Message>, stage: Stage) -> Result<(), LaunchError> {
         loop {
             self.look();
             if let Some(id) = id {
@@ -134,7 +125,7 @@ impl<'a> Root<'a> {
                 self.tell(&Message::Failed(rank, reason.clone()));
                 return Err(rank_failed(rank, reason));
             }
-            let is_sound = |joined: &Joined| joined.failure.is_none() && is_so_far(joined);
+            let is_sound = |joined: &Joined| joined.failure.is_none() && joined.stage >= stage;
             if self.joined.len() == self.others() && self.joined.values().all(is_sound) {
                 return Ok(());
             }
@@ -195,7 +186,7 @@ impl<'a> Root<'a> {
             self.joined.values().filter(|joined| joined.stage == Stage::Waits && joined.until > now);
         let earliest = waiting.map(|joined| joined.until - now).min().unwrap_or(TICK);
         let limit = TICK.min(earliest).min(self.exchange.deadline.remaining());
-        let unidentified = self.unidentified.iter().map(|one| &one.peer.stream);
+        let unidentified = self.unidentified.iter().map(|(peer, _)| &peer.stream);
         let streams = unidentified.chain(self.joined.values().map(|joined| &joined.peer.stream));
         let streams = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
         let mut all: Vec<PollFd<'_>> = streams.chain([PollFd::new(self.listener, PollFlags::IN)]).collect();
@@ -204,7 +195,7 @@ impl<'a> Root<'a> {
         let is_watched =
             poll(&mut all, Some(&limit)).inspect_err(|_| self.exchange.deadline.sleep(TICK)).is_ok();
         let ready: Vec<bool> = all.iter().map(|file| !is_watched || !file.revents().is_empty()).collect();
-        let unidentified = self.unidentified.iter_mut().map(|one| &mut one.peer);
+        let unidentified = self.unidentified.iter_mut().map(|(peer, _)| peer);
         let peers = unidentified.chain(self.joined.values_mut().map(|joined| &mut joined.peer));
         peers.zip(ready).for_each(|(peer, is_ready)| peer.is_ready = is_ready);
     }
@@ -226,11 +217,7 @@ impl<'a> Root<'a> {
                     if self.unidentified.len() == MAX_UNIDENTIFIED {
                         self.close_oldest();
                     }
-                    self.unidentified.push(Unidentified {
-                        peer: Peer::new(stream),
-                        address,
-                        since: Instant::now(),
-                    });
+                    self.unidentified.push((Peer::new(stream, address), Instant::now()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -247,21 +234,20 @@ impl<'a> Root<'a> {
 
     fn close_oldest(&mut self) {
         if !self.unidentified.is_empty() {
-            let oldest = self.unidentified.remove(0);
+            let (oldest, _) = self.unidentified.remove(0);
             self.refusals.add("too many connections without a hello".into(), Some(oldest.address));
         }
     }
 
     fn read_hellos(&mut self) {
-        for mut connection in std::mem::take(&mut self.unidentified) {
-            let address = connection.address;
-            let problem = match connection.peer.receive_if_ready() {
+        for (mut peer, since) in std::mem::take(&mut self.unidentified) {
+            let problem = match peer.receive_if_ready() {
                 Ok(Some(Message::Hello(hello))) => {
-                    self.join(connection.peer, address, hello);
+                    self.join(peer, hello);
                     continue;
                 }
-                Ok(None) if connection.since.elapsed() < HELLO => {
-                    self.unidentified.push(connection);
+                Ok(None) if since.elapsed() < HELLO => {
+                    self.unidentified.push((peer, since));
                     continue;
                 }
                 Ok(None) => "no whole hello in 5 s",
@@ -269,18 +255,18 @@ impl<'a> Root<'a> {
                 Err(error) if error.kind() == ErrorKind::InvalidData => "a message that is no hello",
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
                     let reason = format!("this rank has {error}");
-                    let _ = connection.peer.send(&Message::Refused { is_final: true, reason });
-                    self.refusals.add(format!("a rank of {error}"), Some(address));
+                    let _ = peer.send(&Message::Refused { is_final: true, reason });
+                    self.refusals.add(format!("a rank of {error}"), Some(peer.address));
                     continue;
                 }
                 Err(_) => "closed without a hello",
             };
-            self.refusals.add(problem.into(), Some(address));
+            self.refusals.add(problem.into(), Some(peer.address));
         }
     }
 
     /// Lets a rank join, or refuses it.
-    fn join(&mut self, mut peer: Peer, address: SocketAddr, hello: Hello) {
+    fn join(&mut self, mut peer: Peer, hello: Hello) {
         let Hello { rank, size, nonce, .. } = hello;
         let expected = self.size();
         // A rank that has only reported a failure that does not count yet holds no place.
@@ -305,7 +291,7 @@ impl<'a> Root<'a> {
         };
         if let Some((is_final, reason, problem)) = refused {
             let _ = peer.send(&Message::Refused { is_final, reason });
-            self.refusals.add(problem, Some(address));
+            self.refusals.add(problem, Some(peer.address));
         } else if peer.send(&Message::Accepted).is_ok() {
             self.done.remove(&rank);
             self.gone.remove(&rank);
@@ -354,7 +340,7 @@ impl<'a> Root<'a> {
                 }
                 Err(_) => "joined and left",
             };
-            refusals.add(format!("rank {rank} {}", joined.failed_or(problem)), address(&joined.peer.stream));
+            refusals.add(format!("rank {rank} {}", joined.failed_or(problem)), Some(joined.peer.address));
             false
         });
     }
@@ -374,7 +360,7 @@ impl<'a> Root<'a> {
             if is_impatient(joined) {
                 let _ = joined.peer.send(&message);
                 let problem = joined.failed_or("waited no longer");
-                refusals.add(format!("rank {rank} {problem}"), address(&joined.peer.stream));
+                refusals.add(format!("rank {rank} {problem}"), Some(joined.peer.address));
                 gone.insert(*rank);
                 return false;
             }
@@ -415,8 +401,8 @@ impl<'a> Root<'a> {
     fn detail(&self) -> String {
         let listened = self.listener.local_addr().map(|address| format!("rank 0 listened at {address}"));
         let came = |(rank, joined): (&u32, &Joined)| {
-            let from = joined.peer.ip().map_or_else(|| "came".into(), |ip| format!("came from {ip}"));
-            format!("rank {rank} {}", joined.failed_or(&from))
+            let from = joined.peer.address.ip().to_canonical();
+            format!("rank {rank} {}", joined.failed_or(&format!("came from {from}")))
         };
         let mut parts: Vec<String> = listened.into_iter().collect();
         parts.extend(self.joined.iter().take(DESCRIBED).map(came));
@@ -425,13 +411,9 @@ impl<'a> Root<'a> {
             count if count > DESCRIBED => parts.push(format!("{} more came", count - DESCRIBED)),
             _ => {}
         }
-        parts.extend(Some(self.refusals.to_string()).filter(|refusals| !refusals.is_empty()));
+        parts.extend(self.refusals.texts());
         parts.join("; ")
     }
-}
-
-fn address(stream: &TcpStream) -> Option<SocketAddr> {
-    stream.peer_addr().ok()
 }
 
 /// Reasons that are kept; some contain numbers of the other side.
@@ -453,18 +435,15 @@ impl Refusals {
             self.0.push((reason, 1, address));
         }
     }
-}
 
-impl fmt::Display for Refusals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (reason, count, address)) in self.0.iter().enumerate() {
-            write!(f, "{}{reason}", if i == 0 { "refused: " } else { "; " })?;
+    fn texts(&self) -> impl Iterator<Item = String> {
+        self.0.iter().enumerate().map(|(i, (reason, count, address))| {
+            let start = if i == 0 { "refused: " } else { "" };
             match (address, count) {
-                (Some(address), 1) => write!(f, " ({address})")?,
-                (Some(address), _) => write!(f, " ({count} times, first {address})")?,
-                (None, _) => write!(f, " ({count} times)")?,
+                (Some(address), 1) => format!("{start}{reason} ({address})"),
+                (Some(address), _) => format!("{start}{reason} ({count} times, first {address})"),
+                (None, _) => format!("{start}{reason} ({count} times)"),
             }
-        }
-        Ok(())
+        })
     }
 }

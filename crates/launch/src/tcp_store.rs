@@ -25,7 +25,6 @@ const PING: u8 = 13;
 
 const VALIDATION: u32 = 0x3c85_f7ce;
 
-/// A connection to a store.
 #[derive(Debug)]
 pub(super) struct TcpStore(TcpStream);
 
@@ -61,7 +60,6 @@ impl TcpStore {
         if i64::from_le_bytes(keys) < 0 { Err(not_a_store()) } else { Ok(store) }
     }
 
-    /// Returns the address of this host in the connection.
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
@@ -122,54 +120,5 @@ fn keys(key: &str) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{TcpStore, keys, text};
-    use crate::connection::Deadline;
-    use libnccl_test_support::random_inputs::{Random, inputs};
-    use std::io::{Read, Write};
-    use std::net::TcpListener;
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-    use std::thread;
-    use std::time::Duration;
-
-    #[test]
-    fn messages_are_those_of_pytorch() {
-        assert_eq!(text("/k"), *b"\x02\0\0\0\0\0\0\0/k");
-        assert_eq!(keys("/k"), *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k");
-    }
-
-    /// A server that answers each connection with other bytes: an error by the deadline, or a short value.
-    #[test]
-    fn random_answers_are_errors_or_values() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let is_done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut random = Random(13);
-                for stream in listener.incoming() {
-                    if is_done.load(Relaxed) {
-                        break;
-                    }
-                    let Ok(mut stream) = stream else { continue };
-                    let mut answer = b"libn\0\x08\0\0\0\0\0\0\0abcdefgh".to_vec();
-                    let start = if random.below(4) == 0 { 0 } else { 4 };
-                    random.change(&mut answer[start..]);
-                    let _ = stream.read(&mut [0; 64]);
-                    let _ = stream.write_all(&answer[..random.below(answer.len() + 1)]);
-                    let _ = stream.shutdown(std::net::Shutdown::Write);
-                }
-            });
-            // A connection takes longer than the parsing of a message.
-            for _ in inputs(200) {
-                let deadline = Deadline::after(Duration::from_secs(10));
-                if let Ok(value) = TcpStore::connect(address, &deadline).and_then(|s| s.get("/k", &deadline))
-                {
-                    assert!(value.len() <= super::MAX_BYTES);
-                }
-            }
-            is_done.store(true, Relaxed);
-            drop(std::net::TcpStream::connect(address).unwrap());
-        });
-    }
-}
+#[path = "../tests/unit/tcp_store.rs"]
+mod tests;

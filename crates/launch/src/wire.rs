@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::connection::Deadline;
+use super::connection::{self, Deadline};
 use super::job::{Name, Nonce};
 use libnccl::UniqueId;
 
@@ -14,7 +14,6 @@ const NAME: &[u8] = b"libnccl";
 const VERSION: u8 = 4;
 const HEADER: usize = NAME.len() + 1 + 4;
 
-/// The longest text of a message in bytes.
 const MAX: usize = 4096;
 
 /// The number of missing ranks that a message names.
@@ -25,7 +24,6 @@ const REASON: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A rank joins.
     Hello(Hello),
     Accepted,
     Refused {
@@ -36,7 +34,6 @@ pub(super) enum Message {
     Id(UniqueId),
     /// This rank has begun, or all ranks have.
     Begun,
-    /// The rank has failed, and why.
     Failed(u32, String),
     /// The first of the missing ranks, and the number of all missing ranks.
     Missing(Vec<u32>, u32),
@@ -131,9 +128,9 @@ fn printable(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// The other side of a connection.
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
+    pub(super) address: SocketAddr,
     /// Whether there may be something to read.
     pub(super) is_ready: bool,
     /// The version of the protocol that it has.
@@ -143,13 +140,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, is_ready: true, version: VERSION, received: Vec::new() }
-    }
-
-    /// Returns the peer's address, if it still has one.
-    pub(super) fn ip(&self) -> Option<IpAddr> {
-        self.stream.peer_addr().ok().map(|address| address.ip().to_canonical())
+    pub(super) fn new(stream: TcpStream, address: SocketAddr) -> Self {
+        Self { stream, address, is_ready: true, version: VERSION, received: Vec::new() }
     }
 
     /// Sends a message in one write, as it fits into the socket's buffer. Fails if it is not written in full.
@@ -166,28 +158,26 @@ impl Peer {
     /// then is that of the messages to send: a refusal has the same form in all; [`ErrorKind::UnexpectedEof`] at the end of the
     /// stream.
     pub(super) fn receive_if_ready(&mut self) -> io::Result<Option<Message>> {
-        if std::mem::take(&mut self.is_ready) { self.read(None) } else { Ok(None) }
-    }
-
-    /// Waits for the next message until the deadline.
-    pub(super) fn receive_by(&mut self, deadline: &Deadline) -> io::Result<Message> {
-        loop {
-            if let Some(message) = self.read(Some(deadline))? {
-                return Ok(message);
-            }
+        if !std::mem::take(&mut self.is_ready) {
+            return Ok(None);
+        }
+        match self.receive(|mut stream, bytes| stream.read(bytes)) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            received => received.map(Some),
         }
     }
 
-    fn read(&mut self, deadline: Option<&Deadline>) -> io::Result<Option<Message>> {
+    pub(super) fn receive_by(&mut self, deadline: &Deadline) -> io::Result<Message> {
+        self.receive(|stream, bytes| connection::read_some(stream, bytes, deadline))
+    }
+
+    fn receive(&mut self, read: impl Fn(&TcpStream, &mut [u8]) -> io::Result<usize>) -> io::Result<Message> {
         let foreign = || io::Error::new(ErrorKind::InvalidData, "an answer that is not of this protocol");
         loop {
-            let begun = self.received.len().min(NAME.len());
-            if self.received[..begun] != NAME[..begun] {
-                return Err(foreign());
-            }
+            let begun = &self.received[..self.received.len().min(NAME.len())];
             let length = self.received.get(NAME.len() + 1..HEADER).and_then(|length| length.try_into().ok());
             let length = length.map(|length| u32::from_le_bytes(length) as usize);
-            if length.is_some_and(|length| !(1..=MAX).contains(&length)) {
+            if !NAME.starts_with(begun) || length.is_some_and(|length| !(1..=MAX).contains(&length)) {
                 return Err(foreign());
             }
             // Not more than one message, so that nothing is left here while its owner waits for the stream.
@@ -203,19 +193,13 @@ impl Peer {
                     return Err(io::Error::new(ErrorKind::Unsupported, text));
                 }
                 let text = std::str::from_utf8(&received[HEADER..]).ok();
-                return text.and_then(Message::parse).map(Some).ok_or_else(foreign);
-            }
-            if let Some(deadline) = deadline {
-                self.stream.set_read_timeout(Some(deadline.time_to_read()?))?;
+                return text.and_then(Message::parse).ok_or_else(foreign);
             }
             let (mut bytes, missing) = ([0; MAX], end - self.received.len());
-            match self.stream.read(&mut bytes[..missing]) {
-                Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the connection was closed")),
+            match read(&self.stream, &mut bytes[..missing]) {
+                Ok(0) => return Err(connection::closed()),
                 Ok(count) => self.received.extend(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return Ok(None);
-                }
                 Err(error) => return Err(error),
             }
         }
@@ -223,68 +207,5 @@ impl Peer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use libnccl_test_support::random_inputs::{Random, inputs};
-
-    fn messages() -> Vec<Message> {
-        let hello = Hello {
-            job: 1,
-            root_nonce: u128::MAX,
-            nonce: 3,
-            rank: 4,
-            size: 5,
-            wait: Duration::from_millis(6),
-            name: Name::new("two words"),
-        };
-        vec![
-            Message::Hello(Hello { name: Name::ANY, ..hello.clone() }),
-            Message::Hello(hello),
-            Message::Accepted,
-            Message::Refused { is_final: false, reason: "it is of another job".into() },
-            Message::Refused { is_final: true, reason: "rank 0 expects 2 ranks".into() },
-            Message::Id(UniqueId::from_bytes([7; 128])),
-            Message::Begun,
-            Message::Failed(2, "no library:\n  not found".into()),
-            Message::Missing(vec![1, 3], 2),
-            Message::Missing((1..=32).collect(), 1000),
-            Message::Missing(vec![], 0),
-        ]
-    }
-
-    #[test]
-    fn messages_round_trip() {
-        for message in messages() {
-            assert_eq!(Message::parse(&message.to_string()), Some(message));
-        }
-    }
-
-    #[test]
-    fn reasons_are_cut_and_printable() {
-        let received = |reason: &str| match Message::parse(&Message::Failed(1, reason.into()).to_string()) {
-            Some(Message::Failed(1, reason)) => reason,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(received(&"x".repeat(REASON + 1)), "x".repeat(REASON - 3) + "...");
-        assert_eq!(received(&"é".repeat(REASON)), "é".repeat(REASON / 2 - 2) + "...");
-        assert_eq!(received("\x1b[2Jred\r\n\u{9b}1m"), "\\u{1b}[2Jred\\r\n\\u{9b}1m");
-    }
-
-    #[test]
-    fn random_texts_are_parsed_or_refused() {
-        let mut random = Random(11);
-        for _ in inputs(20_000) {
-            let messages = messages();
-            let mut bytes = messages[random.below(messages.len())].to_string().into_bytes();
-            random.change(&mut bytes);
-            match Message::parse(&String::from_utf8_lossy(&bytes)) {
-                Some(Message::Failed(_, reason) | Message::Refused { reason, .. }) => {
-                    assert!(!reason.contains(|c: char| c.is_control() && c != '\n'), "{reason:?}");
-                }
-                Some(Message::Missing(ranks, count)) => assert!(ranks.len() <= NAMED.min(count as usize)),
-                Some(message) => assert_eq!(Message::parse(&message.to_string()), Some(message)),
-                None => {}
-            }
-        }
-    }
-}
+#[path = "../tests/unit/wire.rs"]
+mod tests;

@@ -193,10 +193,10 @@ impl Watchdog {
         let (size, rank) = (communicator.size() as u32, communicator.rank() as u32);
         let mut watched = self.state.lock();
         watched.communicators.push(handle.clone());
-        let id = communicator.membership().id;
+        let communicator = communicator.membership().id;
         watched.new.push(Entry {
             handle,
-            communicator: id,
+            communicator,
             size,
             rank,
             heartbeat,
@@ -267,9 +267,9 @@ fn look(entries: &mut Vec<Entry>, limit: Duration) -> Vec<Finding> {
     let mut findings = Vec::new();
     entries.retain_mut(|entry| {
         let health = entry.handle.health();
-        let has_ended = health == Health::Ended;
+        let exists = health != Health::Ended;
         findings.extend(entry.look(health, limit).map(|cause| entry.finding(cause)));
-        !has_ended
+        exists
     });
     findings
 }
@@ -295,15 +295,13 @@ impl Entry {
     }
 
     fn finding(&self, cause: Cause) -> Finding {
-        let Self { handle, communicator, size, rank, .. } = self;
-        let recorder = handle.observer().cloned();
         Finding {
-            communicator: *communicator,
-            size: *size,
-            rank: *rank,
+            communicator: self.communicator,
+            size: self.size,
+            rank: self.rank,
             cause,
-            recorder,
-            abort_handle: handle.clone(),
+            recorder: self.handle.observer().cloned(),
+            abort_handle: self.handle.clone(),
         }
     }
 }

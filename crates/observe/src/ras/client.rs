@@ -59,14 +59,7 @@ impl RasClient {
     /// # Errors
     /// [`RasError::Address`]: another form. NCCL has no default for the port alone.
     pub fn new(address: &str) -> Result<Self, RasError> {
-        let parsed = address.trim().rsplit_once(':').and_then(|(host, port)| {
-            let bare = match host.strip_prefix('[') {
-                Some(host) => host.strip_suffix(']')?,
-                None if host.contains(':') => return None,
-                None => host,
-            };
-            Some((bare, port.parse::<u16>().ok()?)).filter(|(host, port)| !host.is_empty() && *port != 0)
-        });
+        let parsed = connection::parse_address(address.trim());
         let (host, port) = parsed.ok_or_else(|| RasError::Address { address: address.into() })?;
         Ok(Self { host: host.into(), port, timeout: DEFAULT_TIMEOUT })
     }
@@ -93,8 +86,7 @@ impl RasClient {
     /// Returns the address of the service, in the form of `NCCL_RAS_ADDR`.
     #[must_use]
     pub fn address(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        connection::format_address(&self.host, self.port)
     }
 
     /// Returns the job's report as text, as NVIDIA's `ncclras` prints it.
@@ -115,16 +107,15 @@ impl RasClient {
     }
 
     fn text(&self, line: &str) -> Result<String, RasError> {
-        self.request(&[], |mut connection, deadline| {
+        self.request(|mut connection, deadline| {
             let answer = connection.query(Request { line, since: FIRST }, deadline)?;
             let text = String::from_utf8_lossy(&answer).into_owned();
             // The last headings, which are there even if nothing follows.
             let absent =
                 ["Errors", "Warnings"].into_iter().find(|name| text.lines().all(|line| line != *name));
             let Some(absent) = absent else { return Ok(text) };
-            let problem =
-                format!("the report has no section {absent}; it begins with {}", excerpt(&answer)).into();
-            Err(RasError::Closed { request: line.into(), address: connection.address().into(), problem })
+            let problem = format!("the report has no section {absent}; it begins with {}", excerpt(&answer));
+            Err(connection.closed(line, problem))
         })
     }
 
@@ -141,8 +132,10 @@ impl RasClient {
     /// # Errors
     /// [`RasError`]
     pub fn json_report(&self) -> Result<Vec<u8>, RasError> {
-        let status = Request { line: "STATUS", since: FIRST };
-        self.request(&[JSON], |mut connection, deadline| connection.query(status, deadline))
+        self.request(|mut connection, deadline| {
+            connection.command(JSON, deadline)?;
+            connection.query(Request { line: "STATUS", since: FIRST }, deadline)
+        })
     }
 
     /// Lets the job's processes check their GPUs, drivers and environment, and returns what they found as text, a line for
@@ -152,7 +145,7 @@ impl RasClient {
     /// [`RasError`]; [`RasError::Refused`] while another client's diagnostics run.
     pub fn diagnostics(&self) -> Result<String, RasError> {
         let diagnostics = Request { line: "DIAGNOSTICS", since: Version::new(2, 31, 2) };
-        let answer = self.request(&[], |mut connection, deadline| connection.query(diagnostics, deadline));
+        let answer = self.request(|mut connection, deadline| connection.query(diagnostics, deadline));
         answer.map(|answer| String::from_utf8_lossy(&answer).into_owned())
     }
 
@@ -165,7 +158,8 @@ impl RasClient {
         let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
         let line = format!("MONITOR {}", names.join(","));
         let monitor = Request { line: line.trim_end(), since: Version::new(2, 29, 2) };
-        self.request(&[JSON], |mut connection, deadline| {
+        self.request(|mut connection, deadline| {
+            connection.command(JSON, deadline)?;
             connection.command(monitor, deadline).map(|()| Monitor::new(connection))
         })
     }
@@ -184,21 +178,20 @@ impl RasClient {
             });
         }
         let control = Request { line: &line, since: Version::new(2, 31, 2) };
-        self.request(&[], |mut connection, deadline| connection.command(control, deadline))
+        self.request(|mut connection, deadline| connection.command(control, deadline))
     }
 
     /// Makes a request on a new connection. If the process that it leads to exits meanwhile, the next connection leads to
     /// another one.
     fn request<T>(
         &self,
-        preparations: &[Request<'_>],
         mut request: impl FnMut(Connection, &Deadline) -> Result<T, RasError>,
     ) -> Result<T, RasError> {
         let deadline = Deadline::after(self.timeout);
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let result = self.connect(preparations, &deadline).and_then(|one| request(one, &deadline));
+            let result = self.connect(&deadline).and_then(|one| request(one, &deadline));
             match result {
                 Err(RasError::Closed { .. }) if attempts < MAX_CLOSED && !deadline.has_passed() => {
                     deadline.sleep(PAUSE);
@@ -208,8 +201,8 @@ impl RasClient {
         }
     }
 
-    /// Connects to a process that answers, and prepares the connection.
-    fn connect(&self, preparations: &[Request<'_>], deadline: &Deadline) -> Result<Connection, RasError> {
+    /// Connects to a process that answers.
+    fn connect(&self, deadline: &Deadline) -> Result<Connection, RasError> {
         let failed =
             |problem: String| RasError::Connect { address: self.address().into(), problem: problem.into() };
         let addresses = connection::resolve(&self.host, self.port, deadline).map_err(failed)?;
@@ -222,9 +215,7 @@ impl RasClient {
                     Ok(Some(mut connection)) => {
                         let patience = deadline.remaining().saturating_sub(SERVICE_EXCESS).as_secs().max(1);
                         let limit = Request { line: &format!("TIMEOUT {patience}"), since: FIRST };
-                        connection.command(limit, deadline)?;
-                        preparations.iter().try_for_each(|request| connection.command(*request, deadline))?;
-                        return Ok(connection);
+                        return connection.command(limit, deadline).map(|()| connection);
                     }
                     Ok(None) => {}
                     Err(RasError::Connect { problem, .. }) => refusals.push(problem),

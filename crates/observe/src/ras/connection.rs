@@ -1,13 +1,12 @@
 //! A connection to the service: requests are lines, and so are most answers. Nothing waits beyond a deadline, and nothing
 //! is kept beyond a limit.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use super::error::RasError;
 use libnccl::Version;
-use libnccl_launch::connection::Deadline;
+use libnccl_launch::connection::{self, Deadline};
 
 /// Bytes of a line of an answer. NCCL's have less than 1024.
 const MAX_LINE: usize = 64 << 10;
@@ -30,22 +29,9 @@ pub(super) struct Connection {
     buffer: Vec<u8>,
 }
 
-/// The result of waiting for more bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Received {
-    More,
-    End,
-    /// Nothing by the deadline.
-    Late,
-}
-
 impl Connection {
     pub(super) fn new(stream: TcpStream, address: String) -> Self {
         Self { stream, address: address.into(), buffer: Vec::new() }
-    }
-
-    pub(super) fn address(&self) -> &str {
-        &self.address
     }
 
     /// Returns the bytes that were received and not used.
@@ -61,35 +47,22 @@ impl Connection {
     pub(super) fn send(&mut self, request: &str) -> Result<(), RasError> {
         // In one write: a line that arrives in parts costs the service another turn.
         let sent = self.stream.write_all(format!("{request}\n").as_bytes());
-        sent.map_err(|error| self.closed(request, &error))
+        sent.map_err(|error| self.closed(request, error.to_string()))
     }
 
-    /// Waits for more bytes, or the end of the connection.
-    pub(super) fn receive(&mut self, request: &str, deadline: &Deadline) -> Result<Received, RasError> {
+    /// Waits for more bytes, and returns their number: 0 at the end of the connection.
+    pub(super) fn receive(&mut self, request: &str, deadline: &Deadline) -> Result<usize, RasError> {
         let mut bytes = [0; 16 << 10];
-        loop {
-            // A zero timeout is refused, as it would mean none.
-            let remaining = deadline.remaining();
-            if remaining.is_zero() {
-                return Ok(Received::Late);
+        let read = connection::read_some(&self.stream, &mut bytes, deadline);
+        let count = read.map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => {
+                let (address, elapsed) = (self.address.clone(), deadline.elapsed());
+                RasError::Timeout { request: request.into(), address, elapsed }
             }
-            let limited = self.stream.set_read_timeout(Some(remaining.max(Duration::from_micros(1))));
-            limited.map_err(|error| self.closed(request, &error))?;
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return Ok(Received::End),
-                Ok(count) => {
-                    self.buffer.extend_from_slice(&bytes[..count]);
-                    return Ok(Received::More);
-                }
-                // The loop looks at the deadline.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => return Err(self.closed(request, &error)),
-            }
-        }
+            _ => self.closed(request, error.to_string()),
+        })?;
+        self.buffer.extend_from_slice(&bytes[..count]);
+        Ok(count)
     }
 
     /// Returns the next line of an answer, without its end.
@@ -103,15 +76,11 @@ impl Connection {
             }
             searched = self.buffer.len();
             if searched > MAX_LINE {
-                return Err(protocol(
-                    request,
-                    format!("a line of more than {MAX_LINE} bytes: {}", self.begin()),
-                ));
+                let start = excerpt(&self.buffer);
+                return Err(protocol(request, format!("a line of more than {MAX_LINE} bytes: {start}")));
             }
-            match self.receive(request, deadline)? {
-                Received::More => {}
-                Received::Late => return Err(self.late(request, deadline)),
-                Received::End => return Err(self.ended(request)),
+            if self.receive(request, deadline)? == 0 {
+                return Err(self.ended(request));
             }
         }
     }
@@ -137,10 +106,8 @@ impl Connection {
             if self.buffer.len() > MAX_REPORT {
                 return Err(protocol(request.line, format!("an answer of more than {MAX_REPORT} bytes")));
             }
-            match self.receive(request.line, deadline)? {
-                Received::More => {}
-                Received::Late => return Err(self.late(request.line, deadline)),
-                Received::End => break,
+            if self.receive(request.line, deadline)? == 0 {
+                break;
             }
         }
         let mut answer = first.into_bytes();
@@ -149,26 +116,16 @@ impl Connection {
         Ok(answer)
     }
 
-    pub(super) fn late(&self, request: &str, deadline: &Deadline) -> RasError {
-        let address = self.address.clone();
-        RasError::Timeout { request: request.into(), address, elapsed: deadline.elapsed() }
-    }
-
     pub(super) fn ended(&self, request: &str) -> RasError {
-        let problem = match self.buffer.len() {
-            0 => "it had sent nothing".into(),
-            _ => format!("it ended with {}", self.begin()),
+        let problem = match self.buffer.as_slice() {
+            [] => "it had sent nothing".into(),
+            received => format!("it ended with {}", excerpt(received)),
         };
+        self.closed(request, problem)
+    }
+
+    pub(super) fn closed(&self, request: &str, problem: String) -> RasError {
         RasError::Closed { request: request.into(), address: self.address.clone(), problem: problem.into() }
-    }
-
-    fn closed(&self, request: &str, error: &io::Error) -> RasError {
-        let problem = error.to_string().into();
-        RasError::Closed { request: request.into(), address: self.address.clone(), problem }
-    }
-
-    fn begin(&self) -> String {
-        excerpt(&self.buffer)
     }
 }
 

@@ -48,11 +48,15 @@ pub(super) fn halves() -> [u32; 2] {
 /// Returns the halves of the system's clock, in nanoseconds, where the processor's counter is not known.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) fn halves() -> [u32; 2] {
-    let ticks = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let ticks = now();
     [ticks as u32, (ticks >> 32) as u32]
 }
 
-/// Returns the processor's counter.
+/// Returns the system's time in nanoseconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+}
+
 pub(super) fn ticks() -> u64 {
     let [lower, upper] = halves().map(u64::from);
     upper << 32 | lower
@@ -60,9 +64,7 @@ pub(super) fn ticks() -> u64 {
 
 impl Clock {
     pub(super) fn new() -> Self {
-        let start_time =
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-        Self { start: Instant::now(), start_ticks: ticks(), start_time }
+        Self { start_time: now(), start: Instant::now(), start_ticks: ticks() }
     }
 
     pub(super) fn scale(&self) -> Scale<'_> {
@@ -82,15 +84,15 @@ impl Scale<'_> {
 #[cfg(test)]
 mod tests {
     use std::thread;
-    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+    use std::time::Duration;
 
-    use super::{Clock, ticks};
+    use super::{Clock, now, ticks};
 
     #[test]
     fn ticks_are_converted_to_the_time_of_the_system() {
         let clock = Clock::new();
         thread::sleep(Duration::from_millis(20));
-        let (ticks, now) = (ticks(), SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
+        let (ticks, now) = (ticks(), now());
         thread::sleep(Duration::from_millis(20));
         let difference = clock.scale().time(ticks).abs_diff(now);
         assert!(difference < 5_000_000, "{difference} ns");

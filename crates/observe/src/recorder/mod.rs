@@ -21,7 +21,6 @@ use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use self::document::Document;
 use self::record::records;
@@ -96,9 +95,6 @@ fn write_on_signal_of_environment() {
     drop(started);
 }
 
-#[cfg(not(all(unix, feature = "signal")))]
-fn write_on_signal_of_environment() {}
-
 impl Observer for Recorder {
     #[inline]
     fn on_start(&self, start: &OperationStart<'_>) {
@@ -144,6 +140,7 @@ impl Recorder {
         recordings.push(Arc::downgrade(&recorder.recording));
         // The logger that this may call may ask for the recordings.
         drop(recordings);
+        #[cfg(all(unix, feature = "signal"))]
         write_on_signal_of_environment();
         recorder
     }
@@ -385,7 +382,6 @@ fn library_document(path: &Arc<Path>) -> Document {
 
 /// Returns the dump of this process: the release of its NCCL, and its communicators.
 fn document(reason: &str, recorders: &[Recorder]) -> Document {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let membership = recorders.first().map(Recorder::membership);
     let nccl = membership.map(|membership| membership.nccl.to_string());
     let library = membership.and_then(|membership| membership.library.clone());
@@ -393,7 +389,7 @@ fn document(reason: &str, recorders: &[Recorder]) -> Document {
         ("format", "libnccl recorder".into()),
         ("version", 1_u64.into()),
         ("reason", reason.into()),
-        ("time_ns", now.into()),
+        ("time_ns", clock::now().into()),
         ("process", process::id().into()),
         ("nccl", nccl.into()),
         ("library", library.map_or(Document::Null, |path| library_document(&path))),

@@ -1,0 +1,48 @@
+use super::{TcpStore, keys, text};
+use crate::connection::Deadline;
+use libnccl_test_support::random_inputs::{Random, inputs};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn messages_are_those_of_pytorch() {
+    assert_eq!(text("/k"), *b"\x02\0\0\0\0\0\0\0/k");
+    assert_eq!(keys("/k"), *b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k");
+}
+
+/// A server that answers each connection with other bytes: an error by the deadline, or a short value.
+#[test]
+fn random_answers_are_errors_or_values() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(13);
+            for stream in listener.incoming() {
+                if is_done.load(Relaxed) {
+                    break;
+                }
+                let Ok(mut stream) = stream else { continue };
+                let mut answer = b"libn\0\x08\0\0\0\0\0\0\0abcdefgh".to_vec();
+                let start = if random.below(4) == 0 { 0 } else { 4 };
+                random.change(&mut answer[start..]);
+                let _ = stream.read(&mut [0; 64]);
+                let _ = stream.write_all(&answer[..random.below(answer.len() + 1)]);
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            }
+        });
+        // A connection takes longer than the parsing of a message.
+        for _ in inputs(200) {
+            let deadline = Deadline::after(Duration::from_secs(10));
+            if let Ok(value) = TcpStore::connect(address, &deadline).and_then(|s| s.get("/k", &deadline)) {
+                assert!(value.len() <= super::MAX_BYTES);
+            }
+        }
+        is_done.store(true, Relaxed);
+        drop(std::net::TcpStream::connect(address).unwrap());
+    });
+}

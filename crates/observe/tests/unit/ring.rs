@@ -1,0 +1,182 @@
+use std::panic::Location;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+
+use super::{CallWord, Ring};
+use libnccl::buffer::MemorySpace;
+use libnccl::observer::{Membership, Operation, OperationStart};
+use libnccl::{DataType, Version};
+
+const SEND: &Operation = Operation::of("send");
+const SUM: &Operation = Operation::of("all_reduce");
+
+fn start<'a>(
+    membership: &'a Membership,
+    operation: &Operation,
+    number: u64,
+    stream: usize,
+) -> OperationStart<'a> {
+    let call = CallWord::new(operation, None, [None; 2]);
+    OperationStart::new(membership, call, [number, 0], [0; 2], stream, None)
+}
+
+fn membership() -> Membership {
+    Membership::new(0, 1, MemorySpace::Host, Version::new(2, 28, 3))
+}
+
+/// Records operations from a number on.
+fn push(ring: &Ring, first: u64, operations: &[&'static Operation]) {
+    for (number, operation) in (first..).zip(operations) {
+        ring.push(&start(&membership(), operation, number, 0));
+    }
+}
+
+fn numbers(ring: &Ring) -> Vec<(u64, Option<u64>)> {
+    ring.read().iter().map(|read| (read.number, read.own_number)).collect()
+}
+
+#[test]
+fn last_operations_are_kept_with_their_numbers() {
+    let ring = Ring::new(3);
+    assert_eq!(ring.capacity(), 4);
+    assert!(ring.read().is_empty());
+    push(&ring, 1, &[SUM, SEND]);
+    assert_eq!(numbers(&ring), [(1, Some(1)), (2, Some(1))]);
+    push(&ring, 3, &[SUM, SUM, SUM, SUM, SEND]);
+    assert_eq!(numbers(&ring), [(4, Some(3)), (5, Some(4)), (6, Some(5)), (7, Some(2))]);
+}
+
+#[test]
+fn recording_that_begins_late_has_the_numbers_of_the_communicator() {
+    let ring = Ring::new(4);
+    push(&ring, 8, &[SUM, SEND]);
+    assert_eq!(numbers(&ring), [(8, Some(1)), (9, Some(1))]);
+    assert_eq!(ring.last(), 9);
+}
+
+#[test]
+fn call_site_is_kept_if_it_is_known() {
+    let (ring, membership) = (Ring::new(2), membership());
+    let call = CallWord::new(SUM, None, [None; 2]);
+    for (number, site) in [(1, None), (2, Some(Location::caller()))] {
+        ring.push(&OperationStart::new(&membership, call, [number, 0], [0; 2], 0, site));
+    }
+    let sites: Vec<_> = ring.read().iter().map(|read| read.site.map(Location::file)).collect();
+    assert_eq!(sites, [None, Some(file!())]);
+}
+
+#[test]
+fn operations_of_a_stream_that_is_done_are_complete() {
+    let (ring, membership) = (Ring::new(8), membership());
+    let push = |number, stream| {
+        ring.push(&start(&membership, SUM, number, stream));
+    };
+    [(1, 1), (2, 2), (3, 1)].into_iter().for_each(|(number, stream)| push(number, stream));
+    ring.complete(1);
+    push(4, 1);
+    let read = ring.read();
+    assert_eq!(
+        read.iter().map(|read| read.completed.is_some()).collect::<Vec<_>>(),
+        [true, false, true, false]
+    );
+    assert!(read.iter().all(|read| read.completed.is_none_or(|completed| completed >= read.queued)));
+}
+
+#[test]
+fn failure_of_a_group_is_that_of_its_operations() {
+    let ring = Ring::new(8);
+    push(&ring, 1, &[SUM, SUM, SEND]);
+    ring.end([1, 1], false);
+    ring.end([2, 3], true);
+    let failed = |ring: &Ring| ring.read().iter().map(|read| read.has_failed).collect::<Vec<_>>();
+    assert_eq!(failed(&ring), [false, true, true]);
+    push(&ring, 4, &[SUM]);
+    ring.end([4, 4], true);
+    assert_eq!(failed(&ring), [false, true, true, true]);
+    assert!(ring.read().iter().all(|read| read.completed.is_none()));
+}
+
+#[test]
+fn failure_of_operations_that_the_ring_has_lost_is_that_of_the_others() {
+    let ring = Ring::new(2);
+    push(&ring, 1, &[SUM, SUM, SEND]);
+    ring.end([1, 3], true);
+    assert!(ring.read().iter().all(|read| read.has_failed));
+    assert_eq!(ring.read().len(), 2);
+}
+
+#[test]
+fn operation_is_inside_until_its_end() {
+    let ring = Ring::new(8);
+    let inside = |ring: &Ring| ring.read().iter().map(|read| read.is_inside).collect::<Vec<_>>();
+    push(&ring, 1, &[SUM]);
+    ring.end([1, 1], false);
+    push(&ring, 2, &[SUM, SUM]);
+    assert_eq!((inside(&ring), ring.is_inside()), (vec![false, true, true], true));
+    ring.end([2, 3], false);
+    assert_eq!((inside(&ring), ring.is_inside()), (vec![false; 3], false));
+}
+
+/// Anybody may tell a recorder of anything.
+#[test]
+fn numbers_of_several_communicators_or_of_none_do_not_panic() {
+    let ring = Ring::new(2);
+    for first in [0, 1, u64::MAX, 5, 1, 2] {
+        ring.push(&start(&membership(), SEND, first, 0));
+        ring.end([first, 0], true);
+        ring.end([0, u64::MAX], true);
+        assert!(ring.read().len() <= 2);
+        ring.complete(0);
+    }
+}
+
+#[test]
+fn reader_sees_nothing_or_the_first_operation_of_a_recording_that_begins_late() {
+    for _ in 0..3000 {
+        let ring = Ring::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| push(&ring, 8, &[SUM]));
+            while numbers(&ring).is_empty() {
+                thread::yield_now();
+            }
+        });
+        assert_eq!(numbers(&ring), [(8, Some(1))]);
+    }
+}
+
+/// Fails if a reader ever sees words of two operations as one, or a wrong number.
+#[test]
+fn concurrent_readers_see_whole_operations_with_their_numbers() {
+    const OPERATIONS: usize = 300_000;
+    let (ring, is_over) = (Ring::new(8), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let readers = [(); 2].map(|()| {
+            scope.spawn(|| {
+                let mut seen = 0;
+                while !is_over.load(Relaxed) || seen == 0 {
+                    for read in ring.read() {
+                        let length = read.number as usize;
+                        assert_eq!(read.elements, [length as u64, 3 * length as u64]);
+                        assert_eq!(read.stream, 7 * length);
+                        assert_eq!(read.call.is_point_to_point(), length % 2 == 1);
+                        // Every second one is a message, the first among them.
+                        let own = if length % 2 == 1 { length.div_ceil(2) } else { length / 2 };
+                        assert!(read.own_number.is_none_or(|number| number == own as u64), "{read:?}");
+                        seen += 1;
+                    }
+                }
+                seen
+            })
+        });
+        let membership = membership();
+        for number in 1..=OPERATIONS {
+            let operation = if number % 2 == 1 { SEND } else { SUM };
+            let call = CallWord::new(operation, Some(DataType::Float32), [None; 2]);
+            let (elements, stream) = ([number, 3 * number], 7 * number);
+            ring.push(&OperationStart::new(&membership, call, [number as u64, 0], elements, stream, None));
+        }
+        is_over.store(true, Relaxed);
+        assert!(readers.map(|reader| reader.join().unwrap()).iter().all(|seen| *seen > 0));
+    });
+}
