@@ -4,7 +4,7 @@
 //! $ cargo run --release --features cudarc --example cudarc -- 4
 //! ```
 //!
-//! Needs NCCL and a GPU for each rank. Without them, the CPU backend and the stand-in for CUDA take their place:
+//! Needs NCCL and a GPU for each rank. Without them, it runs on the CPU backend and the CUDA emulation:
 //!
 //! ```console
 //! $ cargo xtask cpu-so /tmp/cuda
@@ -28,9 +28,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Result<()> {
     let ranks = std::env::args().nth(1).map_or(Ok(2), |ranks| ranks.parse())?;
-    // SAFETY: the search for the driver loads CUDA's library or the stand-in.
+    // SAFETY: the search for the driver loads CUDA's library or the emulation.
     if !unsafe { cudarc::driver::sys::is_culib_present() } {
-        return Err("no libcuda.so.1: see the first lines of this example for the stand-in".into());
+        return Err("no libcuda.so.1: see the first lines of this example for the CUDA emulation".into());
     }
     let nccl = Nccl::load()?;
     let id = nccl.unique_id()?;

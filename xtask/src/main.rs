@@ -74,7 +74,7 @@ enum Task {
         release: String,
     },
     /// Build the CPU backend as a shared object: libnccl.so.2, with libnccl.so and nccl.h to build C programs, and
-    /// beside it the stand-ins for CUDA: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
+    /// beside it the CUDA emulation: libcuda.so.1, libcudart.so.12, libcudart.so.13, libnvidia-ml.so.1, and
     /// the handles of cuBLAS and cuRAND; all of it also in lib/ and include/
     CpuSo {
         /// The folder to put it into, created if needed

@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
         }
         None => {
             let title = format!(
-                "no NCCL library found: the variables of NCCL {release}, the newest release that this program knows"
+                "no NCCL library found: the variables of NCCL {release}, the newest version that this program knows"
             );
             (title, newest.defaults.keys().cloned().collect())
         }
@@ -128,7 +128,7 @@ fn print(out: &mut impl Write, title: &str, variables: &[Variable]) -> std::io::
     }
     for Variable { name, value, origin, known } in variables {
         let value = escapes::in_line(value.as_deref().unwrap_or("?"));
-        let unknown = if *known { "" } else { "; unknown to this release" };
+        let unknown = if *known { "" } else { "; unknown to this version" };
         writeln!(out, "{name}={value}  ({origin}{unknown})")?;
     }
     Ok(())

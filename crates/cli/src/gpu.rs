@@ -48,9 +48,9 @@ pub(crate) fn load_driver() -> Result<(), String> {
 }
 
 /// The description of the file that [`stand_in`] returns.
-pub(crate) const STAND_IN: &str = "libnccl's stand-in for CUDA on the CPU";
+pub(crate) const STAND_IN: &str = "libnccl's CUDA emulation";
 
-/// Returns the file of the stand-in for CUDA if it is the driver of this process.
+/// Returns the file of the CUDA emulation if it is the driver of this process.
 pub(crate) fn stand_in() -> Option<PathBuf> {
     load_driver().ok()?;
     // SAFETY: it is loaded already, so nothing of it runs.

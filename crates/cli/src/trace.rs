@@ -33,7 +33,7 @@ Exit status:
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct TraceArguments {
-    /// Write the recordings into this folder, the same for all ranks [default: nccl-trace-ID, by the job's id or else the
+    /// Write the recordings into this directory, the same for all ranks [default: nccl-trace-ID, by the job's id or else the
     /// process id]
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     output: Option<PathBuf>,

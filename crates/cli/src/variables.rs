@@ -27,7 +27,7 @@ impl Newest {
     }
 }
 
-/// The variables of the CPU backend, and of the stand-in for CUDA.
+/// The variables of the CPU backend, and of the CUDA emulation.
 const OF_CPU: [&str; 22] = [
     "LIBNCCL_CPU_DEVICES",
     "LIBNCCL_CPU_DEVICE_MEMORY",

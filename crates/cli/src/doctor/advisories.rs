@@ -112,7 +112,7 @@ fn cuda(driver: &Driver) -> Option<Parsed<Cuda>> {
 /// Returns what conditions ask for, and is not known.
 fn unknown(driver: &Driver) -> Vec<&'static str> {
     let facts = [
-        ("the driver's release", series(driver).is_none()),
+        ("the driver's version", series(driver).is_none()),
         ("the driver's CUDA", cuda(driver).is_none()),
         ("the names of the GPUs", driver.models.is_empty()),
     ];

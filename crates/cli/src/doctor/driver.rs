@@ -15,9 +15,9 @@ use crate::system::System;
 pub(crate) struct Driver {
     pub(crate) library: String,
     pub(crate) loaded: bool,
-    /// The file, if it is libnccl's stand-in for CUDA and not NVIDIA's.
+    /// The file, if it is libnccl's CUDA emulation and not NVIDIA's.
     pub(crate) stand_in: Option<PathBuf>,
-    /// The number of GPUs, or of the stand-in's devices.
+    /// The number of GPUs, or of the emulation's devices.
     pub(crate) gpus: usize,
     pub(crate) problem: Option<String>,
     /// The newest release of CUDA that the driver supports.

@@ -249,11 +249,11 @@ impl Library {
         if let (Some(release), Some(needs)) = (release, needs) {
             findings.push(if release < needs {
                 Finding::problem(
-                    format!("NCCL {release} is older than {needs}, which --needs asks for"),
+                    format!("NCCL {release} is older than {needs}, which --needs requires"),
                     format!("install NCCL {needs} or newer, or set {PATH_VARIABLE} to its file"),
                 )
             } else {
-                Finding::ok(format!("NCCL {release} is not older than {needs}, which --needs asks for"))
+                Finding::ok(format!("NCCL {release} is not older than {needs}, which --needs requires"))
             });
         }
         let is_of = |missing: &&Missing, release: Option<Version>| {
@@ -320,5 +320,5 @@ impl Tried {
 }
 
 fn way_to_a_dependency(name: &str) -> String {
-    format!("install {name}, or add its folder to LD_LIBRARY_PATH")
+    format!("install {name}, or add its directory to LD_LIBRARY_PATH")
 }

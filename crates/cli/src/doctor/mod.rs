@@ -45,7 +45,7 @@ Examples:
   nccl doctor                        what to do before a job starts here
   nccl doctor --json | jq .starts    for scripts; docs/doctor.md has the fields
   nccl doctor --library /opt/nccl/lib/libnccl.so.2
-  nccl doctor --needs 2.27.3         in a script that needs functions of this release
+  nccl doctor --needs 2.27.3         in a script that needs functions of this version
 
 Exit status:
   0    A job would start
@@ -62,7 +62,7 @@ pub(crate) struct DoctorArguments {
     /// Examine this NCCL library instead of searching for one
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
-    /// Take a library older than this release for a problem
+    /// Report a library older than this version as a problem
     #[arg(long, value_name = "RELEASE")]
     needs: Option<Version>,
     /// Be the child process that loads the driver and the library

@@ -120,7 +120,7 @@ fn unknown(name: &str, settings: &Settings, known: &BTreeSet<String>, is_cpu: bo
             Some(Finding::warning(text, format!("write {nearest}, if that is meant, or remove it")))
         }
         None if is_cpu || name.starts_with("LIBNCCL_") => None,
-        None => Some(Finding::warning(text, "remove it, unless a plugin or another release reads it")),
+        None => Some(Finding::warning(text, "remove it, unless a plugin or another version reads it")),
     }
 }
 

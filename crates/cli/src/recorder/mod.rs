@@ -32,7 +32,7 @@ A job that runs is asked with the signal that its variable LIBNCCL_RECORDER_SIGN
 
 Exit status:
   0    All ranks called the same operations
-  1    They did not, or the recordings have no communicator; or one cannot be read: one in a folder is named, and the others
+  1    They did not, or the recordings have no communicator; or one cannot be read: one in a directory is named, and the others
        are compared
   2    Invalid command line
   141  The reader of the output closed it";
@@ -52,7 +52,7 @@ enum RecorderCommand {
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_HELP)]
 struct DiffArguments {
-    /// Recordings of the ranks, or folders with them
+    /// Recordings of the ranks, or directories with them
     #[arg(required_unless_present = "pid", value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Ask the ranks that run as process PID, or below it if it is their launcher, for their recordings; may be repeated

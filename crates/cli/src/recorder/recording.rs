@@ -245,7 +245,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
             files.push((path.clone(), true));
             continue;
         }
-        let folder = |path: &Path| format!("cannot read the folder {}", path.display());
+        let folder = |path: &Path| format!("cannot read the directory {}", path.display());
         let entries = fs::read_dir(path).with_context(|| folder(path))?;
         let mut found = Vec::new();
         for entry in entries {
@@ -255,7 +255,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>> {
             }
         }
         if found.is_empty() {
-            bail!("no recording in the folder {}: expected files *.json", path.display());
+            bail!("no recording in the directory {}: expected files *.json", path.display());
         }
         found.sort();
         files.extend(found.into_iter().map(|file| (file, false)));

@@ -64,7 +64,7 @@ pub(crate) struct RunArguments {
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", value_parser = whole::<usize>(1..=MAX_RANKS))]
     ranks: usize,
-    /// Put the CPU backend of NCCL, and the stand-in for CUDA, before other libraries; from DIR, which
+    /// Put the CPU backend of NCCL, and the CUDA emulation, before other libraries; from DIR, which
     /// `cargo xtask cpu-so DIR` makes; `nccl ras` finds the job unless `NCCL_RAS_ENABLE` is 0 [default: libnccl-cpu beside this program, or in ../lib, or the Python package `libnccl_cpu`]. The `=` may be a space before a
     /// DIR with a slash
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             end_with_parent(parent)?;
             let (_, program) = arguments.cpu_and_program();
             let (program, parameters) =
-                program.split_first().context("no program after the folder of --cpu")?;
+                program.split_first().context("no program after the directory of --cpu")?;
             let error = Command::new(program).args(parameters).env_remove(ROLE).exec();
             Err(error).with_context(|| format!("cannot start {}", program.display()))
         }

@@ -152,7 +152,7 @@ fn env_without_a_library_lists_the_newest_release() {
         "NCCL_ALGO=?  (default)",
         "NCCL_IB_RETRY_CNT=7  (default)",
         "NCCL_IB_TIMEOUT=22  (environment)",
-        "NCCL_IB_TIMEOUTS=1  (environment; unknown to this release)",
+        "NCCL_IB_TIMEOUTS=1  (environment; unknown to this version)",
         "NCCL_MAX_CTAS=-2147483648  (default)",
     ] {
         assert!(stdout.lines().any(|printed| printed == line), "{line}: {stdout}");

@@ -516,7 +516,7 @@ fn folder_of_the_cpu_implementation_may_follow_without_an_equals_sign() {
     // Without a slash it is a program, which is searched for elsewhere.
     assert_has(&words("--cpu own -- sh", 1).1, &["no libnccl.so.2 in "]);
     let (_, stderr) = run(nccl("run -n 1 --cpu ./own").current_dir(&folder), 1);
-    assert_has(&stderr, &["error: no program after the folder of --cpu\n"]);
+    assert_has(&stderr, &["error: no program after the directory of --cpu\n"]);
 }
 
 /// A package of Python's that prints the directories of an emulation of CUDA and of NCCL.

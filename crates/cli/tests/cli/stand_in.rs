@@ -39,7 +39,7 @@ fn nccl(devices: usize, arguments: &str, status: i32) -> (String, String) {
 /// Returns the stand-in's file and what it is called.
 fn stand_in() -> (PathBuf, String) {
     let file = shared_objects().join("libcuda.so.1");
-    let name = format!("{}, libnccl's stand-in for CUDA on the CPU", file.display());
+    let name = format!("{}, libnccl's CUDA emulation", file.display());
     (file, name)
 }
 

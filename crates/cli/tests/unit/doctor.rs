@@ -235,7 +235,7 @@ fn machine_without_a_driver_is_a_problem() {
         Machine { driver, ..Machine::healthy() }.report()
     };
     let report = examined(vec!["NVIDIA H100 80GB HBM3".into()]);
-    let undecided = "known faults that may concern NCCL 2.32.3 here, for lack of the driver's release, the driver's CUDA: \
+    let undecided = "known faults that may concern NCCL 2.32.3 here, for lack of the driver's version, the driver's CUDA: \
                      p2p-hang-driver-560, cuda-graph-memory";
     let no_driver = ("driver", Level::Problem, "libcuda.so.1: not found");
     assert_finds(&report, &[no_driver, ("advisories", Level::Warning, undecided)]);
@@ -323,7 +323,7 @@ ok <- lib=/usr/lib/libnccl.so.2 2.32.3 12.9
 driver problem: no GPU && devices problem: /dev/nvidiactl: No such file && devices problem: /dev/nvidia-uvm: No such && devices problem: /dev/nvidia0: No such <- driver=no GPU
 driver problem: no GPU && devices problem: /dev/nvidia-uvm: No such file or directory (os error 2); the kernel has NVIDIA's module <- driver=no GPU | /dev/nvidiactl= | /dev/nvidia5=
 driver problem: no GPU <- driver=no GPU | /dev/nvidiactl= | /dev/nvidia-uvm= | /dev/nvidia5=
-driver problem: no GPU && advisories warning: for lack of the driver's release <- driver=no GPU | module=
+driver problem: no GPU && advisories warning: for lack of the driver's version <- driver=no GPU | module=
 only driver problem: the library is compiled with CUDA 12.9, and the driver supports CUDA up to 11.8 <- cuda=11.8
 devices problem: NVIDIA_VISIBLE_DEVICES names a part of a GPU (MIG) <- NVIDIA_VISIBLE_DEVICES=MIG-1-2-3
 ok <- NVIDIA_VISIBLE_DEVICES=MIG-1-2-3 | /dev/nvidia-caps/nvidia-cap21=

@@ -261,7 +261,7 @@ fn env_lists_values_of_the_environment_of_a_file_and_defaults() {
             &of_file,
             "\nNCCL_BUFFSIZE=-2  (default)\n",
             "\nNCCL_DEBUG=INFO  (environment)\n",
-            "\nNCCL_MINE=1  (environment; unknown to this release)\n",
+            "\nNCCL_MINE=1  (environment; unknown to this version)\n",
             "\nNCCL_PROTO=?  (default)\n",
         ],
     );
