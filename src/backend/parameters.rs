@@ -112,8 +112,8 @@ pub unsafe fn comm_hash(
     raw: ncclComm_t,
 ) -> Option<u64> {
     let query = device_functions.ncclCommQueryProperties?;
-    // SAFETY: the same contract. A parameter, and no variable.
-    unsafe { parameter(functions, c"LIBNCCL_MEMORY_SPACE") }?;
+    // SAFETY: the same contract. A parameter, and no variable; unlike the memory space, it decides nothing.
+    unsafe { parameter(functions, c"LIBNCCL_OPEN_GROUPS") }?;
     let mut properties = ncclCommProperties_t::initializer(NCCL_VERSION_CODE);
     // SAFETY: a live communicator, and a struct that is initialized for this version.
     let code = ResultCode::from_raw(unsafe { query(raw, &raw mut properties) });

@@ -125,7 +125,7 @@ fn world(CallContext { state, rank, .. }: CallContext<'_>) -> ncclTeam_t {
 
 /// Returns the team of the ranks whose memory is at an address of this process. Device memory of other processes is not.
 fn lsa(communicator: &Communicator, context: CallContext<'_>) -> ncclTeam_t {
-    if communicator.driver().is_none() || context.state.is_one_process() {
+    if communicator.known_driver().is_none() || context.state.is_one_process() {
         return world(context);
     }
     ncclTeam_t { nRanks: 1, rank: 0, stride: 1 }
