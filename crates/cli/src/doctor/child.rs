@@ -201,7 +201,8 @@ pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
         // It checks some of its variables only now.
         let _ = nccl.init_all(&[0, 1]);
     }
-    Ok(ExitCode::SUCCESS)
+    out.flush()?;
+    library::exit_without_handlers()
 }
 
 /// Returns the reasons why plugins cannot be loaded, by the variable that asks for them. `value` has those of the environment.

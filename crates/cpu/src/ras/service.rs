@@ -312,6 +312,8 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let other = Process::from_pid(u64::from(child.id())).unwrap();
         let state = Arc::new(SharedState::create(&[Process::current().unwrap(), other]).unwrap().0);
+        // RAS lists a communicator once its ranks have joined.
+        state.set_name(1, "a communicator".into());
         state.register();
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let service = Service::start(address).unwrap();
