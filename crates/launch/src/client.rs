@@ -8,7 +8,7 @@ use super::announcement::Announcement;
 use super::connection;
 use super::directory;
 use super::environment::Ranks;
-use super::error::{LaunchError, rank_failed};
+use super::error::{Result, rank_failed};
 use super::exchange::Exchange;
 use super::job::{Nonce, nonce};
 use super::rendezvous::Rendezvous;
@@ -16,36 +16,21 @@ use super::tcp_store::TcpStore;
 use super::wire::{Hello, Message, Peer};
 use libnccl::UniqueId;
 
-/// The time in which rank 0 answers a hello. It looks at a thousand connections every 20 ms.
+/// The time limit for rank 0 to accept a hello. It accepts up to 128 connections at a time.
 const ACCEPTED: Duration = Duration::from_secs(5);
 
-/// The first and the longest time for a connection, and those between two attempts. The first is short as rank 0 may be
-/// asked by more ranks at once than its system lets wait: it drops their requests, which are repeated after a second.
+/// The first and the longest time for a connection, and between two attempts. The first is short: beyond its backlog, rank 0's
+/// system drops connection requests, which are repeated after a second.
 const CONNECT: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
 const RETRY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
 
 const OF_ROOT: &str = "according to rank 0";
-
 const UNEXPECTED: &str = "an answer out of order";
 
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    /// The next one may succeed.
-    #[error("{0}")]
-    Retry(String),
-    #[error(transparent)]
-    Final(#[from] LaunchError),
-}
-
-/// A rank that has the id.
-pub(super) struct Member {
-    pub(super) id: UniqueId,
-    root: Peer,
-}
-
 impl Exchange<'_> {
-    /// Returns once rank 0 has sent the id, which it does not send to a rank that has failed, for the reason `failure`.
-    pub(super) fn join(&self, failure: Option<&str>) -> Result<Member, LaunchError> {
+    /// Joins rank 0, and returns the id and the connection once rank 0 has sent it. A rank with a `failure` reports it instead,
+    /// and gets no id.
+    pub(super) fn join(&self, failure: Option<&str>) -> Result<(UniqueId, Peer)> {
         let deadline = &self.deadline;
         let nonce = nonce();
         // Ranks that start together do not retry together.
@@ -60,16 +45,21 @@ impl Exchange<'_> {
         };
         loop {
             match self.locate() {
-                Ok((rank_0, source)) => {
-                    for host in &rank_0.hosts {
-                        match self.attempt_host(host, &rank_0, &source, nonce, connect, failure) {
-                            Ok(member) => return Ok(member),
-                            Err(Failure::Final(error)) => return Err(error),
-                            Err(Failure::Retry(reason)) => note(reason),
+                Err(reason) => note(reason),
+                Ok((Announcement { nonce: root_nonce, port, hosts }, source)) => {
+                    for host in hosts {
+                        let addresses = connection::resolve(&host, port, deadline).unwrap_or_else(|reason| {
+                            note(reason);
+                            Vec::new()
+                        });
+                        for address in addresses {
+                            match self.attempt(address, root_nonce, nonce, connect, failure) {
+                                Ok(result) => return result,
+                                Err(reason) => note(format!("rank 0 at {address}{source}: {reason}")),
+                            }
                         }
                     }
                 }
-                Err(reason) => note(reason),
             }
             deadline.sleep(retry + jitter);
             if deadline.has_passed() {
@@ -106,25 +96,8 @@ impl Exchange<'_> {
         }
     }
 
-    fn attempt_host(
-        &self,
-        host: &str,
-        rank_0: &Announcement,
-        source: &str,
-        nonce: Nonce,
-        connect: Duration,
-        failure: Option<&str>,
-    ) -> Result<Member, Failure> {
-        let mut problem = String::new();
-        for address in connection::resolve(host, rank_0.port, &self.deadline).map_err(Failure::Retry)? {
-            match self.attempt(address, rank_0.nonce, nonce, connect, failure) {
-                Err(Failure::Retry(reason)) => problem = format!("rank 0 at {address}{source}: {reason}"),
-                result => return result,
-            }
-        }
-        Err(Failure::Retry(problem))
-    }
-
+    /// Returns the result of an exchange with rank 0 at this address. The outer error is one after which another attempt may
+    /// succeed.
     fn attempt(
         &self,
         address: SocketAddr,
@@ -132,47 +105,42 @@ impl Exchange<'_> {
         nonce: Nonce,
         connect: Duration,
         failure: Option<&str>,
-    ) -> Result<Member, Failure> {
+    ) -> io::Result<Result<(UniqueId, Peer)>> {
         let Self { environment, deadline, name, .. } = self;
-        let retry = |error: io::Error| Failure::Retry(error.to_string());
-        let mut root = Peer::new(connection::connect(address, connect, deadline).map_err(retry)?, address);
+        let mut root = Peer::new(connection::connect(address, connect, deadline)?, address);
         // The list of missing ranks has to arrive before this rank gives up.
         let remaining = deadline.remaining();
         let wait = remaining - (remaining / 8).min(Duration::from_millis(500));
         let Ranks { rank, size, .. } = environment.ranks;
         let (job, name) = (environment.hash(), name.clone());
-        let hello = Hello { job, root_nonce, nonce, rank, size, wait, name };
-        root.send(&Message::Hello(hello)).map_err(retry)?;
-        let of_version = |error: io::Error| match error.kind() {
-            ErrorKind::Unsupported => self.problem(format!("rank 0 has {error}")).into(),
-            _ => retry(error),
-        };
-        match root.receive_by(&deadline.part(ACCEPTED)).map_err(of_version)? {
-            Message::Accepted => {}
-            Message::Refused { is_final: true, reason } => return Err(self.problem(reason).into()),
-            Message::Refused { reason, .. } => return Err(Failure::Retry(reason)),
-            _ => return Err(Failure::Retry(UNEXPECTED.into())),
+        root.send(&Message::Hello(Hello { job, root_nonce, nonce, rank, size, wait, name }))?;
+        match root.receive_by(&deadline.part(ACCEPTED)) {
+            Ok(Message::Accepted) => {}
+            Ok(Message::Refused { is_final: true, reason }) => return Ok(Err(self.problem(reason))),
+            Ok(Message::Refused { reason, .. }) => return Err(io::Error::other(reason)),
+            Ok(_) => return Err(io::Error::other(UNEXPECTED)),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return Ok(Err(self.problem(format!("rank 0 has {error}"))));
+            }
+            Err(error) => return Err(error),
         }
         if let Some(reason) = failure {
-            root.send(&Message::Failed(rank, reason.into())).map_err(retry)?;
+            root.send(&Message::Failed(rank, reason.into()))?;
         }
         loop {
-            match root.receive_by(deadline).map_err(retry)? {
+            return match root.receive_by(deadline)? {
                 // It has crossed the report.
-                Message::Id(_) if failure.is_some() => {}
-                Message::Id(id) => return Ok(Member { id, root }),
-                Message::Failed(rank, reason) => return Err(rank_failed(rank, reason).into()),
-                Message::Missing(ranks, missing) => {
-                    return Err(self.missing_ranks(&ranks, missing, OF_ROOT).into());
-                }
-                _ => return Err(Failure::Retry(UNEXPECTED.into())),
-            }
+                Message::Id(_) if failure.is_some() => continue,
+                Message::Id(id) => Ok(Ok((id, root))),
+                Message::Failed(rank, reason) => Ok(Err(rank_failed(rank, reason))),
+                Message::Missing(ranks, missing) => Ok(Err(self.missing_ranks(&ranks, missing, OF_ROOT))),
+                _ => Err(io::Error::other(UNEXPECTED)),
+            };
         }
     }
 
-    /// Reports what a member has made of the id, and returns once all ranks have begun.
-    pub(super) fn report(&self, member: Member, report: &Message) -> Result<(), LaunchError> {
-        let Member { mut root, .. } = member;
+    /// Reports to `root` whether this rank has begun, and returns once all ranks have.
+    pub(super) fn report(&self, mut root: Peer, report: &Message) -> Result<()> {
         let received = root.send(report).and_then(|()| root.receive_by(&self.deadline));
         let outcome = received.map_err(|error| match error.kind() {
             ErrorKind::TimedOut => {

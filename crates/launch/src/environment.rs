@@ -98,7 +98,7 @@ pub(super) fn read(
     parent: u32,
 ) -> Result<Environment, LaunchError> {
     let values = variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-    // Before one is recognised, errors are those of a batch script.
+    // Until one is recognised, errors are about a SLURM batch script.
     let mut v = Variables { launcher: Launcher::Slurm, values };
     v.launcher = recognise(&v)?;
     let (v, launcher) = (&v, v.launcher);
@@ -132,38 +132,31 @@ pub(super) fn read(
 }
 
 fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
-    let any = |names: &[&str]| names.iter().any(|name| v.has(name));
-    Ok(if v.has(RUN_ID) {
-        Launcher::NcclRun
-    } else if v.has("TORCHELASTIC_RUN_ID") {
-        Launcher::Torchrun
-    } else if any(&["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]) {
-        Launcher::OpenMpi
-    } else if any(&["PMI_RANK", "PMI_SIZE"]) && (v.has("MPI_LOCALRANKID") || !v.has("SLURM_STEP_ID")) {
-        // `srun --mpi=pmi2` sets PMI_RANK too, but not the local rank.
-        Launcher::Mpich
-    } else if v.has("SLURM_STEP_ID") {
-        Launcher::Slurm
-    } else if any(&["LWS_GROUP_SIZE", "LWS_WORKER_INDEX"]) {
-        Launcher::LeaderWorkerSet
-    } else if any(&["PET_NNODES", "PET_NODE_RANK"]) {
-        Launcher::Kubeflow
-    } else if v.has("JOB_COMPLETION_INDEX") {
-        Launcher::JobSet
-    } else if any(&["RANK", "WORLD_SIZE"]) {
-        Launcher::Variables
-    } else {
-        // A batch script has the variables of a task, and is none.
-        match v.number("SLURM_NTASKS")? {
-            Some(tasks @ 2..) if v.has("SLURM_PROCID") => {
-                let text = format!(
-                    "SLURM_NTASKS is {tasks}, but SLURM_STEP_ID is not set; start the tasks with srun"
-                );
-                return Err(v.problem(text));
-            }
-            _ => return Err(LaunchError::NoLauncher),
+    let launchers: [(Launcher, &[&str]); 9] = [
+        (Launcher::NcclRun, &[RUN_ID]),
+        (Launcher::Torchrun, &["TORCHELASTIC_RUN_ID"]),
+        (Launcher::OpenMpi, &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]),
+        (Launcher::Mpich, &["PMI_RANK", "PMI_SIZE"]),
+        (Launcher::Slurm, &["SLURM_STEP_ID"]),
+        (Launcher::LeaderWorkerSet, &["LWS_GROUP_SIZE", "LWS_WORKER_INDEX"]),
+        (Launcher::Kubeflow, &["PET_NNODES", "PET_NODE_RANK"]),
+        (Launcher::JobSet, &["JOB_COMPLETION_INDEX"]),
+        (Launcher::Variables, &["RANK", "WORLD_SIZE"]),
+    ];
+    // `srun --mpi=pmi2` sets PMI_RANK too, but not the local rank.
+    let is_srun = v.has("SLURM_STEP_ID") && !v.has("MPI_LOCALRANKID");
+    for (launcher, names) in launchers {
+        if names.iter().any(|name| v.has(name)) && !(launcher == Launcher::Mpich && is_srun) {
+            return Ok(launcher);
         }
-    })
+    }
+    match v.number("SLURM_NTASKS")? {
+        // A batch script has the variables of a task, but is none.
+        Some(tasks @ 2..) if v.has("SLURM_PROCID") => Err(v.problem(format!(
+            "SLURM_NTASKS is {tasks}, but SLURM_STEP_ID is not set; start the tasks with srun"
+        ))),
+        _ => Err(LaunchError::NoLauncher),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,38 +170,44 @@ pub(super) struct Ranks {
 impl Ranks {
     fn read(v: &Variables) -> Result<Self, LaunchError> {
         let launcher = v.launcher;
-        let set_or = |name, other| if v.has(name) { name } else { other };
         let [rank, size] = match launcher {
             Launcher::OpenMpi => ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
             Launcher::Mpich => ["PMI_RANK", "PMI_SIZE"],
-            Launcher::Slurm => ["SLURM_PROCID", set_or("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")],
+            Launcher::Slurm => ["SLURM_PROCID", v.either("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")],
             Launcher::LeaderWorkerSet => ["LWS_WORKER_INDEX", "LWS_GROUP_SIZE"],
             Launcher::Kubeflow if !v.has("RANK") => ["PET_NODE_RANK", "PET_NNODES"],
-            Launcher::JobSet => [set_or("RANK", "JOB_COMPLETION_INDEX"), "WORLD_SIZE"],
+            Launcher::JobSet => [v.either("RANK", "JOB_COMPLETION_INDEX"), "WORLD_SIZE"],
             _ => ["RANK", "WORLD_SIZE"],
         };
         let [local_rank, local_size] = match launcher {
             Launcher::OpenMpi => ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
             Launcher::Mpich => ["MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
-            Launcher::Slurm => ["SLURM_LOCALID", set_or("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")],
+            Launcher::Slurm => {
+                ["SLURM_LOCALID", v.either("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")]
+            }
             _ => ["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
         };
         let is_pod = matches!(
             launcher,
             Launcher::LeaderWorkerSet | Launcher::Kubeflow | Launcher::JobSet | Launcher::Variables
         );
-        let number = |name| v.require_number(name);
+        let number = |name| v.set(name, v.number(name)?);
         let mut ranks = Self { rank: number(rank)?, size: number(size)?, local_rank: 0, local_size: 1 };
         if launcher == Launcher::Slurm {
             ranks.local_rank = number(local_rank)?;
-            let (list, node) = (v.require(local_size)?, number("SLURM_NODEID")?);
-            ranks.local_size = tasks_of_node(list, node).ok_or_else(|| {
-                v.problem(format!("{local_size} is {list:?}; expected the number of tasks of node {node}"))
-            })?;
+            let node = number("SLURM_NODEID")?;
+            let expected = format!("the number of tasks of node {node}");
+            let tasks = v.parse(local_size, &expected, |list| tasks_of_node(list, node))?;
+            ranks.local_size = v.set(local_size, tasks)?;
         } else if !is_pod || v.has(local_rank) || v.has(local_size) {
             (ranks.local_rank, ranks.local_size) = (number(local_rank)?, number(local_size)?);
-        } else if launcher == Launcher::Kubeflow {
-            check_one_process(v)?;
+        } else if launcher == Launcher::Kubeflow
+            && let Some(processes) = v.get("PET_NPROC_PER_NODE")
+            // The words let torchrun choose; this program was started without it, once.
+            && !["1", "auto", "cpu", "gpu"].contains(&processes)
+        {
+            let expected = "expected LOCAL_RANK to be set: start the program with torchrun";
+            return Err(v.problem(format!("PET_NPROC_PER_NODE is {processes}; {expected}")));
         }
         let Self { rank: r, size: s, local_rank: l, local_size: n } = ranks;
         let invalid = |text: String| Err(v.problem(text));
@@ -224,18 +223,6 @@ impl Ranks {
     }
 }
 
-/// Fails if a pod is to have several processes, which only torchrun could number.
-fn check_one_process(v: &Variables) -> Result<(), LaunchError> {
-    match v.get("PET_NPROC_PER_NODE") {
-        // The words let torchrun choose; the program was started without it, once.
-        None | Some("1" | "auto" | "cpu" | "gpu") => Ok(()),
-        Some(processes) => {
-            let expected = "expected LOCAL_RANK to be set: start the program with torchrun";
-            Err(v.problem(format!("PET_NPROC_PER_NODE is {processes}; {expected}")))
-        }
-    }
-}
-
 /// Fails if `RANK` and `WORLD_SIZE` are set beside the variables of the recognised launcher, and differ.
 fn check_outer(v: &Variables, ranks: &Ranks) -> Result<(), LaunchError> {
     let (Some(rank), Some(size)) = (v.number("RANK")?, v.number("WORLD_SIZE")?) else {
@@ -244,9 +231,10 @@ fn check_outer(v: &Variables, ranks: &Ranks) -> Result<(), LaunchError> {
     if (rank, size) == (ranks.rank, ranks.size) {
         return Ok(());
     }
-    let this = format!("this is rank {} of {}", ranks.rank, ranks.size);
-    let other = format!("RANK is {rank}, WORLD_SIZE is {size}");
-    Err(v.problem(format!("{this}, but {other}; expected the same: unset those of the outer launcher")))
+    Err(v.problem(format!(
+        "this is rank {} of {}, but RANK is {rank}, WORLD_SIZE is {size}; expected the same: unset those of the outer launcher",
+        ranks.rank, ranks.size
+    )))
 }
 
 /// Returns the launcher's id of the job, or of this attempt at it.
@@ -267,7 +255,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
             }
         }
         Launcher::OpenMpi => {
-            let namespace = v.get("PMIX_NAMESPACE").or(v.get("OMPI_MCA_ess_base_jobid"));
+            let namespace = v.get(v.either("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"));
             namespace.map(|namespace| format!("openmpi/{namespace}")).unwrap_or_default()
         }
         // These have no id of the job, but one process is the parent of all ranks of a host.
@@ -299,7 +287,10 @@ fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvo
             host = Some(match host {
                 Some(host) => host,
                 None if nodes == Some(1) => "127.0.0.1".into(),
-                None => first_node(v)?,
+                None => {
+                    let list = v.either("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+                    v.set(list, v.parse(list, "a list of hosts", first_host)?)?
+                }
             });
             // Other jobs may be on the same hosts.
             port = port.or(Some(20_000 + (job::hash(job) % 10_000) as u16));
@@ -318,20 +309,16 @@ fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvo
         Launcher::Torchrun | Launcher::OpenMpi | Launcher::Mpich | Launcher::Variables => {}
     }
     let (host, port) = (v.set("MASTER_ADDR", host)?, v.set("MASTER_PORT", port)?);
-    match v.get("TORCHELASTIC_USE_AGENT_STORE").filter(|_| v.launcher == Launcher::Torchrun) {
-        Some("True") => Ok(Some(Rendezvous::TcpStore { host, port })),
-        Some("False") | None => Ok(Some(Rendezvous::Tcp { host, port })),
-        Some(other) => {
-            let text = format!("TORCHELASTIC_USE_AGENT_STORE is {other:?}; expected True or False");
-            Err(v.problem(text))
-        }
-    }
-}
-
-fn first_node(v: &Variables) -> Result<String, LaunchError> {
-    let name = if v.has("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
-    let list = v.require(name)?;
-    first_host(list).ok_or_else(|| v.problem(format!("{name} is {list:?}; expected a list of hosts")))
+    let has_store = v.parse("TORCHELASTIC_USE_AGENT_STORE", "True or False", |value| match value {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    });
+    Ok(Some(if v.launcher == Launcher::Torchrun && has_store? == Some(true) {
+        Rendezvous::TcpStore { host, port }
+    } else {
+        Rendezvous::Tcp { host, port }
+    }))
 }
 
 /// Returns the first host of a list such as `node[01-04,07],gpu5`.
@@ -387,6 +374,11 @@ impl Variables {
         self.values.contains_key(name)
     }
 
+    /// Returns the first of two names if it is set.
+    fn either<'n>(&self, name: &'n str, other: &'n str) -> &'n str {
+        if self.has(name) { name } else { other }
+    }
+
     fn problem(&self, problem: impl Into<Box<str>>) -> LaunchError {
         LaunchError::Variables { launcher: self.launcher, problem: problem.into() }
     }
@@ -424,16 +416,11 @@ impl Variables {
         })
     }
 
-    /// Returns a variable that the launcher always sets.
     fn require(&self, name: &str) -> Result<&str, LaunchError> {
         self.set(name, self.get(name))
     }
 
-    fn require_number(&self, name: &str) -> Result<u32, LaunchError> {
-        self.set(name, self.number(name)?)
-    }
-
-    /// Returns the value of a variable that the launcher always sets.
+    /// Fails without the value of a variable that the launcher always sets.
     fn set<T>(&self, name: &str, value: Option<T>) -> Result<T, LaunchError> {
         value.ok_or_else(|| self.problem(format!("{name} is not set")))
     }
