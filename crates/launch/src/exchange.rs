@@ -9,7 +9,7 @@ use super::rendezvous::Rendezvous;
 pub(super) struct Exchange<'a> {
     pub(super) environment: &'a Environment,
     pub(super) rendezvous: &'a Rendezvous,
-    /// The name of what the ranks create by it.
+    /// The name of the communicator.
     pub(super) name: Name,
     pub(super) deadline: Deadline,
 }
@@ -19,7 +19,7 @@ impl Exchange<'_> {
         LaunchError::Rendezvous { rendezvous: Box::new(self.rendezvous.clone()), problem: problem.into() }
     }
 
-    /// Returns the error of an exchange in which so many ranks are missing, of which these are the first.
+    /// Returns the error of an exchange with the number of `missing` ranks, of which `ranks` are the first.
     pub(super) fn missing_ranks(
         &self,
         ranks: &[u32],

@@ -9,7 +9,7 @@ use super::connection::{self, Deadline};
 use super::directory;
 use super::error::{LaunchError, Result};
 use super::exchange::Exchange;
-use super::job::{self, Nonce};
+use super::job;
 use super::rendezvous::Rendezvous;
 use super::root::Root;
 use super::tcp_store::TcpStore;
@@ -31,7 +31,7 @@ impl Exchange<'_> {
                 let listener = loop {
                     match connection::listen(Some(host), *port) {
                         Ok(listener) => break listener,
-                        // That of an earlier attempt may still end.
+                        // The process of an earlier attempt may be about to exit.
                         Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.has_passed() => {
                             if !std::mem::replace(&mut is_reported, true) {
                                 log::warn!(
@@ -98,12 +98,10 @@ impl Exchange<'_> {
 
     /// Listens on a free port, and returns its announcement.
     fn announce(&self) -> io::Result<(TcpListener, Announcement)> {
-        let nonce: Nonce = job::nonce();
-        // Others than this host's processes have no business there if all ranks are on it.
         let is_local = self.environment.ranks.local_size == self.environment.ranks.size;
         let hosts = if is_local { vec!["127.0.0.1".into()] } else { connection::own_hosts() };
         let listener = connection::listen(is_local.then_some("127.0.0.1"), 0)?;
         let port = listener.local_addr()?.port();
-        Ok((listener, Announcement { nonce, port, hosts }))
+        Ok((listener, Announcement { nonce: job::nonce(), port, hosts }))
     }
 }

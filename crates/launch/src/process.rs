@@ -68,19 +68,16 @@ impl Launch {
     }
 
     /// Returns the launcher.
-    #[must_use]
     pub fn launcher(&self) -> Launcher {
         self.environment.launcher
     }
 
     /// Returns this process's rank, from 0.
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.environment.ranks.rank as usize
     }
 
     /// Returns the number of ranks.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.environment.ranks.size as usize
     }
@@ -88,13 +85,11 @@ impl Launch {
     /// Returns this process's number among those on its host, from 0.
     ///
     /// It is not always the number of its GPU: see [`device`](Self::device).
-    #[must_use]
     pub fn local_rank(&self) -> usize {
         self.environment.ranks.local_rank as usize
     }
 
     /// Returns the number of ranks on this host.
-    #[must_use]
     pub fn local_size(&self) -> usize {
         self.environment.ranks.local_size as usize
     }
@@ -128,7 +123,6 @@ impl Launch {
     }
 
     /// Returns the place where the ranks find rank 0; `None` for a single rank, which needs no other.
-    #[must_use]
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
         self.environment.rendezvous.as_ref()
     }
