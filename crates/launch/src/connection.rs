@@ -166,6 +166,7 @@ fn not_of_this_host(address: IpAddr) -> io::Error {
 /// Returns the problem of a name that this host resolves to another one.
 pub(super) fn leads_elsewhere(host: &str, deadline: &Deadline) -> Option<String> {
     let addresses = resolve(host, 0, deadline).ok()?;
+    // Only an address of this host can be bound.
     let (first, is_own) = (addresses.first()?.ip(), addresses.iter().any(|own| UdpSocket::bind(own).is_ok()));
     (!is_own).then(|| format!("{host} leads to {first}, which is no address of this host"))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::directory;
-use super::error::LaunchError;
+use super::error::{LaunchError, Result};
 use super::job;
 use super::rendezvous::{Rendezvous, is_host};
 
@@ -15,10 +15,9 @@ const RENDEZVOUS: &str = "LIBNCCL_RENDEZVOUS";
 /// The job of a rank that `nccl run` has started.
 pub const RUN_ID: &str = "LIBNCCL_RUN_ID";
 
-/// The port in a pod, where nothing else listens; that of PyTorch.
+/// The port in a pod, where nothing else listens. PyTorch uses the same.
 const POD_PORT: u16 = 29_500;
-
-/// The longest job id, as keys of a TCPStore are limited.
+/// The longest job id in bytes. Keys of a TCPStore are limited.
 const MAX_JOB: usize = 1024;
 
 /// A program that starts ranks, and tells them so by variables. Its text is its usual name.
@@ -65,23 +64,20 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// The content of a launcher's variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Environment {
     pub(super) launcher: Launcher,
     pub(super) ranks: Ranks,
-    /// The launcher's id of the job.
     pub(super) job: String,
-    /// Nothing that only its ranks know tells them from others.
+    /// Only the port identifies the job.
     pub(super) is_open: bool,
     /// `None` for a single rank.
     pub(super) rendezvous: Option<Rendezvous>,
-    /// The rendezvous is a directory that rank 0 creates, for this user alone.
+    /// The rendezvous is a directory that rank 0 creates for this user.
     pub(super) is_private: bool,
 }
 
 impl Environment {
-    /// Returns the hash by which ranks compare their jobs.
     pub(super) fn hash(&self) -> u128 {
         job::hash(&self.job)
     }
@@ -96,7 +92,7 @@ impl Environment {
 pub(super) fn read(
     variables: impl IntoIterator<Item = (String, String)>,
     parent: u32,
-) -> Result<Environment, LaunchError> {
+) -> Result<Environment> {
     let values = variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     // Until one is recognised, errors are about a SLURM batch script.
     let mut v = Variables { launcher: Launcher::Slurm, values };
@@ -122,7 +118,7 @@ pub(super) fn read(
         },
         given => (given, false),
     };
-    // All that the ranks share for certain: they may be given different names of the host of rank 0.
+    // The ranks may be given different names of rank 0's host, but they share the port.
     let mut is_open = false;
     if let (true, Some(Rendezvous::Tcp { port, .. })) = (job.is_empty(), &rendezvous) {
         is_open = true;
@@ -131,7 +127,7 @@ pub(super) fn read(
     Ok(Environment { launcher, ranks, job, is_open, rendezvous, is_private })
 }
 
-fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
+fn recognise(v: &Variables) -> Result<Launcher> {
     let launchers: [(Launcher, &[&str]); 9] = [
         (Launcher::NcclRun, &[RUN_ID]),
         (Launcher::Torchrun, &["TORCHELASTIC_RUN_ID"]),
@@ -168,7 +164,7 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    fn read(v: &Variables) -> Result<Self, LaunchError> {
+    fn read(v: &Variables) -> Result<Self> {
         let launcher = v.launcher;
         let [rank, size] = match launcher {
             Launcher::OpenMpi => ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
@@ -224,21 +220,18 @@ impl Ranks {
 }
 
 /// Fails if `RANK` and `WORLD_SIZE` are set beside the variables of the recognised launcher, and differ.
-fn check_outer(v: &Variables, ranks: &Ranks) -> Result<(), LaunchError> {
-    let (Some(rank), Some(size)) = (v.number("RANK")?, v.number("WORLD_SIZE")?) else {
-        return Ok(());
-    };
-    if (rank, size) == (ranks.rank, ranks.size) {
-        return Ok(());
+fn check_outer(v: &Variables, ranks: &Ranks) -> Result<()> {
+    match (v.number("RANK")?, v.number("WORLD_SIZE")?) {
+        (Some(rank), Some(size)) if (rank, size) != (ranks.rank, ranks.size) => Err(v.problem(format!(
+            "this is rank {} of {}, but RANK is {rank}, WORLD_SIZE is {size}; expected the same: unset those of the outer launcher",
+            ranks.rank, ranks.size
+        ))),
+        _ => Ok(()),
     }
-    Err(v.problem(format!(
-        "this is rank {} of {}, but RANK is {rank}, WORLD_SIZE is {size}; expected the same: unset those of the outer launcher",
-        ranks.rank, ranks.size
-    )))
 }
 
-/// Returns the launcher's id of the job, or of this attempt at it.
-fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
+/// Returns the launcher's id of this attempt at the job.
+fn job_id(v: &Variables, parent: u32) -> Result<String> {
     let text = |name| v.require(name);
     let count = |name| v.number(name).map(Option::unwrap_or_default);
     Ok(match v.launcher {
@@ -247,8 +240,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
         }
         Launcher::Torchrun => {
             let run = text("TORCHELASTIC_RUN_ID")?;
-            // Each agent counts its own restarts: of several, some have counted the failure of a worker and the others
-            // have not.
+            // Of several agents, each counts its own restarts, and only some count the failure of a worker.
             match count("GROUP_WORLD_SIZE")? {
                 0 | 1 => format!("torchrun/{run}/{}", count("TORCHELASTIC_RESTART_COUNT")?),
                 _ => format!("torchrun/{run}"),
@@ -258,7 +250,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
             let namespace = v.get(v.either("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"));
             namespace.map(|namespace| format!("openmpi/{namespace}")).unwrap_or_default()
         }
-        // These have no id of the job, but one process is the parent of all ranks of a host.
+        // There is no job id, but all ranks of a host have one parent process.
         Launcher::Mpich if v.get("PMI_SIZE") == v.get("MPI_LOCALNRANKS") => format!("mpich/{parent}"),
         Launcher::Slurm => {
             let (job, step) = (text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?);
@@ -270,7 +262,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
 }
 
 /// Returns where rank 0 is found; `None` for a directory that rank 0 creates.
-fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvous>, LaunchError> {
+fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvous>> {
     let (mut host, mut port) = (v.host("MASTER_ADDR")?, v.port("MASTER_PORT")?);
     match v.launcher {
         Launcher::NcclRun => return Ok(None),
@@ -389,26 +381,26 @@ impl Variables {
         name: &str,
         expected: &str,
         parse: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<Option<T>, LaunchError> {
+    ) -> Result<Option<T>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let parsed = parse(value).map(Some);
         parsed.ok_or_else(|| self.problem(format!("{name} is {value:?}; expected {expected}")))
     }
 
-    fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
+    fn number(&self, name: &str) -> Result<Option<u32>> {
         // `parse` alone would take a sign.
         let is_number = |value: &&str| value.bytes().all(|byte| byte.is_ascii_digit());
         self.parse(name, "a number", |value| Some(value).filter(is_number)?.parse().ok())
     }
 
-    fn port(&self, name: &str) -> Result<Option<u16>, LaunchError> {
+    fn port(&self, name: &str) -> Result<Option<u16>> {
         let Some(number) = self.number(name)? else { return Ok(None) };
         let port = u16::try_from(number).ok().filter(|port| *port > 0).map(Some);
         port.ok_or_else(|| self.problem(format!("{name} is {number}; expected a port, 1 to 65535")))
     }
 
     /// Returns the name or the address of a host, without the brackets of an IPv6 address, if the variable is set.
-    fn host(&self, name: &str) -> Result<Option<String>, LaunchError> {
+    fn host(&self, name: &str) -> Result<Option<String>> {
         let expected = "the name or the IP address of a host, and nothing else";
         self.parse(name, expected, |value| {
             let bare = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')).unwrap_or(value);
@@ -416,12 +408,12 @@ impl Variables {
         })
     }
 
-    fn require(&self, name: &str) -> Result<&str, LaunchError> {
+    fn require(&self, name: &str) -> Result<&str> {
         self.set(name, self.get(name))
     }
 
     /// Fails without the value of a variable that the launcher always sets.
-    fn set<T>(&self, name: &str, value: Option<T>) -> Result<T, LaunchError> {
+    fn set<T>(&self, name: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.problem(format!("{name} is not set")))
     }
 }

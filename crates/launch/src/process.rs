@@ -41,7 +41,7 @@ impl Launch {
     /// contradicts another.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(libnccl::internal::environment::variables().filter_map(|(name, value)| {
-            // Those that are not UTF-8 are no launcher's.
+            // Launchers set only UTF-8.
             Some((name.into_string().ok()?, value.into_string().ok()?))
         }))
     }
@@ -50,11 +50,9 @@ impl Launch {
     ///
     /// # Errors
     /// The errors of [`from_env`](Self::from_env).
-    pub fn from_variables<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Result<Self>
-    where
-        N: Into<String>,
-        V: Into<String>,
-    {
+    pub fn from_variables<N: Into<String>, V: Into<String>>(
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Self> {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
         let environment = environment::read(variables, parent_id())?;
         Ok(Self { environment, timeout: Duration::from_secs(300) })
@@ -84,7 +82,7 @@ impl Launch {
 
     /// Returns this process's number among those on its host, from 0.
     ///
-    /// It is not always the number of its GPU: see [`device`](Self::device).
+    /// The number of its GPU may differ: see [`device`](Self::device).
     pub fn local_rank(&self) -> usize {
         self.environment.ranks.local_rank as usize
     }
@@ -211,13 +209,12 @@ impl Launch {
         let deadline = Deadline::after(self.timeout.min(TELL));
         let Some(exchange) = self.others(Name::ANY, deadline) else { return };
         log::error!("rank {rank} tells the other ranks that it has failed: {reason}");
-        let told = if rank > 0 {
-            exchange.join(Some(&reason)).map(drop)
-        } else {
-            exchange.listen(|root| {
+        let told = match rank {
+            0 => exchange.listen(|root| {
                 root.tell_failure(reason);
                 Ok(())
-            })
+            }),
+            _ => exchange.join(Some(&reason)).map(drop),
         };
         match told {
             // The others get this reason, or that of a rank that failed before.
