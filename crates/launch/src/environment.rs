@@ -20,11 +20,7 @@ const POD_PORT: u16 = 29_500;
 /// The longest job id in bytes. Keys of a TCPStore are limited.
 const MAX_JOB: usize = 1024;
 
-/// A program that starts ranks, and tells them so by variables. Its text is its usual name.
-///
-/// ```
-/// assert_eq!(libnccl_launch::Launcher::OpenMpi.to_string(), "OpenMPI");
-/// ```
+/// A program that starts ranks and sets their variables. Its text is its usual name, such as `OpenMPI`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {

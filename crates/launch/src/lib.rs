@@ -80,7 +80,6 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 mod announcement;
-mod client;
 #[doc(hidden)] // Also that of the client of NCCL's RAS service.
 pub mod connection;
 mod directory;

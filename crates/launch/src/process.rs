@@ -197,13 +197,6 @@ impl Launch {
     /// [`unique_id`](Self::unique_id): they fail with it, instead of at their timeouts.
     ///
     /// Returns when all have it, or after 30 s or the [timeout](Self::timeout), if that is shorter.
-    ///
-    /// ```no_run
-    /// # use libnccl::Nccl;
-    /// # let launch = libnccl_launch::Launch::from_env()?;
-    /// let nccl = Nccl::load().inspect_err(|error| launch.fail(error))?;
-    /// # Ok::<_, libnccl_launch::LaunchError>(())
-    /// ```
     pub fn fail(&self, reason: impl Display) {
         let (rank, reason) = (self.rank(), reason.to_string());
         let deadline = Deadline::after(self.timeout.min(TELL));

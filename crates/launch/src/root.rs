@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::error::{LaunchError, rank_failed};
+use super::error::{LaunchError, Result, rank_failed};
 use super::exchange::Exchange;
 use super::job::Nonce;
 use super::wire::{Hello, Message, NAMED, Peer};
@@ -94,7 +94,7 @@ impl<'a> Root<'a> {
         &mut self,
         id: &UniqueId,
         begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>,
-    ) -> Result<T, LaunchError> {
+    ) -> Result<T> {
         self.wait(None)?;
         let message = Message::Id(*id);
         self.send(&message, Stage::HasId);
@@ -110,7 +110,7 @@ impl<'a> Root<'a> {
     }
 
     /// Waits until all other ranks have joined or, with an `id`, have reported. Ranks that join again get the id.
-    fn wait(&mut self, id: Option<&Message>) -> Result<(), LaunchError> {
+    fn wait(&mut self, id: Option<&Message>) -> Result<()> {
         loop {
             self.look();
             if let Some(id) = id {
@@ -305,34 +305,33 @@ impl<'a> Root<'a> {
     fn read_reports(&mut self) {
         let (done, failed, refusals) = (&mut self.done, &mut self.failed, &mut self.refusals);
         self.joined.retain(|rank, joined| {
-            let problem = match joined.peer.receive_if_ready() {
-                Ok(None) => return true,
-                // A report that has crossed the outcome.
-                Ok(Some(_)) if joined.stage == Stage::HasOutcome => return true,
-                Ok(Some(Message::Begun)) if joined.stage == Stage::HasId => {
+            let problem = match (joined.stage, joined.peer.receive_if_ready()) {
+                // With the outcome, a report that has crossed it.
+                (_, Ok(None)) | (Stage::HasOutcome, Ok(Some(_))) => return true,
+                (Stage::HasId, Ok(Some(Message::Begun))) => {
                     joined.stage = Stage::HasReported;
                     return true;
                 }
-                Ok(Some(Message::Failed(_, reason))) if joined.stage <= Stage::HasId => {
+                (Stage::Waits | Stage::HasId, Ok(Some(Message::Failed(_, reason)))) => {
                     joined.failure = Some(reason);
                     return true;
                 }
-                Err(_) if joined.stage == Stage::HasOutcome => {
+                (Stage::HasOutcome, Err(_)) => {
                     done.insert(*rank, joined.nonce);
                     return false;
                 }
-                Ok(Some(_)) => "sent what is no report",
-                Err(error) if error.kind() == ErrorKind::InvalidData => "sent what is no report",
+                (_, Ok(Some(_))) => "sent what is no report",
+                (_, Err(error)) if error.kind() == ErrorKind::InvalidData => "sent what is no report",
                 // An end of the stream means that the rank has read the id. If it has not, it is a reset, and it joins again.
-                Err(error)
-                    if joined.stage == Stage::HasReported
-                        || joined.stage == Stage::HasId && error.kind() == ErrorKind::UnexpectedEof =>
+                (stage, Err(error))
+                    if stage == Stage::HasReported
+                        || stage == Stage::HasId && error.kind() == ErrorKind::UnexpectedEof =>
                 {
                     done.insert(*rank, joined.nonce);
                     failed.get_or_insert((*rank, "it has ended before all ranks had begun".into()));
                     return false;
                 }
-                Err(_) => "joined and left",
+                (_, Err(_)) => "joined and left",
             };
             refusals.add(format!("rank {rank} {}", joined.failed_or(problem)), Some(joined.peer.address));
             false
