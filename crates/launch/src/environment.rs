@@ -179,10 +179,9 @@ impl Ranks {
             }
             _ => ["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
         };
-        let is_pod = matches!(
-            launcher,
-            Launcher::LeaderWorkerSet | Launcher::Kubeflow | Launcher::JobSet | Launcher::Variables
-        );
+        // Without them, there is one rank per host.
+        let is_optional =
+            local_rank == "LOCAL_RANK" && !matches!(launcher, Launcher::NcclRun | Launcher::Torchrun);
         let number = |name| v.set(name, v.number(name)?);
         let mut ranks = Self { rank: number(rank)?, size: number(size)?, local_rank: 0, local_size: 1 };
         if launcher == Launcher::Slurm {
@@ -191,7 +190,7 @@ impl Ranks {
             let expected = format!("the number of tasks of node {node}");
             let tasks = v.parse(local_size, &expected, |list| tasks_of_node(list, node))?;
             ranks.local_size = v.set(local_size, tasks)?;
-        } else if !is_pod || v.has(local_rank) || v.has(local_size) {
+        } else if !is_optional || v.has(local_rank) || v.has(local_size) {
             (ranks.local_rank, ranks.local_size) = (number(local_rank)?, number(local_size)?);
         } else if launcher == Launcher::Kubeflow
             && let Some(processes) = v.get("PET_NPROC_PER_NODE")
@@ -215,7 +214,7 @@ impl Ranks {
     }
 }
 
-/// Fails if `RANK` and `WORLD_SIZE` are set beside the variables of the recognised launcher, and differ.
+/// Fails if `RANK` and `WORLD_SIZE` are also set, and differ from the rank and size of the launcher.
 fn check_outer(v: &Variables, ranks: &Ranks) -> Result<()> {
     match (v.number("RANK")?, v.number("WORLD_SIZE")?) {
         (Some(rank), Some(size)) if (rank, size) != (ranks.rank, ranks.size) => Err(v.problem(format!(
@@ -228,14 +227,13 @@ fn check_outer(v: &Variables, ranks: &Ranks) -> Result<()> {
 
 /// Returns the launcher's id of this attempt at the job.
 fn job_id(v: &Variables, parent: u32) -> Result<String> {
-    let text = |name| v.require(name);
     let count = |name| v.number(name).map(Option::unwrap_or_default);
     Ok(match v.launcher {
         Launcher::NcclRun => {
-            format!("nccl-run/{}/{}", text(RUN_ID)?, count("TORCHELASTIC_RESTART_COUNT")?)
+            format!("nccl-run/{}/{}", v.require(RUN_ID)?, count("TORCHELASTIC_RESTART_COUNT")?)
         }
         Launcher::Torchrun => {
-            let run = text("TORCHELASTIC_RUN_ID")?;
+            let run = v.require("TORCHELASTIC_RUN_ID")?;
             // Of several agents, each counts its own restarts, and only some count the failure of a worker.
             match count("GROUP_WORLD_SIZE")? {
                 0 | 1 => format!("torchrun/{run}/{}", count("TORCHELASTIC_RESTART_COUNT")?),
@@ -249,7 +247,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String> {
         // There is no job id, but all ranks of a host have one parent process.
         Launcher::Mpich if v.get("PMI_SIZE") == v.get("MPI_LOCALNRANKS") => format!("mpich/{parent}"),
         Launcher::Slurm => {
-            let (job, step) = (text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?);
+            let (job, step) = (v.require("SLURM_JOB_ID")?, v.require("SLURM_STEP_ID")?);
             format!("slurm/{job}.{step}/{}", count("SLURM_RESTART_COUNT")?)
         }
         Launcher::LeaderWorkerSet => format!("lws/{}", v.get("LWS_LEADER_ADDRESS").unwrap_or_default()),

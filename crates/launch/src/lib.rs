@@ -1,22 +1,6 @@
 //! Ranks started by a launcher: who they are, and how they get the id of their communicator.
 //!
-//! [`Launch::from_env`] reads the variables that a launcher has set, and [`Launch::communicator`] does the rest: rank 0
-//! creates the [`UniqueId`](libnccl::UniqueId), all ranks get it, and each joins.
-//!
-//! ```no_run
-//! # fn main() -> libnccl_launch::Result<()> {
-//! use libnccl::Nccl;
-//! use libnccl_launch::Launch;
-//!
-//! let launch = Launch::from_env()?;
-//! println!("rank {} of {}, by {}", launch.rank(), launch.size(), launch.launcher());
-//! // The other ranks need not wait for one that has no library.
-//! let nccl = Nccl::load().inspect_err(|error| launch.fail(error))?;
-//! // On GPUs, first make device `launch.device(visible_devices)?` the current one of this thread.
-//! let comm = launch.communicator(&nccl)?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Launchers
 //!
@@ -100,8 +84,3 @@ pub use environment::RUN_ID;
 pub use error::{LaunchError, Result};
 pub use process::Launch;
 pub use rendezvous::Rendezvous;
-
-/// The program of the README, as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -66,7 +66,7 @@ impl Exchange<'_> {
                     }
                 };
                 let (listener, mut announcement) = self.announce().map_err(fail)?;
-                // The address with which this host reaches its own store is one that others may reach it by.
+                // Others may reach this host by the address from which it reaches its own store.
                 announcement.hosts.extend(store.local_address().map(|address| address.ip().to_string()));
                 let text = announcement.to_string();
                 store.set(&environment.key(), text.as_bytes(), deadline).map_err(fail)?;
@@ -76,17 +76,13 @@ impl Exchange<'_> {
                 done
             }
             Rendezvous::Directory(path) => {
-                let prepare = || {
-                    if environment.is_private {
-                        directory::remove_leftovers(path);
-                        directory::create_private(path)?;
-                    }
-                    let (listener, announcement) = self.announce()?;
-                    let published = directory::publish(path, environment.hash(), &announcement)?;
-                    Ok((listener, announcement.nonce, published))
-                };
-                let (listener, nonce, published) = prepare().map_err(fail)?;
-                let done = work(&mut Root::new(&listener, self, nonce));
+                if environment.is_private {
+                    directory::remove_leftovers(path);
+                    directory::create_private(path).map_err(fail)?;
+                }
+                let (listener, announcement) = self.announce().map_err(fail)?;
+                let published = directory::publish(path, environment.hash(), &announcement).map_err(fail)?;
+                let done = work(&mut Root::new(&listener, self, announcement.nonce));
                 drop(published);
                 if environment.is_private {
                     let _ = std::fs::remove_dir(path);

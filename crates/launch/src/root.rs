@@ -98,15 +98,10 @@ impl<'a> Root<'a> {
         self.wait(None)?;
         let message = Message::Id(*id);
         self.send(&message, Stage::HasId);
-        let begun = begin(id).inspect_err(|error| self.tell_failure(error.to_string()))?;
+        let begun = begin(id).inspect_err(|error| self.tell(&Message::Failed(0, error.to_string())))?;
         self.wait(Some(&message))?;
         self.tell(&Message::Begun);
         Ok(begun)
-    }
-
-    /// Sends the reason for which this rank has failed to all other ranks.
-    pub(super) fn tell_failure(&mut self, reason: String) {
-        self.tell(&Message::Failed(0, reason));
     }
 
     /// Waits until all other ranks have joined or, with an `id`, have reported. Ranks that join again get the id.
@@ -156,7 +151,7 @@ impl<'a> Root<'a> {
     }
 
     /// Sends the outcome to all other ranks, for some time also to ranks that join only now.
-    fn tell(&mut self, outcome: &Message) {
+    pub(super) fn tell(&mut self, outcome: &Message) {
         let end = self.exchange.deadline.part(TELL);
         loop {
             self.look();
@@ -364,7 +359,7 @@ impl<'a> Root<'a> {
     /// Returns the first of the missing ranks, and their number.
     fn missing(&self) -> (Vec<u32>, u32) {
         let missing = (1..self.size()).filter(|rank| !self.joined.contains_key(rank));
-        // Ranks that have waited for others are not to blame.
+        // If other ranks never joined, those that have waited for them are not to blame.
         let (gone, absent): (Vec<u32>, Vec<u32>) = missing.partition(|rank| self.gone.contains(rank));
         let blamed = if absent.is_empty() { gone } else { absent };
         (blamed.iter().take(NAMED).copied().collect(), blamed.len() as u32)

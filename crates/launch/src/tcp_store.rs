@@ -13,7 +13,7 @@ use super::connection::{self, Deadline, read_by};
 /// The time for an answer that needs no other rank.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The operation 0, and 0x3c85f7ce.
+/// Operation 0 with the magic number 0x3c85f7ce.
 const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 const SET: u8 = 1;
 const GET: u8 = 3;
@@ -47,7 +47,7 @@ impl TcpStore {
         match store.request(&ping, &mut echo, deadline) {
             Ok(()) if echo == nonce => return Ok(store),
             Ok(()) => return Err(not_a_store()),
-            // Releases 2.2 to 2.4 do not know PING, and close the connection.
+            // Versions 2.2 to 2.4 have no PING, and close the connection.
             Err(error) if error.kind() != io::ErrorKind::TimedOut => {}
             Err(error) => return Err(error),
         }
