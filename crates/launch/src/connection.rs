@@ -33,10 +33,10 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// Returns an earlier deadline: at most `limit` from now.
+    /// Returns this deadline, or an earlier one `limit` from now.
     pub fn part(&self, limit: Duration) -> Self {
-        let started = Instant::now();
-        Self { started, end: started.checked_add(limit).map_or(self.end, |end| end.min(self.end)) }
+        let part = Self::after(limit);
+        Self { end: part.end.min(self.end), ..part }
     }
 
     /// Sleeps so long, or until the deadline.

@@ -55,16 +55,19 @@ impl Exchange<'_> {
                 Err(reason) => note(reason),
                 Ok((Announcement { nonce: root_nonce, port, hosts }, source)) => {
                     for host in hosts {
-                        let addresses = connection::resolve(&host, port, deadline).unwrap_or_else(|reason| {
-                            note(reason);
-                            Vec::new()
-                        });
+                        let mut reason = String::new();
+                        let addresses =
+                            connection::resolve(&host, port, deadline).unwrap_or_else(|problem| {
+                                reason = problem;
+                                Vec::new()
+                            });
                         for address in addresses {
                             match self.attempt(address, root_nonce, nonce, connect, failure) {
                                 Ok(result) => return result,
-                                Err(reason) => note(format!("rank 0 at {address}{source}: {reason}")),
+                                Err(problem) => reason = format!("rank 0 at {address}{source}: {problem}"),
                             }
                         }
+                        note(reason);
                     }
                 }
             }

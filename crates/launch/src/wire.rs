@@ -177,13 +177,12 @@ impl Peer {
             let end = HEADER + length.unwrap_or(0);
             if length.is_some() && self.received.len() == end {
                 let received = std::mem::take(&mut self.received);
-                self.version = received[NAME.len()];
-                if self.version != VERSION {
-                    let found = format!("version {} of the protocol of libnccl-launch", self.version);
-                    return Err(io::Error::new(
-                        ErrorKind::Unsupported,
-                        format!("{found}; expected {VERSION}"),
-                    ));
+                let version = received[NAME.len()];
+                self.version = version;
+                if version != VERSION {
+                    let text =
+                        format!("version {version} of the protocol of libnccl-launch; expected {VERSION}");
+                    return Err(io::Error::new(ErrorKind::Unsupported, text));
                 }
                 let text = std::str::from_utf8(&received[HEADER..]).ok();
                 return text.and_then(Message::parse).ok_or_else(foreign);
