@@ -151,20 +151,17 @@ impl Exchange<'_> {
 
     /// Reports to `root` whether this rank has begun, and returns once all ranks have.
     pub(super) fn report(&self, mut root: Peer, report: &Message) -> Result<()> {
-        let received = root.send(report).and_then(|()| root.receive_by(&self.deadline));
-        let outcome = received.map_err(|error| match error.kind() {
-            ErrorKind::TimedOut => {
+        match root.send(report).and_then(|()| root.receive_by(&self.deadline)) {
+            Ok(Message::Begun) => Ok(()),
+            Ok(Message::Failed(rank, reason)) => Err(rank_failed(rank, reason)),
+            Ok(Message::Missing(ranks, missing)) => Err(self.missing_ranks(&ranks, missing, OF_ROOT)),
+            Ok(_) => Err(rank_failed(0, UNEXPECTED)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
                 let elapsed = self.deadline.elapsed().as_secs_f64();
-                self.problem(format!("not all ranks had begun after {elapsed:.1} s"))
+                Err(self.problem(format!("not all ranks had begun after {elapsed:.1} s")))
             }
-            // Rank 0 answers all members before it closes their connections.
-            _ => rank_failed(0, error.to_string()),
-        })?;
-        match outcome {
-            Message::Begun => Ok(()),
-            Message::Failed(rank, reason) => Err(rank_failed(rank, reason)),
-            Message::Missing(ranks, missing) => Err(self.missing_ranks(&ranks, missing, OF_ROOT)),
-            _ => Err(rank_failed(0, UNEXPECTED)),
+            // Rank 0 sends the outcome before it closes a connection.
+            Err(error) => Err(rank_failed(0, error.to_string())),
         }
     }
 

@@ -46,10 +46,8 @@ impl Exchange<'_> {
                         }
                     }
                 };
-                let elsewhere = connection::leads_elsewhere(host, &deadline.part(RESOLVE));
-                if let Some(problem) = &elsewhere {
-                    log::warn!("{problem}: the other ranks may not reach rank 0 by it");
-                }
+                let elsewhere = connection::leads_elsewhere(host, &deadline.part(RESOLVE))
+                    .inspect(|problem| log::warn!("{problem}: the other ranks may not reach rank 0 by it"));
                 let mut done = work(&mut Root::new(&listener, self, 0));
                 if let (Err(LaunchError::MissingRanks { detail, .. }), Some(problem)) = (&mut done, elsewhere)
                 {
