@@ -3,18 +3,14 @@ use std::fmt;
 use super::job::Nonce;
 use super::rendezvous::is_host;
 
-/// The bytes that an announcement may have; more are not read.
 pub(super) const MAX_BYTES: usize = 4096;
-
-/// The hosts that an announcement may name.
 const MAX_HOSTS: usize = 8;
-
 const FIRST_LINE: &str = "libnccl launch 1";
 
-/// The address that rank 0 publishes: lines of text.
+/// The address that rank 0 publishes as lines of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Announcement {
-    /// The nonce of the exchange, which hellos repeat: so rank 0 knows those that have read an old announcement.
+    /// Hellos repeat it, so that rank 0 refuses ranks that have read an old announcement.
     pub(super) nonce: Nonce,
     pub(super) port: u16,
     /// The names and addresses of the host, the most likely one first.
@@ -32,7 +28,10 @@ impl Announcement {
             return Err(invalid("first line"));
         }
         let mut field = |name: &str| lines.next()?.strip_prefix(name);
-        let nonce = field("nonce ").and_then(parse_nonce).ok_or_else(|| invalid("nonce"))?;
+        let is_hex =
+            |digits: &&str| digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let nonce = field("nonce ").filter(is_hex).and_then(|digits| u128::from_str_radix(digits, 16).ok());
+        let nonce = nonce.ok_or_else(|| invalid("nonce"))?;
         let port = field("port ").and_then(|port| port.parse().ok()).filter(|port| *port > 0);
         let port = port.ok_or_else(|| invalid("port"))?;
         let host = |line: &str| line.strip_prefix("host ").filter(|host| is_host(host)).map(str::to_owned);
@@ -40,11 +39,6 @@ impl Announcement {
         let hosts = hosts.filter(|hosts| hosts.len() <= MAX_HOSTS).ok_or_else(|| invalid("host"))?;
         Ok(Self { nonce, port, hosts })
     }
-}
-
-fn parse_nonce(digits: &str) -> Option<Nonce> {
-    let is_nonce = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_nonce.then(|| u128::from_str_radix(digits, 16).ok()).flatten()
 }
 
 impl fmt::Display for Announcement {

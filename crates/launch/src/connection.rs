@@ -14,8 +14,6 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Returns the deadline after so long from now.
-    #[must_use]
     pub fn after(timeout: Duration) -> Self {
         let started = Instant::now();
         // A timeout beyond the clock's range is as good as none.
@@ -23,36 +21,22 @@ impl Deadline {
         Self { started, end }
     }
 
-    /// Returns the time since the start.
-    #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Returns the time that is left.
-    #[must_use]
     pub fn remaining(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Returns `true` if no time is left.
-    #[must_use]
     pub fn has_passed(&self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// Returns the deadline of a part that may take so long.
-    #[must_use]
+    /// Returns this deadline, or an earlier one `limit` from now.
     pub fn part(&self, limit: Duration) -> Self {
-        let started = Instant::now();
-        Self { started, end: started.checked_add(limit).map_or(self.end, |end| end.min(self.end)) }
-    }
-
-    /// Returns the time that is left for a read, of which no time at all would be no limit.
-    fn time_to_read(&self) -> io::Result<Duration> {
-        let remaining = self.remaining();
-        let late = || io::Error::new(ErrorKind::TimedOut, "no complete answer in time");
-        if remaining.is_zero() { Err(late()) } else { Ok(remaining.max(Duration::from_micros(1))) }
+        let part = Self::after(limit);
+        Self { end: part.end.min(self.end), ..part }
     }
 
     /// Sleeps so long, or until the deadline.
@@ -66,8 +50,7 @@ pub fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketA
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    // The system's resolver has time limits of its own, which are longer than most deadlines.
-    // The thread may outlast this call.
+    // The time limits of the system's resolver are longer than most deadlines, so the thread may outlast this call.
     libnccl::internal::keep_loaded();
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = host.to_owned();
@@ -90,24 +73,23 @@ pub fn connect(address: SocketAddr, limit: Duration, deadline: &Deadline) -> io:
         return Err(ErrorKind::TimedOut.into());
     }
     let stream = TcpStream::connect_timeout(&address, limit)?;
-    // On this host, a port that nothing listens on may be chosen as the connection's own: it is then connected to itself.
+    // On this host, the connection may get the destination as its own port, and be connected to itself.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(ErrorKind::ConnectionRefused.into());
     }
     stream.set_nodelay(true)?;
-    // What is written fits into the socket's buffer; this is for one that is broken.
+    // All messages fit into the socket's buffer; this is for a broken connection.
     stream.set_write_timeout(Some(deadline.remaining().max(Duration::from_millis(1))))?;
     Ok(stream)
 }
 
-/// Listens on the address alone that the ranks were given, which has to be one of this host. For a name on all interfaces: it
-/// may lead elsewhere from other hosts.
+/// Listens on the IP address that the ranks were given, which has to be one of this host. For a name, listens on all interfaces:
+/// other hosts may resolve it differently.
 pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
-    let given = match host {
-        Some("localhost") => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
-        Some(host) => host.parse().ok().filter(|address: &IpAddr| !address.is_unspecified()),
-        None => None,
-    };
+    let given = host.and_then(|host| match host {
+        "localhost" => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
+        _ => host.parse().ok().filter(|address: &IpAddr| !address.is_unspecified()),
+    });
     let listener = match given {
         Some(address) => TcpListener::bind((address, port)).map_err(|error| match error.kind() {
             ErrorKind::AddrNotAvailable => not_of_this_host(address),
@@ -120,22 +102,23 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> io::Result<TcpListener> {
             listener => listener?,
         },
     };
-    // The ranks come together, and clients beyond the backlog, by default 128, repeat their requests after a second.
+    // The ranks connect together. Beyond the backlog, by default 128, they would repeat their requests after a second.
     rustix::net::listen(&listener, i32::MAX)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Reads some bytes until the deadline. None are the end of the stream.
+/// Reads some bytes until the deadline, and 0 at the end of the stream.
 pub fn read_some(mut stream: &TcpStream, buffer: &mut [u8], deadline: &Deadline) -> io::Result<usize> {
     loop {
-        stream.set_read_timeout(Some(deadline.time_to_read()?))?;
+        let remaining = deadline.remaining();
+        if remaining.is_zero() {
+            return Err(io::Error::new(ErrorKind::TimedOut, "no complete answer in time"));
+        }
+        stream.set_read_timeout(Some(remaining))?;
+        let retried = [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted];
         match stream.read(buffer) {
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ) => {}
+            Err(error) if retried.contains(&error.kind()) => {}
             read => return read,
         }
     }
@@ -180,16 +163,15 @@ fn not_of_this_host(address: IpAddr) -> io::Error {
     io::Error::new(ErrorKind::AddrNotAvailable, text)
 }
 
-/// Returns where a name leads to, if that is another host, as far as this one can say.
+/// Returns the problem of a name that this host resolves to another one.
 pub(super) fn leads_elsewhere(host: &str, deadline: &Deadline) -> Option<String> {
     let addresses = resolve(host, 0, deadline).ok()?;
-    // Binding to any port tells whether the host has the address.
-    let is_own = |address: &SocketAddr| UdpSocket::bind(address).is_ok();
-    let (first, is_elsewhere) = (addresses.first()?.ip(), !addresses.iter().any(is_own));
-    is_elsewhere.then(|| format!("{host} leads to {first}, which is no address of this host"))
+    // Only an address of this host can be bound.
+    let (first, is_own) = (addresses.first()?.ip(), addresses.iter().any(|own| UdpSocket::bind(own).is_ok()));
+    (!is_own).then(|| format!("{host} leads to {first}, which is no address of this host"))
 }
 
-/// Returns the addresses with which this host reaches others, and its name.
+/// Returns the addresses from which this host reaches others, and its name.
 pub(super) fn own_hosts() -> Vec<String> {
     // The addresses are for documentation: connecting a UDP socket sends nothing, but chooses a route.
     let routes = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];

@@ -1,6 +1,6 @@
 //! A directory in which rank 0 publishes its address.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -17,7 +17,7 @@ pub(super) struct Published {
     text: String,
 }
 
-/// Publishes an announcement: complete or not at all, in place of that of an earlier job.
+/// Publishes an announcement atomically, in place of an earlier one.
 pub(super) fn publish(directory: &Path, job: u128, announcement: &Announcement) -> io::Result<Published> {
     let (path, text) = (file(directory, job), announcement.to_string());
     let new = path.with_extension(format!("{:032x}", announcement.nonce));
@@ -26,11 +26,7 @@ pub(super) fn publish(directory: &Path, job: u128, announcement: &Announcement) 
         file.sync_all()?;
         fs::rename(&new, &path)
     };
-    let written = File::create_new(&new).and_then(write);
-    if let Err(error) = written {
-        let _ = fs::remove_file(&new);
-        return Err(error);
-    }
+    File::create_new(&new).and_then(write).inspect_err(|_| drop(fs::remove_file(&new)))?;
     Ok(Published { path, text })
 }
 
@@ -48,18 +44,16 @@ pub(super) fn read(directory: &Path, job: u128) -> Result<(Announcement, String)
     let path = file(directory, job);
     let (bytes, age) = read_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let announcement = Announcement::parse(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
-    // The clock of a file server may be ahead, by which an old file would seem new.
+    // With the clock of a file server ahead, an old file would seem new.
     let written = age.map_or_else(|| "in the future".into(), |age| format!("{} s ago", age.as_secs()));
     Ok((announcement, format!("{}, written {written}", path.display())))
 }
 
-/// Returns the first bytes of a file, one more than an announcement may have, and its age; `None` if its time is yet to come. Others
-/// may have put anything there.
+/// Returns the first bytes of any file, one more than an announcement may have, and its age unless its time is in the future.
 fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
-    let mut options = OpenOptions::new();
-    options.read(true);
     // Opening a FIFO would wait for a writer.
-    let file = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -69,10 +63,10 @@ fn read_file(path: &Path) -> io::Result<(Vec<u8>, Option<Duration>)> {
     Ok((bytes, metadata.modified()?.elapsed().ok()))
 }
 
-/// The start of the names of directories that rank 0 creates.
+/// The prefix of the directories that rank 0 creates.
 pub(super) const OWN: &str = "libnccl-launch-";
 
-/// Removes the directories beside this one of launches of this user that were ended before their rank 0 could.
+/// Removes this user's directories beside this one whose rank 0 was killed before it could.
 pub(super) fn remove_leftovers(directory: &Path) {
     let beside = directory.parent().and_then(|parent| fs::read_dir(parent).ok());
     for other in beside.into_iter().flatten().flatten() {
@@ -81,7 +75,7 @@ pub(super) fn remove_leftovers(directory: &Path) {
             continue;
         }
         let files = || fs::read_dir(other.path()).into_iter().flatten().flatten().map(|file| file.path());
-        // An empty one may be that of a launch that starts at this moment.
+        // An empty one may be of a launch that starts at this moment.
         if files().next().is_some() && files().all(|file| is_left(&file)) {
             files().for_each(|file| drop(fs::remove_file(file)));
             let _ = fs::remove_dir(other.path());
@@ -89,7 +83,7 @@ pub(super) fn remove_leftovers(directory: &Path) {
     }
 }
 
-/// Returns whether rank 0, on this host, has published this and listens no more.
+/// Returns whether a rank 0 of this host has published this and no longer listens.
 fn is_left(file: &Path) -> bool {
     let announcement = read_file(file).ok().and_then(|(bytes, _)| Announcement::parse(&bytes).ok());
     announcement.is_some_and(|found| TcpListener::bind((Ipv4Addr::LOCALHOST, found.port)).is_ok())
@@ -110,7 +104,6 @@ pub(super) fn create_private(directory: &Path) -> io::Result<()> {
 /// Fails if another user could have published in the directory.
 pub(super) fn check_private(directory: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(directory)?;
-    // The owner of the process, where the system says it.
     let user = fs::metadata("/proc/self").map_or_else(|_| found.uid(), |process| process.uid());
     if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
         return Ok(());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::directory;
-use super::error::LaunchError;
+use super::error::{LaunchError, Result};
 use super::job;
 use super::rendezvous::{Rendezvous, is_host};
 
@@ -15,17 +15,12 @@ const RENDEZVOUS: &str = "LIBNCCL_RENDEZVOUS";
 /// The job of a rank that `nccl run` has started.
 pub const RUN_ID: &str = "LIBNCCL_RUN_ID";
 
-/// The port in a pod, where nothing else listens; that of PyTorch.
+/// The port in a pod, where nothing else listens. PyTorch uses the same.
 const POD_PORT: u16 = 29_500;
-
-/// The longest job id, as keys of a TCPStore are limited.
+/// The longest job id in bytes. Keys of a TCPStore are limited.
 const MAX_JOB: usize = 1024;
 
-/// A program that starts ranks, and tells them so by variables. Its text is its usual name.
-///
-/// ```
-/// assert_eq!(libnccl_launch::Launcher::OpenMpi.to_string(), "OpenMPI");
-/// ```
+/// A program that starts ranks and sets their variables. Its text is its usual name, such as `OpenMPI`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {
@@ -65,23 +60,20 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// The content of a launcher's variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Environment {
     pub(super) launcher: Launcher,
     pub(super) ranks: Ranks,
-    /// The launcher's id of the job.
     pub(super) job: String,
-    /// Nothing that only its ranks know tells them from others.
+    /// Only the port identifies the job.
     pub(super) is_open: bool,
     /// `None` for a single rank.
     pub(super) rendezvous: Option<Rendezvous>,
-    /// The rendezvous is a directory that rank 0 creates, for this user alone.
+    /// The rendezvous is a directory that rank 0 creates for this user.
     pub(super) is_private: bool,
 }
 
 impl Environment {
-    /// Returns the hash by which ranks compare their jobs.
     pub(super) fn hash(&self) -> u128 {
         job::hash(&self.job)
     }
@@ -96,9 +88,9 @@ impl Environment {
 pub(super) fn read(
     variables: impl IntoIterator<Item = (String, String)>,
     parent: u32,
-) -> Result<Environment, LaunchError> {
+) -> Result<Environment> {
     let values = variables.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-    // Before one is recognised, errors are those of a batch script.
+    // Until one is recognised, errors are about a SLURM batch script.
     let mut v = Variables { launcher: Launcher::Slurm, values };
     v.launcher = recognise(&v)?;
     let (v, launcher) = (&v, v.launcher);
@@ -122,7 +114,7 @@ pub(super) fn read(
         },
         given => (given, false),
     };
-    // All that the ranks share for certain: they may be given different names of the host of rank 0.
+    // The ranks may be given different names of rank 0's host, but they share the port.
     let mut is_open = false;
     if let (true, Some(Rendezvous::Tcp { port, .. })) = (job.is_empty(), &rendezvous) {
         is_open = true;
@@ -131,39 +123,32 @@ pub(super) fn read(
     Ok(Environment { launcher, ranks, job, is_open, rendezvous, is_private })
 }
 
-fn recognise(v: &Variables) -> Result<Launcher, LaunchError> {
-    let any = |names: &[&str]| names.iter().any(|name| v.has(name));
-    Ok(if v.has(RUN_ID) {
-        Launcher::NcclRun
-    } else if v.has("TORCHELASTIC_RUN_ID") {
-        Launcher::Torchrun
-    } else if any(&["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]) {
-        Launcher::OpenMpi
-    } else if any(&["PMI_RANK", "PMI_SIZE"]) && (v.has("MPI_LOCALRANKID") || !v.has("SLURM_STEP_ID")) {
-        // `srun --mpi=pmi2` sets PMI_RANK too, but not the local rank.
-        Launcher::Mpich
-    } else if v.has("SLURM_STEP_ID") {
-        Launcher::Slurm
-    } else if any(&["LWS_GROUP_SIZE", "LWS_WORKER_INDEX"]) {
-        Launcher::LeaderWorkerSet
-    } else if any(&["PET_NNODES", "PET_NODE_RANK"]) {
-        Launcher::Kubeflow
-    } else if v.has("JOB_COMPLETION_INDEX") {
-        Launcher::JobSet
-    } else if any(&["RANK", "WORLD_SIZE"]) {
-        Launcher::Variables
-    } else {
-        // A batch script has the variables of a task, and is none.
-        match v.number("SLURM_NTASKS")? {
-            Some(tasks @ 2..) if v.has("SLURM_PROCID") => {
-                let text = format!(
-                    "SLURM_NTASKS is {tasks}, but SLURM_STEP_ID is not set; start the tasks with srun"
-                );
-                return Err(v.problem(text));
-            }
-            _ => return Err(LaunchError::NoLauncher),
+fn recognise(v: &Variables) -> Result<Launcher> {
+    let launchers: [(Launcher, &[&str]); 9] = [
+        (Launcher::NcclRun, &[RUN_ID]),
+        (Launcher::Torchrun, &["TORCHELASTIC_RUN_ID"]),
+        (Launcher::OpenMpi, &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]),
+        (Launcher::Mpich, &["PMI_RANK", "PMI_SIZE"]),
+        (Launcher::Slurm, &["SLURM_STEP_ID"]),
+        (Launcher::LeaderWorkerSet, &["LWS_GROUP_SIZE", "LWS_WORKER_INDEX"]),
+        (Launcher::Kubeflow, &["PET_NNODES", "PET_NODE_RANK"]),
+        (Launcher::JobSet, &["JOB_COMPLETION_INDEX"]),
+        (Launcher::Variables, &["RANK", "WORLD_SIZE"]),
+    ];
+    // `srun --mpi=pmi2` sets PMI_RANK too, but not the local rank.
+    let is_srun = v.has("SLURM_STEP_ID") && !v.has("MPI_LOCALRANKID");
+    for (launcher, names) in launchers {
+        if names.iter().any(|name| v.has(name)) && !(launcher == Launcher::Mpich && is_srun) {
+            return Ok(launcher);
         }
-    })
+    }
+    match v.number("SLURM_NTASKS")? {
+        // A batch script has the variables of a task, but is none.
+        Some(tasks @ 2..) if v.has("SLURM_PROCID") => Err(v.problem(format!(
+            "SLURM_NTASKS is {tasks}, but SLURM_STEP_ID is not set; start the tasks with srun"
+        ))),
+        _ => Err(LaunchError::NoLauncher),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,40 +160,45 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    fn read(v: &Variables) -> Result<Self, LaunchError> {
+    fn read(v: &Variables) -> Result<Self> {
         let launcher = v.launcher;
-        let set_or = |name, other| if v.has(name) { name } else { other };
         let [rank, size] = match launcher {
             Launcher::OpenMpi => ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
             Launcher::Mpich => ["PMI_RANK", "PMI_SIZE"],
-            Launcher::Slurm => ["SLURM_PROCID", set_or("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")],
+            Launcher::Slurm => ["SLURM_PROCID", v.either("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")],
             Launcher::LeaderWorkerSet => ["LWS_WORKER_INDEX", "LWS_GROUP_SIZE"],
             Launcher::Kubeflow if !v.has("RANK") => ["PET_NODE_RANK", "PET_NNODES"],
-            Launcher::JobSet => [set_or("RANK", "JOB_COMPLETION_INDEX"), "WORLD_SIZE"],
+            Launcher::JobSet => [v.either("RANK", "JOB_COMPLETION_INDEX"), "WORLD_SIZE"],
             _ => ["RANK", "WORLD_SIZE"],
         };
         let [local_rank, local_size] = match launcher {
             Launcher::OpenMpi => ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
             Launcher::Mpich => ["MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
-            Launcher::Slurm => ["SLURM_LOCALID", set_or("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")],
+            Launcher::Slurm => {
+                ["SLURM_LOCALID", v.either("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")]
+            }
             _ => ["LOCAL_RANK", "LOCAL_WORLD_SIZE"],
         };
-        let is_pod = matches!(
-            launcher,
-            Launcher::LeaderWorkerSet | Launcher::Kubeflow | Launcher::JobSet | Launcher::Variables
-        );
-        let number = |name| v.require_number(name);
+        // Without them, there is one rank per host.
+        let is_optional =
+            local_rank == "LOCAL_RANK" && !matches!(launcher, Launcher::NcclRun | Launcher::Torchrun);
+        let number = |name| v.set(name, v.number(name)?);
         let mut ranks = Self { rank: number(rank)?, size: number(size)?, local_rank: 0, local_size: 1 };
         if launcher == Launcher::Slurm {
             ranks.local_rank = number(local_rank)?;
-            let (list, node) = (v.require(local_size)?, number("SLURM_NODEID")?);
-            ranks.local_size = tasks_of_node(list, node).ok_or_else(|| {
-                v.problem(format!("{local_size} is {list:?}; expected the number of tasks of node {node}"))
-            })?;
-        } else if !is_pod || v.has(local_rank) || v.has(local_size) {
+            let node = number("SLURM_NODEID")?;
+            let expected = format!("the number of tasks of node {node}");
+            let tasks = v.parse(local_size, &expected, |list| tasks_of_node(list, node))?;
+            ranks.local_size = v.set(local_size, tasks)?;
+        } else if !is_optional || v.has(local_rank) || v.has(local_size) {
             (ranks.local_rank, ranks.local_size) = (number(local_rank)?, number(local_size)?);
-        } else if launcher == Launcher::Kubeflow {
-            check_one_process(v)?;
+        } else if launcher == Launcher::Kubeflow
+            && let Some(processes) = v.get("PET_NPROC_PER_NODE")
+            // The words let torchrun choose; this program was started without it, once.
+            && !["1", "auto", "cpu", "gpu"].contains(&processes)
+        {
+            let expected = "expected LOCAL_RANK to be set: start the program with torchrun";
+            return Err(v.problem(format!("PET_NPROC_PER_NODE is {processes}; {expected}")));
         }
         let Self { rank: r, size: s, local_rank: l, local_size: n } = ranks;
         let invalid = |text: String| Err(v.problem(text));
@@ -224,56 +214,40 @@ impl Ranks {
     }
 }
 
-/// Fails if a pod is to have several processes, which only torchrun could number.
-fn check_one_process(v: &Variables) -> Result<(), LaunchError> {
-    match v.get("PET_NPROC_PER_NODE") {
-        // The words let torchrun choose; the program was started without it, once.
-        None | Some("1" | "auto" | "cpu" | "gpu") => Ok(()),
-        Some(processes) => {
-            let expected = "expected LOCAL_RANK to be set: start the program with torchrun";
-            Err(v.problem(format!("PET_NPROC_PER_NODE is {processes}; {expected}")))
-        }
+/// Fails if `RANK` and `WORLD_SIZE` are also set, and differ from the rank and size of the launcher.
+fn check_outer(v: &Variables, ranks: &Ranks) -> Result<()> {
+    match (v.number("RANK")?, v.number("WORLD_SIZE")?) {
+        (Some(rank), Some(size)) if (rank, size) != (ranks.rank, ranks.size) => Err(v.problem(format!(
+            "this is rank {} of {}, but RANK is {rank}, WORLD_SIZE is {size}; expected the same: unset those of the outer launcher",
+            ranks.rank, ranks.size
+        ))),
+        _ => Ok(()),
     }
 }
 
-/// Fails if `RANK` and `WORLD_SIZE` are set beside the variables of the recognised launcher, and differ.
-fn check_outer(v: &Variables, ranks: &Ranks) -> Result<(), LaunchError> {
-    let (Some(rank), Some(size)) = (v.number("RANK")?, v.number("WORLD_SIZE")?) else {
-        return Ok(());
-    };
-    if (rank, size) == (ranks.rank, ranks.size) {
-        return Ok(());
-    }
-    let this = format!("this is rank {} of {}", ranks.rank, ranks.size);
-    let other = format!("RANK is {rank}, WORLD_SIZE is {size}");
-    Err(v.problem(format!("{this}, but {other}; expected the same: unset those of the outer launcher")))
-}
-
-/// Returns the launcher's id of the job, or of this attempt at it.
-fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
-    let text = |name| v.require(name);
+/// Returns the launcher's id of this attempt at the job.
+fn job_id(v: &Variables, parent: u32) -> Result<String> {
     let count = |name| v.number(name).map(Option::unwrap_or_default);
     Ok(match v.launcher {
         Launcher::NcclRun => {
-            format!("nccl-run/{}/{}", text(RUN_ID)?, count("TORCHELASTIC_RESTART_COUNT")?)
+            format!("nccl-run/{}/{}", v.require(RUN_ID)?, count("TORCHELASTIC_RESTART_COUNT")?)
         }
         Launcher::Torchrun => {
-            let run = text("TORCHELASTIC_RUN_ID")?;
-            // Each agent counts its own restarts: of several, some have counted the failure of a worker and the others
-            // have not.
+            let run = v.require("TORCHELASTIC_RUN_ID")?;
+            // Of several agents, each counts its own restarts, and only some count the failure of a worker.
             match count("GROUP_WORLD_SIZE")? {
                 0 | 1 => format!("torchrun/{run}/{}", count("TORCHELASTIC_RESTART_COUNT")?),
                 _ => format!("torchrun/{run}"),
             }
         }
         Launcher::OpenMpi => {
-            let namespace = v.get("PMIX_NAMESPACE").or(v.get("OMPI_MCA_ess_base_jobid"));
+            let namespace = v.get(v.either("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"));
             namespace.map(|namespace| format!("openmpi/{namespace}")).unwrap_or_default()
         }
-        // These have no id of the job, but one process is the parent of all ranks of a host.
+        // There is no job id, but all ranks of a host have one parent process.
         Launcher::Mpich if v.get("PMI_SIZE") == v.get("MPI_LOCALNRANKS") => format!("mpich/{parent}"),
         Launcher::Slurm => {
-            let (job, step) = (text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?);
+            let (job, step) = (v.require("SLURM_JOB_ID")?, v.require("SLURM_STEP_ID")?);
             format!("slurm/{job}.{step}/{}", count("SLURM_RESTART_COUNT")?)
         }
         Launcher::LeaderWorkerSet => format!("lws/{}", v.get("LWS_LEADER_ADDRESS").unwrap_or_default()),
@@ -282,7 +256,7 @@ fn job_id(v: &Variables, parent: u32) -> Result<String, LaunchError> {
 }
 
 /// Returns where rank 0 is found; `None` for a directory that rank 0 creates.
-fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvous>, LaunchError> {
+fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvous>> {
     let (mut host, mut port) = (v.host("MASTER_ADDR")?, v.port("MASTER_PORT")?);
     match v.launcher {
         Launcher::NcclRun => return Ok(None),
@@ -299,7 +273,10 @@ fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvo
             host = Some(match host {
                 Some(host) => host,
                 None if nodes == Some(1) => "127.0.0.1".into(),
-                None => first_node(v)?,
+                None => {
+                    let list = v.either("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+                    v.set(list, v.parse(list, "a list of hosts", first_host)?)?
+                }
             });
             // Other jobs may be on the same hosts.
             port = port.or(Some(20_000 + (job::hash(job) % 10_000) as u16));
@@ -318,20 +295,16 @@ fn rendezvous(v: &Variables, ranks: &Ranks, job: &str) -> Result<Option<Rendezvo
         Launcher::Torchrun | Launcher::OpenMpi | Launcher::Mpich | Launcher::Variables => {}
     }
     let (host, port) = (v.set("MASTER_ADDR", host)?, v.set("MASTER_PORT", port)?);
-    match v.get("TORCHELASTIC_USE_AGENT_STORE").filter(|_| v.launcher == Launcher::Torchrun) {
-        Some("True") => Ok(Some(Rendezvous::TcpStore { host, port })),
-        Some("False") | None => Ok(Some(Rendezvous::Tcp { host, port })),
-        Some(other) => {
-            let text = format!("TORCHELASTIC_USE_AGENT_STORE is {other:?}; expected True or False");
-            Err(v.problem(text))
-        }
-    }
-}
-
-fn first_node(v: &Variables) -> Result<String, LaunchError> {
-    let name = if v.has("SLURM_STEP_NODELIST") { "SLURM_STEP_NODELIST" } else { "SLURM_JOB_NODELIST" };
-    let list = v.require(name)?;
-    first_host(list).ok_or_else(|| v.problem(format!("{name} is {list:?}; expected a list of hosts")))
+    let has_store = v.parse("TORCHELASTIC_USE_AGENT_STORE", "True or False", |value| match value {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    });
+    Ok(Some(if v.launcher == Launcher::Torchrun && has_store? == Some(true) {
+        Rendezvous::TcpStore { host, port }
+    } else {
+        Rendezvous::Tcp { host, port }
+    }))
 }
 
 /// Returns the first host of a list such as `node[01-04,07],gpu5`.
@@ -387,6 +360,11 @@ impl Variables {
         self.values.contains_key(name)
     }
 
+    /// Returns the first of two names if it is set.
+    fn either<'n>(&self, name: &'n str, other: &'n str) -> &'n str {
+        if self.has(name) { name } else { other }
+    }
+
     fn problem(&self, problem: impl Into<Box<str>>) -> LaunchError {
         LaunchError::Variables { launcher: self.launcher, problem: problem.into() }
     }
@@ -397,26 +375,26 @@ impl Variables {
         name: &str,
         expected: &str,
         parse: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<Option<T>, LaunchError> {
+    ) -> Result<Option<T>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let parsed = parse(value).map(Some);
         parsed.ok_or_else(|| self.problem(format!("{name} is {value:?}; expected {expected}")))
     }
 
-    fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
+    fn number(&self, name: &str) -> Result<Option<u32>> {
         // `parse` alone would take a sign.
         let is_number = |value: &&str| value.bytes().all(|byte| byte.is_ascii_digit());
         self.parse(name, "a number", |value| Some(value).filter(is_number)?.parse().ok())
     }
 
-    fn port(&self, name: &str) -> Result<Option<u16>, LaunchError> {
+    fn port(&self, name: &str) -> Result<Option<u16>> {
         let Some(number) = self.number(name)? else { return Ok(None) };
         let port = u16::try_from(number).ok().filter(|port| *port > 0).map(Some);
         port.ok_or_else(|| self.problem(format!("{name} is {number}; expected a port, 1 to 65535")))
     }
 
     /// Returns the name or the address of a host, without the brackets of an IPv6 address, if the variable is set.
-    fn host(&self, name: &str) -> Result<Option<String>, LaunchError> {
+    fn host(&self, name: &str) -> Result<Option<String>> {
         let expected = "the name or the IP address of a host, and nothing else";
         self.parse(name, expected, |value| {
             let bare = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')).unwrap_or(value);
@@ -424,17 +402,12 @@ impl Variables {
         })
     }
 
-    /// Returns a variable that the launcher always sets.
-    fn require(&self, name: &str) -> Result<&str, LaunchError> {
+    fn require(&self, name: &str) -> Result<&str> {
         self.set(name, self.get(name))
     }
 
-    fn require_number(&self, name: &str) -> Result<u32, LaunchError> {
-        self.set(name, self.number(name)?)
-    }
-
-    /// Returns the value of a variable that the launcher always sets.
-    fn set<T>(&self, name: &str, value: Option<T>) -> Result<T, LaunchError> {
+    /// Fails without the value of a variable that the launcher always sets.
+    fn set<T>(&self, name: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.problem(format!("{name} is not set")))
     }
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 use super::environment::Launcher;
 use super::rendezvous::Rendezvous;
 
-/// The error of a [`Launch`](super::Launch). Like that of [`libnccl::Error`], its [`Debug`](std::fmt::Debug) text is that of
-/// [`Display`](std::fmt::Display).
+/// The error of a [`Launch`](super::Launch). Its [`Debug`](fmt::Debug) text is its [`Display`](fmt::Display) text.
 ///
 /// ```
 /// use libnccl_launch::{Launch, LaunchError};
@@ -62,8 +61,8 @@ pub enum LaunchError {
         size: usize,
         /// The time for which this rank waited.
         elapsed: Duration,
-        /// Of rank 0, where it listened, who came, and the connections that were refused; of the others, why they could not
-        /// reach rank 0, if they could not.
+        /// On rank 0, where it listened, which ranks joined, and the refused connections. On the others, why they could not
+        /// reach rank 0.
         detail: Box<str>,
     },
 
@@ -105,28 +104,20 @@ impl From<libnccl::error::LoadError> for LaunchError {
 /// The result of what a [`Launch`](super::Launch) does.
 pub type Result<T, E = LaunchError> = std::result::Result<T, E>;
 
-/// Creates a [`LaunchError::RankFailed`].
 pub(super) fn rank_failed(rank: u32, reason: impl Into<Box<str>>) -> LaunchError {
     LaunchError::RankFailed { rank: rank as usize, reason: reason.into() }
 }
 
-/// Returns which ranks did not join. There may be none if a rank waited no longer while the others were about to begin.
+/// Returns which ranks did not join: `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`. There may be none if a rank gave
+/// up while the others were about to begin.
 fn absence(ranks: &[usize], missing: usize, size: usize) -> String {
-    match list(ranks, missing) {
-        None => format!("all {size} ranks joined, but the exchange of the unique id did not finish"),
-        Some(ranks) => format!("{ranks} of {size} did not join"),
-    }
-}
-
-/// Returns `rank 3`, `ranks 3 and 5`, or `ranks 1, 2, 3 and 7 more`.
-fn list(ranks: &[usize], missing: usize) -> Option<String> {
     let mut texts: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     if missing > ranks.len() {
         texts.push(format!("{} more", missing - ranks.len()));
     }
-    let (last, others) = texts.split_last()?;
-    Some(match others {
-        [] => format!("rank {last}"),
-        _ => format!("ranks {} and {last}", others.join(", ")),
-    })
+    match texts.split_last() {
+        None => format!("all {size} ranks joined, but the exchange of the unique id did not finish"),
+        Some((last, [])) => format!("rank {last} of {size} did not join"),
+        Some((last, others)) => format!("ranks {} and {last} of {size} did not join", others.join(", ")),
+    }
 }

@@ -10,7 +10,7 @@ pub(super) fn nonce() -> Nonce {
     random() << 64 | random()
 }
 
-/// The name of a communicator: empty for one without a name, and `None` if it is not compared.
+/// The name of a communicator: empty without a name, `None` if it is not compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name(Option<String>);
 
@@ -25,19 +25,15 @@ impl Name {
         Self(Some(if text.len() > Self::MAX { format!("{start}... ({:032x})", hash(name)) } else { text }))
     }
 
-    /// Returns the text by which a message names it.
     pub(super) fn text(&self) -> String {
         self.0.as_ref().map_or_else(|| "*".into(), |name| format!("={name}"))
     }
 
     pub(super) fn parse(text: &str) -> Self {
-        Self(
-            text.strip_prefix('=')
-                .map(|name| name.chars().filter(|character| !character.is_control()).collect()),
-        )
+        let name = text.strip_prefix('=');
+        Self(name.map(|name| name.chars().filter(|character| !character.is_control()).collect()))
     }
 
-    /// Returns whether ranks with these names may create one communicator.
     pub(super) fn fits(&self, other: &Self) -> bool {
         [self, other].contains(&&Self::ANY) || self == other
     }
@@ -60,31 +56,5 @@ pub(super) fn hash(text: &str) -> u128 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Name, hash, nonce};
-
-    #[test]
-    fn hash_is_fnv_1a() {
-        assert_eq!(hash(""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
-        assert_eq!(hash("a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
-    }
-
-    #[test]
-    fn nonces_differ() {
-        let nonces: std::collections::HashSet<_> = (0..1000).map(|_| nonce()).collect();
-        assert_eq!(nonces.len(), 1000);
-    }
-
-    #[test]
-    fn names_that_differ_at_their_ends_do_not_fit() {
-        let [one, other] = ["a", "b"].map(|end| Name::new(&("x".repeat(2 * Name::MAX) + end)));
-        assert!(!one.fits(&other) && one.fits(&one) && one.text().len() < Name::MAX);
-        let none = Name::new("");
-        assert!(!none.fits(&one) && none.fits(&none));
-        assert!(Name::ANY.fits(&one) && none.fits(&Name::ANY));
-        assert_eq!(
-            [none, Name::new("data")].map(|name| name.to_string()),
-            ["a communicator without a name", "communicator \"data\""]
-        );
-    }
-}
+#[path = "../tests/unit/job.rs"]
+mod tests;

@@ -1,22 +1,6 @@
 //! Ranks started by a launcher: who they are, and how they get the id of their communicator.
 //!
-//! [`Launch::from_env`] reads the variables that a launcher has set, and [`Launch::communicator`] does the rest: rank 0
-//! creates the [`UniqueId`](libnccl::UniqueId), all ranks get it, and each joins.
-//!
-//! ```no_run
-//! # fn main() -> libnccl_launch::Result<()> {
-//! use libnccl::Nccl;
-//! use libnccl_launch::Launch;
-//!
-//! let launch = Launch::from_env()?;
-//! println!("rank {} of {}, by {}", launch.rank(), launch.size(), launch.launcher());
-//! // The other ranks need not wait for one that has no library.
-//! let nccl = Nccl::load().inspect_err(|error| launch.fail(error))?;
-//! // On GPUs, first make device `launch.device(visible_devices)?` the current one of this thread.
-//! let comm = launch.communicator(&nccl)?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Launchers
 //!
@@ -35,37 +19,32 @@
 //! | variables set by hand | `RANK` or `WORLD_SIZE` | as torchrun; 0 and 1 without the local ones | `MASTER_ADDR` and `MASTER_PORT` |
 //!
 //! A launcher that another one has started thus comes first: torchrun or `mpirun` in a SLURM job, torchrun in a pod. If
-//! `RANK` and `WORLD_SIZE` are set beside those of the recognised launcher and differ, that is an error: one of them is
-//! of an outer launcher. So is a program that a SLURM batch script starts without `srun`, of a job with several tasks.
+//! `RANK` and `WORLD_SIZE` are also set but differ from the rank and size of the launcher, that is an error. So is a program
+//! that a SLURM batch script of a job with several tasks starts without `srun`.
 //!
-//! Two variables of this crate apply to every launcher:
-//!
-//! - `LIBNCCL_RENDEZVOUS`: a [`Rendezvous`] in place of the launcher's: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or
-//!   `file:///DIRECTORY`.
-//! - `LIBNCCL_JOB`: a text in place of the launcher's job id, for launchers that have none, and if several jobs share an
-//!   address or a directory. Ranks with another text are refused.
+//! With every launcher, `LIBNCCL_RENDEZVOUS` sets another [`Rendezvous`]: `tcp://HOST:PORT`, `tcpstore://HOST:PORT` or
+//! `file:///DIRECTORY`. `LIBNCCL_JOB` sets another job id, for launchers that have none, and for several jobs that share an
+//! address or a directory. Ranks with another id are refused.
 //!
 //! # Exchange
 //!
-//! Rank 0 listens on a TCP port while the exchange lasts, as NCCL itself then does. The others find it at a known address,
-//! or where rank 0 publishes its address: a key of torchrun's store, or a file. They retry until the deadline, so that no
-//! rank has to be the first. When all have joined, rank 0 sends the id to all of them. At its own deadline, and to a rank
-//! that will wait no longer, it sends the missing ranks instead, which are in the errors.
+//! Rank 0 listens on a TCP port during the exchange. The others find it at a known address, or where rank 0 publishes its
+//! address: in torchrun's store, or in a file. They retry until the deadline, so any rank may start first. When all have
+//! joined, rank 0 sends them the id. At the deadline of rank 0 or of another rank, it sends the missing ranks instead.
 //!
-//! With the id, each rank begins to create its communicator, and reports to rank 0 that it has, or why it could not. A rank that
-//! has failed before, by [`Launch::fail`] or as NCCL gives rank 0 no id, joins and reports too. Rank 0 sends the outcome to all,
-//! and for up to 30 s to those that join only then: that all have begun, or the first failure, with which all end. Where only
-//! the port tells the ranks of a job from others, a report before the id counts once no other rank has been missing for 5 s, and
-//! not at all if another process joins as this rank before.
+//! With the id, each rank begins to create its communicator, and reports to rank 0 whether it could. A rank that has failed
+//! before, by [`Launch::fail`] or because NCCL gives rank 0 no id, joins and reports too. Rank 0 sends the outcome to all, and
+//! for up to 30 s to ranks that join later: all have begun, or the first failure, with which all fail. If only the port
+//! identifies the job, a report before the id counts after 5 s in which no other rank was missing, and not at all if another
+//! process joins as this rank before.
 //!
-//! Everything else on that port is refused, and reported by the crate log and in the error at the deadline:
-//! what is no hello, or not whole within 5 s, ranks of another job, a second process with the same rank, another number
-//! of ranks. Whoever does not know the job id, and the nonce where rank 0 publishes one, changes nothing but their own
-//! connection; with them, they can join in place of ranks that have not, and so report their failure. As in NCCL's own bootstrap,
-//! nothing is encrypted.
-//! Rank 0 listens on all interfaces, or on `127.0.0.1` alone if all ranks are on its host, or on the IP address that
-//! `MASTER_ADDR` or `LIBNCCL_RENDEZVOUS` gives. One that is not of its host is an error at once; `0.0.0.0`, for rank 0 alone,
-//! means all interfaces.
+//! Rank 0 refuses all other connections, with a warning of the crate log, and names them in its error at the deadline: no whole
+//! hello within 5 s, another job, a second process with the same rank, another number of ranks. Without the job id, and the
+//! nonce if rank 0 publishes one, a process has no effect on other connections. With them, it can join in place of a rank that
+//! has not, or report its failure. As in NCCL's bootstrap, nothing is encrypted.
+//!
+//! Rank 0 listens on all interfaces, or on `127.0.0.1` if all ranks are on its host, or on the IP address in `MASTER_ADDR` or
+//! `LIBNCCL_RENDEZVOUS`. An address of another host is an error; `0.0.0.0`, for rank 0 alone, means all interfaces.
 //!
 //! A message is `libnccl` and the version of the protocol, 4, in 8 bytes, then the length of a text, at most 4096, as a
 //! little-endian number of 4 bytes, then the text. A rank sends a hello and a report. Rank 0 sends that the rank is accepted,
@@ -85,7 +64,6 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))] // libnccl reads variables.
 
 mod announcement;
-mod client;
 #[doc(hidden)] // Also that of the client of NCCL's RAS service.
 pub mod connection;
 mod directory;
@@ -106,8 +84,3 @@ pub use environment::RUN_ID;
 pub use error::{LaunchError, Result};
 pub use process::Launch;
 pub use rendezvous::Rendezvous;
-
-/// The program of the README, as a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

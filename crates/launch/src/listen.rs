@@ -9,7 +9,7 @@ use super::connection::{self, Deadline};
 use super::directory;
 use super::error::{LaunchError, Result};
 use super::exchange::Exchange;
-use super::job::{self, Nonce};
+use super::job;
 use super::rendezvous::Rendezvous;
 use super::root::Root;
 use super::tcp_store::TcpStore;
@@ -31,7 +31,7 @@ impl Exchange<'_> {
                 let listener = loop {
                     match connection::listen(Some(host), *port) {
                         Ok(listener) => break listener,
-                        // That of an earlier attempt may still end.
+                        // The process of an earlier attempt may be about to exit.
                         Err(error) if error.kind() == ErrorKind::AddrInUse && !deadline.has_passed() => {
                             if !std::mem::replace(&mut is_reported, true) {
                                 log::warn!(
@@ -46,10 +46,8 @@ impl Exchange<'_> {
                         }
                     }
                 };
-                let elsewhere = connection::leads_elsewhere(host, &deadline.part(RESOLVE));
-                if let Some(problem) = &elsewhere {
-                    log::warn!("{problem}: the other ranks may not reach rank 0 by it");
-                }
+                let elsewhere = connection::leads_elsewhere(host, &deadline.part(RESOLVE))
+                    .inspect(|problem| log::warn!("{problem}: the other ranks may not reach rank 0 by it"));
                 let mut done = work(&mut Root::new(&listener, self, 0));
                 if let (Err(LaunchError::MissingRanks { detail, .. }), Some(problem)) = (&mut done, elsewhere)
                 {
@@ -66,7 +64,7 @@ impl Exchange<'_> {
                     }
                 };
                 let (listener, mut announcement) = self.announce().map_err(fail)?;
-                // The address with which this host reaches its own store is one that others may reach it by.
+                // Others may reach this host by the address from which it reaches its own store.
                 announcement.hosts.extend(store.local_address().map(|address| address.ip().to_string()));
                 let text = announcement.to_string();
                 store.set(&environment.key(), text.as_bytes(), deadline).map_err(fail)?;
@@ -76,17 +74,13 @@ impl Exchange<'_> {
                 done
             }
             Rendezvous::Directory(path) => {
-                let prepare = || {
-                    if environment.is_private {
-                        directory::remove_leftovers(path);
-                        directory::create_private(path)?;
-                    }
-                    let (listener, announcement) = self.announce()?;
-                    let published = directory::publish(path, environment.hash(), &announcement)?;
-                    Ok((listener, announcement.nonce, published))
-                };
-                let (listener, nonce, published) = prepare().map_err(fail)?;
-                let done = work(&mut Root::new(&listener, self, nonce));
+                if environment.is_private {
+                    directory::remove_leftovers(path);
+                    directory::create_private(path).map_err(fail)?;
+                }
+                let (listener, announcement) = self.announce().map_err(fail)?;
+                let published = directory::publish(path, environment.hash(), &announcement).map_err(fail)?;
+                let done = work(&mut Root::new(&listener, self, announcement.nonce));
                 drop(published);
                 if environment.is_private {
                     let _ = std::fs::remove_dir(path);
@@ -98,12 +92,10 @@ impl Exchange<'_> {
 
     /// Listens on a free port, and returns its announcement.
     fn announce(&self) -> io::Result<(TcpListener, Announcement)> {
-        let nonce: Nonce = job::nonce();
-        // Others than this host's processes have no business there if all ranks are on it.
         let is_local = self.environment.ranks.local_size == self.environment.ranks.size;
         let hosts = if is_local { vec!["127.0.0.1".into()] } else { connection::own_hosts() };
         let listener = connection::listen(is_local.then_some("127.0.0.1"), 0)?;
         let port = listener.local_addr()?.port();
-        Ok((listener, Announcement { nonce, port, hosts }))
+        Ok((listener, Announcement { nonce: job::nonce(), port, hosts }))
     }
 }

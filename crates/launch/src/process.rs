@@ -3,7 +3,7 @@ use std::os::unix::process::parent_id;
 use std::time::Duration;
 
 use super::connection::Deadline;
-use super::environment::{self, Environment, Launcher, Ranks};
+use super::environment::{self, Environment, Launcher};
 use super::error::{LaunchError, Result};
 use super::exchange::Exchange;
 use super::job::Name;
@@ -24,6 +24,7 @@ use libnccl::{Communicator, Config, Nccl, UniqueId, Version};
 /// ])?;
 /// assert_eq!((launch.launcher(), launch.rank(), launch.size()), (Launcher::Slurm, 3, 4));
 /// assert_eq!((launch.local_rank(), launch.local_size()), (1, 2));
+/// assert_eq!((launch.device(2)?, launch.device(1)?), (1, 0));
 /// assert!(launch.rendezvous().unwrap().to_string().starts_with("tcp://node07:2"));
 /// # Ok::<_, libnccl_launch::LaunchError>(())
 /// ```
@@ -41,7 +42,7 @@ impl Launch {
     /// contradicts another.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(libnccl::internal::environment::variables().filter_map(|(name, value)| {
-            // Those that are not UTF-8 are no launcher's.
+            // Launchers set only UTF-8.
             Some((name.into_string().ok()?, value.into_string().ok()?))
         }))
     }
@@ -50,11 +51,9 @@ impl Launch {
     ///
     /// # Errors
     /// The errors of [`from_env`](Self::from_env).
-    pub fn from_variables<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Result<Self>
-    where
-        N: Into<String>,
-        V: Into<String>,
-    {
+    pub fn from_variables<N: Into<String>, V: Into<String>>(
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Self> {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
         let environment = environment::read(variables, parent_id())?;
         Ok(Self { environment, timeout: Duration::from_secs(300) })
@@ -68,81 +67,61 @@ impl Launch {
     }
 
     /// Returns the launcher.
-    #[must_use]
     pub fn launcher(&self) -> Launcher {
         self.environment.launcher
     }
 
     /// Returns this process's rank, from 0.
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.environment.ranks.rank as usize
     }
 
     /// Returns the number of ranks.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.environment.ranks.size as usize
     }
 
     /// Returns this process's number among those on its host, from 0.
     ///
-    /// It is not always the number of its GPU: see [`device`](Self::device).
-    #[must_use]
+    /// The number of its GPU may differ: see [`device`](Self::device).
     pub fn local_rank(&self) -> usize {
         self.environment.ranks.local_rank as usize
     }
 
     /// Returns the number of ranks on this host.
-    #[must_use]
     pub fn local_size(&self) -> usize {
         self.environment.ranks.local_size as usize
     }
 
     /// Returns the number of the device for this rank, out of the `visible` devices of this process.
     ///
-    /// This is device 0 if the process sees one device: SLURM's `--gpus-per-task=1`, Ray and others set `CUDA_VISIBLE_DEVICES` so that
-    /// each process sees its own GPU. Otherwise it is the device with the [local rank](Self::local_rank).
-    ///
-    /// ```
-    /// # use libnccl_launch::Launch;
-    /// let launch = Launch::from_variables([
-    ///     ("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3"), ("LOCAL_WORLD_SIZE", "4"),
-    ///     ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500"),
-    /// ])?;
-    /// assert_eq!(launch.device(4)?, 3);
-    /// assert_eq!(launch.device(1)?, 0);
-    /// assert!(launch.device(2).unwrap_err().to_string().starts_with("4 ranks, 2 devices"));
-    /// # Ok::<_, libnccl_launch::LaunchError>(())
-    /// ```
+    /// This is 0 if the process sees one device, as with SLURM's `--gpus-per-task=1` and Ray. Otherwise it is the [local
+    /// rank](Self::local_rank).
     ///
     /// # Errors
-    /// [`LaunchError::Devices`] if this host has more ranks than the process sees devices, except for one device, and if it sees none.
+    /// [`LaunchError::Devices`] if the process sees fewer devices than this host has ranks, unless it sees exactly one.
     pub fn device(&self, visible: usize) -> Result<usize> {
+        let ranks = self.local_size();
         match visible {
             1 => Ok(0),
-            _ if visible < self.local_size() => {
-                Err(LaunchError::Devices { ranks: self.local_size(), devices: visible })
-            }
+            devices if devices < ranks => Err(LaunchError::Devices { ranks, devices }),
             _ => Ok(self.local_rank()),
         }
     }
 
     /// Returns the place where the ranks find rank 0; `None` for a single rank, which needs no other.
-    #[must_use]
     pub fn rendezvous(&self) -> Option<&Rendezvous> {
         self.environment.rendezvous.as_ref()
     }
 
-    /// Joins all ranks in a communicator: exchanges the id, and creates the communicator.
+    /// Exchanges the id, and creates a communicator of all ranks.
     ///
-    /// On GPUs the rank belongs to the calling thread's current device, so make [`device`](Self::device) current first. The
-    /// communicator has the timeout of this launch as its [`Config::timeout`]; [`communicator_with`](Self::communicator_with) sets
-    /// another one.
+    /// On GPUs, first make [`device`](Self::device) the current device of the calling thread. The communicator gets the
+    /// timeout of this launch.
     ///
-    /// All ranks call it, each as often as the others and in the same order: [`communicator_named`](Self::communicator_named) finds
-    /// out if they do not. One that cannot begin, for instance as its options are invalid, tells the
-    /// others why, if the library is NCCL 2.14.3 or newer.
+    /// All ranks must create the same communicators in the same order: [`communicator_named`](Self::communicator_named) checks
+    /// it. If a rank cannot begin, for instance because its options are invalid, the errors of the others have its reason, with
+    /// NCCL 2.14.3 or newer.
     ///
     /// # Errors
     /// The errors of [`unique_id`](Self::unique_id) and of [`CommunicatorBuilder::init`](libnccl::communicator::CommunicatorBuilder::init).
@@ -150,9 +129,9 @@ impl Launch {
         self.communicator_with(nccl, &Config::new())
     }
 
-    /// Joins all ranks in a communicator as [`communicator`](Self::communicator) does, with options.
+    /// Creates a communicator as [`communicator`](Self::communicator) does, with options.
     ///
-    /// Without a [`Config::timeout`] it gets the timeout of this launch, if the library is NCCL 2.14.3 or newer.
+    /// Without a [`Config::timeout`], it gets the timeout of this launch, with NCCL 2.14.3 or newer.
     ///
     /// # Errors
     /// The errors of [`communicator`](Self::communicator).
@@ -160,12 +139,11 @@ impl Launch {
         self.communicator_named("", nccl, config)
     }
 
-    /// Joins all ranks in a communicator as [`communicator_with`](Self::communicator_with) does, by a name that has to be the same
-    /// on all of them.
+    /// Creates a communicator as [`communicator_with`](Self::communicator_with) does, with a name that must be the same on all
+    /// ranks.
     ///
-    /// Ranks that create several communicators have to create them in the same order. If they do not, they join each other's
-    /// communicators, and their collectives have wrong results. Names turn this mistake into an error of all ranks. A name is
-    /// compared before NCCL is called; [`Config::name`] sets the one in NCCL's log.
+    /// Ranks that create several communicators in different orders would join each other's communicators, and their collectives
+    /// would have wrong results. With names, all ranks get an error instead. [`Config::name`] sets the name in NCCL's log.
     ///
     /// ```no_run
     /// # use libnccl::{Config, Nccl};
@@ -185,9 +163,8 @@ impl Launch {
             let id = self.exchange(nccl, name, |id| Ok(*id))?;
             return Ok(nccl.communicator(size, rank, &id).config(config).init()?);
         }
-        let timeout = config.timeout_duration().unwrap_or(self.timeout);
-        let config = config.clone().timeout(timeout);
-        // In a group, the call returns before the others have joined: an error of this rank can still be sent to them.
+        let config = config.clone().timeout(config.timeout_duration().unwrap_or(self.timeout));
+        // In a group, the call returns before the others have joined: this rank can still send them its error.
         let pending = nccl.try_group(|g| {
             self.exchange(nccl, name, |id| nccl.communicator(size, rank, id).config(&config).init_in(g))
         })?;
@@ -206,32 +183,24 @@ impl Launch {
         self.exchange(nccl, Name::ANY, |id| Ok(*id))
     }
 
-    /// Takes part in the exchange as a rank that has failed, instead of [`communicator`](Self::communicator) or
-    /// [`unique_id`](Self::unique_id): the others, which would wait for this rank until their timeouts, end with the reason.
+    /// Sends the other ranks the reason for which this one cannot call [`communicator`](Self::communicator) or
+    /// [`unique_id`](Self::unique_id): they fail with it, instead of at their timeouts.
     ///
-    /// Returns when all others have it, or after 30 s or the [timeout](Self::timeout), if that is shorter.
-    ///
-    /// ```no_run
-    /// # use libnccl::Nccl;
-    /// # let launch = libnccl_launch::Launch::from_env()?;
-    /// let nccl = Nccl::load().inspect_err(|error| launch.fail(error))?;
-    /// # Ok::<_, libnccl_launch::LaunchError>(())
-    /// ```
+    /// Returns when all have it, or after 30 s or the [timeout](Self::timeout), if that is shorter.
     pub fn fail(&self, reason: impl Display) {
         let (rank, reason) = (self.rank(), reason.to_string());
         let deadline = Deadline::after(self.timeout.min(TELL));
         let Some(exchange) = self.others(Name::ANY, deadline) else { return };
         log::error!("rank {rank} tells the other ranks that it has failed: {reason}");
-        let told = if rank > 0 {
-            exchange.join(Some(&reason)).map(drop)
-        } else {
-            exchange.listen(|root| {
-                root.tell_failure(reason);
+        let told = match rank {
+            0 => exchange.listen(|root| {
+                root.tell(&Message::Failed(0, reason));
                 Ok(())
-            })
+            }),
+            _ => exchange.join(Some(&reason)).map(drop),
         };
         match told {
-            // What the others are told: this reason, or that of a rank that failed before.
+            // The others get this reason, or that of a rank that failed before.
             Ok(()) | Err(LaunchError::RankFailed { .. }) => {}
             Err(error) => log::warn!("the other ranks were not told that rank {rank} has failed: {error}"),
         }
@@ -247,13 +216,13 @@ impl Launch {
         let Some(exchange) = self.others(name, Deadline::after(self.timeout)) else {
             return Ok(begin(&nccl.unique_id()?)?);
         };
-        let Ranks { rank, .. } = self.environment.ranks;
+        let rank = self.environment.ranks.rank;
         if rank > 0 {
-            let member = exchange.join(None)?;
-            return match begin(&member.id) {
-                Ok(begun) => exchange.report(member, &Message::Begun).map(|()| begun),
+            let (id, root) = exchange.join(None)?;
+            return match begin(&id) {
+                Ok(begun) => exchange.report(root, &Message::Begun).map(|()| begun),
                 Err(error) => {
-                    let _ = exchange.report(member, &Message::Failed(rank, error.to_string()));
+                    let _ = exchange.report(root, &Message::Failed(rank, error.to_string()));
                     Err(error.into())
                 }
             };

@@ -38,7 +38,6 @@ pub enum Rendezvous {
 }
 
 impl Rendezvous {
-    /// Parses the value of `LIBNCCL_RENDEZVOUS`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("file://") {
             return path.starts_with('/').then(|| Self::Directory(path.into()));
@@ -56,17 +55,16 @@ impl Rendezvous {
 
 impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, port } => write!(f, "tcp://{}", connection::format_address(host, *port)),
-            Self::TcpStore { host, port } => {
-                write!(f, "tcpstore://{}", connection::format_address(host, *port))
-            }
-            Self::Directory(path) => write!(f, "file://{}", path.display()),
-        }
+        let (scheme, host, port) = match self {
+            Self::Tcp { host, port } => ("tcp", host, *port),
+            Self::TcpStore { host, port } => ("tcpstore", host, *port),
+            Self::Directory(path) => return write!(f, "file://{}", path.display()),
+        };
+        write!(f, "{scheme}://{}", connection::format_address(host, port))
     }
 }
 
-/// Returns whether this can be the name or the IP address of a host. Names of hosts that a file gives may have underscores.
+/// Returns whether this can be the name or the IP address of a host. Names in /etc/hosts may have underscores.
 pub(super) fn is_host(host: &str) -> bool {
     let is_label = |label: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);

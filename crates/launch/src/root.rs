@@ -7,46 +7,44 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::error::{LaunchError, rank_failed};
+use super::error::{LaunchError, Result, rank_failed};
 use super::exchange::Exchange;
 use super::job::Nonce;
 use super::wire::{Hello, Message, NAMED, Peer};
 use libnccl::UniqueId;
 
+/// The time limit for a hello.
 const HELLO: Duration = Duration::from_secs(5);
+/// The time during which the outcome is sent, also to ranks that join only then.
+pub(super) const TELL: Duration = Duration::from_secs(30);
+/// The time without a missing rank after which an open job believes that a rank has failed.
+const DOUBT: Duration = Duration::from_secs(5);
+/// The longest wait before time limits are checked.
+const TICK: Duration = Duration::from_millis(20);
 
 /// The number of connections without a hello. Beyond it, the oldest is closed.
 const MAX_UNIDENTIFIED: usize = 512;
-
-/// The number of connections that are accepted before the others are looked at.
+/// The number of connections that are accepted before the others are read.
 const MAX_ACCEPTED: usize = 128;
-
-/// The number of joined ranks whose addresses the error at the deadline has.
+/// The number of joined ranks in the error at the deadline.
 const DESCRIBED: usize = 8;
-
-/// The time during which the others are notified that a rank has failed, including those that join only then.
-pub(super) const TELL: Duration = Duration::from_secs(30);
-
-/// The time in an open job, once no other rank is missing, in which a rank may join that is reported to have failed.
-const DOUBT: Duration = Duration::from_secs(5);
-
-/// The longest wait before time limits are checked.
-const TICK: Duration = Duration::from_millis(20);
+/// The number of distinct reasons that are kept. Some contain numbers that another process chooses.
+const MAX_REASONS: usize = 16;
 
 pub(super) struct Root<'a> {
     listener: &'a TcpListener,
     exchange: &'a Exchange<'a>,
     nonce: Nonce,
-    /// The connections without a hello so far, the oldest first, and when they were accepted.
+    /// The connections without a hello, the oldest first, and when they were accepted.
     unidentified: Vec<(Peer, Instant)>,
     joined: BTreeMap<u32, Joined>,
     /// The ranks that have the outcome.
     done: BTreeMap<u32, Nonce>,
-    /// The ranks that joined, and left when they would wait no longer.
+    /// The ranks that joined, and left at their own deadlines.
     gone: BTreeSet<u32>,
     /// The time since which no rank is missing.
     complete: Option<Instant>,
-    /// The first rank that has failed, and the reason, with which the exchange ends.
+    /// The first rank that has failed, and the reason.
     failed: Option<(u32, String)>,
     refusals: Refusals,
 }
@@ -54,15 +52,14 @@ pub(super) struct Root<'a> {
 struct Joined {
     peer: Peer,
     nonce: Nonce,
-    /// The time until which it waits.
+    /// The rank's own deadline.
     until: Instant,
     stage: Stage,
-    /// The reason for which it has failed, by its report.
+    /// The reason, if it has failed.
     failure: Option<String>,
 }
 
 impl Joined {
-    /// Returns that it has failed and why, or else `other`.
     fn failed_or(&self, other: &str) -> String {
         self.failure.as_ref().map_or(other.into(), |reason| format!("failed: {reason}"))
     }
@@ -92,28 +89,23 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Sends the id to all other ranks, once all have joined, and returns what `begin` makes of it here, once all have begun.
+    /// Sends the id to all other ranks once all have joined, and returns the result of `begin` once all have begun.
     pub(super) fn exchange<T>(
         &mut self,
         id: &UniqueId,
         begin: impl FnOnce(&UniqueId) -> libnccl::Result<T>,
-    ) -> Result<T, LaunchError> {
-        self.wait(None, Stage::Waits)?;
+    ) -> Result<T> {
+        self.wait(None)?;
         let message = Message::Id(*id);
         self.send(&message, Stage::HasId);
-        let begun = begin(id).inspect_err(|error| self.tell_failure(error.to_string()))?;
-        self.wait(Some(&message), Stage::HasReported)?;
+        let begun = begin(id).inspect_err(|error| self.tell(&Message::Failed(0, error.to_string())))?;
+        self.wait(Some(&message))?;
         self.tell(&Message::Begun);
         Ok(begun)
     }
 
-    /// Sends the reason for which this rank has failed to all other ranks.
-    pub(super) fn tell_failure(&mut self, reason: String) {
-        self.tell(&Message::Failed(0, reason));
-    }
-
-    /// Waits until all other ranks are at a stage. Those that wait for the `id` get it meanwhile.
-    fn wait(&mut self, id: Option<&Message>, stage: Stage) -> Result<(), LaunchError> {
+    /// Waits until all other ranks have joined or, with an `id`, have reported. Ranks that join again get the id.
+    fn wait(&mut self, id: Option<&Message>) -> Result<()> {
         loop {
             self.look();
             if let Some(id) = id {
@@ -125,6 +117,7 @@ impl<'a> Root<'a> {
                 self.tell(&Message::Failed(rank, reason.clone()));
                 return Err(rank_failed(rank, reason));
             }
+            let stage = if id.is_some() { Stage::HasReported } else { Stage::Waits };
             let is_sound = |joined: &Joined| joined.failure.is_none() && joined.stage >= stage;
             if self.joined.len() == self.others() && self.joined.values().all(is_sound) {
                 return Ok(());
@@ -139,9 +132,8 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Takes the report of a rank that has failed as the end. In an open job any process can report it in the place of a rank
-    /// that has yet to join, so before the id it counts only once no other rank has been missing for some time, or one waits no
-    /// longer.
+    /// Fails the exchange if a rank has reported its failure. In an open job, any process can report it in place of a rank that
+    /// has yet to join, so before the id it counts only once no other rank has been missing for some time, or a deadline passes.
     fn believe_failures(&mut self, is_late: bool) {
         let now = Instant::now();
         self.complete = (self.joined.len() == self.others()).then(|| self.complete.unwrap_or(now));
@@ -158,8 +150,8 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Sends the outcome to all other ranks, for some time also to those that join only now.
-    fn tell(&mut self, outcome: &Message) {
+    /// Sends the outcome to all other ranks, for some time also to ranks that join only now.
+    pub(super) fn tell(&mut self, outcome: &Message) {
         let end = self.exchange.deadline.part(TELL);
         loop {
             self.look();
@@ -179,19 +171,18 @@ impl<'a> Root<'a> {
         self.size() as usize - 1
     }
 
-    /// Waits until there is something to read, a rank waits no longer, or for a tick.
+    /// Waits until there is something to read or a deadline passes, for at most a tick.
     fn sleep(&mut self) {
         let now = Instant::now();
-        let waiting =
-            self.joined.values().filter(|joined| joined.stage == Stage::Waits && joined.until > now);
-        let earliest = waiting.map(|joined| joined.until - now).min().unwrap_or(TICK);
-        let limit = TICK.min(earliest).min(self.exchange.deadline.remaining());
+        let waiting = self.joined.values().filter(|joined| joined.stage == Stage::Waits);
+        let waits = waiting.map(|joined| joined.until - now).filter(|wait| !wait.is_zero());
+        let limit = waits.chain([TICK, self.exchange.deadline.remaining()]).min().unwrap_or(TICK);
         let unidentified = self.unidentified.iter().map(|(peer, _)| &peer.stream);
         let streams = unidentified.chain(self.joined.values().map(|joined| &joined.peer.stream));
         let streams = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
         let mut all: Vec<PollFd<'_>> = streams.chain([PollFd::new(self.listener, PollFlags::IN)]).collect();
         let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
-        // What the system cannot watch is looked at from time to time.
+        // If that fails, all are read after a tick.
         let is_watched =
             poll(&mut all, Some(&limit)).inspect_err(|_| self.exchange.deadline.sleep(TICK)).is_ok();
         let ready: Vec<bool> = all.iter().map(|file| !is_watched || !file.revents().is_empty()).collect();
@@ -200,7 +191,6 @@ impl<'a> Root<'a> {
         peers.zip(ready).for_each(|(peer, is_ready)| peer.is_ready = is_ready);
     }
 
-    /// Looks at all connections that have something to read, of which there may be few among many.
     fn look(&mut self) {
         self.accept();
         self.read_hellos();
@@ -265,14 +255,13 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Lets a rank join, or refuses it.
     fn join(&mut self, mut peer: Peer, hello: Hello) {
         let Hello { rank, size, nonce, .. } = hello;
         let expected = self.size();
-        // A rank that has only reported a failure that does not count yet holds no place.
+        // A rank whose failure does not count yet may be replaced.
         let joined = self.joined.get(&rank).filter(|joined| joined.failure.is_none());
         let held = joined.map(|joined| joined.nonce).or(self.done.get(&rank).copied());
-        // Whether another attempt is in vain, the reason for the rank, and the one in the error of this rank.
+        // Whether that is final, the reason for the rank, and the one in the error of this rank.
         let refused = if hello.job != self.exchange.environment.hash() {
             Some((false, "it is of another job".into(), "a rank of another job".into()))
         } else if hello.root_nonce != self.nonce {
@@ -307,46 +296,45 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Reads the reports of the ranks, and removes those that are gone.
+    /// Reads the reports of the ranks, and removes ranks that have closed their connections.
     fn read_reports(&mut self) {
         let (done, failed, refusals) = (&mut self.done, &mut self.failed, &mut self.refusals);
         self.joined.retain(|rank, joined| {
-            let problem = match joined.peer.receive_if_ready() {
-                Ok(None) => return true,
-                // A report that has crossed the outcome.
-                Ok(Some(_)) if joined.stage == Stage::HasOutcome => return true,
-                Ok(Some(Message::Begun)) if joined.stage == Stage::HasId => {
+            let problem = match (joined.stage, joined.peer.receive_if_ready()) {
+                // With the outcome, a report that has crossed it.
+                (_, Ok(None)) | (Stage::HasOutcome, Ok(Some(_))) => return true,
+                (Stage::HasId, Ok(Some(Message::Begun))) => {
                     joined.stage = Stage::HasReported;
                     return true;
                 }
-                Ok(Some(Message::Failed(_, reason))) if joined.stage <= Stage::HasId => {
+                (Stage::Waits | Stage::HasId, Ok(Some(Message::Failed(_, reason)))) => {
                     joined.failure = Some(reason);
                     return true;
                 }
-                Err(_) if joined.stage == Stage::HasOutcome => {
+                (Stage::HasOutcome, Err(_)) => {
                     done.insert(*rank, joined.nonce);
                     return false;
                 }
-                Ok(Some(_)) => "sent what is no report",
-                Err(error) if error.kind() == ErrorKind::InvalidData => "sent what is no report",
+                (_, Ok(Some(_))) => "sent what is no report",
+                (_, Err(error)) if error.kind() == ErrorKind::InvalidData => "sent what is no report",
                 // An end of the stream means that the rank has read the id. If it has not, it is a reset, and it joins again.
-                Err(error)
-                    if joined.stage == Stage::HasReported
-                        || joined.stage == Stage::HasId && error.kind() == ErrorKind::UnexpectedEof =>
+                (stage, Err(error))
+                    if stage == Stage::HasReported
+                        || stage == Stage::HasId && error.kind() == ErrorKind::UnexpectedEof =>
                 {
                     done.insert(*rank, joined.nonce);
                     failed.get_or_insert((*rank, "it has ended before all ranks had begun".into()));
                     return false;
                 }
-                Err(_) => "joined and left",
+                (_, Err(_)) => "joined and left",
             };
             refusals.add(format!("rank {rank} {}", joined.failed_or(problem)), Some(joined.peer.address));
             false
         });
     }
 
-    /// Sends the missing ranks to the ranks that will wait no longer, and closes their connections alone: any process that
-    /// reaches the port may say so.
+    /// Sends the missing ranks to the ranks whose deadlines have passed, and closes only their connections: any process that
+    /// reaches the port can claim a short deadline.
     fn dismiss_impatient(&mut self) {
         let now = Instant::now();
         let is_impatient = |joined: &Joined| joined.stage == Stage::Waits && joined.until <= now;
@@ -371,16 +359,16 @@ impl<'a> Root<'a> {
     /// Returns the first of the missing ranks, and their number.
     fn missing(&self) -> (Vec<u32>, u32) {
         let missing = (1..self.size()).filter(|rank| !self.joined.contains_key(rank));
-        // Where others never joined, those that have waited for them are not to blame.
+        // If other ranks never joined, those that have waited for them are not to blame.
         let (gone, absent): (Vec<u32>, Vec<u32>) = missing.partition(|rank| self.gone.contains(rank));
         let blamed = if absent.is_empty() { gone } else { absent };
         (blamed.iter().take(NAMED).copied().collect(), blamed.len() as u32)
     }
 
-    /// Sends a message to the joined ranks that are not at its stage yet, which brings them there.
+    /// Sends a message to the joined ranks before its stage, which are then at it.
     fn send(&mut self, message: &Message, stage: Stage) {
         for joined in self.joined.values_mut().filter(|joined| joined.stage < stage) {
-            // If it is not written, the connection is broken, which the next look at it finds.
+            // If the connection is broken, the next read finds it.
             if joined.peer.send(message).is_ok() {
                 joined.stage = stage;
             }
@@ -397,7 +385,6 @@ impl<'a> Root<'a> {
         self.exchange.missing_ranks(&ranks, count, self.detail())
     }
 
-    /// Returns where this rank has listened, which ranks have joined, and what was refused.
     fn detail(&self) -> String {
         let listened = self.listener.local_addr().map(|address| format!("rank 0 listened at {address}"));
         let came = |(rank, joined): (&u32, &Joined)| {
@@ -415,9 +402,6 @@ impl<'a> Root<'a> {
         parts.join("; ")
     }
 }
-
-/// Reasons that are kept; some contain numbers of the other side.
-const MAX_REASONS: usize = 16;
 
 /// The connections that were refused, by reason.
 #[derive(Default)]

@@ -1,8 +1,7 @@
-//! A client of the TCPStore of PyTorch 2.2 and newer, with the operations that publish one key. Integers are
-//! little-endian, as those of all hosts that have a PyTorch.
+//! A client of the TCPStore of PyTorch 2.2 and newer, with the operations that publish one key. Integers are little-endian.
 //!
-//! Two servers exist. One of them reads each message to its end before it looks at other clients, so every message is
-//! written as a whole, and a connection whose state is unknown is dropped.
+//! One of PyTorch's two servers reads each message to its end before it serves other clients. So every message is written as a
+//! whole, and a connection whose state is unknown is dropped.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +13,8 @@ use super::connection::{self, Deadline, read_by};
 /// The time for an answer that needs no other rank.
 const ANSWER: Duration = Duration::from_secs(5);
 
-const VALIDATE: u8 = 0;
+/// Operation 0 with the magic number 0x3c85f7ce.
+const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 const SET: u8 = 1;
 const GET: u8 = 3;
 const CHECK: u8 = 5;
@@ -22,8 +22,6 @@ const WAIT: u8 = 6;
 const GETNUMKEYS: u8 = 7;
 const DELETE_KEY: u8 = 8;
 const PING: u8 = 13;
-
-const VALIDATION: u32 = 0x3c85_f7ce;
 
 #[derive(Debug)]
 pub(super) struct TcpStore(TcpStream);
@@ -42,21 +40,20 @@ impl TcpStore {
     }
 
     fn connect(address: SocketAddr, deadline: &Deadline) -> io::Result<Self> {
-        let nonce = [0x6c, 0x69, 0x62, 0x6e];
-        let ping = [&[VALIDATE][..], &VALIDATION.to_le_bytes(), &[PING], &nonce].concat();
+        let nonce = *b"libn";
+        let ping = [&VALIDATE[..], &[PING], &nonce].concat();
         let store = Self(connection::connect(address, ANSWER, deadline)?);
         let mut echo = [0; 4];
         match store.request(&ping, &mut echo, deadline) {
             Ok(()) if echo == nonce => return Ok(store),
             Ok(()) => return Err(not_a_store()),
-            // Releases 2.2 to 2.4 do not know PING, and close the connection.
+            // Versions 2.2 to 2.4 have no PING, and close the connection.
             Err(error) if error.kind() != io::ErrorKind::TimedOut => {}
             Err(error) => return Err(error),
         }
-        let count = [&[VALIDATE][..], &VALIDATION.to_le_bytes(), &[GETNUMKEYS]].concat();
         let store = Self(connection::connect(address, ANSWER, deadline)?);
         let mut keys = [0; 8];
-        store.request(&count, &mut keys, deadline)?;
+        store.request(&[&VALIDATE[..], &[GETNUMKEYS]].concat(), &mut keys, deadline)?;
         if i64::from_le_bytes(keys) < 0 { Err(not_a_store()) } else { Ok(store) }
     }
 
@@ -64,11 +61,9 @@ impl TcpStore {
         self.0.local_addr()
     }
 
-    /// Sets a key, and returns when it is set.
     pub(super) fn set(&self, key: &str, value: &[u8], deadline: &Deadline) -> io::Result<()> {
         // SET has no reply; CHECK has one.
-        let mut message = [&[SET][..], &text(key), &text(value)].concat();
-        message.extend([&[CHECK][..], &keys(key)].concat());
+        let message = [&[SET][..], &text(key), &text(value), &[CHECK], &keys(key)].concat();
         let mut missing = [1];
         self.request(&message, &mut missing, deadline)?;
         if missing == [0] { Ok(()) } else { Err(io::Error::other("the store has not kept a key")) }
@@ -76,7 +71,7 @@ impl TcpStore {
 
     /// Waits for a key by the deadline, and returns its value.
     pub(super) fn get(&self, key: &str, deadline: &Deadline) -> io::Result<Vec<u8>> {
-        self.send(&[&[WAIT][..], &keys(key)].concat())?;
+        (&self.0).write_all(&[&[WAIT][..], &keys(key)].concat())?;
         read_by(&self.0, &mut [0], deadline).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => io::Error::other("rank 0 has not set it"),
             _ => error,
@@ -94,12 +89,8 @@ impl TcpStore {
         self.request(&[&[DELETE_KEY][..], &text(key)].concat(), &mut [0; 8], deadline)
     }
 
-    fn send(&self, message: &[u8]) -> io::Result<()> {
-        (&self.0).write_all(message)
-    }
-
     fn request(&self, message: &[u8], reply: &mut [u8], deadline: &Deadline) -> io::Result<()> {
-        self.send(message)?;
+        (&self.0).write_all(message)?;
         read_by(&self.0, reply, &deadline.part(ANSWER))
     }
 }

@@ -9,18 +9,17 @@ use super::connection::{self, Deadline};
 use super::job::{Name, Nonce};
 use libnccl::UniqueId;
 
-/// The name of the protocol, with which each message begins. Its version follows, then the length of the text, then the text.
+/// Each message begins with this name, the version, and the length of the text that follows.
 const NAME: &[u8] = b"libnccl";
 const VERSION: u8 = 4;
 const HEADER: usize = NAME.len() + 1 + 4;
 
+/// The longest text in bytes.
 const MAX: usize = 4096;
-
-/// The number of missing ranks that a message names.
-pub(super) const NAMED: usize = 32;
-
 /// The longest reason in bytes. A longer one is cut.
 const REASON: usize = 1024;
+/// The number of missing ranks that a message names.
+pub(super) const NAMED: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
@@ -85,17 +84,13 @@ impl Message {
     }
 }
 
-/// Formats as the text that is sent.
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hello(Hello { job, root_nonce, nonce, rank, size, wait, name }) => {
                 let wait = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-                write!(
-                    f,
-                    "hello {job:032x} {root_nonce:032x} {nonce:032x} {rank} {size} {wait} {}",
-                    name.text()
-                )
+                let name = name.text();
+                write!(f, "hello {job:032x} {root_nonce:032x} {nonce:032x} {rank} {size} {wait} {name}")
             }
             Self::Accepted => f.write_str("accepted"),
             Self::Refused { is_final: false, reason } => write!(f, "refused {}", cut(reason)),
@@ -119,7 +114,7 @@ fn cut(reason: &str) -> String {
     format!("{}...", &reason[..end])
 }
 
-/// Returns a text of another process without control characters, which could change a terminal.
+/// Escapes the control characters of a text of another process, which could change a terminal.
 fn printable(text: &str) -> String {
     let is_text = |character: char| !character.is_control() || character == '\n';
     let escaped = |character: char| {
@@ -133,7 +128,6 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// Whether there may be something to read.
     pub(super) is_ready: bool,
-    /// The version of the protocol that it has.
     version: u8,
     /// The start of the next message.
     received: Vec<u8>,
@@ -144,7 +138,7 @@ impl Peer {
         Self { stream, address, is_ready: true, version: VERSION, received: Vec::new() }
     }
 
-    /// Sends a message in one write, as it fits into the socket's buffer. Fails if it is not written in full.
+    /// Sends a message in one write, as it fits into the socket's buffer.
     pub(super) fn send(&mut self, message: &Message) -> io::Result<()> {
         let text = message.to_string();
         let bytes = [NAME, &[self.version], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
@@ -154,9 +148,8 @@ impl Peer {
     /// Returns the next message, or `None` if it is not complete yet.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidData`] for bytes that are no message; [`ErrorKind::Unsupported`] for a message of another version, which
-    /// then is that of the messages to send: a refusal has the same form in all; [`ErrorKind::UnexpectedEof`] at the end of the
-    /// stream.
+    /// [`ErrorKind::InvalidData`] for bytes that are no message; [`ErrorKind::UnexpectedEof`] at the end of the stream;
+    /// [`ErrorKind::Unsupported`] for a message of another version, in which this peer then sends.
     pub(super) fn receive_if_ready(&mut self) -> io::Result<Option<Message>> {
         if !std::mem::take(&mut self.is_ready) {
             return Ok(None);
@@ -180,16 +173,15 @@ impl Peer {
             if !NAME.starts_with(begun) || length.is_some_and(|length| !(1..=MAX).contains(&length)) {
                 return Err(foreign());
             }
-            // Not more than one message, so that nothing is left here while its owner waits for the stream.
+            // Not more than one message: poll on the stream would not report what is read already.
             let end = HEADER + length.unwrap_or(0);
             if length.is_some() && self.received.len() == end {
                 let received = std::mem::take(&mut self.received);
-                self.version = received[NAME.len()];
-                if self.version != VERSION {
-                    let text = format!(
-                        "version {} of the protocol of libnccl-launch; expected {VERSION}",
-                        self.version
-                    );
+                let version = received[NAME.len()];
+                self.version = version;
+                if version != VERSION {
+                    let text =
+                        format!("version {version} of the protocol of libnccl-launch; expected {VERSION}");
                     return Err(io::Error::new(ErrorKind::Unsupported, text));
                 }
                 let text = std::str::from_utf8(&received[HEADER..]).ok();
