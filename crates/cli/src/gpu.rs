@@ -50,7 +50,6 @@ pub(crate) fn load_driver() -> Result<(), String> {
 /// The description of the file that [`stand_in`] returns.
 pub(crate) const STAND_IN: &str = "libnccl's CUDA emulation";
 
-/// Returns the file of the CUDA emulation if it is the driver of this process.
 pub(crate) fn stand_in() -> Option<PathBuf> {
     load_driver().ok()?;
     // SAFETY: it is loaded already, so nothing of it runs.

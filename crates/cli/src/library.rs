@@ -53,7 +53,6 @@ pub(crate) fn open(path: Option<&Path>) -> Result<Nccl> {
     Ok(load(path.or(of_program))?)
 }
 
-/// Returns `true` if `LIBNCCL_PATH` named the library of this attempt.
 pub(crate) fn is_named_by_variable(attempt: &Attempt) -> bool {
     attempt.source == libnccl::internal::PATH_VARIABLE && !attempt.path.as_os_str().is_empty()
 }

@@ -110,7 +110,6 @@ impl System {
         }
     }
 
-    /// Returns whether this process can read a regular file.
     pub(crate) fn is_readable_file(&self, path: impl AsRef<Path>) -> bool {
         let place = self.place(path);
         place.is_file() && access(place, Access::READ_OK).is_ok()
@@ -209,7 +208,6 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// Returns the interfaces of this machine, by name.
     pub(crate) fn all() -> Result<Vec<Self>, String> {
         let mut all = BTreeMap::new();
         for found in getifaddrs().map_err(|error| error.desc().to_owned())? {

@@ -56,7 +56,6 @@ const OF_CPU: [&str; 22] = [
 /// can be told from other text.
 const MANY: usize = 40;
 
-/// The variables of a library.
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     pub(crate) names: BTreeSet<String>,

@@ -11,7 +11,6 @@ use super::benchmark::{Benchmark, Shape};
 use super::data::Reduction;
 use crate::value_parser::MAX_RANKS;
 
-/// The smallest size if none is given.
 const MIN_BYTES: u64 = 8;
 
 /// The parameters of a measurement with all defaults filled in, equal on all ranks.
@@ -131,7 +130,6 @@ impl Parameters {
         (bytes < self.max_bytes).then(|| format!("Reducing maxBytes to {bytes} due to memory limitation"))
     }
 
-    /// Returns the shape of an operation of one size. Fails if the size exceeds the address space.
     pub(crate) fn shape(&self, bytes: u64) -> anyhow::Result<Shape> {
         let bytes =
             usize::try_from(bytes).with_context(|| format!("{bytes} bytes exceed the address space"))?;
@@ -218,7 +216,6 @@ pub(crate) struct Case<'a> {
     pub(crate) in_place: bool,
 }
 
-/// Refuses options that exclude each other, or that have no meaning here.
 fn check_conflicts(
     arguments: &MeasureArguments,
     on_gpus: bool,

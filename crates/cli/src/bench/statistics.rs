@@ -59,7 +59,6 @@ fn percentile(sorted: &[u64], percent: usize) -> f64 {
     sorted.get(position).map_or(0.0, |time| *time as f64)
 }
 
-/// Returns the median, or `None` of none.
 pub(crate) fn median(times: &[u64]) -> Option<f64> {
     let sorted = sorted(times);
     let upper = *sorted.get(sorted.len() / 2)? as f64;

@@ -71,7 +71,7 @@ pub(super) fn findings(system: &System, library: Option<&Library>) -> Vec<Findin
         on_machine(system).into_iter().filter(|copy| Some(&copy.path) != chosen.as_ref()).collect();
     // One in the program has no file of its own, beside which others were a mistake.
     let loaded = library.filter(|library| library.path.is_some());
-    let loaded = loaded.and_then(|library| library.file.version.or(library.version.parse().ok()));
+    let loaded = loaded.map(|library| library.file.version.unwrap_or(library.version.0));
     for copy in &copies {
         let is_cpu = |library: &Library| library.file.is_cpu_backend && copy.file.is_cpu_backend;
         let is_same_version = copy.file.version == loaded || library.is_some_and(is_cpu);

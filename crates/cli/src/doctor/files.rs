@@ -18,7 +18,7 @@ pub(super) fn findings(
         let unread: Vec<_> = unread.collect();
         findings.extend(of_file(file, &unread));
         let Some(library) = library.filter(|_| !unread.is_empty()) else { continue };
-        let (path, version) = (file.path.display(), &library.version);
+        let (path, version) = (file.path.display(), library.version.0);
         let text = format!("{path}: NCCL {version} does not read {} from it", unread.join(", "));
         findings.push(match library.file.is_cpu_backend {
             true => Finding::ok(text + ", as the CPU backend reads no files"),

@@ -23,7 +23,6 @@ fn active_ports(system: &System) -> Vec<(String, u32)> {
     ports.collect()
 }
 
-/// Returns whether NCCL may use RDMA here.
 pub(super) fn has_rdma(system: &System, settings: &Settings) -> bool {
     !settings.is_on("NCCL_IB_DISABLE") && !active_ports(system).is_empty()
 }

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 pub(super) const FORCED: [(&str, &str); 3] =
     [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "ALL"), ("NCCL_DEBUG_FILE", "/dev/stderr")];
 
-/// The outcome of the process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Probe {
@@ -76,7 +75,6 @@ impl Probe {
         self.rejected_variables().iter().any(|text| text.split(' ').any(|word| word == name))
     }
 
-    /// Returns the variables that the log names as set.
     pub(crate) fn set_by_environment(&self) -> Vec<&str> {
         let texts = self.log.iter().filter_map(|line| Some(line.split_once("NCCL INFO ")?.1));
         let mut texts: Vec<_> = texts

@@ -77,7 +77,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     valid.ok_or_else(|| "expected a number of seconds above 0".into())
 }
 
-/// The exit status if something is wrong with the job.
 const PROBLEM: u8 = 3;
 
 /// The time between two reports, and that in which they are taken: ranks of a sound job are apart for moments, and only
@@ -88,7 +87,6 @@ const SAMPLING: Duration = Duration::from_millis(900);
 /// The time between two reports at most, also if they take long.
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Verdicts that are printed at most, unless all are asked for.
 const MAX_VERDICTS: usize = 32;
 
 pub(crate) fn run(arguments: &RasArguments) -> Result<ExitCode> {
@@ -247,7 +245,6 @@ fn print(
     Ok(())
 }
 
-/// Writes the communicators of a report, a line for each.
 fn write_table(out: &mut impl Write, report: &Report) -> io::Result<()> {
     if report.communicators.is_empty() {
         return writeln!(out, "the processes that answered have no communicator");

@@ -10,7 +10,6 @@ use crate::bench::output::report;
 use crate::gpu;
 use crate::system::{MEMORY_LIMITS, MEMORY_USES, System};
 
-/// A rank, as it presents itself to the others.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) rank: report::Rank,
@@ -79,7 +78,6 @@ fn free_bytes_of_group(system: &System, group: &Path) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// Returns the number after the first line's word that is `name`.
 fn number_after(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)

@@ -126,7 +126,6 @@ impl Memory {
         Ok(stream.begin_capture(mode)?)
     }
 
-    /// Returns a graph of the work that was captured.
     pub(crate) fn end_capture(&self) -> Result<CudaGraph> {
         let flags = CUgraphInstantiate_flags(0);
         let Self::Device(stream) = self else { bail!("host memory has no CUDA graphs") };
@@ -275,7 +274,6 @@ impl Buffer {
         }
     }
 
-    /// Returns the allocation that NCCL has made, for registrations.
     pub(crate) fn allocation(&mut self) -> Result<&mut NcclBuffer<u8>> {
         match &mut self.storage {
             Storage::Device { allocation: Some(allocation), .. } => Ok(allocation),

@@ -24,7 +24,6 @@ use super::statistics::{Times, iteration_columns, median};
 use buffers::{Buffers, Registrations};
 use ranks::{Rank, Ranks};
 
-/// The most iterations that are measured one by one.
 const MAX_SINGLE_ITERATIONS: u32 = 10_000;
 
 /// The most ranks of which each begins some iterations after all others.

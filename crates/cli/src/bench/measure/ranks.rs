@@ -90,7 +90,6 @@ impl Ranks {
         }
     }
 
-    /// Waits until all work of this thread's ranks has finished.
     pub(crate) fn synchronize(&self) -> Result<()> {
         self.members.iter().try_for_each(|member| member.memory.synchronize(&member.communicator))
     }
@@ -169,13 +168,11 @@ fn encode(record: &impl Serialize) -> Result<Vec<u8>> {
     Ok(copy.repeat(COPIES))
 }
 
-/// Returns the record from its bytes. Fails if all copies are damaged.
 fn decode<R: DeserializeOwned>(bytes: &[u8]) -> Result<R> {
     let text = bytes.chunks_exact(COPY).find_map(intact);
     serde_json::from_slice(text.context("its record arrived damaged")?).context("its record cannot be read")
 }
 
-/// Returns the text of a copy that is not damaged.
 fn intact(copy: &[u8]) -> Option<&[u8]> {
     let (expected, content) = copy.split_first_chunk()?;
     let (length, text) = content.split_first_chunk()?;

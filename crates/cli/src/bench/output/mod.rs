@@ -243,7 +243,6 @@ fn library(nccl: &Nccl, stand_in: Option<String>) -> Library {
     Library { version: nccl.version().to_string(), path, file, backend: backend.into(), stand_in }
 }
 
-/// Returns the comma-separated line of a row. What a row does not have is empty.
 fn csv_line(row: &Row) -> String {
     let Row { bytes, count, data_type, op, root, .. } = row;
     let root = root.map(|root| root.to_string()).unwrap_or_default();

@@ -34,7 +34,6 @@ pub(crate) struct Report {
     /// The first wrong element of each rank and row.
     #[serde(default)]
     pub(crate) wrong: Vec<WrongElement>,
-    /// The mean of all bus bandwidths that were measured.
     pub(crate) average_bus_bandwidth: f64,
     /// True if a signal or a failure ended the run, so that rows are missing.
     pub(crate) interrupted: bool,

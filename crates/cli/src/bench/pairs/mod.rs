@@ -62,7 +62,6 @@ pub(crate) struct PairsArguments {
     pub(crate) svg: Option<PathBuf>,
 }
 
-/// The number of links that an error names at most.
 const MAX_NAMED: usize = 8;
 
 /// The measurements of a link. The best counts, as other work of the machine makes the others worse and none better.
