@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use cuda_common::finding::REPORT;
 use libnccl::Nccl;
-use libnccl::internal::environment::variables;
 use libnccl_observe::variables::RECORDER;
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -24,6 +23,7 @@ use super::library::{NOT_STARTED, Search};
 use super::probe::{Call, FORCED, Probe, is_forced};
 use crate::nccl_file::NcclFile;
 use crate::run::THIS_PROGRAM;
+use crate::system::environment;
 use crate::{gpu, library, output};
 
 /// The time limit of the child. Resolving the host of `NCCL_COMM_ID` may take seconds.
@@ -167,9 +167,7 @@ impl Answers {
 pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     output::keep_libraries_out()?;
-    let environment =
-        || variables().map(|(name, value)| [name, value].map(|text| text.to_string_lossy().into_owned()));
-    let before: BTreeMap<_, _> = environment().map(|[name, value]| (name, value)).collect();
+    let before = environment();
     let mut out = output::stdout();
     let mut print =
         |answers: &Answers| -> Result<()> { Ok(writeln!(out, "{}", serde_json::to_string(answers)?)?) };
@@ -182,8 +180,8 @@ pub(super) fn run(file: Option<&Path>) -> Result<ExitCode> {
     print(&answers)?;
     let Some(nccl) = nccl else { return Ok(ExitCode::SUCCESS) };
     let id = nccl.unique_id();
-    let added = environment().map(|[name, value]| (name, value));
-    let added: BTreeMap<_, _> = added.filter(|(name, _)| !before.contains_key(name)).collect();
+    let mut added = environment();
+    added.retain(|name, _| !before.contains_key(name));
     answers.probe.call = Some(Call {
         id: id.as_ref().ok().map(|id| id.as_bytes().to_vec()),
         problem: id.err().map(|error| error.to_string()),

@@ -29,6 +29,11 @@ struct Copy {
 }
 
 impl Copy {
+    fn of(system: &System, path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self { file: NcclFile::read(&system.place(&path)).unwrap_or_default(), path }
+    }
+
     fn text(&self) -> String {
         let version = match self.file.version {
             Some(version) => version.to_string(),
@@ -222,8 +227,7 @@ fn of_packages(system: &System, folder: &Path) -> Vec<Finding> {
     let path = folder.join(IN_PACKAGES);
     let Ok(metadata) = system.place(&path).metadata() else { return Vec::new() };
     let owners: Vec<_> = system.children(folder).iter().filter_map(|info| package(system, info)).collect();
-    let file = NcclFile::read(&system.place(&path)).unwrap_or_default();
-    let copy = Copy { path, file };
+    let copy = Copy::of(system, path);
     if owners.len() > 1 {
         let names: Vec<_> = owners.iter().map(Package::text).collect();
         let writer = owners.iter().find(|owner| owner.size == Some(metadata.len()));
@@ -294,20 +298,9 @@ fn in_processes(system: &System) -> Vec<Finding> {
     }
     let finding = |(copies, processes): (BTreeSet<String>, Vec<String>)| {
         let noun = if processes.len() == 1 { "process" } else { "processes" };
-        let copies_with_release: Vec<_> = copies
-            .iter()
-            .map(|path| {
-                Copy { path: path.into(), file: NcclFile::read(&system.place(path)).unwrap_or_default() }
-                    .text()
-            })
-            .collect();
+        let copies: Vec<_> = copies.into_iter().map(|path| Copy::of(system, path).text()).collect();
         Finding::warning(
-            format!(
-                "{} copies in {noun} {}: {}",
-                copies.len(),
-                processes.join(", "),
-                copies_with_release.join(", ")
-            ),
+            format!("{} copies in {noun} {}: {}", copies.len(), processes.join(", "), copies.join(", ")),
             "let all users of NCCL in a process load the same file, for instance by LD_LIBRARY_PATH or VLLM_NCCL_SO_PATH",
         )
     };

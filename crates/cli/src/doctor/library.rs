@@ -109,7 +109,6 @@ impl Search {
         Self { error: Some(finding.text.clone()), unfinished: Some(finding), ..Self::default() }
     }
 
-    /// Adds the outcome of the process in which the library was used.
     pub(super) fn with(mut self, probe: Probe) -> Self {
         self.library = self.library.map(|library| library.with(probe));
         self

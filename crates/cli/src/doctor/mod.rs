@@ -157,14 +157,6 @@ impl Report {
         Self { schema: SCHEMA, starts, library, error, tried, header_version, driver, advice, sections }
     }
 
-    fn count(&self, level: Level) -> usize {
-        self.sections
-            .iter()
-            .flat_map(|section| &section.findings)
-            .filter(|finding| finding.level == level)
-            .count()
-    }
-
     fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         let bold = Style::new().bold();
         for (index, Section { name, findings }) in self.sections.iter().enumerate() {
@@ -187,14 +179,13 @@ impl Report {
             false if self.driver.is_unasked => "it is not known whether a job would start here",
             false => "a job would not start here, or not end well",
         };
-        let number =
-            |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
-        let problems = number(self.count(Level::Problem), "problem");
-        writeln!(
-            out,
-            "{bold}{problems}, {}: {summary}{bold:#}",
-            number(self.count(Level::Warning), "warning")
-        )
+        let found = || self.sections.iter().flat_map(|section| &section.findings);
+        let number = |level, noun: &str| {
+            let count = found().filter(|finding| finding.level == level).count();
+            format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+        };
+        let [problems, warnings] = [number(Level::Problem, "problem"), number(Level::Warning, "warning")];
+        writeln!(out, "{bold}{problems}, {warnings}: {summary}{bold:#}")
     }
 }
 

@@ -148,7 +148,6 @@ fn difference(settings: &Settings, used: &str, all: &[Interface], shown: &str) -
     ))
 }
 
-/// Compares the port in the unique id with the one in `NCCL_COMM_ID`.
 fn comm_id_port(settings: &Settings, port: u16) -> Option<Finding> {
     let value = settings.value(COMM_ID)?;
     let finding = if port == 0 { Finding::problem } else { Finding::warning };

@@ -283,13 +283,10 @@ fn launched(communicator: &ReportedCommunicator) -> String {
         return "unknown".into();
     }
     let used = ranges.into_iter().filter(|(_, (_, most))| *most > 0);
-    let ranges: Vec<String> = used
-        .map(
-            |(name, (least, most))| {
-                if least == most { format!("{name} {most}") } else { format!("{name} {least}-{most}") }
-            },
-        )
-        .collect();
+    let text = |(name, (least, most)): (&str, (u64, u64))| {
+        if least == most { format!("{name} {most}") } else { format!("{name} {least}-{most}") }
+    };
+    let ranges: Vec<String> = used.map(text).collect();
     if ranges.is_empty() { "nothing".into() } else { ranges.join(", ") }
 }
 
@@ -328,7 +325,6 @@ fn as_json(last: &Report, verdicts: &[Verdict], reports: usize, elapsed: Duratio
     }))
 }
 
-/// Prints events until no process of the job is left.
 fn monitor(client: &RasClient, is_json: bool) -> Result<ExitCode> {
     let mut has_begun = false;
     loop {

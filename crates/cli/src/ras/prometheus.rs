@@ -26,33 +26,25 @@ pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
         out.sample("nccl_ras_missing_ranks", &names(one), one.unanswered());
     }
     out.family("nccl_ras_collectives_total", "counter", "Collectives that a rank has launched");
-    for one in &communicators {
-        for rank in &one.ranks {
-            for (collective, count) in &rank.collective_counts {
-                let (number, pid, device) =
-                    (rank.rank.to_string(), rank.pid.to_string(), rank.cuda_dev.to_string());
-                let [hash, secondary] = names(one);
-                let labels = [
-                    hash,
-                    secondary,
-                    ("rank", &*number),
-                    ("host", &*rank.host),
-                    ("pid", &*pid),
-                    ("device", &*device),
-                    ("collective", &**collective),
-                ];
-                out.sample("nccl_ras_collectives_total", &labels, count);
-            }
+    let ranks = || communicators.iter().flat_map(|one| one.ranks.iter().map(move |rank| (names(one), rank)));
+    for ([hash, secondary], rank) in ranks() {
+        for (collective, count) in &rank.collective_counts {
+            let labels: [Label<'_>; 7] = [
+                hash,
+                secondary,
+                ("rank", &rank.rank),
+                ("host", &rank.host),
+                ("pid", &rank.pid),
+                ("device", &rank.cuda_dev),
+                ("collective", collective),
+            ];
+            out.sample("nccl_ras_collectives_total", &labels, count);
         }
     }
     out.family("nccl_ras_async_error", "gauge", "Asynchronous error of a rank, a ncclResult_t");
-    for one in &communicators {
-        for rank in &one.ranks {
-            let [hash, secondary] = names(one);
-            let labels = [hash, secondary, ("rank", &*rank.rank.to_string())];
-            if let Some(status) = &rank.status {
-                out.sample("nccl_ras_async_error", &labels, status.async_error);
-            }
+    for ([hash, secondary], rank) in ranks() {
+        if let Some(status) = &rank.status {
+            out.sample("nccl_ras_async_error", &[hash, secondary, ("rank", &rank.rank)], status.async_error);
         }
     }
     out.family("nccl_ras_verdicts", "gauge", "Conclusions by kind; idle is not a problem");
@@ -79,7 +71,9 @@ pub(super) fn metrics(report: &Report, verdicts: &[Verdict]) -> String {
     out.text
 }
 
-fn names(communicator: &ReportedCommunicator) -> [(&str, &str); 2] {
+type Label<'a> = (&'a str, &'a dyn Display);
+
+fn names(communicator: &ReportedCommunicator) -> [Label<'_>; 2] {
     [("communicator", &communicator.hash), ("secondary", &communicator.secondary_hash)]
 }
 
@@ -96,9 +90,9 @@ impl Metrics {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    fn sample(&mut self, name: &str, labels: &[Label<'_>], value: impl Display) {
         let labels: Vec<String> =
-            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(text))).collect();
+            labels.iter().map(|(key, text)| format!("{key}=\"{}\"", escape(&text.to_string()))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         // Of an entry that a report has twice, the first: Prometheus refuses the file otherwise.
         if self.known.insert(format!("{name}{labels}")) {

@@ -21,7 +21,6 @@ pub(super) struct Finding {
     pub(super) problem: String,
     /// The calls of the ranks at this place, of those that have one.
     pub(super) calls: Vec<Call>,
-    /// The last collective that all ranks called alike.
     pub(super) last_agreement: Option<Agreement>,
 }
 

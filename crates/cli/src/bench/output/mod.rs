@@ -195,7 +195,7 @@ impl Written {
             let lines: String = self.report.rows.iter().map(csv_line).collect();
             write(file, &format!("{CSV_HEAD}{lines}"))
         });
-        let json = output.json.as_ref().map_or(Ok(()), |file| write(file, &self.report.to_json()?));
+        let json = output.json.as_ref().map_or(Ok(()), |file| write(file, &output::to_json(&self.report)?));
         let plot = output.plot.as_ref().map_or(Ok(()), |file| {
             let name = format!("NCCL {}", self.report.library.version);
             plot::write(&[(name, self.report)], file)

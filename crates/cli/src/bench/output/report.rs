@@ -160,11 +160,6 @@ impl Report {
         let factor = if measured.busbw > 0.0 { measured.busbw / measured.algbw } else { 1.0 };
         row.bytes as f64 * counted * factor / time_us / 1e3
     }
-
-    /// Returns the report as indented JSON with a newline at the end.
-    pub(crate) fn to_json(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
 }
 
 impl Row {
